@@ -1,0 +1,85 @@
+# Everything runs from a bare clone: the first command makes .venv, later ones find it and download nothing.
+# `make` alone lists the commands.
+
+VENV := .venv
+STAMP := $(VENV)/.stamp
+BIN := $(VENV)/bin
+RUN := $(BIN)/python -m
+
+# How many tests run side by side, and what else pytest should know: make test WORKERS=8 ARGS='-k claim -x'
+WORKERS ?= 2
+ARGS ?=
+
+# The first interpreter that is new enough; choose another with `make PYTHON=…`.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
+
+# An environment knows where it was made. One that was moved here, or lost its interpreter, is made again.
+$(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
+	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
+
+.PHONY: help venv demo test lint types imports check slow all bench format constraints clean
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## .venv with Mulligan (editable) and everything tests and checks need
+
+demo: $(STAMP) ## a running Mulligan with something to look at; prints its address
+	$(BIN)/mulligan demo
+
+test: $(STAMP) ## the tests, on SQLite and on a PostgreSQL they start themselves
+	$(RUN) pytest -n $(WORKERS) $(ARGS)
+
+lint: $(STAMP) ## ruff: rules and format
+	$(RUN) ruff check
+	$(RUN) ruff format --check
+
+types: $(STAMP) ## mypy, strict
+	$(RUN) mypy --strict src
+
+imports: $(STAMP) ## the import contract
+	PYTHONPATH=src $(BIN)/lint-imports --no-logo
+
+check: lint types imports ## lint, types, imports
+
+slow: $(STAMP) ## the proofs that take longer
+	$(RUN) pytest -m slow -n $(WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS) || [ $$? -eq 5 ]
+
+all: ## everything: check, test, slow
+	$(MAKE) check
+	$(MAKE) test
+	$(MAKE) slow
+
+bench: $(STAMP) ## the measurements in bench/
+	$(RUN) bench $(ARGS)
+
+format: $(STAMP) ## let ruff put the source in order
+	$(RUN) ruff check --fix
+	$(RUN) ruff format
+
+# hatchling first: with the build back end in place, an editable install needs no isolated build, so that
+# a change of pyproject.toml that adds no dependency downloads nothing either.
+PIP := $(RUN) pip install --disable-pip-version-check --progress-bar on
+
+$(STAMP): pyproject.toml constraints.txt
+	@[ -n "$(PYTHON)" ] || { echo "Mulligan needs Python 3.11 or newer; none found. Say which: make PYTHON=/path/to/python3"; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		echo "making $(VENV) with $(PYTHON)"; rm -rf $(VENV); \
+		"$(PYTHON)" -m venv $(VENV) || { echo "No venv module? On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }; }
+	$(PIP) -c constraints.txt hatchling
+	$(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
+	@printf '%s' "$(CURDIR)" > $@
+
+constraints: ## renew constraints.txt: newest versions in a fresh environment (run `make all` afterwards)
+	rm -rf build/newest
+	"$(PYTHON)" -m venv build/newest
+	build/newest/bin/python -m pip install --disable-pip-version-check '.[dev]'
+	{ sed -n '/^#/p' constraints.txt; build/newest/bin/python -m pip freeze | grep -v '^mulligan\|@'; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	rm -rf build/newest
+
+clean: ## remove what these commands made
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -exec rm -rf {} +

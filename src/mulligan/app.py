@@ -1,0 +1,299 @@
+"""Mulligan: the app a developer holds. Registers handlers, enqueues, reads and repairs; wires, decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from random import Random, SystemRandom
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from mulligan.config import Settings, read_settings
+from mulligan.engine.arguments import Arguments
+from mulligan.engine.enqueue import Options, new_job, uses_text
+from mulligan.engine.inline import Inline
+from mulligan.engine.jobs import AsyncJobs, Jobs
+from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, Manifest, Registry, checked_name, place_of
+from mulligan.engine.moments import length
+from mulligan.engine.runner.context import Context
+from mulligan.engine.unique import Unique
+from mulligan.errors import ConfigError, Moment, PayloadRefused, Seconds
+from mulligan.job import SECOND, Job, NewJob
+from mulligan.policy.retry import Policy
+from mulligan.store import Store, open_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Kind(Generic[P, R]):
+    """A registered handler: still the plain function, and the way to enqueue it."""
+
+    def __init__(self, app: Mulligan, handler: Handler, function: Callable[..., R], options: Options) -> None:
+        self._app = app
+        self._handler = handler
+        self._function = function
+        self._options = options
+        self.__doc__ = function.__doc__
+        self.__name__ = handler.spec.name
+        self.__wrapped__ = function
+
+    @property
+    def name(self) -> str:
+        return self._handler.spec.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """The plain function, for unit tests."""
+        return self._function(*args, **kwargs)
+
+    def options(  # noqa: PLR0913 - each says one thing about one enqueue
+        self,
+        *,
+        queue: str | None = None,
+        delay: Moment | None = None,
+        priority: int | None = None,
+        owner: str = "",
+        unique: str | Unique | None = None,
+        batch: Any = None,
+        max_retries: int | None = None,
+        policy: Policy | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        connection: Any = None,
+    ) -> Kind[P, R]:
+        """The same kind with something said about the next enqueue."""
+        said = Options(
+            queue=queue,
+            delay=delay,
+            priority=priority,
+            owner=owner,
+            unique=unique,
+            batch=batch,
+            max_retries=max_retries,
+            policy=policy,
+            timeout=timeout,
+            deadline=deadline,
+            connection=connection,
+        )
+        return Kind(self._app, self._handler, self._function, said)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Durable when this returns (with `connection=`: when that transaction commits)."""
+        given = self._handler.arguments.bind(args, kwargs)
+        return self._app.insert([self._new(given)], self._options.connection)[0]
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        given = self._handler.arguments.bind(args, kwargs)
+        return (await asyncio.to_thread(self._app.insert, [self._new(given)], self._options.connection))[0]
+
+    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """All of them or none, in one round trip."""
+        return self._app.insert([self._new(dict(payload)) for payload in payloads], self._options.connection)
+
+    async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
+        new = [self._new(dict(payload)) for payload in payloads]
+        return await asyncio.to_thread(self._app.insert, new, self._options.connection)
+
+    def _new(self, given: Mapping[str, Any]) -> NewJob:
+        payload = self._handler.arguments.encode(given)
+        limit = self._app.settings.limits.payload
+        return new_job(self._handler.spec, self._handler, payload, self._options, limit)
+
+
+class Mulligan:
+    """One app on one database: "sqlite:///file.db", "postgresql://…", or as the settings say."""
+
+    def __init__(self, url: str | None = None, *, settings: Settings | None = None, release: str = "") -> None:
+        self.settings = settings or read_settings({"database_url": url, "release": release or None})
+        self.registry = Registry()
+        self._store: Store | None = None
+        self.jobs = Jobs(lambda: self.store, self.settings)
+        self.aio = Aio(self)
+
+    # -- wiring -----------------------------------------------------------------------------------
+    @property
+    def store(self) -> Store:
+        """Opened at first use, so that importing an app touches no database."""
+        if self._store is None:
+            store = open_store(
+                self.settings.database_url,
+                schema=self.settings.schema_name,
+                notify_callers=self.settings.notify_callers,
+            )
+            store.prepare()
+            self._store = store
+        return self._store
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def manifest(self, app: str = "") -> Manifest:
+        """The app as data."""
+        return self.registry.manifest(app, self.settings.release)
+
+    # -- register ---------------------------------------------------------------------------------
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Kind[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        uses: str | Sequence[str] | Callable[[Any], Any] | None = None,
+        policy: Policy | None = None,
+        timeout: Seconds = 300,
+        isolate: bool = False,
+        memory_limit: int | None = None,
+        unique: Unique | None = None,
+        retention: Seconds | None = None,
+        cost: float | None = None,
+    ) -> Decorator: ...
+    def job(self, function: Any = None, /, **said: Any) -> Any:
+        """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""
+        if function is not None:
+            return self._register(function)
+        return lambda decorated: self._register(decorated, **said)
+
+    def _register(  # noqa: PLR0913 - the options of CONTRACT
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        uses: Any = None,
+        policy: Policy | None = None,
+        timeout: Seconds = DEFAULT_TIMEOUT / SECOND,
+        isolate: bool = False,
+        memory_limit: int | None = None,
+        unique: Unique | None = None,
+        retention: Seconds | None = None,
+        cost: float | None = None,
+    ) -> Kind[Any, Any]:
+        arguments = Arguments(function, Context)
+        spec = KindSpec(
+            name=name or function.__qualname__,
+            queue=checked_name("queue", queue),
+            priority=priority,
+            timeout=length("timeout", timeout) or DEFAULT_TIMEOUT,
+            policy=None if policy is None else policy.to_json(),
+            isolate=isolate,
+            memory_limit=memory_limit,
+            retention=None if retention is None else length("retention", retention),
+            uses="" if callable(uses) else uses_text(uses),
+            schema=arguments.schema(),
+        )
+        self._check_unique(spec, unique)
+        handler = Handler(
+            spec=spec,
+            call=function,
+            arguments=arguments,
+            is_async=inspect.iscoroutinefunction(function),
+            cost=cost or 0.0,
+            uses=uses if callable(uses) else None,
+            unique=unique,
+            place=place_of(function),
+        )
+        self.registry.add(handler)
+        return Kind(self, handler, function, Options())
+
+    def _check_unique(self, spec: KindSpec, unique: Unique | None) -> None:
+        """A key that should be held longer than its job is kept would end silently."""
+        if unique is None or unique.span is None:
+            return
+        keep = self.settings.retention
+        for state in unique.while_:
+            kept = spec.retention or round(getattr(keep, state, float("inf")) * SECOND) if hasattr(keep, state) else None
+            if kept is not None and unique.span > kept:
+                message = (
+                    f"kind {spec.name!r}: Unique(for_={unique.for_}) is longer than {state} jobs are kept "
+                    f"({kept / SECOND:g} s); raise retention or shorten for_"
+                )
+                raise ConfigError(message)
+
+    def on_start(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Called once in each runner process before its first job; what it makes is `ctx.state`."""
+        self.registry.on_start.append(function)
+        return function
+
+    def on_stop(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.registry.on_stop.append(function)
+        return function
+
+    # -- enqueue ----------------------------------------------------------------------------------
+    def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
+        """By name, without importing the handler; checked by it where it is known here."""
+        handler = self.registry.handlers.get(checked_name("kind", kind))
+        spec = handler.spec if handler is not None else self._stored_spec(kind)
+        plain: Any = dict(payload or {})
+        if handler is not None:
+            plain = handler.arguments.encode(plain)
+        try:
+            said = Options(**options)
+        except TypeError as error:
+            message = f"enqueue({kind!r}): {error}"
+            raise PayloadRefused(message) from None
+        new = new_job(spec, handler, plain, said, self.settings.limits.payload)
+        return self.insert([new], said.connection)[0]
+
+    def _stored_spec(self, kind: str) -> KindSpec:
+        """What the newest manifest that knows this kind says of it; a kind nobody knows yet may still wait."""
+        with self.store.read() as unit:
+            for _, _, _, body, _ in unit.manifests():
+                spec = Manifest.from_json(body).kinds.get(kind)
+                if spec is not None:
+                    return spec
+        return KindSpec(kind)
+
+    def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
+        if not new:
+            return []
+        if connection is not None:
+            unit = self.store.join(connection)
+            return self.jobs.inserted(unit, new, unit.insert(new, announce=False))
+        with self.store.begin() as unit:
+            return self.jobs.inserted(unit, new, unit.insert(new, announce=True))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Our connection, for the user's own statements and for `connection=`."""
+        with self.store.transaction() as connection:
+            yield connection
+
+    # -- run --------------------------------------------------------------------------------------
+    def run_inline(self, *, until_idle: bool = True, seed: int | None = None) -> int:
+        """Everything in this process, one job at a time, for scripts and tests. Returns how many attempts ran."""
+        rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)  # noqa: S311 - jitter, not secrets
+        return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng).run(until_idle=until_idle)
+
+
+class Decorator:
+    """The typed face of `@app.job(...)`."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Kind[P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise NotImplementedError  # pragma: no cover - only a type
+
+
+class Aio:
+    """All of it, awaitable."""
+
+    def __init__(self, app: Mulligan) -> None:
+        self._app = app
+        self.jobs = AsyncJobs(app.jobs)
+
+    async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
+        return await asyncio.to_thread(self._app.enqueue, kind, payload, **options)
+

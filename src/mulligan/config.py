@@ -1,0 +1,239 @@
+"""One typed settings value and its only reader: defaults, then mulligan.toml, then environment, then flags.
+
+Every field says its unit. Nonsense is refused at start with the field's name; a name nobody knows gets the
+nearest one that exists. `origin_of` remembers where each value came from, for `mulligan doctor`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from mulligan.errors import ConfigError
+
+ENV_PREFIX = "MULLIGAN_"
+FILE = "mulligan.toml"
+DEFAULT_URL = "sqlite:///mulligan.db"
+# Read from the environment by other parts; never settings.
+NOT_SETTINGS = ("MULLIGAN_ATTEMPT", "MULLIGAN_CONFIG", "MULLIGAN_TEST_")
+
+DAY = 86_400.0
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        message = "must be a finite number"
+        raise ValueError(message)
+    return value
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        message = "must be a number, not true or false"
+        raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
+    return value
+
+
+Positive = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=10 * 365 * DAY)]
+NotNegative = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=10 * 365 * DAY)]
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000)]
+Share = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Retry(Section):
+    """The system layer of every retry policy."""
+
+    enabled: bool = True
+    max_retries: Count = 3
+    base_delay: NotNegative = Field(30.0, description="seconds before the first retry, before jitter")
+    max_delay: NotNegative = Field(3600.0, description="seconds; the cap of the nominal delay")
+    factor: Annotated[float, AfterValidator(_finite), Field(ge=1, le=100)] = 2.0
+    jitter: Literal["full", "equal", "none"] | Share = "full"
+    max_losses: Count = Field(2, description="how often the process may die under a job before it is dead")
+    max_snoozes: Count | None = None
+    unknown_retries: Count = Field(2, description="retries of class unknown where no scope names a number")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.base_delay > self.max_delay:
+            message = f"base_delay ({self.base_delay}) must not exceed max_delay ({self.max_delay})"
+            raise ValueError(message)
+        return self
+
+
+class Worker(Section):
+    """One worker process: a supervisor and its runners."""
+
+    lease: Positive = Field(30.0, description="seconds without a renewal after which others may take its jobs")
+    heartbeat: Positive = Field(5.0, description="seconds between renewals")
+    sweep: Positive = Field(5.0, description="seconds between looks for lost workers and due upkeep")
+    poll: Positive = Field(0.5, description="seconds between looks for work when no hint arrives")
+    concurrency: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10_000)] = 10
+    runners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=256)] = 1
+    shutdown_grace: NotNegative = Field(30.0, description="seconds running jobs get to finish after SIGTERM")
+    kill_grace: NotNegative = Field(5.0, description="seconds between a request to stop and the kill")
+    neighbour_grace: NotNegative = Field(60.0, description="seconds a doomed runner's other jobs get to finish")
+    unknown_kind_after: Positive = Field(600.0, description="seconds a due job of a kind nobody knows waits")
+    state_dir: str = Field("", description="where life files and work directories go; empty: chosen")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.heartbeat >= self.lease:
+            message = f"heartbeat ({self.heartbeat}) must be shorter than lease ({self.lease})"
+            raise ValueError(message)
+        return self
+
+
+class Retention(Section):
+    """How long finished work stays, in seconds."""
+
+    succeeded: Positive = 7 * DAY
+    dead: Positive = 90 * DAY
+    cancelled: Positive = 30 * DAY
+    events: Positive = 30 * DAY
+    workers: Positive = 7 * DAY
+    records: Positive = Field(365 * DAY, description="summary records of what was pruned")
+
+
+class Limits(Section):
+    payload: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
+    result: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
+
+
+class Web(Section):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8321
+
+
+class Settings(Section):
+    """Everything that can be set. Read once, at start."""
+
+    database_url: str = DEFAULT_URL
+    schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,39}$")] = "mulligan"
+    listen_url: str = Field("", description="a direct connection for LISTEN when database_url is a pooler")
+    notify_callers: bool = Field(default=True, description="NOTIFY inside callers' own transactions")
+    release: str = ""
+    retry: Retry = Retry()
+    worker: Worker = Worker()
+    retention: Retention = Retention()
+    limits: Limits = Limits()
+    web: Web = Web()
+    _origins: dict[str, str] = {}  # noqa: RUF012 - a private attribute of pydantic, copied per instance
+
+    def origin_of(self, name: str) -> str:
+        return self._origins.get(name, "default")
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """Every value with its dotted name."""
+        yield from _flat(self.model_dump())
+
+
+Layer = tuple[str, Mapping[str, Any]]  # where it comes from, nested values
+
+
+def read_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Settings:
+    """The settings in force. `flags` are dotted names: {"worker.concurrency": 4}."""
+    environ = os.environ if environ is None else environ
+    layers = [_from_file(file or Path(environ.get("MULLIGAN_CONFIG", FILE))), _from_environment(environ)]
+    layers.append(("flag", _nested({k: v for k, v in (flags or {}).items() if v is not None})))
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, values in layers:
+        for name, value in _flat(values):
+            _known(name, origin)
+            _put(merged, name, value)
+            origins[name] = f"{origin} {_spelled(name)}" if origin == "environment" else origin
+    settings = _validated(merged, origins)
+    settings._origins.update(origins)  # noqa: SLF001 - the reader fills what it alone knows
+    return settings
+
+
+def _from_file(path: Path) -> Layer:
+    if not path.exists():
+        return (str(path), {})
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        message = f"{path}: not valid TOML: {error}"
+        raise ConfigError(message) from error
+    return (str(path), values)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Layer:
+    found = {
+        name.removeprefix(ENV_PREFIX).lower().replace("__", "."): value
+        for name, value in environ.items()
+        if name.startswith(ENV_PREFIX) and not name.startswith(NOT_SETTINGS)
+    }
+    return ("environment", _nested(found))
+
+
+def _validated(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as errors:
+        raise ConfigError("; ".join(_sentence(error, origins) for error in errors.errors())) from None
+
+
+def _sentence(error: Any, origins: Mapping[str, str]) -> str:
+    name = ".".join(str(part) for part in error["loc"] if not str(part).startswith(("literal", "function", "constrained")))
+    what = error["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(error["input"], dict | BaseModel) else f" (got {error['input']!r})"
+    origin = f", from {origins[name]}" if name in origins else ""
+    return f"{name}: {what}{given}{origin}"
+
+
+def _known(name: str, origin: str) -> None:
+    names = [known for known, _ in Settings().values()]
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    spelled = _spelled(name) if origin == "environment" else name
+    hint = f"; did you mean {_spelled(near[0]) if origin == 'environment' else near[0]}?" if near else ""
+    message = f"{spelled}: no such setting (from {origin}){hint}"
+    raise ConfigError(message)
+
+
+def _spelled(name: str) -> str:
+    return ENV_PREFIX + name.upper().replace(".", "__")
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        _put(nested, name, value)
+    return nested
+
+
+def _put(nested: dict[str, Any], name: str, value: Any) -> None:
+    *above, last = name.split(".")
+    for part in above:
+        nested = nested.setdefault(part, {})
+        if not isinstance(nested, dict):
+            message = f"{name}: {part} is a value, not a section"
+            raise ConfigError(message)
+    nested[last] = value

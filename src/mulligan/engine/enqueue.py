@@ -1,0 +1,127 @@
+"""From a call to a NewJob: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mulligan.engine.arguments import to_json
+from mulligan.engine.kinds import Handler, KindSpec, checked_name
+from mulligan.engine.moments import length, length_or_moment
+from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
+from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
+from mulligan.ids import new_id
+from mulligan.job import NewJob
+from mulligan.policy.retry import Policy
+
+MOST_PRIORITY = 9
+MOST_RETRIES = 1_000_000
+MOST_TEXT = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may be said about one enqueue beyond its payload; None: as the kind says."""
+
+    queue: str | None = None
+    delay: Moment | None = None
+    priority: int | None = None
+    owner: str = ""
+    unique: str | Unique | None = None
+    batch: Any = None
+    max_retries: int | None = None
+    policy: Policy | None = None
+    timeout: Seconds | None = None
+    deadline: Moment | None = None
+    connection: Any = None
+
+
+def new_job(spec: KindSpec, handler: Handler | None, payload: Any, options: Options, limit: int) -> NewJob:
+    """One checked job. `payload` is made of plain JSON values already."""
+    text = to_json(payload, f"the payload of {spec.name}")
+    if len(text) > limit:
+        message = f"the payload of {spec.name} is {len(text)} bytes of JSON, the limit is {limit}; store it elsewhere"
+        raise PayloadRefused(message)
+    queue = checked_name("queue", options.queue or spec.queue)
+    owner = _text("owner", options.owner)
+    delay, run_at = (0, None) if options.delay is None else length_or_moment("delay", options.delay)
+    deadline, deadline_at = (
+        (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)
+    )
+    unique, key = _unique(handler, options, owner, queue, payload)
+    return NewJob(
+        id=new_id(),
+        kind=spec.name,
+        queue=queue,
+        payload=text,
+        owner=owner,
+        priority=_priority(spec.priority if options.priority is None else options.priority),
+        uses=_uses(spec, handler, payload),
+        delay=delay or 0,
+        run_at=run_at,
+        max_retries=_count(options.max_retries),
+        policy=None if options.policy is None else options.policy.to_json(),
+        timeout=None if options.timeout is None else length("timeout", options.timeout),
+        deadline=deadline,
+        deadline_at=deadline_at,
+        unique_key=key,
+        unique_hash=None if key is None else unique_hash(owner, spec.name, key),
+        unique_cover=None if unique is None else unique.cover,
+        unique_for=None if unique is None else unique.span,
+        unique_exact=isinstance(options.unique, str),
+        batch_id=getattr(options.batch, "id", options.batch),
+    )
+
+
+def _unique(
+    handler: Handler | None, options: Options, owner: str, queue: str, payload: Any
+) -> tuple[Unique | None, str | None]:
+    declared = handler.unique if handler is not None else None
+    if isinstance(options.unique, str):
+        cover = declared if declared is not None else Unique(while_=DEFAULT_COVER)
+        return cover, _text("unique", options.unique)
+    unique = options.unique or declared
+    return (None, None) if unique is None else (unique, unique.key(owner, queue, payload))
+
+
+def _uses(spec: KindSpec, handler: Handler | None, payload: Any) -> str:
+    if handler is None or handler.uses is None:
+        return spec.uses
+    return uses_text(handler.uses(payload))
+
+
+def uses_text(uses: Any) -> str:
+    """One key or several, sorted, as lanes spell them."""
+    if not uses:
+        return ""
+    keys: Iterable[str] = (uses,) if isinstance(uses, str) else uses
+    return ",".join(sorted({checked_name("dependency", key) for key in keys}))
+
+
+def _priority(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -MOST_PRIORITY <= value <= MOST_PRIORITY:
+        message = f"priority must be a whole number from -9 (first) to 9 (last), not {value!r}"
+        raise Refused(message)
+    return value
+
+
+def _count(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RETRIES:
+        message = f"max_retries must be a whole number from 0 to {MOST_RETRIES}, not {value!r}"
+        raise Refused(message)
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MOST_TEXT or "\x00" in value:
+        message = f"{name} must be a text of at most {MOST_TEXT} characters without NUL, not {value!r:.80}"
+        raise Refused(message)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        message = f"{name} must be valid Unicode; this one has a lone surrogate"
+        raise Refused(message) from None
+    return value

@@ -1,0 +1,162 @@
+"""The same walk in one process, one job at a time: for scripts and tests.
+
+Kept here: claims, leases, classification, decisions, the one door, history. Not kept: hard time limits, memory
+limits, survival of a handler that kills its process. For those there is `mulligan worker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from mulligan.config import Settings
+from mulligan.engine import life, upkeep
+from mulligan.engine.claims import Claimer, memories
+from mulligan.engine.kinds import Handler, Manifest, Registry
+from mulligan.engine.runner.context import Context
+from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
+from mulligan.engine.runner.hooks import call_hooks
+from mulligan.engine.settle import Ending, Policies, settle
+from mulligan.engine.workdirs import make_workdir, remove_workdir
+from mulligan.engine.workers import worker_row
+from mulligan.errors import Refused, StoreUnavailable
+from mulligan.ids import new_id
+from mulligan.job import Ended, Lease, Memory, Outcome
+from mulligan.store.base import Store
+from mulligan.store.host import boot_id
+
+
+class Inline:
+    """A worker without children. Implements `Link` for the contexts it makes."""
+
+    def __init__(self, store: Store, settings: Settings, registry: Registry, manifest: Manifest, rng: Random) -> None:
+        self.state: Any = SimpleNamespace()
+        self._store = store
+        self._settings = settings
+        self._registry = registry
+        self._manifest = manifest
+        self._policies = Policies(settings.retry, manifest.kinds)
+        self._rng = rng
+        self.worker = f"w_{new_id()}"
+        self._claimer = Claimer(self.worker, frozenset(manifest.kinds))
+        self._folder = life.state_folder(settings.worker.state_dir, store.place, store.identity)
+
+    def run(self, *, until_idle: bool) -> int:
+        """Run what is due; with `until_idle` until nothing is due any more. Returns how many attempts ran."""
+        _not_on_a_loop()
+        with ExitStack() as stack:
+            loop = stack.enter_context(asyncio.Runner())
+            life_file = life.LifeFile(self._folder, self.worker)
+            stack.callback(life_file.close)
+            self._open(life_file)
+            stack.callback(self._leave)
+            stack.enter_context(_Renewals(self._store, self.worker, self._settings.worker.heartbeat))
+            self.state = loop.run(call_hooks(self._registry.on_start, self.state))
+            stack.callback(lambda: loop.run(call_hooks(self._registry.on_stop, self.state)))
+            ran = 0
+            while self._one(loop):
+                ran += 1
+                if not until_idle:
+                    break
+            return ran
+
+    def _open(self, life_file: life.LifeFile) -> None:
+        with self._store.begin() as unit:
+            unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
+            unit.open_worker(worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1))
+        upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), may_judge=False))
+        upkeep.settle_orphans(self._store, self._policies, self._rng)
+        upkeep.announce(self._store)
+        upkeep.expire_deadlines(self._store)
+
+    def _leave(self) -> None:
+        with self._store.begin() as unit:
+            unit.close_worker(self.worker, "left in order", seen=None)
+
+    def _one(self, loop: asyncio.Runner) -> bool:
+        with self._store.begin() as unit:
+            leases = self._claimer.claim(unit, 1).leases
+            kept = memories(unit, leases)
+        for lease in leases:
+            handler = self._registry.get(lease.kind)
+            context = Context(self, 0, lease, kept.get(lease.id, Memory({}, None)))
+            began = time.monotonic()
+            outcome = self._execute(loop, handler, context)
+            took = round((time.monotonic() - began) * 1000)
+            if context.has_workdir:
+                remove_workdir(self._work(), lease)
+            self._settle(Ending(lease, outcome, took))
+        return bool(leases)
+
+    def _execute(self, loop: asyncio.Runner, handler: Handler, context: Context) -> Outcome:
+        limit = self._settings.limits.result
+        if handler.is_async:
+            outcome = loop.run(execute_async(handler, context, limit))
+        else:
+            outcome = execute_sync(handler, context, limit)
+        return Outcome(Ended.RELEASED, reason="stopped") if outcome is STOPPED else outcome
+
+    def _settle(self, ending: Ending) -> None:
+        with self._store.begin() as unit:
+            settle(unit, [ending], self._policies, unit.now(), self._rng)
+
+    # -- what contexts need -------------------------------------------------------------------------
+    def progress(self, context: Context, fraction: float | None, message: str) -> None:
+        lease = context.lease
+        with self._store.begin() as unit:
+            unit.progress(self.worker, [(lease.id, lease.token, fraction, message)])
+
+    def keep(self, context: Context, name: str, value: str) -> bool:
+        lease: Lease = context.lease
+        with self._store.begin() as unit:
+            return unit.checkpoint(lease.id, self.worker, lease.token, name, value)
+
+    async def keep_async(self, context: Context, name: str, value: str) -> bool:
+        return await asyncio.to_thread(self.keep, context, name, value)
+
+    def _work(self) -> Path:
+        return life.work_folder(self._folder, self.worker)
+
+    def workdir(self, context: Context) -> Path:
+        return make_workdir(self._work(), context.lease)
+
+    def mark(self, context: Context) -> str:
+        return f"{self.worker}/inline/{context.lease.id}/{context.lease.token}"
+
+
+class _Renewals:
+    """A thread that keeps the lease while a long job runs."""
+
+    def __init__(self, store: Store, worker: str, every: float) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(store, worker, every), daemon=True)
+
+    def _run(self, store: Store, worker: str, every: float) -> None:
+        while not self._stop.wait(every):
+            try:
+                with store.begin() as unit:
+                    unit.renew(worker, draining=False)
+            except StoreUnavailable:
+                continue
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _not_on_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    message = "run_inline() runs a loop of its own; from async code use: await asyncio.to_thread(app.run_inline)"
+    raise Refused(message)

@@ -1,0 +1,152 @@
+"""`app.jobs`: read jobs and repair them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mulligan.config import Settings
+from mulligan.engine import recover
+from mulligan.engine.filters import parse_filter
+from mulligan.engine.view import fresh_job, jobs_of
+from mulligan.errors import NotFound, Refused, WaitTimeout
+from mulligan.event import Event
+from mulligan.ids import LENGTH
+from mulligan.job import Job, NewJob, State
+from mulligan.policy.lifecycle import TERMINAL
+from mulligan.store.base import Inserted, Store, Unit
+
+WAIT_EVERY = 0.05
+WAIT_MOST = 0.5
+LIST_MOST = 1000
+
+
+class Jobs:
+    def __init__(self, store: Callable[[], Store], settings: Settings, actor: str = "python") -> None:
+        self._open = store
+        self._settings = settings
+        self._actor = actor
+
+    @property
+    def _store(self) -> Store:
+        return self._open()
+
+    # -- read -------------------------------------------------------------------------------------
+    def get(self, job_id: str) -> Job:
+        with self._store.read() as unit:
+            row = unit.get(job_id)
+            if row is None:
+                raise NotFound(_no_such(job_id))
+            return jobs_of(unit, [row], self.get)[0]
+
+    def resolve(self, prefix: str) -> str:
+        """A whole id, from as many of its first characters as make it unique."""
+        if len(prefix) == LENGTH:
+            return prefix
+        with self._store.read() as unit:
+            found = unit.find(prefix)
+        if len(found) == 1:
+            return found[0]
+        raise NotFound(_no_such(prefix) if not found else f"{prefix!r} begins more than one job id; give more of it")
+
+    def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> list[Job]:  # noqa: A002 - CONTRACT's name
+        """Newest first; `before` is the id of the last job of the page above."""
+        if not 1 <= limit <= LIST_MOST:
+            message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
+            raise Refused(message)
+        where = parse_filter(filter)
+        with self._store.read() as unit:
+            return jobs_of(unit, unit.list(where, limit, before), self.get)
+
+    def history(self, job_id: str) -> list[Event]:
+        """Everything that happened to a job, in order."""
+        with self._store.read() as unit:
+            if unit.get(job_id) is None:
+                raise NotFound(_no_such(job_id))
+            return unit.story(job_id)
+
+    def wait(self, job_id: str, timeout: float | None = None) -> Job:
+        """The job once it has ended (succeeded, dead, cancelled) or needs a person (parked)."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = WAIT_EVERY
+        while True:
+            with self._store.read() as unit:
+                row = unit.get(job_id)
+            if row is None:
+                raise NotFound(_no_such(job_id))
+            if row.state in TERMINAL or row.state == State.PARKED:
+                return self.get(job_id)
+            if deadline is not None and time.monotonic() >= deadline:
+                message = f"job {job_id} is still {row.state} after {timeout} s"
+                raise WaitTimeout(message)
+            time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
+            pause = min(WAIT_MOST, pause * 1.2)
+
+    # -- repair -----------------------------------------------------------------------------------
+    def retry(self, job_id: str, *, reason: str = "", overrides: Mapping[str, Any] | None = None) -> Job:
+        recover.retry(self._store, job_id, actor=self._actor, reason=reason, overrides=overrides)
+        return self.get(job_id)
+
+    def cancel(self, job_id: str, *, reason: str = "") -> Job:
+        recover.cancel(self._store, job_id, actor=self._actor, reason=reason)
+        return self.get(job_id)
+
+    def release(self, job_id: str, *, choice: str | None = None, reason: str = "") -> Job:
+        recover.release(self._store, job_id, actor=self._actor, choice=choice, reason=reason)
+        return self.get(job_id)
+
+    def discard(self, job_id: str, *, reason: str) -> Job:
+        recover.discard(self._store, job_id, actor=self._actor, reason=reason)
+        return self.get(job_id)
+
+    # -- for enqueue ------------------------------------------------------------------------------
+    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> list[Job]:
+        """The jobs as they stand now: a new one is known already, only a twin must be read."""
+        return [
+            fresh_job(job, answer, self.get) if answer.fresh else self._twin(unit, answer.id)
+            for job, answer in zip(new, answers, strict=True)
+        ]
+
+    def _twin(self, unit: Unit, job_id: str) -> Job:
+        row = unit.get(job_id)
+        if row is None:
+            raise NotFound(_no_such(job_id))
+        return replace(jobs_of(unit, [row], self.get)[0], deduplicated=True)
+
+
+class AsyncJobs:
+    """The same, awaitable: each call on a thread."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def get(self, job_id: str) -> Job:
+        return await asyncio.to_thread(self._jobs.get, job_id)
+
+    async def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> list[Job]:  # noqa: A002
+        return await asyncio.to_thread(self._jobs.list, filter, limit=limit, before=before)
+
+    async def history(self, job_id: str) -> list[Event]:
+        return await asyncio.to_thread(self._jobs.history, job_id)
+
+    async def wait(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - the contract's name
+        return await asyncio.to_thread(self._jobs.wait, job_id, timeout)
+
+    async def retry(self, job_id: str, *, reason: str = "", overrides: Mapping[str, Any] | None = None) -> Job:
+        return await asyncio.to_thread(self._jobs.retry, job_id, reason=reason, overrides=overrides)
+
+    async def cancel(self, job_id: str, *, reason: str = "") -> Job:
+        return await asyncio.to_thread(self._jobs.cancel, job_id, reason=reason)
+
+    async def release(self, job_id: str, *, choice: str | None = None, reason: str = "") -> Job:
+        return await asyncio.to_thread(self._jobs.release, job_id, choice=choice, reason=reason)
+
+    async def discard(self, job_id: str, *, reason: str) -> Job:
+        return await asyncio.to_thread(self._jobs.discard, job_id, reason=reason)
+
+
+def _no_such(job_id: str) -> str:
+    return f"no job {job_id!r}"

@@ -1,0 +1,123 @@
+"""What can be run: handlers where the app is, and the manifest (plain data) everywhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mulligan.engine.arguments import Arguments
+from mulligan.engine.unique import Unique
+from mulligan.errors import ConfigError, UnknownKind
+from mulligan.job import SECOND, Micros
+
+# Lane keys are made of names with "|" and "," between them.
+_NAME = re.compile(r"^[^\s|,\x00-\x1f\x7f]{1,200}$")
+DEFAULT_TIMEOUT: Micros = 300 * SECOND
+
+
+def checked_name(what: str, name: str) -> str:
+    if not isinstance(name, str) or not _NAME.match(name):
+        message = f"{what} {name!r}: a name is 1 to 200 characters without spaces, '|' or ','"
+        raise ConfigError(message)
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class KindSpec:
+    """One kind as data: all a supervisor, the web and the CLI need to know of it."""
+
+    name: str
+    queue: str = "default"
+    priority: int = 0
+    timeout: Micros = DEFAULT_TIMEOUT
+    policy: str | None = None  # JSON
+    isolate: bool = False
+    memory_limit: int | None = None  # bytes
+    retention: Micros | None = None
+    uses: str = ""  # dependency keys, where they do not depend on the payload
+    schema: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def alone(self) -> bool:
+        """A memory limit is the limit of one attempt, so the attempt must have its process to itself."""
+        return self.isolate or self.memory_limit is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A kind together with its function: exists only in processes that hold the app."""
+
+    spec: KindSpec
+    call: Callable[..., Any]
+    arguments: Arguments
+    is_async: bool
+    cost: float
+    uses: Callable[[Any], Any] | None  # of the payload
+    unique: Unique | None
+    place: str  # file:line, to name both places when a name is registered twice
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The app as data."""
+
+    app: str
+    release: str
+    kinds: Mapping[str, KindSpec]
+
+    @property
+    def id(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:24]
+
+    def to_json(self) -> str:
+        kinds = [asdict(spec) for _, spec in sorted(self.kinds.items())]
+        return json.dumps({"app": self.app, "release": self.release, "kinds": kinds}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        body = json.loads(text)
+        kinds = {spec["name"]: KindSpec(**spec) for spec in body["kinds"]}
+        return cls(body["app"], body["release"], kinds)
+
+
+class Registry:
+    """All handlers of one app."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Handler] = {}
+        self.on_start: list[Callable[..., Any]] = []
+        self.on_stop: list[Callable[..., Any]] = []
+
+    def add(self, handler: Handler) -> None:
+        name = checked_name("kind", handler.spec.name)
+        twin = self.handlers.get(name)
+        if twin is not None:
+            message = f"kind {name!r} is registered twice: at {twin.place} and at {handler.place}"
+            raise ConfigError(message)
+        self.handlers[name] = handler
+
+    def get(self, kind: str) -> Handler:
+        try:
+            return self.handlers[kind]
+        except KeyError:
+            raise UnknownKind(unknown(kind, self.handlers)) from None
+
+    def manifest(self, app: str, release: str) -> Manifest:
+        return Manifest(app, release, {name: handler.spec for name, handler in self.handlers.items()})
+
+
+def unknown(kind: str, known: Mapping[str, Any]) -> str:
+    names = ", ".join(sorted(known)) or "none yet"
+    return f"no handler for kind {kind!r}; known kinds: {names}"
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    try:
+        return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
+    except (OSError, TypeError):
+        return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"

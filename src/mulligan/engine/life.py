@@ -1,0 +1,200 @@
+"""Who is alive, and what is left of the dead.
+
+A worker proves its life with an exclusive flock on a file named by its id. A sibling is dead at once only if
+that very file (device and inode) is there and its lock can be taken; any doubt means: wait for its lease.
+Every process of a worker carries a mark in its environment, so that what outlives an attempt can be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mulligan.job import WorkerRow
+
+MARK = "MULLIGAN_ATTEMPT"  # worker/runner, and for what ctx.run starts: worker/runner/job/token
+_PROC = Path("/proc")
+
+
+class LifeFile:
+    """Held for as long as this worker id lives. Closed on exec, so no child keeps a dead worker alive."""
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = folder / f"{worker}.life"
+        self._fd = _create_locked(self.path)
+        stat = os.fstat(self._fd)
+        self.dev, self.ino = stat.st_dev, stat.st_ino
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        os.close(self._fd)
+
+
+def _create_locked(path: Path) -> int:
+    """A sweeper may lock and remove the file between its creation and our lock: then make it again."""
+    while True:
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if path.exists() and path.stat().st_ino == os.fstat(fd).st_ino:
+            return fd
+        os.close(fd)
+
+
+def surely_dead(worker: WorkerRow, boot_id: str) -> bool:
+    """Its very life file is here and nobody holds it. False means only: not known."""
+    if not worker.life_path or worker.boot_id != boot_id:
+        return False
+    try:
+        fd = os.open(worker.life_path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        stat = os.fstat(fd)
+        return (stat.st_dev, stat.st_ino) == (worker.life_dev, worker.life_ino) and _lockable(fd)
+    finally:
+        os.close(fd)
+
+
+def _lockable(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def state_folder(configured: str, place: str, identity: str) -> Path:
+    """Where life files and work directories of one database go: as set, beside the SQLite file, or the user's
+    state folder. Never shared between databases, for whoever sweeps must know whose workers these are."""
+    if configured:
+        return Path(configured).absolute() / identity
+    if place:
+        return Path(place)
+    base = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    folder = Path(base) / "mulligan" / identity
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid()}" / identity
+    return folder
+
+
+def work_folder(folder: Path, worker: str) -> Path:
+    return folder / f"{worker}.work"
+
+
+def sweep_folders(folder: Path, me: str) -> list[str]:
+    """Remove life files and work directories of workers that are no more; returns their ids."""
+    gone = []
+    for life in folder.glob("*.life"):
+        if life.stem != me and _abandoned(life):
+            shutil.rmtree(work_folder(folder, life.stem), ignore_errors=True)
+            life.unlink(missing_ok=True)
+            gone.append(life.stem)
+    for work in folder.glob("*.work"):
+        if work.stem != me and not (folder / f"{work.stem}.life").exists():
+            shutil.rmtree(work, ignore_errors=True)
+            gone.append(work.stem)
+    return gone
+
+
+def _abandoned(life: Path) -> bool:
+    try:
+        fd = os.open(life, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return _lockable(fd)
+    finally:
+        os.close(fd)
+
+
+# -- processes ------------------------------------------------------------------------------------
+def kill_marked(mark: str, *, patience: float = 2.0) -> int:
+    """SIGKILL every process whose mark is `mark` or below it, until none is left. How many were there."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + patience
+    while (found := list(marked(mark))) and time.monotonic() < deadline:
+        for pid in found:
+            _kill(pid)
+        killed.update(found)
+        if found:
+            time.sleep(0.01)  # SIGKILL is not instant; look again until they are gone
+    return len(killed)
+
+
+def kill_session(leader: int) -> None:
+    """SIGKILL a session's processes: the leader's group at once, then whoever else is in the session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    for pid in _pids():
+        if _session_of(pid) == leader:
+            _kill(pid)
+
+
+def marked(mark: str) -> Iterator[int]:
+    """Living processes of ours that carry the mark. (Linux; elsewhere the session is all we know.)"""
+    wanted = f"{MARK}={mark}".encode()
+    for pid in _pids():
+        entry = _mark_of(pid)
+        if entry is not None and (entry == wanted or entry.startswith(wanted + b"/")) and not _zombie(pid):
+            yield pid
+
+
+def session_memory(leader: int) -> int:
+    """Resident bytes of all processes in a session."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    return sum(_resident_pages(pid) for pid in _pids() if _session_of(pid) == leader) * page
+
+
+def _pids() -> Iterable[int]:
+    if not _PROC.is_dir():
+        return ()
+    return (int(name) for name in os.listdir(_PROC) if name.isdigit())  # noqa: PTH208 - thousands of names, often
+
+
+def _kill(pid: int) -> None:
+    if pid != os.getpid():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _mark_of(pid: int) -> bytes | None:
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return None
+    prefix = f"{MARK}=".encode()
+    return next((entry for entry in environ.split(b"\0") if entry.startswith(prefix)), None)
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """Fields of /proc/pid/stat after the command name, which may contain anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _zombie(pid: int) -> bool:
+    fields = _stat_fields(pid)
+    return not fields or fields[0] in (b"Z", b"X")
+
+
+def _session_of(pid: int) -> int:
+    fields = _stat_fields(pid)
+    return int(fields[3]) if fields and fields[0] not in (b"Z", b"X") else -1
+
+
+def _resident_pages(pid: int) -> int:
+    fields = _stat_fields(pid)
+    return int(fields[21]) if fields else 0

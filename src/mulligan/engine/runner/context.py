@@ -1,0 +1,257 @@
+"""What a handler is given beside its arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from mulligan.engine.arguments import to_json
+from mulligan.engine.runner.program import Program
+from mulligan.errors import MulliganError, Refused
+from mulligan.job import Job, Lease, Memory, Micros, State, to_datetime
+
+log = logging.getLogger("mulligan.job")
+MESSAGE_LIMIT = 500
+
+
+class Link(Protocol):
+    """What a context needs of the process around it: a runner, or `run_inline`."""
+
+    state: Any
+
+    def progress(self, context: Context, fraction: float | None, message: str) -> None: ...
+
+    def keep(self, context: Context, name: str, value: str) -> bool:
+        """Write a checkpoint; blocks until it is durable. False: the lease is lost."""
+
+    async def keep_async(self, context: Context, name: str, value: str) -> bool: ...
+
+    def workdir(self, context: Context) -> Path: ...
+
+    def mark(self, context: Context) -> str:
+        """The environment mark for processes of this attempt."""
+
+
+class LeaseLost(MulliganError):
+    """Somebody else owns this job now; whatever this attempt still does is refused."""
+
+    code = "LEASE_LOST"
+
+
+class Context:
+    """One attempt, seen from inside its handler."""
+
+    def __init__(self, link: Link, seq: int, lease: Lease, memory: Memory, *, last_attempt: bool = False) -> None:
+        self._link = link
+        self.seq = seq
+        self.lease = lease
+        self._checkpoints = {name: json.loads(value) for name, value in memory.checkpoints.items()}
+        self.previous: Mapping[str, Any] | None = memory.previous
+        self.last_attempt = last_attempt
+        self.spent = 0.0
+        self.stop_seen = False
+        self._stop_asked = False
+        self._programs: set[Program] = set()
+        self._workdir: Path | None = None
+
+    # -- facts ------------------------------------------------------------------------------------
+    @property
+    def job(self) -> Job:
+        """The job as it was when this attempt began."""
+        return job_of(self.lease)
+
+    @property
+    def attempt(self) -> int:
+        return self.lease.attempt
+
+    @property
+    def token(self) -> int:
+        """Grows with every claim of this job; hand it to systems that can refuse an older one."""
+        return self.lease.token
+
+    @property
+    def choice(self) -> str | None:
+        """What a person decided when this job was released."""
+        return self.lease.choice
+
+    @property
+    def state(self) -> Any:
+        """What `@app.on_start` made in this process."""
+        return self._link.state
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        extra = {"job": self.lease.id, "kind": self.lease.kind, "attempt": self.lease.attempt}
+        return logging.LoggerAdapter(log, extra)
+
+    @property
+    def cancelled(self) -> bool:
+        """True once somebody asked this attempt to stop (a person, its time limit, a shutdown)."""
+        self.stop_seen = self.stop_seen or self._stop_asked
+        return self._stop_asked
+
+    @property
+    def workdir(self) -> Path:
+        """A directory of this attempt alone, removed whatever happens."""
+        if self._workdir is None:
+            self._workdir = self._link.workdir(self)
+        return self._workdir
+
+    @property
+    def has_workdir(self) -> bool:
+        return self._workdir is not None
+
+    @property
+    def checkpoints(self) -> Mapping[str, Any]:
+        """What earlier attempts, and this one, have kept."""
+        return dict(self._checkpoints)
+
+    def key(self, name: str) -> str:
+        """A unique key for a child of this job: an attempt that runs again enqueues the same child, once."""
+        return f"{self.lease.id}:{name}"
+
+    # -- never wait -------------------------------------------------------------------------------
+    def progress(self, fraction: float | None, message: str = "") -> None:
+        """How far it is, 0 to 1; the last value within a second wins."""
+        if fraction is not None and not math.isfinite(fraction):
+            fraction = None
+        shown = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
+        self._link.progress(self, shown, str(message)[:MESSAGE_LIMIT])
+
+    def cost(self, amount: float) -> None:
+        """Add to what this attempt has cost, whatever the unit."""
+        if not math.isfinite(amount) or amount < 0:
+            message = f"cost({amount!r}): a cost is a finite number, not below zero"
+            raise Refused(message)
+        self.spent += float(amount)
+
+    # -- wait -------------------------------------------------------------------------------------
+    def checkpoint(self, name: str, value: Any) -> None:
+        """Keep a value for later attempts; durable when this returns."""
+        _not_in_a_coroutine("checkpoint")
+        text = to_json(value, f"checkpoint {name!r}")
+        self._kept(name, text, held=self._link.keep(self, name, text))
+
+    async def checkpoint_async(self, name: str, value: Any) -> None:
+        text = to_json(value, f"checkpoint {name!r}")
+        self._kept(name, text, held=await self._link.keep_async(self, name, text))
+
+    def _kept(self, name: str, text: str, *, held: bool) -> None:
+        if not held:
+            message = f"job {self.lease.id}: this attempt no longer holds the job; checkpoint {name!r} was refused"
+            raise LeaseLost(message)
+        self._checkpoints[name] = json.loads(text)
+
+    def run(
+        self,
+        command: Sequence[str | Path],
+        *,
+        timeout: float | None = None,
+        input: str | bytes | None = None,  # noqa: A002 - the contract's name, and subprocess's
+        on_line: Callable[[str], None] | None = None,
+    ) -> str:
+        """Run a program to its end and return what it printed.
+
+        It belongs to the attempt: it dies with it. Raises ProcessFailed with exit code, signal and the tail of
+        stderr when it does not end well.
+        """
+        _not_in_a_coroutine("run")
+        return self._run(command, timeout, input, on_line)
+
+    async def run_async(
+        self,
+        command: Sequence[str | Path],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the program's limit, not the caller's patience
+        input: str | bytes | None = None,  # noqa: A002 - same
+        on_line: Callable[[str], None] | None = None,
+    ) -> str:
+        try:
+            return await asyncio.to_thread(self._run, command, timeout, input, on_line)
+        except asyncio.CancelledError:
+            self._stop_programs()
+            raise
+
+    def _run(
+        self,
+        command: Sequence[str | Path],
+        timeout: float | None,
+        given: str | bytes | None,
+        on_line: Callable[[str], None] | None,
+    ) -> str:
+        program = Program([str(part) for part in command], self.workdir, self._link.mark(self))
+        self._programs.add(program)
+        try:
+            if self._stop_asked:
+                program.stop()
+            return program.run(timeout, given, on_line)
+        finally:
+            self._programs.discard(program)
+
+    # -- for the runner ---------------------------------------------------------------------------
+    def ask_to_stop(self) -> None:
+        self._stop_asked = True
+        self._stop_programs()
+
+    def _stop_programs(self) -> None:
+        for program in list(self._programs):
+            program.stop()
+
+    @property
+    def stop_asked(self) -> bool:
+        return self._stop_asked
+
+
+def _not_in_a_coroutine(name: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    message = f"ctx.{name}() would stop every job on this loop; in an async handler write: await ctx.{name}_async(...)"
+    raise RuntimeError(message)
+
+
+def job_of(lease: Lease) -> Job:
+    """A running job as its own handler sees it."""
+    return Job(
+        id=lease.id,
+        kind=lease.kind,
+        queue=lease.queue,
+        owner=lease.owner,
+        state=State.RUNNING,
+        phase="running",
+        why=f"attempt {lease.attempt} is running",
+        payload=json.loads(lease.payload),
+        result=None,
+        priority=lease.priority,
+        progress=None,
+        attempt=lease.attempt,
+        attempts=lease.attempt,
+        failures=lease.failures,
+        losses=lease.losses,
+        max_retries=lease.max_retries,
+        generation=lease.generation,
+        token=lease.token,
+        batch_id=lease.batch_id,
+        unique_key=None,
+        uses=tuple(filter(None, lease.uses.split(","))),
+        created_at=to_datetime(lease.created_at),
+        run_at=to_datetime(lease.run_at),
+        started_at=to_datetime(lease.started_at),
+        finished_at=None,
+        deadline_at=_moment(lease.deadline_at),
+        error=None,
+        next_retry_at=None,
+        deduplicated=False,
+        cost=0.0,
+    )
+
+
+def _moment(at: Micros | None) -> datetime | None:
+    return None if at is None else to_datetime(at)

@@ -1,0 +1,88 @@
+"""Lease → Outcome. Runs one handler and never raises, whatever the handler does."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from mulligan.engine.arguments import to_json
+from mulligan.engine.kinds import Handler
+from mulligan.engine.runner.capture import outcome_of, raised
+from mulligan.engine.runner.context import Context
+from mulligan.errors import OutcomeRequest, PayloadRefused, Stopped
+from mulligan.job import Ended, Micros, Outcome
+from mulligan.policy.ends import payload_refused, result_refused
+
+STOPPED = None  # instead of an outcome: the code stopped because it was asked to
+
+
+async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+    try:
+        kwargs = _arguments(handler, context)
+        return _returned(context, await handler.call(**kwargs), result_limit)
+    except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
+        return _raised(context, error)
+
+
+def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+    try:
+        kwargs = _arguments(handler, context)
+        return _returned(context, handler.call(**kwargs), result_limit)
+    except BaseException as error:  # noqa: BLE001 - same
+        return _raised(context, error)
+
+
+class _BadPayload(Exception):  # noqa: N818 - carries a sentence from here to there
+    pass
+
+
+def _arguments(handler: Handler, context: Context) -> dict[str, Any]:
+    try:
+        kwargs = handler.arguments.decode(context.lease.payload)
+    except PayloadRefused as refused:
+        raise _BadPayload(str(refused)) from None
+    if handler.arguments.context_name is not None:
+        kwargs[handler.arguments.context_name] = context
+    if handler.cost:
+        context.spent += handler.cost
+    return kwargs
+
+
+def _returned(context: Context, value: Any, limit: int) -> Outcome | None:
+    if value is None:
+        return STOPPED if context.stop_seen else Outcome(Ended.RETURNED, result="null", cost=context.spent)
+    if isinstance(value, BaseException):
+        return STOPPED if isinstance(value, Stopped) else _with_cost(outcome_of(value, _now()), context)
+    try:
+        text = to_json(value, "the result")
+    except PayloadRefused as refused:
+        return _refused(context, "RESULT_NOT_JSON", str(refused))
+    if len(text) > limit:
+        why = f"the result is {len(text)} bytes of JSON, the limit is {limit}"
+        return _refused(context, "RESULT_TOO_LARGE", why)
+    return Outcome(Ended.RETURNED, result=text, cost=context.spent)
+
+
+def _raised(context: Context, error: BaseException) -> Outcome | None:
+    if isinstance(error, _BadPayload):
+        return Outcome(Ended.FAILED, failure=payload_refused(str(error)), cost=context.spent)
+    asked = isinstance(error, OutcomeRequest) and not isinstance(error, Stopped)
+    if isinstance(error, Stopped) or (context.stop_asked and not asked):
+        return STOPPED
+    return _with_cost(raised(error, _now()), context)
+
+
+def _refused(context: Context, code: str, why: str) -> Outcome:
+    return Outcome(Ended.FAILED, failure=result_refused(code, why), cost=context.spent)
+
+
+def _with_cost(outcome: Outcome, context: Context) -> Outcome:
+    if not context.spent:
+        return outcome
+    return replace(outcome, cost=context.spent)
+
+
+def _now() -> Micros:
+    return time.time_ns() // 1000
+

@@ -1,0 +1,257 @@
+"""A runner: a child process that holds the user's app, runs what it is given and reports how it ended.
+
+Async handlers run on the loop, sync handlers on threads. Before a handler's first line runs, its dispatch is
+on the board, where the supervisor can read it even if this process never speaks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from mulligan.engine.board import Board
+from mulligan.engine.kinds import Handler, Registry
+from mulligan.engine.messages import outcome_to_wire, stopped_to_wire, work_from_wire
+from mulligan.engine.runner.context import Context
+from mulligan.engine.runner.crew import Crew
+from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
+from mulligan.engine.runner.hooks import call_hooks
+from mulligan.engine.wire import Wire, WireClosed
+from mulligan.engine.workdirs import make_workdir, remove_workdir
+from mulligan.job import Lease, Memory, Outcome
+
+BEAT = 0.5  # seconds between proofs that the loop is alive
+PROGRESS_EVERY = 0.5  # seconds
+
+
+class Work:
+    """One dispatch on its way through this process."""
+
+    __slots__ = ("began", "context", "handler", "slot", "task")
+
+    def __init__(self, handler: Handler, context: Context) -> None:
+        self.handler = handler
+        self.context = context
+        self.slot = -1
+        self.began = 0.0
+        self.task: asyncio.Task[None] | None = None
+
+
+class Runner:
+    """Implements `Link` for the contexts it makes."""
+
+    def __init__(
+        self, registry: Registry, wire: Wire, board: Board, *, mark: str, folder: Path, result_limit: int
+    ) -> None:
+        self.state: Any = SimpleNamespace()
+        self._registry = registry
+        self._wire = wire
+        self._board = board
+        self._mark = mark
+        self._folder = folder
+        self._result_limit = result_limit
+        self._crew = Crew(board.slots)
+        self._free = list(range(board.slots))
+        self._waiting: deque[Work] = deque()
+        self._works: dict[int, Work] = {}
+        self._ended: list[list[Any]] = []
+        self._from_threads: deque[tuple[Work, Outcome | None]] = deque()
+        self._news: dict[int, list[Any]] = {}
+        self._keeps: dict[int, Future[bool]] = {}
+        self._next_keep = 0
+        self._flush_planned = False
+        self._draining = False
+        self._lock = threading.Lock()
+
+    # -- life -------------------------------------------------------------------------------------
+    async def serve(self, manifest: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._board.beat()
+        self.state = await call_hooks(self._registry.on_start, self.state)
+        self._loop.add_reader(self._wire.fileno(), self._readable)
+        self._wire.send(["ready", manifest])
+        beat = self._loop.create_task(self._beat())
+        try:
+            await self._closed
+        finally:
+            beat.cancel()
+            self._loop.remove_reader(self._wire.fileno())
+            await call_hooks(self._registry.on_stop, self.state)
+
+    async def _beat(self) -> None:
+        while True:
+            self._board.beat()
+            await asyncio.sleep(BEAT)
+
+    def _readable(self) -> None:
+        try:
+            for message in self._wire.receive():
+                self._handle(message)
+        except WireClosed:
+            self._close()
+
+    def _close(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _handle(self, message: list[Any]) -> None:
+        match message:
+            case ["run", items]:
+                for item in items:
+                    self._accept(*work_from_wire(item))
+            case ["stop", seq]:
+                self._stop(seq)
+            case ["kept", request, held]:
+                self._keeps.pop(request).set_result(held)
+            case ["drain"]:
+                self._draining = True
+                self._close_when_empty()
+
+    def _close_when_empty(self) -> None:
+        if self._draining and not self._works and not self._wire.pending:
+            self._close()
+
+    # -- run --------------------------------------------------------------------------------------
+    def _accept(self, seq: int, lease: Lease, memory: Memory) -> None:
+        handler = self._registry.get(lease.kind)
+        work = Work(handler, Context(self, seq, lease, memory))
+        self._works[seq] = work
+        if self._free:
+            self._start(work)
+        else:
+            self._waiting.append(work)
+
+    def _start(self, work: Work) -> None:
+        work.slot = self._free.pop()
+        work.began = time.monotonic()
+        self._board.start(work.slot, work.context.seq)
+        if work.handler.is_async:
+            work.task = self._loop.create_task(self._run_async(work))
+        else:
+            self._crew.run(lambda: self._run_sync(work))
+
+    async def _run_async(self, work: Work) -> None:
+        outcome = await execute_async(work.handler, work.context, self._result_limit)
+        self._finish(work, outcome)
+
+    def _run_sync(self, work: Work) -> None:
+        """On a thread of the crew."""
+        outcome = execute_sync(work.handler, work.context, self._result_limit)
+        self._from_threads.append((work, outcome))
+        if len(self._from_threads) == 1:  # a wake-up is on its way otherwise; an extra one does no harm
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        while self._from_threads:
+            work, outcome = self._from_threads.popleft()
+            self._crew.done()
+            self._finish(work, outcome)
+
+    def _finish(self, work: Work, outcome: Outcome | None) -> None:
+        context = work.context
+        self._board.stop(work.slot)
+        if context.has_workdir:
+            remove_workdir(self._folder, context.lease)
+        took = round((time.monotonic() - work.began) * 1000)
+        if outcome is STOPPED:
+            self._ended.append(stopped_to_wire(context.seq, took, context.spent))
+        else:
+            self._ended.append(outcome_to_wire(context.seq, outcome, took))
+        del self._works[context.seq]
+        self._news.pop(context.seq, None)
+        self._free.append(work.slot)
+        if self._waiting:
+            self._start(self._waiting.popleft())
+        self._plan_flush()
+
+    def _stop(self, seq: int) -> None:
+        work = self._works.get(seq)
+        if work is None:
+            return
+        work.context.ask_to_stop()
+        if work in self._waiting:  # never started: nothing to wait for
+            self._waiting.remove(work)
+            del self._works[seq]
+            self._ended.append(stopped_to_wire(seq, 0, 0.0))
+            self._plan_flush()
+        elif work.task is not None:
+            work.task.cancel()
+
+    # -- speak ------------------------------------------------------------------------------------
+    def _plan_flush(self) -> None:
+        """One message for all that ended in this turn of the loop."""
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self._send(["ended", ended])
+        self._close_when_empty()
+
+    def _send(self, message: list[Any]) -> None:
+        try:
+            self._wire.send(message)
+            if self._wire.pending:
+                self._loop.add_writer(self._wire.fileno(), self._writable)
+        except WireClosed:
+            self._close()
+
+    def _writable(self) -> None:
+        try:
+            if self._wire.flush():
+                self._loop.remove_writer(self._wire.fileno())
+                self._close_when_empty()
+        except WireClosed:
+            self._loop.remove_writer(self._wire.fileno())
+            self._close()
+
+    # -- what contexts need -------------------------------------------------------------------------
+    def progress(self, context: Context, fraction: float | None, message: str) -> None:
+        with self._lock:
+            planned = bool(self._news)
+            self._news[context.seq] = [context.seq, fraction, message]
+        if not planned:
+            self._soon(lambda: self._loop.call_later(PROGRESS_EVERY, self._tell_news))
+
+    def _tell_news(self) -> None:
+        with self._lock:
+            news, self._news = self._news, {}
+        if news:
+            self._send(["progress", list(news.values())])
+
+    def keep(self, context: Context, name: str, value: str) -> bool:
+        answer: Future[bool] = Future()
+        self._soon(lambda: self._ask(context, name, value, answer))
+        return answer.result()
+
+    async def keep_async(self, context: Context, name: str, value: str) -> bool:
+        answer: Future[bool] = Future()
+        self._ask(context, name, value, answer)
+        return await asyncio.wrap_future(answer)
+
+    def _ask(self, context: Context, name: str, value: str, answer: Future[bool]) -> None:
+        self._next_keep += 1
+        self._keeps[self._next_keep] = answer
+        self._send(["keep", self._next_keep, context.seq, name, value])
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(call)
+
+    def workdir(self, context: Context) -> Path:
+        return make_workdir(self._folder, context.lease)
+
+    def mark(self, context: Context) -> str:
+        return f"{self._mark}/{context.lease.id}/{context.lease.token}"

@@ -1,0 +1,183 @@
+"""The only door by which an attempt changes a job.
+
+Returned, raised, timed out, killed, lease lost, worker gone, cancelled: every ending is an Outcome, meets the
+same pure decision and is written under the same fence. Because the decision is pure, the whole step can be
+repeated when the database asks for it or when nobody knows whether a commit arrived.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from random import Random
+from typing import Any, NamedTuple
+
+from mulligan.config import Retry
+from mulligan.engine.kinds import KindSpec
+from mulligan.event import EventType, NewEvent
+from mulligan.job import Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
+from mulligan.policy.decide import decide
+from mulligan.policy.lifecycle import TERMINAL, event_for
+from mulligan.policy.retry import EffectivePolicy, Policy, RetrySettings, layer
+from mulligan.store.base import Settlement, Unit
+
+
+class Ending(NamedTuple):
+    lease: Lease
+    outcome: Outcome
+    duration_ms: int | None = None
+
+
+class Verdict(NamedTuple):
+    """What became of an ending: its decision, or None where the lease was lost and nothing changed."""
+
+    lease: Lease
+    decision: Decision | None
+
+
+class Policies:
+    """The effective policy of any job, layered once and remembered."""
+
+    def __init__(self, system: Retry, kinds: Mapping[str, KindSpec]) -> None:
+        self._system = RetrySettings(**system.model_dump())
+        self._kinds = kinds
+        self._layered = lru_cache(maxsize=4096)(self._layer)
+
+    def of(self, lease: Lease) -> EffectivePolicy:
+        return self._layered(lease.kind, lease.policy, lease.max_retries)
+
+    def for_kind(self, kind: str) -> EffectivePolicy:
+        return self._layered(kind, None, None)
+
+    def _layer(self, kind: str, job: str | None, max_retries: int | None) -> EffectivePolicy:
+        spec = self._kinds.get(kind)
+        return layer(
+            self._system,
+            kind=Policy.from_json(spec.policy) if spec is not None and spec.policy else None,
+            job=Policy.from_json(job) if job else None,
+            job_max_retries=max_retries,
+        )
+
+
+def settle(
+    unit: Unit, endings: Sequence[Ending], policies: Policies, now: Micros, rng: Random, *, actor: str = ""
+) -> list[Verdict]:
+    """Decide and write. `now` is the store's clock as the caller knows it."""
+    if not endings:
+        return []
+    decisions = {e.lease.fence: decide(e.lease, e.outcome, policies.of(e.lease), now, rng) for e in endings}
+    refusals = unit.settle([_row(e, decisions[e.lease.fence]) for e in endings])
+    _hold(unit, decisions.values(), now)
+    lost = {(r.id, r.token) for r in refusals if r.why == "stale"}
+    again = {(r.id, r.token): r.cancel_reason for r in refusals if r.why == "cancel"}
+    verdicts = [
+        Verdict(e.lease, None if e.lease.fence in lost else decisions[e.lease.fence])
+        for e in endings
+        if e.lease.fence not in again
+    ]
+    unit.write_events(_stale(e, actor) for e in endings if e.lease.fence in lost)
+    asked = [
+        e._replace(lease=e.lease._replace(cancel_reason=again[e.lease.fence])) for e in endings if e.lease.fence in again
+    ]
+    return verdicts + settle(unit, asked, policies, now, rng, actor=actor)
+
+
+def _row(ending: Ending, decision: Decision) -> Settlement:
+    lease, failure = ending.lease, decision.failure
+    queued = decision.state is State.QUEUED
+    return Settlement(
+        id=lease.id,
+        worker=lease.worker,
+        token=lease.token,
+        saw_cancel=lease.cancel_reason is not None,
+        state=decision.state.value,
+        run_at=decision.run_at if queued else None,
+        lane=Lane(lease.queue, lease.kind, lease.uses, retry=decision.failures > 0).key if queued else None,
+        failures=decision.failures,
+        losses=decision.losses,
+        snoozes=decision.snoozes,
+        alone=decision.alone,
+        result=decision.result,
+        error=json.dumps(error_of(failure)) if decision.state is State.DEAD else None,
+        choices=json.dumps(decision.choices) if decision.state is State.PARKED else None,
+        reason=decision.reason,
+        finished=decision.state in TERMINAL,
+        free_key=frees_key(lease.unique_cover, decision.state),
+        cost=decision.cost,
+        generation=lease.generation,
+        attempt=lease.attempt,
+        started_at=lease.started_at,
+        ended=ending.outcome.ended.value,
+        verb=decision.verb.value,
+        code=failure.code if failure else None,
+        cls=failure.cls.value if failure else None,
+        rule=failure.rule if failure else None,
+        public=failure.public if failure else None,
+        evidence=_json(failure.evidence) if failure else None,
+        private=_json(failure.private) if failure else None,
+        fingerprint=failure.fingerprint if failure else None,
+        event=event_for(decision.verb).value,
+        owner=lease.owner,
+        batch_id=lease.batch_id,
+        data=_json(_news(ending, decision)),
+    )
+
+
+def _news(ending: Ending, decision: Decision) -> dict[str, Any]:
+    """The data of the event: the public half only."""
+    news: dict[str, Any] = {"kind": ending.lease.kind, "queue": ending.lease.queue}
+    if decision.reason:
+        news["reason"] = decision.reason
+    if ending.duration_ms is not None:
+        news["duration_ms"] = ending.duration_ms
+    if decision.run_at is not None and decision.state is State.QUEUED:
+        news["next_retry_at"] = decision.run_at
+    if decision.failure is not None:
+        news |= error_of(decision.failure)
+    return news
+
+
+def error_of(failure: Failure | None) -> dict[str, Any]:
+    """The public half of a failure."""
+    if failure is None:
+        return {"code": "UNKNOWN", "class": "unknown", "message": "", "rule": ""}
+    return {
+        "code": failure.code,
+        "class": failure.cls.value,
+        "message": failure.public,
+        "rule": failure.rule,
+        **failure.evidence,
+    }
+
+
+def frees_key(cover: str | None, state: State) -> bool:
+    """A move out of the covered states frees the unique key in the same statement."""
+    return cover is not None and state.value not in cover.split(",")
+
+
+def _hold(unit: Unit, decisions: Any, now: Micros) -> None:
+    for decision in decisions:
+        if decision.hold is not None:
+            key, until = decision.hold
+            unit.close_gate(Gate("dependency", key, now, until, decision.reason, "handler"))
+            news = {"dependency": key, "until": until, "reason": decision.reason}
+            unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor="handler", data=news)])
+
+
+def _stale(ending: Ending, actor: str) -> NewEvent:
+    lease = ending.lease
+    return NewEvent(
+        EventType.JOB_STALE_REFUSED,
+        job_id=lease.id,
+        batch_id=lease.batch_id,
+        owner=lease.owner,
+        attempt=lease.attempt,
+        token=lease.token,
+        actor=actor or lease.worker,
+        data={"ended": ending.outcome.ended.value, "worker": lease.worker},
+    )
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":")) if value else "{}"

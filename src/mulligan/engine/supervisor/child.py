@@ -1,0 +1,221 @@
+"""One runner process, seen from the supervisor: started, spoken to, watched, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mulligan.engine.board import Board
+from mulligan.engine.kinds import KindSpec
+from mulligan.engine.life import MARK, kill_session
+from mulligan.engine.messages import work_to_wire
+from mulligan.engine.wire import Wire, WireClosed
+from mulligan.job import Lease, Memory
+
+STDERR_TAIL = 4096
+STALE_BEAT_NS = 1_750_000_000  # a living loop beats every 0.5 s
+
+
+class Asked(StrEnum):
+    """Why we asked an attempt to stop."""
+
+    TIMEOUT = "timeout"
+    DEADLINE = "deadline"
+    CANCEL = "cancel"
+    MEMORY = "memory"
+    RELEASE = "release"  # give it back unharmed
+
+
+@dataclass(slots=True)
+class Flight:
+    """One dispatch under way."""
+
+    seq: int
+    lease: Lease
+    spec: KindSpec
+    sent_ns: int
+    asked: Asked | None = None
+    asked_ns: int = 0
+    peak: int = 0  # bytes, sampled where a memory limit is set
+
+
+class Death(NamedTuple):
+    signal: int | None
+    exit_code: int | None
+    peak_rss: int
+    stderr: str
+
+
+@dataclass(slots=True)
+class Recipe:
+    """How to start a runner of this worker."""
+
+    app: str
+    worker: str
+    folder: Path
+    log_level: str = "INFO"
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class Child:
+    def __init__(self, recipe: Recipe, name: str, slots: int, *, solo: bool) -> None:
+        self.name = name
+        self.slots = slots
+        self.solo = solo  # made for one attempt alone
+        self.mark = f"{recipe.worker}/{name}"
+        self.flights: dict[int, Flight] = {}
+        self.ready = False
+        self.doomed_ns = 0  # since when it takes no more jobs and waits for its end
+        self.killed = ""  # why we killed it ourselves
+        self.broken = ""  # what it said before it could not start
+        self._stderr = bytearray()
+        self.board = Board.create(slots)
+        ours, theirs = socket.socketpair()
+        self.wire = Wire(ours)
+        self.process = self._start(recipe, theirs)
+        theirs.close()
+        self.pid = self.process.pid
+
+    def _start(self, recipe: Recipe, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        """From the main thread only: the parent-death signal is tied to the thread that started the child."""
+        command = [
+            sys.executable, "-m", "mulligan.engine.runner", recipe.app,
+            "--wire", str(theirs.fileno()), "--board", str(self.board.fd), "--slots", str(self.slots),
+            "--supervisor", str(os.getpid()), "--mark", self.mark,
+            "--folder", str(recipe.folder), "--log-level", recipe.log_level,
+        ]  # fmt: skip
+        return subprocess.Popen(  # noqa: S603 - our own module
+            command,
+            pass_fds=(theirs.fileno(), self.board.fd),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **recipe.env, MARK: self.mark},
+        )
+
+    # -- watch ------------------------------------------------------------------------------------
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_message: Callable[[Child, list[Any]], None],
+        on_exit: Callable[[Child], None],
+    ) -> None:
+        self._loop = loop
+        self._on_message = on_message
+        self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        stderr = self.process.stderr
+        assert stderr is not None  # noqa: S101 - a PIPE was asked for
+        os.set_blocking(stderr.fileno(), False)
+        loop.add_reader(self.wire.fileno(), self.read)
+        loop.add_reader(stderr.fileno(), self._read_stderr)
+        if self._pidfd >= 0:
+            loop.add_reader(self._pidfd, on_exit, self)
+        else:
+            loop.run_in_executor(None, self.process.wait).add_done_callback(lambda _: on_exit(self))
+
+    def read(self) -> None:
+        try:
+            for message in self.wire.receive():
+                self._on_message(self, message)
+        except WireClosed:
+            self._loop.remove_reader(self.wire.fileno())
+
+    def _read_stderr(self) -> None:
+        """Hand it on as it comes; keep the tail as evidence."""
+        stderr = self.process.stderr
+        assert stderr is not None  # noqa: S101 - as above
+        try:
+            chunk = os.read(stderr.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self._loop.remove_reader(stderr.fileno())
+            return
+        self._stderr += chunk
+        del self._stderr[:-STDERR_TAIL]
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.buffer.flush()
+
+    def reap(self) -> Death:
+        """After its exit: what it left in the pipes, how it ended, how much memory it had at most."""
+        self.read()
+        self._read_stderr()
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)  # it stays readable for ever
+        peak = 0
+        if self.process.returncode is None:
+            _, status, usage = os.wait4(self.pid, 0)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        code = self.process.returncode
+        text = self._stderr.decode("utf-8", "replace")
+        return Death(-code if code < 0 else None, code if code >= 0 else None, peak, text)
+
+    def detach(self) -> None:
+        stderr = self.process.stderr
+        for fd in (self.wire.fileno(), self._pidfd, stderr.fileno() if stderr else -1):
+            if fd >= 0:
+                self._loop.remove_reader(fd)
+                self._loop.remove_writer(fd)
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+        if stderr is not None:
+            stderr.close()
+        self.wire.close()
+        self.board.close()
+
+    # -- speak ------------------------------------------------------------------------------------
+    def send(self, message: list[Any]) -> None:
+        with contextlib.suppress(WireClosed):  # its exit will tell the rest
+            self.wire.send(message)
+            if self.wire.pending:
+                self._loop.add_writer(self.wire.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        done = True
+        with contextlib.suppress(WireClosed):
+            done = self.wire.flush()
+        if done:
+            self._loop.remove_writer(self.wire.fileno())
+
+    def run(self, flights: list[tuple[Flight, Memory | None]]) -> None:
+        for flight, _ in flights:
+            self.flights[flight.seq] = flight
+        self.send(["run", [work_to_wire(flight.seq, flight.lease, memory) for flight, memory in flights]])
+
+    def ask(self, flight: Flight, why: Asked) -> None:
+        """Ask one attempt to stop; a second reason does not replace the first."""
+        if flight.asked is None:
+            flight.asked = why
+            flight.asked_ns = time.monotonic_ns()
+            self.send(["stop", flight.seq])
+
+    def drain(self) -> None:
+        self.send(["drain"])
+
+    def kill(self, why: str) -> None:
+        self.killed = self.killed or why
+        kill_session(self.pid)
+
+    # -- judge ------------------------------------------------------------------------------------
+    @property
+    def open(self) -> bool:
+        return self.ready and not self.doomed_ns and not self.killed
+
+    def answers(self) -> bool:
+        return time.monotonic_ns() - self.board.last_beat_ns() < STALE_BEAT_NS
+
+    def started(self) -> dict[int, int]:
+        """seq → start, for what really runs; the rest only waits in line."""
+        return {running.seq: running.since_ns for running in self.board.running() if running.seq in self.flights}

@@ -1,0 +1,132 @@
+"""What the chore thread does: renew, sweep, keep house. Each call is one or a few short transactions."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random, SystemRandom
+
+from mulligan.config import Settings
+from mulligan.engine import life, upkeep
+from mulligan.engine.kinds import Manifest
+from mulligan.engine.settle import Policies
+from mulligan.errors import ConfigError
+from mulligan.job import WorkerRow
+from mulligan.store.base import Renewal, Store
+from mulligan.store.host import boot_id
+
+log = logging.getLogger("mulligan.upkeep")
+
+
+class Chores:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        policies: Policies,
+        manifest: Manifest,
+        row: Callable[[str, life.LifeFile], WorkerRow],
+        folder: Path,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._policies = policies
+        self._manifest = manifest
+        self._row = row
+        self._folder = folder
+        self._rng = Random(SystemRandom().getrandbits(64))  # noqa: S311 - jitter, not secrets
+        self._boot = boot_id()
+        self._renewed = time.monotonic()
+        self._unbroken_since = self._renewed
+        self._pruned = 0.0
+
+    def open(self, worker: str, life_file: life.LifeFile) -> None:
+        """Enter our row, then see at once whether a sibling left jobs behind."""
+        self._refuse_second_machine()
+        with self._store.begin() as unit:
+            unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
+            unit.open_worker(self._row(worker, life_file))
+        self._renewed = self._unbroken_since = time.monotonic()
+        self._recover(worker)
+
+    def _refuse_second_machine(self) -> None:
+        """Monotonic clocks of two kernels cannot be compared: two machines on one SQLite file are refused."""
+        if not self._store.place:
+            return
+        for _ in range(2):
+            with self._store.read() as unit:
+                strangers = {w.id: w.renewed_at for w in unit.workers(closed=False) if w.boot_id != self._boot}
+                living = [w for w in unit.workers(closed=False) if w.id in strangers and not unit.expired(w)]
+            if not living:
+                return
+            time.sleep(max(w.lease for w in living) / 1e6 / 3)  # long enough for one more heartbeat
+            with self._store.read() as unit:
+                for worker in unit.workers(closed=False):
+                    if worker.id in strangers and worker.renewed_at > strangers[worker.id]:
+                        message = (
+                            f"worker {worker.id} on {worker.host} uses this SQLite file from another machine; "
+                            "use PostgreSQL to run workers on several machines"
+                        )
+                        raise ConfigError(message)
+
+    # -- lease ------------------------------------------------------------------------------------
+    def renew(self, worker: str, draining: bool) -> Renewal:  # noqa: FBT001 - called through an executor
+        with self._store.begin() as unit:
+            renewal = unit.renew(worker, draining=draining)
+        now = time.monotonic()
+        if now - self._renewed > self._settings.worker.lease / 2:
+            self._unbroken_since = now  # others may have had the same trouble: judge nobody for a full lease
+        self._renewed = now
+        return renewal
+
+    def must_not_claim(self) -> bool:
+        """Who cannot renew must not take more than it may lose."""
+        return time.monotonic() - self._renewed > self._settings.worker.lease / 2
+
+    def _may_judge(self) -> bool:
+        return self._renewed - self._unbroken_since >= self._settings.worker.lease
+
+    # -- sweep ------------------------------------------------------------------------------------
+    def sweep(self, worker: str) -> int:
+        """Returns how many jobs came back to the queue."""
+        requeued = self._recover(worker)
+        upkeep.announce(self._store)
+        upkeep.expire_deadlines(self._store)
+        upkeep.bury_unknown(self._store, self._settings.worker.unknown_kind_after)
+        if time.monotonic() - self._pruned > 60 or self._pruned == 0.0:  # noqa: PLR2004 - once a minute is plenty
+            self._prune()
+        return requeued
+
+    def _recover(self, worker: str) -> int:
+        judge = upkeep.Judge(worker, self._boot, self._may_judge())
+        upkeep.close_dead(self._store, judge)
+        lost = upkeep.settle_orphans(self._store, self._policies, self._rng)
+        life.sweep_folders(self._folder, worker)
+        return len(lost)
+
+    def _prune(self) -> None:
+        removed = upkeep.prune(self._store, self._settings, self._manifest.kinds)
+        self._store.tidy()
+        with self._store.begin() as unit:
+            unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
+        self._pruned = 0.0 if removed else time.monotonic()  # more to do: go on with the next sweep
+
+    # -- for running jobs -------------------------------------------------------------------------
+    def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:
+        with self._store.begin() as unit:
+            unit.progress(worker, news)
+
+    def keep(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:  # noqa: PLR0913, PLR0917 - a fence and a pair
+        with self._store.begin() as unit:
+            return unit.checkpoint(job_id, worker, token, name, value)
+
+    # -- the end ----------------------------------------------------------------------------------
+    def close(self, worker: str) -> None:
+        with self._store.begin() as unit:
+            unit.close_worker(worker, "left in order", seen=None)
+
+    def remove_folders(self, worker: str) -> None:
+        shutil.rmtree(life.work_folder(self._folder, worker), ignore_errors=True)

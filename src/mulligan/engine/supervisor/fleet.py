@@ -1,0 +1,360 @@
+"""All runners of one worker: who runs what, who has run too long, what a death means.
+
+Shared runners take many jobs side by side. A job of an isolated kind, and one whose last runner died under
+it, gets a runner of its own; a warm spare hides most of the wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from mulligan.config import Worker
+from mulligan.engine.kinds import KindSpec, Manifest
+from mulligan.engine.life import kill_marked, session_memory
+from mulligan.engine.messages import STOPPED, outcome_from_wire
+from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
+from mulligan.engine.supervisor.verdicts import after_death, when_stopped
+from mulligan.engine.workdirs import remove_workdir
+from mulligan.job import Lease, Memory, Micros
+
+log = logging.getLogger("mulligan.worker")
+
+TICK = 0.1
+MEMORY_TICK_NS = 250_000_000
+STUCK_NS = 2_000_000_000  # a job that waits longer in a runner's line goes back to the queue
+RESPAWN_MOST = 5.0
+
+
+class Fleet:
+    def __init__(
+        self,
+        recipe: Recipe,
+        settings: Worker,
+        on_end: Callable[[list[Ending]], None],
+        clock: Callable[[], Micros],
+    ) -> None:
+        self.recipe = recipe
+        self.manifest: Manifest | None = None
+        self._settings = settings
+        self._on_end = on_end
+        self._clock = clock  # the store's clock as last heard
+        self._children: list[Child] = []
+        self._names = count(1)
+        self._seqs = count(1)
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[tuple[Flight, Memory | None]] = []  # waiting for a runner of their own
+        self._changed = asyncio.Event()
+        self._memory_ns = 0
+        self._respawn = 0.0
+        self._cleaning: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self.on_progress: Callable[[Flight, float | None, str], None] = lambda *_: None
+        self.on_keep: Callable[[Flight, str, str], Any] = lambda *_: None
+
+    # -- life -------------------------------------------------------------------------------------
+    async def open(self) -> Manifest:
+        """Start the shared runners; the first one that is ready tells what the app is."""
+        for _ in range(self._settings.runners):
+            self._spawn(solo=False)
+        while self.manifest is None:
+            broken = next((child.broken for child in self._children if child.broken), "")
+            if broken:
+                raise AppBroken(broken)
+            if not self._children:
+                message = "the runner died before the app was loaded; its output is above"
+                raise AppBroken(message)
+            await self._changed.wait()
+            self._changed.clear()
+        return self.manifest
+
+    async def close(self, why: str) -> None:
+        """Everything ends now; what still runs is given back unharmed."""
+        self._closing = True
+        for child in list(self._children):
+            child.kill(why)
+        while self._children or self._cleaning:
+            await self._changed.wait()
+            self._changed.clear()
+
+    async def drain(self) -> None:
+        """Runners without work leave in their own time, with their `on_stop`."""
+        self._closing = True
+        for child in self._children:
+            child.drain()
+        deadline = time.monotonic() + 2.0
+        while self._children and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.2)
+            self._changed.clear()
+
+    def _spawn(self, *, solo: bool) -> Child:
+        settings = self._settings
+        slots = 1 if solo else max(1, -(-settings.concurrency // settings.runners))
+        child = Child(self.recipe, f"r{next(self._names)}", slots, solo=solo)
+        child.attach(self._loop, self._heard, self._exited)
+        self._children.append(child)
+        return child
+
+    # -- room -------------------------------------------------------------------------------------
+    def flights(self) -> list[Flight]:
+        waiting = [flight for flight, _ in self._queue]
+        return waiting + [flight for child in self._children for flight in child.flights.values()]
+
+    @property
+    def count(self) -> int:
+        return len(self._queue) + sum(len(child.flights) for child in self._children)
+
+    @property
+    def can_take(self) -> bool:
+        return not self._closing and any(child.open and not child.solo for child in self._children)
+
+    # -- dispatch ---------------------------------------------------------------------------------
+    def dispatch(self, leases: Sequence[Lease], memories: Mapping[str, Memory]) -> None:
+        shared: list[tuple[Flight, Memory | None]] = []
+        for lease in leases:
+            flight = Flight(next(self._seqs), lease, self._spec(lease.kind), time.monotonic_ns())
+            alone = lease.alone or flight.spec.alone
+            (self._queue if alone else shared).append((flight, memories.get(lease.id)))
+        self._share_out(shared)
+        self._serve_alone()
+
+    def _spec(self, kind: str) -> KindSpec:
+        assert self.manifest is not None  # noqa: S101 - nothing is claimed before the manifest is known
+        return self.manifest.kinds[kind]
+
+    def _share_out(self, work: list[tuple[Flight, Memory | None]]) -> None:
+        runners = [child for child in self._children if child.open and not child.solo]
+        if not runners:
+            self._give_back([flight for flight, _ in work])
+            return
+        parcels: dict[str, list[tuple[Flight, Memory | None]]] = {}
+        load = {child.name: len(child.flights) for child in runners}
+        for item in work:
+            name = min(load, key=load.__getitem__)
+            load[name] += 1
+            parcels.setdefault(name, []).append(item)
+        for child in runners:
+            if child.name in parcels:
+                child.run(parcels[child.name])
+
+    def _serve_alone(self) -> None:
+        """Give each waiting job a runner of its own: an idle one if there is one, else a new one."""
+        idle = [child for child in self._children if child.solo and not child.flights and not child.killed]
+        while self._queue and idle and idle[0].ready:
+            child = idle.pop(0)
+            child.run([self._queue.pop(0)])
+        coming = [child for child in idle if not child.ready]
+        spare = 1 if self._wants_spare() else 0
+        for _ in range(len(self._queue) + spare - len(coming) - len([c for c in idle if c.ready])):
+            self._spawn(solo=True)
+
+    def _wants_spare(self) -> bool:
+        return self.manifest is not None and any(spec.alone for spec in self.manifest.kinds.values())
+
+    def _give_back(self, flights: Sequence[Flight]) -> None:
+        self._on_end([when_stopped(flight, Asked.RELEASE, self._clock()) for flight in flights])
+
+    def release_waiting(self) -> None:
+        """Give back everything that has not started."""
+        waiting, self._queue = [flight for flight, _ in self._queue], []
+        if waiting:
+            self._give_back(waiting)
+        for child in self._children:
+            started = child.started()
+            for flight in list(child.flights.values()):
+                if flight.seq not in started:
+                    child.ask(flight, Asked.RELEASE)
+
+    def ask_all(self, why: Asked) -> None:
+        for child in self._children:
+            for flight in list(child.flights.values()):
+                child.ask(flight, why)
+
+    def cancel(self, job_id: str, token: int, reason: str) -> None:
+        for child in self._children:
+            for flight in child.flights.values():
+                if flight.lease.fence == (job_id, token) and flight.asked is None:
+                    flight.lease = flight.lease._replace(cancel_reason=reason)
+                    child.ask(flight, Asked.CANCEL)
+                    return
+
+    # -- hear -------------------------------------------------------------------------------------
+    def _heard(self, child: Child, message: list[Any]) -> None:
+        match message:
+            case ["ended", items]:
+                self._ended(child, items)
+            case ["progress", items]:
+                for seq, fraction, text in items:
+                    if seq in child.flights:
+                        self.on_progress(child.flights[seq], fraction, text)
+            case ["keep", request, seq, name, value]:
+                self._keep(child, request, seq, name, value)
+            case ["ready", manifest]:
+                child.ready = True
+                self._respawn = 0.0
+                self.manifest = self.manifest or Manifest.from_json(manifest)
+                self._serve_alone()
+                self._changed.set()
+                self._on_end([])  # there is room now
+            case ["broken", why]:
+                child.broken = why
+                self._changed.set()
+
+    def _ended(self, child: Child, items: list[list[Any]]) -> None:
+        endings = []
+        for item in items:
+            flight = child.flights.pop(item[0], None)
+            if flight is not None:
+                endings.append(self._ending(flight, item))
+        self._on_end(endings)
+        if child.solo and not child.flights:
+            child.doomed_ns = child.doomed_ns or time.monotonic_ns()
+            child.drain()
+
+    def _ending(self, flight: Flight, item: list[Any]) -> Ending:
+        if item[1] == STOPPED:
+            ending = when_stopped(flight, flight.asked or Asked.RELEASE, self._clock(), cost=item[3])
+        else:
+            ending = Ending(flight.lease, outcome_from_wire(item))
+        return ending._replace(duration_ms=item[2])
+
+    def _keep(self, child: Child, request: int, seq: int, name: str, value: str) -> None:
+        flight = child.flights.get(seq)
+        if flight is None:
+            child.send(["kept", request, False])
+            return
+        task = self._loop.create_task(self.on_keep(flight, name, value))
+        task.add_done_callback(lambda done: child.send(["kept", request, not done.cancelled() and bool(done.result())]))
+
+    # -- limits -----------------------------------------------------------------------------------
+    def tick(self) -> None:
+        """Look at every running attempt: past its limit, past its grace, too large, stuck in line."""
+        now = time.monotonic_ns()
+        weigh = now - self._memory_ns >= MEMORY_TICK_NS
+        if weigh:
+            self._memory_ns = now
+        for child in list(self._children):
+            if child.killed:
+                continue
+            started = child.started()
+            for seq, since in started.items():
+                self._check_limit(child, child.flights[seq], since, now)
+            self._check_line(child, started, now)
+            if weigh and child.solo:
+                self._check_memory(child)
+            self._check_grace(child, now)
+
+    def _check_limit(self, child: Child, flight: Flight, since_ns: int, now_ns: int) -> None:
+        if flight.asked is not None:
+            return
+        limit_us = flight.lease.timeout or flight.spec.timeout
+        ran_us = (now_ns - since_ns) // 1000
+        if ran_us >= limit_us:
+            child.ask(flight, Asked.TIMEOUT)
+        elif flight.lease.deadline_at is not None and self._clock() >= flight.lease.deadline_at:
+            child.ask(flight, Asked.DEADLINE)
+
+    def _check_line(self, child: Child, started: Mapping[int, int], now_ns: int) -> None:
+        """Claimed ahead of time, but its turn does not come: another worker may have room."""
+        for flight in list(child.flights.values()):
+            waiting = flight.seq not in started and flight.asked is None
+            if waiting and child.ready and now_ns - flight.sent_ns > STUCK_NS and not child.solo:
+                child.ask(flight, Asked.RELEASE)
+
+    def _check_memory(self, child: Child) -> None:
+        for flight in child.flights.values():
+            limit = flight.spec.memory_limit
+            if limit is None:
+                continue
+            flight.peak = max(flight.peak, session_memory(child.pid))
+            if flight.peak > limit:
+                flight.asked = Asked.MEMORY
+                child.kill("memory")
+
+    def _check_grace(self, child: Child, now_ns: int) -> None:
+        """Who was asked and did not stop costs the runner its life; its neighbours get time to finish first."""
+        grace_ns = int(self._settings.kill_grace * 1e9)
+        over = [f for f in child.flights.values() if f.asked is not None and now_ns - f.asked_ns > grace_ns]
+        started = child.started()
+        stuck = [f for f in over if f.seq in started]
+        if not stuck:
+            return
+        neighbours = [seq for seq in started if child.flights[seq].asked is None]
+        if not neighbours or not child.answers():
+            child.kill("limit" if child.answers() or len(started) == 1 else "unresponsive")
+        elif not child.doomed_ns:
+            self._doom(child, now_ns)
+        elif now_ns - child.doomed_ns > int(self._settings.neighbour_grace * 1e9):
+            child.kill("limit")
+
+    def _doom(self, child: Child, now_ns: int) -> None:
+        """It takes no more jobs; another runner takes its place already."""
+        child.doomed_ns = now_ns
+        started = child.started()
+        for flight in list(child.flights.values()):
+            if flight.seq not in started:
+                child.ask(flight, Asked.RELEASE)
+        if not self._closing:
+            self._spawn(solo=child.solo)
+
+    # -- death ------------------------------------------------------------------------------------
+    def _exited(self, child: Child) -> None:
+        if child not in self._children:
+            return
+        death = child.reap()
+        self._children.remove(child)
+        task = self._loop.create_task(self._bury(child, death))
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaned)
+
+    def _cleaned(self, task: asyncio.Task[None]) -> None:
+        self._cleaning.discard(task)
+        self._changed.set()
+
+    async def _bury(self, child: Child, death: Death) -> None:
+        """Kill what is left of its processes, then say what became of its jobs."""
+        lost = list(child.flights.values())
+        started = frozenset(child.started())
+        self._replace(child)
+        await self._loop.run_in_executor(None, _clean, self.recipe, child.mark, lost)
+        child.detach()
+        if lost:
+            self._on_end(after_death(lost, started, death, child, self._clock()))
+            log.warning("runner %s ended (%s) with %d jobs", child.name, child.killed or _how(death), len(lost))
+        elif not child.doomed_ns and not child.killed and not self._closing:
+            log.warning("runner %s ended (%s)", child.name, _how(death))
+
+    def _replace(self, child: Child) -> None:
+        """Somebody takes its place: at once if it had ever been ready, else after a growing pause."""
+        if self._closing or self.manifest is None:
+            return
+        self._respawn = 0.0 if child.ready else min(RESPAWN_MOST, max(0.1, self._respawn * 2))
+        self._loop.call_later(self._respawn, self._respawned, child)
+
+    def _respawned(self, child: Child) -> None:
+        if self._closing:
+            return
+        if not child.solo and not child.doomed_ns:
+            self._spawn(solo=False)
+        self._serve_alone()
+
+
+class AppBroken(Exception):  # noqa: N818 - told to a person by the command line
+    """The app cannot be loaded."""
+
+
+def _how(death: Death) -> str:
+    return f"signal {death.signal}" if death.signal is not None else f"exit code {death.exit_code}"
+
+
+def _clean(recipe: Recipe, mark: str, lost: Sequence[Flight]) -> None:
+    kill_marked(mark)
+    for flight in lost:
+        remove_workdir(recipe.folder, flight.lease)

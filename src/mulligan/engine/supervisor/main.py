@@ -1,0 +1,320 @@
+"""The supervisor: claims, renews, settles, sweeps. It runs no user code and imports no handler.
+
+One loop on the main thread watches the runners; two threads talk to the database. Nothing a handler does can
+stop a renewal, and nothing the database does can stop a time limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from mulligan.config import Settings
+from mulligan.engine import life
+from mulligan.engine.claims import Claimer
+from mulligan.engine.settle import Ending, Policies
+from mulligan.engine.supervisor.child import Asked, Flight, Recipe
+from mulligan.engine.supervisor.chores import Chores
+from mulligan.engine.supervisor.fleet import TICK, AppBroken, Fleet
+from mulligan.engine.supervisor.memory import oom_killed
+from mulligan.engine.supervisor.pace import Pace
+from mulligan.engine.supervisor.turns import Turn, Turns
+from mulligan.engine.workers import worker_row
+from mulligan.errors import StoreUnavailable
+from mulligan.ids import new_id
+from mulligan.job import SECOND, Micros, WorkerRow
+from mulligan.store.base import Store
+
+log = logging.getLogger("mulligan.worker")
+
+OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
+
+
+@dataclass
+class Options:
+    """What the command line adds to the settings."""
+
+    app: str
+    queues: frozenset[str] | None = None
+    log_level: str = "INFO"
+
+
+class Supervisor:
+    def __init__(self, store: Store, settings: Settings, options: Options) -> None:
+        self._store = store
+        self._settings = settings
+        self._options = options
+        self._endings: list[Ending] = []
+        self._news: dict[tuple[str, int], tuple[float | None, str]] = {}
+        self._doubt = False  # a turn's answer was lost: look for leases we do not know of
+        self._outage = 0.0
+        self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000  # until the store tells its clock
+        self._stop_watch = threading.Event()
+        self._pace = Pace(settings.worker.concurrency)
+
+    # -- the store's clock --------------------------------------------------------------------------
+    def clock(self) -> Micros:
+        return time.monotonic_ns() // 1000 + self._offset
+
+    def _heard_clock(self, now: Micros) -> None:
+        self._offset = now - time.monotonic_ns() // 1000
+
+    # -- life -------------------------------------------------------------------------------------
+    async def run(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._signals = 0
+        self._stopping = asyncio.Event()
+        self._now = asyncio.Event()  # a second signal: at once
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._signalled)
+        oom_killed()
+        self._turn_thread = ThreadPoolExecutor(1, "mulligan-turns")
+        self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
+        try:
+            await self._open()
+        except AppBroken as broken:
+            log.error("cannot load %s: %s", self._options.app, broken)
+            await self._fleet.close("broken")
+            self._life.close()
+            return 1
+        tasks = [self._loop.create_task(part) for part in (self._turn_loop(), self._chore_loop(), self._tick_loop())]
+        threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
+        try:
+            return await self._until_stopped(tasks)
+        finally:
+            self._stop_watch.set()
+
+    async def _open(self) -> None:
+        self.worker = f"w_{new_id()}"
+        folder = life.state_folder(self._settings.worker.state_dir, self._store.place, self._store.identity)
+        self._life = life.LifeFile(folder, self.worker)
+        recipe = Recipe(self._options.app, self.worker, life.work_folder(folder, self.worker), self._options.log_level)
+        self._fleet = Fleet(recipe, self._settings.worker, self._ended, self.clock)
+        self._fleet.on_progress = self._progress
+        self._fleet.on_keep = self._keep
+        manifest = await self._fleet.open()
+        self._policies = Policies(self._settings.retry, manifest.kinds)
+        claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues)
+        self._turns = Turns(self._store, self._policies, claimer)
+        self._chores = Chores(self._store, self._settings, self._policies, manifest, self._row, folder)
+        await self._chore_until_done(lambda: self._chores.open(self.worker, self._life))
+        log.info("worker %s: %d kinds, concurrency %d, %s", self.worker, len(manifest.kinds),
+                 self._settings.worker.concurrency, self._store.url)  # fmt: skip
+
+    def _row(self, worker: str, life_file: life.LifeFile) -> WorkerRow:
+        manifest = self._fleet.manifest
+        assert manifest is not None  # noqa: S101 - known since the fleet is open
+        queues = self._options.queues or frozenset()
+        return worker_row(worker, life_file, manifest, self._settings, queues, self._settings.worker.concurrency)
+
+    async def _chore_until_done(self, chore: Any) -> Any:
+        """At the start and the end there is nothing else to do but to wait for the database."""
+        while True:
+            try:
+                return await self._loop.run_in_executor(self._chore_thread, chore)
+            except StoreUnavailable as away:
+                log.warning("%s; trying again", away)
+                await asyncio.sleep(1.0)
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            log.info("stopping: no new jobs, %g s for those that run", self._settings.worker.shutdown_grace)
+            self._stopping.set()
+        else:
+            self._now.set()
+        self._wake.set()
+
+    def _watch(self) -> None:
+        def hint() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+        self._store.watch(hint, self._stop_watch)
+
+    # -- turns ------------------------------------------------------------------------------------
+    def _ended(self, endings: list[Ending]) -> None:
+        self._endings += endings
+        self._wake.set()
+
+    async def _turn_loop(self) -> None:
+        pause = self._settings.worker.poll
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause)
+            self._wake.clear()
+            pause = await self._one_turn()
+
+    async def _one_turn(self) -> float:
+        """Returns how long to wait for the next one when nothing happens."""
+        endings, self._endings = self._endings, []
+        free = self._free(len(endings))
+        if not endings and free <= 0 and not self._doubt:
+            return self._settings.worker.poll
+        known = self._known(endings) if self._doubt else None
+        try:
+            turn: Turn = await self._loop.run_in_executor(
+                self._turn_thread, self._turns.take, endings, free, self.clock(), known
+            )
+        except StoreUnavailable as away:
+            self._endings = endings + self._endings
+            return self._away(away)
+        self._outage, self._doubt = 0.0, False
+        self._heard_clock(turn.now)
+        self._pace.turned(free, len(turn.leases), [e.duration_ms for e in endings if e.duration_ms is not None])
+        if turn.leases:
+            self._fleet.dispatch(turn.leases, turn.memories)
+        if self._endings or (turn.more and self._free(0) > 0 and len(turn.leases) >= free > 0):
+            self._wake.set()
+        return self._pause(turn)
+
+    def _free(self, ending: int) -> int:
+        """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
+        if self._stopping.is_set() or not self._fleet.can_take or self._chores.must_not_claim():
+            return 0
+        return self._pace.room(self._fleet.count + len(self._endings))
+
+    def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
+        flights = {flight.lease.fence for flight in self._fleet.flights()}
+        return flights | {ending.lease.fence for ending in (*endings, *self._endings)}
+
+    def _away(self, away: StoreUnavailable) -> float:
+        """Keep everything, wait a little longer each time, look for lost answers afterwards."""
+        if not self._outage:
+            log.warning("%s; running jobs go on, their outcomes are kept", away)
+        self._doubt = True
+        least, most = OUTAGE_WAIT
+        self._outage = min(most, max(least, self._outage * 2))
+        return self._outage
+
+    def _pause(self, turn: Turn) -> float:
+        poll = self._settings.worker.poll
+        if turn.next_due is None:
+            return poll
+        return min(poll, max(0.001, (turn.next_due - self.clock()) / SECOND))
+
+    # -- limits, progress, checkpoints ----------------------------------------------------------------
+    async def _tick_loop(self) -> None:
+        while True:
+            await asyncio.sleep(TICK if self._fleet.count else TICK * 5)
+            self._fleet.tick()
+
+    def _progress(self, flight: Flight, fraction: float | None, message: str) -> None:
+        self._news[flight.lease.fence] = (fraction, message)
+
+    async def _keep(self, flight: Flight, name: str, value: str) -> bool:
+        lease = flight.lease
+        while True:
+            try:
+                return bool(await self._loop.run_in_executor(
+                    self._turn_thread, self._chores.keep, lease.id, lease.worker, lease.token, name, value
+                ))  # fmt: skip
+            except StoreUnavailable:
+                await asyncio.sleep(OUTAGE_WAIT[1])
+
+    # -- chores -----------------------------------------------------------------------------------
+    async def _chore_loop(self) -> None:
+        beat = self._settings.worker.heartbeat
+        swept = renewed = 0.0
+        while True:
+            now = time.monotonic()
+            if now - renewed >= beat:
+                renewed = now
+                await self._renew()
+            if self._news:
+                await self._tell_news()
+            if now - swept >= self._settings.worker.sweep:
+                swept = now
+                await self._sweep()
+            await asyncio.sleep(min(1.0, beat / 4))
+
+    async def _renew(self) -> None:
+        draining = self._stopping.is_set()
+        try:
+            renewal = await self._loop.run_in_executor(self._chore_thread, self._chores.renew, self.worker, draining)
+        except StoreUnavailable:
+            return
+        self._heard_clock(renewal.now)
+        if not renewal.alive:
+            await self._begin_again()
+            return
+        for job_id, token, reason in renewal.cancels:
+            self._fleet.cancel(job_id, token, reason)
+
+    async def _begin_again(self) -> None:
+        """Somebody closed our row: our leases are lost. End what runs, go on under a new name."""
+        log.warning("worker %s was declared lost; going on under a new id", self.worker)
+        await self._fleet.close("closed")
+        self._life.close()
+        await self._open()
+        self._wake.set()
+
+    async def _tell_news(self) -> None:
+        news, self._news = self._news, {}
+        rows = [(job_id, token, fraction, text) for (job_id, token), (fraction, text) in news.items()]
+        with contextlib.suppress(StoreUnavailable):
+            await self._loop.run_in_executor(self._chore_thread, self._chores.progress, self.worker, rows)
+
+    async def _sweep(self) -> None:
+        try:
+            requeued = await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker)
+        except StoreUnavailable:
+            return
+        if requeued:
+            self._wake.set()
+
+    # -- the end ----------------------------------------------------------------------------------
+    async def _until_stopped(self, tasks: list[asyncio.Task[None]]) -> int:
+        stopping = self._loop.create_task(self._stopping.wait())
+        done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if task is not stopping:
+                task.result()  # a loop never ends but by a defect: let it be seen
+        await self._drain()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._leave()
+        return 0
+
+    async def _drain(self) -> None:
+        """Short jobs finish, long ones are asked, then ended and given back; all within the grace."""
+        grace = self._settings.worker.shutdown_grace
+        ends = time.monotonic() + grace
+        self._fleet.release_waiting()
+        await self._empty_until(ends - min(3.0, grace * 0.3))
+        self._fleet.ask_all(Asked.RELEASE)
+        await self._empty_until(ends - min(1.5, grace * 0.15))
+        await self._fleet.close("shutdown") if self._fleet.count else await self._fleet.drain()
+
+    async def _empty_until(self, deadline: float) -> None:
+        while (self._fleet.count or self._endings) and time.monotonic() < deadline and not self._now.is_set():
+            await asyncio.sleep(0.02)
+
+    async def _leave(self) -> None:
+        """Write the last endings, close our row. If the database is away, others will find the lease expired."""
+        await self._fleet.close("shutdown")
+        for _ in range(3):
+            try:
+                endings, self._endings = self._endings, []
+                await self._loop.run_in_executor(
+                    self._turn_thread, self._turns.take, endings, 0, self.clock(), set(self._known(endings))
+                )
+                await self._loop.run_in_executor(self._chore_thread, self._chores.close, self.worker)
+                break
+            except StoreUnavailable as away:
+                self._endings = endings
+                log.warning("%s; trying once more before leaving", away)
+                await asyncio.sleep(0.3)
+        self._chores.remove_folders(self.worker)
+        self._life.close()
+        self._turn_thread.shutdown(wait=False)
+        self._chore_thread.shutdown(wait=False)

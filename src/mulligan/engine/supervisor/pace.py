@@ -1,0 +1,29 @@
+"""How many jobs to hold at once: as many as run side by side, and, while they are short, some more in line.
+
+A no-op ends long before a commit does. With only `concurrency` jobs in hand the runner would wait for the
+database between batches, so the line grows while every claim comes back full and jobs are short, and is given
+up as soon as they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MOST_AHEAD = 1000
+SHORT_MS = 20
+
+
+class Pace:
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._ahead = 0
+
+    def room(self, in_hand: int) -> int:
+        return self._concurrency + self._ahead - in_hand
+
+    def turned(self, asked: int, got: int, durations_ms: Sequence[int]) -> None:
+        """Learn from a turn."""
+        if durations_ms and max(durations_ms) > SHORT_MS:
+            self._ahead = 0
+        elif durations_ms and 0 < asked <= got:
+            self._ahead = min(MOST_AHEAD, max(self._concurrency, self._ahead * 2))

@@ -1,0 +1,59 @@
+"""The supervisor's side of the store: turns on one thread, chores on another, so that neither waits for the other.
+
+A turn writes what ended and takes what is due, in one transaction. It may be repeated as it is: settling twice
+is noticed by the token, and a claim whose answer was lost is found again by asking what this worker holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from random import Random, SystemRandom
+from typing import NamedTuple
+
+from mulligan.engine.claims import Claimer, memories
+from mulligan.engine.settle import Ending, Policies, Verdict, settle
+from mulligan.job import Lease, Memory, Micros
+from mulligan.store.base import Store
+
+
+class Turn(NamedTuple):
+    verdicts: list[Verdict]
+    leases: list[Lease]
+    memories: Mapping[str, Memory]
+    now: Micros
+    next_due: Micros | None
+    more: bool
+
+
+class Turns:
+    def __init__(self, store: Store, policies: Policies, claimer: Claimer) -> None:
+        self._store = store
+        self._policies = policies
+        self._claimer = claimer
+        self._rng = Random(SystemRandom().getrandbits(64))  # noqa: S311 - jitter, not secrets
+
+    def take(
+        self, endings: Sequence[Ending], free: int, now: Micros, known: Collection[tuple[str, int]] | None
+    ) -> Turn:
+        """One turn. With `known`: also adopt leases of ours that we do not know of."""
+        if not endings and known is None and not self._anything_due():
+            return self._nothing()
+        with self._store.begin() as unit:
+            verdicts = settle(unit, endings, self._policies, now, self._rng)
+            claimed = self._claimer.claim(unit, free)
+            leases = claimed.leases
+            if known is not None:
+                fresh = {lease.fence for lease in leases}
+                held = unit.claimed(self._claimer.worker)
+                leases = leases + [x for x in held if x.fence not in known and x.fence not in fresh]
+            kept = memories(unit, leases)
+        return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
+
+    def _anything_due(self) -> bool:
+        """A look without the write lock: an idle worker disturbs nobody."""
+        with self._store.read() as unit:
+            self._seen = self._claimer.claim(unit, 0)
+        return self._seen.more
+
+    def _nothing(self) -> Turn:
+        return Turn([], [], {}, self._seen.now, self._seen.next_due, more=False)

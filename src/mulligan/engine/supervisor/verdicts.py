@@ -1,0 +1,65 @@
+"""What it means for each job when an attempt was stopped or its runner died. Facts only; `decide` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor.child import Asked, Child, Death, Flight
+from mulligan.engine.supervisor.memory import oom_killed
+from mulligan.job import SECOND, Ended, Failure, Micros, Outcome
+from mulligan.policy.ends import deadline_passed, memory_limit, process_died, timed_out
+from mulligan.policy.redact import scrub
+
+
+def when_stopped(flight: Flight, why: Asked, now: Micros, *, cost: float = 0.0) -> Ending:
+    """The code has stopped because we asked it to."""
+    outcome = _stopped(flight, why)
+    return Ending(flight.lease, replace(outcome, ended_at=now, cost=cost))
+
+
+def _stopped(flight: Flight, why: Asked) -> Outcome:
+    match why:
+        case Asked.TIMEOUT:
+            limit = (flight.lease.timeout or flight.spec.timeout) / SECOND
+            return Outcome(Ended.FAILED, failure=timed_out(limit))
+        case Asked.DEADLINE:
+            return Outcome(Ended.FAILED, failure=deadline_passed(), final=True)
+        case Asked.MEMORY:
+            return Outcome(Ended.FAILED, failure=memory_limit(flight.spec.memory_limit or 0, flight.peak))
+        case Asked.CANCEL:
+            return Outcome(Ended.CANCELLED, reason=flight.lease.cancel_reason or "cancelled")
+        case Asked.RELEASE:
+            return Outcome(Ended.RELEASED, reason="given back by its worker")
+
+
+def after_death(
+    flights: Sequence[Flight], started: frozenset[int], death: Death, child: Child, now: Micros
+) -> list[Ending]:
+    """Every job of a dead runner, settled with what its death tells."""
+    shared = len([flight for flight in flights if flight.seq in started]) > 1
+    failure = _death(death, shared=shared)
+    return [_of_one(flight, started, failure, child, now) for flight in flights]
+
+
+def _of_one(flight: Flight, started: frozenset[int], failure: Failure, child: Child, now: Micros) -> Ending:
+    if flight.seq not in started:
+        return when_stopped(flight, Asked.RELEASE, now)
+    if child.killed == "unresponsive":
+        # Nobody can tell which of them held the loop: nobody is charged, and each goes on alone.
+        outcome = Outcome(Ended.RELEASED, reason="its runner did not answer", alone=True, ended_at=now)
+        return Ending(flight.lease, outcome)
+    if child.killed:
+        return when_stopped(flight, flight.asked or Asked.RELEASE, now)
+    return Ending(flight.lease, Outcome(Ended.LOST, failure=failure, ended_at=now))
+
+
+def _death(death: Death, *, shared: bool) -> Failure:
+    oom = death.signal == 9 and oom_killed()  # noqa: PLR2004 - SIGKILL
+    failure = process_died(
+        signal=death.signal, exit_code=death.exit_code, peak_rss=death.peak_rss or None, oom=oom, shared=shared
+    )
+    if not death.stderr.strip():
+        return failure
+    return replace(failure, private={**failure.private, "stderr": scrub(death.stderr)})

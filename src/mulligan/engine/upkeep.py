@@ -1,0 +1,165 @@
+"""What must happen without anybody asking: lost workers, deadlines, unknown kinds, retention.
+
+Safe on every worker at once: each step is small, fenced or compare-and-set, and passes over what others hold.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import NamedTuple
+
+from mulligan.config import Settings
+from mulligan.engine.kinds import KindSpec, Manifest
+from mulligan.engine.life import kill_marked, surely_dead
+from mulligan.engine.settle import Ending, Policies, Verdict, error_of, frees_key, settle
+from mulligan.event import EventType, NewEvent
+from mulligan.job import SECOND, Ended, Failure, JobRow, Lane, Outcome, State, Verb, WorkerRow
+from mulligan.policy.ends import deadline_passed, unknown_kind, worker_lost
+from mulligan.policy.lifecycle import event_for, move
+from mulligan.store.base import Move, Store, Unit
+
+log = logging.getLogger("mulligan.upkeep")
+
+STEP = 200
+ORPHANS = 500
+KNOWN_FOR = 86_400 * SECOND  # a kind named by a manifest within a day is not unknown, only away
+
+
+class Judge(NamedTuple):
+    """Who judges, and whether it may go by the lease: only after one full lease of unbroken renewals."""
+
+    me: str
+    boot_id: str
+    may_judge: bool
+
+
+# -- lost workers -----------------------------------------------------------------------------------
+def close_dead(store: Store, judge: Judge) -> list[WorkerRow]:
+    """Close the rows of workers that are surely dead or whose lease ran out; returns them."""
+    with store.read() as unit:
+        others = [worker for worker in unit.workers(closed=False) if worker.id != judge.me]
+        dead = [(worker, reason) for worker in others if (reason := _verdict(unit, worker, judge))]
+    return [worker for worker, reason in dead if _close(store, worker, reason)]
+
+
+def _verdict(unit: Unit, worker: WorkerRow, judge: Judge) -> str:
+    if surely_dead(worker, judge.boot_id):
+        return "its life file is not locked any more"
+    if judge.may_judge and unit.expired(worker):
+        return f"no renewal for {worker.lease / SECOND:g} s"
+    return ""
+
+
+def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
+    kill_marked(worker.id)  # what is left of its processes on this host
+    with store.begin() as unit:
+        closed = unit.close_worker(worker.id, reason, seen=worker.renewed_at)
+        if closed:
+            news = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
+            unit.write_events([NewEvent(EventType.WORKER_LOST, data=news)])
+            log.warning("worker %s on %s is gone: %s", worker.id, worker.host, reason)
+    return closed
+
+
+def settle_orphans(store: Store, policies: Policies, rng: Random) -> list[Verdict]:
+    """Running jobs whose worker is closed or missing are lost: through the same door as everything else."""
+    with store.begin() as unit:
+        leases = unit.orphans(ORPHANS)
+        now = unit.now()
+        endings = [
+            Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now)) for lease in leases
+        ]
+        return settle(unit, endings, policies, now, rng, actor="upkeep")
+
+
+# -- moves without an attempt -------------------------------------------------------------------------
+def expire_deadlines(store: Store) -> int:
+    with store.begin() as unit:
+        rows = unit.due_deadlines(STEP)
+        return sum(expire(unit, row, deadline_passed()) for row in rows)
+
+
+def bury_unknown(store: Store, after: float) -> int:
+    """Due jobs of a kind that no live worker and no recent manifest knows."""
+    with store.begin() as unit:
+        look = unit.look()
+        known = known_kinds(unit, look.now)
+        lanes = {key for key, _, _ in look.lanes if Lane.parse(key).kind not in known}
+        before = look.now - round(after * SECOND)
+        rows = [row for lane in sorted(lanes) for row in unit.waiting(lane, before, STEP)]
+        return sum(expire(unit, row, unknown_kind(row.kind)) for row in rows)
+
+
+def known_kinds(unit: Unit, now: int) -> frozenset[str]:
+    live = (json.loads(worker.kinds) for worker in unit.workers(closed=False))
+    recent = (Manifest.from_json(body).kinds for _, _, _, body, named in unit.manifests() if named > now - KNOWN_FOR)
+    return frozenset(kind for kinds in (*live, *recent) for kind in kinds)
+
+
+def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
+    """queued or parked → dead, with the reason as its error."""
+    state = move(Verb.EXPIRE, State(row.state))
+    done = unit.move(
+        Move(
+            id=row.id,
+            from_state=row.state,
+            generation=row.generation,
+            token=row.token,
+            state=state.value,
+            run_at=None,
+            lane=Lane(row.queue, row.kind, row.uses, retry=row.failures > 0).key,
+            new_generation=False,
+            finished=True,
+            error=json.dumps(error_of(failure)),
+            reason=failure.public,
+            choice=None,
+            unique_hash=None if frees_key(row.unique_cover, state) else row.unique_hash,
+            max_retries=None,
+        )
+    )
+    if done:
+        unit.write_events(
+            [
+                NewEvent(
+                    event_for(Verb.EXPIRE),
+                    job_id=row.id,
+                    batch_id=row.batch_id,
+                    owner=row.owner,
+                    actor="upkeep",
+                    data={"kind": row.kind, "queue": row.queue, **error_of(failure)},
+                )
+            ]
+        )
+    return done
+
+
+# -- retention ----------------------------------------------------------------------------------------
+def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> int:
+    """One small step of each kind of pruning; returns how much was removed."""
+    own = {spec.name: spec.retention for spec in kinds.values() if spec.retention is not None}
+    keep = settings.retention
+    removed = 0
+    for state, seconds in (("succeeded", keep.succeeded), ("dead", keep.dead), ("cancelled", keep.cancelled)):
+        removed += _prune(store, state, round(seconds * SECOND), None, own)
+        for kind, span in own.items():
+            removed += _prune(store, state, span, kind, ())
+    with store.begin() as unit:
+        now = unit.now()
+        removed += unit.prune_events(now - round(keep.events * SECOND), STEP)
+        unit.forget_workers(now - round(keep.workers * SECOND))
+        unit.prune_records(now - round(keep.records * SECOND))
+    return removed
+
+
+def _prune(store: Store, state: str, span: int, kind: str | None, except_kinds: Iterable[str]) -> int:
+    with store.begin() as unit:
+        records = unit.prune(state, unit.now() - span, STEP, kind=kind, except_kinds=list(except_kinds))
+    return sum(record.count for record in records)
+
+
+def announce(store: Store) -> int:
+    with store.begin() as unit:
+        return unit.announce(STEP)

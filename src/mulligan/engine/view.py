@@ -1,0 +1,130 @@
+"""A stored job as people see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from mulligan.engine.upkeep import known_kinds
+from mulligan.job import AttemptRow, Gate, Job, JobRow, Micros, NewJob, State, to_datetime
+from mulligan.policy.phase import phase
+from mulligan.policy.phrase import moment
+from mulligan.store.base import Inserted, Unit
+
+
+def jobs_of(unit: Unit, rows: Sequence[JobRow], again: Callable[[str], Job] | None = None) -> list[Job]:
+    """Complete rows with what lies in other tables, one question each for all of them."""
+    if not rows:
+        return []
+    now = unit.now()
+    waiting = any(row.state == State.QUEUED for row in rows)
+    gates = unit.gates() if waiting else []
+    known = known_kinds(unit, now) if waiting else None
+    latest = unit.latest_attempts([row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED])
+    return [job_of(row, latest.get(row.id), gates, now, known, again) for row in rows]
+
+
+def job_of(  # noqa: PLR0913, PLR0917 - all that is known of a job, once
+    row: JobRow,
+    latest: AttemptRow | None,
+    gates: Iterable[Gate],
+    now: Micros,
+    known: frozenset[str] | None,
+    again: Callable[[str], Job] | None = None,
+) -> Job:
+    state = State(row.state)
+    shown, why = phase(row, gates, now, known)
+    return Job(
+        id=row.id,
+        kind=row.kind,
+        queue=row.queue,
+        owner=row.owner,
+        state=state,
+        phase=shown,
+        why=why,
+        payload=json.loads(row.payload),
+        result=None if row.result is None else json.loads(row.result),
+        priority=row.priority,
+        progress=row.progress,
+        attempt=row.attempt,
+        attempts=row.attempt,
+        failures=row.failures,
+        losses=row.losses,
+        max_retries=row.max_retries,
+        generation=row.generation,
+        token=row.token,
+        batch_id=row.batch_id,
+        unique_key=row.unique_key,
+        uses=tuple(filter(None, row.uses.split(","))),
+        created_at=to_datetime(row.created_at),
+        run_at=to_datetime(row.run_at),
+        started_at=_moment(row.started_at),
+        finished_at=_moment(row.finished_at),
+        deadline_at=_moment(row.deadline_at),
+        error=_error(row, latest),
+        next_retry_at=to_datetime(row.run_at) if state is State.QUEUED and row.attempt > 0 else None,
+        deduplicated=False,
+        cost=row.cost,
+        _again=again,
+    )
+
+
+def fresh_job(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> Job:
+    """A job that was inserted a moment ago."""
+    later = answer.run_at > answer.created_at
+    deadline = new.deadline_at if new.deadline is None else answer.created_at + new.deadline
+    return Job(
+        id=new.id,
+        kind=new.kind,
+        queue=new.queue,
+        owner=new.owner,
+        state=State.QUEUED,
+        phase="scheduled" if later else "ready",
+        why=f"scheduled for {moment(answer.run_at)}" if later else "waiting for a free worker",
+        payload=json.loads(new.payload),
+        result=None,
+        priority=new.priority,
+        progress=None,
+        attempt=0,
+        attempts=0,
+        failures=0,
+        losses=0,
+        max_retries=new.max_retries,
+        generation=1,
+        token=0,
+        batch_id=new.batch_id,
+        unique_key=new.unique_key,
+        uses=tuple(filter(None, new.uses.split(","))),
+        created_at=to_datetime(answer.created_at),
+        run_at=to_datetime(answer.run_at),
+        started_at=None,
+        finished_at=None,
+        deadline_at=_moment(deadline),
+        error=None,
+        next_retry_at=None,
+        deduplicated=False,
+        cost=0.0,
+        _again=again,
+    )
+
+
+def _error(row: JobRow, latest: AttemptRow | None) -> Mapping[str, Any] | None:
+    """The final error of a dead job; before that, what the latest attempt said."""
+    if row.error is not None:
+        return {**json.loads(row.error), "final": True}
+    if latest is None or latest.code is None:
+        return None
+    return {
+        "code": latest.code,
+        "class": latest.cls,
+        "message": latest.public,
+        "rule": latest.rule,
+        **json.loads(latest.evidence or "{}"),
+        "final": False,
+    }
+
+
+def _moment(at: Micros | None) -> datetime | None:
+    return None if at is None else to_datetime(at)

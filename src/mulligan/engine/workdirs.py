@@ -1,0 +1,22 @@
+"""Private work directories of attempts, named by job and token so that anybody can find and remove them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mulligan.job import Lease
+
+
+def workdir(folder: Path, lease: Lease) -> Path:
+    return folder / f"{lease.id}-{lease.token}"
+
+
+def make_workdir(folder: Path, lease: Lease) -> Path:
+    path = workdir(folder, lease)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def remove_workdir(folder: Path, lease: Lease) -> None:
+    shutil.rmtree(workdir(folder, lease), ignore_errors=True)

@@ -1,0 +1,69 @@
+"""Everything that can happen, by name. An event row is written in the transaction of the change it tells of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from mulligan.job import Micros
+
+
+class EventType(StrEnum):
+    JOB_QUEUED = "job.queued"
+    JOB_STARTED = "job.started"
+    JOB_RETRY_SCHEDULED = "job.retry_scheduled"
+    JOB_SNOOZED = "job.snoozed"
+    JOB_SUCCEEDED = "job.succeeded"
+    JOB_DIED = "job.died"
+    JOB_CANCELLED = "job.cancelled"
+    JOB_CANCEL_REQUESTED = "job.cancel_requested"
+    JOB_PARKED = "job.parked"
+    JOB_RELEASED = "job.released"
+    JOB_LOST = "job.lost"
+    JOB_RETRIED = "job.retried"
+    JOB_DISCARDED = "job.discarded"
+    JOB_EDITED = "job.edited"
+    JOB_PRUNED = "job.pruned"
+    JOB_STALE_REFUSED = "job.stale_refused"
+    DEPENDENCY_OPENED = "dependency.opened"
+    DEPENDENCY_CLOSED = "dependency.closed"
+    DEPENDENCY_CHANGED = "dependency.changed"
+    QUEUE_PAUSED = "queue.paused"
+    QUEUE_RESUMED = "queue.resumed"
+    QUEUE_CHANGED = "queue.changed"
+    WORKER_STARTED = "worker.started"
+    WORKER_LOST = "worker.lost"
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event about to be written; `at` is stamped by the store."""
+
+    type: EventType
+    job_id: str | None = None
+    batch_id: str | None = None
+    owner: str = ""
+    attempt: int | None = None
+    token: int | None = None
+    actor: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Event(NamedTuple):
+    """An event as read back, in the order of `id`."""
+
+    id: int
+    at: Micros
+    type: str
+    job_id: str | None
+    batch_id: str | None
+    owner: str
+    attempt: int | None
+    token: int | None
+    actor: str
+    data: Mapping[str, Any]
+
+
+Listener = Callable[[NewEvent], None]

@@ -1,0 +1,382 @@
+"""The values that walk: job, lease, outcome, failure, decision. All frozen, none knows a database.
+
+Times are integer microseconds since the epoch (`Micros`) everywhere inside; only `Job`, which people
+hold in their hands, shows datetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+Micros = int
+SECOND: Micros = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class State(StrEnum):
+    """The six states that are stored. What people want to see beyond them is derived (`phase`)."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    PARKED = "parked"
+
+
+class Cls(StrEnum):
+    """Failure classes: what kind of trouble it was, which alone decides whether to try again."""
+
+    TRANSIENT = "transient"
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    RESOURCE = "resource"
+    QUOTA = "quota"
+    AUTH = "auth"
+    INVALID_INPUT = "invalid_input"
+    PERMANENT = "permanent"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+RETRYABLE = frozenset({Cls.TRANSIENT, Cls.TIMEOUT, Cls.RATE_LIMITED, Cls.RESOURCE, Cls.UNKNOWN})
+
+
+class Ended(StrEnum):
+    """How an attempt ended, before anybody decides what that means."""
+
+    RETURNED = "returned"  # the handler came back with a result
+    FAILED = "failed"  # it raised, returned Fail, ran out of time, or its result was unusable
+    RETRY = "retry"  # it asked for another try
+    SNOOZED = "snoozed"
+    PARKED = "parked"
+    HELD = "held"
+    CANCELLED = "cancelled"  # the handler returned Cancel, or stopped because somebody asked
+    LOST = "lost"  # its process or its worker died under it
+    RELEASED = "released"  # given back unharmed: shutdown, drain, a neighbour's or our own doing
+
+
+class Verb(StrEnum):
+    """Every move of a job has a name; `policy.lifecycle` says which are legal from where."""
+
+    CLAIM = "claim"
+    SUCCEED = "succeed"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    HOLD = "hold"
+    LOSE = "lose"
+    GIVE_BACK = "give back"
+    DIE = "die"
+    PARK = "park"
+    STOP = "stop"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    RELEASE = "release"
+    RETRY_BY_HAND = "retry by hand"
+    DISCARD = "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, normalised. `public` and `evidence` may be shown to an owner; `private` never."""
+
+    code: str
+    cls: Cls
+    public: str
+    rule: str
+    retryable: bool
+    retry_after: float | None = None
+    evidence: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    private: Mapping[str, str] = field(default_factory=dict)  # message, trace, stderr
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one attempt ended, with everything a decision needs and nothing else."""
+
+    ended: Ended
+    result: str | None = None  # JSON text, made and bounded in the runner
+    failure: Failure | None = None
+    after: Micros | None = None  # relative: how long the handler asked to wait
+    until: Micros | None = None  # absolute, instead of `after`
+    reason: str = ""
+    choices: tuple[str, ...] = ()
+    dependency: str = ""
+    final: bool = False  # the handler itself said: do not retry
+    alone: bool = False  # run the next attempt in a runner of its own
+    cost: float = 0.0
+    ended_at: Micros | None = None  # by the store's clock; None: at settle
+
+
+class Lease(NamedTuple):
+    """A claimed job: the right to run it once, fenced by (worker, token)."""
+
+    id: str
+    kind: str
+    queue: str
+    owner: str
+    worker: str
+    token: int
+    attempt: int
+    generation: int
+    priority: int
+    payload: str
+    uses: str  # dependency keys, sorted, comma separated
+    failures: int
+    losses: int
+    snoozes: int
+    max_retries: int | None
+    policy: str | None  # JSON of a Policy given with the job
+    timeout: Micros | None
+    deadline_at: Micros | None
+    created_at: Micros
+    run_at: Micros
+    started_at: Micros
+    first_started_at: Micros
+    alone: bool
+    batch_id: str | None
+    choice: str | None
+    unique_cover: str | None  # states, comma separated, in which the key is held
+    cancel_reason: str | None  # set when somebody asked to stop it
+
+    @property
+    def fence(self) -> tuple[str, int]:
+        return (self.id, self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the pure rules answer to an outcome. `settle` writes it; nobody else decides."""
+
+    verb: Verb
+    state: State
+    reason: str
+    run_at: Micros | None = None  # when queued again
+    failures: int = 0
+    losses: int = 0
+    snoozes: int = 0
+    alone: bool = False
+    result: str | None = None
+    failure: Failure | None = None
+    choices: tuple[str, ...] = ()
+    hold: tuple[str, Micros] | None = None  # close this dependency until then
+    cost: float = 0.0
+
+
+class Memory(NamedTuple):
+    """What a later attempt may know of earlier ones."""
+
+    checkpoints: Mapping[str, str]  # name → JSON text
+    previous: Mapping[str, Any] | None  # code, class, attempt of the last failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job about to be inserted."""
+
+    id: str
+    kind: str
+    queue: str
+    payload: str
+    owner: str = ""
+    priority: int = 0
+    uses: str = ""
+    delay: Micros = 0
+    run_at: Micros | None = None  # absolute, instead of delay
+    max_retries: int | None = None
+    policy: str | None = None
+    timeout: Micros | None = None
+    deadline: Micros | None = None  # length, from now
+    deadline_at: Micros | None = None  # absolute, instead of `deadline`
+    unique_key: str | None = None
+    unique_hash: str | None = None
+    unique_cover: str | None = None
+    unique_for: Micros | None = None
+    unique_exact: bool = False  # explicit key: another payload is refused
+    batch_id: str | None = None
+
+
+class JobRow(NamedTuple):
+    """A job as stored, for readers."""
+
+    id: str
+    kind: str
+    queue: str
+    owner: str
+    state: str
+    priority: int
+    payload: str
+    result: str | None
+    error: str | None  # JSON, only when dead
+    uses: str
+    run_at: Micros
+    created_at: Micros
+    started_at: Micros | None
+    first_started_at: Micros | None
+    finished_at: Micros | None
+    deadline_at: Micros | None
+    worker: str | None
+    token: int
+    generation: int
+    attempt: int
+    failures: int
+    losses: int
+    snoozes: int
+    max_retries: int | None
+    alone: bool
+    unique_key: str | None
+    unique_hash: str | None
+    unique_cover: str | None
+    batch_id: str | None
+    cancel_reason: str | None
+    choice: str | None
+    choices: str | None  # JSON list, only when parked
+    reason: str  # of the last move
+    progress: float | None
+    progress_message: str
+    cost: float
+
+
+class AttemptRow(NamedTuple):
+    """One finished attempt, kept for ever beside its job."""
+
+    job_id: str
+    token: int
+    generation: int
+    attempt: int
+    worker: str
+    started_at: Micros
+    ended_at: Micros
+    ended: str
+    verb: str
+    code: str | None
+    cls: str | None
+    rule: str | None
+    public: str | None
+    evidence: str | None  # JSON
+    private: str | None  # JSON
+    fingerprint: str | None
+    next_run_at: Micros | None
+    reason: str
+    cost: float
+
+
+class WorkerRow(NamedTuple):
+    """A worker as stored: its lease is one row for all its jobs."""
+
+    id: str
+    host: str
+    pid: int
+    boot_id: str
+    lease: Micros
+    started_at: Micros
+    renewed_at: Micros
+    renewed_mono: Micros  # CLOCK_MONOTONIC of `boot_id`
+    closed_at: Micros | None
+    close_reason: str
+    life_path: str
+    life_dev: int
+    life_ino: int
+    kinds: str  # JSON list
+    queues: str  # JSON list, empty: all
+    concurrency: int
+    release: str
+    draining: bool
+
+
+class Gate(NamedTuple):
+    """A closed door: a queue by a person, a kind or a dependency by a guard or a person."""
+
+    scope: str  # queue, kind, dependency
+    key: str
+    since: Micros
+    until: Micros | None  # None: until opened by hand
+    reason: str
+    actor: str
+
+
+class Lane(NamedTuple):
+    """The unit a claim takes from: queue, kind, sorted dependencies, fresh or retry."""
+
+    queue: str
+    kind: str
+    uses: str
+    retry: bool
+
+    @property
+    def key(self) -> str:
+        return f"{self.queue}|{self.kind}|{self.uses}|{int(self.retry)}"
+
+    @classmethod
+    def parse(cls, key: str) -> Lane:
+        queue, kind, uses, retry = key.split("|")
+        return cls(queue, kind, uses, retry == "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as people see it: read-only, a picture of one moment; `refresh()` takes a new one."""
+
+    id: str
+    kind: str
+    queue: str
+    owner: str
+    state: State
+    phase: str
+    why: str
+    payload: Any
+    result: Any
+    priority: int
+    progress: float | None
+    attempt: int
+    attempts: int
+    failures: int
+    losses: int
+    max_retries: int | None
+    generation: int
+    token: int
+    batch_id: str | None
+    unique_key: str | None
+    uses: tuple[str, ...]
+    created_at: datetime
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+    error: Mapping[str, Any] | None
+    next_retry_at: datetime | None
+    deduplicated: bool
+    cost: float
+    _again: Callable[[str], Job] | None = field(default=None, repr=False, compare=False)
+
+    def refresh(self) -> Job:
+        """The same job as it is now."""
+        if self._again is None:
+            message = "this Job was not read from a store; use app.jobs.get(id)"
+            raise RuntimeError(message)
+        return self._again(self.id)
+
+
+def to_datetime(at: Micros) -> datetime:
+    """Exact, unlike `fromtimestamp`, and legal far outside the platform's range of seconds."""
+    return EPOCH + timedelta(microseconds=at)
+
+
+def to_micros(at: datetime) -> Micros:
+    """A datetime without a zone is refused: nobody can know which hour was meant."""
+    if at.tzinfo is None:
+        message = f"datetime {at.isoformat()} has no time zone; use datetime.now(UTC) or .astimezone()"
+        raise ValueError(message)
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def span(value: float | timedelta) -> Micros:
+    """Seconds or timedelta as microseconds."""
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    return round(value * SECOND)

@@ -1,0 +1,1 @@
+"""The rules. Pure and synchronous: `now` and the random source are arguments, nothing here touches the world."""

@@ -1,0 +1,134 @@
+"""How long to wait before another try.
+
+The cap bounds the nominal delay and the draw comes after it: clamping a drawn delay would put all
+jobs that failed longest on the same second again.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic.dataclasses import dataclass
+
+# A hundred years. Longer waits would leave the range of stored times.
+LONGEST = 3_155_760_000.0
+
+
+class Rng(Protocol):
+    """What we need of `random.Random`."""
+
+    def random(self) -> float: ...
+    def uniform(self, a: float, b: float, /) -> float: ...
+
+
+def finite(value: Any, info: ValidationInfo) -> Any:
+    """Say the field's name: pydantic shows only a position for what was given by position."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"{info.field_name} must be a finite number, not {value}")
+    return value
+
+
+def _seconds(value: float, info: ValidationInfo) -> float:
+    if not 0 <= value <= LONGEST:
+        raise ValueError(f"{info.field_name} must be between 0 s and 100 years, not {value}")
+    return value
+
+
+def _factor(value: float, info: ValidationInfo) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{info.field_name} must be above 0 and finite, not {value}")
+    return value
+
+
+def _jitter(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and value in {"full", "equal", "none"}:
+        return value
+    try:
+        share = float(finite(value, info))
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"{info.field_name} must be 'full', 'equal', 'none' or a share from 0 to 1, not {value!r}")
+    return share
+
+
+def _table(value: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+    if not value:
+        raise ValueError(f"{info.field_name} must hold at least one delay")
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(finite), AfterValidator(_seconds)]
+Factor = Annotated[float, BeforeValidator(finite), AfterValidator(_factor)]
+Jitter = Annotated[Literal["full", "equal", "none"] | float, BeforeValidator(_jitter)]
+STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Table:
+    """Exactly these delays; the last one repeats."""
+
+    seconds: Annotated[tuple[Seconds, ...], AfterValidator(_table)]
+    type: Literal["table"] = Field(default="table", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Exponential:
+    """`base × factor ** n`, at most `cap`, then spread by `jitter`."""
+
+    base: Seconds
+    factor: Factor = 2.0
+    cap: Seconds = 3600.0
+    jitter: Jitter = "full"
+    type: Literal["exponential"] = Field(default="exponential", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Fixed:
+    """Always the same delay."""
+
+    seconds: Seconds
+    type: Literal["fixed"] = Field(default="fixed", kw_only=True, repr=False)
+
+
+Backoff = Annotated[Table | Exponential | Fixed, Field(discriminator="type")]
+
+
+def delay(backoff: Table | Exponential | Fixed, n: int, rng: Rng) -> float:
+    """Seconds before retry `n`, where 0 is the first."""
+    if isinstance(backoff, Exponential):
+        return max(0.0, _spread(nominal(backoff, n), backoff.jitter, rng))
+    return nominal(backoff, n)
+
+
+def nominal(backoff: Table | Exponential | Fixed, n: int) -> float:
+    """The delay before any draw: at most the cap, whatever `n` and the factor are."""
+    if isinstance(backoff, Fixed):
+        return backoff.seconds
+    if isinstance(backoff, Table):
+        return backoff.seconds[min(max(n, 0), len(backoff.seconds) - 1)]
+    return min(backoff.cap, _grown(backoff.base, backoff.factor, max(n, 0)))
+
+
+def _grown(base: float, factor: float, n: int) -> float:
+    if base == 0:
+        return 0.0
+    try:
+        return base * factor**n
+    except OverflowError:
+        return LONGEST
+
+
+def _spread(wait: float, jitter: str | float, rng: Rng) -> float:
+    if jitter == "full":
+        return rng.uniform(0, wait)
+    if jitter == "equal":
+        return wait / 2 + rng.uniform(0, wait / 2)
+    if isinstance(jitter, str):
+        return wait
+    return rng.uniform(wait * (1 - jitter), wait * (1 + jitter))

@@ -1,0 +1,73 @@
+"""What to claim: which lanes are open, and in which order their jobs go.
+
+Retry lanes get 10 to 30 % of the slots for which fresh work waits too: a failing kind cannot crowd out
+new work, and new work cannot starve what failed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mulligan.job import Gate, Lane, Micros
+
+Candidate = tuple[int, Micros, str]  # priority, run_at, id
+
+LEAST, MOST = 0.1, 0.3
+_WHOLE = 1 - 1e-9  # ten times 0.1 is not quite 1
+
+
+def pick(fresh: Sequence[Candidate], retries: Sequence[Candidate], n: int, credit: float) -> tuple[list[str], float]:
+    """The ids of the next `n` jobs in order, and the credit to hand in next time.
+
+    Both sequences are sorted. For every contested slot the retries earn a part of a slot: the most if the
+    order alone would choose them, else the least. A whole slot earned is taken. So their share lies
+    between both over any row of calls, also when each claims a single job.
+    """
+    credit = min(max(credit, 0.0), 1.0)
+    chosen: list[str] = []
+    f = r = 0
+    while len(chosen) < n and f < len(fresh) and r < len(retries):
+        credit += MOST if retries[r] < fresh[f] else LEAST
+        if credit >= _WHOLE:
+            credit = max(0.0, credit - 1)
+            chosen.append(retries[r][2])
+            r += 1
+        else:
+            chosen.append(fresh[f][2])
+            f += 1
+    rest = fresh[f:] if f < len(fresh) else retries[r:]
+    chosen.extend(candidate[2] for candidate in rest[: max(n, 0) - len(chosen)])
+    return chosen, credit
+
+
+def open_lanes(
+    lanes: Iterable[tuple[Lane, int]],
+    gates: Iterable[Gate],
+    now: Micros,
+    queues: frozenset[str] | None,
+    kinds: frozenset[str],
+) -> list[tuple[str, int]]:
+    """(lane key, priority) of each lane whose queue, kind and every dependency are open to this worker."""
+    closed = closed_keys(gates, now)
+    shut_queues, shut_kinds, shut_dependencies = closed["queue"], closed["kind"], closed["dependency"]
+    return [
+        (lane.key, priority)
+        for lane, priority in lanes
+        if lane.kind in kinds
+        and (queues is None or lane.queue in queues)
+        and lane.queue not in shut_queues
+        and lane.kind not in shut_kinds
+        and not (shut_dependencies and lane.uses and shut_dependencies.intersection(lane.uses.split(",")))
+    ]
+
+
+def closed_keys(gates: Iterable[Gate], now: Micros) -> dict[str, set[str]]:
+    closed: dict[str, set[str]] = {"queue": set(), "kind": set(), "dependency": set()}
+    for gate in gates:
+        if is_closed(gate, now):
+            closed.setdefault(gate.scope, set()).add(gate.key)
+    return closed
+
+
+def is_closed(gate: Gate, now: Micros) -> bool:
+    return gate.until is None or gate.until > now

@@ -1,0 +1,82 @@
+"""What people want to see beyond the stored state: a phase, and one sentence that says why.
+
+Derived each time it is asked, so it can never disagree with the facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mulligan.job import SECOND, Gate, JobRow, Micros, State
+from mulligan.policy.lanes import is_closed
+from mulligan.policy.phrase import duration, moment
+
+_SOONER = "cancel it and retry it by hand to run it now"
+
+
+def phase(
+    row: JobRow, gates: Iterable[Gate], now: Micros, known_kinds: frozenset[str] | None = None
+) -> tuple[str, str]:
+    """(phase, why): why it is so, when that ends, and what would end it sooner."""
+    if row.state == State.QUEUED:
+        return _queued(row, gates, now, known_kinds)
+    if row.state == State.RUNNING:
+        return _running(row)
+    if row.state == State.PARKED:
+        return "parked", f"{_given(row, 'a person must decide')}; release, retry or discard it"
+    return str(row.state), _final(row)
+
+
+def _queued(row: JobRow, gates: Iterable[Gate], now: Micros, known_kinds: frozenset[str] | None) -> tuple[str, str]:
+    if known_kinds is not None and row.kind not in known_kinds:
+        return "no_worker", f"no live worker knows kind {row.kind}; start one that does"
+    gate = _last_to_open(row, gates, now)
+    if gate is not None and (gate.until is None or gate.until >= row.run_at):
+        return "held", _held(gate, now)
+    if row.run_at <= now:
+        return "ready", "waits for a free worker"
+    if row.attempt == 0:
+        return "scheduled", f"due {_at(row.run_at, now)}; {_SOONER}"
+    return (
+        "backing_off",
+        f"{_given(row, 'waits before the next attempt')}; next attempt {_at(row.run_at, now)}; {_SOONER}",
+    )
+
+
+def _last_to_open(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
+    """Of the closed gates on this job's way the one that keeps it longest."""
+    uses = row.uses.split(",") if row.uses else []
+    on_the_way = {("queue", row.queue), ("kind", row.kind), *(("dependency", key) for key in uses)}
+    closed = [gate for gate in gates if (gate.scope, gate.key) in on_the_way and is_closed(gate, now)]
+    return max(closed, key=lambda gate: (gate.until is None, gate.until or 0), default=None)
+
+
+def _held(gate: Gate, now: Micros) -> str:
+    verb, undo = ("paused", "resume") if gate.scope == "queue" else ("held", "open")
+    by = f" by {gate.actor}" if gate.actor else ""
+    because = f": {gate.reason}" if gate.reason else ""
+    end = "until somebody opens it" if gate.until is None else f"until {_at(gate.until, now)}"
+    return (
+        f"{gate.scope} {gate.key} is {verb} since {moment(gate.since)}{by}, {end}{because}; {undo} it to go on sooner"
+    )
+
+
+def _running(row: JobRow) -> tuple[str, str]:
+    since = f"attempt {row.attempt}" + (f" since {moment(row.started_at)}" if row.started_at is not None else "")
+    if row.cancel_reason is None:
+        return "running", since
+    asked = f"asked to stop: {row.cancel_reason}" if row.cancel_reason else "asked to stop"
+    return "stopping", f"{asked}; ends when its code has stopped ({since})"
+
+
+def _final(row: JobRow) -> str:
+    when = f"{row.state} {moment(row.finished_at)}" if row.finished_at is not None else str(row.state)
+    return f"{when}: {row.reason}" if row.reason else when
+
+
+def _given(row: JobRow, otherwise: str) -> str:
+    return row.reason or otherwise
+
+
+def _at(at: Micros, now: Micros) -> str:
+    return f"{moment(at)} (in {duration(max(0, at - now) / SECOND)})"

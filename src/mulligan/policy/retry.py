@@ -1,0 +1,228 @@
+"""How often, how long apart, until when: policies and the layers they are made of.
+
+*Whether* a failure may be retried is not here: that comes from its rule or class alone. A policy
+field is unset unless given, so that the layer below shows through:
+
+    job  >  kind  >  queue  >  system
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass
+
+from mulligan.job import Cls
+from mulligan.policy.backoff import STRICT, Backoff, Exponential, Factor, Fixed, Jitter, Seconds, Table, finite
+
+Scope = Literal["job", "kind", "queue", "system"]
+
+
+def _count(value: int, info: ValidationInfo) -> int:
+    if not 0 <= value < 2**31:
+        raise ValueError(f"{info.field_name} must be between 0 and {2**31 - 1}, not {value}")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(finite), AfterValidator(_count)]
+
+
+def _class_names(value: Any) -> Any:
+    """Refuse a class that does not exist, naming the one that was probably meant."""
+    if not isinstance(value, Mapping):
+        return value
+    known = [str(cls) for cls in Cls]
+    for name in value:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}"
+            raise ValueError(f"unknown class {name!r}; {hint}")
+    return value
+
+
+@dataclass(frozen=True, config=STRICT)
+class Policy:
+    """What one scope says. In `classes` an entry may give `max_retries` and `backoff` for that class."""
+
+    max_retries: Count | None = None
+    backoff: Backoff | None = None
+    max_losses: Count | None = None
+    max_snoozes: Count | None = None
+    max_age: Seconds | None = None
+    classes: Annotated[Mapping[Cls, Policy], BeforeValidator(_class_names)] = Field(default_factory=dict)
+    retry_unknown: bool | None = None
+
+    @field_validator("classes", mode="after")
+    @classmethod
+    def _entries(cls, value: Mapping[Cls, Policy]) -> Mapping[Cls, Policy]:
+        for name, entry in value.items():
+            if entry != Policy(max_retries=entry.max_retries, backoff=entry.backoff):
+                raise ValueError(f"the entry for {name} may set max_retries and backoff only")
+        return value
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def to_json(self) -> str:
+        """Only what was given, so that unset stays unset after the journey."""
+        return _JSON.dump_json(self, exclude_none=True).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Policy:
+        return _JSON.validate_json(text)
+
+
+_JSON = TypeAdapter(Policy)
+
+
+@dataclass(frozen=True, config=STRICT)
+class RetrySettings:
+    """The system layer: what holds where nobody said anything."""
+
+    enabled: bool = True
+    max_retries: Count = 3
+    base_delay: Seconds = 30.0
+    max_delay: Seconds = 3600.0
+    factor: Factor = 2.0
+    jitter: Jitter = "full"
+    max_losses: Count = 2
+    max_snoozes: Count | None = None
+    unknown_retries: Count = 2
+
+
+T = TypeVar("T")
+AnyBackoff = Table | Exponential | Fixed
+
+
+class Said(NamedTuple):
+    """A policy and the scope that says it."""
+
+    scope: Scope
+    policy: Policy
+
+
+class ClassPolicy(NamedTuple):
+    """What holds for one class: its own cap, if any, and its backoff, each with the scope it came from."""
+
+    cap: int | None
+    cap_from: Scope | None
+    backoff: AnyBackoff
+    backoff_from: Scope
+
+
+@plain_dataclass(frozen=True, slots=True, eq=False)
+class EffectivePolicy:
+    """All layers made into one, once; asking it is a lookup. Compared and hashed by identity, to be cached."""
+
+    enabled: bool
+    max_retries: int
+    max_retries_from: Scope
+    max_losses: int
+    max_losses_from: Scope
+    max_snoozes: int | None
+    max_snoozes_from: Scope
+    max_age: float | None
+    max_age_from: Scope
+    retry_unknown: bool | None
+    retry_unknown_from: Scope
+    backoff: AnyBackoff
+    backoff_from: Scope
+    by_class: Mapping[Cls, ClassPolicy]
+
+    def backoff_for(self, cls: Cls) -> AnyBackoff:
+        return self.by_class[cls].backoff
+
+    def backoff_from_for(self, cls: Cls) -> Scope:
+        return self.by_class[cls].backoff_from
+
+    def cap_for(self, cls: Cls) -> int | None:
+        """The class's own limit, beside `max_retries`; None: it has none."""
+        return self.by_class[cls].cap
+
+    def cap_from(self, cls: Cls) -> Scope | None:
+        return self.by_class[cls].cap_from
+
+    def limit_for(self, cls: Cls) -> int:
+        """Retries a failure of this class can get at all: both limits must allow."""
+        cap = self.by_class[cls].cap
+        return self.max_retries if cap is None else min(cap, self.max_retries)
+
+
+def layer(
+    system: RetrySettings,
+    queue: Policy | None = None,
+    kind: Policy | None = None,
+    job: Policy | None = None,
+    job_max_retries: int | None = None,
+) -> EffectivePolicy:
+    """Field by field the most specific scope that says something."""
+    scopes: tuple[tuple[Scope, Policy | None], ...] = (("job", job), ("kind", kind), ("queue", queue))
+    said = [Said(scope, policy) for scope, policy in scopes if policy is not None]
+    if job_max_retries is not None:
+        said.insert(0, Said("job", Policy(max_retries=job_max_retries)))
+    retries = _first(said, "max_retries", system.max_retries)
+    losses = _first(said, "max_losses", system.max_losses)
+    snoozes = _first(said, "max_snoozes", system.max_snoozes)
+    age: tuple[float | None, Scope] = _first(said, "max_age", None)
+    unknown: tuple[bool | None, Scope] = _first(said, "retry_unknown", None)
+    backoff = _first(said, "backoff", _system_backoff(system))
+    builtin = _builtin_caps(system, named=retries[1] != "system", retry_unknown=unknown[0])
+    return EffectivePolicy(
+        system.enabled,
+        *retries,
+        *losses,
+        *snoozes,
+        *age,
+        *unknown,
+        *backoff,
+        MappingProxyType({cls: _for_class(cls, said, builtin.get(cls), system) for cls in Cls}),
+    )
+
+
+def _first(said: list[Said], field: str, otherwise: T) -> tuple[T, Scope]:
+    for scope, policy in said:
+        value: T | None = getattr(policy, field)
+        if value is not None:
+            return value, scope
+    return otherwise, "system"
+
+
+def _system_backoff(system: RetrySettings) -> AnyBackoff:
+    return Exponential(system.base_delay, system.factor, system.max_delay, system.jitter)
+
+
+def _builtin_caps(system: RetrySettings, *, named: bool, retry_unknown: bool | None) -> dict[Cls, int]:
+    """Our own caution about unknown failures; it yields to any number a team has named."""
+    if named or retry_unknown:
+        return {}
+    return {Cls.UNKNOWN: system.unknown_retries}
+
+
+def _for_class(cls: Cls, said: list[Said], builtin: int | None, system: RetrySettings) -> ClassPolicy:
+    cap, cap_from = _class_cap(cls, said, builtin)
+    backoff, backoff_from = _class_backoff(cls, said, system)
+    return ClassPolicy(cap, cap_from, backoff, backoff_from)
+
+
+def _class_cap(cls: Cls, said: list[Said], builtin: int | None) -> tuple[int | None, Scope | None]:
+    for scope, policy in said:
+        entry = policy.classes.get(cls)
+        if entry is not None and entry.max_retries is not None:
+            return entry.max_retries, scope
+    return builtin, None if builtin is None else "system"
+
+
+def _class_backoff(cls: Cls, said: list[Said], system: RetrySettings) -> tuple[AnyBackoff, Scope]:
+    """Scope by scope, and within a scope the entry for the class before the general one."""
+    for scope, policy in said:
+        entry = policy.classes.get(cls)
+        if entry is not None and entry.backoff is not None:
+            return entry.backoff, scope
+        if policy.backoff is not None:
+            return policy.backoff, scope
+    return _system_backoff(system), "system"

@@ -1,0 +1,351 @@
+"""What a store promises: one verb per step of the walk. Both bodies keep every promise, or it is not a promise.
+
+A `Store` opens units of work and hears hints; a `Unit` is one transaction with the verbs on it.
+No verb decides anything: the rules are in `policy`, and a verb that refuses says so by what it returns.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from mulligan.event import Event, NewEvent
+from mulligan.job import AttemptRow, Gate, JobRow, Lease, Memory, Micros, NewJob, WorkerRow
+
+
+class Inserted(NamedTuple):
+    """The answer to one NewJob: its own id, or the id of the twin that holds its unique key."""
+
+    id: str
+    fresh: bool
+    run_at: Micros = 0
+    created_at: Micros = 0
+
+
+class Look(NamedTuple):
+    """What a claim must know first, from small tables and one loose index scan."""
+
+    now: Micros
+    gates: list[Gate]
+    lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
+
+
+class Settlement(NamedTuple):
+    """One ending, ready to write: the fence, the job's new columns, the attempt row, the event."""
+
+    id: str
+    worker: str
+    token: int
+    saw_cancel: bool
+    state: str
+    run_at: int | None
+    lane: str | None
+    failures: int
+    losses: int
+    snoozes: int
+    alone: bool
+    result: str | None
+    error: str | None
+    choices: str | None
+    reason: str
+    finished: bool
+    free_key: bool
+    cost: float
+    generation: int
+    attempt: int
+    started_at: int
+    ended: str
+    verb: str
+    code: str | None
+    cls: str | None
+    rule: str | None
+    public: str | None
+    evidence: str | None
+    private: str | None
+    fingerprint: str | None
+    event: str
+    owner: str
+    batch_id: str | None
+    data: str
+
+
+class Refusal(NamedTuple):
+    """A settlement that changed nothing, and why."""
+
+    id: str
+    token: int
+    why: str  # "settled": this very ending is already written · "cancel": decide again · "stale": the lease is lost
+    cancel_reason: str | None
+
+
+class Move(NamedTuple):
+    """A move outside an attempt (by a person or by upkeep), compare-and-set on (state, generation, token)."""
+
+    id: str
+    from_state: str
+    generation: int
+    token: int
+    state: str
+    run_at: int | None
+    lane: str
+    new_generation: bool
+    finished: bool
+    error: str | None
+    reason: str
+    choice: str | None
+    unique_hash: str | None
+    max_retries: int | None
+
+
+class Renewal(NamedTuple):
+    alive: bool  # False: this worker's row was closed by somebody; it must go on under a new id
+    now: Micros
+    cancels: list[tuple[str, int, str]]  # job id, token, reason
+
+
+class Pruned(NamedTuple):
+    kind: str
+    state: str
+    owner: str
+    code: str
+    count: int
+    first_id: str
+    last_id: str
+
+
+class Unit(ABC):
+    """One transaction. Every verb states what it moves and what it waits for."""
+
+    # -- clock ------------------------------------------------------------------------------------
+    @abstractmethod
+    def now(self) -> Micros:
+        """The one clock that rules: the database's on PostgreSQL, the host's on SQLite."""
+
+    # -- enqueue ----------------------------------------------------------------------------------
+    @abstractmethod
+    def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
+        """→ queued. Inserts rows of its own and waits for nothing but their unique keys.
+
+        `announce` writes `job.queued` beside each; a caller's transaction leaves that to upkeep.
+        """
+
+    # -- claim ------------------------------------------------------------------------------------
+    @abstractmethod
+    def look(self) -> Look: ...
+
+    @abstractmethod
+    def candidates(self, lanes: Sequence[tuple[str, int]], limit: int) -> list[tuple[int, Micros, str]]:
+        """Due jobs of these (lane, priority) pairs as (priority, run_at, id), in that order, unlocked."""
+
+    @abstractmethod
+    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        """queued → running for at most `limit` of `ids`, in their order; what somebody else has is passed over."""
+
+    @abstractmethod
+    def claimed(self, worker: str) -> list[Lease]:
+        """All leases this worker holds, for the moment after a claim whose answer was lost."""
+
+    @abstractmethod
+    def memories(self, ids: Sequence[str]) -> dict[str, Memory]:
+        """Checkpoints and last failure of jobs that ran before."""
+
+    # -- while it runs ----------------------------------------------------------------------------
+    @abstractmethod
+    def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:
+        """(id, token, fraction, message): fenced, last value wins."""
+
+    @abstractmethod
+    def checkpoint(self, lease_id: str, worker: str, token: int, name: str, value: str) -> bool:
+        """Fenced; also sets `losses` to zero, for a job that gets ahead is no poison. False: the lease is lost."""
+
+    # -- settle -----------------------------------------------------------------------------------
+    @abstractmethod
+    def settle(self, settlements: Sequence[Settlement]) -> list[Refusal]:
+        """running → wherever the decision says, with attempt row and event: the only door.
+
+        Matches id, worker, token and `running`; the rest comes back as refusals and nothing of it is written.
+        """
+
+    @abstractmethod
+    def close_gate(self, gate: Gate) -> None:
+        """Close a queue, kind or dependency; a longer closure that is there stays."""
+
+    @abstractmethod
+    def open_gate(self, scope: str, key: str) -> bool: ...
+
+    @abstractmethod
+    def write_events(self, events: Iterable[NewEvent]) -> None: ...
+
+    # -- by hand and by upkeep ----------------------------------------------------------------------
+    @abstractmethod
+    def move(self, move: Move) -> bool:
+        """Compare-and-set; False: somebody was quicker. Raises UniqueTaken when the key is held by another."""
+
+    @abstractmethod
+    def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
+        """Ask a running attempt to stop. False: it is not running under this token any more."""
+
+    @abstractmethod
+    def due_deadlines(self, limit: int) -> list[JobRow]:
+        """Queued or parked jobs past their deadline; rows others work on are passed over."""
+
+    @abstractmethod
+    def waiting(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
+        """Queued jobs of one lane that have been due since `before`."""
+
+    @abstractmethod
+    def announce(self, limit: int) -> int:
+        """Write the missing `job.queued` events of jobs inserted in callers' transactions."""
+
+    @abstractmethod
+    def prune(
+        self, state: str, before: Micros, limit: int, *, kind: str | None, except_kinds: Sequence[str]
+    ) -> list[Pruned]:
+        """Delete at most `limit` finished jobs with all that belongs to them, leaving a summary record."""
+
+    @abstractmethod
+    def prune_events(self, before: Micros, limit: int) -> int: ...
+
+    @abstractmethod
+    def prune_records(self, before: Micros) -> None:
+        """Delete summary records of what was pruned long ago."""
+
+    # -- workers ----------------------------------------------------------------------------------
+    @abstractmethod
+    def open_worker(self, worker: WorkerRow) -> Micros: ...
+
+    @abstractmethod
+    def renew(self, worker: str, *, draining: bool) -> Renewal: ...
+
+    @abstractmethod
+    def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
+        """Close a worker's row for ever. With `seen`: only if it has not renewed since then."""
+
+    @abstractmethod
+    def workers(self, *, closed: bool) -> list[WorkerRow]: ...
+
+    @abstractmethod
+    def expired(self, worker: WorkerRow) -> bool:
+        """Has this worker's lease run out, by the clock that judges leases?"""
+
+    @abstractmethod
+    def orphans(self, limit: int) -> list[Lease]:
+        """Running jobs whose worker is closed or missing: to be settled as lost, through the one door."""
+
+    @abstractmethod
+    def forget_workers(self, before: Micros) -> int:
+        """Delete closed worker rows that no running job names."""
+
+    # -- manifests --------------------------------------------------------------------------------
+    @abstractmethod
+    def store_manifest(self, manifest_id: str, app: str, release: str, body: str) -> None: ...
+
+    @abstractmethod
+    def manifests(self) -> list[tuple[str, str, str, str, Micros]]:
+        """(id, app, release, body, last named), newest first."""
+
+    # -- read -------------------------------------------------------------------------------------
+    @abstractmethod
+    def get(self, job_id: str) -> JobRow | None: ...
+
+    @abstractmethod
+    def find(self, prefix: str) -> list[str]:
+        """At most two ids that start with this."""
+
+    @abstractmethod
+    def list(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
+        """Newest first; `where` holds any of state, kind, queue, owner, batch_id."""
+
+    @abstractmethod
+    def counts(self, cap: int) -> list[tuple[str, int]]:
+        """Jobs per state, each stopping at `cap`."""
+
+    @abstractmethod
+    def attempts(self, job_id: str) -> list[AttemptRow]: ...
+
+    @abstractmethod
+    def latest_attempts(self, ids: Sequence[str]) -> dict[str, AttemptRow]:
+        """The last finished attempt of each job that has one."""
+
+    @abstractmethod
+    def story(self, job_id: str) -> list[Event]: ...
+
+    @abstractmethod
+    def events_after(self, cursor: int, limit: int) -> list[Event]:
+        """In order, and never past an event that is still to be committed."""
+
+    @abstractmethod
+    def gates(self) -> list[Gate]: ...
+
+
+class Store(ABC):
+    """A database that remembers. Safe to share between threads; never across fork."""
+
+    url: str  # as given, for people: secrets masked
+
+    @abstractmethod
+    def begin(self) -> AbstractContextManager[Unit]:
+        """A transaction of our own: durable when the block ends, nothing of it if it raises."""
+
+    @abstractmethod
+    def read(self) -> AbstractContextManager[Unit]:
+        """A look without the write lock."""
+
+    @abstractmethod
+    def join(self, connection: Any) -> Unit:
+        """The verbs on a caller's connection; the caller commits. Refused before anything is written
+        if the connection is not one we may share."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Our connection, for the user's own statements and `connection=`."""
+
+    @abstractmethod
+    def watch(self, hint: Callable[[], None], stop: threading.Event) -> None:
+        """Call `hint` soon after something may have become due; returns when `stop` is set. Only ever a hint."""
+
+    @abstractmethod
+    def migrate(self, *, dry_run: bool = False) -> list[str]:
+        """Bring the schema up; returns the names of the steps that were (or would be) taken."""
+
+    def prepare(self) -> None:
+        """Make the schema where there is none yet; an older one is a person's decision (`mulligan migrate`)."""
+        if self.empty():
+            self.migrate()
+        self.check_schema()
+
+    @abstractmethod
+    def empty(self) -> bool:
+        """Has no step of our schema been taken here?"""
+
+    @abstractmethod
+    def check_schema(self) -> None:
+        """Raise SchemaError unless the schema is exactly the one this version knows."""
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Give back room that a long reader or a burst left behind."""
+
+    @abstractmethod
+    def shift_clock(self, by: Micros) -> None:
+        """For tests: move time for everybody who uses this database. Lease clocks on SQLite stay."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, str]:
+        """What `doctor` prints: product, version, durability settings, size."""
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """A directory beside the database (SQLite) or "" (PostgreSQL): where life files go."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """A short name for this very database, the same in every process that uses it."""
+
+    @abstractmethod
+    def close(self) -> None: ...

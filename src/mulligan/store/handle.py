@@ -1,0 +1,126 @@
+"""One SQLite connection, through apsw or through the standard library: the same few calls on both."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import apsw
+
+BUSY_MS = 10_000
+PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA journal_size_limit=67108864")
+
+UNAVAILABLE: tuple[type[Exception], ...] = (
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.CantOpenError,
+    apsw.ReadOnlyError,
+    apsw.ProtocolError,
+    sqlite3.OperationalError,
+)
+CONSTRAINT: tuple[type[Exception], ...] = (apsw.ConstraintError, sqlite3.IntegrityError)
+
+
+class Handle(ABC):
+    library: str
+
+    @abstractmethod
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def changes(self) -> int:
+        """Rows changed by the last statement."""
+
+    @abstractmethod
+    def script(self, text: str) -> None:
+        """Several statements, inside the transaction that is open."""
+
+    @abstractmethod
+    def path(self) -> str: ...
+
+    @abstractmethod
+    def in_transaction(self) -> bool: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class ApswHandle(Handle):
+    library = "apsw"
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+
+    @classmethod
+    def open(cls, path: str) -> ApswHandle:
+        connection = apsw.Connection(path, statementcachesize=200)
+        connection.set_busy_timeout(BUSY_MS)
+        handle = cls(connection)
+        for pragma in PRAGMAS:
+            handle.execute(pragma)
+        return handle
+
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql, params).fetchall()
+
+    def changes(self) -> int:
+        return self.connection.changes()
+
+    def script(self, text: str) -> None:
+        self.connection.execute(text)
+
+    def path(self) -> str:
+        return self.connection.filename
+
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class StdlibHandle(Handle):
+    """The distribution's SQLite. It never checkpoints: that is left to a library without the WAL-reset race."""
+
+    library = "sqlite3"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._changes = 0
+
+    @classmethod
+    def open(cls, path: str) -> StdlibHandle:
+        connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        handle = cls(connection)
+        for pragma in (*PRAGMAS, "PRAGMA wal_autocheckpoint=0"):
+            handle.execute(pragma)
+        return handle
+
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        cursor = self.connection.execute(sql, params or {})
+        rows = cursor.fetchall()
+        self._changes = max(cursor.rowcount, 0)
+        cursor.close()
+        return rows
+
+    def changes(self) -> int:
+        return self._changes
+
+    def script(self, text: str) -> None:
+        # executescript would commit first; our scripts have no semicolons inside statements.
+        for statement in text.split(";\n"):
+            self.connection.execute(statement)
+
+    def path(self) -> str:
+        found = self.connection.execute("PRAGMA database_list").fetchall()
+        return str(found[0][2])
+
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
+    def close(self) -> None:
+        self.connection.close()

@@ -1,0 +1,352 @@
+"""PostgreSQL: a pool, transactions, LISTEN as a hint, and the verbs that differ from SQLite's.
+
+Works behind a transaction pooler: no session settings, no session locks, names fully qualified. Whether
+LISTEN and prepared statements survive the way to the server is tried, not assumed (`watch`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import psycopg
+from psycopg import errors as pg
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable
+from mulligan.event import Event
+from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.store import migrate
+from mulligan.store.base import Inserted, Move, Settlement, Store
+from mulligan.store.foreign import driver_connection
+from mulligan.store.rows import InsertRow, event_of, insert_row
+from mulligan.store.sql import load
+from mulligan.store.unit import SqlUnit
+from mulligan.store.words import taken
+
+log = logging.getLogger("mulligan.store")
+
+# A server that is gone without a word must be noticed well within a lease.
+KEEPALIVE: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "application_name": "mulligan",
+}
+UNAVAILABLE = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    PoolTimeout,
+    pg.SerializationFailure,
+    pg.DeadlockDetected,
+    pg.ReadOnlySqlTransaction,
+)
+LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
+LISTEN_AGAIN = 60.0
+
+
+class PostgresUnit(SqlUnit):
+    def __init__(self, connection: psycopg.Connection[Any], store: PostgresStore) -> None:
+        self._connection = connection
+        self._store = store
+
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        cursor = self._connection.execute(load(verb, "postgres", self._store.prefix), params)  # type: ignore[call-overload]
+        return cursor.fetchall() if cursor.description else []
+
+    def ids(self, ids: Sequence[str]) -> Any:
+        return list(ids)
+
+    def now(self) -> Micros:
+        cursor = self._connection.execute(f"SELECT {self._store.prefix}now_us()")  # type: ignore[call-overload]
+        return int(cursor.fetchone()[0])
+
+    def mono(self) -> Micros:
+        return time.monotonic_ns() // 1000
+
+    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        rows = [insert_row(job) for job in jobs]
+        columns = dict(zip(InsertRow._fields, map(list, zip(*rows, strict=True)), strict=True))
+        channel = self._store.channel if announce or self._store.notify_callers else None
+        found = self.rows("insert", **columns, announce=announce, channel=channel)
+        return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
+
+    def announce(self, limit: int) -> int:
+        return len(self.rows("announce", most=limit))
+
+    def candidates(self, lanes: Sequence[tuple[str, int]], limit: int) -> list[tuple[int, Micros, str]]:
+        if not lanes:
+            return []
+        keys, priorities = zip(*lanes, strict=True)
+        found = self.rows("candidates", lanes=list(keys), priorities=list(priorities), most=limit)
+        return [(row[0], row[1], row[2]) for row in found]
+
+    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        return [Lease._make(row) for row in self.rows("take", worker=worker, ids=list(ids), most=limit)] if ids else []
+
+    def settle_held(self, settlements: Sequence[Settlement]) -> set[str]:
+        if not settlements:
+            return set()
+        columns = dict(zip(Settlement._fields, map(list, zip(*settlements, strict=True)), strict=True))
+        return {row[0] for row in self.rows("settle", **columns)}
+
+    def move(self, move: Move) -> bool:
+        try:
+            with self._connection.transaction():  # a savepoint: one taken key must not abort its neighbours
+                return super().move(move)
+        except pg.UniqueViolation as clash:
+            raise taken(move.id, str(clash.diag.message_detail)) from clash
+
+    def expired(self, worker: WorkerRow) -> bool:
+        return self.now() - worker.renewed_at > worker.lease
+
+    def events_after(self, cursor: int, limit: int) -> list[Event]:
+        # The order matters: what the sequence has given out is read before the marks of those still writing.
+        top = self.rows("event_top")[0][0]
+        floor = self.rows("event_floor")[0][0]
+        top = top if floor is None else min(top, floor)
+        return [event_of(row) for row in self.rows("events_between", cursor=cursor, top=top, most=limit)]
+
+
+class PostgresStore(Store):
+    def __init__(self, url: str, *, schema: str = "mulligan", notify_callers: bool = True) -> None:
+        self.dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self.url = masked(self.dsn)
+        self.schema = schema
+        self.prefix = f'"{schema}".'
+        self.channel = f"mulligan_{schema}"
+        self.notify_callers = notify_callers
+        self.prepared = True
+        self._lock = threading.Lock()
+        self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
+        self._pid = os.getpid()
+        _stores.add(self)
+
+    # -- connections ------------------------------------------------------------------------------
+    def _open_pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ConnectionPool(
+                    self.dsn,
+                    kwargs=KEEPALIVE | {"prepare_threshold": 5 if self.prepared else None},
+                    min_size=0,
+                    max_size=16,
+                    max_idle=120,
+                    timeout=10,
+                    reconnect_timeout=0.5,
+                    open=True,
+                    name="mulligan",
+                )
+            return self._pool
+
+    def after_fork(self) -> None:
+        """In a forked child the parent's sockets are not ours: leave them alone and start afresh."""
+        _inherited.append(self._pool)
+        self._pool = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            with self._open_pool().connection() as connection:
+                yield connection
+        except UNAVAILABLE as error:
+            raise unavailable(error) from error
+
+    @contextmanager
+    def begin(self) -> Iterator[PostgresUnit]:
+        with self._connection() as connection:
+            yield PostgresUnit(connection, self)
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresUnit]:
+        with self.begin() as unit:
+            yield unit
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with self._connection() as connection:
+            yield connection
+
+    def join(self, connection: Any) -> PostgresUnit:
+        raw = driver_connection(connection)
+        if not isinstance(raw, psycopg.Connection):
+            message = (
+                f"connection= got {type(raw).__module__}.{type(raw).__qualname__}; a PostgreSQL store takes "
+                "app.transaction(), a psycopg (3) Connection, or SQLAlchemy over postgresql+psycopg://"
+            )
+            raise ConnectionRefused(message)
+        return PostgresUnit(raw, self)
+
+    # -- schema -----------------------------------------------------------------------------------
+    def migrate(self, *, dry_run: bool = False) -> list[str]:
+        todo = migrate.pending(migrate.steps("postgres", self.prefix), self._applied())
+        return migrate.apply(todo, self._take_step, dry_run=dry_run)
+
+    def empty(self) -> bool:
+        return not self._applied()
+
+    def check_schema(self) -> None:
+        if migrate.pending(migrate.steps("postgres", self.prefix), self._applied()):
+            message = f"schema {self.schema!r} of {self.url} is not up to date; run: mulligan migrate"
+            raise SchemaError(message)
+
+    def _take_step(self, step: migrate.Step) -> bool:
+        with self._connection() as connection:
+            run: Callable[..., Any] = connection.execute
+            run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"mulligan migrate {self.schema}",))
+            run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
+            run(
+                f"CREATE TABLE IF NOT EXISTS {self.prefix}schema "
+                "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL)"
+            )
+            if run(f"SELECT 1 FROM {self.prefix}schema WHERE number = %s", (step.number,)).fetchone():
+                return False
+            run(step.text)
+            run(f"INSERT INTO {self.prefix}schema VALUES (%s, %s, %s)", step[:3])
+            return True
+
+    def _applied(self) -> list[tuple[int, str, str]]:
+        with self._connection() as connection:
+            run: Callable[..., Any] = connection.execute
+            if run("SELECT to_regclass(%s)", (f"{self.prefix}schema",)).fetchone()[0] is None:
+                return []
+            return [tuple(row) for row in run(f"SELECT * FROM {self.prefix}schema ORDER BY 1").fetchall()]
+
+    # -- hints and upkeep ---------------------------------------------------------------------------
+    def watch(self, hint: Callable[[], None], stop: threading.Event) -> None:
+        """LISTEN until stopped; whatever breaks, the caller's poll goes on underneath."""
+        warned = False
+        while not stop.is_set():
+            try:
+                heard = self._listen(hint, stop)
+            except UNAVAILABLE:
+                stop.wait(1.0)
+                continue
+            if not heard and not stop.is_set():
+                if not warned:
+                    log.warning(
+                        "LISTEN does not reach this process (a transaction pooler?): polling instead, "
+                        "prepared statements off. Set listen_url to a direct connection to get wake-ups."
+                    )
+                    warned = True
+                self._without_prepared()
+                stop.wait(LISTEN_AGAIN)
+
+    def _listen(self, hint: Callable[[], None], stop: threading.Event) -> bool:
+        """False: we did not hear our own nonce, so nothing else will arrive either."""
+        with psycopg.connect(self.dsn, autocommit=True, **KEEPALIVE) as connection:
+            connection.execute(f'LISTEN "{self.channel}"')  # type: ignore[call-overload]
+            proved = 0.0
+            while not stop.is_set():
+                if time.monotonic() - proved > LISTEN_AGAIN:
+                    if not self._hears(connection, hint):
+                        return False
+                    proved = time.monotonic()
+                if any(True for _ in connection.notifies(timeout=1.0, stop_after=1)):
+                    hint()
+        return True
+
+    def _hears(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> bool:
+        nonce = f"nonce {uuid4()}"
+        with self._connection() as other:
+            other.execute("SELECT pg_notify(%s, %s)", (self.channel, nonce))
+        deadline = time.monotonic() + LISTEN_TRIAL
+        while (left := deadline - time.monotonic()) > 0:
+            for note in connection.notifies(timeout=left, stop_after=1):
+                if note.payload == nonce:
+                    return True
+                hint()
+        return False
+
+    def _without_prepared(self) -> None:
+        with self._lock:
+            if not self.prepared:
+                return
+            self.prepared = False
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close(timeout=5)
+
+    def tidy(self) -> None:
+        """Autovacuum is told to come early by the schema; there is nothing to do by hand."""
+
+    def shift_clock(self, by: Micros) -> None:
+        with self._connection() as connection:
+            run: Callable[..., Any] = connection.execute
+            run(
+                f"INSERT INTO {self.prefix}meta VALUES ('clock_offset', %s) ON CONFLICT (key) DO UPDATE "
+                f"SET value = CAST(CAST({self.prefix}meta.value AS bigint) + CAST(excluded.value AS bigint) AS text)",
+                (str(by),),
+            )
+            run(
+                f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT LANGUAGE sql STABLE AS $$ "
+                "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + "
+                f"(SELECT CAST(value AS bigint) FROM {self.prefix}meta WHERE key = 'clock_offset') $$"
+            )
+
+    def facts(self) -> dict[str, str]:
+        with self._connection() as connection:
+            run: Callable[..., Any] = connection.execute
+            version, sync, size = run(
+                "SELECT current_setting('server_version'), current_setting('synchronous_commit'), "
+                "pg_size_pretty(pg_database_size(current_database()))"
+            ).fetchone()
+        return {
+            "store": "postgresql",
+            "url": self.url,
+            "schema": self.schema,
+            "server": version,
+            "synchronous_commit": sync if sync == "on" else f"{sync} (weaker than on)",
+            "size": size,
+        }
+
+    @property
+    def place(self) -> str:
+        return ""
+
+    @property
+    def identity(self) -> str:
+        return hashlib.sha256(f"{self.url} {self.schema}".encode()).hexdigest()[:12]
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close(timeout=5)
+
+
+def unavailable(error: BaseException) -> StoreUnavailable:
+    return StoreUnavailable(f"PostgreSQL does not answer: {type(error).__name__}: {error}")
+
+
+def masked(url: str) -> str:
+    """The URL without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
+
+
+_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+_inherited: list[Any] = []
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

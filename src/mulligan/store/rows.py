@@ -1,0 +1,77 @@
+"""How values become rows, the same for both stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mulligan.event import Event, NewEvent
+from mulligan.job import Lane, NewJob
+
+
+class InsertRow(NamedTuple):
+    """One row of an insert; times still relative where the store's clock must decide."""
+
+    id: str
+    kind: str
+    queue: str
+    owner: str
+    priority: int
+    lane: str
+    uses: str
+    delay: int
+    at: int | None
+    deadline_span: int | None
+    deadline_fixed: int | None
+    max_retries: int | None
+    policy: str | None
+    timeout: int | None
+    unique_key: str | None
+    unique_hash: str | None
+    unique_cover: str | None
+    unique_for: int | None
+    batch_id: str | None
+    payload: str
+
+
+def insert_row(job: NewJob) -> InsertRow:
+    return InsertRow(
+        job.id,
+        job.kind,
+        job.queue,
+        job.owner,
+        job.priority,
+        Lane(job.queue, job.kind, job.uses, retry=False).key,
+        job.uses,
+        job.delay,
+        job.run_at,
+        job.deadline,
+        job.deadline_at,
+        job.max_retries,
+        job.policy,
+        job.timeout,
+        job.unique_key,
+        job.unique_hash,
+        job.unique_cover,
+        job.unique_for,
+        job.batch_id,
+        job.payload,
+    )
+
+
+def event_params(event: NewEvent) -> dict[str, Any]:
+    return {
+        "type": event.type,
+        "job_id": event.job_id,
+        "batch_id": event.batch_id,
+        "owner": event.owner,
+        "attempt": event.attempt,
+        "token": event.token,
+        "actor": event.actor,
+        "data": json.dumps(event.data, separators=(",", ":")),
+    }
+
+
+def event_of(row: Sequence[Any]) -> Event:
+    return Event(*row[:-1], data=json.loads(row[-1]))

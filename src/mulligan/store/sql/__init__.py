@@ -1,0 +1,56 @@
+"""SQL has its own files, one verb each. `claim.sqlite.sql` beside `claim.postgres.sql`; a verb that reads
+the same in both exists once, as `claim.sql`.
+
+In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix of every name of ours (a schema on PostgreSQL, letters
+on SQLite), `{lease}` and its like the columns of that value in order, `{set:…}` (PostgreSQL) a set of rows
+passed as one array per column.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import get_type_hints
+
+from mulligan.job import AttemptRow, Gate, JobRow, Lease, WorkerRow
+from mulligan.store.base import Settlement
+from mulligan.store.rows import InsertRow
+
+_HERE = Path(__file__).parent
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_NOW = re.compile(r"(?<![:\w]):now\b")
+_TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
+_COLUMNS = {"lease": Lease, "row": JobRow, "attempt": AttemptRow, "worker": WorkerRow, "gate": Gate}
+_SETS = {"settlement": Settlement, "insert": InsertRow}
+
+
+@cache
+def load(verb: str, dialect: str, prefix: str) -> str:
+    """The statement for a verb in a dialect, ready to execute."""
+    text = _find(verb, dialect).read_text(encoding="utf-8")
+    for name, value in _COLUMNS.items():
+        text = text.replace(f"{{{name}}}", ", ".join(value._fields))
+    for name, value in _SETS.items():
+        text = text.replace(f"{{set:{name}}}", _unnest(value))
+    if dialect == "postgres":
+        text = _NOW.sub("{p}now_us()", text)
+        text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
+    return text.replace("{p}", prefix)
+
+
+def _find(verb: str, dialect: str) -> Path:
+    own = _HERE / f"{verb}.{dialect}.sql"
+    return own if own.exists() else _HERE / f"{verb}.sql"
+
+
+def _unnest(value: type) -> str:
+    hints = get_type_hints(value)
+    fields = list(hints)
+    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in fields)
+    return f"unnest({arrays}) AS i({', '.join(fields)})"
+
+
+def _type_of(hint: object) -> str:
+    text = getattr(hint, "__name__", None) or str(hint)
+    return _TYPES[text.split(" | ")[0]]

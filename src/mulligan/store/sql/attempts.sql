@@ -1,0 +1,1 @@
+SELECT {attempt} FROM {p}attempt WHERE job_id = :id ORDER BY token

@@ -1,0 +1,1 @@
+SELECT id, token, cancel_reason FROM {p}job WHERE state = 'running' AND worker = :worker AND cancel_reason IS NOT NULL

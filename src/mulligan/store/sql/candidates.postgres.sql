@@ -1,0 +1,10 @@
+-- One range scan per open (lane, priority): future rows of a lane are never read. Unlocked: `take` locks and re-checks.
+SELECT c.priority, c.run_at, c.id
+FROM unnest(CAST(:lanes AS text[]), CAST(:priorities AS bigint[])) AS open_lane(lane, priority)
+CROSS JOIN LATERAL (
+  SELECT j.priority, j.run_at, j.id FROM {p}job AS j
+  WHERE j.state = 'queued' AND j.lane = open_lane.lane AND j.priority = CAST(open_lane.priority AS integer)
+    AND j.run_at <= {p}now_us()
+  ORDER BY j.run_at, j.id LIMIT :most
+) AS c
+ORDER BY c.priority, c.run_at, c.id LIMIT :most

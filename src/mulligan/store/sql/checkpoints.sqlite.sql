@@ -1,0 +1,1 @@
+SELECT job_id, name, value FROM {p}checkpoint WHERE job_id IN (SELECT value FROM json_each(:ids))

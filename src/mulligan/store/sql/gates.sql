@@ -1,0 +1,1 @@
+SELECT {gate} FROM {p}gate

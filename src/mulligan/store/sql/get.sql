@@ -1,0 +1,1 @@
+SELECT {row} FROM {p}job WHERE id = :id

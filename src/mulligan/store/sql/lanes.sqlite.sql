@@ -1,0 +1,12 @@
+-- A loose index scan over job_for_claim: one probe per (lane, priority) present, however many jobs there are.
+WITH RECURSIVE found (lane, priority, run_at) AS (
+  SELECT * FROM (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
+  UNION ALL
+  SELECT nxt.lane, nxt.priority, nxt.run_at
+  FROM found JOIN {p}job AS nxt ON nxt.rowid = (
+    SELECT rowid FROM {p}job
+    WHERE state = 'queued' AND (lane, priority) > (found.lane, found.priority)
+    ORDER BY lane, priority, run_at LIMIT 1
+  )
+)
+SELECT lane, priority, run_at FROM found LIMIT :most

@@ -1,0 +1,3 @@
+SELECT DISTINCT ON (job_id) {attempt} FROM {p}attempt
+WHERE job_id = ANY (CAST(:ids AS text[])) AND (NOT CAST(:failed AS boolean) OR code IS NOT NULL)
+ORDER BY job_id, token DESC

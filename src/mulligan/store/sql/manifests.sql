@@ -1,0 +1,1 @@
+SELECT id, app, release, body, last_named FROM {p}manifest ORDER BY first_seen DESC, id

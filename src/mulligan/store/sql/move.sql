@@ -1,0 +1,17 @@
+-- A move outside an attempt: compare-and-set, so twenty people pressing at once make one move.
+UPDATE {p}job SET
+  state = :state, run_at = COALESCE(:run_at, run_at), lane = :lane, reason = :reason, error = :error, choices = NULL,
+  choice = COALESCE(:choice, choice),
+  generation = CASE WHEN :new_generation THEN generation + 1 ELSE generation END,
+  attempt = CASE WHEN :new_generation THEN 0 ELSE attempt END,
+  failures = CASE WHEN :new_generation THEN 0 ELSE failures END,
+  losses = CASE WHEN :new_generation THEN 0 ELSE losses END,
+  snoozes = CASE WHEN :new_generation THEN 0 ELSE snoozes END,
+  first_started_at = CASE WHEN :new_generation THEN NULL ELSE first_started_at END,
+  deadline_at = CASE WHEN :new_generation THEN :now + deadline_span ELSE deadline_at END,
+  finished_at = CASE WHEN :finished THEN :now END,
+  unique_hash = :unique_hash,
+  cancel_reason = NULL,
+  max_retries = COALESCE(:max_retries, max_retries)
+WHERE id = :id AND state = :from_state AND generation = :generation AND token = :token
+RETURNING id

@@ -1,0 +1,1 @@
+DELETE FROM {p}gate WHERE scope = :scope AND key = :key RETURNING key

@@ -1,0 +1,4 @@
+-- "Running, and its worker is closed or missing": a sweeper that dies half-way loses nothing.
+SELECT {lease} FROM {p}job WHERE state = 'running'
+  AND NOT EXISTS (SELECT 1 FROM {p}worker AS w WHERE w.id = worker AND w.closed_at IS NULL)
+ORDER BY id LIMIT :most

@@ -1,0 +1,2 @@
+UPDATE {p}job SET progress = COALESCE(:progress, progress), progress_message = :message
+WHERE id = :id AND worker = :worker AND token = :token AND state = 'running'

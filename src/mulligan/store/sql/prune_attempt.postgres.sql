@@ -1,0 +1,1 @@
+DELETE FROM {p}attempt WHERE job_id = ANY (CAST(:ids AS text[]))

@@ -1,0 +1,1 @@
+DELETE FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))

@@ -1,0 +1,1 @@
+DELETE FROM {p}job WHERE id IN (SELECT value FROM json_each(:ids))

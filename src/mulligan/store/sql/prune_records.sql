@@ -1,0 +1,1 @@
+DELETE FROM {p}pruned WHERE at < :before

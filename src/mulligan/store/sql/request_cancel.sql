@@ -1,0 +1,2 @@
+UPDATE {p}job SET cancel_reason = :reason
+WHERE id = :id AND token = :token AND state = 'running' AND cancel_reason IS NULL RETURNING id

@@ -1,0 +1,10 @@
+-- running → wherever the decision says: fenced by id, worker, token and state.
+-- A cancel requested since the decision was made is not overwritten: such a row comes back as a refusal.
+UPDATE {p}job SET
+  state = :state, worker = NULL, run_at = COALESCE(:run_at, run_at), lane = COALESCE(:lane, lane),
+  failures = :failures, losses = :losses, snoozes = :snoozes, alone = :alone,
+  result = :result, error = :error, choices = :choices, reason = :reason, cost = cost + :cost,
+  finished_at = CASE WHEN :finished THEN :now END,
+  cancel_reason = CASE WHEN :state = 'queued' THEN NULL ELSE cancel_reason END,
+  unique_hash = CASE WHEN :free_key THEN NULL ELSE unique_hash END
+WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND (cancel_reason IS NULL OR :saw_cancel)

@@ -1,0 +1,2 @@
+INSERT INTO {p}manifest (id, app, release, body, first_seen, last_named) VALUES (:id, :app, :release, :body, :now, :now)
+ON CONFLICT (id) DO UPDATE SET last_named = excluded.last_named

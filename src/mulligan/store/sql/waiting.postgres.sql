@@ -1,0 +1,2 @@
+SELECT {row} FROM {p}job WHERE state = 'queued' AND lane = :lane AND run_at <= :before
+ORDER BY priority, run_at LIMIT :most FOR UPDATE SKIP LOCKED

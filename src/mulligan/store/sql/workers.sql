@@ -1,0 +1,1 @@
+SELECT {worker} FROM {p}worker WHERE :closed OR closed_at IS NULL ORDER BY started_at

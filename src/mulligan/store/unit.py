@@ -1,0 +1,260 @@
+"""The verbs that read the same on both stores. What differs is in `sqlite.py` and `postgres.py`."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mulligan.errors import UniqueMismatch, UniqueRace
+from mulligan.event import Event, EventType, NewEvent
+from mulligan.job import AttemptRow, Gate, JobRow, Lease, Memory, Micros, NewJob, State, WorkerRow
+from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, Settlement, Unit
+from mulligan.store.rows import event_of, event_params
+
+MOST_LANES = 2000 * 19
+UNIQUE_ROUNDS = 3
+
+
+class SqlUnit(Unit):
+    """A unit of work that speaks SQL through `rows`."""
+
+    @abstractmethod
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """Run one verb's statement and return its rows."""
+
+    @abstractmethod
+    def ids(self, ids: Sequence[str]) -> Any:
+        """A list of ids as this dialect passes it."""
+
+    @abstractmethod
+    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        """Insert; the answers of those that met no twin."""
+
+    @abstractmethod
+    def settle_held(self, settlements: Sequence[Settlement]) -> set[str]:
+        """Settle; the ids of those whose fence held."""
+
+    @abstractmethod
+    def mono(self) -> Micros:
+        """CLOCK_MONOTONIC of this host."""
+
+    # -- enqueue ----------------------------------------------------------------------------------
+    def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
+        answers: dict[str, Inserted] = {}
+        waiting = list(jobs)
+        for _ in range(UNIQUE_ROUNDS):
+            fresh = self.insert_new(waiting, announce=announce)
+            answers |= fresh
+            waiting = [job for job in waiting if job.id not in fresh and not self._twin(job, answers)]
+            if not waiting:
+                return [answers[job.id] for job in jobs]
+        message = (
+            f"unique key {waiting[0].unique_key!r} is held by a job this transaction cannot see; "
+            "enqueue in a READ COMMITTED transaction, or retry the whole transaction"
+        )
+        raise UniqueRace(message)
+
+    def _twin(self, job: NewJob, answers: dict[str, Inserted]) -> bool:
+        """Is there a holder of this job's key whose id is the answer? If not, insert again."""
+        held = self.rows("unique_holder", unique_hash=job.unique_hash)
+        if not held:
+            return False
+        holder, payload, until = held[0]
+        if until is not None and until <= self.now():
+            self.rows("unique_free", id=holder, unique_hash=job.unique_hash)
+            return False
+        if job.unique_exact and payload != job.payload:
+            message = f"unique key {job.unique_key!r} belongs to job {holder}, which has another payload"
+            raise UniqueMismatch(message)
+        answers[job.id] = Inserted(holder, fresh=False)
+        return True
+
+    # -- claim ------------------------------------------------------------------------------------
+    def look(self) -> Look:
+        lanes = [(lane, priority, run_at) for lane, priority, run_at in self.rows("lanes", most=MOST_LANES)]
+        return Look(self.now(), self.gates(), lanes)
+
+    def claimed(self, worker: str) -> list[Lease]:
+        return [Lease._make(row) for row in self.rows("claimed", worker=worker)]
+
+    def memories(self, ids: Sequence[str]) -> dict[str, Memory]:
+        if not ids:
+            return {}
+        kept: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        for job_id, name, value in self.rows("checkpoints", ids=self.ids(ids)):
+            kept[job_id][name] = value
+        failed = self._latest(ids, failed=True)
+        return {
+            job_id: Memory(kept.get(job_id, {}), _previous(failed.get(job_id)))
+            for job_id in ids
+            if job_id in kept or job_id in failed
+        }
+
+    # -- while it runs ----------------------------------------------------------------------------
+    def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:
+        for job_id, token, fraction, message in sorted(news):
+            self.rows("progress", id=job_id, worker=worker, token=token, progress=fraction, message=message)
+
+    def checkpoint(self, lease_id: str, worker: str, token: int, name: str, value: str) -> bool:
+        fence = {"id": lease_id, "worker": worker, "token": token}
+        if not self.rows("checkpoint", **fence, name=name, value=value):
+            return False
+        self.rows("got_ahead", **fence)
+        return True
+
+    # -- settle -----------------------------------------------------------------------------------
+    def settle(self, settlements: Sequence[Settlement]) -> list[Refusal]:
+        held = self.settle_held(settlements)
+        if len(held) == len(settlements):
+            return []
+        return [self._refusal(ending) for ending in settlements if ending.id not in held]
+
+    def _refusal(self, ending: Settlement) -> Refusal:
+        found = self.rows("refused", id=ending.id, token=ending.token, worker=ending.worker)
+        if not found:
+            return Refusal(ending.id, ending.token, "stale", None)
+        state, worker, token, cancel_reason, written = found[0]
+        if written:
+            return Refusal(ending.id, ending.token, "settled", None)
+        if (state, worker, token) == (State.RUNNING, ending.worker, ending.token):
+            return Refusal(ending.id, ending.token, "cancel", cancel_reason)
+        return Refusal(ending.id, ending.token, "stale", None)
+
+    def gates(self) -> list[Gate]:
+        return [Gate._make(row) for row in self.rows("gates")]
+
+    def close_gate(self, gate: Gate) -> None:
+        self.rows("close_gate", **gate._asdict())
+
+    def open_gate(self, scope: str, key: str) -> bool:
+        return bool(self.rows("open_gate", scope=scope, key=key))
+
+    def write_events(self, events: Iterable[NewEvent]) -> None:
+        for event in events:
+            self.rows("event", **event_params(event))
+
+    # -- by hand and by upkeep ----------------------------------------------------------------------
+    def move(self, move: Move) -> bool:
+        return bool(self.rows("move", **move._asdict()))
+
+    def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
+        return bool(self.rows("request_cancel", id=job_id, token=token, reason=reason))
+
+    def due_deadlines(self, limit: int) -> list[JobRow]:
+        return [JobRow._make(row) for row in self.rows("due_deadlines", most=limit)]
+
+    def waiting(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
+        return [JobRow._make(row) for row in self.rows("waiting", lane=lane, before=before, most=limit)]
+
+    def prune(
+        self, state: str, before: Micros, limit: int, *, kind: str | None, except_kinds: Sequence[str]
+    ) -> list[Pruned]:
+        doomed = self.rows(
+            "prunable", state=state, before=before, most=limit, kind=kind, except_kinds=self.ids(except_kinds)
+        )
+        if not doomed:
+            return []
+        ids = self.ids([row[0] for row in doomed])
+        for verb in ("prune_attempt", "prune_checkpoint", "prune_job"):
+            self.rows(verb, ids=ids)
+        records = _summary(doomed)
+        at = self.now()
+        for record in records:
+            self.rows("pruned", at=at, **record._asdict())
+        self.write_events(
+            NewEvent(EventType.JOB_PRUNED, owner=record.owner, data=record._asdict()) for record in records
+        )
+        return records
+
+    def prune_events(self, before: Micros, limit: int) -> int:
+        return len(self.rows("prune_events", before=before, most=limit))
+
+    def prune_records(self, before: Micros) -> None:
+        self.rows("prune_records", before=before)
+
+    # -- workers ----------------------------------------------------------------------------------
+    def open_worker(self, worker: WorkerRow) -> Micros:
+        self.rows("open_worker", **worker._asdict())
+        self.write_events(
+            [NewEvent(EventType.WORKER_STARTED, data={"worker": worker.id, "host": worker.host, "pid": worker.pid})]
+        )
+        return self.now()
+
+    def renew(self, worker: str, *, draining: bool) -> Renewal:
+        alive = bool(self.rows("renew", id=worker, mono=self.mono(), draining=draining))
+        cancels = [(row[0], row[1], row[2]) for row in self.rows("cancels", worker=worker)]
+        return Renewal(alive, self.now(), cancels)
+
+    def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
+        return bool(self.rows("close_worker", id=worker, reason=reason, seen=seen))
+
+    def workers(self, *, closed: bool) -> list[WorkerRow]:
+        return [WorkerRow._make(row) for row in self.rows("workers", closed=closed)]
+
+    def orphans(self, limit: int) -> list[Lease]:
+        return [Lease._make(row) for row in self.rows("orphans", most=limit)]
+
+    def forget_workers(self, before: Micros) -> int:
+        return len(self.rows("forget_workers", before=before))
+
+    # -- manifests --------------------------------------------------------------------------------
+    def store_manifest(self, manifest_id: str, app: str, release: str, body: str) -> None:
+        self.rows("store_manifest", id=manifest_id, app=app, release=release, body=body)
+
+    def manifests(self) -> list[tuple[str, str, str, str, Micros]]:
+        return [(row[0], row[1], row[2], row[3], row[4]) for row in self.rows("manifests")]
+
+    # -- read -------------------------------------------------------------------------------------
+    def get(self, job_id: str) -> JobRow | None:
+        found = self.rows("get", id=job_id)
+        return JobRow._make(found[0]) if found else None
+
+    def find(self, prefix: str) -> list[str]:
+        return [row[0] for row in self.rows("find", prefix=prefix, beyond=prefix + "~")]
+
+    def list(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
+        asked = {name: where.get(name) for name in ("state", "kind", "queue", "owner", "batch_id")}
+        return [JobRow._make(row) for row in self.rows("list", **asked, before=before, most=limit)]
+
+    def counts(self, cap: int) -> list[tuple[str, int]]:
+        return [(state.value, self.rows("count", state=state.value, cap=cap)[0][0]) for state in State]
+
+    def attempts(self, job_id: str) -> list[AttemptRow]:
+        return [AttemptRow._make(row) for row in self.rows("attempts", id=job_id)]
+
+    def latest_attempts(self, ids: Sequence[str]) -> dict[str, AttemptRow]:
+        return self._latest(ids, failed=False) if ids else {}
+
+    def _latest(self, ids: Sequence[str], *, failed: bool) -> dict[str, AttemptRow]:
+        found = self.rows("latest_attempts", ids=self.ids(ids), failed=failed)
+        return {row[0]: AttemptRow._make(row) for row in found}
+
+    def story(self, job_id: str) -> list[Event]:
+        return [event_of(row) for row in self.rows("story", id=job_id)]
+
+
+def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:
+    if attempt is None:
+        return None
+    return {
+        "code": attempt.code,
+        "class": attempt.cls,
+        "attempt": attempt.attempt,
+        "generation": attempt.generation,
+        "message": attempt.public,
+        "evidence": json.loads(attempt.evidence or "{}"),
+    }
+
+
+def _summary(doomed: Sequence[tuple[Any, ...]]) -> list[Pruned]:
+    """One record per (kind, state, owner, code) of what a step deleted."""
+    groups: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
+    for job_id, kind, state, owner, code in doomed:
+        groups[kind, state, owner, code].append(job_id)
+    return [Pruned(*key, count=len(ids), first_id=min(ids), last_id=max(ids)) for key, ids in groups.items()]
+
+
+

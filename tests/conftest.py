@@ -1,0 +1,39 @@
+"""What every test may ask for: a store of its own, on SQLite, on PostgreSQL, or on one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The session's own PostgreSQL. A test may stop, kill or restart it; the next fresh database starts it again."""
+    server = PostgresServer.for_session()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A fresh, empty PostgreSQL database."""
+    url = postgres_server.create_database()
+    yield url
+    if postgres_server.running:
+        postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/mulligan.db"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """A fresh store. A test that takes it runs twice: once on each."""
+    return request.getfixturevalue(f"{request.param}_url")

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from mulligan.job import RETRYABLE, Cls
+from mulligan.policy import classify as rules
+from mulligan.policy.classify import Facts, classify
+from mulligan.policy.table import ROWS
+
+
+def types(*names):
+    return tuple(f"builtins.{name}" for name in names)
+
+
+KEY_ERROR = types("KeyError", "LookupError")
+OS_ERROR = types("OSError")
+CONNECTION = types("ConnectionResetError", "ConnectionError", "OSError")
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "cls", "rule"),
+    [
+        (Facts(KEY_ERROR), "PROGRAMMING_ERROR", Cls.PERMANENT, "py.programming-error"),
+        (
+            Facts(types("ModuleNotFoundError", "ImportError")),
+            "PROGRAMMING_ERROR",
+            Cls.PERMANENT,
+            "py.programming-error",
+        ),
+        (Facts(types("ValueError")), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
+        (Facts(types("UnicodeDecodeError", "UnicodeError", "ValueError")), "INVALID_INPUT", Cls.INVALID_INPUT, None),
+        (Facts(CONNECTION), "CONNECTION", Cls.TRANSIENT, "py.connection"),
+        (Facts(("socket.gaierror", *OS_ERROR), errno=-2), "CONNECTION", Cls.TRANSIENT, "py.connection"),
+        (Facts(types("TimeoutError", "OSError")), "TIMEOUT", Cls.TIMEOUT, "py.timeout"),
+        (Facts(types("MemoryError")), "MEMORY", Cls.RESOURCE, "py.memory"),
+        (Facts(OS_ERROR, errno=errno.ENOSPC), "DISK_FULL", Cls.RESOURCE, "py.disk-full"),
+        (Facts(OS_ERROR, errno=errno.EDQUOT), "DISK_FULL", Cls.RESOURCE, "py.disk-full"),
+        (Facts(OS_ERROR, errno=9999), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
+        (Facts(types("PermissionError", "OSError"), errno=errno.EACCES), "PERMISSION", Cls.PERMANENT, "py.permission"),
+        (Facts(types("FileNotFoundError", "OSError")), "NOT_FOUND", Cls.PERMANENT, "py.not-found"),
+        (Facts(types("SystemExit")), "HANDLER_EXIT", Cls.UNKNOWN, "py.handler-exit"),
+        (Facts(types("KeyboardInterrupt")), "HANDLER_EXIT", Cls.UNKNOWN, "py.handler-exit"),
+        (Facts(exit_code=127), "PROGRAM_MISSING", Cls.PERMANENT, "process.not-runnable"),
+        (Facts(exit_code=1), "PROCESS_FAILED", Cls.UNKNOWN, "process.failed"),
+        (Facts(signal=9), "PROCESS_KILLED", Cls.RESOURCE, "process.killed"),
+        (Facts(signal=11), "PROCESS_CRASHED", Cls.UNKNOWN, "process.crashed"),
+        (Facts(signal=9, timed_out=True), "TIMEOUT", Cls.TIMEOUT, "process.timeout"),
+        (Facts(http_status=429), "RATE_LIMITED", Cls.RATE_LIMITED, "http.rate-limited"),
+        (Facts(http_status=503), "HTTP_5XX", Cls.TRANSIENT, "http.unavailable"),
+        (Facts(http_status=404), "HTTP_4XX", Cls.INVALID_INPUT, "http.refused"),
+        (Facts(http_status=402), "QUOTA", Cls.QUOTA, "http.quota"),
+        (Facts(http_status=401), "AUTH", Cls.AUTH, "http.auth"),
+        (Facts(), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
+    ],
+)
+def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
+    failure = classify(facts)
+    assert (failure.code, failure.cls) == (code, cls)
+    assert rule is None or failure.rule == rule
+    assert failure.retryable == (cls in RETRYABLE)
+    assert failure.public
+    assert failure.fingerprint.startswith("v1-")
+
+
+@pytest.mark.parametrize("text", ["HTTP 404 in clip_404.mp4", "out of memory", "Connection reset", "timeout"])
+def test_a_text_alone_decides_nothing(text):
+    assert classify(Facts(types("RuntimeError"), message=text)).cls == Cls.UNKNOWN
+
+
+def test_who_ended_it_comes_before_everything():
+    assert classify(Facts(KEY_ERROR, code="X", ended_by="MEMORY_LIMIT")).code == "MEMORY_LIMIT"
+    assert classify(Facts(KEY_ERROR, ended_by="MEMORY_LIMIT")).cls == Cls.RESOURCE
+
+
+def test_what_the_handler_declares_comes_before_types():
+    failure = classify(Facts(KEY_ERROR, code="GW_5XX", public="The gateway is down.", retry_after=9.0, message="m"))
+    assert (failure.code, failure.cls, failure.rule) == ("GW_5XX", Cls.UNKNOWN, "handler.declared")
+    assert (failure.public, failure.retry_after) == ("The gateway is down.", 9.0)
+    assert classify(Facts(code="RATE_LIMITED")).cls == Cls.RATE_LIMITED
+    assert classify(Facts(code="NOPE")).public == "The job failed with NOPE."
+
+
+def test_the_cause_explains_what_the_wrapper_does_not():
+    wrapped = Facts(types("RuntimeError"), causes=(Facts(types("ValueError")), Facts(CONNECTION)))
+    assert classify(wrapped).rule == "py.connection"
+    assert classify(Facts(KEY_ERROR, causes=(Facts(CONNECTION),))).rule == "py.programming-error"
+    assert classify(Facts(types("RuntimeError"), causes=(Facts(KEY_ERROR),))).rule == "py.programming-error"
+
+
+def test_an_error_that_was_merely_being_handled_may_explain_a_retry_but_never_forbid_one():
+    handled = Facts(KEY_ERROR, implied=True)
+    assert classify(Facts(types("RuntimeError"), causes=(handled,))).cls == Cls.UNKNOWN
+    assert classify(Facts(http_status=503, causes=(handled,))).rule == "http.unavailable"
+    assert classify(Facts(types("RuntimeError"), causes=(Facts(CONNECTION, implied=True),))).cls == Cls.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    ("leaves", "rule"),
+    [
+        ((Facts(KEY_ERROR), Facts(CONNECTION)), "py.connection"),
+        ((Facts(KEY_ERROR), Facts(types("ValueError"))), "unknown"),
+        ((Facts(KEY_ERROR), Facts(types("FileNotFoundError"))), "py.programming-error"),
+        ((Facts(types("RuntimeError"), causes=(Facts(CONNECTION),)),), "py.connection"),
+    ],
+)
+def test_a_group_is_as_hopeful_as_its_most_hopeful_leaf(leaves, rule):
+    assert classify(Facts(types("ExceptionGroup"), leaves=leaves)).rule == rule
+
+
+def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
+    failure = classify(
+        Facts(("app.Secret",), "hunter2", "trace", "stderr", exit_code=3, program="ffmpeg", detail="more")
+    )
+    assert dict(failure.evidence) == {"exit_code": 3, "program": "ffmpeg"}
+    assert dict(failure.private) == {
+        "exception": "app.Secret",
+        "message": "hunter2",
+        "detail": "more",
+        "trace": "trace",
+        "stderr": "stderr",
+    }
+    assert "hunter2" not in failure.public
+
+
+def test_every_row_has_a_sentence_and_an_id_of_its_own():
+    assert len({row.id for row in ROWS}) == len(ROWS)
+    assert all(row.public.endswith(".") for row in ROWS)
+
+
+def test_no_signal_is_claimed_by_two_rows():
+    for column in ("types", "errnos", "statuses", "exits", "signals"):
+        values = [value for row in ROWS for value in getattr(row, column)]
+        assert len(values) == len(set(values)), column
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "cls", "words"),
+    [
+        (rules.timed_out(300), "TIMEOUT", Cls.TIMEOUT, "limit of 5 min"),
+        (rules.process_died(signal=9, peak_rss=1_900_000_000), "PROCESS_DIED", Cls.UNKNOWN, "signal 9 (SIGKILL), peak"),
+        (rules.process_died(signal=9, oom=True), "PROCESS_DIED", Cls.RESOURCE, "OOM"),
+        (rules.process_died(exit_code=3, shared=True), "PROCESS_DIED", Cls.UNKNOWN, "exited with 3; other jobs"),
+        (rules.process_died(), "PROCESS_DIED", Cls.UNKNOWN, "died"),
+        (rules.process_died(signal=999), "PROCESS_DIED", Cls.UNKNOWN, "signal 999"),
+        (rules.worker_lost("w1"), "WORKER_LOST", Cls.TRANSIENT, "went away"),
+        (rules.memory_limit(1_000_000, 2_500_000), "MEMORY_LIMIT", Cls.RESOURCE, "2.5 MB of memory, more than"),
+        (rules.unknown_kind("render"), "KIND_UNKNOWN", Cls.PERMANENT, "render"),
+        (rules.deadline_passed(), "DEADLINE_PASSED", Cls.PERMANENT, "deadline"),
+        (rules.result_refused("RESULT_NOT_JSON", "a set"), "RESULT_NOT_JSON", Cls.PERMANENT, "result"),
+        (rules.payload_refused("clip: missing"), "PAYLOAD_REFUSED", Cls.INVALID_INPUT, "payload"),
+    ],
+)
+def test_ends_without_an_exception(failure, code, cls, words):
+    assert (failure.code, failure.cls) == (code, cls)
+    assert words in failure.public
+    assert failure.fingerprint.startswith("v1-")
+    json.dumps(dict(failure.evidence))
+
+
+def test_out_of_memory_is_said_only_when_the_kernel_said_so():
+    assert "OOM" not in rules.process_died(signal=9, peak_rss=10**12).public
+    assert "memory ran out" in rules.process_died(signal=9, oom=True).public

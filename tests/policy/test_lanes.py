@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.job import Gate, Lane
+from mulligan.policy.lanes import LEAST, MOST, open_lanes, pick
+
+candidates = st.tuples(st.integers(-9, 9), st.integers(0, 100), st.text("abcdef", min_size=1, max_size=4))
+
+
+def waiting(prefix):
+    lists = st.lists(candidates, max_size=30, unique_by=lambda one: one[2])
+    return lists.map(lambda found: sorted((priority, at, prefix + name) for priority, at, name in found))
+
+
+def test_one_side_alone_goes_in_its_order():
+    fresh = [(-1, 5, "a"), (0, 1, "b"), (0, 2, "c")]
+    assert pick(fresh, [], 2, 0.0) == (["a", "b"], 0.0)
+    assert pick([], fresh, 5, 0.5) == (["a", "b", "c"], 0.5)
+
+
+@given(waiting("f"), waiting("r"), st.integers(0, 40), st.floats(0, 1))
+def test_no_slot_stays_empty_while_anything_waits_and_nothing_goes_twice(fresh, retries, n, credit):
+    chosen, left = pick(fresh, retries, n, credit)
+    everything = {one[2] for one in (*fresh, *retries)}
+    assert len(chosen) == len(set(chosen)) == min(n, len(everything))
+    assert set(chosen) <= everything
+    assert 0 <= left <= 1
+
+
+@given(waiting("f"), waiting("r"), st.integers(0, 40), st.floats(0, 1))
+def test_each_side_keeps_its_order(fresh, retries, n, credit):
+    chosen, _ = pick(fresh, retries, n, credit)
+    for side in (fresh, retries):
+        names = [one[2] for one in side]
+        taken = [name for name in chosen if name in names]
+        assert taken == names[: len(taken)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=60))
+def test_retries_get_a_tenth_to_three_tenths_over_any_row_of_calls(calls):
+    """Both sides always wait; who is older changes from call to call."""
+    credit, slots, taken = 0.0, 0, 0
+    for n, retry_first in calls:
+        fresh = [(0, 1, f"f{i}") for i in range(n + 1)]
+        retries = [(0, 0 if retry_first else 2, f"r{i}") for i in range(n + 1)]
+        chosen, credit = pick(fresh, retries, n, credit)
+        slots += n
+        taken += sum(name.startswith("r") for name in chosen)
+        assert LEAST * slots - 1 <= taken <= MOST * slots + 1
+
+
+def test_single_claims_keep_the_share_over_time():
+    fresh, retries, credit, taken = [(0, 1, "f")], [(-9, 0, "r")], 0.0, 0
+    for _ in range(1000):
+        chosen, credit = pick(fresh, retries, 1, credit)
+        taken += chosen == ["r"]
+    assert 299 <= taken <= 301
+
+
+def test_fresh_work_of_high_priority_does_not_starve_retries():
+    fresh, retries, credit, taken = [(-9, 0, "f")], [(9, 5, "r")], 0.0, 0
+    for _ in range(1000):
+        chosen, credit = pick(fresh, retries, 1, credit)
+        taken += chosen == ["r"]
+    assert 99 <= taken <= 101
+
+
+LANES = [
+    (Lane("pdf", "render", "", False), 0),
+    (Lane("pdf", "render", "gateway,s3", True), 5),
+    (Lane("mail", "send", "smtp", False), 0),
+]
+KINDS = frozenset({"render", "send"})
+
+
+def opened(*gates, queues=None, kinds=KINDS):
+    keys = open_lanes(LANES, gates, 100, queues, kinds)
+    return [[lane.key for lane, _ in LANES].index(key) for key, _ in keys]
+
+
+def gate(scope, key, until=None):
+    return Gate(scope, key, 0, until, "", "")
+
+
+def test_a_lane_is_open_iff_queue_kind_and_every_dependency_are():
+    assert opened() == [0, 1, 2]
+    assert opened(gate("queue", "pdf")) == [2]
+    assert opened(gate("kind", "send")) == [0, 1]
+    assert opened(gate("dependency", "s3")) == [0, 2]
+    assert opened(gate("dependency", "s")) == [0, 1, 2]
+
+
+def test_a_gate_opens_by_itself_at_its_end():
+    assert opened(gate("queue", "pdf", 101)) == [2]
+    assert opened(gate("queue", "pdf", 100)) == [0, 1, 2]
+
+
+def test_a_worker_takes_only_what_it_knows_and_serves():
+    assert opened(kinds=frozenset({"send"})) == [2]
+    assert opened(queues=frozenset({"pdf"})) == [0, 1]
+    assert opened(queues=frozenset()) == []
+
+
+def test_an_open_lane_comes_with_its_priority():
+    assert open_lanes(LANES, [], 0, None, KINDS)[1] == ("pdf|render|gateway,s3|1", 5)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from mulligan.errors import IllegalMove
+from mulligan.event import EventType
+from mulligan.job import State, Verb
+from mulligan.policy import lifecycle
+
+LEGAL = """
+claim          queued    running
+succeed        running   succeeded
+retry          running   queued
+snooze         running   queued
+hold           running   queued
+lose           running   queued
+give back      running   queued
+die            running   dead
+park           running   parked
+stop           running   cancelled
+cancel         queued    cancelled
+cancel         parked    cancelled
+expire         queued    dead
+expire         parked    dead
+release        parked    queued
+retry by hand  dead      queued
+retry by hand  parked    queued
+retry by hand  cancelled queued
+discard        dead      cancelled
+discard        parked    cancelled
+"""
+ROWS = [line.rsplit(maxsplit=2) for line in LEGAL.strip().splitlines()]
+PAIRS = {(verb.strip(), start): end for verb, start, end in ROWS}
+
+
+@pytest.mark.parametrize(("verb", "start"), list(itertools.product(Verb, State)))
+def test_exactly_the_moves_of_the_design_are_legal(verb, start):
+    if (verb, start) in PAIRS:
+        assert lifecycle.move(verb, start) == PAIRS[verb, start]
+    else:
+        with pytest.raises(IllegalMove):
+            lifecycle.move(verb, start)
+
+
+def test_a_refusal_names_the_state_the_wish_and_what_is_legal():
+    with pytest.raises(IllegalMove, match="cannot release: the job is dead; from there one can retry by hand, discard"):
+        lifecycle.move(Verb.RELEASE, State.DEAD)
+
+
+def test_nothing_leaves_succeeded():
+    with pytest.raises(IllegalMove, match="succeeded, which is final"):
+        lifecycle.move(Verb.RETRY_BY_HAND, State.SUCCEEDED)
+
+
+def test_terminal_states_are_left_only_by_hand():
+    by_hand = {Verb.RETRY_BY_HAND, Verb.DISCARD}
+    assert {verb for state in lifecycle.TERMINAL for verb in lifecycle.legal_from(state)} == by_hand
+
+
+@pytest.mark.parametrize(
+    ("verb", "event"),
+    [
+        (Verb.CLAIM, EventType.JOB_STARTED),
+        (Verb.HOLD, EventType.JOB_SNOOZED),
+        (Verb.GIVE_BACK, EventType.JOB_RELEASED),
+        (Verb.EXPIRE, EventType.JOB_DIED),
+        (Verb.STOP, EventType.JOB_CANCELLED),
+        (Verb.RETRY_BY_HAND, EventType.JOB_RETRIED),
+    ],
+)
+def test_a_move_has_its_event(verb, event):
+    assert lifecycle.event_for(verb) == event
+
+
+def test_every_verb_has_an_event_and_a_move():
+    assert all(lifecycle.event_for(verb) for verb in Verb)
+    assert {verb for verb, _ in lifecycle.MOVES} == set(Verb)
+
+
+def test_the_diagram_is_printed_from_the_table():
+    text = lifecycle.diagram()
+    assert text.startswith("stateDiagram-v2\n    [*] --> queued: enqueue\n")
+    assert "    running --> queued: retry, snooze, hold, lose, give back" in text
+    arrows = {tuple(line.split(":")[0].split(" --> ")) for line in text.splitlines()[2:]}
+    assert arrows == {(f"    {start}", end) for (_, start), end in PAIRS.items()}
