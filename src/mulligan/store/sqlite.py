@@ -32,6 +32,9 @@ from mulligan.store.watch import FileWatch
 from mulligan.store.words import taken
 
 PREFIX = "mulligan_"
+WATCH_EVERY = 0.5
+# The file changes before the commit counts (write, then fsync, then the shared index): look again a little later.
+SETTLING = (0.0, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 WAL_BOUND = 64 * 1024 * 1024
 
 
@@ -263,11 +266,14 @@ class SqliteStore(Store):
             with FileWatch(Path(f"{self.file}-wal")) as watch:
                 seen = handle.execute("PRAGMA data_version")
                 while not stop.is_set():
-                    watch.wait(0.5)
-                    version = handle.execute("PRAGMA data_version")
-                    if version != seen:
-                        seen = version
-                        hint()
+                    touched = watch.wait(WATCH_EVERY)
+                    for pause in SETTLING if touched else (0.0,):
+                        stop.wait(pause)
+                        version = handle.execute("PRAGMA data_version")
+                        if version != seen:
+                            seen = version
+                            hint()
+                            break
         finally:
             handle.close()
 

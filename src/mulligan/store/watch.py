@@ -31,14 +31,17 @@ class FileWatch:
         if self._fd >= 0:
             os.close(self._fd)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
+        """True: the file was touched (or nobody can tell)."""
         if self._fd < 0:
             time.sleep(min(seconds, 0.05))
-            return
+            return True
         poll = select.poll()  # select() refuses descriptors beyond 1024
         poll.register(self._fd, select.POLLIN)
-        if poll.poll(seconds * 1000):
-            self._drain()
+        if not poll.poll(seconds * 1000):
+            return False
+        self._drain()
+        return True
 
     def _drain(self) -> None:
         try:
