@@ -250,6 +250,7 @@ class AttemptRow(NamedTuple):
     generation: int
     attempt: int
     worker: str
+    settled_by: str  # the worker itself, or who found it lost
     started_at: Micros
     ended_at: Micros
     ended: str

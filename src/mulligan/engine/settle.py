@@ -67,7 +67,7 @@ def settle(
     if not endings:
         return []
     decisions = {e.lease.fence: decide(e.lease, e.outcome, policies.of(e.lease), now, rng) for e in endings}
-    refusals = unit.settle([_row(e, decisions[e.lease.fence]) for e in endings])
+    refusals = unit.settle([_row(e, decisions[e.lease.fence], actor) for e in endings])
     _hold(unit, decisions.values(), now)
     lost = {(r.id, r.token) for r in refusals if r.why == "stale"}
     again = {(r.id, r.token): r.cancel_reason for r in refusals if r.why == "cancel"}
@@ -83,7 +83,7 @@ def settle(
     return verdicts + settle(unit, asked, policies, now, rng, actor=actor)
 
 
-def _row(ending: Ending, decision: Decision) -> Settlement:
+def _row(ending: Ending, decision: Decision, actor: str) -> Settlement:
     lease, failure = ending.lease, decision.failure
     queued = decision.state is State.QUEUED
     return Settlement(
@@ -107,6 +107,7 @@ def _row(ending: Ending, decision: Decision) -> Settlement:
         cost=decision.cost,
         generation=lease.generation,
         attempt=lease.attempt,
+        settled_by=actor or lease.worker,
         started_at=lease.started_at,
         ended=ending.outcome.ended.value,
         verb=decision.verb.value,

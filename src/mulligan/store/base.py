@@ -56,6 +56,7 @@ class Settlement(NamedTuple):
     cost: float
     generation: int
     attempt: int
+    settled_by: str
     started_at: int
     ended: str
     verb: str

@@ -113,7 +113,7 @@ class SqlUnit(Unit):
         return [self._refusal(ending) for ending in settlements if ending.id not in held]
 
     def _refusal(self, ending: Settlement) -> Refusal:
-        found = self.rows("refused", id=ending.id, token=ending.token, worker=ending.worker)
+        found = self.rows("refused", id=ending.id, token=ending.token, settled_by=ending.settled_by)
         if not found:
             return Refusal(ending.id, ending.token, "stale", None)
         state, worker, token, cancel_reason, written = found[0]

@@ -14,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mulligan.config import Settings
@@ -211,14 +212,18 @@ class Supervisor:
         self._news[flight.lease.fence] = (fraction, message)
 
     async def _keep(self, flight: Flight, name: str, value: str) -> bool:
+        """A checkpoint: returns when it is durable, however long the database is away."""
         lease = flight.lease
+        call = partial(self._chores.keep, lease.id, lease.worker, lease.token, name, value)
         while True:
             try:
-                return bool(await self._loop.run_in_executor(
-                    self._turn_thread, self._chores.keep, lease.id, lease.worker, lease.token, name, value
-                ))  # fmt: skip
+                held = bool(await self._loop.run_in_executor(self._turn_thread, call))
             except StoreUnavailable:
                 await asyncio.sleep(OUTAGE_WAIT[1])
+                continue
+            if held:  # the store has set losses to zero; the decision must know
+                flight.lease = flight.lease._replace(losses=0)
+            return held
 
     # -- chores -----------------------------------------------------------------------------------
     async def _chore_loop(self) -> None:

@@ -77,6 +77,7 @@ CREATE TABLE {p}attempt (
   generation  INTEGER NOT NULL,
   attempt     INTEGER NOT NULL,
   worker      TEXT COLLATE "C" NOT NULL,
+  settled_by  TEXT NOT NULL,
   started_at  BIGINT NOT NULL,
   ended_at    BIGINT NOT NULL,
   ended       TEXT NOT NULL,

@@ -73,6 +73,7 @@ CREATE TABLE {p}attempt (
   generation  INTEGER NOT NULL,
   attempt     INTEGER NOT NULL,
   worker      TEXT NOT NULL,
+  settled_by  TEXT NOT NULL,
   started_at  INTEGER NOT NULL,
   ended_at    INTEGER NOT NULL,
   ended       TEXT NOT NULL,

@@ -22,7 +22,7 @@ WITH held AS MATERIALIZED (
   RETURNING held.*
 ), written AS (
   INSERT INTO {p}attempt ({attempt})
-  SELECT id, token, generation, attempt, worker, started_at, at, ended, verb, code, cls, rule, public, evidence,
+  SELECT id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
          private, fingerprint, run_at, reason, cost
   FROM settled
 ), mark AS MATERIALIZED (

@@ -1,0 +1,127 @@
+"""What dies, and what becomes of its jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from collections.abc import Callable
+
+from mulligan import Job, Mulligan, State
+from support.waiting import until
+from support.worker import Worker
+
+Start = Callable[..., Worker]
+Starts = Callable[[str], list[str]]
+
+
+def running(app: Mulligan, jobs: list[Job]) -> bool:
+    return all(job.refresh().state is State.RUNNING for job in jobs)
+
+
+def test_kill_of_a_runner_requeues_its_ten_jobs_within_a_second_and_they_finish(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    start()
+    jobs = [app.enqueue("nap_first", {"seconds": 60}) for _ in range(10)]
+    until(lambda: all(starts(job.id) for job in jobs))
+    [runner] = {int(starts(job.id)[0].split()[4]) for job in jobs}
+    os.kill(runner, signal.SIGKILL)
+    killed = time.monotonic()
+    until(lambda: all(any(e.type == "job.lost" for e in app.jobs.history(job.id)) for job in jobs), 2)
+    assert time.monotonic() - killed < 1.0
+    for job in jobs:
+        done = app.jobs.wait(job.id, 15)
+        assert done.state is State.SUCCEEDED
+        lost = next(e for e in app.jobs.history(job.id) if e.type == "job.lost")
+        assert lost.data["signal"] == signal.SIGKILL
+        assert done.failures == 0
+
+
+def test_kill_of_the_whole_worker_and_a_restart_recovers_within_two_seconds(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    first = start()
+    jobs = [app.enqueue("nap_first", {"seconds": 60}) for _ in range(5)]
+    until(lambda: all(starts(job.id) for job in jobs))
+    first.kill()
+    restarted = time.monotonic()
+    start()
+    until(lambda: all(any(e.type == "job.lost" for e in app.jobs.history(job.id)) for job in jobs), 5)
+    assert time.monotonic() - restarted < 2.0
+    assert {app.jobs.wait(job.id, 15).state for job in jobs} == {State.SUCCEEDED}
+
+
+def test_runners_do_not_outlive_a_killed_supervisor(app: Mulligan, start: Start, starts: Starts) -> None:
+    worker = start()
+    job = app.enqueue("nap", {"seconds": 60})
+    until(lambda: starts(job.id))
+    runners = worker.runners()
+    worker.kill()
+    until(lambda: not any(_alive(pid) for pid in runners), 2)
+
+
+def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbours_succeed(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    neighbours = [app.enqueue("nap", {"seconds": 1.0}) for _ in range(4)]
+    poison = app.enqueue("poison", {})
+    start()
+    dead = app.jobs.wait(poison.id, 30)
+    assert dead.state is State.DEAD
+    assert dead.error is not None
+    assert dead.error["code"] == "PROCESS_DIED"
+    assert len(starts(poison.id)) == 3
+    for job in neighbours:
+        done = app.jobs.wait(job.id, 20)
+        assert done.state is State.SUCCEEDED
+        assert len([e for e in app.jobs.history(job.id) if e.type == "job.lost"]) <= 1
+
+
+def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(app: Mulligan, start: Start) -> None:
+    start(retry__max_losses="0")
+    dead = app.jobs.wait(app.enqueue("crash_hard", {}).id, 20)
+    assert dead.error is not None
+    assert dead.error["signal"] == signal.SIGSEGV
+    with app.store.read() as unit:
+        [attempt] = unit.attempts(dead.id)
+    assert "Segmentation fault" in (attempt.private or "")
+
+
+def test_a_checkpoint_written_since_the_last_loss_sets_losses_to_zero(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    start()
+    job = app.enqueue("saves", {"steps": 5})
+    done = app.jobs.wait(job.id, 40)
+    assert (done.state, done.result) == (State.SUCCEEDED, 5)
+    assert len(starts(job.id)) == 6
+
+
+def test_a_worker_stopped_past_its_lease_is_refused_when_it_comes_back(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    first = start()
+    job = app.enqueue("nap_first", {"seconds": 2.0})
+    until(lambda: starts(job.id))
+    first.stop_all(signal.SIGSTOP)
+    start()
+    done = app.jobs.wait(job.id, 20)
+    assert (done.state, done.token) == (State.SUCCEEDED, 2)
+    first.stop_all(signal.SIGCONT)
+    refused = until(lambda: [e for e in app.jobs.history(job.id) if e.type == "job.stale_refused"], 10)
+    assert refused[0].token == 1
+    endings = [e for e in app.jobs.history(job.id) if e.type in {"job.succeeded", "job.died", "job.cancelled"}]
+    assert len(endings) == 1
+    assert app.jobs.get(job.id).token == 2
+    another = app.enqueue("nap", {"seconds": 0})
+    assert app.jobs.wait(another.id, 10).state is State.SUCCEEDED
+    until(lambda: "new id" in first.text(), 5)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

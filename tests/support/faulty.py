@@ -1,0 +1,159 @@
+"""An app whose jobs misbehave in every way a process can. Each start leaves a line in the witness file."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mulligan import Context, Fixed, Mulligan, Policy, Snooze
+
+app = Mulligan()
+NOW = Policy(max_retries=3, backoff=Fixed(0))
+
+
+def witness(ctx: Context, what: str) -> None:
+    """One write, appended: the handler's own evidence, beside whatever the product says."""
+    line = f"{what} {ctx.job.id} {ctx.attempt} {ctx.token} {os.getpid()} {time.monotonic()}\n"
+    fd = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+@app.job(policy=NOW)
+def nap(ctx: Context, seconds: float) -> str:
+    witness(ctx, "start")
+    time.sleep(seconds)
+    witness(ctx, "end")
+    return "rested"
+
+
+@app.job(policy=NOW)
+async def nap_async(ctx: Context, seconds: float) -> str:
+    witness(ctx, "start")
+    await asyncio.sleep(seconds)
+    witness(ctx, "end")
+    return "rested"
+
+
+@app.job(policy=NOW)
+def nap_first(ctx: Context, seconds: float) -> str:
+    """Long the first time, quick afterwards."""
+    witness(ctx, "start")
+    time.sleep(seconds if ctx.token == 1 else 0)
+    witness(ctx, "end")
+    return "rested"
+
+
+@app.job(policy=NOW)
+def poison(ctx: Context) -> None:
+    witness(ctx, "start")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job(policy=NOW)
+def crash_hard(ctx: Context) -> None:
+    witness(ctx, "start")
+    ctypes.string_at(0)
+
+
+@app.job(timeout=1, policy=Policy(max_retries=0))
+def sleeping_thread(ctx: Context) -> None:
+    witness(ctx, "start")
+    time.sleep(600)
+
+
+@app.job(timeout=1, policy=Policy(max_retries=0))
+async def sleeping_task(ctx: Context) -> None:
+    witness(ctx, "start")
+    await asyncio.sleep(600)
+
+
+@app.job(timeout=1, policy=Policy(max_retries=0))
+def holds_the_gil(ctx: Context) -> None:
+    """A C call through PyDLL keeps the GIL: nothing else in this process moves."""
+    witness(ctx, "start")
+    ctypes.PyDLL(None).sleep(600)
+
+
+@app.job(timeout=1, policy=Policy(max_retries=0))
+async def blocks_the_loop(ctx: Context) -> None:
+    witness(ctx, "start")
+    time.sleep(600)  # noqa: ASYNC251 - this is the misbehaviour
+
+
+@app.job(timeout=1, policy=Policy(max_retries=0))
+def ignores_sigterm(ctx: Context) -> None:
+    """A child that ignores SIGTERM, waited for by a handler that ignores its flag."""
+    witness(ctx, "start")
+    code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@app.job(timeout=1, policy=Policy(max_retries=0))
+def process_tree(ctx: Context) -> None:
+    witness(ctx, "start")
+    ctx.run(["sh", "-c", "sleep 611 & (setsid sleep 612 &) ; sleep 613 & wait"])
+
+
+@app.job(policy=Policy(max_retries=0), memory_limit=150 * 1024 * 1024)
+def eats_memory(ctx: Context) -> None:
+    witness(ctx, "start")
+    held = []
+    while True:
+        held.append(bytearray(10 * 1024 * 1024))
+        time.sleep(0.02)
+
+
+@app.job(isolate=True)
+def alone(ctx: Context) -> int:
+    witness(ctx, "start")
+    return os.getpid()
+
+
+@app.job
+def where(ctx: Context) -> str:
+    (ctx.workdir / "file").write_text("x")
+    return str(ctx.workdir)
+
+
+@app.job(policy=NOW)
+def saves(ctx: Context, steps: int) -> int:
+    """Gets one step ahead, keeps it, then dies; until there is nothing left to do."""
+    witness(ctx, "start")
+    done = int(ctx.checkpoints.get("done", 0))
+    if done < steps:
+        ctx.checkpoint("done", done + 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+
+
+@app.job
+def says(text: str, times: int) -> dict[str, Any]:
+    return {"text": text * times}
+
+
+@app.job
+def snoozes(ctx: Context) -> Any:
+    return Snooze(0) if ctx.attempt < 3 else "awake"
+
+
+@app.on_start
+def opened(state: Any) -> None:
+    state.pid = os.getpid()
+
+
+@app.job
+def state_of(ctx: Context) -> bool:
+    return bool(ctx.state.pid == os.getpid())
+
+
+if "SLOW_IMPORT" in os.environ:
+    time.sleep(float(os.environ["SLOW_IMPORT"]))
+Path(os.environ.get("WITNESS", os.devnull))

@@ -1,0 +1,106 @@
+"""A real worker process, to be killed, stopped and watched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from support.waiting import until
+
+HERE = Path(__file__).parent
+FAST = {
+    "MULLIGAN_WORKER__LEASE": "4",
+    "MULLIGAN_WORKER__HEARTBEAT": "1",
+    "MULLIGAN_WORKER__SWEEP": "0.5",
+    "MULLIGAN_WORKER__POLL": "0.2",
+    "MULLIGAN_WORKER__KILL_GRACE": "0.5",
+    "MULLIGAN_WORKER__NEIGHBOUR_GRACE": "3",
+    "MULLIGAN_WORKER__SHUTDOWN_GRACE": "3",
+}
+
+
+class Worker:
+    """`python -m mulligan worker support.faulty:app`, in a session of its own."""
+
+    def __init__(self, url: str, folder: Path, *, prefix: Sequence[str] = (), app: str = "support.faulty:app", **settings: str) -> None:
+        self.log = folder / f"worker-{len(list(folder.glob('worker-*.log')))}.log"
+        env = {
+            **os.environ,
+            **FAST,
+            "MULLIGAN_DATABASE_URL": url,
+            "MULLIGAN_WORKER__STATE_DIR": str(folder / "state"),
+            "WITNESS": str(folder / "witness"),
+            "PYTHONPATH": str(HERE.parent),
+            **{f"MULLIGAN_{name.upper()}": value for name, value in settings.items()},
+        }
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, str(HERE / "worker_main.py"), app],
+                env=env,
+                cwd=folder,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def ready(self) -> Worker:
+        until(lambda: "concurrency" in self.text(), 20, f"worker ready; log: {self.text()}")
+        return self
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def runners(self) -> list[int]:
+        """Its living runner processes."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [int(pid) for pid in children if b"mulligan.engine.runner" in _cmdline(int(pid))]
+
+    def runners_left(self) -> list[int]:
+        """Runner processes of this worker that are still there after its end."""
+        return [pid for pid in marked_processes(f"--supervisor {self.pid} ") if _cmdline(pid)]
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def stop_all(self, number: signal.Signals) -> None:
+        """Supervisor and runners: a frozen or resumed machine."""
+        for pid in (self.pid, *self.runners()):
+            os.kill(pid, number)
+
+    def end(self, timeout: float = 10.0) -> int:
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def kill(self) -> None:
+        """kill -9 of the supervisor; its runners must follow by themselves."""
+        self.process.kill()
+        self.process.wait()
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def marked_processes(text: str) -> list[int]:
+    """Living processes whose command line holds this text."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and text.encode() in _cmdline(int(entry.name)).replace(b"\0", b" "):
+            found.append(int(entry.name))
+    return found
