@@ -12,7 +12,7 @@ from mulligan.config import Settings
 from mulligan.engine import recover
 from mulligan.engine.filters import parse_filter
 from mulligan.engine.view import fresh_job, jobs_of
-from mulligan.errors import NotFound, Refused, WaitTimeout
+from mulligan.errors import NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.event import Event
 from mulligan.ids import LENGTH
 from mulligan.job import Job, NewJob, State
@@ -73,17 +73,25 @@ class Jobs:
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = WAIT_EVERY
         while True:
-            with self._store.read() as unit:
-                row = unit.get(job_id)
-            if row is None:
-                raise NotFound(_no_such(job_id))
-            if row.state in TERMINAL or row.state == State.PARKED:
+            state = self._state(job_id)
+            if state in TERMINAL or state == State.PARKED:
                 return self.get(job_id)
             if deadline is not None and time.monotonic() >= deadline:
-                message = f"job {job_id} is still {row.state} after {timeout} s"
+                message = f"job {job_id} is still {state} after {timeout} s"
                 raise WaitTimeout(message)
             time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
             pause = min(WAIT_MOST, pause * 1.2)
+
+    def _state(self, job_id: str) -> str:
+        """Who waits for a job waits through an outage too."""
+        try:
+            with self._store.read() as unit:
+                row = unit.get(job_id)
+        except StoreUnavailable:
+            return "out of sight"
+        if row is None:
+            raise NotFound(_no_such(job_id))
+        return row.state
 
     # -- repair -----------------------------------------------------------------------------------
     def retry(self, job_id: str, *, reason: str = "", overrides: Mapping[str, Any] | None = None) -> Job:

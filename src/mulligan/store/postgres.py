@@ -52,6 +52,7 @@ UNAVAILABLE = (
     pg.DeadlockDetected,
     pg.ReadOnlySqlTransaction,
 )
+IDLE_TRUST = 0.5  # seconds for which a connection that just worked is believed to work
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
 
@@ -130,7 +131,7 @@ class PostgresStore(Store):
         self.prepared = True
         self._lock = threading.Lock()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
-        self._pid = os.getpid()
+        self._used: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
         _stores.add(self)
 
     # -- connections ------------------------------------------------------------------------------
@@ -147,6 +148,7 @@ class PostgresStore(Store):
                     reconnect_timeout=0.5,
                     open=True,
                     name="mulligan",
+                    check=self._check,
                 )
             return self._pool
 
@@ -156,11 +158,17 @@ class PostgresStore(Store):
         self._pool = None
         self._lock = threading.Lock()
 
+    def _check(self, connection: psycopg.Connection[Any]) -> None:
+        """Ask only a connection that was idle for a while: the server may have been restarted meanwhile."""
+        if time.monotonic() - self._used.get(connection, 0.0) > IDLE_TRUST:
+            ConnectionPool.check_connection(connection)
+
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
         try:
             with self._open_pool().connection() as connection:
                 yield connection
+                self._used[connection] = time.monotonic()
         except UNAVAILABLE as error:
             raise unavailable(error) from error
 

@@ -146,6 +146,8 @@ class Fleet:
 
     def _serve_alone(self) -> None:
         """Give each waiting job a runner of its own: an idle one if there is one, else a new one."""
+        if self._closing:
+            return
         idle = [child for child in self._children if child.solo and not child.flights and not child.killed]
         while self._queue and idle and idle[0].ready:
             child = idle.pop(0)

@@ -73,6 +73,7 @@ class Supervisor:
         self._wake = asyncio.Event()
         self._signals = 0
         self._stopping = asyncio.Event()
+        self._leaving = False
         self._now = asyncio.Event()  # a second signal: at once
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signalled)
@@ -148,7 +149,7 @@ class Supervisor:
 
     async def _turn_loop(self) -> None:
         pause = self._settings.worker.poll
-        while True:
+        while not self._leaving:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
             self._wake.clear()
@@ -284,11 +285,18 @@ class Supervisor:
             if task is not stopping:
                 task.result()  # a loop never ends but by a defect: let it be seen
         await self._drain()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._finish(*tasks)
         await self._leave()
         return 0
+
+    async def _finish(self, turns: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
+        """The turn under way holds endings nobody else has: it is never cut off."""
+        self._leaving = True
+        self._wake.set()
+        await turns
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _drain(self) -> None:
         """Short jobs finish, long ones are asked, then ended and given back; all within the grace."""
