@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random, SystemRandom
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -136,8 +136,6 @@ class Mulligan:
 
     # -- register ---------------------------------------------------------------------------------
     @overload
-    def job(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Kind[P, Coroutine[Any, Any, R]]: ...
-    @overload
     def job(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
     @overload
     def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
@@ -157,10 +155,10 @@ class Mulligan:
         retention: Seconds | None = None,
         cost: float | None = None,
     ) -> Decorator: ...
-    def job(self, function: Any = None, /, **said: Any) -> Any:
+    def job(self, *functions: Any, **said: Any) -> Any:
         """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""
-        if function is not None:
-            return self._register(function)
+        if functions:
+            return self._register(functions[0])
         return lambda decorated: self._register(decorated, **said)
 
     def _register(  # noqa: PLR0913 - the options of CONTRACT
@@ -212,8 +210,10 @@ class Mulligan:
             return
         keep = self.settings.retention
         for state in unique.while_:
-            kept = spec.retention or round(getattr(keep, state, float("inf")) * SECOND) if hasattr(keep, state) else None
-            if kept is not None and unique.span > kept:
+            if not hasattr(keep, state):  # not an end: such jobs are not pruned
+                continue
+            kept = spec.retention or round(getattr(keep, state) * SECOND)
+            if unique.span > kept:
                 message = (
                     f"kind {spec.name!r}: Unique(for_={unique.for_}) is longer than {state} jobs are kept "
                     f"({kept / SECOND:g} s); raise retention or shorten for_"
@@ -272,7 +272,7 @@ class Mulligan:
     # -- run --------------------------------------------------------------------------------------
     def run_inline(self, *, until_idle: bool = True, seed: int | None = None) -> int:
         """Everything in this process, one job at a time, for scripts and tests. Returns how many attempts ran."""
-        rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)  # noqa: S311 - jitter, not secrets
+        rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
         return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng).run(until_idle=until_idle)
 
 
@@ -296,4 +296,3 @@ class Aio:
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         return await asyncio.to_thread(self._app.enqueue, kind, payload, **options)
-

@@ -129,7 +129,7 @@ class Settings(Section):
     retention: Retention = Retention()
     limits: Limits = Limits()
     web: Web = Web()
-    _origins: dict[str, str] = {}  # noqa: RUF012 - a private attribute of pydantic, copied per instance
+    _origins: dict[str, str] = {}
 
     def origin_of(self, name: str) -> str:
         return self._origins.get(name, "default")
@@ -192,7 +192,8 @@ def _validated(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
 
 
 def _sentence(error: Any, origins: Mapping[str, str]) -> str:
-    name = ".".join(str(part) for part in error["loc"] if not str(part).startswith(("literal", "function", "constrained")))
+    inner = ("literal", "function", "constrained")  # pydantic's names for the arms of a union
+    name = ".".join(str(part) for part in error["loc"] if not str(part).startswith(inner))
     what = error["msg"].removeprefix("Value error, ")
     given = "" if isinstance(error["input"], dict | BaseModel) else f" (got {error['input']!r})"
     origin = f", from {origins[name]}" if name in origins else ""
@@ -232,8 +233,9 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 def _put(nested: dict[str, Any], name: str, value: Any) -> None:
     *above, last = name.split(".")
     for part in above:
-        nested = nested.setdefault(part, {})
-        if not isinstance(nested, dict):
+        below: Any = nested.setdefault(part, {})
+        if not isinstance(below, dict):
             message = f"{name}: {part} is a value, not a section"
             raise ConfigError(message)
+        nested = below
     nested[last] = value

@@ -127,7 +127,7 @@ class ProcessFailed(MulliganError):
         return f"{self.program} {how}" + (f": {last}" if last else "")
 
 
-class OutcomeRequest(Exception):  # noqa: N818 - these are answers, not errors
+class OutcomeRequest(Exception):
     """What a handler wants to happen next. Return it (preferred) or raise it."""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from collections.abc import Callable
+from pathlib import Path
 
 from mulligan import Job, Mulligan, State
 from support.waiting import until

@@ -26,7 +26,15 @@ FAST = {
 class Worker:
     """`python -m mulligan worker support.faulty:app`, in a session of its own."""
 
-    def __init__(self, url: str, folder: Path, *, prefix: Sequence[str] = (), app: str = "support.faulty:app", **settings: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        *,
+        prefix: Sequence[str] = (),
+        app: str = "support.faulty:app",
+        **settings: str,
+    ) -> None:
         self.log = folder / f"worker-{len(list(folder.glob('worker-*.log')))}.log"
         env = {
             **os.environ,
@@ -99,8 +107,5 @@ def _cmdline(pid: int) -> bytes:
 
 def marked_processes(text: str) -> list[int]:
     """Living processes whose command line holds this text."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and text.encode() in _cmdline(int(entry.name)).replace(b"\0", b" "):
-            found.append(int(entry.name))
-    return found
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [pid for pid in pids if text.encode() in _cmdline(pid).replace(b"\0", b" ")]

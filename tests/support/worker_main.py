@@ -1,7 +1,15 @@
-import asyncio, sys, logging
+"""A worker process without the command line around it."""
+
+import asyncio
+import logging
+import sys
+
 from mulligan.config import read_settings
+from mulligan.engine.supervisor.main import Options, Supervisor
 from mulligan.store import open_store
-from mulligan.engine.supervisor.main import Supervisor, Options
+
 logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s")
-s=read_settings(); st=open_store(s.database_url); st.prepare()
-sys.exit(asyncio.run(Supervisor(st,s,Options(app=sys.argv[1])).run()))
+settings = read_settings()
+store = open_store(settings.database_url)
+store.prepare()
+sys.exit(asyncio.run(Supervisor(store, settings, Options(app=sys.argv[1])).run()))

@@ -46,9 +46,7 @@ def new_job(spec: KindSpec, handler: Handler | None, payload: Any, options: Opti
     queue = checked_name("queue", options.queue or spec.queue)
     owner = _text("owner", options.owner)
     delay, run_at = (0, None) if options.delay is None else length_or_moment("delay", options.delay)
-    deadline, deadline_at = (
-        (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)
-    )
+    deadline, deadline_at = (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)
     unique, key = _unique(handler, options, owner, queue, payload)
     return NewJob(
         id=new_id(),

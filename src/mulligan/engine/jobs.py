@@ -19,6 +19,9 @@ from mulligan.job import Job, NewJob, State
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.store.base import Inserted, Store, Unit
 
+JobList = list[Job]  # the classes below have a method called list
+Story = list[Event]
+
 WAIT_EVERY = 0.05
 WAIT_MOST = 0.5
 LIST_MOST = 1000
@@ -52,16 +55,16 @@ class Jobs:
             return found[0]
         raise NotFound(_no_such(prefix) if not found else f"{prefix!r} begins more than one job id; give more of it")
 
-    def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> list[Job]:  # noqa: A002 - CONTRACT's name
+    def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002 - CONTRACT's name
         """Newest first; `before` is the id of the last job of the page above."""
         if not 1 <= limit <= LIST_MOST:
             message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
             raise Refused(message)
         where = parse_filter(filter)
         with self._store.read() as unit:
-            return jobs_of(unit, unit.list(where, limit, before), self.get)
+            return jobs_of(unit, unit.page(where, limit, before), self.get)
 
-    def history(self, job_id: str) -> list[Event]:
+    def history(self, job_id: str) -> Story:
         """Everything that happened to a job, in order."""
         with self._store.read() as unit:
             if unit.get(job_id) is None:
@@ -111,7 +114,7 @@ class Jobs:
         return self.get(job_id)
 
     # -- for enqueue ------------------------------------------------------------------------------
-    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> list[Job]:
+    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> JobList:
         """The jobs as they stand now: a new one is known already, only a twin must be read."""
         return [
             fresh_job(job, answer, self.get) if answer.fresh else self._twin(unit, answer.id)
@@ -134,10 +137,10 @@ class AsyncJobs:
     async def get(self, job_id: str) -> Job:
         return await asyncio.to_thread(self._jobs.get, job_id)
 
-    async def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> list[Job]:  # noqa: A002
+    async def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002
         return await asyncio.to_thread(self._jobs.list, filter, limit=limit, before=before)
 
-    async def history(self, job_id: str) -> list[Event]:
+    async def history(self, job_id: str) -> Story:
         return await asyncio.to_thread(self._jobs.history, job_id)
 
     async def wait(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - the contract's name

@@ -20,7 +20,7 @@ _NAME = re.compile(r"^[^\s|,\x00-\x1f\x7f]{1,200}$")
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
 
 
-def checked_name(what: str, name: str) -> str:
+def checked_name(what: str, name: Any) -> str:
     if not isinstance(name, str) or not _NAME.match(name):
         message = f"{what} {name!r}: a name is 1 to 200 characters without spaces, '|' or ','"
         raise ConfigError(message)

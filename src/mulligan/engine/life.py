@@ -73,8 +73,10 @@ def _lockable(fd: int) -> bool:
 
 
 def state_folder(configured: str, place: str, identity: str) -> Path:
-    """Where life files and work directories of one database go: as set, beside the SQLite file, or the user's
-    state folder. Never shared between databases, for whoever sweeps must know whose workers these are."""
+    """Where life files and work directories go: as set, beside the SQLite file, or the user's state folder.
+
+    Never shared between databases, for whoever sweeps must know whose workers these are.
+    """
     if configured:
         return Path(configured).absolute() / identity
     if place:

@@ -78,7 +78,7 @@ def _by_hand(
     raise IllegalMove(message)
 
 
-def _move(  # noqa: PLR0913, PLR0917 - one move, all its facts
+def _move(
     unit: Unit, row: JobRow, verb: Verb, state: State, reason: str, choice: str | None, max_retries: int | None
 ) -> Move:
     again = verb is Verb.RETRY_BY_HAND

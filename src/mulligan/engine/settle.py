@@ -78,7 +78,9 @@ def settle(
     ]
     unit.write_events(_stale(e, actor) for e in endings if e.lease.fence in lost)
     asked = [
-        e._replace(lease=e.lease._replace(cancel_reason=again[e.lease.fence])) for e in endings if e.lease.fence in again
+        ending._replace(lease=ending.lease._replace(cancel_reason=again[ending.lease.fence]))
+        for ending in endings
+        if ending.lease.fence in again
     ]
     return verdicts + settle(unit, asked, policies, now, rng, actor=actor)
 

@@ -21,8 +21,8 @@ class Unique:
     `by` names what makes the key: "owner", "queue", "payload" or "payload.field.field"; `for_` limits how long.
     """
 
-    by: tuple[str, ...] = ("payload",)
-    while_: tuple[str, ...] = DEFAULT_COVER
+    by: str | tuple[str, ...] = ("payload",)
+    while_: str | tuple[str, ...] = DEFAULT_COVER
     for_: Seconds | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Unique:
 
 
 def unique_hash(owner: str, kind: str, key: str) -> str:
-    return hashlib.sha256("\x00".join((owner, kind, key)).encode("utf-8", "surrogatepass")).hexdigest()[:40]
+    return hashlib.sha256(f"{owner}\x00{kind}\x00{key}".encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def _at(value: Any, path: str) -> Any:

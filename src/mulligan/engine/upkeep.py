@@ -157,7 +157,7 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
 def _prune(store: Store, state: str, span: int, kind: str | None, except_kinds: Iterable[str]) -> int:
     with store.begin() as unit:
         records = unit.prune(state, unit.now() - span, STEP, kind=kind, except_kinds=list(except_kinds))
-    return sum(record.count for record in records)
+    return sum(record.jobs for record in records)
 
 
 def announce(store: Store) -> int:

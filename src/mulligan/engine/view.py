@@ -26,7 +26,7 @@ def jobs_of(unit: Unit, rows: Sequence[JobRow], again: Callable[[str], Job] | No
     return [job_of(row, latest.get(row.id), gates, now, known, again) for row in rows]
 
 
-def job_of(  # noqa: PLR0913, PLR0917 - all that is known of a job, once
+def job_of(
     row: JobRow,
     latest: AttemptRow | None,
     gates: Iterable[Gate],

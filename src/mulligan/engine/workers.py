@@ -14,7 +14,7 @@ from mulligan.job import SECOND, WorkerRow
 from mulligan.store.host import boot_id
 
 
-def worker_row(  # noqa: PLR0913, PLR0917 - one row, all its facts
+def worker_row(
     worker: str, life: LifeFile, manifest: Manifest, settings: Settings, queues: frozenset[str], concurrency: int
 ) -> WorkerRow:
     return WorkerRow(

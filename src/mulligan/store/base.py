@@ -112,7 +112,7 @@ class Pruned(NamedTuple):
     state: str
     owner: str
     code: str
-    count: int
+    jobs: int
     first_id: str
     last_id: str
 
@@ -257,7 +257,7 @@ class Unit(ABC):
         """At most two ids that start with this."""
 
     @abstractmethod
-    def list(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
+    def page(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
         """Newest first; `where` holds any of state, kind, queue, owner, batch_id."""
 
     @abstractmethod

@@ -25,7 +25,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable
 from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
-from mulligan.store import migrate
+from mulligan.store import migrate as migrations
 from mulligan.store.base import Inserted, Move, Settlement, Store
 from mulligan.store.foreign import driver_connection
 from mulligan.store.rows import InsertRow, event_of, insert_row
@@ -63,15 +63,14 @@ class PostgresUnit(SqlUnit):
         self._store = store
 
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        cursor = self._connection.execute(load(verb, "postgres", self._store.prefix), params)  # type: ignore[call-overload]
+        cursor = self._connection.execute(load(verb, "postgres", self._store.prefix), params)
         return cursor.fetchall() if cursor.description else []
 
     def ids(self, ids: Sequence[str]) -> Any:
         return list(ids)
 
     def now(self) -> Micros:
-        cursor = self._connection.execute(f"SELECT {self._store.prefix}now_us()")  # type: ignore[call-overload]
-        return int(cursor.fetchone()[0])
+        return int(self.rows("now")[0][0])
 
     def mono(self) -> Micros:
         return time.monotonic_ns() // 1000
@@ -199,18 +198,18 @@ class PostgresStore(Store):
 
     # -- schema -----------------------------------------------------------------------------------
     def migrate(self, *, dry_run: bool = False) -> list[str]:
-        todo = migrate.pending(migrate.steps("postgres", self.prefix), self._applied())
-        return migrate.apply(todo, self._take_step, dry_run=dry_run)
+        todo = migrations.pending(migrations.steps("postgres", self.prefix), self._applied())
+        return migrations.apply(todo, self._take_step, dry_run=dry_run)
 
     def empty(self) -> bool:
         return not self._applied()
 
     def check_schema(self) -> None:
-        if migrate.pending(migrate.steps("postgres", self.prefix), self._applied()):
+        if migrations.pending(migrations.steps("postgres", self.prefix), self._applied()):
             message = f"schema {self.schema!r} of {self.url} is not up to date; run: mulligan migrate"
             raise SchemaError(message)
 
-    def _take_step(self, step: migrate.Step) -> bool:
+    def _take_step(self, step: migrations.Step) -> bool:
         with self._connection() as connection:
             run: Callable[..., Any] = connection.execute
             run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"mulligan migrate {self.schema}",))
@@ -255,7 +254,7 @@ class PostgresStore(Store):
     def _listen(self, hint: Callable[[], None], stop: threading.Event) -> bool:
         """False: we did not hear our own nonce, so nothing else will arrive either."""
         with psycopg.connect(self.dsn, autocommit=True, **KEEPALIVE) as connection:
-            connection.execute(f'LISTEN "{self.channel}"')  # type: ignore[call-overload]
+            connection.execute(f'LISTEN "{self.channel}"')
             proved = 0.0
             while not stop.is_set():
                 if time.monotonic() - proved > LISTEN_AGAIN:

@@ -74,4 +74,4 @@ def event_params(event: NewEvent) -> dict[str, Any]:
 
 
 def event_of(row: Sequence[Any]) -> Event:
-    return Event(*row[:-1], data=json.loads(row[-1]))
+    return Event._make((*row[:-1], json.loads(row[-1])))

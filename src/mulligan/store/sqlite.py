@@ -20,7 +20,7 @@ from typing import Any
 from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
 from mulligan.event import Event, EventType
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
-from mulligan.store import migrate, onelibrary
+from mulligan.store import migrate as migrations, onelibrary
 from mulligan.store.base import Inserted, Move, Settlement, Store
 from mulligan.store.foreign import sqlite_handle_of
 from mulligan.store.handle import CONSTRAINT, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
@@ -229,19 +229,19 @@ class SqliteStore(Store):
 
     # -- schema -----------------------------------------------------------------------------------
     def migrate(self, *, dry_run: bool = False) -> list[str]:
-        todo = migrate.pending(migrate.steps("sqlite", PREFIX), self._applied())
-        return migrate.apply(todo, self._take_step, dry_run=dry_run)
+        todo = migrations.pending(migrations.steps("sqlite", PREFIX), self._applied())
+        return migrations.apply(todo, self._take_step, dry_run=dry_run)
 
     def empty(self) -> bool:
         return not self._applied()
 
     def check_schema(self) -> None:
-        todo = migrate.pending(migrate.steps("sqlite", PREFIX), self._applied())
+        todo = migrations.pending(migrations.steps("sqlite", PREFIX), self._applied())
         if todo:
             message = f"the schema of {self.file} is not up to date; run: mulligan migrate"
             raise SchemaError(message)
 
-    def _take_step(self, step: migrate.Step) -> bool:
+    def _take_step(self, step: migrations.Step) -> bool:
         with self._transaction("BEGIN EXCLUSIVE") as handle:
             handle.execute(
                 f"CREATE TABLE IF NOT EXISTS {PREFIX}schema "

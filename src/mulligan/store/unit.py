@@ -215,9 +215,9 @@ class SqlUnit(Unit):
     def find(self, prefix: str) -> list[str]:
         return [row[0] for row in self.rows("find", prefix=prefix, beyond=prefix + "~")]
 
-    def list(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
+    def page(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
         asked = {name: where.get(name) for name in ("state", "kind", "queue", "owner", "batch_id")}
-        return [JobRow._make(row) for row in self.rows("list", **asked, before=before, most=limit)]
+        return [JobRow._make(row) for row in self.rows("page", **asked, before=before, most=limit)]
 
     def counts(self, cap: int) -> list[tuple[str, int]]:
         return [(state.value, self.rows("count", state=state.value, cap=cap)[0][0]) for state in State]
@@ -254,7 +254,7 @@ def _summary(doomed: Sequence[tuple[Any, ...]]) -> list[Pruned]:
     groups: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for job_id, kind, state, owner, code in doomed:
         groups[kind, state, owner, code].append(job_id)
-    return [Pruned(*key, count=len(ids), first_id=min(ids), last_id=max(ids)) for key, ids in groups.items()]
+    return [Pruned(*key, jobs=len(ids), first_id=min(ids), last_id=max(ids)) for key, ids in groups.items()]
 
 
 

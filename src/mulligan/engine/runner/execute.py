@@ -33,7 +33,7 @@ def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outco
         return _raised(context, error)
 
 
-class _BadPayload(Exception):  # noqa: N818 - carries a sentence from here to there
+class _BadPayload(Exception):
     pass
 
 
@@ -85,4 +85,3 @@ def _with_cost(outcome: Outcome, context: Context) -> Outcome:
 
 def _now() -> Micros:
     return time.time_ns() // 1000
-

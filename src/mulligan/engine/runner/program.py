@@ -35,7 +35,7 @@ class Program:
         self._stop.set()
 
     def run(self, timeout: float | None, given: str | bytes | None, on_line: Callable[[str], None] | None) -> str:
-        process = subprocess.Popen(  # noqa: S603 - running programs is what this is for; no shell
+        process = subprocess.Popen(
             self._command,
             cwd=self._folder,
             env={**os.environ, MARK: self._mark},
@@ -93,10 +93,8 @@ class Program:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM to its group, then SIGKILL for whoever ignores it."""
     _signal(process, signal.SIGTERM)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(STOP_GRACE)
-    except subprocess.TimeoutExpired:
-        pass
     _signal(process, signal.SIGKILL)
     process.wait()
 
@@ -155,7 +153,7 @@ class _Reader(threading.Thread):
         while self._size - len(self._kept[0]) > self._limit:
             self._size -= len(self._kept.popleft())
 
-    def join(self, deadline: float | None = None) -> None:  # type: ignore[override]
+    def join(self, deadline: float | None = None) -> None:
         super().join(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def text(self) -> str:

@@ -94,7 +94,7 @@ class Child:
             "--supervisor", str(os.getpid()), "--mark", self.mark,
             "--folder", str(recipe.folder), "--log-level", recipe.log_level,
         ]  # fmt: skip
-        return subprocess.Popen(  # noqa: S603 - our own module
+        return subprocess.Popen(
             command,
             pass_fds=(theirs.fileno(), self.board.fd),
             start_new_session=True,

@@ -37,7 +37,7 @@ class Chores:
         self._manifest = manifest
         self._row = row
         self._folder = folder
-        self._rng = Random(SystemRandom().getrandbits(64))  # noqa: S311 - jitter, not secrets
+        self._rng = Random(SystemRandom().getrandbits(64))
         self._boot = boot_id()
         self._renewed = time.monotonic()
         self._unbroken_since = self._renewed
@@ -96,7 +96,7 @@ class Chores:
         upkeep.announce(self._store)
         upkeep.expire_deadlines(self._store)
         upkeep.bury_unknown(self._store, self._settings.worker.unknown_kind_after)
-        if time.monotonic() - self._pruned > 60 or self._pruned == 0.0:  # noqa: PLR2004 - once a minute is plenty
+        if time.monotonic() - self._pruned > 60 or self._pruned == 0.0:
             self._prune()
         return requeued
 
@@ -119,7 +119,7 @@ class Chores:
         with self._store.begin() as unit:
             unit.progress(worker, news)
 
-    def keep(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:  # noqa: PLR0913, PLR0917 - a fence and a pair
+    def keep(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
         with self._store.begin() as unit:
             return unit.checkpoint(job_id, worker, token, name, value)
 

@@ -348,7 +348,7 @@ class Fleet:
         self._serve_alone()
 
 
-class AppBroken(Exception):  # noqa: N818 - told to a person by the command line
+class AppBroken(Exception):
     """The app cannot be loaded."""
 
 

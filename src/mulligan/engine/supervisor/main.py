@@ -83,7 +83,9 @@ class Supervisor:
         try:
             await self._open()
         except AppBroken as broken:
-            log.error("cannot load %s: %s", self._options.app, broken)
+            log.error(  # noqa: TRY400 - the runner has shown the trace
+                "cannot load %s: %s", self._options.app, broken
+            )
             await self._fleet.close("broken")
             self._life.close()
             return 1
@@ -158,7 +160,7 @@ class Supervisor:
     async def _one_turn(self) -> float:
         """Returns how long to wait for the next one when nothing happens."""
         endings, self._endings = self._endings, []
-        free = self._free(len(endings))
+        free = self._free()
         if not endings and free <= 0 and not self._doubt:
             return self._settings.worker.poll
         known = self._known(endings) if self._doubt else None
@@ -174,11 +176,11 @@ class Supervisor:
         self._pace.turned(free, len(turn.leases), [e.duration_ms for e in endings if e.duration_ms is not None])
         if turn.leases:
             self._fleet.dispatch(turn.leases, turn.memories)
-        if self._endings or (turn.more and self._free(0) > 0 and len(turn.leases) >= free > 0):
+        if self._endings or (turn.more and self._free() > 0 and len(turn.leases) >= free > 0):
             self._wake.set()
         return self._pause(turn)
 
-    def _free(self, ending: int) -> int:
+    def _free(self) -> int:
         """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
         if self._stopping.is_set() or not self._fleet.can_take or self._chores.must_not_claim():
             return 0
@@ -309,7 +311,10 @@ class Supervisor:
         await self._fleet.close("shutdown") if self._fleet.count else await self._fleet.drain()
 
     async def _empty_until(self, deadline: float) -> None:
-        while (self._fleet.count or self._endings) and time.monotonic() < deadline and not self._now.is_set():
+        # A count, looked at for a few seconds at the end of a life.
+        while (  # noqa: ASYNC110
+            (self._fleet.count or self._endings) and time.monotonic() < deadline and not self._now.is_set()
+        ):
             await asyncio.sleep(0.02)
 
     async def _leave(self) -> None:

@@ -30,7 +30,7 @@ class Turns:
         self._store = store
         self._policies = policies
         self._claimer = claimer
-        self._rng = Random(SystemRandom().getrandbits(64))  # noqa: S311 - jitter, not secrets
+        self._rng = Random(SystemRandom().getrandbits(64))
 
     def take(
         self, endings: Sequence[Ending], free: int, now: Micros, known: Collection[tuple[str, int]] | None

@@ -56,7 +56,7 @@ def _of_one(flight: Flight, started: frozenset[int], failure: Failure, child: Ch
 
 
 def _death(death: Death, *, shared: bool) -> Failure:
-    oom = death.signal == 9 and oom_killed()  # noqa: PLR2004 - SIGKILL
+    oom = death.signal == 9 and oom_killed()
     failure = process_died(
         signal=death.signal, exit_code=death.exit_code, peak_rss=death.peak_rss or None, oom=oom, shared=shared
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from mulligan.job import AttemptRow, Gate, JobRow, Lease, WorkerRow
 from mulligan.store.base import Settlement
@@ -21,8 +21,8 @@ _HERE = Path(__file__).parent
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
-_COLUMNS = {"lease": Lease, "row": JobRow, "attempt": AttemptRow, "worker": WorkerRow, "gate": Gate}
-_SETS = {"settlement": Settlement, "insert": InsertRow}
+_COLUMNS: dict[str, type[Any]] = {"lease": Lease, "row": JobRow, "attempt": AttemptRow, "worker": WorkerRow, "gate": Gate}
+_SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow}
 
 
 @cache
