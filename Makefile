@@ -46,6 +46,7 @@ check: lint types imports ## lint, types, imports
 
 slow: $(STAMP) ## the proofs that take longer
 	$(RUN) pytest -m slow -n $(WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS) || [ $$? -eq 5 ]
+	$(RUN) pytest -m timing -n 0 $(ARGS) || [ $$? -eq 5 ]
 
 all: ## everything: check, test, slow
 	$(MAKE) check

@@ -1,14 +1,35 @@
-"""Durable Python jobs, built for the moment they fail."""
+"""Durable Python jobs, built for the moment they fail.
+
+The public names, nothing else. Each is loaded when first asked for: a supervisor, which must start quickly and
+stay small, never asks for the app.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from mulligan._version import __version__
-from mulligan.app import Kind, Mulligan
-from mulligan.engine.runner.context import Context, LeaseLost
-from mulligan.engine.unique import Unique
-from mulligan.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
-from mulligan.job import Failure, Job, State
-from mulligan.policy.backoff import Exponential, Fixed, Table
-from mulligan.policy.redact import redact
-from mulligan.policy.retry import Policy
+
+if TYPE_CHECKING:
+    from mulligan.app import Kind, Mulligan
+    from mulligan.engine.runner.context import Context, LeaseLost
+    from mulligan.engine.unique import Unique
+    from mulligan.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
+    from mulligan.job import Failure, Job, State
+    from mulligan.policy.backoff import Exponential, Fixed, Table
+    from mulligan.policy.redact import redact
+    from mulligan.policy.retry import Policy
+
+_HOMES = {
+    "mulligan.app": ("Kind", "Mulligan"),
+    "mulligan.engine.runner.context": ("Context", "LeaseLost"),
+    "mulligan.engine.unique": ("Unique",),
+    "mulligan.errors": ("Cancel", "Fail", "Hold", "MulliganError", "Park", "ProcessFailed", "Retry", "Snooze"),
+    "mulligan.job": ("Failure", "Job", "State"),
+    "mulligan.policy.backoff": ("Exponential", "Fixed", "Table"),
+    "mulligan.policy.redact": ("redact",),
+    "mulligan.policy.retry": ("Policy",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Cancel",
@@ -34,3 +55,16 @@ __all__ = [
     "__version__",
     "redact",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        message = f"module 'mulligan' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

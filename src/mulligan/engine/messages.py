@@ -1,6 +1,6 @@
 """What travels between supervisor and runner, as lists a JSON encoder likes.
 
-to a runner     ["run", [[seq, lease, memory], …]]   ["stop", seq]   ["drain"]   ["kept", request, ok]
+to a runner     ["run", [[seq, lease, memory], …]]   ["stop", seq]   ["recall", seq]   ["drain"]   ["kept", request, ok]
 from a runner   ["ready", manifest]   ["broken", why]   ["ended", [[seq, …outcome], …]]
                 ["progress", [[seq, fraction, text], …]]   ["keep", request, seq, name, value]
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import NamedTuple
 
-from mulligan.config import Settings
+from mulligan.config import Retry, Settings
 from mulligan.engine.kinds import KindSpec, Manifest
 from mulligan.engine.life import kill_marked, surely_dead
 from mulligan.engine.settle import Ending, Policies, Verdict, error_of, frees_key, settle
@@ -64,15 +64,30 @@ def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
     return closed
 
 
-def settle_orphans(store: Store, policies: Policies, rng: Random) -> list[Verdict]:
-    """Running jobs whose worker is closed or missing are lost: through the same door as everything else."""
+def settle_orphans(store: Store, retry: Retry, rng: Random) -> list[Verdict]:
+    """Running jobs whose worker is closed or missing are lost: through the same door as everything else.
+
+    They may belong to any app on this database, so their policies come from the stored manifests.
+    """
     with store.begin() as unit:
         leases = unit.orphans(ORPHANS)
+        if not leases:
+            return []
         now = unit.now()
+        policies = Policies(retry, stored_kinds(unit))
         endings = [
             Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now)) for lease in leases
         ]
         return settle(unit, endings, policies, now, rng, actor="upkeep")
+
+
+def stored_kinds(unit: Unit) -> dict[str, KindSpec]:
+    """Every kind any stored manifest knows, as the newest one says."""
+    kinds: dict[str, KindSpec] = {}
+    for _, _, _, body, _ in unit.manifests():
+        for name, spec in Manifest.from_json(body).kinds.items():
+            kinds.setdefault(name, spec)
+    return kinds
 
 
 # -- moves without an attempt -------------------------------------------------------------------------

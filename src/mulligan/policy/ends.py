@@ -114,6 +114,12 @@ def retry_requested(reason: str) -> Failure:
     return _failure("RETRY_REQUESTED", Cls.TRANSIENT, public, private=private)
 
 
+def unrecordable(why: str) -> Failure:
+    """The store refused to write this ending as it was; this one says so and nothing else."""
+    public = "The job ended, but its outcome could not be recorded."
+    return _failure("OUTCOME_REFUSED", Cls.PERMANENT, public, private={"message": why})
+
+
 def unreported() -> Failure:
     """A failed attempt that brought no failure; recording it must not fail."""
     return _failure("UNREPORTED", Cls.UNKNOWN, "The job failed without saying why.")

@@ -46,6 +46,7 @@ class Flight:
     sent_ns: int
     asked: Asked | None = None
     asked_ns: int = 0
+    recalled: bool = False  # asked back if it has not started
     peak: int = 0  # bytes, sampled where a memory limit is set
 
 
@@ -200,6 +201,12 @@ class Child:
             flight.asked = why
             flight.asked_ns = time.monotonic_ns()
             self.send(["stop", flight.seq])
+
+    def recall(self, flight: Flight) -> None:
+        """Ask for it back if it still waits in line; one that has started is left alone."""
+        if not flight.recalled and flight.asked is None:
+            flight.recalled = True
+            self.send(["recall", flight.seq])
 
     def drain(self) -> None:
         self.send(["drain"])

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random, SystemRandom
 
 from mulligan.config import Settings
 from mulligan.engine import life, upkeep
 from mulligan.engine.kinds import Manifest
-from mulligan.engine.settle import Policies
 from mulligan.errors import ConfigError
 from mulligan.job import WorkerRow
-from mulligan.store.base import Renewal, Store
+from mulligan.store.base import Renewal, Store, Unit
 from mulligan.store.host import boot_id
 
 log = logging.getLogger("mulligan.upkeep")
@@ -26,16 +25,10 @@ class Chores:
         self,
         store: Store,
         settings: Settings,
-        policies: Policies,
-        manifest: Manifest,
-        row: Callable[[str, life.LifeFile], WorkerRow],
         folder: Path,
     ) -> None:
         self._store = store
         self._settings = settings
-        self._policies = policies
-        self._manifest = manifest
-        self._row = row
         self._folder = folder
         self._rng = Random(SystemRandom().getrandbits(64))
         self._boot = boot_id()
@@ -43,14 +36,22 @@ class Chores:
         self._unbroken_since = self._renewed
         self._pruned = 0.0
 
-    def open(self, worker: str, life_file: life.LifeFile) -> None:
-        """Enter our row, then see at once whether a sibling left jobs behind."""
+    def look_around(self, worker: str) -> int:
+        """First of all, while the runners still load the app: did a sibling leave jobs behind?"""
         self._refuse_second_machine()
+        return self.recover(worker)
+
+    def open(self, row: WorkerRow, manifest: Manifest) -> None:
+        """Enter our row and our manifest."""
+        self._manifest = manifest
         with self._store.begin() as unit:
-            unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
-            unit.open_worker(self._row(worker, life_file))
+            self._name_manifest(unit)
+            unit.open_worker(row)
         self._renewed = self._unbroken_since = time.monotonic()
-        self._recover(worker)
+
+    def _name_manifest(self, unit: Unit) -> None:
+        manifest = self._manifest
+        unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
 
     def _refuse_second_machine(self) -> None:
         """Monotonic clocks of two kernels cannot be compared: two machines on one SQLite file are refused."""
@@ -92,7 +93,7 @@ class Chores:
     # -- sweep ------------------------------------------------------------------------------------
     def sweep(self, worker: str) -> int:
         """Returns how many jobs came back to the queue."""
-        requeued = self._recover(worker)
+        requeued = self.recover(worker)
         upkeep.announce(self._store)
         upkeep.expire_deadlines(self._store)
         upkeep.bury_unknown(self._store, self._settings.worker.unknown_kind_after)
@@ -100,10 +101,10 @@ class Chores:
             self._prune()
         return requeued
 
-    def _recover(self, worker: str) -> int:
+    def recover(self, worker: str) -> int:
         judge = upkeep.Judge(worker, self._boot, self._may_judge())
         upkeep.close_dead(self._store, judge)
-        lost = upkeep.settle_orphans(self._store, self._policies, self._rng)
+        lost = upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         life.sweep_folders(self._folder, worker)
         return len(lost)
 
@@ -111,7 +112,7 @@ class Chores:
         removed = upkeep.prune(self._store, self._settings, self._manifest.kinds)
         self._store.tidy()
         with self._store.begin() as unit:
-            unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
+            self._name_manifest(unit)
         self._pruned = 0.0 if removed else time.monotonic()  # more to do: go on with the next sweep
 
     # -- for running jobs -------------------------------------------------------------------------

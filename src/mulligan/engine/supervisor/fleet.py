@@ -30,6 +30,7 @@ TICK = 0.1
 MEMORY_TICK_NS = 250_000_000
 STUCK_NS = 2_000_000_000  # a job that waits longer in a runner's line goes back to the queue
 RESPAWN_MOST = 5.0
+LOAD_PATIENCE = 30.0
 
 
 class Fleet:
@@ -55,14 +56,18 @@ class Fleet:
         self._respawn = 0.0
         self._cleaning: set[asyncio.Task[None]] = set()
         self._closing = False
+        self.on_learn: Callable[[Manifest], None] = lambda _: None
         self.on_progress: Callable[[Flight, float | None, str], None] = lambda *_: None
         self.on_keep: Callable[[Flight, str, str], Any] = lambda *_: None
 
     # -- life -------------------------------------------------------------------------------------
-    async def open(self) -> Manifest:
-        """Start the shared runners; the first one that is ready tells what the app is."""
+    def start(self) -> None:
+        """Start the shared runners."""
         for _ in range(self._settings.runners):
             self._spawn(solo=False)
+
+    async def loaded(self) -> Manifest:
+        """The first runner that is ready tells what the app is."""
         while self.manifest is None:
             broken = next((child.broken for child in self._children if child.broken), "")
             if broken:
@@ -70,9 +75,16 @@ class Fleet:
             if not self._children:
                 message = "the runner died before the app was loaded; its output is above"
                 raise AppBroken(message)
-            await self._changed.wait()
-            self._changed.clear()
+            if not await self._change(LOAD_PATIENCE):
+                log.warning("still waiting for %s to be imported", self.recipe.app)
         return self.manifest
+
+    async def _change(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        changed = self._changed.is_set()
+        self._changed.clear()
+        return changed
 
     async def close(self, why: str) -> None:
         """Everything ends now; what still runs is given back unharmed."""
@@ -80,8 +92,7 @@ class Fleet:
         for child in list(self._children):
             child.kill(why)
         while self._children or self._cleaning:
-            await self._changed.wait()
-            self._changed.clear()
+            await self._change(1.0)
 
     async def drain(self) -> None:
         """Runners without work leave in their own time, with their `on_stop`."""
@@ -90,9 +101,7 @@ class Fleet:
             child.drain()
         deadline = time.monotonic() + 2.0
         while self._children and time.monotonic() < deadline:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), 0.2)
-            self._changed.clear()
+            await self._change(0.2)
 
     def _spawn(self, *, solo: bool) -> Child:
         settings = self._settings
@@ -169,10 +178,13 @@ class Fleet:
         if waiting:
             self._give_back(waiting)
         for child in self._children:
-            started = child.started()
-            for flight in list(child.flights.values()):
-                if flight.seq not in started:
-                    child.ask(flight, Asked.RELEASE)
+            self._recall_waiting(child)
+
+    def _recall_waiting(self, child: Child) -> None:
+        started = child.started()
+        for flight in list(child.flights.values()):
+            if flight.seq not in started:
+                child.recall(flight)
 
     def ask_all(self, why: Asked) -> None:
         for child in self._children:
@@ -180,6 +192,11 @@ class Fleet:
                 child.ask(flight, why)
 
     def cancel(self, job_id: str, token: int, reason: str) -> None:
+        for item in list(self._queue):
+            if item[0].lease.fence == (job_id, token):
+                self._queue.remove(item)
+                item[0].lease = item[0].lease._replace(cancel_reason=reason)
+                self._on_end([when_stopped(item[0], Asked.CANCEL, self._clock())])
         for child in self._children:
             for flight in child.flights.values():
                 if flight.lease.fence == (job_id, token) and flight.asked is None:
@@ -201,13 +218,22 @@ class Fleet:
             case ["ready", manifest]:
                 child.ready = True
                 self._respawn = 0.0
-                self.manifest = self.manifest or Manifest.from_json(manifest)
+                self._learn(Manifest.from_json(manifest))
                 self._serve_alone()
                 self._changed.set()
                 self._on_end([])  # there is room now
             case ["broken", why]:
                 child.broken = why
                 self._changed.set()
+
+    def _learn(self, manifest: Manifest) -> None:
+        """A runner started after a deploy may hold another app: run only what all of them know."""
+        if self.manifest is not None and manifest.id != self.manifest.id:
+            log.warning("the app has changed on disk; restart this worker to run it as it is now")
+            kinds = {name: spec for name, spec in self.manifest.kinds.items() if name in manifest.kinds}
+            manifest = Manifest(self.manifest.app, self.manifest.release, kinds)
+        self.manifest = manifest
+        self.on_learn(manifest)
 
     def _ended(self, child: Child, items: list[list[Any]]) -> None:
         endings = []
@@ -266,9 +292,8 @@ class Fleet:
     def _check_line(self, child: Child, started: Mapping[int, int], now_ns: int) -> None:
         """Claimed ahead of time, but its turn does not come: another worker may have room."""
         for flight in list(child.flights.values()):
-            waiting = flight.seq not in started and flight.asked is None
-            if waiting and child.ready and now_ns - flight.sent_ns > STUCK_NS and not child.solo:
-                child.ask(flight, Asked.RELEASE)
+            if flight.seq not in started and now_ns - flight.sent_ns > STUCK_NS and not child.solo:
+                child.recall(flight)
 
     def _check_memory(self, child: Child) -> None:
         for flight in child.flights.values():
@@ -299,10 +324,7 @@ class Fleet:
     def _doom(self, child: Child, now_ns: int) -> None:
         """It takes no more jobs; another runner takes its place already."""
         child.doomed_ns = now_ns
-        started = child.started()
-        for flight in list(child.flights.values()):
-            if flight.seq not in started:
-                child.ask(flight, Asked.RELEASE)
+        self._recall_waiting(child)
         if not self._closing:
             self._spawn(solo=child.solo)
 

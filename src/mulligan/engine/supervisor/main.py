@@ -12,6 +12,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any
 from mulligan.config import Settings
 from mulligan.engine import life
 from mulligan.engine.claims import Claimer
+from mulligan.engine.kinds import Manifest
 from mulligan.engine.settle import Ending, Policies
 from mulligan.engine.supervisor.child import Asked, Flight, Recipe
 from mulligan.engine.supervisor.chores import Chores
@@ -54,6 +56,7 @@ class Supervisor:
         self._options = options
         self._endings: list[Ending] = []
         self._news: dict[tuple[str, int], tuple[float | None, str]] = {}
+        self._hinted = False  # something was written by somebody
         self._doubt = False  # a turn's answer was lost: look for leases we do not know of
         self._outage = 0.0
         self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000  # until the store tells its clock
@@ -101,23 +104,33 @@ class Supervisor:
         folder = life.state_folder(self._settings.worker.state_dir, self._store.place, self._store.identity)
         self._life = life.LifeFile(folder, self.worker)
         recipe = Recipe(self._options.app, self.worker, life.work_folder(folder, self.worker), self._options.log_level)
+        self._chores = Chores(self._store, self._settings, folder)
         self._fleet = Fleet(recipe, self._settings.worker, self._ended, self.clock)
         self._fleet.on_progress = self._progress
         self._fleet.on_keep = self._keep
-        manifest = await self._fleet.open()
+        self._fleet.start()
+        await self._chore_until_done(partial(self._chores.look_around, self.worker))
+        manifest = await self._fleet.loaded()
         self._policies = Policies(self._settings.retry, manifest.kinds)
-        claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues)
-        self._turns = Turns(self._store, self._policies, claimer)
-        self._chores = Chores(self._store, self._settings, self._policies, manifest, self._row, folder)
-        await self._chore_until_done(lambda: self._chores.open(self.worker, self._life))
-        log.info("worker %s: %d kinds, concurrency %d, %s", self.worker, len(manifest.kinds),
-                 self._settings.worker.concurrency, self._store.url)  # fmt: skip
+        self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues)
+        self._fleet.on_learn = self._learned
+        self._turns = Turns(self._store, self._policies, self._claimer)
+        await self._chore_until_done(partial(self._chores.open, self._row(manifest), manifest))
+        log.info(
+            "worker %s: %d kinds, concurrency %d, %s",
+            self.worker,
+            len(manifest.kinds),
+            self._settings.worker.concurrency,
+            self._store.url,
+        )
 
-    def _row(self, worker: str, life_file: life.LifeFile) -> WorkerRow:
-        manifest = self._fleet.manifest
-        assert manifest is not None  # noqa: S101 - known since the fleet is open
+    def _learned(self, manifest: Manifest) -> None:
+        self._claimer.kinds = frozenset(manifest.kinds)
+
+    def _row(self, manifest: Manifest) -> WorkerRow:
         queues = self._options.queues or frozenset()
-        return worker_row(worker, life_file, manifest, self._settings, queues, self._settings.worker.concurrency)
+        concurrency = self._settings.worker.concurrency
+        return worker_row(self.worker, self._life, manifest, self._settings, queues, concurrency)
 
     async def _chore_until_done(self, chore: Any) -> Any:
         """At the start and the end there is nothing else to do but to wait for the database."""
@@ -139,10 +152,16 @@ class Supervisor:
 
     def _watch(self) -> None:
         def hint() -> None:
+            self._hinted = True
             with contextlib.suppress(RuntimeError):  # the loop is gone
                 self._loop.call_soon_threadsafe(self._wake.set)
 
-        self._store.watch(hint, self._stop_watch)
+        while not self._stop_watch.is_set():
+            try:
+                self._store.watch(hint, self._stop_watch)
+            except Exception:
+                log.exception("no wake-ups for now; polling goes on")
+                self._stop_watch.wait(10)
 
     # -- turns ------------------------------------------------------------------------------------
     def _ended(self, endings: list[Ending]) -> None:
@@ -171,6 +190,9 @@ class Supervisor:
         except StoreUnavailable as away:
             self._endings = endings + self._endings
             return self._away(away)
+        except Exception:
+            log.exception("a turn failed")
+            return await self._one_by_one(endings)
         self._outage, self._doubt = 0.0, False
         self._heard_clock(turn.now)
         self._pace.turned(free, len(turn.leases), [e.duration_ms for e in endings if e.duration_ms is not None])
@@ -179,6 +201,18 @@ class Supervisor:
         if self._endings or (turn.more and self._free() > 0 and len(turn.leases) >= free > 0):
             self._wake.set()
         return self._pause(turn)
+
+    async def _one_by_one(self, endings: list[Ending]) -> float:
+        """Something in this turn is refused by the store; it must not take the others with it."""
+        self._doubt = True
+        try:
+            await self._loop.run_in_executor(self._turn_thread, self._turns.settle_each, endings, self.clock())
+        except StoreUnavailable as away:
+            self._endings = endings + self._endings
+            return self._away(away)
+        except Exception:
+            log.exception("an ending could not be recorded at all; its lease will run out")
+        return OUTAGE_WAIT[1]
 
     def _free(self) -> int:
         """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
@@ -224,6 +258,9 @@ class Supervisor:
             except StoreUnavailable:
                 await asyncio.sleep(OUTAGE_WAIT[1])
                 continue
+            except Exception:
+                log.exception("job %s: checkpoint %r was refused by the store", lease.id, name)
+                return False
             if held:  # the store has set losses to zero; the decision must know
                 flight.lease = flight.lease._replace(losses=0)
             return held
@@ -234,22 +271,30 @@ class Supervisor:
         swept = renewed = 0.0
         while True:
             now = time.monotonic()
-            if now - renewed >= beat:
-                renewed = now
-                await self._renew()
+            if now - renewed >= beat or (self._hinted and self._fleet.count):
+                renewed, self._hinted = now, False  # a hint may be somebody's wish to cancel
+                await self._chore(self._renew())
             if self._news:
-                await self._tell_news()
+                await self._chore(self._tell_news())
             if now - swept >= self._settings.worker.sweep:
                 swept = now
-                await self._sweep()
-            await asyncio.sleep(min(1.0, beat / 4))
+                await self._chore(self._sweep())
+            await asyncio.sleep(min(0.5, beat / 4))
+
+    async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
+        """A chore that fails is tried again with the next round; the others are not its concern."""
+        try:
+            await chore
+        except StoreUnavailable:
+            return
+        except AppBroken:
+            raise
+        except Exception:
+            log.exception("a chore failed")
 
     async def _renew(self) -> None:
         draining = self._stopping.is_set()
-        try:
-            renewal = await self._loop.run_in_executor(self._chore_thread, self._chores.renew, self.worker, draining)
-        except StoreUnavailable:
-            return
+        renewal = await self._loop.run_in_executor(self._chore_thread, self._chores.renew, self.worker, draining)
         self._heard_clock(renewal.now)
         if not renewal.alive:
             await self._begin_again()
@@ -268,15 +313,10 @@ class Supervisor:
     async def _tell_news(self) -> None:
         news, self._news = self._news, {}
         rows = [(job_id, token, fraction, text) for (job_id, token), (fraction, text) in news.items()]
-        with contextlib.suppress(StoreUnavailable):
-            await self._loop.run_in_executor(self._chore_thread, self._chores.progress, self.worker, rows)
+        await self._loop.run_in_executor(self._chore_thread, self._chores.progress, self.worker, rows)
 
     async def _sweep(self) -> None:
-        try:
-            requeued = await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker)
-        except StoreUnavailable:
-            return
-        if requeued:
+        if await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker):
             self._wake.set()
 
     # -- the end ----------------------------------------------------------------------------------

@@ -6,14 +6,20 @@ is noticed by the token, and a claim whose answer was lost is found again by ask
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from random import Random, SystemRandom
 from typing import NamedTuple
 
 from mulligan.engine.claims import Claimer, memories
 from mulligan.engine.settle import Ending, Policies, Verdict, settle
-from mulligan.job import Lease, Memory, Micros
+from mulligan.errors import StoreUnavailable
+from mulligan.job import Ended, Lease, Memory, Micros, Outcome
+from mulligan.policy.ends import unrecordable
+from mulligan.policy.redact import scrub
 from mulligan.store.base import Store
+
+log = logging.getLogger("mulligan.worker")
 
 
 class Turn(NamedTuple):
@@ -48,6 +54,23 @@ class Turns:
                 leases = leases + [x for x in held if x.fence not in known and x.fence not in fresh]
             kept = memories(unit, leases)
         return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
+
+    def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
+        """One by one, after the store refused them together: what it will not take is recorded as just that."""
+        for ending in endings:
+            try:
+                self._settle_one(ending, now)
+            except StoreUnavailable:
+                raise
+            except Exception as refusal:
+                log.exception("job %s: the store refuses its outcome", ending.lease.id)
+                failure = unrecordable(scrub(f"{type(refusal).__name__}: {refusal}"))
+                plain = Outcome(Ended.FAILED, failure=failure, final=True)
+                self._settle_one(Ending(ending.lease._replace(cancel_reason=None), plain), now)
+
+    def _settle_one(self, ending: Ending, now: Micros) -> None:
+        with self._store.begin() as unit:
+            settle(unit, [ending], self._policies, now, self._rng)
 
     def _anything_due(self) -> bool:
         """A look without the write lock: an idle worker disturbs nobody."""

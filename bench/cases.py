@@ -1,0 +1,189 @@
+"""The cases. Each takes a store's name and a size and returns its figures."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from bench.world import World, cpu_seconds, family, pss_megabytes, until, world
+from mulligan.engine.claims import Claimer
+from mulligan.ids import new_id
+from mulligan.job import SECOND, Gate, NewJob, WorkerRow
+
+Figures = dict[str, float]
+
+
+def _drained(place: World, n: int) -> float:
+    """Jobs a second from the first ending to the last, one worker, one runner."""
+    place.start()
+    until(lambda: place.count("succeeded") > 0, 60)
+    began, first = time.monotonic(), place.count("succeeded")
+    until(lambda: place.count("succeeded") >= n, 300, every=0.02)
+    return (n - first) / (time.monotonic() - began)
+
+
+def drain(store: str, n: int) -> Figures:
+    """No-ops, async and sync."""
+    figures = {}
+    for kind in ("noop", "noop_sync"):
+        with world(store) as place:
+            place.enqueue(kind, [{}] * n)
+            figures[f"{kind}, jobs/s"] = _drained(place, n)
+    return figures
+
+
+def retry_path(store: str, n: int) -> Figures:
+    """Every job fails once, each with its own text."""
+    with world(store) as place:
+        place.enqueue("fails_once", [{"n": i} for i in range(n)])
+        return {"jobs/s": _drained(place, n)}
+
+
+def enqueue(store: str, n: int) -> Figures:
+    """One at a time, and thousands in one call."""
+    with world(store) as place:
+        few = max(200, n // 20)
+        began = time.monotonic()
+        for _ in range(few):
+            place.app.enqueue("noop", {})
+        one = few / (time.monotonic() - began)
+        began = time.monotonic()
+        place.enqueue("noop", [{}] * n)
+        return {"one at a time, jobs/s": one, "bulk, jobs/s": n / (time.monotonic() - began)}
+
+
+def latency(store: str, n: int) -> Figures:
+    """From the call of enqueue to the handler's first line, on an idle worker."""
+    with world(store) as place:
+        place.start()
+        rng, waits = Random(7), []
+        for _ in range(min(n, 300)):
+            time.sleep(0.01 + rng.random() * 0.05)
+            before = time.time_ns() // 1000
+            job = place.app.enqueue("stamp", {})
+            waits.append((place.app.jobs.wait(job.id, 10).result - before) / 1000)
+        waits.sort()
+        return {"p50, ms": statistics.median(waits), "p99, ms": waits[int(len(waits) * 0.99) - 1]}
+
+
+def idle(store: str, n: int) -> Figures:
+    """A worker with nothing to do: share of a core over 20 s, memory of supervisor and runner together."""
+    del n
+    with world(store) as place:
+        worker = place.start()
+        time.sleep(3)  # let the start be over
+        pids = family(worker.pid)
+        began, used = time.monotonic(), cpu_seconds(pids)
+        time.sleep(20)
+        share = (cpu_seconds(pids) - used) / (time.monotonic() - began)
+        return {"CPU, % of a core": share * 100, "PSS, MB": pss_megabytes(pids)}
+
+
+def backlog(store: str, n: int) -> Figures:
+    """Claiming from one lane, empty table against a million scheduled and a hundred thousand held jobs.
+
+    The claim alone, in batches of 100, so that nothing else hides its cost; then the whole drain.
+    """
+    rates: dict[str, list[float]] = {"empty": [], "full": []}
+    drains: Figures = {}
+    with world(store) as empty, world(store) as full:
+        fill(full, scheduled=50 * n, held=5 * n)
+        for _ in range(3):
+            rates["empty"].append(_claim_rate(empty, n // 4))
+            rates["full"].append(_claim_rate(full, n // 4))
+        for name, place in (("empty", empty), ("full", full)):
+            done = place.count("succeeded")
+            place.enqueue("other", [{}] * n)
+            drains[name] = _drained(place, done + n)
+    quick, slow = statistics.median(rates["empty"]), statistics.median(rates["full"])
+    return {
+        "claim, empty, jobs/s": quick,
+        "claim, full, jobs/s": slow,
+        "claim, full / empty": slow / quick,
+        "drain, empty, jobs/s": drains["empty"],
+        "drain, full, jobs/s": drains["full"],
+        "drain, full / empty": drains["full"] / drains["empty"],
+    }
+
+
+def fill(place: World, *, scheduled: int, held: int) -> None:
+    """Half of the scheduled jobs share the lane we claim from."""
+    later = datetime.now(UTC) + timedelta(days=30)
+    place.enqueue("other", [{}] * (scheduled // 2), delay=later)
+    place.enqueue("noop", [{}] * (scheduled // 2), delay=later)
+    place.enqueue("held", [{}] * held)
+    with place.app.store.begin() as unit:
+        now = unit.now()
+        unit.close_gate(Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench"))
+
+
+def _claim_rate(place: World, n: int) -> float:
+    """Claim n jobs a hundred at a time; they stay claimed."""
+    worker = f"w_{new_id()}"
+    row = WorkerRow(worker, "h", 1, "b", 3600 * SECOND, 0, 0, 0, None, "", "", 0, 0, "[]", "[]", 1, "", False)
+    jobs = [NewJob(id=new_id(), kind="other", queue="other", payload="{}") for _ in range(n)]
+    with place.app.store.begin() as unit:
+        unit.open_worker(row)
+        unit.insert(jobs, announce=True)
+    claimer = Claimer(worker, frozenset({"other", "held", "noop"}))
+    taken, began = 0, time.monotonic()
+    while taken < n:
+        with place.app.store.begin() as unit:
+            taken += len(claimer.claim(unit, 100).leases)
+    rate = taken / (time.monotonic() - began)
+    _finish(place, worker)
+    return rate
+
+
+def _finish(place: World, worker: str) -> None:
+    """End what was claimed, so that the next round starts from the same table."""
+    from mulligan.config import Retry  # noqa: PLC0415 - only here
+    from mulligan.engine.settle import Ending, Policies, settle  # noqa: PLC0415 - only here
+    from mulligan.job import Ended, Outcome  # noqa: PLC0415 - only here
+
+    with place.app.store.begin() as unit:
+        endings = [Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.claimed(worker)]
+        settle(unit, endings, Policies(Retry(), {}), unit.now(), Random(1))
+        unit.close_worker(worker, "done", seen=None)
+
+
+def crash(store: str, n: int) -> Figures:
+    """Ten 5-second jobs, default settings: kill -9 of the runner; then of everything, and a restart."""
+    del n
+    figures = {}
+    for what in ("runner", "worker"):
+        with world(store) as place:
+            worker = place.start()
+            place.enqueue("nap", [{"seconds": 5.0}] * 10)
+            until(lambda place=place: place.count("running") == 10, 20)
+            time.sleep(1)
+            (pid,) = family(worker.pid)[1:] if what == "runner" else [worker.pid]
+            _kill(pid)
+            began = time.monotonic()
+            if what == "worker":
+                worker.wait()
+                place.start(ready=False)
+            until(lambda place=place: place.count("succeeded") == 10, 120, every=0.02)
+            figures[f"kill of the {what}, s until all done"] = time.monotonic() - began
+    return figures
+
+
+def _kill(pid: int) -> None:
+    import os  # noqa: PLC0415 - only here
+    import signal  # noqa: PLC0415 - only here
+
+    os.kill(pid, signal.SIGKILL)
+
+
+CASES: dict[str, Callable[[str, int], Figures]] = {
+    "enqueue": enqueue,
+    "drain": drain,
+    "retry": retry_path,
+    "latency": latency,
+    "idle": idle,
+    "crash": crash,
+    "backlog": backlog,
+}

@@ -1,0 +1,47 @@
+"""The store refuses one row; nothing else may suffer for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from mulligan import Mulligan, State
+from support.waiting import until
+from support.worker import Worker
+
+Start = Callable[..., Worker]
+Starts = Callable[..., list[str]]
+
+REFUSE_RESULT = {
+    "sqlite": "CREATE TRIGGER refuse BEFORE UPDATE ON mulligan_job WHEN NEW.result LIKE '%poison%' "
+    "BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+    "postgresql": "ALTER TABLE mulligan.job ADD CONSTRAINT refuse CHECK (result NOT LIKE '%poison%')",
+}
+
+
+def test_an_outcome_the_store_refuses_ends_that_job_alone(app: Mulligan, start: Start) -> None:
+    with app.transaction() as connection:
+        connection.execute(REFUSE_RESULT[app.store.facts()["store"]])
+    good = [app.enqueue("says", {"text": "fine", "times": 1}) for _ in range(6)]
+    bad = app.enqueue("says", {"text": "poison", "times": 1})
+    more = [app.enqueue("says", {"text": "fine", "times": 1}) for _ in range(6)]
+    worker = start()
+    assert {app.jobs.wait(job.id, 20).state for job in (*good, *more)} == {State.SUCCEEDED}
+    dead = app.jobs.wait(bad.id, 20)
+    assert dead.error is not None
+    assert (dead.state, dead.error["code"]) == (State.DEAD, "OUTCOME_REFUSED")
+    later = app.enqueue("says", {"text": "still here", "times": 1})
+    assert app.jobs.wait(later.id, 10).state is State.SUCCEEDED
+    assert worker.process.poll() is None
+
+
+def test_a_wish_to_cancel_reaches_a_worker_long_before_its_next_renewal(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    start(worker__lease="60", worker__heartbeat="20")
+    job = app.enqueue("nap_async", {"seconds": 30})
+    until(lambda: starts(job.id))
+    asked = time.monotonic()
+    app.jobs.cancel(job.id)
+    assert app.jobs.wait(job.id, 10).state is State.CANCELLED
+    assert time.monotonic() - asked < 5
