@@ -1,0 +1,81 @@
+"""The command line. Data goes to stdout, talk to stderr; exit codes are in `EXIT`.
+
+A command's module is imported when the command is run, so that `mulligan --help` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from mulligan import errors
+from mulligan._version import __version__
+
+EXIT = {
+    errors.NotFound: 3,
+    errors.IllegalMove: 5,
+    errors.UniqueMismatch: 5,
+    errors.UniqueTaken: 5,
+    errors.ConfigError: 2,
+    errors.Refused: 2,
+    errors.MulliganError: 1,
+}
+INTERRUPTED = 130
+
+COMMANDS = {
+    "demo": ("mulligan.cli.demo:demo", "A running Mulligan with something to look at; prints its address."),
+    "up": ("mulligan.cli.up:up", "A worker and the page, together."),
+    "worker": ("mulligan.cli.worker:worker", "Run the jobs of an app."),
+    "web": ("mulligan.cli.web:web", "Serve the page."),
+    "migrate": ("mulligan.cli.migrate:migrate", "Bring the database's schema up to date."),
+    "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
+    "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
+    "jobs": ("mulligan.cli.jobs:jobs", "List, show, watch and repair jobs."),
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - same
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, words) for name, (_, words) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mulligan")
+def cli() -> None:
+    """Durable Python jobs, built for the moment they fail.
+
+    APP is module:attribute, for example jobs:app. Commands without it work on the database alone:
+    --database, else MULLIGAN_DATABASE_URL, else mulligan.toml, else sqlite:///mulligan.db.
+    """
+
+
+def _exit_code(error: errors.MulliganError) -> int:
+    kinds: list[type] = type(error).mro()
+    return next(EXIT[kind] for kind in kinds if kind in EXIT)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    try:
+        result: Any = cli.main(arguments, prog_name="mulligan", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except errors.MulliganError as error:
+        click.echo(f"mulligan: {' '.join(str(error).split())} [{error.code}]", err=True)
+        return _exit_code(error)
+    return result if isinstance(result, int) else 0

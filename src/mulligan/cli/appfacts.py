@@ -1,0 +1,87 @@
+"""What an app says about itself, asked in a process of its own: the supervisor imports no user code.
+
+`python -m mulligan.cli.appfacts APP` imports the app and prints its settings as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+from mulligan.cli.database import same_database
+from mulligan.config import Settings, read_settings
+from mulligan.errors import ConfigError, MulliganError
+from mulligan.policy.redact import redact
+
+URL_VARIABLE = "MULLIGAN_DATABASE_URL"
+
+
+class AppBroken(MulliganError):
+    """The app cannot be imported; its traceback was printed already."""
+
+    code = "APP_BROKEN"
+
+
+def settings_for(app: str, flags: dict[str, Any]) -> Settings:
+    """The app's own settings with the flags on top. One database only: the jobs' and the handlers' are the same."""
+    given = read_settings(flags)
+    if given.origin_of("database_url") == "flag":
+        os.environ[URL_VARIABLE] = given.database_url  # for an app that names none, in every process we start
+    facts = ask(app)
+    named = given.origin_of("database_url")
+    if named != "default" and not same_database(given.database_url, facts["database_url"]):
+        message = (
+            f"two databases: {app} names {redact(facts['database_url'])} in its code, {named} names "
+            f"{redact(given.database_url)}; jobs its handlers enqueue would go to the first. "
+            "Write Mulligan() without a URL in the code, or drop the other"
+        )
+        raise ConfigError(message)
+    return read_settings({**facts, **{name: value for name, value in flags.items() if value is not None}})
+
+
+def ask(app: str) -> dict[str, Any]:
+    """Every setting of the app, by dotted name."""
+    asked = subprocess.run([sys.executable, "-m", __name__, app], stdout=subprocess.PIPE, check=False)
+    try:
+        answer: dict[str, Any] = json.loads(asked.stdout)
+    except ValueError:
+        message = f"cannot load {app}: its process ended with {asked.returncode} before it answered"
+        raise AppBroken(message) from None
+    if "error" in answer:
+        raise (ConfigError if answer["ours"] else AppBroken)(f"cannot load {app}: {answer['error']}")
+    return answer
+
+
+def _answer(app: str) -> dict[str, Any]:
+    from mulligan.engine.loading import load_app
+
+    try:
+        return dict(load_app(app).settings.values())
+    except ConfigError as error:
+        return {"error": str(error), "ours": True}
+    except BaseException as error:  # noqa: BLE001 - whatever importing the app raised, the caller must hear it
+        if not _not_there(error, app):
+            traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}", "ours": _not_there(error, app)}
+
+
+def _not_there(error: BaseException, app: str) -> bool:
+    """The module itself is missing: most likely a wrong word or a wrong directory, no use for a traceback."""
+    return isinstance(error, ModuleNotFoundError) and error.name == app.partition(":")[0].split(".")[0]
+
+
+def main() -> None:
+    stdout = os.dup(1)
+    os.dup2(2, 1)  # what the app prints while it is imported is talk, not our answer
+    answer = json.dumps(_answer(sys.argv[1]))
+    with os.fdopen(stdout, "w") as out:
+        out.write(answer)
+    os._exit(0)  # threads the app has started must not hold us
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Which database, and how a command opens it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from mulligan.config import Settings, read_settings
+from mulligan.engine.jobs import Jobs
+from mulligan.errors import StoreUnavailable
+from mulligan.policy.redact import redact
+from mulligan.store import Store, open_store
+
+
+def settings_with(database: str | None, flags: Mapping[str, Any] | None = None) -> Settings:
+    return read_settings({"database_url": database, **(flags or {})})
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file behind a SQLite URL; None: not SQLite."""
+    if not url.startswith("sqlite"):
+        return None
+    return Path(url.partition("///")[2] or "mulligan.db").absolute()
+
+
+def same_database(one: str, other: str) -> bool:
+    files = sqlite_file(one), sqlite_file(other)
+    if files[0] is not None and files[1] is not None:
+        return files[0].resolve() == files[1].resolve()
+    return _plain(one) == _plain(other)
+
+
+def _plain(url: str) -> str:
+    """The same server is spelled postgres://, postgresql:// and postgresql+psycopg://."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme.removesuffix('+psycopg').replace('postgresql', 'postgres')}{separator}{rest}"
+
+
+@contextmanager
+def existing(settings: Settings) -> Iterator[Store]:
+    """For commands that look or repair: they make no database where there is none."""
+    file = sqlite_file(settings.database_url)
+    if file is not None and not file.exists():
+        message = f"there is no database at {file} yet; enqueue a job, start a worker, or name another: --database URL"
+        raise StoreUnavailable(message)
+    with _opened(settings) as store:
+        store.check_schema()
+        yield store
+
+
+@contextmanager
+def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
+    """For commands that write: made where there is none, and said aloud."""
+    file = sqlite_file(settings.database_url)
+    fresh = file is not None and not file.exists()
+    with _opened(settings) as store:
+        store.prepare()
+        if aloud:
+            say(f"database: {file or redact(settings.database_url)}")
+        if fresh:
+            say(f"warning: {file} did not exist; it was created just now. Is this the right directory?")
+        yield store
+
+
+@contextmanager
+def _opened(settings: Settings) -> Iterator[Store]:
+    store = open_store(settings.database_url, schema=settings.schema_name, notify_callers=settings.notify_callers)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+class Desk(NamedTuple):
+    """What a command that looks or repairs works with."""
+
+    store: Store
+    jobs: Jobs
+
+
+@contextmanager
+def desk(database: str | None) -> Iterator[Desk]:
+    settings = settings_with(database)
+    with existing(settings) as store:
+        yield Desk(store, Jobs(lambda: store, settings, actor=actor()))
+
+
+def actor() -> str:
+    """Who is at the keyboard, for the history of what they repair."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container without an entry for its user
+        return f"cli:{os.getuid()}"
+
+
+def say(words: str) -> None:
+    click.echo(words, err=True)

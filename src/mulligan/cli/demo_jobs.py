@@ -1,0 +1,83 @@
+"""The demo's jobs: one for each way a job can go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from typing import Any
+
+from mulligan import Context, Exponential, Fail, Fixed, Mulligan, Park, Policy, Snooze
+
+app = Mulligan(release="demo")
+SOON = Exponential(base=2, factor=2, cap=12, jitter="equal")
+
+
+@app.job
+def resize_photo(photo: str) -> dict[str, Any]:
+    """Succeeds."""
+    time.sleep(random.uniform(0.1, 1.5))
+    return {"photo": photo, "width": 800}
+
+
+@app.job(queue="mail", policy=Policy(max_retries=4, backoff=SOON))
+async def send_receipt(ctx: Context, order: int, fails: int) -> str:
+    """Meets a mail server that does not answer, and recovers."""
+    await asyncio.sleep(0.3)
+    if ctx.attempt <= fails:
+        message = f"mail.example.com refused the connection for order {order}"
+        raise ConnectionRefusedError(message)
+    return "sent"
+
+
+@app.job(queue="media", timeout=90)
+async def encode_video(ctx: Context, clip: int, seconds: float) -> dict[str, Any]:
+    """Takes a while and says how far it is."""
+    steps = 20
+    for step in range(steps):
+        ctx.progress(step / steps, f"frame {step * 120} of {steps * 120}")
+        await asyncio.sleep(seconds / steps)
+    return {"clip": clip}
+
+
+@app.job
+def import_table(file: str) -> Fail:
+    """Can never succeed: the file is broken."""
+    return Fail("BAD_FILE", f"{file}: row 17 has 5 columns, not 6", public="This file could not be read.", final=True)
+
+
+@app.job(policy=Policy(max_retries=3, backoff=SOON))
+def parse_feed(feed: str) -> int:
+    """Has a defect: no number of retries would help, and none is made."""
+    entries: dict[str, int] = {}
+    return entries[feed]
+
+
+@app.job(timeout=3, policy=Policy(max_retries=1, backoff=Fixed(4)))
+async def build_report(month: str) -> None:  # noqa: ARG001 - only to be seen
+    """Never ends within its time limit."""
+    await asyncio.sleep(3600)
+
+
+@app.job(queue="media")
+def convert_raw(photo: str) -> None:  # noqa: ARG001 - same
+    """Kills the process it runs in, as a broken library would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job(queue="partner", policy=Policy(max_snoozes=20))
+def sync_contacts(ctx: Context, page: int) -> int | Snooze:
+    """The partner allows a call now and then: not yet is no failure."""
+    if ctx.attempt < 3:
+        return Snooze(random.uniform(3, 8), reason="the partner allows one page every few seconds")
+    return page
+
+
+@app.job
+def publish_post(ctx: Context, post: str) -> str | Park:  # noqa: ARG001 - same
+    """Needs a person."""
+    if ctx.choice is None:
+        return Park("somebody must approve this post", choices=("publish", "drop"))
+    return ctx.choice

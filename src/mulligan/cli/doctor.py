@@ -1,0 +1,62 @@
+"""`mulligan doctor`: every setting with its origin, and what is wrong, with what to type next."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import click
+
+from mulligan._version import __version__
+from mulligan.cli import options as shared
+from mulligan.cli.checks import FAIL, Check, examine
+from mulligan.cli.database import say, settings_with
+from mulligan.cli.output import as_json, cell, chosen, show_rows
+from mulligan.config import Settings
+from mulligan.policy.redact import redact
+
+
+@click.command()
+@shared.database
+@shared.output
+def doctor(database: str | None, output: str | None) -> int:
+    """Show every setting with its origin and check what can go wrong. Exit code 1: something fails."""
+    settings = settings_with(database)
+    facts, checks = examine(settings)
+    facts = {"mulligan": __version__, "python": platform.python_version(), "system": platform.platform()} | facts
+    _print(_settings(settings), facts, checks, chosen(output))
+    failing = [check for check in checks if check.status == FAIL]
+    say(f"{len(failing)} of {len(checks)} checks fail" if failing else f"{len(checks)} checks, none fails")
+    return 1 if failing else 0
+
+
+def _settings(settings: Settings) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "value": _masked(value), "origin": settings.origin_of(name)} for name, value in settings.values()
+    ]
+
+
+def _masked(value: Any) -> Any:
+    return redact(value) if isinstance(value, str) else value
+
+
+def _print(settings: list[dict[str, Any]], facts: dict[str, str], checks: list[Check], form: str) -> None:
+    found = [check._asdict() for check in checks]
+    if form in {"json", "jsonl"}:
+        told = {"facts": facts, "settings": settings, "checks": found}
+        click.echo(as_json(told, 2 if form == "json" else None))
+    elif form == "tsv":
+        _tsv("setting", settings)
+        _tsv("fact", [{"name": name, "value": value} for name, value in facts.items()])
+        _tsv("check", found)
+    else:
+        show_rows(settings, ("name", "value", "origin"), form)
+        click.echo()
+        show_rows([{"fact": name, "value": value} for name, value in facts.items()], ("fact", "value"), form)
+        click.echo()
+        show_rows(found, ("status", "check", "found", "next"), form)
+
+
+def _tsv(first: str, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        click.echo("\t".join((first, *(cell(value) for value in row.values()))))

@@ -1,0 +1,105 @@
+"""`mulligan enqueue KIND k=v…`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any
+
+import click
+
+from mulligan.app import Mulligan
+from mulligan.cli import options as shared
+from mulligan.cli.database import prepared, say, settings_with
+from mulligan.cli.output import as_json, job_record
+from mulligan.config import Settings
+from mulligan.engine.upkeep import known_kinds
+from mulligan.job import Job
+from mulligan.policy.phrase import duration
+from mulligan.store import Store
+
+
+@click.command()
+@click.argument("kind")
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--payload", metavar="JSON", help="The payload as one JSON object; pairs come on top.")
+@click.option("--queue", help="Instead of the kind's own.")
+@click.option("--delay", type=shared.Length(), help="Not before: 30, 5m, 2h, 1d.")
+@click.option("--priority", type=int, help="From -9 (first) to 9 (last).")
+@click.option("--owner", default="", help="Whom the job belongs to.")
+@click.option("--unique", metavar="KEY", help="A second job with this key is the first one.")
+@click.option("--max-retries", type=int)
+@shared.database
+@shared.output
+def enqueue(
+    kind: str, pairs: tuple[str, ...], payload: str | None, database: str | None, output: str | None, **said: Any
+) -> None:
+    """Enqueue a job of KIND and print its id.
+
+    A VALUE that is valid JSON is taken as that (7, true, [1, 2], "7"), anything else as text.
+    """
+    given = _payload(payload) | _pairs(pairs)
+    settings = settings_with(database)
+    with prepared(settings, aloud=False) as store:
+        app = Mulligan(settings=settings)
+        try:
+            job = app.enqueue(kind, given, **said)
+        finally:
+            app.close()
+        _print(job, output)
+        _tell(store, settings, job)
+
+
+def _print(job: Job, output: str | None) -> None:
+    click.echo(as_json(job_record(job), 2 if output == "json" else None) if output in {"json", "jsonl"} else job.id)
+
+
+def _payload(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise click.BadParameter(f"not valid JSON: {error}", param_hint="--payload") from None
+    if not isinstance(value, dict):
+        raise click.BadParameter(f'must be a JSON object, like {{"clip": 7}}, not {text}', param_hint="--payload")
+    return value
+
+
+def _pairs(pairs: tuple[str, ...]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{pair!r} is not KEY=VALUE, for example clip=7", param_hint="KEY=VALUE")
+        if key in given:
+            raise click.BadParameter(f"{key} is given twice", param_hint="KEY=VALUE")
+        given[key] = _value(value)
+    return given
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        return text
+
+
+def _no_constant(name: str) -> Any:
+    """NaN and Infinity are not JSON, whatever Python's reader says."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def _tell(store: Store, settings: Settings, job: Job) -> None:
+    """What happens next, and what would prevent it."""
+    if job.deduplicated:
+        say(f"there already: {job.kind} {job.id} holds this unique key and is {job.state}")
+        return
+    with store.read() as unit:
+        known = known_kinds(unit, unit.now())
+    if job.kind not in known:
+        near = difflib.get_close_matches(job.kind, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        limit = duration(settings.worker.unknown_kind_after)
+        say(f"warning: no worker has ever named kind {job.kind}; the job waits {limit} for one that does.{hint}")
+    say(f"queued. Follow it: mulligan jobs watch {job.id}")

@@ -1,0 +1,67 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+database = click.option("--database", metavar="URL", help="Instead of the one the settings name.")
+output = click.option(
+    "-o", "--output", type=click.Choice(["table", "tsv", "json", "jsonl"]), help="Default: a table, TSV when piped."
+)
+log_level = click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+)
+
+
+def queue_list(_: click.Context, __: click.Parameter, value: str | None) -> frozenset[str] | None:
+    if value is None:
+        return None
+    names = frozenset(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        message = "name at least one queue: --queues render,mail"
+        raise click.BadParameter(message)
+    return names
+
+
+def worker_options(command: F) -> F:
+    """What `worker` and `up` say about their worker."""
+    for option in (
+        log_level,
+        click.option("--runners", type=int, help="How many processes hold the app."),
+        click.option("--concurrency", type=int, help="How many jobs at once."),
+        click.option("--queues", metavar="A,B", callback=queue_list, help="Only these queues; default: all."),
+        database,
+    ):
+        command = option(command)
+    return command
+
+
+def page_options(command: F) -> F:
+    for option in (
+        click.option("--port", type=int, help="Default 8321, or the next free one."),
+        click.option("--host", help="A loopback address."),
+    ):
+        command = option(command)
+    return command
+
+
+class Length(click.ParamType[float]):
+    """30, 30s, 5m, 2h, 1d: seconds."""
+
+    name = "length"
+    _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}  # noqa: RUF012 - a table
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no length of time; write 30, 30s, 5m, 2h or 1d", param, ctx)
+        return float(found[1]) * self._UNITS[found[2]]

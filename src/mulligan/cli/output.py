@@ -1,0 +1,112 @@
+"""Rows for people (a table), for pipes (TSV) and for programs (JSON).
+
+What jobs carry may be hostile: control characters are taken out before a terminal sees them, and rich gets plain
+text, never markup.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+import click
+
+from mulligan.event import Event
+from mulligan.job import AttemptRow, Job, to_datetime
+from mulligan.policy.redact import safe
+
+Record = Mapping[str, Any]
+LONGEST = 200_000
+
+
+def chosen(output: str | None) -> str:
+    return output or ("table" if sys.stdout.isatty() else "tsv")
+
+
+def show_rows(records: Sequence[Record], columns: Sequence[str], output: str | None, *, empty: str = "") -> None:
+    """All of them. JSON carries every field, tables and TSV the columns."""
+    form = chosen(output)
+    if form == "json":
+        click.echo(as_json(list(records), indent=2))
+    elif form == "jsonl":
+        for record in records:
+            click.echo(as_json(record))
+    elif form == "tsv":
+        for record in records:
+            click.echo("\t".join(cell(record.get(column)) for column in columns))
+    elif records:
+        _table(records, columns)
+    if not records and empty and form == "table":
+        click.echo(empty, err=True)
+
+
+def _table(records: Sequence[Record], columns: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.upper().replace("_", " "), no_wrap=column in {"id", "phase", "age", "name", "status"})
+    for record in records:
+        values = [record.get(column) for column in columns]
+        table.add_row(*(Text(cell(value), style=_style(value)) for value in values))
+    Console(highlight=False).print(table)
+
+
+_STYLES: dict[str, str] = {
+    "dead": "red",
+    "fail": "red",
+    "parked": "yellow",
+    "warn": "yellow",
+    "running": "cyan",
+    "succeeded": "green",
+    "ok": "green",
+}
+
+
+def _style(value: Any) -> str:
+    return _STYLES.get(value, "") if isinstance(value, str) else ""
+
+
+def cell(value: Any) -> str:
+    """One value on one line."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else as_json(value)
+    return " ".join(safe(text, LONGEST).split())
+
+
+def lines(text: str) -> str:
+    """A text of several lines, fit for a terminal."""
+    return safe(text, LONGEST)
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+
+
+def job_record(job: Job) -> dict[str, Any]:
+    names = (field.name for field in fields(job) if not field.name.startswith("_"))
+    return {name: _plain(getattr(job, name)) for name in names}
+
+
+def attempt_record(attempt: AttemptRow) -> dict[str, Any]:
+    record = attempt._asdict()
+    for name in ("started_at", "ended_at", "next_run_at"):
+        record[name] = None if record[name] is None else to_datetime(record[name]).isoformat()
+    for name in ("evidence", "private"):
+        record[name] = json.loads(record[name] or "{}")
+    return record
+
+
+def event_record(event: Event) -> dict[str, Any]:
+    return {**event._asdict(), "at": to_datetime(event.at).isoformat()}
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,112 @@
+"""A supervisor, alone or with companions (the page, the demo's feeder), until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+from mulligan.cli.database import say
+from mulligan.config import Settings
+from mulligan.engine.supervisor.main import Options, Supervisor
+from mulligan.store import Store
+
+STOP_WITHIN = 5.0  # seconds a companion gets to leave
+
+
+class Companion:
+    """A process that lives as long as we do: its stdin ends when we end, however we end."""
+
+    def __init__(self, module: str, *arguments: str, talk: bool = False) -> None:
+        self.closing = False
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if talk else subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the supervisor; it takes its companions along at the end
+        )
+
+    def first_line(self) -> str:
+        stdout: IO[bytes] | None = self.process.stdout
+        return "" if stdout is None else stdout.readline().decode().strip()
+
+    def close(self) -> None:
+        self.closing = True
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_WITHIN)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def begin(log_level: str) -> None:
+    """Log to stderr; and a SIGTERM that comes before the supervisor listens must find the way out tidied too."""
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def worker_flags(database: str | None, concurrency: int | None, runners: int | None) -> dict[str, Any]:
+    return {"database_url": database, "worker.concurrency": concurrency, "worker.runners": runners}
+
+
+def run_worker(store: Store, settings: Settings, options: Options) -> int:
+    return asyncio.run(Supervisor(store, settings, options).run())
+
+
+def run_with_page(
+    store: Store, settings: Settings, options: Options, *, may_move: bool, others: Sequence[Companion] = ()
+) -> int:
+    """The page's process beside the supervisor's; they end together."""
+    page = start_page(settings, may_move=may_move)
+    try:
+        return asyncio.run(_together(Supervisor(store, settings, options), page))
+    finally:
+        for companion in (page, *others):
+            companion.close()
+
+
+async def _together(supervisor: Supervisor, page: Companion) -> int:
+    watch = asyncio.create_task(_watch(page))
+    try:
+        code = await supervisor.run()
+    finally:
+        page.close()
+    return 1 if await watch else code
+
+
+async def _watch(page: Companion) -> bool:
+    """Tell its address once it answers; if it falls (True), let the supervisor drain and end too."""
+    address = await asyncio.to_thread(page.first_line)
+    if address:
+        print(address, flush=True)
+        say("Ctrl-C ends it: running jobs get time to finish; once more ends it now.")
+    await asyncio.to_thread(page.process.wait)
+    if page.closing:
+        return False
+    say("the page ended; ending the worker with it")
+    os.kill(os.getpid(), signal.SIGTERM)
+    return True
+
+
+def start_page(settings: Settings, *, may_move: bool) -> Companion:
+    page_environment(settings)
+    return Companion("mulligan.web", "--leave-with-stdin", *(["--may-move"] if may_move else []), talk=True)
+
+
+def page_environment(settings: Settings) -> None:
+    """Through the environment, not the command line: a URL may hold a password, and every user can read `ps`."""
+    os.environ["MULLIGAN_DATABASE_URL"] = settings.database_url
+    os.environ["MULLIGAN_SCHEMA_NAME"] = settings.schema_name
+    os.environ["MULLIGAN_WEB__HOST"] = settings.web.host
+    os.environ["MULLIGAN_WEB__PORT"] = str(settings.web.port)

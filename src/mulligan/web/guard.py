@@ -1,0 +1,68 @@
+"""What every answer carries, and who may ask.
+
+The page is open to whoever can reach it, so it must be reachable from this machine alone: a name that somebody
+else's DNS points at 127.0.0.1 is refused by its Host header.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+from urllib.parse import urlsplit
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+class Guard:
+    """Plain ASGI: it must see every answer, also those of other middleware."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                ours = {name for name, _ in _RAW}
+                kept = [(name, value) for name, value in message["headers"] if name.lower() not in ours]
+                message = {**message, "headers": [*kept, *_RAW]}
+            await send(message)
+
+        if is_local(_host(scope)):
+            await self._app(scope, receive, send_with_headers)
+        else:
+            await _refuse(send_with_headers)
+
+
+def is_local(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(scope: Any) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+
+
+async def _refuse(send: Any) -> None:
+    body = b"This page answers to localhost only.\n"
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 421, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,233 @@
+"""Pictures made into words: what the templates print. Nothing here asks a database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from mulligan.event import Event
+from mulligan.job import SECOND, AttemptRow, Ended, Job, Micros, State, to_micros
+from mulligan.policy.phrase import duration, moment
+from mulligan.policy.redact import scrub
+from mulligan.web.reading import COUNT_CAP, Group, Matching, Overview, Shown, Story
+from mulligan.web.timeline import timeline
+
+
+class Badge(NamedTuple):
+    """A state is an icon and a word, and only then a colour."""
+
+    icon: str
+    word: str
+    tone: str
+
+
+BADGES = {
+    "ready": Badge("○", "ready", "calm"),
+    "scheduled": Badge("◷", "scheduled", "calm"),
+    "backing_off": Badge("↻", "retrying soon", "warn"),
+    "held": Badge("‖", "held", "warn"),
+    "no_worker": Badge("?", "no worker", "warn"),
+    "running": Badge("▶", "running", "busy"),
+    "stopping": Badge("◼", "stopping", "warn"),
+    "queued": Badge("○", "queued", "calm"),
+    "parked": Badge("!", "parked", "warn"),
+    "succeeded": Badge("✓", "succeeded", "good"),
+    "dead": Badge("✕", "dead", "bad"),
+    "cancelled": Badge("⊘", "cancelled", "calm"),
+}
+PUT_OFF = Badge("◷", "put off", "calm")  # snoozed or held: it waits, but nothing failed
+TITLES: dict[tuple[str, ...], tuple[str, str]] = {
+    ("parked", "dead"): ("Needs a look", "Nothing needs a look: no job is dead, none waits for a person."),
+    ("running", "queued"): ("In motion", "Nothing runs and nothing waits."),
+    ("succeeded", "cancelled"): ("Done lately", "Nothing has been done yet."),
+}
+
+
+class Moment(NamedTuple):
+    iso: str
+    full: str
+    ago: str
+
+
+class Row(NamedTuple):
+    """One job in a table."""
+
+    id: str
+    link: str
+    badge: Badge
+    kind: str
+    queue: str
+    attempt: int
+    code: str
+    why: str
+    progress: int | None
+    at: Moment
+
+
+def at_moment(at: Micros, now: Micros) -> Moment:
+    apart = (now - at) / SECOND
+    ago = f"in {duration(-apart)}" if apart < 0 else "just now" if apart < 1 else f"{duration(int(apart))} ago"
+    full = moment(at)
+    return Moment(full.replace(" UTC", "Z").replace(" ", "T"), full, ago)
+
+
+def badge_of(job: Job) -> Badge:
+    if job.phase == "backing_off" and job.error is None:
+        return PUT_OFF
+    return BADGES.get(job.phase) or BADGES[job.state]
+
+
+def changed_at(job: Job) -> datetime:
+    return job.finished_at or job.started_at or job.created_at
+
+
+def row_of(shown: Shown, now: Micros) -> Row:
+    job = shown.job
+    return Row(
+        id=job.id,
+        link=f"/jobs/{job.id}",
+        badge=badge_of(job),
+        kind=job.kind,
+        queue=job.queue,
+        attempt=job.attempt,
+        code="" if job.error is None else str(job.error.get("code", "")),
+        why=shown.note if job.phase == "running" and shown.note else _why(job),
+        progress=None if job.progress is None or job.state is not State.RUNNING else round(job.progress * 100),
+        at=at_moment(to_micros(changed_at(job)), now),
+    )
+
+
+def _why(job: Job) -> str:
+    """The sentence in short: a table has a column for the moment, and the job's own page has the advice."""
+    if job.state is State.SUCCEEDED and job.failures + job.losses:
+        return f"recovered: attempt {job.attempt} succeeded"
+    if job.finished_at is not None:
+        return job.why.partition(": ")[2] or job.why
+    if job.phase in {"backing_off", "scheduled"}:
+        return job.why.rpartition("; ")[0] or job.why
+    return f"attempt {job.attempt}" if job.phase == "running" else job.why
+
+
+# -- pages ------------------------------------------------------------------------------------------
+def overview(found: Overview) -> dict[str, Any]:
+    return {
+        "counts": [_count(state, found.counts[state]) for state in State],
+        "sections": [_section(group, found) for group in found.groups],
+        "workers": [_worker(worker, silent, found.now) for worker, silent in found.workers],
+        "empty": not any(found.counts.values()),
+        "filter": "",
+    }
+
+
+def _count(state: State, count: int) -> dict[str, Any]:
+    many = f"{COUNT_CAP:,}+" if count >= COUNT_CAP else f"{count:,}"
+    link = f"/?{urlencode({'filter': f'state:{state}'})}"
+    return {"badge": BADGES[state], "count": many, "none": not count, "link": link}
+
+
+def _section(group: Group, found: Overview) -> dict[str, Any]:
+    title, empty = TITLES[group.states]
+    total = sum(found.counts[state] for state in group.states)
+    rows = [row_of(job, found.now) for job in sorted(group.jobs, key=lambda one: _order(one.job, group.states))]
+    return {"title": title, "empty": empty, "rows": rows, "hidden": max(0, total - len(rows)), "states": group.states}
+
+
+def _order(job: Job, states: tuple[str, ...]) -> tuple[int, float]:
+    """State by state; within one, what changed last comes first."""
+    return states.index(job.state), -changed_at(job).timestamp()
+
+
+def _worker(worker: Any, silent: bool, now: Micros) -> dict[str, Any]:  # noqa: FBT001 - one fact of a pair
+    return {
+        "id": worker.id,
+        "host": worker.host,
+        "pid": worker.pid,
+        "kinds": len(json.loads(worker.kinds)),
+        "concurrency": worker.concurrency,
+        "release": worker.release,
+        "word": "silent" if silent else "draining" if worker.draining else "live",
+        "seen": at_moment(worker.renewed_at, now),
+        "since": at_moment(worker.started_at, now),
+    }
+
+
+def listing(found: Matching, words: str, before: str) -> dict[str, Any]:
+    rows = [row_of(job, found.now) for job in found.jobs]
+    older = urlencode({"filter": words, "before": rows[-1].id}) if found.more else ""
+    return {"rows": rows, "filter": words, "before": before, "older": older and f"/?{older}"}
+
+
+def story(found: Story) -> dict[str, Any]:
+    job = found.job
+    return {
+        "job": job,
+        "badge": badge_of(job),
+        "facts": [(name, value) for name, value in _facts(found) if value not in ("", None)],
+        "error": job.error,
+        "payload": _pretty(job.payload),
+        "result": None if job.result is None else _pretty(job.result),
+        "timeline": timeline(found),
+        "attempts": [_attempt(row) for row in reversed(found.attempts)],
+        "events": [_event(event) for event in found.events],
+        "filter": "",
+        "kind_link": f"/?filter={quote(f'kind:{job.kind}')}",
+    }
+
+
+def _facts(found: Story) -> Iterable[tuple[str, Any]]:
+    job, row = found.job, found.row
+    yield from (("queue", job.queue), ("owner", job.owner), ("priority", str(job.priority)))
+    yield from (("attempt", f"{job.attempt} of generation {job.generation}"), ("failures", str(job.failures)))
+    yield from (("losses", str(job.losses)), ("uses", ", ".join(job.uses)), ("unique key", job.unique_key))
+    if row.progress is not None:
+        yield "progress", f"{row.progress:.0%} {row.progress_message}".strip()
+    times = (("created", row.created_at), ("due", row.run_at), ("started", row.started_at), ("ended", row.finished_at))
+    for name, at in (*times, ("deadline", row.deadline_at)):
+        yield name, None if at is None else at_moment(at, found.now)
+
+
+def _attempt(row: AttemptRow) -> dict[str, Any]:
+    return {
+        "number": row.attempt,
+        "generation": row.generation,
+        "ended": row.ended,
+        "tone": TONES.get(row.ended, "calm"),
+        "started": moment(row.started_at),
+        "ran": duration(max(0, row.ended_at - row.started_at) / SECOND),
+        "code": row.code or "",
+        "cls": row.cls or "",
+        "rule": row.rule or "",
+        "public": row.public or "",
+        "reason": row.reason,
+        "evidence": [(name, str(value)) for name, value in json.loads(row.evidence or "{}").items()],
+        "worker": row.worker,
+    }
+
+
+TONES: dict[str, str] = {
+    Ended.RETURNED: "good",
+    Ended.FAILED: "bad",
+    Ended.LOST: "bad",
+    Ended.RETRY: "warn",
+    Ended.SNOOZED: "calm",
+    Ended.PARKED: "warn",
+    Ended.HELD: "warn",
+}
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {"at": moment(event.at), "type": event.type, "attempt": event.attempt, "actor": event.actor,
+            "news": _news(event.data)}  # fmt: skip
+
+
+def _news(data: Mapping[str, Any]) -> str:
+    said = (data.get(name) for name in ("code", "reason", "choice"))
+    return " · ".join(str(value) for value in said if value)
+
+
+def _pretty(value: Any) -> str:
+    """Payloads may hold what is nobody's business, and anybody on this machine can open the page."""
+    return scrub(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+
+
+def checks(answer):
+    return {check["check"]: check for check in json.loads(answer.out)["checks"]}
+
+
+def test_every_setting_is_told_with_its_origin(call, app, folder, monkeypatch):
+    (folder / "mulligan.toml").write_text("[worker]\nconcurrency = 3\n")
+    monkeypatch.setenv("MULLIGAN_WORKER__LEASE", "20")
+    app.enqueue("ask")
+    told = {one["name"]: one for one in json.loads(call("doctor", "-o", "json").out)["settings"]}
+    assert told["worker.concurrency"] == {"name": "worker.concurrency", "value": 3, "origin": "mulligan.toml"}
+    assert told["worker.lease"]["origin"] == "environment MULLIGAN_WORKER__LEASE"
+    assert told["worker.poll"]["origin"] == "default"
+
+
+def test_a_healthy_database_fails_nothing(call, app):
+    app.enqueue("add", {"a": 1, "b": 2})
+    app.run_inline()
+    answer = call("doctor", "-o", "json")
+    found = checks(answer)
+    assert answer.code == 0
+    assert {found[name]["status"] for name in ("database", "schema", "durability", "clock", "lease", "kinds")} == {"ok"}
+    assert found["workers"]["next"] == "mulligan worker APP"
+
+
+def test_jobs_of_a_kind_nobody_knows_are_told(call, app):
+    app.enqueue("nobody_knows_me")
+    found = checks(call("doctor", "-o", "json"))
+    assert found["kinds"]["status"] == "warn"
+    assert "nobody_knows_me" in found["kinds"]["found"]
+
+
+def test_a_missing_file_fails_and_is_not_made(call, folder):
+    answer = call("doctor", "-o", "json")
+    assert answer.code == 1
+    assert checks(answer)["database"]["next"] == "mulligan migrate"
+    assert not (folder / "mulligan.db").exists()
+
+
+def test_an_empty_database_fails_with_what_to_type(call, postgres_url):
+    answer = call("doctor", "-o", "json", "--database", postgres_url)
+    assert answer.code == 1
+    schema = checks(answer)["schema"]
+    assert (schema["status"], schema["found"], schema["next"]) == ("fail", "none yet", "mulligan migrate")
+
+
+def test_a_server_that_is_away_fails_and_no_password_is_shown(call, impatient):
+    answer = call("doctor", "-o", "json", "--database", "postgresql://nobody:s3cret@127.0.0.1:1/none?connect_timeout=1")
+    assert answer.code == 1
+    assert checks(answer)["database"]["status"] == "fail"
+    assert "s3cret" not in answer.out + answer.err
+
+
+def test_a_file_that_is_no_database_is_a_finding(call, folder):
+    (folder / "mulligan.db").write_text("dear diary, " * 1000)
+    answer = call("doctor", "-o", "json")
+    assert answer.code == 1
+    assert checks(answer)["database"]["status"] == "fail"
+
+
+def test_a_file_others_may_read_and_a_thin_lease_are_warnings(call, folder, monkeypatch):
+    call("migrate")
+    (folder / "mulligan.db").chmod(0o644)
+    monkeypatch.setenv("MULLIGAN_WORKER__LEASE", "6")
+    answer = call("doctor", "-o", "json")
+    found = checks(answer)
+    assert answer.code == 0
+    assert found["permissions"]["next"].startswith("chmod 600 ")
+    assert found["lease"]["status"] == "warn"
+
+
+def test_it_prints_for_people_and_for_pipes(call, folder):
+    call("migrate")
+    assert "sqlite:///mulligan.db" in call("doctor", "-o", "table").out
+    kinds = {line.split("\t")[0] for line in call("doctor").out.splitlines()}
+    assert kinds == {"setting", "fact", "check"}

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+ESC = "\x1b[31m"
+
+
+@pytest.fixture
+def dead(app):
+    job = app.enqueue("refuse", {"text": "row 17"})
+    app.run_inline()
+    return job
+
+
+@pytest.fixture
+def parked(app):
+    job = app.enqueue("ask")
+    app.run_inline()
+    return job
+
+
+# -- read -------------------------------------------------------------------------------------------
+def test_list_is_tsv_when_piped_newest_first(call, app):
+    first, second = app.enqueue("add", {"a": 1, "b": 2}), app.enqueue("refuse")
+    answer = call("jobs", "list")
+    rows = [line.split("\t") for line in answer.out.splitlines()]
+    assert answer.code == 0
+    assert [row[0] for row in rows] == [second.id, first.id]
+    assert {len(row) for row in rows} == {9}
+    assert rows[0][1:4] == ["queued", "no_worker", "refuse"]
+
+
+def test_list_as_json_and_jsonl_carries_every_field(call, app):
+    job = app.enqueue("add", {"a": 1, "b": 2}, owner="acme")
+    (record,) = json.loads(call("jobs", "list", "-o", "json").out)
+    assert (record["id"], record["payload"], record["owner"]) == (job.id, {"a": 1, "b": 2}, "acme")
+    (line,) = call("jobs", "list", "-o", "jsonl").out.splitlines()
+    assert json.loads(line) == record
+
+
+def test_list_as_a_table_has_a_header_and_prints_text_as_it_is(call, app, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    app.enqueue("[red]evil[/red]")
+    answer = call("jobs", "list", "-o", "table")
+    assert answer.out.split()[:3] == ["ID", "PHASE", "KIND"]
+    assert "[red]" in answer.out
+
+
+def test_list_takes_a_filter_and_a_limit(call, app, dead):
+    for _ in range(3):
+        app.enqueue("add", {"a": 1, "b": 2})
+    assert [line.split("\t")[0] for line in call("jobs", "list", "state:dead").out.splitlines()] == [dead.id]
+    limited = call("jobs", "list", "kind:add", "--limit", "2")
+    assert len(limited.out.splitlines()) == 2
+    assert "--limit" in limited.err
+
+
+@pytest.mark.parametrize("words", ["state:ded", "colour:red", "dead", 'kind:"x'])
+def test_a_filter_nobody_understands_is_a_usage_error(call, app, words):
+    app.enqueue("ask")
+    answer = call("jobs", "list", words)
+    assert (answer.code, answer.out) == (2, "")
+    assert "[REFUSED]" in answer.err
+
+
+def test_show_tells_facts_attempts_private_half_and_events(call, app):
+    job = app.enqueue("crash", {"text": f"{ESC}boom"})
+    app.run_inline()
+    answer = call("jobs", "show", job.id)
+    assert answer.code == 0
+    for words in ("PROGRAMMING_ERROR", "ATTEMPTS (1)", "private trace", "in crash", "job.died", "why:"):
+        assert words in answer.out
+    assert "\x1b" not in answer.out
+
+
+def test_show_as_json_holds_attempts_and_events(call, dead):
+    told = json.loads(call("jobs", "show", dead.id, "-o", "json").out)
+    assert told["state"] == "dead"
+    assert told["attempts_made"][0]["code"] == "BAD_FILE"
+    assert [event["type"] for event in told["events"]] == ["job.queued", "job.started", "job.died"]
+
+
+def test_an_id_may_be_given_by_its_beginning(call, dead):
+    assert dead.id in call("jobs", "show", dead.id[:-3]).out
+
+
+def test_an_unknown_id_is_not_found(call, app, dead):
+    for verb in (("show",), ("cancel",), ("retry",), ("release",), ("discard", "--reason", "x"), ("watch",)):
+        answer = call("jobs", *verb, "zzzz")
+        assert (answer.code, answer.out) == (3, "")
+        assert answer.err == "mulligan: no job 'zzzz' [NOT_FOUND]\n"
+
+
+def test_an_ambiguous_beginning_is_refused(call, app):
+    first, _ = app.enqueue("ask"), app.enqueue("ask")
+    answer = call("jobs", "show", first.id[:2])
+    assert answer.code == 3
+    assert "more than one" in answer.err
+
+
+# -- repair -----------------------------------------------------------------------------------------
+def test_cancel_stops_a_waiting_job_and_twice_is_a_conflict(call, app):
+    job = app.enqueue("ask")
+    answer = call("jobs", "cancel", job.id, "--reason", "not wanted")
+    assert (answer.code, answer.out) == (0, f"{job.id}\tcancelled\tcancelled\n")
+    assert call("jobs", "cancel", job.id).code == 5
+    assert app.jobs.history(job.id)[-1].actor.startswith("cli:")
+
+
+def test_retry_brings_a_dead_job_back(call, app, dead):
+    answer = call("jobs", "retry", dead.id, "--max-retries", "7", "-o", "json")
+    record = json.loads(answer.out)
+    assert (answer.code, record["state"], record["generation"], record["max_retries"]) == (0, "queued", 2, 7)
+    assert call("jobs", "retry", dead.id).code == 5
+
+
+def test_release_hands_over_the_choice(call, app, parked):
+    assert call("jobs", "release", parked.id, "--choice", "left").code == 0
+    app.run_inline()
+    assert app.jobs.get(parked.id).result == "left"
+
+
+def test_discard_needs_a_reason(call, app, dead):
+    assert call("jobs", "discard", dead.id).code == 2
+    assert call("jobs", "discard", dead.id, "--reason", "customer left").code == 0
+    assert app.jobs.get(dead.id).state == "cancelled"
+
+
+# -- watch ------------------------------------------------------------------------------------------
+def test_watch_tells_by_its_exit_code_whether_the_job_succeeded(call, app, dead, parked):
+    good = app.enqueue("add", {"a": 1, "b": 2})
+    app.run_inline()
+    assert call("jobs", "watch", good.id).code == 0
+    assert call("jobs", "watch", dead.id).code == 6
+    assert call("jobs", "watch", parked.id).code == 6
+
+
+def test_watch_gives_up_after_its_timeout(call, app):
+    job = app.enqueue("ask")
+    answer = call("jobs", "watch", job.id, "--timeout", "0.1s")
+    assert answer.code == 1
+    assert "[WAIT_TIMEOUT]" in answer.err
+
+
+# -- the database -----------------------------------------------------------------------------------
+def test_looking_makes_no_database(call, folder):
+    answer = call("jobs", "list")
+    assert answer.code == 1
+    assert str(folder / "mulligan.db") in answer.err
+    assert not (folder / "mulligan.db").exists()
+
+
+def test_a_database_that_does_not_answer_is_one_clear_line(call, impatient):
+    answer = call("jobs", "list", "--database", "postgresql://nobody:s3cret@127.0.0.1:1/none?connect_timeout=1")
+    assert answer.code == 1
+    assert len(answer.err.splitlines()) == 1
+    assert "s3cret" not in answer.err

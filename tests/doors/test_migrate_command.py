@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from mulligan.cli.database import same_database
+
+
+def test_a_dry_run_changes_nothing_and_the_real_one_is_safe_to_repeat(call, store_url, folder):
+    planned = call("migrate", "--dry-run", "--database", store_url)
+    assert planned.code == 0
+    assert planned.out.splitlines()[0].endswith("\tpending")
+    assert call("jobs", "list", "--database", store_url).code == 1
+
+    applied = call("migrate", "--database", store_url)
+    assert applied.out == planned.out.replace("pending", "applied")
+    again = call("migrate", "--database", store_url)
+    assert (again.code, again.out, again.err) == (0, "", "the schema is up to date\n")
+
+
+def test_a_dry_run_makes_no_file(call, folder):
+    assert call("migrate", "--dry-run").code == 0
+    assert not (folder / "mulligan.db").exists()
+
+
+def test_a_url_of_no_known_kind_is_a_usage_error(call):
+    assert call("migrate", "--database", "mysql://x").code == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("sqlite:///a.db", "sqlite:///./a.db", True),
+        ("sqlite:///a.db", "sqlite+stdlib:///a.db", True),
+        ("sqlite:///a.db", "sqlite:///b.db", False),
+        ("postgres://h/db", "postgresql+psycopg://h/db", True),
+        ("postgresql://h/db", "postgresql://h/other", False),
+        ("postgresql://h/db", "sqlite:///db", False),
+    ],
+)
+def test_two_spellings_of_one_database_are_one(one, other, same):
+    assert same_database(one, other) is same

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from mulligan.cli import COMMANDS
+
+
+def test_help_names_every_command_and_loads_none_of_them(folder):
+    heavy = "[name for name in ('rich', 'fastapi', 'jinja2') if name in sys.modules]"
+    code = f"import sys, mulligan.cli; mulligan.cli.main(['--help']); print({heavy})"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert all(f"  {name} " in answer.stdout for name in COMMANDS)
+    assert answer.stdout.rstrip().endswith("[]")
+
+
+def test_every_command_explains_itself(call):
+    for name in COMMANDS:
+        answer = call(name, "--help")
+        assert answer.code == 0
+        assert "Usage: mulligan" in answer.out
+
+
+def test_python_m_mulligan_is_the_same_program(start):
+    answer = start("--version").ended()
+    assert answer.code == 0
+    assert answer.out.startswith("mulligan, version ")
+
+
+def test_an_unknown_command_is_a_usage_error(call):
+    answer = call("jbos")
+    assert answer.code == 2
+    assert "jbos" in answer.err
+
+
+def test_a_setting_that_is_nonsense_is_refused_with_its_name(call, monkeypatch):
+    monkeypatch.setenv("MULLIGAN_WORKER__LEASE", "-1")
+    answer = call("jobs", "list")
+    assert answer.code == 2
+    assert "worker.lease" in answer.err
+    assert answer.err.rstrip().endswith("[CONFIG]")
+
+
+def test_ctrl_c_ends_with_130(app, start):
+    job = app.jobs.get(app.enqueue("add", {"a": 1, "b": 2}).id)
+    watching = start("jobs", "watch", job.id)
+    watching.says("no live worker")
+    watching.signal(signal.SIGINT)
+    assert watching.ended().code == 130
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(app, folder):
+    for _ in range(3):
+        app.enqueue("add", {"a": 1, "b": 2})
+    read, write = os.pipe()
+    os.close(read)
+    program = [sys.executable, "-m", "mulligan", "jobs", "list"]
+    answer = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert answer.stderr == b""

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from mulligan import Mulligan
+from mulligan.errors import ConfigError
+from mulligan.web.serve import loopback
+from support.waiting import until
+
+
+def fetch(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - our own page
+        return answer.read().decode()
+
+
+def answers(address: str) -> bool:
+    try:
+        fetch(address)
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
+
+
+def test_a_worker_runs_jobs_to_their_end_and_leaves_in_order(start, call, app, store_url):
+    worker = start("worker", "jobs:app", "--database", store_url, "--concurrency", "2")
+    good = call("enqueue", "add", "a=40", "b=2").out.strip()
+    bad = call("enqueue", "refuse").out.strip()
+    assert call("jobs", "watch", good, "--timeout", "20").code == 0
+    assert call("jobs", "watch", bad, "--timeout", "20").code == 6
+    assert app.jobs.get(good).result == 42
+    assert worker.stop().code == 0
+
+
+def test_the_database_the_app_names_in_its_code_is_the_workers_too(start, folder):
+    code = (folder / "jobs.py").read_text().replace("Mulligan()", 'Mulligan("sqlite:///own.db")')
+    (folder / "jobs.py").write_text("print('talk on import')\n" + code)
+    worker = start("worker", "jobs:app")
+    said = worker.says("concurrency")
+    assert f"database: {folder}/own.db" in said
+    assert "created just now" in said
+    assert not (folder / "mulligan.db").exists()
+    assert worker.stop().code == 0
+
+
+def test_two_databases_are_refused(start, folder):
+    code = (folder / "jobs.py").read_text().replace("Mulligan()", 'Mulligan("sqlite:///own.db")')
+    (folder / "jobs.py").write_text(code)
+    answer = start("worker", "jobs:app", MULLIGAN_DATABASE_URL="sqlite:///other.db").ended()
+    assert answer.code == 2
+    assert "two databases" in answer.err
+    assert not list(folder.glob("*.db"))
+
+
+@pytest.mark.parametrize(
+    ("app", "words"),
+    [
+        ("nowhere:app", "No module named 'nowhere'"),
+        ("jobs", "module:attribute"),
+        ("jobs:nothing", "has no 'nothing'"),
+        ("jobs:Mulligan", "not a Mulligan app"),
+    ],
+)
+def test_a_wrong_name_of_an_app_is_a_usage_error_in_one_line(call, app, words):
+    answer = call("web", app)
+    assert answer.code == 2
+    assert words in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_an_app_that_breaks_while_it_is_imported_shows_where(start, folder):
+    (folder / "broken.py").write_text("1 / 0\n")
+    answer = start("worker", "broken:app").ended()
+    assert answer.code == 1
+    assert 'broken.py", line 1' in answer.err
+    last = answer.err.splitlines()[-1]
+    assert last == "mulligan: cannot load broken:app: ZeroDivisionError: division by zero [APP_BROKEN]"
+
+
+def test_up_is_a_worker_and_the_page_and_they_end_together(start, folder):
+    up = start("up", "jobs:app", "--port", "0")
+    address = up.address()
+    app = Mulligan(f"sqlite:///{folder}/mulligan.db")
+    job = app.enqueue("add", {"a": 1, "b": 2})
+    assert app.jobs.wait(job.id, 20).state == "succeeded"
+    app.close()
+    assert "succeeded" in fetch(f"{address}jobs/{job.id}")
+    assert up.stop().code == 0
+    assert not answers(address)
+
+
+def test_the_page_does_not_outlive_an_up_that_is_killed(start):
+    up = start("up", "jobs:app", "--port", "0")
+    address = up.address()
+    up.close()
+    until(lambda: not answers(address), 10, "the page's end")
+
+
+def test_a_page_that_falls_takes_up_along(start, folder):
+    up = start("up", "jobs:app", "--host", "192.0.2.1")
+    answer = up.ended()
+    assert answer.code == 1
+    assert "not a loopback address" in answer.err
+
+
+def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    demo = start("demo", "--port", "0", "--seconds", "20", TMPDIR=str(temporary))
+    address = demo.address()
+    words = ("succeeded", "dead", "parked", "running", "PROCESS_DIED", "BAD_FILE", "recovered: attempt")
+    until(lambda: all(word in fetch(address) for word in words), 40, "a page with every ending")
+    assert demo.stop().code == 0
+    assert list(temporary.glob("mulligan-demo-*")) == []
+    assert not list(Path(folder).glob("*.db"))
+
+
+def test_a_taken_port_is_left_for_the_next_one_or_refused_when_it_was_named(start):
+    first = start("web", "--port", "0")
+    address = first.address()
+    port = address.rstrip("/").rpartition(":")[2]
+    named = start("web", "--port", port).ended()
+    assert named.code == 1
+    assert f"port {port} of 127.0.0.1 is taken" in named.err
+    moved = start("web", MULLIGAN_WEB__PORT=port)
+    assert moved.address() != address
+    assert f"port {port} is taken" in moved.err
+    assert (first.stop().code, moved.stop().code) == (0, 0)
+
+
+def test_an_address_that_is_not_loopback_is_refused(start):
+    answer = start("web", "--host", "0.0.0.0").ended()  # noqa: S104 - to be refused
+    assert answer.code == 2
+    assert "not a loopback address" in answer.err
+
+
+@pytest.mark.parametrize("host", ["::", "example.com", "192.0.2.1", "", "127.0.0.1.example.com"])
+def test_only_loopback_is_loopback(host):
+    with pytest.raises(ConfigError, match="not a loopback address"):
+        loopback(host)
+    assert [loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == ["127.0.0.1", "::1", "127.0.0.1"]
+
+
+def test_sigterm_while_the_app_is_still_imported_ends_it(start, folder):
+    (folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    worker = start("worker", "slow:app")
+    worker.says("importing")
+    assert worker.stop().code == 143
