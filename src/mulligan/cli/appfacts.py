@@ -12,10 +12,8 @@ import sys
 import traceback
 from typing import Any
 
-from mulligan.cli.database import same_database
 from mulligan.config import Settings, read_settings
 from mulligan.errors import ConfigError, MulliganError
-from mulligan.policy.redact import redact
 
 URL_VARIABLE = "MULLIGAN_DATABASE_URL"
 
@@ -27,19 +25,16 @@ class AppBroken(MulliganError):
 
 
 def settings_for(app: str, flags: dict[str, Any]) -> Settings:
-    """The app's own settings with the flags on top. One database only: the jobs' and the handlers' are the same."""
+    """Settings with the flags on top; where nobody else names a database, the app is asked for its own.
+
+    Named outside the code, nothing needs to be asked: the first runner tells, and a worker starts the sooner.
+    """
     given = read_settings(flags)
     if given.origin_of("database_url") == "flag":
         os.environ[URL_VARIABLE] = given.database_url  # for an app that names none, in every process we start
+    if given.origin_of("database_url") != "default":
+        return given
     facts = ask(app)
-    named = given.origin_of("database_url")
-    if named != "default" and not same_database(given.database_url, facts["database_url"]):
-        message = (
-            f"two databases: {app} names {redact(facts['database_url'])} in its code, {named} names "
-            f"{redact(given.database_url)}; jobs its handlers enqueue would go to the first. "
-            "Write Mulligan() without a URL in the code, or drop the other"
-        )
-        raise ConfigError(message)
     return read_settings({**facts, **{name: value for name, value in flags.items() if value is not None}})
 
 

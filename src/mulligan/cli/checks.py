@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from mulligan.cli.database import sqlite_file
 from mulligan.config import Settings
 from mulligan.engine.upkeep import known_kinds
 from mulligan.errors import MulliganError
@@ -17,6 +16,7 @@ from mulligan.job import SECOND, Lane
 from mulligan.policy.phrase import duration, size
 from mulligan.policy.redact import redact
 from mulligan.store import Store, open_store
+from mulligan.store.urls import sqlite_file
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 LITTLE_ROOM, NO_ROOM = 1_000_000_000, 100_000_000  # bytes

@@ -6,7 +6,6 @@ import getpass
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -16,30 +15,11 @@ from mulligan.engine.jobs import Jobs
 from mulligan.errors import StoreUnavailable
 from mulligan.policy.redact import redact
 from mulligan.store import Store, open_store
+from mulligan.store.urls import sqlite_file
 
 
 def settings_with(database: str | None, flags: Mapping[str, Any] | None = None) -> Settings:
     return read_settings({"database_url": database, **(flags or {})})
-
-
-def sqlite_file(url: str) -> Path | None:
-    """The file behind a SQLite URL; None: not SQLite."""
-    if not url.startswith("sqlite"):
-        return None
-    return Path(url.partition("///")[2] or "mulligan.db").absolute()
-
-
-def same_database(one: str, other: str) -> bool:
-    files = sqlite_file(one), sqlite_file(other)
-    if files[0] is not None and files[1] is not None:
-        return files[0].resolve() == files[1].resolve()
-    return _plain(one) == _plain(other)
-
-
-def _plain(url: str) -> str:
-    """The same server is spelled postgres://, postgresql:// and postgresql+psycopg://."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme.removesuffix('+psycopg').replace('postgresql', 'postgres')}{separator}{rest}"
 
 
 @contextmanager

@@ -33,10 +33,11 @@ def demo(seconds: int, log_level: str, database: str | None, host: str | None, p
 
 def _run(database: str, seconds: int, log_level: str, host: str | None, port: int | None) -> int:
     from mulligan.cli import working
-    from mulligan.cli.database import say, settings_with, sqlite_file
+    from mulligan.cli.database import say, settings_with
     from mulligan.engine.supervisor.main import Options
     from mulligan.policy.redact import redact
     from mulligan.store import open_store
+    from mulligan.store.urls import sqlite_file
 
     working.begin(log_level)
     os.environ["MULLIGAN_DATABASE_URL"] = database  # for the runners and the feeder

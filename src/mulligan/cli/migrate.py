@@ -27,9 +27,9 @@ def migrate(database: str | None, output: str | None, *, dry_run: bool) -> None:
 
 
 def _steps(url: str, schema: str, *, dry_run: bool) -> list[str]:
-    from mulligan.cli.database import sqlite_file
     from mulligan.store import open_store
     from mulligan.store.migrate import steps
+    from mulligan.store.urls import sqlite_file
 
     file = sqlite_file(url)
     if dry_run and file is not None and not file.exists():

@@ -1,7 +1,7 @@
 """What travels between supervisor and runner, as lists a JSON encoder likes.
 
 to a runner     ["run", [[seq, lease, memory], …]]   ["stop", seq]   ["recall", seq]   ["drain"]   ["kept", request, ok]
-from a runner   ["ready", manifest]   ["broken", why]   ["ended", [[seq, …outcome], …]]
+from a runner   ["settings", values]   ["ready", manifest]   ["broken", why]   ["ended", [[seq, …outcome], …]]
                 ["progress", [[seq, fraction, text], …]]   ["keep", request, seq, name, value]
 """
 

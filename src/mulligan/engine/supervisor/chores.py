@@ -28,7 +28,7 @@ class Chores:
         folder: Path,
     ) -> None:
         self._store = store
-        self._settings = settings
+        self.settings = settings
         self._folder = folder
         self._rng = Random(SystemRandom().getrandbits(64))
         self._boot = boot_id()
@@ -78,17 +78,17 @@ class Chores:
         with self._store.begin() as unit:
             renewal = unit.renew(worker, draining=draining)
         now = time.monotonic()
-        if now - self._renewed > self._settings.worker.lease / 2:
+        if now - self._renewed > self.settings.worker.lease / 2:
             self._unbroken_since = now  # others may have had the same trouble: judge nobody for a full lease
         self._renewed = now
         return renewal
 
     def must_not_claim(self) -> bool:
         """Who cannot renew must not take more than it may lose."""
-        return time.monotonic() - self._renewed > self._settings.worker.lease / 2
+        return time.monotonic() - self._renewed > self.settings.worker.lease / 2
 
     def _may_judge(self) -> bool:
-        return self._renewed - self._unbroken_since >= self._settings.worker.lease
+        return self._renewed - self._unbroken_since >= self.settings.worker.lease
 
     # -- sweep ------------------------------------------------------------------------------------
     def sweep(self, worker: str) -> int:
@@ -96,7 +96,7 @@ class Chores:
         requeued = self.recover(worker)
         upkeep.announce(self._store)
         upkeep.expire_deadlines(self._store)
-        upkeep.bury_unknown(self._store, self._settings.worker.unknown_kind_after)
+        upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
         if time.monotonic() - self._pruned > 60 or self._pruned == 0.0:
             self._prune()
         return requeued
@@ -104,12 +104,12 @@ class Chores:
     def recover(self, worker: str) -> int:
         judge = upkeep.Judge(worker, self._boot, self._may_judge())
         upkeep.close_dead(self._store, judge)
-        lost = upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
+        lost = upkeep.settle_orphans(self._store, self.settings.retry, self._rng)
         life.sweep_folders(self._folder, worker)
         return len(lost)
 
     def _prune(self) -> None:
-        removed = upkeep.prune(self._store, self._settings, self._manifest.kinds)
+        removed = upkeep.prune(self._store, self.settings, self._manifest.kinds)
         self._store.tidy()
         with self._store.begin() as unit:
             self._name_manifest(unit)

@@ -43,6 +43,7 @@ class Fleet:
     ) -> None:
         self.recipe = recipe
         self.manifest: Manifest | None = None
+        self.app_settings: dict[str, Any] = {}  # as the app itself has them, in its own process
         self._settings = settings
         self._on_end = on_end
         self._clock = clock  # the store's clock as last heard
@@ -215,6 +216,8 @@ class Fleet:
                         self.on_progress(child.flights[seq], fraction, text)
             case ["keep", request, seq, name, value]:
                 self._keep(child, request, seq, name, value)
+            case ["settings", values]:
+                self.app_settings = values
             case ["ready", manifest]:
                 child.ready = True
                 self._respawn = 0.0

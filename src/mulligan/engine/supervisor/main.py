@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
@@ -16,9 +17,10 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from mulligan.config import Settings
+from mulligan.config import Settings, read_settings
 from mulligan.engine import life
 from mulligan.engine.claims import Claimer
 from mulligan.engine.kinds import Manifest
@@ -33,11 +35,18 @@ from mulligan.engine.workers import worker_row
 from mulligan.errors import StoreUnavailable
 from mulligan.ids import new_id
 from mulligan.job import SECOND, Micros, WorkerRow
+from mulligan.policy.redact import redact
 from mulligan.store.base import Store
+from mulligan.store.urls import same_database
 
 log = logging.getLogger("mulligan.worker")
 
+NO_FILE = Path(os.devnull)
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
+
+
+class TwoDatabases(AppBroken):
+    """The app's own database is not this worker's."""
 
 
 @dataclass
@@ -91,7 +100,7 @@ class Supervisor:
             )
             await self._fleet.close("broken")
             self._life.close()
-            return 1
+            return 2 if isinstance(broken, TwoDatabases) else 1
         tasks = [self._loop.create_task(part) for part in (self._turn_loop(), self._chore_loop(), self._tick_loop())]
         threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
         try:
@@ -111,6 +120,7 @@ class Supervisor:
         self._fleet.start()
         await self._chore_until_done(partial(self._chores.look_around, self.worker))
         manifest = await self._fleet.loaded()
+        self._adopt(self._fleet.app_settings)
         self._policies = Policies(self._settings.retry, manifest.kinds)
         self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues)
         self._fleet.on_learn = self._learned
@@ -123,6 +133,19 @@ class Supervisor:
             self._settings.worker.concurrency,
             self._store.url,
         )
+
+    def _adopt(self, values: dict[str, Any]) -> None:
+        """What the app sets in its code holds for its jobs here too. Two databases would not."""
+        app = read_settings(values, environ={}, file=NO_FILE)
+        if not same_database(app.database_url, self._settings.database_url):
+            message = (
+                f"two databases: {self._options.app} names {redact(app.database_url)} in its code, "
+                f"{self._settings.origin_of('database_url')} names {redact(self._settings.database_url)}; jobs its "
+                "handlers enqueue would go to the first. Write Mulligan() without a URL in the code, or drop the other"
+            )
+            raise TwoDatabases(message)
+        self._settings = self._settings.model_copy(update={"retry": app.retry, "retention": app.retention})
+        self._chores.settings = self._settings
 
     def _learned(self, manifest: Manifest) -> None:
         self._claimer.kinds = frozenset(manifest.kinds)

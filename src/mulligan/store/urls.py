@@ -1,0 +1,25 @@
+"""What a database URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file behind a SQLite URL; None: not SQLite."""
+    if not url.startswith("sqlite"):
+        return None
+    return Path(url.partition("///")[2] or "mulligan.db").absolute()
+
+
+def same_database(one: str, other: str) -> bool:
+    files = sqlite_file(one), sqlite_file(other)
+    if files[0] is not None and files[1] is not None:
+        return files[0].resolve() == files[1].resolve()
+    return _plain(one) == _plain(other)
+
+
+def _plain(url: str) -> str:
+    """The same server is spelled postgres://, postgresql:// and postgresql+psycopg://."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme.removesuffix('+psycopg').replace('postgresql', 'postgres')}{separator}{rest}"
