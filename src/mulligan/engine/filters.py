@@ -18,6 +18,9 @@ def parse_filter(text: str) -> dict[str, str]:
     except ValueError as error:
         message = f"filter {text!r}: {error}"
         raise Refused(message) from None
+    if not text.isprintable():
+        message = f"filter {text!r} holds characters that cannot be printed"
+        raise Refused(message)
     found: dict[str, str] = {}
     for word in words:
         name, colon, value = word.partition(":")

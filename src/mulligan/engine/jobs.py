@@ -15,12 +15,13 @@ from mulligan.engine.view import fresh_job, jobs_of
 from mulligan.errors import NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.event import Event
 from mulligan.ids import LENGTH
-from mulligan.job import Job, NewJob, State
+from mulligan.job import AttemptRow, Job, NewJob, State
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.store.base import Inserted, Store, Unit
 
 JobList = list[Job]  # the classes below have a method called list
 Story = list[Event]
+Attempts = list[AttemptRow]
 
 WAIT_EVERY = 0.05
 WAIT_MOST = 0.5
@@ -70,6 +71,13 @@ class Jobs:
             if unit.get(job_id) is None:
                 raise NotFound(_no_such(job_id))
             return unit.story(job_id)
+
+    def attempts(self, job_id: str) -> Attempts:
+        """Every finished attempt, oldest first, with both halves of its failure."""
+        with self._store.read() as unit:
+            if unit.get(job_id) is None:
+                raise NotFound(_no_such(job_id))
+            return unit.attempts(job_id)
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
         """The job once it has ended (succeeded, dead, cancelled) or needs a person (parked)."""
@@ -142,6 +150,9 @@ class AsyncJobs:
 
     async def history(self, job_id: str) -> Story:
         return await asyncio.to_thread(self._jobs.history, job_id)
+
+    async def attempts(self, job_id: str) -> Attempts:
+        return await asyncio.to_thread(self._jobs.attempts, job_id)
 
     async def wait(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - the contract's name
         return await asyncio.to_thread(self._jobs.wait, job_id, timeout)

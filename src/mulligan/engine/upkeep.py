@@ -108,10 +108,15 @@ def bury_unknown(store: Store, after: float) -> int:
         return sum(expire(unit, row, unknown_kind(row.kind)) for row in rows)
 
 
+def live_kinds(unit: Unit) -> frozenset[str]:
+    """Kinds that a living worker can run."""
+    return frozenset(kind for worker in unit.workers(closed=False) for kind in json.loads(worker.kinds))
+
+
 def known_kinds(unit: Unit, now: int) -> frozenset[str]:
-    live = (json.loads(worker.kinds) for worker in unit.workers(closed=False))
+    """Kinds that a living worker or a recent manifest knows: a job of any other kind will never run."""
     recent = (Manifest.from_json(body).kinds for _, _, _, body, named in unit.manifests() if named > now - KNOWN_FOR)
-    return frozenset(kind for kinds in (*live, *recent) for kind in kinds)
+    return live_kinds(unit).union(*recent)
 
 
 def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from mulligan.engine.upkeep import known_kinds
+from mulligan.engine.upkeep import live_kinds
 from mulligan.job import AttemptRow, Gate, Job, JobRow, Micros, NewJob, State, to_datetime
 from mulligan.policy.phase import phase
 from mulligan.policy.phrase import moment
@@ -21,7 +21,7 @@ def jobs_of(unit: Unit, rows: Sequence[JobRow], again: Callable[[str], Job] | No
     now = unit.now()
     waiting = any(row.state == State.QUEUED for row in rows)
     gates = unit.gates() if waiting else []
-    known = known_kinds(unit, now) if waiting else None
+    known = live_kinds(unit) if waiting else None
     latest = unit.latest_attempts([row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED])
     return [job_of(row, latest.get(row.id), gates, now, known, again) for row in rows]
 

@@ -163,10 +163,10 @@ def _excused(policy: EffectivePolicy, failure: Failure) -> bool:
 
 def _advice(failure: Failure) -> str:
     if failure.rule == PROGRAMMING_ERROR:
-        return "; to retry such errors, use Policy(retry_unknown=True) or a Rule of your own"
+        return "; to retry such errors, use Policy(retry_unknown=True)"
     if failure.rule.startswith("mulligan."):
         return ""  # our own verdict about a fact; no rule of theirs can change it
-    return f"; to retry it, add a Rule that gives {failure.code} another class, or return Retry()"
+    return "; to retry it all the same, return Retry() from the handler"
 
 
 def _refused_by_count(policy: EffectivePolicy, failures: int) -> str:

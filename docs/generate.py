@@ -1,0 +1,511 @@
+"""Prints the parts of the docs that come from the code: `python docs/generate.py`.
+
+Whole pages: reference/settings.md, reference/codes.md, reference/events.md. Parts between two marks: the files and
+the state diagram in ARCHITECTURE.md. `tests/docs/test_generated.py` fails when one of them is stale.
+"""
+# ruff: noqa: INP001 - a script beside the pages it writes
+
+from __future__ import annotations
+
+import ast
+import errno
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mulligan import errors
+from mulligan.config import ENV_PREFIX, Section, Settings
+from mulligan.event import EventType
+from mulligan.job import RETRYABLE, Cls, Failure, Verb
+from mulligan.policy import ends, lifecycle
+from mulligan.policy.phrase import duration
+from mulligan.policy.table import PROCESS_FAILED, ROWS, UNKNOWN, Row
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "mulligan"
+NOTICE = "<!-- Printed from the code by docs/generate.py. Do not edit. -->"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    cells = [list(head), *([_cell(value) for value in row] for row in rows)]
+    rule = ["---"] * len(cells[0])
+    return "\n".join("| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:]))
+
+
+def _cell(value: str) -> str:
+    return value.replace("|", "\\|")
+
+
+# -- settings -----------------------------------------------------------------------------------------
+# What the fields do not say of themselves.
+MEANING = {
+    "database_url": "`sqlite:///path`, `sqlite+stdlib:///path` or `postgresql://…`",
+    "schema_name": "the PostgreSQL schema that holds all tables; SQLite ignores it",
+    "release": "a name for what is deployed; stored with the manifest and the worker",
+    "retry.enabled": "`false`: no failure is retried, whatever a policy says",
+    "retry.max_retries": "retries of one generation: 3 means at most 4 attempts that fail",
+    "retry.factor": "each delay is this many times the one before",
+    "retry.jitter": "how a delay is spread: `full` 0 to all of it, `equal` half to all, a number ± that share",
+    "retry.max_snoozes": "how often a job may put itself off; unset: no limit",
+    "worker.concurrency": "how many jobs one worker runs side by side",
+    "worker.runners": "how many processes share them; more than one uses more than one core",
+    "retention.succeeded": "seconds a succeeded job stays, with its attempts; a kind may say otherwise",
+    "retention.dead": "the same for dead jobs",
+    "retention.cancelled": "the same for cancelled jobs",
+    "retention.events": "seconds events stay, also those of jobs that are still there",
+    "retention.workers": "seconds the row of a worker that has left stays",
+    "limits.payload": "bytes of JSON a payload may have; more is refused at enqueue",
+    "limits.result": "bytes of JSON a result may have; more ends the job with `RESULT_TOO_LARGE`",
+    "web.host": "where the page is served: loopback addresses only",
+    "web.port": "its port; 0: any free one",
+}
+SECTIONS = {
+    "": "The database and the app",
+    "retry": "Retries: what holds where neither the job nor its kind says anything",
+    "worker": "One worker: a supervisor and its runners",
+    "retention": "How long history stays",
+    "limits": "Sizes",
+    "web": "The page",
+}
+
+
+SETTINGS = """\
+{notice}
+
+# Settings
+
+Order: defaults, then `mulligan.toml`, then the environment, then flags; the later one wins. A name that does not
+exist is refused with the nearest one that does. `mulligan doctor` prints every value and where it came from.
+
+`MULLIGAN_CONFIG` names another file than `./mulligan.toml`. Lengths of time are seconds.
+
+```toml
+# mulligan.toml
+database_url = "sqlite:///mulligan.db"
+
+[worker]
+concurrency = 20
+
+[retry]
+base_delay = 5
+```
+
+{sections}
+"""
+
+
+def settings_page() -> str:
+    parts = []
+    for section, title in SECTIONS.items():
+        rows = [_setting(name, value) for name, value in Settings().values() if _section(name) == section]
+        parts += [f"## {title}", table(("setting", "default", "allowed", "environment", "meaning"), rows)]
+    return SETTINGS.format(notice=NOTICE, sections="\n\n".join(parts))
+
+
+def _section(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _setting(name: str, value: Any) -> list[str]:
+    shown = "" if value in ("", None) else f"`{_plain(value)}`"
+    if _section(name) == "retention":
+        shown += f" ({duration(value)})"
+    environment = ENV_PREFIX + name.upper().replace(".", "__")
+    return [f"`{name}`", shown, _allowed(name), f"`{environment}`", setting_meaning(name)]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def setting_meaning(name: str) -> str:
+    """Its own description, or ours; a setting without either must not reach the page."""
+    words = MEANING.get(name) or _field(name).description
+    if not words:
+        message = f"{name}: say what it means, in config.py (description=) or in docs/generate.py (MEANING)"
+        raise LookupError(message)
+    return words if _used(name) else f"{words}. **Nothing reads it yet.**"
+
+
+def _used(name: str) -> bool:
+    """Does any code ask for it?"""
+    asked = re.compile(rf"\.{name.rpartition('.')[2]}\b")
+    return any(asked.search(text) for text in _source("config.py"))
+
+
+def _source(*without: str) -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py") if path.name not in without]
+
+
+def _field(name: str) -> Any:
+    model: type[Section] = Settings
+    *above, last = name.split(".")
+    for part in above:
+        found: Any = model.model_fields[part].annotation
+        model = found
+    return model.model_fields[last]
+
+
+def _allowed(name: str) -> str:
+    field = _field(name)
+    if field.annotation is bool:
+        return "`true`, `false`"
+    arms = typing.get_args(field.annotation)
+    return " or ".join(filter(None, (_arm(arm) for arm in arms))) if arms else _bounds(field.metadata)
+
+
+def _arm(arm: Any) -> str:
+    """One choice of a union."""
+    if typing.get_origin(arm) is typing.Literal:
+        return ", ".join(f"`{value}`" for value in typing.get_args(arm))
+    return _bounds(part for given in getattr(arm, "__metadata__", ()) for part in getattr(given, "metadata", ()))
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    found = {
+        key: getattr(part, key) for part in metadata for key in ("ge", "gt", "le", "pattern") if hasattr(part, key)
+    }
+    if "pattern" in found:
+        return f"`{found['pattern']}`"
+    least = f"above {_plain(found['gt'])}" if "gt" in found else f"from {_plain(found['ge'])}" if "ge" in found else ""
+    return f"{least} to {_number(found['le'])}" if least and "le" in found else least
+
+
+def _number(value: float) -> str:
+    years = value / (365 * 86_400)
+    return f"{years:.0f} years" if years >= 1 and years.is_integer() else f"{value:,.0f}"
+
+
+# -- codes --------------------------------------------------------------------------------------------
+CLASSES = {
+    Cls.TRANSIENT: "it will probably work later",
+    Cls.TIMEOUT: "it took too long",
+    Cls.RATE_LIMITED: "a service asked us to slow down",
+    Cls.RESOURCE: "memory, disk or another resource was short",
+    Cls.QUOTA: "a quota is used up",
+    Cls.AUTH: "credentials were not accepted",
+    Cls.INVALID_INPUT: "the input cannot be worked on",
+    Cls.PERMANENT: "it will never work unchanged",
+    Cls.CANCELLED: "somebody did not want it any more",
+    Cls.UNKNOWN: "nothing is known about it",
+}
+
+# (the failure, when it happens, what it counts as)
+ENDS: tuple[tuple[Failure, str, str], ...] = (
+    (ends.timed_out(300), "an attempt ran longer than its `timeout`", "failure"),
+    (ends.memory_limit(1, 2), "an attempt used more than its `memory_limit`", "failure"),
+    (ends.process_died(signal=9), "the runner process died under the attempt", "loss"),
+    (ends.process_died(signal=9, oom=True), "the same, and the kernel's counter says: out of memory", "loss"),
+    (ends.worker_lost("w"), "the whole worker is gone", "loss"),
+    (ends.unknown_kind("k"), "no worker has known the kind for `worker.unknown_kind_after`", "end"),
+    (ends.deadline_passed(), "the job's `deadline` came first", "end"),
+    (ends.payload_refused(""), "the stored payload does not fit the handler's annotations", "failure"),
+    (ends.result_refused("RESULT_NOT_JSON", ""), "the result cannot be written as JSON", "failure"),
+    (ends.result_refused("RESULT_TOO_LARGE", ""), "the result is larger than `limits.result`", "failure"),
+    (ends.bad_outcome(""), "the handler returned or raised an outcome that makes no sense", "failure"),
+    (ends.hold_unknown_dependency("d", ""), "`Hold` names something the job does not use", "failure"),
+    (ends.snooze_limit(1), "more snoozes than `max_snoozes`", "end"),
+    (ends.retry_requested(""), "the handler returned `Retry`", "failure"),
+    (ends.unrecordable(""), "the store refused to write the ending as it was; this is written instead", "failure"),
+    (ends.unreported(), "an attempt failed and brought no reason; should not happen", "failure"),
+)
+
+
+CODES = """\
+{notice}
+
+# Failure codes and rules
+
+A failure gets a *code* (stable, for programs), a *class* (decides whether to try again) and the id of the *rule* that
+judged it. How that happens: [How a failure becomes a decision](../explain/failures.md).
+
+## Which classes are retried?
+
+{classes}
+
+## What Mulligan itself ends
+
+These have no exception: Mulligan saw them happen or made them happen. A *loss* counts against `max_losses`, a
+*failure* against `max_retries`, an *end* is final at once.
+
+{ends}
+
+## What is read from exceptions
+
+The nearest link of the cause chain that matches a row decides. Within a link the exception's type comes first, then
+its program (exit code, signal), then errno, then HTTP status.
+
+{rows}
+
+`Fail("CODE")` with a code of this page gets the class of that code (of the first row that has it) and the rule
+`handler.declared`. A code of your own gets class `unknown`.
+
+## Exceptions of Mulligan
+
+```text
+{tree}
+```
+
+{exceptions}
+"""
+
+
+def codes_page() -> str:
+    _every_end_is_told()
+    return CODES.format(
+        notice=NOTICE,
+        classes=table(("class", "retried", "means"), _classes()),
+        ends=table(("code", "class", "counts as", "rule", "when"), _ends()),
+        rows=table(("code", "class", "retried", "rule", "matches"), _rows()),
+        tree=_tree(),
+        exceptions=table(("exception", "code", "worth repeating the call"), _exceptions()),
+    )
+
+
+def _yes(*, answer: bool) -> str:
+    return "yes" if answer else "no"
+
+
+def _classes() -> Iterator[list[str]]:
+    for cls in Cls:
+        yield [f"`{cls}`", _yes(answer=cls in RETRYABLE), CLASSES[cls]]
+
+
+def _ends() -> Iterator[list[str]]:
+    for failure, when, counts in ENDS:
+        yield [f"`{failure.code}`", f"`{failure.cls}`", counts, f"`{failure.rule}`", when]
+
+
+def _every_end_is_told() -> None:
+    makers = {name for name, thing in vars(ends).items() if _makes_failures(thing)}
+    told = {name for name in makers if f"ends.{name}(" in Path(__file__).read_text(encoding="utf-8")}
+    if makers - told:
+        message = f"docs/generate.py: ENDS does not tell of {', '.join(sorted(makers - told))}"
+        raise LookupError(message)
+
+
+def _makes_failures(thing: Any) -> bool:
+    return inspect.isfunction(thing) and thing.__module__ == ends.__name__ and not thing.__name__.startswith("_")
+
+
+def _rows() -> Iterator[list[str]]:
+    for row in (*ROWS, PROCESS_FAILED, UNKNOWN):
+        yield [f"`{row.code}`", f"`{row.cls}`", _yes(answer=row.retryable), f"`{row.id}`", _matches(row)]
+
+
+def _matches(row: Row) -> str:
+    found = [f"`{name.removeprefix('builtins.')}`" for name in row.types]
+    found += [f"errno `{_errno(number)}`" for number in row.errnos]
+    for word, numbers in (("HTTP", row.statuses), ("exit code", row.exits), ("signal", row.signals)):
+        if numbers:
+            found.append(f"{word} {', '.join(str(number) for number in numbers)}")
+    if row is PROCESS_FAILED:
+        return "any other exit code or signal of a program"
+    return ", ".join(found) or ("everything else" if row is UNKNOWN else "set by Mulligan or by `Fail`")
+
+
+def _errno(number: int) -> str:
+    """The shortest of its names: some systems have two for one number."""
+    return min((name for name in dir(errno) if getattr(errno, name) == number), key=lambda name: (len(name), name))
+
+
+def _tree() -> str:
+    text = inspect.getdoc(errors) or ""
+    return text[text.index("MulliganError") :]
+
+
+def _exceptions() -> Iterator[list[str]]:
+    for name, thing in vars(errors).items():
+        if inspect.isclass(thing) and issubclass(thing, errors.MulliganError):
+            yield [f"`{name}`", f"`{thing.code}`", _yes(answer=thing.retryable)]
+
+
+# -- events -------------------------------------------------------------------------------------------
+WHEN = {
+    EventType.JOB_QUEUED: "a job was enqueued (for a caller's transaction: written shortly after its commit)",
+    EventType.JOB_STARTED: "an attempt was claimed",
+    EventType.JOB_RETRY_SCHEDULED: "an attempt failed and will be tried again",
+    EventType.JOB_SNOOZED: "the handler put the job off, or holds a dependency",
+    EventType.JOB_SUCCEEDED: "the handler returned a result",
+    EventType.JOB_DIED: "the job ended without success, for good",
+    EventType.JOB_CANCELLED: "the job was cancelled; if it ran, its code has stopped",
+    EventType.JOB_CANCEL_REQUESTED: "somebody asked a running job to stop",
+    EventType.JOB_PARKED: "the handler needs a person's decision",
+    EventType.JOB_RELEASED: "a person released a parked job, or a worker gave it back unharmed",
+    EventType.JOB_LOST: "its process or worker died; it goes on in a runner of its own",
+    EventType.JOB_RETRIED: "a person started a new generation",
+    EventType.JOB_DISCARDED: "a person gave a dead or parked job up",
+    EventType.JOB_PRUNED: "retention removed finished jobs; one event for each kind, state, owner and code",
+    EventType.JOB_STALE_REFUSED: "a worker reported the end of an attempt it had lost; nothing was changed",
+    EventType.DEPENDENCY_OPENED: "a handler returned `Hold`: jobs that use the dependency wait",
+    EventType.WORKER_STARTED: "a worker entered its row",
+    EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",
+}
+
+FIELDS = (
+    ("id", "grows; the cursor of readers"),
+    ("at", "when, in microseconds since 1970 UTC, by the clock of the store"),
+    ("type", "one of the names above"),
+    ("job_id, batch_id, owner", "whom it concerns, where it concerns a job"),
+    ("attempt, token", "which attempt, where it concerns one"),
+    ("actor", "who did it: `python`, `cli:NAME`, `upkeep`, `handler`, a worker id, or nothing"),
+    ("data", "what else is known; of a failure its public half only"),
+)
+
+DATA = (
+    ("kind, queue", "of the job"),
+    ("reason", "the sentence of the decision, or what a person gave"),
+    ("duration_ms", "how long the handler ran"),
+    ("next_retry_at", "when it goes on, in microseconds"),
+    ("code, class, message, rule", "the failure; `message` is the public sentence"),
+    ("http_status, exit_code, signal, errno, program, …", "evidence, where there is any"),
+    ("from, generation, choice", "of a move made by hand"),
+    ("worker, host, pid", "of a worker"),
+    ("run_at", "of `job.queued`: when it is due, in microseconds"),
+)
+
+
+EVENTS = """\
+{notice}
+
+# Events
+
+An event row is written in the same transaction as the change it tells of. `app.jobs.history(id)` returns those of one
+job, `mulligan jobs show ID` prints them.
+
+## Which events are there?
+
+{events}
+
+{silent}Progress is not an event: it would drown the others.
+
+## What does an event hold?
+
+{fields}
+
+## What is in `data`?
+
+{data}
+"""
+
+
+def events_page() -> str:
+    written = _written()
+    for kind in EventType:
+        if bool(WHEN.get(kind)) != (kind in written):
+            message = f"docs/generate.py: WHEN[{kind}] must be told if and only if the code writes it"
+            raise LookupError(message)
+    rows = [[f"`{kind}`", WHEN[kind], _verbs(kind)] for kind in EventType if kind in written]
+    silent = ", ".join(f"`{kind}`" for kind in EventType if kind not in written)
+    return EVENTS.format(
+        notice=NOTICE,
+        events=table(("event", "when", "move"), rows),
+        silent=f"Reserved names that nothing writes yet: {silent}.\n\n" if silent else "",
+        fields=table(("field", "meaning"), ([f"`{name}`", words] for name, words in FIELDS)),
+        data=table(("key", "meaning"), ([f"`{name}`", words] for name, words in DATA)),
+    )
+
+
+def _verbs(kind: EventType) -> str:
+    return ", ".join(verb for verb in Verb if lifecycle.event_for(verb) == kind)
+
+
+def _written() -> set[EventType]:
+    """Named by a move, or somewhere in the code that writes."""
+    by_moves = {lifecycle.event_for(verb) for verb in Verb}
+    text = "\n".join(_source("event.py"))
+    return by_moves | {kind for kind in EventType if f"EventType.{kind.name}" in text}
+
+
+# -- the house ----------------------------------------------------------------------------------------
+ROOM = 120  # characters
+LAYERS = (
+    ("words", "stdlib, pydantic", ("errors.py", "job.py", "event.py", "ids.py", "config.py", "_version.py")),
+    ("rules", "words; pure: no clock, no random source, no database", ("policy/",)),
+    ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
+    ("hands", "words, rules, memory", ("engine/",)),
+    ("app", "all above", ("app.py", "__init__.py")),
+    ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
+)
+
+
+def house() -> str:
+    parts = []
+    for title, imports, rooms in LAYERS:
+        files = [path for room in rooms for path in _files(room)]
+        rows = [[f"`{path.relative_to(SOURCE)}`", _opening(path)] for path in files if _opening(path)]
+        parts += [f"### {title}", f"May import: {imports}.", table(("file", "what it is"), rows)]
+    _no_room_is_missing()
+    return "\n\n".join(parts)
+
+
+def _files(room: str) -> list[Path]:
+    path = SOURCE / room
+    if path.is_file():
+        return [path]
+    return sorted(path.rglob("*.py"), key=lambda file: (len(file.relative_to(path).parts) > 1, str(file)))
+
+
+def _no_room_is_missing() -> None:
+    rooms = {room.rstrip("/") for _, _, names in LAYERS for room in names}
+    there = {path.name for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    if there - rooms:
+        message = f"docs/generate.py: LAYERS has no place for {', '.join(sorted(there - rooms))}"
+        raise LookupError(message)
+
+
+def _opening(path: Path) -> str:
+    """Its first sentence, and the next ones while there is room."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    first = " ".join(text.split("\n\n")[0].split())
+    told, *more = re.split(r"(?<=\.)\s+", first)
+    while more and len(told) + len(more[0]) < ROOM:
+        told = f"{told} {more.pop(0)}"
+    return told.removesuffix(".")
+
+
+def diagram() -> str:
+    return f"```mermaid\n{lifecycle.diagram()}\n```"
+
+
+# -- all of it ----------------------------------------------------------------------------------------
+PAGES = {
+    "docs/reference/settings.md": settings_page,
+    "docs/reference/codes.md": codes_page,
+    "docs/reference/events.md": events_page,
+}
+PARTS = {"house": house, "states": diagram}
+
+
+def within(text: str) -> str:
+    """The text with every marked part printed anew."""
+    for name, make in PARTS.items():
+        begin, end = f"<!-- {name}: printed by docs/generate.py -->", f"<!-- {name}: end -->"
+        if begin in text:
+            before, _, rest = text.partition(begin)
+            text = f"{before}{begin}\n\n{make()}\n\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def wanted() -> dict[Path, str]:
+    """Every generated file as it should be."""
+    whole = {ROOT / name: make() for name, make in PAGES.items()}
+    partly = ROOT / "ARCHITECTURE.md"
+    return whole | {partly: within(partly.read_text(encoding="utf-8"))}
+
+
+def main() -> None:
+    for path, text in wanted().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    main()

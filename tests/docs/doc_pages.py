@@ -1,0 +1,35 @@
+"""Which pages there are, and what is in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent.parent
+TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+_FENCE = re.compile(r"^```(\w*)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    line: int  # where its first line stands
+
+
+def pages() -> list[Path]:
+    return [ROOT / name for name in TOP] + sorted((ROOT / "docs").rglob("*.md"))
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 2) for m in _FENCE.finditer(text)]
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))

@@ -1,0 +1,45 @@
+"""What a page shows is done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from doc_pages import ROOT, blocks, name_of, pages
+
+RUN = Path(__file__).parent / "run_page.py"
+DONE = {"python", "console", "sh", "toml"}
+SHOWN = {"text", "mermaid", "ini"}
+
+
+def with_examples() -> list[Path]:
+    return [page for page in pages() if any(block.language in DONE for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", with_examples(), ids=name_of)
+def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MULLIGAN_")}
+    done = subprocess.run(
+        [sys.executable, RUN, page],
+        cwd=tmp_path,
+        env=environ | {"XDG_STATE_HOME": str(tmp_path / "state")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    strange = [block for block in blocks(page) if block.language not in DONE | SHOWN]
+    assert not strange, f"languages: {DONE} are run, {SHOWN} are shown"
+
+
+def test_the_readme_has_an_example_that_runs() -> None:
+    assert ROOT / "README.md" in with_examples()

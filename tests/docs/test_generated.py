@@ -1,0 +1,39 @@
+"""What is printed from the code is what the code says today."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from doc_pages import ROOT, blocks, name_of
+
+from mulligan.policy import lifecycle
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = load()
+
+
+@pytest.mark.parametrize("page", [*(ROOT / name for name in generate.PAGES), ROOT / "ARCHITECTURE.md"], ids=name_of)
+def test_a_printed_page_is_current(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == generate.wanted()[page], "run: python docs/generate.py"
+
+
+def test_the_state_diagram_is_the_table_of_moves() -> None:
+    shown = [block.text for block in blocks(ROOT / "ARCHITECTURE.md") if block.language == "mermaid"]
+    assert shown == [f"{lifecycle.diagram()}\n"]
+
+
+def test_every_part_that_can_be_printed_is_marked_in_the_page() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert [name for name in generate.PARTS if f"<!-- {name}: printed by docs/generate.py -->" not in text] == []

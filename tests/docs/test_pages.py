@@ -1,0 +1,118 @@
+"""What pages point at is there, and what they list is complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from doc_pages import ROOT, name_of, pages, prose
+
+import mulligan
+from mulligan.app import Kind
+from mulligan.engine.jobs import Jobs
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CITED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+SOURCE = ROOT / "src" / "mulligan"
+MIGRATIONS = SOURCE / "store" / "migrations"
+PYTHON = ROOT / "docs" / "reference" / "python.md"
+
+
+def anchor(heading: str) -> str:
+    """As GitHub makes them."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if "://" in link:
+            continue
+        path, _, part = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{name_of(page)} links to {link}"
+        if part:
+            headings = re.findall(r"^#+ (.+)$", prose(target), re.MULTILINE)
+            assert part in [anchor(heading) for heading in headings], f"{name_of(page)} links to {link}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_a_test_that_is_cited_exists(page: Path) -> None:
+    for file, name in CITED.findall(prose(page)):
+        assert (ROOT / file).exists(), f"{name_of(page)} cites {file}"
+        assert not name or f"def {name}(" in (ROOT / file).read_text(), f"{name_of(page)} cites {file}::{name}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_a_page_can_be_reached_from_the_readme(page: Path) -> None:
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        here = waiting.pop()
+        if here not in seen and here.suffix == ".md" and here.exists():
+            seen.add(here)
+            links = [link.partition("#")[0] for link in LINK.findall(prose(here)) if "://" not in link]
+            waiting += [(here.parent / link).resolve() for link in links if link]
+    assert page in seen, f"no page links to {name_of(page)}"
+
+
+def test_every_table_and_every_index_is_told_in_the_architecture() -> None:
+    told = prose(ROOT / "ARCHITECTURE.md")
+    made = "\n".join(path.read_text() for path in MIGRATIONS.glob("*.sql"))
+    names = re.findall(r"CREATE (?:UNIQUE )?(?:TABLE|INDEX) (?:\{p\})?(\w+)", made)
+    assert names
+    assert {name for name in names if f"| `{name}` |" not in told} == set()
+    shown = re.findall(r"^\| `(\w+_for_\w+)` \|", told, re.MULTILINE)
+    assert set(shown) <= set(names)
+
+
+def test_every_file_named_in_the_architecture_exists() -> None:
+    named = re.findall(r"`([\w/]+\.(?:py|sql))`", prose(ROOT / "ARCHITECTURE.md"))
+    missing = {name for name in named if not any(SOURCE.rglob(name))}
+    assert missing == set()
+
+
+def words(page: Path) -> set[str]:
+    """Every name the page writes in code font."""
+    return {word for code in re.findall(r"`([^`\n]+)`", prose(page)) for word in re.findall(r"\w+", code)}
+
+
+def members(thing: type) -> set[str]:
+    return {name for name in vars(thing) if not name.startswith("_")}
+
+
+# What a runner needs of a context and a user does not.
+FOR_THE_RUNNER = {"seq", "lease", "spent", "stop_seen", "stop_asked", "ask_to_stop", "has_workdir"}
+FOR_THE_RUNNER |= {"started_programs", "end_programs"}
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("the public names", set(mulligan.__all__)),
+        (
+            "the options of @app.job",
+            set(inspect.signature(mulligan.Mulligan._register).parameters) - {"self", "function"},
+        ),
+        ("the options of enqueue", set(inspect.signature(Kind.options).parameters) - {"self"}),
+        ("the fields of a job", {f.name for f in dataclasses.fields(mulligan.Job) if not f.name.startswith("_")}),
+        ("the members of a context", members(mulligan.Context) - FOR_THE_RUNNER),
+        ("the verbs of app.jobs", members(Jobs) - {"inserted"}),
+    ],
+)
+def test_the_reference_names_all_of(what: str, names: set[str]) -> None:
+    assert names - words(PYTHON) == set(), what
+
+
+def test_every_decision_is_in_the_list() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = set(LINK.findall(prose(folder / "README.md")))
+    assert {path.name for path in folder.glob("0*.md")} == listed
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_a_picture_that_is_shown_is_there(page: Path) -> None:
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", prose(page)):
+        assert (page.parent / picture).exists()
