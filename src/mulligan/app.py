@@ -120,6 +120,7 @@ class Mulligan:
                 self.settings.database_url,
                 schema=self.settings.schema_name,
                 notify_callers=self.settings.notify_callers,
+                listen_url=self.settings.listen_url,
             )
             store.prepare()
             self._store = store

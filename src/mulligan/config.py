@@ -41,10 +41,24 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
+def _jitter(value: Any) -> Any:
+    """One sentence for both kinds of answer."""
+    if isinstance(value, str) and value in {"full", "equal", "none"}:
+        return value
+    try:
+        share = float(_no_bool(value))
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share <= 1:
+        message = "must be full, equal, none or a share from 0 to 1"
+        raise ValueError(message)
+    return share
+
+
 Positive = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=10 * 365 * DAY)]
 NotNegative = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=10 * 365 * DAY)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000)]
-Share = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1)]
+Jitter = Annotated[Literal["full", "equal", "none"] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_jitter)]
 
 
 class Section(BaseModel):
@@ -58,8 +72,8 @@ class Retry(Section):
     max_retries: Count = 3
     base_delay: NotNegative = Field(30.0, description="seconds before the first retry, before jitter")
     max_delay: NotNegative = Field(3600.0, description="seconds; the cap of the nominal delay")
-    factor: Annotated[float, AfterValidator(_finite), Field(ge=1, le=100)] = 2.0
-    jitter: Literal["full", "equal", "none"] | Share = "full"
+    factor: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=100)] = 2.0
+    jitter: Jitter = "full"
     max_losses: Count = Field(2, description="how often the process may die under a job before it is dead")
     max_snoozes: Count | None = None
     unknown_retries: Count = Field(2, description="retries of class unknown where no scope names a number")
@@ -113,7 +127,7 @@ class Limits(Section):
 
 class Web(Section):
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8321
+    port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8321
 
 
 class Settings(Section):
@@ -150,7 +164,7 @@ def read_settings(
 ) -> Settings:
     """The settings in force. `flags` are dotted names: {"worker.concurrency": 4}."""
     environ = os.environ if environ is None else environ
-    layers = [_from_file(file or Path(environ.get("MULLIGAN_CONFIG", FILE))), _from_environment(environ)]
+    layers = [_from_file(file or _file(environ)), _from_environment(environ)]
     layers.append(("flag", _nested({k: v for k, v in (flags or {}).items() if v is not None})))
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -164,11 +178,23 @@ def read_settings(
     return settings
 
 
+def _file(environ: Mapping[str, str]) -> Path:
+    """The one in this folder may be missing; one that somebody named may not."""
+    named = environ.get("MULLIGAN_CONFIG", "")
+    if named and not Path(named).exists():
+        message = f"{named}: no such file (from environment MULLIGAN_CONFIG)"
+        raise ConfigError(message)
+    return Path(named or FILE)
+
+
 def _from_file(path: Path) -> Layer:
     if not path.exists():
         return (str(path), {})
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror}"
+        raise ConfigError(message) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         message = f"{path}: not valid TOML: {error}"
         raise ConfigError(message) from error
@@ -192,10 +218,10 @@ def _validated(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
 
 
 def _sentence(error: Any, origins: Mapping[str, str]) -> str:
-    inner = ("literal", "function", "constrained")  # pydantic's names for the arms of a union
-    name = ".".join(str(part) for part in error["loc"] if not str(part).startswith(inner))
+    name = ".".join(str(part) for part in error["loc"])
     what = error["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(error["input"], dict | BaseModel) else f" (got {error['input']!r})"
+    unsaid = name.endswith("_url") or isinstance(error["input"], dict | BaseModel)  # an address may hold a password
+    given = "" if unsaid else f" (got {error['input']!r})"
     origin = f", from {origins[name]}" if name in origins else ""
     return f"{name}: {what}{given}{origin}"
 

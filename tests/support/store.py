@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from random import Random
 from typing import Any, TypeVar
 
 from mulligan.config import Retry
+from mulligan.engine import upkeep
 from mulligan.engine.claims import Claimer
 from mulligan.engine.settle import Ending, Policies, Verdict, settle
 from mulligan.engine.unique import DEFAULT_COVER, unique_hash
@@ -27,7 +28,7 @@ T = TypeVar("T")
 HOUR = 3600 * SECOND
 KINDS = frozenset({"render", "mail", "report"})
 POLICIES = Policies(Retry(), {})
-TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned", "meta")
+TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned")
 
 # One outcome for each way an attempt can end.
 RETURNED = Outcome(Ended.RETURNED, result='{"pages":3}')
@@ -49,13 +50,27 @@ def migrated(url: str, **options: Any) -> Iterator[Store]:
         yield store
 
 
+class _Undone(Exception):
+    pass
+
+
+@contextmanager
+def undone(transaction: AbstractContextManager[T]) -> Iterator[T]:
+    """A transaction that fails at its end."""
+    with suppress(_Undone), transaction as opened:
+        yield opened
+        raise _Undone
+
+
 def is_postgres(store: Store) -> bool:
     return store.facts()["store"] == "postgresql"
 
 
 # -- jobs -------------------------------------------------------------------------------------------
 def a_job(**changes: Any) -> NewJob:
-    return NewJob(**({"id": new_id(), "kind": "render", "queue": "default", "payload": "{}", "owner": "acme"} | changes))
+    return NewJob(
+        **({"id": new_id(), "kind": "render", "queue": "default", "payload": "{}", "owner": "acme"} | changes)
+    )
 
 
 def jobs(n: int, **changes: Any) -> list[NewJob]:
@@ -115,6 +130,38 @@ def told(store: Store, job_id: str) -> list[str]:
 def now(store: Store) -> Micros:
     with store.read() as unit:
         return unit.now()
+
+
+AFTER = {
+    "queued": "queued",
+    "started": "running",
+    "retry_scheduled": "queued",
+    "snoozed": "queued",
+    "lost": "queued",
+    "released": "queued",
+    "retried": "queued",
+    "succeeded": "succeeded",
+    "died": "dead",
+    "parked": "parked",
+    "cancelled": "cancelled",
+    "discarded": "cancelled",
+}
+
+
+def folded(events: Sequence[Event]) -> tuple[str | None, int, int, int]:
+    """(state, generation, attempt, token) as the story alone tells them."""
+    state, generation, attempt, token = None, 1, 0, 0
+    for event in events:
+        name = event.type.removeprefix("job.")
+        if name in {"stale_refused", "cancel_requested"}:
+            continue
+        state = AFTER[name]
+        if name == "started":
+            assert event.token == token + 1
+            attempt, token = event.attempt, event.token
+        if name == "retried":
+            generation, attempt = event.data["generation"], 0
+    return state, generation, attempt, token
 
 
 # -- workers ----------------------------------------------------------------------------------------
@@ -210,6 +257,11 @@ def policies(**system: Any) -> Policies:
 
 def without_retries() -> str:
     return Policy(max_retries=0).to_json()
+
+
+def sweep(store: Store) -> list[Verdict]:
+    """Settle what closed workers left behind."""
+    return upkeep.settle_orphans(store, Retry(), Random(7))
 
 
 # -- SQL by hand ------------------------------------------------------------------------------------

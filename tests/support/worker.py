@@ -47,7 +47,7 @@ class Worker:
         }
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, str(HERE / "worker_main.py"), app],
+                [*prefix, sys.executable, "-m", "mulligan", "worker", app],
                 env=env,
                 cwd=folder,
                 stdout=out,

@@ -50,7 +50,12 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
 
 @contextmanager
 def _opened(settings: Settings) -> Iterator[Store]:
-    store = open_store(settings.database_url, schema=settings.schema_name, notify_callers=settings.notify_callers)
+    store = open_store(
+        settings.database_url,
+        schema=settings.schema_name,
+        notify_callers=settings.notify_callers,
+        listen_url=settings.listen_url,
+    )
     try:
         yield store
     finally:

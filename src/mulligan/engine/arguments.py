@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pydantic
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mulligan.errors import ConfigError, PayloadRefused
@@ -27,7 +29,7 @@ class Arguments:
         extra: typing.Literal["allow", "forbid"] = "forbid"
         for parameter in self.signature.parameters.values():
             hint = hints.get(parameter.name, Any)
-            if hint is context_type:
+            if _is(hint, context_type):
                 self.context_name = parameter.name
             elif parameter.kind is parameter.VAR_KEYWORD:
                 extra = "allow"
@@ -39,7 +41,7 @@ class Arguments:
         self._fields = tuple(fields)
         self._extra = extra == "allow"
         self._plain = not fields
-        self.model = create_model(f"{self.name} arguments", __config__=config, **_safe_names(fields))
+        self.model: type[BaseModel] = create_model(f"{self.name} arguments", __config__=config, **_safe_names(fields))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Positional arguments get their names."""
@@ -56,28 +58,31 @@ class Arguments:
 
     def encode(self, given: Mapping[str, Any]) -> Any:
         """Checked and made of plain JSON values; only what was given, so that later defaults apply."""
-        try:
-            model = self.model.model_validate({_ALIAS + name: value for name, value in given.items()})
-        except ValidationError as errors:
-            raise PayloadRefused(_sentence(self.name, errors)) from None
+        model = self._checked(given)
         try:
             plain = model.model_dump(mode="json", exclude_unset=True)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             message = f"{self.name}: the payload cannot be written as JSON: {error}"
             raise PayloadRefused(message) from None
-        return {name.removeprefix(_ALIAS): value for name, value in plain.items()}
+        return {_own(name): value for name, value in plain.items()}
 
     def decode(self, text: str) -> dict[str, Any]:
         """Keyword arguments for the handler; raises PayloadRefused if the stored payload does not fit it."""
         raw = json.loads(text)
         if self._plain and not raw:
             return {}
+        model = self._checked(raw)
+        values = {name: getattr(model, _ALIAS + name) for name in self._fields}
+        return values | {_own(name): value for name, value in (model.model_extra or {}).items()}
+
+    def _checked(self, given: Any) -> BaseModel:
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            message = f"{self.name}: a payload maps names of arguments to values, not {given!r:.80}"
+            raise PayloadRefused(message)
         try:
-            model = self.model.model_validate({_ALIAS + name: value for name, value in raw.items()})
+            return self.model.model_validate({_ALIAS + name: value for name, value in given.items()})
         except ValidationError as errors:
             raise PayloadRefused(_sentence(self.name, errors)) from None
-        values = {name: getattr(model, _ALIAS + name) for name in self._fields}
-        return values | {k.removeprefix(_ALIAS): v for k, v in (model.model_extra or {}).items()}
 
     def schema(self) -> dict[str, Any]:
         """JSON schema of the payload, or nothing where the types have none."""
@@ -85,12 +90,24 @@ class Arguments:
             schema = self.model.model_json_schema()
         except pydantic.errors.PydanticInvalidForJsonSchema:
             return {}
-        text = json.dumps(schema, default=str).replace(_ALIAS, "")
-        return typing.cast("dict[str, Any]", json.loads(text))
+        if "properties" in schema:
+            schema["properties"] = {_own(name): _titled(field) for name, field in schema["properties"].items()}
+        if "required" in schema:
+            schema["required"] = [_own(name) for name in schema["required"]]
+        return typing.cast("dict[str, Any]", json.loads(json.dumps(schema, default=str)))
 
 
 # Handlers may call their parameters `model_config` or `schema`; a prefix keeps pydantic's own names free.
 _ALIAS = "arg__"
+_ALIAS_TITLE = "Arg  "  # what pydantic makes of it
+
+
+def _own(name: str) -> str:
+    return name.removeprefix(_ALIAS)
+
+
+def _titled(field: dict[str, Any]) -> dict[str, Any]:
+    return field | {"title": field["title"].removeprefix(_ALIAS_TITLE)} if "title" in field else field
 
 
 def _safe_names(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,26 +121,66 @@ def _default(parameter: inspect.Parameter, name: str) -> Any:
     return ... if parameter.default is parameter.empty else parameter.default
 
 
+def _is(hint: Any, context_type: type) -> bool:
+    """`Context`, or `Context | None` for those who call the plain function without one."""
+    return hint is context_type or (typing.get_origin(hint) in _UNIONS and context_type in typing.get_args(hint))
+
+
+_UNIONS = (typing.Union, types.UnionType)
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError):
-        # A name that exists only for type checkers: take what can be read, the rest is Any.
-        raw = getattr(function, "__annotations__", {})
-        return {name: hint for name, hint in raw.items() if not isinstance(hint, str)}
+        # A name that exists only for type checkers: what can be read is read, one by one, the rest is Any.
+        raw: dict[str, Any] = getattr(function, "__annotations__", {})
+        return {name: hint for name in raw if (hint := _hint(function, raw[name])) is not None}
+
+
+def _hint(function: Callable[..., Any], raw: Any) -> Any:
+    alone = types.SimpleNamespace(__annotations__={"it": raw})
+    try:
+        return typing.get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)["it"]
+    except (NameError, TypeError, AttributeError):
+        return None
 
 
 def _sentence(name: str, errors: ValidationError) -> str:
-    parts = [
-        f"{'.'.join(str(p).removeprefix(_ALIAS) for p in error['loc'])}: {error['msg']}" for error in errors.errors()
-    ]
+    parts = [f"{'.'.join(_own(str(p)) for p in error['loc'])}: {error['msg']}" for error in errors.errors()]
     return f"{name}: {'; '.join(parts)}"
 
 
 def to_json(value: Any, what: str) -> str:
     """ASCII JSON text: NUL and lone surrogates travel escaped, so both stores keep them the same."""
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=to_jsonable_python)
-    except (TypeError, ValueError, RecursionError, PydanticSerializationError) as error:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False, default=to_jsonable_python)
+    except RecursionError:
+        raise PayloadRefused(_too_deep(what)) from None
+    except (TypeError, ValueError, PydanticSerializationError) as error:
         message = f"{what} cannot be written as JSON: {error}"
         raise PayloadRefused(message) from None
+    if _deeper(text, MOST_LEVELS):
+        raise PayloadRefused(_too_deep(what))
+    return text
+
+
+# Who reads it may stand deep in a stack of its own: what was hardly written could not be read back there.
+MOST_LEVELS = 100
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NO_BRACKET = re.compile(r"[^][{}]+")
+
+
+def _too_deep(what: str) -> str:
+    return f"{what} is nested deeper than {MOST_LEVELS} levels"
+
+
+def _deeper(text: str, levels: int) -> bool:
+    if text.count("[") + text.count("{") <= levels:
+        return False
+    brackets = _NO_BRACKET.sub("", _STRING.sub("", text)).replace("{", "[").replace("}", "]")
+    for _ in range(levels):  # each round takes the innermost level away
+        if not brackets:
+            return False
+        brackets = brackets.replace("[]", "")
+    return bool(brackets)

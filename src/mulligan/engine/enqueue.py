@@ -12,7 +12,7 @@ from mulligan.engine.moments import length, length_or_moment
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
 from mulligan.ids import new_id
-from mulligan.job import NewJob
+from mulligan.job import Micros, NewJob
 from mulligan.policy.retry import Policy
 
 MOST_PRIORITY = 9
@@ -59,8 +59,8 @@ def new_job(spec: KindSpec, handler: Handler | None, payload: Any, options: Opti
         delay=delay or 0,
         run_at=run_at,
         max_retries=_count(options.max_retries),
-        policy=None if options.policy is None else options.policy.to_json(),
-        timeout=None if options.timeout is None else length("timeout", options.timeout),
+        policy=_policy(options.policy),
+        timeout=_timeout(options.timeout),
         deadline=deadline,
         deadline_at=deadline_at,
         unique_key=key,
@@ -68,7 +68,7 @@ def new_job(spec: KindSpec, handler: Handler | None, payload: Any, options: Opti
         unique_cover=None if unique is None else unique.cover,
         unique_for=None if unique is None else unique.span,
         unique_exact=isinstance(options.unique, str),
-        batch_id=getattr(options.batch, "id", options.batch),
+        batch_id=None if options.batch is None else _text("batch", getattr(options.batch, "id", options.batch)),
     )
 
 
@@ -78,8 +78,11 @@ def _unique(
     declared = handler.unique if handler is not None else None
     if isinstance(options.unique, str):
         cover = declared if declared is not None else Unique(while_=DEFAULT_COVER)
-        return cover, _text("unique", options.unique)
-    unique = options.unique or declared
+        return cover, _text("unique", options.unique, least=1)
+    unique: Any = declared if options.unique is None else options.unique
+    if not isinstance(unique, Unique | None):
+        message = f"unique must be a text or Unique(...), not {unique!r:.80}"
+        raise Refused(message)
     return (None, None) if unique is None else (unique, unique.key(owner, queue, payload))
 
 
@@ -93,7 +96,10 @@ def uses_text(uses: Any) -> str:
     """One key or several, sorted, as lanes spell them."""
     if not uses:
         return ""
-    keys: Iterable[str] = (uses,) if isinstance(uses, str) else uses
+    keys: Any = (uses,) if isinstance(uses, str) else uses
+    if not isinstance(keys, Iterable):
+        message = f"uses must be a dependency's key or several, not {uses!r:.80}"
+        raise Refused(message)
     return ",".join(sorted({checked_name("dependency", key) for key in keys}))
 
 
@@ -113,9 +119,28 @@ def _count(value: Any) -> int | None:
     return value
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or len(value) > MOST_TEXT or "\x00" in value:
-        message = f"{name} must be a text of at most {MOST_TEXT} characters without NUL, not {value!r:.80}"
+def _policy(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, Policy):
+        message = f"policy must be Policy(...), not {value!r:.80}"
+        raise Refused(message)
+    return value.to_json()
+
+
+def _timeout(value: Any) -> Micros | None:
+    if value is None:
+        return None
+    limit = length("timeout", value)
+    if not limit:
+        message = "timeout must be above 0 s"
+        raise Refused(message)
+    return limit
+
+
+def _text(name: str, value: Any, *, least: int = 0) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= MOST_TEXT or "\x00" in value:
+        message = f"{name} must be a text of {least} to {MOST_TEXT} characters without NUL, not {value!r:.80}"
         raise Refused(message)
     try:
         value.encode()

@@ -7,8 +7,10 @@ limits, survival of a handler that kills its process. For those there is `mullig
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -41,10 +43,14 @@ class Inline:
         self._settings = settings
         self._registry = registry
         self._manifest = manifest
-        self._policies = Policies(settings.retry, manifest.kinds)
+        self.policies = Policies(settings.retry, manifest.kinds)
+        self.result_limit = settings.limits.result
         self._rng = rng
         self.worker = f"w_{new_id()}"
         self._claimer = Claimer(self.worker, frozenset(manifest.kinds))
+        self._context: Context | None = None  # of the attempt that runs
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupts = _Interrupts()
         self._folder = life.state_folder(settings.worker.state_dir, store.place, store.identity)
 
     def run(self, *, until_idle: bool) -> int:
@@ -56,7 +62,8 @@ class Inline:
             stack.callback(life_file.close)
             self._open(life_file)
             stack.callback(self._leave)
-            stack.enter_context(_Renewals(self._store, self.worker, self._settings.worker.heartbeat))
+            stack.enter_context(_Renewals(self._store, self.worker, self._settings.worker.heartbeat, self._cancel))
+            stack.enter_context(self._interrupts)
             self.state = loop.run(call_hooks(self._registry.on_start, self.state))
             stack.callback(lambda: loop.run(call_hooks(self._registry.on_stop, self.state)))
             ran = 0
@@ -71,7 +78,7 @@ class Inline:
             unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
             unit.open_worker(worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1))
         upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), may_judge=False))
-        upkeep.settle_orphans(self._store, self._policies, self._rng)
+        upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)
         upkeep.expire_deadlines(self._store)
 
@@ -87,24 +94,50 @@ class Inline:
             handler = self._registry.get(lease.kind)
             context = Context(self, 0, lease, kept.get(lease.id, Memory({}, None)))
             began = time.monotonic()
+            self._context = context
             outcome = self._execute(loop, handler, context)
+            self._context = None
             took = round((time.monotonic() - began) * 1000)
             if context.has_workdir:
                 remove_workdir(self._work(), lease)
             self._settle(Ending(lease, outcome, took))
+            if self._interrupts.heard:
+                raise KeyboardInterrupt
         return bool(leases)
 
     def _execute(self, loop: asyncio.Runner, handler: Handler, context: Context) -> Outcome:
-        limit = self._settings.limits.result
-        if handler.is_async:
-            outcome = loop.run(execute_async(handler, context, limit))
-        else:
-            outcome = execute_sync(handler, context, limit)
-        return Outcome(Ended.RELEASED, reason="stopped") if outcome is STOPPED else outcome
+        outcome = STOPPED
+        try:
+            if handler.is_async:
+                outcome = loop.run(self._as_task(handler, context))
+            else:
+                outcome = execute_sync(handler, context, self.result_limit)
+        except KeyboardInterrupt:
+            if not self._interrupts.heard:
+                raise
+        if outcome is STOPPED or self._interrupts.heard:
+            return Outcome(Ended.RELEASED, reason="stopped")
+        return outcome
+
+    async def _as_task(self, handler: Handler, context: Context) -> Outcome | None:
+        self._task = asyncio.current_task()
+        try:
+            return await execute_async(handler, context, self.result_limit)
+        finally:
+            self._task = None
+
+    def _cancel(self, job_id: str, token: int) -> None:
+        """On the thread of the renewals: somebody wants this attempt to stop."""
+        context, task = self._context, self._task
+        if context is None or context.lease.fence != (job_id, token) or context.stop_asked:
+            return
+        context.ask_to_stop()
+        if task is not None:
+            task.get_loop().call_soon_threadsafe(task.cancel)
 
     def _settle(self, ending: Ending) -> None:
         with self._store.begin() as unit:
-            settle(unit, [ending], self._policies, unit.now(), self._rng)
+            settle(unit, [ending], self.policies, unit.now(), self._rng)
 
     # -- what contexts need -------------------------------------------------------------------------
     def progress(self, context: Context, fraction: float | None, message: str) -> None:
@@ -131,19 +164,21 @@ class Inline:
 
 
 class _Renewals:
-    """A thread that keeps the lease while a long job runs."""
+    """A thread that keeps the lease while a long job runs, and hears who wants it to stop."""
 
-    def __init__(self, store: Store, worker: str, every: float) -> None:
+    def __init__(self, store: Store, worker: str, every: float, cancel: Callable[[str, int], None]) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(store, worker, every), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(store, worker, every, cancel), daemon=True)
 
-    def _run(self, store: Store, worker: str, every: float) -> None:
+    def _run(self, store: Store, worker: str, every: float, cancel: Callable[[str, int], None]) -> None:
         while not self._stop.wait(every):
             try:
                 with store.begin() as unit:
-                    unit.renew(worker, draining=False)
+                    renewal = unit.renew(worker, draining=False)
             except StoreUnavailable:
                 continue
+            for job_id, token, _ in renewal.cancels:
+                cancel(job_id, token)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -151,6 +186,25 @@ class _Renewals:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+
+class _Interrupts:
+    """Ctrl-C means the person at the keyboard, not the job: it ends the run, and the job goes back unharmed."""
+
+    heard = False
+
+    def _hear(self, *_: object) -> None:
+        self.heard = True
+        raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        self._before: Any = None
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._hear)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
 
 def _not_on_a_loop() -> None:

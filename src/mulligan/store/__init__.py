@@ -9,7 +9,7 @@ SQLITE = ("sqlite:///", "sqlite+stdlib:///")
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 
 
-def open_store(url: str, *, schema: str = "mulligan", notify_callers: bool = True) -> Store:
+def open_store(url: str, *, schema: str = "mulligan", notify_callers: bool = True, listen_url: str = "") -> Store:
     """The store behind a database URL. Nothing is written; the schema is checked by the caller."""
     if url.startswith(SQLITE):
         from mulligan.store.sqlite import SqliteStore  # noqa: PLC0415 - a PostgreSQL user need not load apsw
@@ -21,7 +21,7 @@ def open_store(url: str, *, schema: str = "mulligan", notify_callers: bool = Tru
         except ImportError as missing:
             message = "a postgresql:// URL needs the extra: pip install 'mulligan[postgres]'"
             raise ConfigError(message) from missing
-        return PostgresStore(url, schema=schema, notify_callers=notify_callers)
+        return PostgresStore(url, schema=schema, notify_callers=notify_callers, listen_url=listen_url)
     message = f"database URL {url!r} is neither sqlite:///path nor postgresql://…"
     raise ConfigError(message)
 

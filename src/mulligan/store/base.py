@@ -283,7 +283,7 @@ class Unit(ABC):
 
 
 class Store(ABC):
-    """A database that remembers. Safe to share between threads; never across fork."""
+    """A database that remembers. Safe to share between threads; a forked child goes on with connections of its own."""
 
     url: str  # as given, for people: secrets masked
 
@@ -298,7 +298,8 @@ class Store(ABC):
     @abstractmethod
     def join(self, connection: Any) -> Unit:
         """The verbs on a caller's connection; the caller commits. Refused before anything is written
-        if the connection is not one we may share."""
+        if the connection is not one we may share.
+        """
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:

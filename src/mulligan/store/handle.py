@@ -20,6 +20,8 @@ UNAVAILABLE: tuple[type[Exception], ...] = (
     apsw.CantOpenError,
     apsw.ReadOnlyError,
     apsw.ProtocolError,
+    apsw.NotADBError,
+    apsw.CorruptError,
     sqlite3.OperationalError,
 )
 CONSTRAINT: tuple[type[Exception], ...] = (apsw.ConstraintError, sqlite3.IntegrityError)
@@ -60,8 +62,12 @@ class ApswHandle(Handle):
         connection = apsw.Connection(path, statementcachesize=200)
         connection.set_busy_timeout(BUSY_MS)
         handle = cls(connection)
-        for pragma in PRAGMAS:
-            handle.execute(pragma)
+        try:
+            for pragma in PRAGMAS:
+                handle.execute(pragma)
+        except apsw.Error:
+            connection.close()
+            raise
         return handle
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:

@@ -8,14 +8,19 @@ open a file in this process is bound to it, and everything else is refused befor
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from mulligan.errors import TwoLibraries
 
 FileKey = tuple[int, int]
+STDLIB = "sqlite3"
 
+_listening = False
 _lock = threading.Lock()
 _bound: dict[FileKey, str] = {}
 _opens: Counter[FileKey] = Counter()
@@ -24,7 +29,8 @@ ADVICE = (
     "Two SQLite libraries on one file in one process destroy each other's locks and lose rows. Two ways out: "
     "(1) put everything on Mulligan's library: app.transaction() for your own statements, or for SQLAlchemy "
     "create_engine(url, module=mulligan.dbapi); "
-    "(2) keep sqlite3 and open Mulligan with sqlite+stdlib:///… in this process (it may enqueue and read, not run workers)."
+    "(2) keep sqlite3 and open Mulligan with sqlite+stdlib:///… in this process (it may enqueue and read, not run "
+    "workers)."
 )
 
 
@@ -33,13 +39,15 @@ def bind(path: Path, library: str) -> FileKey:
     key = _key(path)
     with _lock:
         holder = _bound.get(key)
-        if holder is None and _held_by_somebody(key):
+        # Nobody tells one holder's descriptors from another's: where sqlite3 asks, we take them for its own.
+        if holder is None and library != STDLIB and held(key):
             holder = "another SQLite library"
         if holder not in (None, library):
             message = f"{path} is already open in this process through {holder}, not {library}. {ADVICE}"
             raise TwoLibraries(message)
         _bound[key] = library
         _opens[key] += 1
+        _listen()
     return key
 
 
@@ -51,22 +59,52 @@ def unbind(key: FileKey) -> None:
             _bound.pop(key, None)
 
 
+def _listen() -> None:
+    """Hear of every sqlite3.connect to come. An audit hook stays for good, so it is set once, at the first need."""
+    global _listening  # noqa: PLW0603 - one hook per process
+    if not _listening:
+        _listening = True
+        sys.addaudithook(_refuse_sqlite3)
+
+
+def _refuse_sqlite3(event: str, args: tuple[Any, ...]) -> None:
+    """sqlite3 is about to open a file. Even to read and close it would drop the locks of the other library."""
+    if event != "sqlite3.connect":
+        return
+    path = _path_of(args[0])
+    try:
+        holder = _bound.get(_key(path))
+    except OSError:
+        return
+    if holder not in (None, STDLIB):
+        message = f"{path} is already open in this process through {holder}, not {STDLIB}. {ADVICE}"
+        raise TwoLibraries(message)
+
+
+def _path_of(database: Any) -> Path:
+    name = os.fsdecode(database)
+    return Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
+
+
 def _key(path: Path) -> FileKey:
     stat = path.stat()
     return (stat.st_dev, stat.st_ino)
 
 
-def _held_by_somebody(key: FileKey) -> bool:
-    """Does any open descriptor of this process point at the file? (Linux; elsewhere nobody can tell.)"""
-    folder = "/proc/self/fd"
-    if not os.path.isdir(folder):  # noqa: PTH112 - not a place for objects: we look while others open and close
-        return False
-    return any(_points_at(f"{folder}/{fd}", key) for fd in os.listdir(folder))  # noqa: PTH208 - same
+def after_fork() -> None:
+    """In the child: nobody is left who could give the lock back."""
+    global _lock  # noqa: PLW0603 - it is this module's own
+    _lock = threading.Lock()
 
 
-def _points_at(descriptor: str, key: FileKey) -> bool:
+def held(key: FileKey) -> bool:
+    """Does any open descriptor of this process point at the file?"""
+    return any(_points_at(int(name), key) for name in os.listdir("/dev/fd"))  # noqa: PTH208 - names, nothing more
+
+
+def _points_at(descriptor: int, key: FileKey) -> bool:
     try:
-        stat = os.stat(descriptor)  # noqa: PTH116 - same
-    except OSError:
+        stat = os.fstat(descriptor)
+    except OSError:  # others open and close while we look
         return False
     return (stat.st_dev, stat.st_ino) == key

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import threading
 import time
 import weakref
@@ -22,16 +23,16 @@ import psycopg
 from psycopg import errors as pg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable
+from mulligan.errors import SchemaError, StoreUnavailable
 from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store import migrate as migrations
 from mulligan.store.base import Inserted, Move, Settlement, Store
-from mulligan.store.foreign import driver_connection
-from mulligan.store.rows import InsertRow, event_of, insert_row
+from mulligan.store.foreign import Postgres, postgres_connection_of
+from mulligan.store.rows import array, event_of, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import SqlUnit
-from mulligan.store.words import taken
+from mulligan.store.words import fit, taken, unique_race
 
 log = logging.getLogger("mulligan.store")
 
@@ -53,21 +54,45 @@ UNAVAILABLE = (
     pg.ReadOnlySqlTransaction,
 )
 IDLE_TRUST = 0.5  # seconds for which a connection that just worked is believed to work
+LARGE = 10  # rows of a set that are worth a plan of their own
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
 
 
 class PostgresUnit(SqlUnit):
-    def __init__(self, connection: psycopg.Connection[Any], store: PostgresStore) -> None:
+    def __init__(self, connection: Postgres, store: PostgresStore) -> None:
         self._connection = connection
         self._store = store
 
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        cursor = self._connection.execute(load(verb, "postgres", self._store.prefix), params)
+        return self._run(verb, params)
+
+    def _run(self, verb: str, params: dict[str, Any], *, prepare: bool | None = None) -> list[tuple[Any, ...]]:
+        statement = load(verb, "postgres", self._store.prefix)
+        try:
+            cursor = self._connection.execute(statement, params, prepare=prepare)
+        except (UnicodeEncodeError, psycopg.DataError) as error:
+            if getattr(error, "sqlstate", None):  # the server's word, not the driver's
+                raise
+            fitting = {name: fit(value) for name, value in params.items()}
+            cursor = self._connection.execute(statement, fitting, prepare=prepare)
         return cursor.fetchall() if cursor.description else []
 
+    def command(self, text: str) -> None:
+        self._connection.execute(text)
+
+    def _set(self, verb: str, rows: Sequence[Any], **params: Any) -> list[tuple[Any, ...]]:
+        """Run a verb on a set of rows, one array per column.
+
+        A large set is planned anew each time: a plan kept from a day when the table was small would read the whole
+        of it for every row.
+        """
+        columns = zip(type(rows[0])._fields, zip(*rows, strict=True), strict=True)
+        arrays = {name: array(column) for name, column in columns}
+        return self._run(verb, arrays | params, prepare=None if len(rows) < LARGE else False)
+
     def ids(self, ids: Sequence[str]) -> Any:
-        return list(ids)
+        return array(ids)
 
     def now(self) -> Micros:
         return int(self.rows("now")[0][0])
@@ -77,9 +102,11 @@ class PostgresUnit(SqlUnit):
 
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
         rows = [insert_row(job) for job in jobs]
-        columns = dict(zip(InsertRow._fields, map(list, zip(*rows, strict=True)), strict=True))
         channel = self._store.channel if announce or self._store.notify_callers else None
-        found = self.rows("insert", **columns, announce=announce, channel=channel)
+        try:
+            found = self._set("insert", rows, announce=announce, channel=channel)
+        except pg.SerializationFailure as unseen:  # only in a caller's transaction: ours are READ COMMITTED
+            raise unique_race(next((job.unique_key for job in jobs if job.unique_hash), None)) from unseen
         return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
 
     def announce(self, limit: int) -> int:
@@ -89,24 +116,29 @@ class PostgresUnit(SqlUnit):
         if not lanes:
             return []
         keys, priorities = zip(*lanes, strict=True)
-        found = self.rows("candidates", lanes=list(keys), priorities=list(priorities), most=limit)
+        found = self.rows("candidates", lanes=array(keys), priorities=array(priorities), most=limit)
         return [(row[0], row[1], row[2]) for row in found]
 
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        return [Lease._make(row) for row in self.rows("take", worker=worker, ids=list(ids), most=limit)] if ids else []
+        if not ids:
+            return []
+        wanted = {"worker": worker, "ids": array(ids), "most": limit}
+        return [Lease._make(row) for row in self._run("take", wanted, prepare=None if len(ids) < LARGE else False)]
 
-    def settle_held(self, settlements: Sequence[Settlement]) -> set[str]:
+    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         if not settlements:
             return set()
-        columns = dict(zip(Settlement._fields, map(list, zip(*settlements, strict=True)), strict=True))
-        return {row[0] for row in self.rows("settle", **columns)}
+        return {(row[0], row[1]) for row in self._set("settle", settlements)}
 
     def move(self, move: Move) -> bool:
         try:
-            with self._connection.transaction():  # a savepoint: one taken key must not abort its neighbours
+            with self.savepoint():  # one taken key must not abort its neighbours
                 return super().move(move)
         except pg.UniqueViolation as clash:
             raise taken(move.id, str(clash.diag.message_detail)) from clash
+
+    def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
+        return bool(self.rows("request_cancel", id=job_id, token=token, reason=reason, channel=self._store.channel))
 
     def expired(self, worker: WorkerRow) -> bool:
         return self.now() - worker.renewed_at > worker.lease
@@ -120,8 +152,11 @@ class PostgresUnit(SqlUnit):
 
 
 class PostgresStore(Store):
-    def __init__(self, url: str, *, schema: str = "mulligan", notify_callers: bool = True) -> None:
+    def __init__(
+        self, url: str, *, schema: str = "mulligan", notify_callers: bool = True, listen_url: str = ""
+    ) -> None:
         self.dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self._listen_dsn = listen_url or self.dsn
         self.url = masked(self.dsn)
         self.schema = schema
         self.prefix = f'"{schema}".'
@@ -147,6 +182,7 @@ class PostgresStore(Store):
                     reconnect_timeout=0.5,
                     open=True,
                     name="mulligan",
+                    configure=self._configure,
                     check=self._check,
                 )
             return self._pool
@@ -156,6 +192,18 @@ class PostgresStore(Store):
         _inherited.append(self._pool)
         self._pool = None
         self._lock = threading.Lock()
+
+    def _configure(self, connection: psycopg.Connection[Any]) -> None:
+        """Each statement must see what was committed before it, whatever the database's own default says.
+
+        A pooler between us and the server gives itself away by the wrong process id; what one statement prepares
+        there, the next one may not find.
+        """
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        with connection.transaction():
+            found = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+        if found is not None and found[0] != connection.info.backend_pid:
+            connection.prepare_threshold = None
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
         """Ask only a connection that was idle for a while: the server may have been restarted meanwhile."""
@@ -169,6 +217,7 @@ class PostgresStore(Store):
                 yield connection
                 self._used[connection] = time.monotonic()
         except UNAVAILABLE as error:
+            self._used.clear()  # where one is dead the others may be: ask each before its next use
             raise unavailable(error) from error
 
     @contextmanager
@@ -187,14 +236,7 @@ class PostgresStore(Store):
             yield connection
 
     def join(self, connection: Any) -> PostgresUnit:
-        raw = driver_connection(connection)
-        if not isinstance(raw, psycopg.Connection):
-            message = (
-                f"connection= got {type(raw).__module__}.{type(raw).__qualname__}; a PostgreSQL store takes "
-                "app.transaction(), a psycopg (3) Connection, or SQLAlchemy over postgresql+psycopg://"
-            )
-            raise ConnectionRefused(message)
-        return PostgresUnit(raw, self)
+        return PostgresUnit(postgres_connection_of(connection), self)
 
     # -- schema -----------------------------------------------------------------------------------
     def migrate(self, *, dry_run: bool = False) -> list[str]:
@@ -253,7 +295,7 @@ class PostgresStore(Store):
 
     def _listen(self, hint: Callable[[], None], stop: threading.Event) -> bool:
         """False: we did not hear our own nonce, so nothing else will arrive either."""
-        with psycopg.connect(self.dsn, autocommit=True, **KEEPALIVE) as connection:
+        with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             connection.execute(f'LISTEN "{self.channel}"')
             proved = 0.0
             while not stop.is_set():
@@ -315,7 +357,7 @@ class PostgresStore(Store):
             "url": self.url,
             "schema": self.schema,
             "server": version,
-            "synchronous_commit": sync if sync == "on" else f"{sync} (weaker than on)",
+            "synchronous_commit": sync if sync in {"on", "remote_apply"} else f"{sync} (weaker than on)",
             "size": size,
         }
 
@@ -339,12 +381,13 @@ def unavailable(error: BaseException) -> StoreUnavailable:
 
 
 def masked(url: str) -> str:
-    """The URL without its password."""
+    """The URL without its password, wherever it stands."""
     parts = urlsplit(url)
+    query = re.sub(r"(?i)\b((?:ssl)?password)=[^&]*", r"\1=***", parts.query)
     if parts.password is None:
-        return url
+        return urlunsplit(parts._replace(query=query))
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}", query=query))
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
@@ -75,3 +75,16 @@ def event_params(event: NewEvent) -> dict[str, Any]:
 
 def event_of(row: Sequence[Any]) -> Event:
     return Event._make((*row[:-1], json.loads(row[-1])))
+
+
+def array(values: Iterable[Any]) -> str:
+    """A column as PostgreSQL writes arrays. The driver would do it too, in ten times the time."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value)

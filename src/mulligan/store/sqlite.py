@@ -20,22 +20,29 @@ from typing import Any
 from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
 from mulligan.event import Event, EventType
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
-from mulligan.store import migrate as migrations, onelibrary
+from mulligan.store import migrate as migrations
+from mulligan.store import onelibrary
 from mulligan.store.base import Inserted, Move, Settlement, Store
 from mulligan.store.foreign import sqlite_handle_of
-from mulligan.store.handle import CONSTRAINT, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
+from mulligan.store.handle import BUSY_MS, CONSTRAINT, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
 from mulligan.store.host import boot_id
 from mulligan.store.rows import event_of, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import SqlUnit
 from mulligan.store.watch import FileWatch
-from mulligan.store.words import taken
+from mulligan.store.words import fit, taken
 
 PREFIX = "mulligan_"
 WATCH_EVERY = 0.5
 # The file changes before the commit counts (write, then fsync, then the shared index): look again a little later.
 SETTLING = (0.0, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 WAL_BOUND = 64 * 1024 * 1024
+TIDY_MS = 250  # how long tidying up may keep writers waiting
+INHERITED = (
+    "this process was forked while its parent had {file} open in another thread or library, and SQLite's locks do not "
+    "survive that. Two ways out: (1) start it without fork: subprocess, or multiprocessing's spawn; (2) fork first, "
+    "open the file afterwards."
+)
 
 
 class SqliteUnit(SqlUnit):
@@ -48,8 +55,17 @@ class SqliteUnit(SqlUnit):
         return int(found[0][0]) if found else 0
 
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        params["now"] = self._now
-        return self._handle.execute(load(verb, "sqlite", PREFIX), params)
+        return self._run(verb, {"now": self._now} | params)
+
+    def _run(self, verb: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        statement = load(verb, "sqlite", PREFIX)
+        try:
+            return self._handle.execute(statement, params)
+        except UnicodeEncodeError:
+            return self._handle.execute(statement, {name: fit(value) for name, value in params.items()})
+
+    def command(self, text: str) -> None:
+        self._handle.execute(text)
 
     def ids(self, ids: Sequence[str]) -> Any:
         return json.dumps(list(ids))
@@ -74,14 +90,14 @@ class SqliteUnit(SqlUnit):
     def _announce(self, *row: Any) -> None:
         job_id, batch_id, owner, kind, queue, run_at, created_at = row
         data = json.dumps({"kind": kind, "queue": queue, "run_at": run_at})
-        self._handle.execute(
-            load("settle_event", "sqlite", PREFIX),
-            {"now": created_at, "event": EventType.JOB_QUEUED, "id": job_id, "batch_id": batch_id, "owner": owner,
-             "attempt": None, "token": None, "data": data},
-        )  # fmt: skip
+        self.rows("settle_event", now=created_at, event=EventType.JOB_QUEUED, id=job_id, batch_id=batch_id,
+                  owner=owner, attempt=None, token=None, data=data)  # fmt: skip
 
     def announce(self, limit: int) -> int:
-        silent = self.rows("announce", most=limit)
+        return self._announce_all(self.rows("silent", most=limit))
+
+    def _announce_all(self, ids: Sequence[tuple[Any, ...]]) -> int:
+        silent = self.rows("announce", ids=self.ids([row[0] for row in ids])) if ids else []
         for row in silent:
             self._announce(*row)
         return len(silent)
@@ -93,38 +109,43 @@ class SqliteUnit(SqlUnit):
         return sorted(found)[:limit]
 
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        if ids:
-            self.announce(len(ids) * 2)
-        leases = [Lease._make(row) for job_id in ids[:limit] for row in self.rows("take", id=job_id, worker=worker)]
+        leases: list[Lease] = []
+        for job_id in ids:
+            if len(leases) >= limit:
+                break
+            leases += [Lease._make(row) for row in self.rows("take", id=job_id, worker=worker)]
+        self._announce_all(self.rows("silent_of", ids=self.ids([lease.id for lease in leases])))
         data = json.dumps({"worker": worker})
         for lease in leases:
             self.rows("settle_event", event=EventType.JOB_STARTED, id=lease.id, batch_id=lease.batch_id,
                       owner=lease.owner, attempt=lease.attempt, token=lease.token, data=data)  # fmt: skip
         return leases
 
-    def settle_held(self, settlements: Sequence[Settlement]) -> set[str]:
-        return {ending.id for ending in settlements if self._settle_one(ending)}
+    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+        return {(ending.id, ending.token) for ending in settlements if self._settle_one(ending)}
 
     def _settle_one(self, ending: Settlement) -> bool:
         params = ending._asdict()
         params["now"] = self._now
-        execute = self._handle.execute
-        execute(load("settle", "sqlite", PREFIX), params)
+        self._run("settle", params)
         if not self._handle.changes():
             return False
-        execute(load("settle_attempt", "sqlite", PREFIX), params)
-        execute(load("settle_event", "sqlite", PREFIX), params)
+        self._run("settle_attempt", params)
+        self._run("settle_event", params)
         return True
 
     def move(self, move: Move) -> bool:
         try:
             return super().move(move)
         except CONSTRAINT as clash:
+            if "unique_hash" not in str(clash):
+                raise
             raise taken(move.id, str(clash)) from clash
 
     def expired(self, worker: WorkerRow) -> bool:
-        if worker.boot_id == boot_id():
-            return self.mono() - worker.renewed_mono > worker.lease
+        gone_by = self.mono() - worker.renewed_mono
+        if worker.boot_id == boot_id() and gone_by >= 0:  # a time that lies ahead is of another boot, whatever its name
+            return gone_by > worker.lease
         return self._now - worker.renewed_at > worker.lease
 
     def events_after(self, cursor: int, limit: int) -> list[Event]:
@@ -144,20 +165,27 @@ class SqliteStore(Store):
         self._idle: list[Handle] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._inherited = False  # forked while the parent had the file open
         _stores.add(self)
 
     def _create_private(self) -> None:
         if not self.file.parent.is_dir():
             message = f"the directory of {self.file} does not exist; make it first: mkdir -p {self.file.parent}"
             raise StoreUnavailable(message)
+        if self.file.exists():  # and is not touched: closing a descriptor of it would drop every lock we hold on it
+            return
         try:
-            os.close(os.open(self.file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            os.close(os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return
         except OSError as error:
             message = f"cannot open {self.file}: {error.strerror}"
             raise StoreUnavailable(message) from error
 
     # -- connections ------------------------------------------------------------------------------
     def _checkout(self) -> Handle:
+        if self._inherited:
+            raise StoreUnavailable(INHERITED.format(file=self.file))
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -170,22 +198,40 @@ class SqliteStore(Store):
                 return
         handle.close()
 
+    def before_fork(self) -> None:
+        """SQLite's table of locks is copied into the child, the locks themselves are not.
+
+        A child that believed the table would write into a log that others may remove. A file without connections
+        has no entry there.
+        """
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for handle in idle:
+            handle.close()
+
     def after_fork(self) -> None:
-        """In a forked child: never touch the parent's connections, not even to close them."""
-        _inherited.extend(self._idle)
+        """In the child: never touch the parent's connections, not even to close them."""
+        _kept.extend(self._idle)
         self._idle = []
         self._lock = threading.Lock()
+        self._inherited = not self._closed and onelibrary.held(self._key)
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Handle]:
+        with self._lent() as handle:
+            handle.execute(begin)
+            yield handle
+            handle.execute("COMMIT")
+
+    @contextmanager
+    def _lent(self) -> Iterator[Handle]:
+        """A connection for the length of a block; what it leaves open when it fails is rolled back."""
         try:
             handle = self._checkout()
-            handle.execute(begin)
         except UNAVAILABLE as error:
             raise unavailable(self.file, error) from error
         try:
             yield handle
-            handle.execute("COMMIT")
         except BaseException as error:
             self._abandon(handle)
             if isinstance(error, UNAVAILABLE):
@@ -220,10 +266,15 @@ class SqliteStore(Store):
     def join(self, connection: Any) -> SqliteUnit:
         handle = sqlite_handle_of(connection)
         if handle.library != self._library:
-            message = f"connection= is a {handle.library} connection, this store uses {self._library}. {onelibrary.ADVICE}"
+            message = (
+                f"connection= is a {handle.library} connection, this store uses {self._library}. {onelibrary.ADVICE}"
+            )
             raise TwoLibraries(message)
         if not handle.path() or not Path(handle.path()).samefile(self.file):
-            message = f"connection= is open on {handle.path() or 'a temporary database'}, not on {self.file}"
+            message = (
+                f"connection= is open on {handle.path() or 'a temporary database'}, not on {self.file}. Two ways out: "
+                "(1) open both on the same file; (2) leave connection= out, and the job is committed on its own."
+            )
             raise ConnectionRefused(message)
         return SqliteUnit(handle)
 
@@ -282,9 +333,15 @@ class SqliteStore(Store):
         wal = Path(f"{self.file}-wal")
         if self._stdlib or not wal.exists() or wal.stat().st_size <= WAL_BOUND:
             return
-        handle = self._checkout()
-        handle.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._checkin(handle)
+        with self._lent() as handle:
+            _, frames, done = handle.execute("PRAGMA wal_checkpoint(PASSIVE)")[0]
+            if done < frames:  # it is still there; to wait for it would keep every writer waiting too
+                return
+            handle.execute(f"PRAGMA busy_timeout={TIDY_MS}")
+            try:
+                handle.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                handle.execute(f"PRAGMA busy_timeout={BUSY_MS}")
 
     def shift_clock(self, by: Micros) -> None:
         with self._transaction("BEGIN IMMEDIATE") as handle:
@@ -330,12 +387,18 @@ def unavailable(file: Path, error: BaseException) -> StoreUnavailable:
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-_inherited: list[Handle] = []
+_kept: list[Handle] = []
+
+
+def _before_fork() -> None:
+    for store in list(_stores):
+        store.before_fork()
 
 
 def _after_fork() -> None:
+    onelibrary.after_fork()
     for store in list(_stores):
         store.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

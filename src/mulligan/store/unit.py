@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from mulligan.errors import UniqueMismatch, UniqueRace
+from mulligan.errors import UniqueMismatch
 from mulligan.event import Event, EventType, NewEvent
 from mulligan.job import AttemptRow, Gate, JobRow, Lease, Memory, Micros, NewJob, State, WorkerRow
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, Settlement, Unit
 from mulligan.store.rows import event_of, event_params
+from mulligan.store.words import unique_race
 
 MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
@@ -34,28 +36,45 @@ class SqlUnit(Unit):
         """Insert; the answers of those that met no twin."""
 
     @abstractmethod
-    def settle_held(self, settlements: Sequence[Settlement]) -> set[str]:
-        """Settle; the ids of those whose fence held."""
+    def command(self, text: str) -> None:
+        """Run a statement that is no verb."""
+
+    @abstractmethod
+    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+        """Settle; (id, token) of those whose fence held."""
 
     @abstractmethod
     def mono(self) -> Micros:
         """CLOCK_MONOTONIC of this host."""
 
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Nothing of the block if it raises, whatever becomes of the transaction around it."""
+        self.command("SAVEPOINT mulligan")
+        try:
+            yield
+        except BaseException:
+            self.command("ROLLBACK TO SAVEPOINT mulligan")
+            raise
+        self.command("RELEASE SAVEPOINT mulligan")
+
     # -- enqueue ----------------------------------------------------------------------------------
     def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
+        keyed = any(job.unique_hash is not None for job in jobs)
+        with self.savepoint() if keyed and len(jobs) > 1 else nullcontext():
+            return self._insert(jobs, announce=announce)
+
+    def _insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
         answers: dict[str, Inserted] = {}
-        waiting = list(jobs)
+        # Keys in one order for everybody: two who insert the same keys then wait for each other, never in a circle.
+        waiting = sorted(jobs, key=lambda job: job.unique_hash or "")
         for _ in range(UNIQUE_ROUNDS):
             fresh = self.insert_new(waiting, announce=announce)
             answers |= fresh
             waiting = [job for job in waiting if job.id not in fresh and not self._twin(job, answers)]
             if not waiting:
                 return [answers[job.id] for job in jobs]
-        message = (
-            f"unique key {waiting[0].unique_key!r} is held by a job this transaction cannot see; "
-            "enqueue in a READ COMMITTED transaction, or retry the whole transaction"
-        )
-        raise UniqueRace(message)
+        raise unique_race(waiting[0].unique_key)
 
     def _twin(self, job: NewJob, answers: dict[str, Inserted]) -> bool:
         """Is there a holder of this job's key whose id is the answer? If not, insert again."""
@@ -110,7 +129,7 @@ class SqlUnit(Unit):
         held = self.settle_held(settlements)
         if len(held) == len(settlements):
             return []
-        return [self._refusal(ending) for ending in settlements if ending.id not in held]
+        return [self._refusal(ending) for ending in settlements if (ending.id, ending.token) not in held]
 
     def _refusal(self, ending: Settlement) -> Refusal:
         found = self.rows("refused", id=ending.id, token=ending.token, settled_by=ending.settled_by)
@@ -252,9 +271,6 @@ def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:
 def _summary(doomed: Sequence[tuple[Any, ...]]) -> list[Pruned]:
     """One record per (kind, state, owner, code) of what a step deleted."""
     groups: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    for job_id, kind, state, owner, code in doomed:
-        groups[kind, state, owner, code].append(job_id)
+    for job_id, kind, state, owner, error in doomed:
+        groups[kind, state, owner, json.loads(error)["code"] if error else ""].append(job_id)
     return [Pruned(*key, jobs=len(ids), first_id=min(ids), last_id=max(ids)) for key, ids in groups.items()]
-
-
-

@@ -36,13 +36,14 @@ def main() -> int:
             traceback.print_exc()
         wire.send(["broken", f"{type(error).__name__}: {error}"])
         return 1
+    wire.send(["settings", dict(app.settings.values())])
     runner = Runner(
         app.registry,
         wire,
         Board(args.board, args.slots),
         mark=args.mark,
         folder=Path(args.folder),
-        result_limit=app.settings.limits.result,
+        settings=app.settings,
     )
     asyncio.run(runner.serve(app.manifest(args.app).to_json()))
     sys.stdout.flush()

@@ -12,18 +12,25 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mulligan.engine.arguments import to_json
-from mulligan.engine.runner.program import Program
-from mulligan.errors import MulliganError, Refused
-from mulligan.job import Job, Lease, Memory, Micros, State, to_datetime
+from mulligan.engine.life import kill_marked
+from mulligan.engine.moments import length
+from mulligan.engine.runner.program import Program, in_a_thread
+from mulligan.engine.settle import Policies
+from mulligan.errors import MulliganError, Refused, Seconds
+from mulligan.job import SECOND, Cls, Job, Lease, Memory, Micros, State, to_datetime
+from mulligan.policy.redact import safe, scrub
 
 log = logging.getLogger("mulligan.job")
 MESSAGE_LIMIT = 500
+NAME_LIMIT = 200
 
 
 class Link(Protocol):
     """What a context needs of the process around it: a runner, or `run_inline`."""
 
     state: Any
+    policies: Policies
+    result_limit: int
 
     def progress(self, context: Context, fraction: float | None, message: str) -> None: ...
 
@@ -47,17 +54,17 @@ class LeaseLost(MulliganError):
 class Context:
     """One attempt, seen from inside its handler."""
 
-    def __init__(self, link: Link, seq: int, lease: Lease, memory: Memory, *, last_attempt: bool = False) -> None:
+    def __init__(self, link: Link, seq: int, lease: Lease, memory: Memory) -> None:
         self._link = link
         self.seq = seq
         self.lease = lease
         self._checkpoints = {name: json.loads(value) for name, value in memory.checkpoints.items()}
         self.previous: Mapping[str, Any] | None = memory.previous
-        self.last_attempt = last_attempt
         self.spent = 0.0
         self.stop_seen = False
         self._stop_asked = False
         self._programs: set[Program] = set()
+        self._started = 0
         self._workdir: Path | None = None
 
     # -- facts ------------------------------------------------------------------------------------
@@ -74,6 +81,13 @@ class Context:
     def token(self) -> int:
         """Grows with every claim of this job; hand it to systems that can refuse an older one."""
         return self.lease.token
+
+    @property
+    def last_attempt(self) -> bool:
+        """A hint: one more counted failure of class unknown would end this job."""
+        policy = self._link.policies.of(self.lease)
+        hopeless = not policy.enabled or policy.retry_unknown is False
+        return hopeless or self.lease.failures >= policy.limit_for(Cls.UNKNOWN)
 
     @property
     def choice(self) -> str | None:
@@ -122,11 +136,11 @@ class Context:
         if fraction is not None and not math.isfinite(fraction):
             fraction = None
         shown = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
-        self._link.progress(self, shown, str(message)[:MESSAGE_LIMIT])
+        self._link.progress(self, shown, scrub(str(message), MESSAGE_LIMIT))
 
     def cost(self, amount: float) -> None:
         """Add to what this attempt has cost, whatever the unit."""
-        if not math.isfinite(amount) or amount < 0:
+        if not math.isfinite(self.spent + amount) or amount < 0:
             message = f"cost({amount!r}): a cost is a finite number, not below zero"
             raise Refused(message)
         self.spent += float(amount)
@@ -135,12 +149,23 @@ class Context:
     def checkpoint(self, name: str, value: Any) -> None:
         """Keep a value for later attempts; durable when this returns."""
         _not_in_a_coroutine("checkpoint")
-        text = to_json(value, f"checkpoint {name!r}")
+        text = self._keepable(name, value)
         self._kept(name, text, held=self._link.keep(self, name, text))
 
     async def checkpoint_async(self, name: str, value: Any) -> None:
-        text = to_json(value, f"checkpoint {name!r}")
+        text = self._keepable(name, value)
         self._kept(name, text, held=await self._link.keep_async(self, name, text))
+
+    def _keepable(self, name: Any, value: Any) -> str:
+        """Refused here, where the handler can hear it, and not by the database."""
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT or name != safe(name):
+            message = f"checkpoint {name!r:.80}: a name is a text of 1 to {NAME_LIMIT} characters that can be printed"
+            raise Refused(message)
+        text = to_json(value, f"checkpoint {name!r}")
+        if len(text) > self._link.result_limit:
+            message = f"checkpoint {name!r} is {len(text)} bytes of JSON, the limit is {self._link.result_limit}"
+            raise Refused(message)
+        return text
 
     def _kept(self, name: str, text: str, *, held: bool) -> None:
         if not held:
@@ -152,56 +177,72 @@ class Context:
         self,
         command: Sequence[str | Path],
         *,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         input: str | bytes | None = None,  # noqa: A002 - the contract's name, and subprocess's
         on_line: Callable[[str], None] | None = None,
     ) -> str:
         """Run a program to its end and return what it printed.
 
         It belongs to the attempt: it dies with it. Raises ProcessFailed with exit code, signal and the tail of
-        stderr when it does not end well.
+        stderr when it does not end well. With `on_line` of a long output only the last part is returned.
         """
         _not_in_a_coroutine("run")
-        return self._run(command, timeout, input, on_line)
+        program, given, limit = self._program(command, input, timeout)
+        return self._run(program, given, limit, on_line)
 
     async def run_async(
         self,
         command: Sequence[str | Path],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the program's limit, not the caller's patience
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the program's limit, not the caller's patience
         input: str | bytes | None = None,  # noqa: A002 - same
         on_line: Callable[[str], None] | None = None,
     ) -> str:
-        try:
-            return await asyncio.to_thread(self._run, command, timeout, input, on_line)
-        except asyncio.CancelledError:
-            self._stop_programs()
-            raise
+        program, given, limit = self._program(command, input, timeout)
+        return await in_a_thread(lambda: self._run(program, given, limit, on_line), program.stop)
+
+    def _program(
+        self, command: Sequence[str | Path], given: str | bytes | None, timeout: Seconds | None
+    ) -> tuple[Program, bytes | None, float | None]:
+        """Checked before anything is started."""
+        if isinstance(command, str | bytes) or not command:
+            message = f"run({command!r}): a command is a list, the program first: ['ffprobe', '-v', 'error', path]"
+            raise Refused(message)
+        data = _bytes(given)
+        limit = None if timeout is None else length("timeout", timeout) / SECOND
+        self._started += 1
+        mark = f"{self._link.mark(self)}/{self._started}"
+        return Program([str(part) for part in command], self.workdir, mark), data, limit
 
     def _run(
         self,
-        command: Sequence[str | Path],
+        program: Program,
+        given: bytes | None,
         timeout: float | None,
-        given: str | bytes | None,
         on_line: Callable[[str], None] | None,
     ) -> str:
-        program = Program([str(part) for part in command], self.workdir, self._link.mark(self))
         self._programs.add(program)
         try:
             if self._stop_asked:
                 program.stop()
-            return program.run(timeout, given, on_line)
+            return program.run(given, timeout, on_line)
         finally:
             self._programs.discard(program)
 
     # -- for the runner ---------------------------------------------------------------------------
     def ask_to_stop(self) -> None:
         self._stop_asked = True
-        self._stop_programs()
-
-    def _stop_programs(self) -> None:
         for program in list(self._programs):
             program.stop()
+
+    @property
+    def started_programs(self) -> bool:
+        """Something may be left of them: to be ended with the attempt."""
+        return self._started > 0
+
+    def end_programs(self) -> None:
+        """Blocks for as long as it takes to look at every process."""
+        kill_marked(self._link.mark(self))
 
     @property
     def stop_asked(self) -> bool:
@@ -215,6 +256,16 @@ def _not_in_a_coroutine(name: str) -> None:
         return
     message = f"ctx.{name}() would stop every job on this loop; in an async handler write: await ctx.{name}_async(...)"
     raise RuntimeError(message)
+
+
+def _bytes(given: str | bytes | None) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    try:
+        return given.encode()
+    except (AttributeError, UnicodeEncodeError):
+        message = f"run(input=...): text or bytes, not {given!r:.80}"
+        raise Refused(message) from None
 
 
 def job_of(lease: Lease) -> Job:

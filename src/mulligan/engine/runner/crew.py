@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from queue import SimpleQueue
 
 
@@ -28,4 +29,4 @@ class Crew:
 
     def _work(self) -> None:
         while True:
-            self._tasks.get()()
+            copy_context().run(self._tasks.get())  # what one job sets in its context is not the next one's

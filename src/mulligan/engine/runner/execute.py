@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from asyncio import CancelledError
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +12,7 @@ from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler
 from mulligan.engine.runner.capture import outcome_of, raised
 from mulligan.engine.runner.context import Context
+from mulligan.engine.runner.program import in_a_thread
 from mulligan.errors import OutcomeRequest, PayloadRefused, Stopped
 from mulligan.job import Ended, Micros, Outcome
 from mulligan.policy.ends import payload_refused, result_refused
@@ -20,17 +23,24 @@ STOPPED = None  # instead of an outcome: the code stopped because it was asked t
 async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
-        return _returned(context, await handler.call(**kwargs), result_limit)
+        outcome = _returned(context, await handler.call(**kwargs), result_limit)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
-        return _raised(context, error)
+        outcome = _raised(context, error)
+    if context.started_programs:
+        with suppress(CancelledError):  # too late: it has ended already
+            await in_a_thread(context.end_programs, lambda: None)
+    return outcome
 
 
 def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
-        return _returned(context, handler.call(**kwargs), result_limit)
+        outcome = _returned(context, handler.call(**kwargs), result_limit)
     except BaseException as error:  # noqa: BLE001 - same
-        return _raised(context, error)
+        outcome = _raised(context, error)
+    if context.started_programs:
+        context.end_programs()
+    return outcome
 
 
 class _BadPayload(Exception):
@@ -65,10 +75,11 @@ def _returned(context: Context, value: Any, limit: int) -> Outcome | None:
 
 
 def _raised(context: Context, error: BaseException) -> Outcome | None:
-    if isinstance(error, _BadPayload):
+    kind = type(error)  # `isinstance` would ask `__class__`, which may be a property that raises
+    if issubclass(kind, _BadPayload):
         return Outcome(Ended.FAILED, failure=payload_refused(str(error)), cost=context.spent)
-    asked = isinstance(error, OutcomeRequest) and not isinstance(error, Stopped)
-    if isinstance(error, Stopped) or (context.stop_asked and not asked):
+    asked = issubclass(kind, OutcomeRequest) and not issubclass(kind, Stopped)
+    if issubclass(kind, Stopped) or (context.stop_asked and not asked):
         return STOPPED
     return _with_cost(raised(error, _now()), context)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from mulligan.config import Settings
 from mulligan.engine.board import Board
 from mulligan.engine.kinds import Handler, Registry
 from mulligan.engine.messages import outcome_to_wire, stopped_to_wire, work_from_wire
@@ -24,6 +26,7 @@ from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.crew import Crew
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
+from mulligan.engine.settle import Policies
 from mulligan.engine.wire import Wire, WireClosed
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.job import Lease, Memory, Outcome
@@ -49,26 +52,30 @@ class Runner:
     """Implements `Link` for the contexts it makes."""
 
     def __init__(
-        self, registry: Registry, wire: Wire, board: Board, *, mark: str, folder: Path, result_limit: int
+        self, registry: Registry, wire: Wire, board: Board, *, mark: str, folder: Path, settings: Settings
     ) -> None:
+        self.policies = Policies(settings.retry, registry.manifest("", "").kinds)
+        self.result_limit = settings.limits.result
         self.state: Any = SimpleNamespace()
         self._registry = registry
         self._wire = wire
         self._board = board
         self._mark = mark
         self._folder = folder
-        self._result_limit = result_limit
         self._crew = Crew(board.slots)
         self._free = list(range(board.slots))
+        self._cells: list[Work | None] = [None] * board.slots  # whom the board shows
+        self._shown: list[Work] = []  # still on the board, though they have ended
         self._waiting: deque[Work] = deque()
         self._works: dict[int, Work] = {}
         self._ended: list[list[Any]] = []
-        self._from_threads: deque[tuple[Work, Outcome | None]] = deque()
+        self._from_threads: list[tuple[Work, Outcome | None]] = []
         self._news: dict[int, list[Any]] = {}
         self._keeps: dict[int, Future[bool]] = {}
         self._next_keep = 0
         self._flush_planned = False
         self._draining = False
+        self._leaving = False
         self._lock = threading.Lock()
 
     # -- life -------------------------------------------------------------------------------------
@@ -83,14 +90,18 @@ class Runner:
         try:
             await self._closed
         finally:
+            self._leaving = True
             beat.cancel()
             self._loop.remove_reader(self._wire.fileno())
             await call_hooks(self._registry.on_stop, self.state)
 
     async def _beat(self) -> None:
+        wire = _identity(self._wire.fileno())
         while True:
             self._board.beat()
             await asyncio.sleep(BEAT)
+            if _identity(self._wire.fileno()) != wire:  # a handler closed it under us: nobody hears us any more
+                self._close()
 
     def _readable(self) -> None:
         try:
@@ -110,8 +121,12 @@ class Runner:
                     self._accept(*work_from_wire(item))
             case ["stop", seq]:
                 self._stop(seq)
+            case ["recall", seq]:
+                self._recall(seq)
             case ["kept", request, held]:
-                self._keeps.pop(request).set_result(held)
+                answer = self._keeps.pop(request)
+                if not answer.cancelled():  # its asker may have been stopped meanwhile
+                    answer.set_result(held)
             case ["drain"]:
                 self._draining = True
                 self._close_when_empty()
@@ -122,7 +137,11 @@ class Runner:
 
     # -- run --------------------------------------------------------------------------------------
     def _accept(self, seq: int, lease: Lease, memory: Memory) -> None:
-        handler = self._registry.get(lease.kind)
+        handler = self._registry.handlers.get(lease.kind)
+        if handler is None:  # this process was started from a newer app that no longer has it
+            self._ended.append(stopped_to_wire(seq, 0, 0.0))
+            self._plan_flush()
+            return
         work = Work(handler, Context(self, seq, lease, memory))
         self._works[seq] = work
         if self._free:
@@ -134,32 +153,43 @@ class Runner:
         work.slot = self._free.pop()
         work.began = time.monotonic()
         self._board.start(work.slot, work.context.seq)
+        self._cells[work.slot] = work
         if work.handler.is_async:
-            work.task = self._loop.create_task(self._run_async(work))
+            self._loop.create_task(self._run_async(work))  # the loop holds it until `work` does
         else:
             self._crew.run(lambda: self._run_sync(work))
 
     async def _run_async(self, work: Work) -> None:
-        outcome = await execute_async(work.handler, work.context, self._result_limit)
+        work.task = asyncio.current_task()  # from here on a cancellation arrives inside `execute`
+        if work.context.stop_asked:
+            self._finish(work, STOPPED)
+            return
+        outcome = await execute_async(work.handler, work.context, self.result_limit)
+        if work.task is not None and work.task.cancelling() and not work.context.stop_asked:
+            await asyncio.sleep(0)  # who ends the loop cancels us all: let `serve` see it first
+            if self._leaving:
+                return  # not its own doing: the board still shows it, and the supervisor will see us die
         self._finish(work, outcome)
 
     def _run_sync(self, work: Work) -> None:
         """On a thread of the crew."""
-        outcome = execute_sync(work.handler, work.context, self._result_limit)
-        self._from_threads.append((work, outcome))
-        if len(self._from_threads) == 1:  # a wake-up is on its way otherwise; an extra one does no harm
+        outcome = execute_sync(work.handler, work.context, self.result_limit)
+        with self._lock:
+            first = not self._from_threads
+            self._from_threads.append((work, outcome))
+        if first:  # otherwise a wake-up is on its way
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
-        while self._from_threads:
-            work, outcome = self._from_threads.popleft()
+        with self._lock:
+            ended, self._from_threads = self._from_threads, []
+        for work, outcome in ended:
             self._crew.done()
             self._finish(work, outcome)
 
     def _finish(self, work: Work, outcome: Outcome | None) -> None:
         context = work.context
-        self._board.stop(work.slot)
         if context.has_workdir:
             remove_workdir(self._folder, context.lease)
         took = round((time.monotonic() - work.began) * 1000)
@@ -168,6 +198,7 @@ class Runner:
         else:
             self._ended.append(outcome_to_wire(context.seq, outcome, took))
         del self._works[context.seq]
+        self._shown.append(work)
         self._news.pop(context.seq, None)
         self._free.append(work.slot)
         if self._waiting:
@@ -179,13 +210,19 @@ class Runner:
         if work is None:
             return
         work.context.ask_to_stop()
-        if work in self._waiting:  # never started: nothing to wait for
-            self._waiting.remove(work)
-            del self._works[seq]
-            self._ended.append(stopped_to_wire(seq, 0, 0.0))
-            self._plan_flush()
-        elif work.task is not None:
+        if not self._recall(seq) and work.task is not None:
             work.task.cancel()
+
+    def _recall(self, seq: int) -> bool:
+        """Give a job back that still waits in line; False: it has started."""
+        work = self._works.get(seq)
+        if work is None or work not in self._waiting:
+            return False
+        self._waiting.remove(work)
+        del self._works[seq]
+        self._ended.append(stopped_to_wire(seq, 0, 0.0))
+        self._plan_flush()
+        return True
 
     # -- speak ------------------------------------------------------------------------------------
     def _plan_flush(self) -> None:
@@ -198,16 +235,26 @@ class Runner:
         self._flush_planned = False
         if self._ended:
             ended, self._ended = self._ended, []
-            self._send(["ended", ended])
+            if self._send(["ended", ended]):
+                self._clear_board()
         self._close_when_empty()
 
-    def _send(self, message: list[Any]) -> None:
+    def _clear_board(self) -> None:
+        """Only now: who dies with an outcome that nobody heard has not merely waited in line."""
+        ended, self._shown = self._shown, []
+        for work in ended:
+            if self._cells[work.slot] is work:  # the next one may show itself there already
+                self._board.stop(work.slot)
+
+    def _send(self, message: list[Any]) -> bool:
         try:
             self._wire.send(message)
             if self._wire.pending:
                 self._loop.add_writer(self._wire.fileno(), self._writable)
         except WireClosed:
             self._close()
+            return False
+        return True
 
     def _writable(self) -> None:
         try:
@@ -255,3 +302,11 @@ class Runner:
 
     def mark(self, context: Context) -> str:
         return f"{self._mark}/{context.lease.id}/{context.lease.token}"
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

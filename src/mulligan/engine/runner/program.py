@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
 import os
 import signal
 import subprocess
@@ -10,19 +12,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from mulligan.engine.life import MARK, kill_marked
-from mulligan.errors import ProcessFailed, Stopped
+from mulligan.errors import ProcessFailed, Refused, Stopped
 
 TAIL = 8192
 OUTPUT_LIMIT = 16 * 1024 * 1024
 STOP_GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 DRAIN_GRACE = 1.0  # seconds a pipe held open by a grandchild may delay the end
 
+T = TypeVar("T")
+
 
 class Program:
+    """Its mark is its own: what is left of one program is killed without touching the attempt's others."""
+
     def __init__(self, command: list[str], folder: Path, mark: str) -> None:
         self._command = command
         self._folder = folder
@@ -34,7 +41,7 @@ class Program:
         """Ask it to end; `run` sees to it that it does."""
         self._stop.set()
 
-    def run(self, timeout: float | None, given: str | bytes | None, on_line: Callable[[str], None] | None) -> str:
+    def run(self, given: bytes | None, timeout: float | None, on_line: Callable[[str], None] | None) -> str:
         process = subprocess.Popen(
             self._command,
             cwd=self._folder,
@@ -44,9 +51,13 @@ class Program:
             stderr=subprocess.PIPE,
             process_group=0,
         )
-        out, err = _Reader(process.stdout, OUTPUT_LIMIT, on_line), _Reader(process.stderr, TAIL, None)
-        _feed(process.stdin, given)
-        timed_out = self._wait(process, timeout)
+        try:
+            out, err = _Reader(process.stdout, OUTPUT_LIMIT, on_line), _Reader(process.stderr, TAIL, None)
+            _feed(process.stdin, given)
+            timed_out = self._wait(process, timeout)
+        except BaseException:
+            _end(process)  # whatever it was, nobody waits for this program any more
+            raise
         deadline = time.monotonic() + DRAIN_GRACE
         out.join(deadline)
         err.join(deadline)
@@ -54,28 +65,36 @@ class Program:
             kill_marked(self._mark)
         if out.error is not None:
             raise out.error
-        return self._verdict(process.returncode, out.text(), err.text(), timed_out=timed_out)
+        self._judge(process.returncode, err.text(), timed_out=timed_out)
+        if out.cut and on_line is None:
+            message = (
+                f"{self._name} printed more than {OUTPUT_LIMIT} bytes; "
+                "let it write into a file in ctx.workdir, or take its lines with on_line="
+            )
+            raise Refused(message)
+        return out.text()
 
-    def _verdict(self, code: int, out: str, err: str, *, timed_out: bool) -> str:
-        program = Path(self._command[0]).name
+    @property
+    def _name(self) -> str:
+        return Path(self._command[0]).name
+
+    def _judge(self, code: int, err: str, *, timed_out: bool) -> None:
         if timed_out:
-            raise ProcessFailed(program, timed_out=True, stderr=err)
+            raise ProcessFailed(self._name, timed_out=True, stderr=err)
         if self._stop.is_set():
-            message = f"{program} was stopped with its attempt"
+            message = f"{self._name} was stopped with its attempt"
             raise Stopped(message)
         if code < 0:
-            raise ProcessFailed(program, signal=-code, stderr=err)
+            raise ProcessFailed(self._name, signal=-code, stderr=err)
         if code > 0:
-            raise ProcessFailed(program, exit_code=code, stderr=err)
-        return out
+            raise ProcessFailed(self._name, exit_code=code, stderr=err)
 
     def _wait(self, process: subprocess.Popen[bytes], timeout: float | None) -> bool:
         """True: it ran out of time."""
-        deadline = None if timeout is None else time.monotonic() + timeout
         watcher = threading.Thread(target=self._end_when_asked, args=(process,), daemon=True)
         watcher.start()
         try:
-            process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            process.wait(timeout)
         except subprocess.TimeoutExpired:
             _end(process)
             return True
@@ -88,6 +107,37 @@ class Program:
             if self._stop.wait(0.2):
                 _end(process)
                 return
+
+
+async def in_a_thread(call: Callable[[], T], stop: Callable[[], None]) -> T:
+    """Run a blocking call on a thread of its own: the loop's pool is small, and everybody else's too.
+
+    Cancelled, it asks the call to `stop`, waits until it has, and only then lets the cancellation pass.
+    """
+    done: Future[None] = Future()
+    results: list[T] = []
+    errors: list[BaseException] = []  # not every exception fits into a future
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            errors.append(error)
+        done.set_result(None)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True).start()
+    waiting = asyncio.wrap_future(done)
+    try:
+        await asyncio.wait({waiting})
+    except asyncio.CancelledError:
+        stop()
+        while not waiting.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({waiting})
+        raise
+    for error in errors:
+        raise error
+    return results[0]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -104,14 +154,13 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _feed(pipe: IO[bytes] | None, given: str | bytes | None) -> None:
+def _feed(pipe: IO[bytes] | None, given: bytes | None) -> None:
     if pipe is None or given is None:
         return
-    data = given.encode() if isinstance(given, str) else given
 
     def write() -> None:
         with contextlib.suppress(BrokenPipeError), pipe:
-            pipe.write(data)
+            pipe.write(given)
 
     threading.Thread(target=write, daemon=True).start()
 
@@ -126,7 +175,8 @@ class _Reader(threading.Thread):
         self._on_line = on_line
         self._kept: deque[bytes] = deque()
         self._size = 0
-        self.error: Exception | None = None
+        self.cut = False
+        self.error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
@@ -144,7 +194,7 @@ class _Reader(threading.Thread):
             return
         try:
             self._on_line(line.decode("utf-8", "replace").rstrip("\r\n"))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the handler's
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the handler's
             self.error = error
 
     def _keep(self, line: bytes) -> None:
@@ -152,6 +202,7 @@ class _Reader(threading.Thread):
         self._size += len(line)
         while self._size - len(self._kept[0]) > self._limit:
             self._size -= len(self._kept.popleft())
+            self.cut = True
 
     def join(self, deadline: float | None = None) -> None:
         super().join(None if deadline is None else max(0.0, deadline - time.monotonic()))

@@ -1,9 +1,9 @@
 """SQL has its own files, one verb each. `claim.sqlite.sql` beside `claim.postgres.sql`; a verb that reads
 the same in both exists once, as `claim.sql`.
 
-In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix of every name of ours (a schema on PostgreSQL, letters
-on SQLite), `{lease}` and its like the columns of that value in order, `{set:…}` (PostgreSQL) a set of rows
-passed as one array per column.
+In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix
+of every name of ours (a schema on PostgreSQL, letters on SQLite), `{lease}` and its like the columns of that value in
+order, `{set:…}` (PostgreSQL) a set of rows passed as one array per column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ _HERE = Path(__file__).parent
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
-_COLUMNS: dict[str, type[Any]] = {"lease": Lease, "row": JobRow, "attempt": AttemptRow, "worker": WorkerRow, "gate": Gate}
+_COLUMNS: dict[str, type[Any]] = {
+    "lease": Lease,
+    "row": JobRow,
+    "attempt": AttemptRow,
+    "worker": WorkerRow,
+    "gate": Gate,
+}
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow}
 
 

@@ -21,6 +21,7 @@ WITH fresh AS (
          json_build_object('kind', kind, 'queue', queue, 'run_at', run_at)
   FROM fresh CROSS JOIN mark
 ), hinted AS (
-  SELECT pg_notify(CAST(:channel AS text), queue) FROM (SELECT DISTINCT queue FROM fresh WHERE run_at <= {p}now_us()) AS due
+  SELECT pg_notify(CAST(:channel AS text), queue)
+  FROM (SELECT DISTINCT queue FROM fresh WHERE run_at <= {p}now_us()) AS due WHERE CAST(:channel AS text) IS NOT NULL
 )
 SELECT id, run_at, created_at, (SELECT count(*) FROM hinted) FROM fresh

@@ -1,4 +1,4 @@
-SELECT id, kind, state, owner, COALESCE(CAST(error AS json) ->> 'code', '') FROM {p}job
+SELECT id, kind, state, owner, error FROM {p}job
 WHERE state = :state AND finished_at IS NOT NULL AND finished_at < :before AND batch_id IS NULL
   AND (CAST(:kind AS text) IS NULL OR kind = :kind) AND NOT (kind = ANY (CAST(:except_kinds AS text[])))
 ORDER BY finished_at LIMIT :most FOR UPDATE SKIP LOCKED

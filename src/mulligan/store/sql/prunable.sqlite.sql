@@ -1,4 +1,4 @@
-SELECT id, kind, state, owner, COALESCE(json_extract(error, '$.code'), '') FROM {p}job
+SELECT id, kind, state, owner, error FROM {p}job
 WHERE state = :state AND finished_at IS NOT NULL AND finished_at < :before AND batch_id IS NULL
   AND (:kind IS NULL OR kind = :kind) AND kind NOT IN (SELECT value FROM json_each(:except_kinds))
 ORDER BY finished_at LIMIT :most

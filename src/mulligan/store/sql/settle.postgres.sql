@@ -1,25 +1,29 @@
 -- running → wherever the decision says: fenced by id, worker, token and state, locked in the order of ids.
 -- A cancel requested since the decision was made is not overwritten: such rows stay out and come back as refusals.
--- The input rides along through each step, so that nothing is ever joined by name to itself.
-WITH held AS MATERIALIZED (
-  SELECT i.*, {p}now_us() AS at
-  FROM {set:settlement} JOIN {p}job AS job ON job.id = i.id
-  WHERE job.state = 'running' AND job.worker = i.worker AND job.token = i.token
-    AND (job.cancel_reason IS NULL OR i.saw_cancel)
-  ORDER BY job.id
-  FOR UPDATE OF job
+-- The input rides along through each step, so that nothing is ever joined by name to itself. All its rows are locked
+-- first, one lookup each whatever the statistics say, and the fence is compared with what was locked: an ending that
+-- must be decided again then finds its row locked already and nobody waits in a circle.
+WITH locked AS MATERIALIZED (
+  SELECT i.*, {p}now_us() AS at, job.was_state, job.was_worker, job.was_token, job.was_asked
+  FROM (SELECT * FROM {set:settlement} ORDER BY i.id COLLATE "C") AS i
+  CROSS JOIN LATERAL (
+    SELECT state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked
+    FROM {p}job WHERE id = i.id FOR UPDATE
+  ) AS job
 ), settled AS (
   UPDATE {p}job AS job SET
-    state = held.state, worker = NULL, run_at = COALESCE(held.run_at, job.run_at),
-    lane = COALESCE(held.lane, job.lane),
-    failures = held.failures, losses = held.losses, snoozes = held.snoozes, alone = held.alone,
-    result = held.result, error = held.error, choices = held.choices, reason = held.reason,
-    cost = job.cost + held.cost,
-    finished_at = CASE WHEN held.finished THEN held.at END,
-    cancel_reason = CASE WHEN held.state = 'queued' THEN NULL ELSE job.cancel_reason END,
-    unique_hash = CASE WHEN held.free_key THEN NULL ELSE job.unique_hash END
-  FROM held WHERE job.id = held.id
-  RETURNING held.*
+    state = locked.state, worker = NULL, run_at = COALESCE(locked.run_at, job.run_at),
+    lane = COALESCE(locked.lane, job.lane),
+    failures = locked.failures, losses = locked.losses, snoozes = locked.snoozes, alone = locked.alone,
+    result = locked.result, error = locked.error, choices = locked.choices, reason = locked.reason,
+    cost = job.cost + locked.cost,
+    finished_at = CASE WHEN locked.finished THEN locked.at END,
+    cancel_reason = CASE WHEN locked.state = 'queued' THEN NULL ELSE job.cancel_reason END,
+    unique_hash = CASE WHEN locked.free_key THEN NULL ELSE job.unique_hash END
+  FROM locked
+  WHERE job.id = locked.id AND locked.was_state = 'running' AND locked.was_worker = locked.worker
+    AND locked.was_token = locked.token AND (locked.saw_cancel OR NOT locked.was_asked)
+  RETURNING locked.*
 ), written AS (
   INSERT INTO {p}attempt ({attempt})
   SELECT id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
@@ -31,4 +35,4 @@ WITH held AS MATERIALIZED (
   INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
   SELECT at, event, id, batch_id, owner, attempt, token, data FROM settled CROSS JOIN mark
 )
-SELECT id FROM settled
+SELECT id, token FROM settled

@@ -1,0 +1,1 @@
+SELECT id FROM {p}job WHERE NOT announced ORDER BY id LIMIT :most

@@ -1,0 +1,247 @@
+"""Settings: where they come from, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import annotated_types
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from mulligan.config import DEFAULT_URL, Settings, read_settings
+from mulligan.errors import ConfigError
+
+
+def read(tmp_path: Path, environ: dict[str, str] | None = None, toml: str = "", flags: dict[str, Any] | None = None):
+    file = tmp_path / "mulligan.toml"
+    file.write_text(toml)
+    return read_settings(flags, environ=environ or {}, file=file)
+
+
+def spelled(name: str) -> str:
+    return "MULLIGAN_" + name.upper().replace(".", "__")
+
+
+def fields(model: type[BaseModel] = Settings, above: str = "") -> list[tuple[str, FieldInfo]]:
+    found: list[tuple[str, FieldInfo]] = []
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found += fields(field.annotation, f"{above}{name}.")
+        else:
+            found.append((f"{above}{name}", field))
+    return found
+
+
+def numbers() -> list[str]:
+    """The names of all settings that are numbers, however they are bounded."""
+    plain = {name for name, field in fields() if _has_number(field.annotation)}
+    return sorted(plain)
+
+
+def _has_number(annotation: Any) -> bool:
+    if annotation in {int, float}:
+        return True
+    return any(_has_number(part) for part in typing.get_args(annotation))
+
+
+def bound(name: str, side: type, attribute: str) -> float | None:
+    field = dict(fields())[name]
+    for part in [*field.metadata, *_metadata(field.annotation)]:
+        if isinstance(part, side):
+            return float(getattr(part, attribute))
+        for inner in getattr(part, "metadata", []):
+            if isinstance(inner, side):
+                return float(getattr(inner, attribute))
+    return None
+
+
+def _metadata(annotation: Any) -> list[Any]:
+    found = list(getattr(annotation, "__metadata__", ()))
+    for part in typing.get_args(annotation):
+        found += _metadata(part)
+    return found
+
+
+def test_there_are_as_many_numbers_as_there_should_be():
+    assert len(numbers()) >= 25
+    assert {"worker.lease", "retry.max_retries", "retention.dead", "limits.payload", "web.port"} <= set(numbers())
+
+
+@pytest.mark.parametrize("name", numbers())
+def test_nonsense_is_refused_with_the_name_of_the_field_and_where_it_came_from(tmp_path, name):
+    for value in ("nan", "inf", "-inf", "-1", "1e400", "1e18", "plenty", "", "0x10", "1,5", "None"):
+        with pytest.raises(ConfigError) as caught:
+            read(tmp_path, {spelled(name): value})
+        assert name in str(caught.value), value
+        assert f"from environment {spelled(name)}" in str(caught.value), value
+        assert str(caught.value).count(name + ":") == 1, f"said twice: {caught.value}"
+
+
+@pytest.mark.parametrize("name", numbers())
+def test_true_and_false_and_lists_are_no_numbers(tmp_path, name):
+    section, _, field = name.rpartition(".")
+    for value in ("true", "false", "[1]", '"plenty"', "nan", "-inf"):
+        toml = f"[{section}]\n{field} = {value}\n" if section else f"{field} = {value}\n"
+        with pytest.raises(ConfigError, match=name):
+            read(tmp_path, toml=toml)
+
+
+@pytest.mark.parametrize("name", numbers())
+def test_the_bounds_themselves_are_legal_and_one_step_beyond_is_not(tmp_path, name):
+    quiet = {"worker.heartbeat": "0.001", "worker.lease": "315360000", "retry.base_delay": "0"}
+    quiet["retry.max_delay"] = "315360000"
+    quiet.pop(name, None)
+    others = {spelled(other): value for other, value in quiet.items()}
+    if name == "worker.heartbeat":
+        others[spelled("worker.lease")] = "315360000"
+    low, high = bound(name, annotated_types.Ge, "ge"), bound(name, annotated_types.Le, "le")
+    above = bound(name, annotated_types.Gt, "gt")
+    assert high is not None, "every number has an end"
+    for value in [value for value in (low, high) if value is not None]:
+        if name == "worker.heartbeat" and value == high:
+            continue  # must stay below the lease, which has the same end
+        settings = read(tmp_path, others | {spelled(name): f"{value:g}" if value < 1e6 else f"{value:.0f}"})
+        assert dict(settings.values())[name] == value
+    beyond = [high * 2 + 1, -1.0 if low is None else low - 1]
+    for value in beyond + ([above] if above is not None else []):
+        with pytest.raises(ConfigError, match=name):
+            read(tmp_path, others | {spelled(name): f"{value:.0f}"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"MULLIGAN_WORKER__HEARTBEAT": "30"}, r"worker.*heartbeat \(30\.0\) must be shorter than lease \(30\.0\)"),
+        ({"MULLIGAN_WORKER__LEASE": "4"}, r"worker.*heartbeat \(5\.0\) must be shorter than lease \(4\.0\)"),
+        ({"MULLIGAN_WORKER__LEASE": "2", "MULLIGAN_WORKER__HEARTBEAT": "2"}, "heartbeat.*lease"),
+        ({"MULLIGAN_RETRY__BASE_DELAY": "7200"}, r"retry.*base_delay \(7200\.0\) must not exceed max_delay"),
+        ({"MULLIGAN_RETRY__MAX_DELAY": "1"}, "base_delay.*max_delay"),
+        ({"MULLIGAN_RETRY__JITTER": "some"}, "retry.jitter"),
+        ({"MULLIGAN_RETRY__ENABLED": "perhaps"}, "retry.enabled"),
+        ({"MULLIGAN_SCHEMA_NAME": "Robert'); DROP"}, "schema_name"),
+    ],
+)
+def test_contradictions_are_refused_at_start(tmp_path, environ, words):
+    with pytest.raises(ConfigError, match=words):
+        read(tmp_path, environ)
+
+
+def test_a_lease_of_four_seconds_is_legal(tmp_path):
+    environ = {spelled(f"worker.{name}"): value for name, value in (("lease", "4"), ("heartbeat", "1"), ("sweep", "1"))}
+    assert read(tmp_path, environ).worker.lease == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("MULLIGAN_RETRY__MAX_RETRYS", "MULLIGAN_RETRY__MAX_RETRIES"),
+        ("MULLIGAN_RETRY_MAX_RETRIES", "MULLIGAN_RETRY__MAX_RETRIES"),
+        ("MULLIGAN_WORKER__CONCURENCY", "MULLIGAN_WORKER__CONCURRENCY"),
+        ("MULLIGAN_DATABASE", "MULLIGAN_DATABASE_URL"),
+        ("MULLIGAN_DB_URL", "MULLIGAN_DATABASE_URL"),
+        ("MULLIGAN_RETENTION__SUCEEDED", "MULLIGAN_RETENTION__SUCCEEDED"),
+    ],
+)
+def test_a_name_nobody_knows_gets_the_nearest_one_that_exists(tmp_path, wrong, right):
+    with pytest.raises(ConfigError, match=f"{wrong}.*did you mean {right}"):
+        read(tmp_path, {wrong: "1"})
+
+
+def test_in_a_file_the_nearest_name_is_spelled_as_files_spell_it(tmp_path):
+    with pytest.raises(ConfigError, match=r"retry.max_retrys.*did you mean retry\.max_retries"):
+        read(tmp_path, toml="[retry]\nmax_retrys = 3\n")
+
+
+@pytest.mark.parametrize(
+    "toml",
+    ["retry = 5\n", "[retry.max_retries]\nx = 1\n", "[nonsense]\nx = 1\n", "x = 1\n", "[[retry]]\nmax_retries = 3\n"],
+)
+def test_a_file_of_the_wrong_shape_is_refused_in_a_sentence(tmp_path, toml):
+    with pytest.raises(ConfigError):
+        read(tmp_path, toml=toml)
+
+
+def test_a_value_where_a_section_should_be_is_refused(tmp_path):
+    for environ in ({"MULLIGAN_RETRY": "5"}, {"MULLIGAN_RETRY": "5", "MULLIGAN_RETRY__MAX_RETRIES": "3"}):
+        for pairs in (environ, dict(reversed(environ.items()))):
+            with pytest.raises(ConfigError, match=r"retry|RETRY"):
+                read(tmp_path, pairs)
+
+
+# -- layers -----------------------------------------------------------------------------------------
+def test_flags_win_over_environment_over_file_over_defaults_and_each_value_knows_its_origin(tmp_path):
+    toml = "[worker]\nconcurrency = 2\nrunners = 2\npoll = 2\n"
+    environ = {"MULLIGAN_WORKER__CONCURRENCY": "3", "MULLIGAN_WORKER__RUNNERS": "3"}
+    settings = read(tmp_path, environ, toml, {"worker.concurrency": 4, "worker.lease": None})
+    assert (settings.worker.concurrency, settings.worker.runners, settings.worker.poll) == (4, 3, 2)
+    origins = [settings.origin_of(f"worker.{name}") for name in ("concurrency", "runners", "poll", "lease")]
+    assert origins == ["flag", "environment MULLIGAN_WORKER__RUNNERS", str(tmp_path / "mulligan.toml"), "default"]
+
+
+def test_one_value_of_a_section_leaves_its_others_as_they_are(tmp_path):
+    settings = read(tmp_path, {"MULLIGAN_RETRY__MAX_RETRIES": "9"})
+    assert (settings.retry.max_retries, settings.retry.base_delay) == (9, 30)
+
+
+def test_two_readings_do_not_share_their_origins(tmp_path):
+    first = read(tmp_path, {"MULLIGAN_RELEASE": "7"})
+    second = read(tmp_path)
+    assert (first.origin_of("release"), second.origin_of("release")) == ("environment MULLIGAN_RELEASE", "default")
+
+
+def test_marks_and_names_of_other_programs_are_no_settings(tmp_path):
+    environ = {"MULLIGAN_ATTEMPT": "w/r", "MULLIGAN_TEST_X": "1", "PATH": "/bin", "MULLIGANX": "1"}
+    assert read(tmp_path, environ).database_url == DEFAULT_URL
+
+
+def test_the_file_is_found_where_the_environment_says(tmp_path):
+    elsewhere = tmp_path / "elsewhere.toml"
+    elsewhere.write_text('release = "blue"\n')
+    assert read_settings(environ={"MULLIGAN_CONFIG": str(elsewhere)}).release == "blue"
+
+
+@pytest.mark.parametrize("what", ["missing", "folder", "unreadable", "not TOML", "not UTF-8"])
+def test_a_file_that_was_named_and_cannot_be_read_is_refused_by_its_name(tmp_path, what):
+    file = tmp_path / "named.toml"
+    if what == "folder":
+        file.mkdir()
+    elif what == "unreadable":
+        if os.getuid() == 0:
+            pytest.skip("root reads everything")
+        file.touch(mode=0)
+    elif what != "missing":
+        file.write_bytes(b"= nonsense" if what == "not TOML" else b'release = "\xff"\n')
+    with pytest.raises(ConfigError, match=r"named\.toml"):
+        read_settings(environ={"MULLIGAN_CONFIG": str(file)})
+
+
+def test_without_a_file_and_without_an_environment_the_defaults_hold(tmp_path):
+    assert read_settings(environ={}, file=tmp_path / "none.toml") == Settings()
+
+
+def test_settings_do_not_change_once_they_are_read():
+    with pytest.raises(Exception, match="frozen"):
+        Settings().worker.lease = 1  # type: ignore[misc]
+
+
+def test_a_secret_in_an_address_is_not_repeated_in_an_error(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, toml='database_url = ["postgresql://me:hunter2@db/x"]\n')
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_worker_refuses_nonsense_before_it_does_anything(tmp_path):
+    env = {**os.environ, "MULLIGAN_WORKER__LEASE": str(math.nan), "MULLIGAN_DATABASE_URL": f"sqlite:///{tmp_path}/x.db"}
+    code = "from mulligan import Mulligan; Mulligan()"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "worker.lease" in done.stderr
+    assert list(tmp_path.iterdir()) == []

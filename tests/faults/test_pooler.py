@@ -1,0 +1,84 @@
+"""Behind a transaction pooler: everything works by polling, and one warning says so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from mulligan import Mulligan, State
+from mulligan.config import read_settings
+from support.postgres import free_port, unprivileged_user
+from support.waiting import until
+from support.worker import FAST, Worker
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise"),
+]
+
+CONFIG = """
+[databases]
+pooled = host={host} port={port} dbname={name} user={user} password={password}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {listen}
+auth_type = any
+pool_mode = transaction
+default_pool_size = 10
+max_client_conn = 200
+"""
+
+
+@pytest.fixture
+def pooled_url(postgres_url: str, tmp_path: Path) -> Iterator[str]:
+    parts, listen = urlsplit(postgres_url), free_port()
+    file = Path("/tmp") / f"pgbouncer-{os.getpid()}-{listen}.ini"  # noqa: S108 - readable by the pooler's user
+    file.write_text(
+        CONFIG.format(
+            host=parts.hostname,
+            port=parts.port,
+            name=parts.path.lstrip("/"),
+            user=parts.username,
+            password=parts.password,
+            listen=listen,
+        )
+    )
+    file.chmod(0o644)
+    with (tmp_path / "pgbouncer.log").open("wb") as log:
+        pooler = subprocess.Popen(["pgbouncer", str(file)], stdout=log, stderr=log, **unprivileged_user())
+    try:
+        until(lambda: b"process up" in (tmp_path / "pgbouncer.log").read_bytes(), 10)
+        yield f"postgresql://anybody@127.0.0.1:{listen}/pooled"
+    finally:
+        pooler.terminate()
+        pooler.wait()
+        file.unlink()
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["polling", "listen_url"])
+def test_workers_and_clients_work_behind_a_transaction_pooler(
+    pooled_url: str, postgres_url: str, tmp_path: Path, direct: bool
+) -> None:
+    app = Mulligan(settings=read_settings(environ={**FAST, "MULLIGAN_DATABASE_URL": pooled_url}, file=tmp_path / "no"))
+    extra = {"listen_url": postgres_url} if direct else {}
+    worker = Worker(pooled_url, tmp_path, **extra).ready()
+    try:
+        if not direct:
+            until(lambda: "LISTEN does not reach this process" in worker.text(), 10)
+        for _ in range(3):
+            jobs = [app.enqueue("nap", {"seconds": 0}) for _ in range(40)]
+            assert {app.jobs.wait(job.id, 20).state for job in jobs} == {State.SUCCEEDED}
+        done = app.jobs.wait(app.enqueue("snoozes", {}).id, 20)
+        assert done.result == "awake"
+        assert worker.end() == 0
+        assert worker.text().count("LISTEN does not reach") == (0 if direct else 1)
+    finally:
+        app.close()
+        worker.process.kill()
+        worker.process.wait()

@@ -1,0 +1,28 @@
+"""The memory, migrated and empty, on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mulligan.store import Store
+from support.store import migrated
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with migrated(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sqlite(sqlite_url: str) -> Iterator[Store]:
+    with migrated(sqlite_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[Store]:
+    with migrated(postgres_url) as opened:
+        yield opened

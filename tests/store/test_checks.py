@@ -1,0 +1,83 @@
+"""What no code of ours writes, no other hand can write either: the schema refuses impossible rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.store import FATAL, PARKED, RETURNED, ended, enqueue, running, sql
+
+STARTS = {
+    "queued": lambda store: enqueue(store)[0],
+    "running": lambda store: running(store).id,
+    "succeeded": lambda store: ended(store, RETURNED),
+    "dead": lambda store: ended(store, FATAL),
+    "parked": lambda store: ended(store, PARKED),
+}
+
+IMPOSSIBLE = [
+    ("queued", "state = 'finished'", "job_state"),
+    ("queued", "state = 'running'", "job_lease"),
+    ("queued", "worker = 'w1'", "job_lease"),
+    ("running", "worker = NULL", "job_lease"),
+    ("running", "state = 'queued'", "job_lease"),
+    ("succeeded", "worker = 'w1'", "job_lease"),
+    ("queued", "result = '1'", "job_result"),
+    ("running", "result = '1'", "job_result"),
+    ("dead", "result = '1'", "job_result"),
+    ("parked", "result = '1'", "job_result"),
+    ("queued", "error = '{}'", "job_error"),
+    ("succeeded", "error = '{}'", "job_error"),
+    ("dead", "error = NULL", "job_error"),
+    ("queued", "finished_at = 1", "job_finished"),
+    ("running", "finished_at = 1", "job_finished"),
+    ("parked", "finished_at = 1", "job_finished"),
+    ("succeeded", "finished_at = NULL", "job_finished"),
+    ("dead", "finished_at = NULL", "job_finished"),
+    ("queued", "choices = '[]'", "job_choices"),
+    ("dead", "choices = '[]'", "job_choices"),
+    ("queued", "priority = 10", "job_priority"),
+    ("queued", "priority = -10", "job_priority"),
+    ("queued", "generation = 0", "job_counters"),
+    ("queued", "attempt = -1", "job_counters"),
+    ("queued", "attempt = 1", "job_counters"),
+    ("running", "token = 0", "job_counters"),
+    ("queued", "failures = -1", "job_counters"),
+    ("queued", "losses = -1", "job_counters"),
+    ("queued", "snoozes = -1", "job_counters"),
+    ("queued", "payload = NULL", "payload"),
+    ("queued", "run_at = NULL", "run_at"),
+    ("queued", "lane = NULL", "lane"),
+]
+
+
+@pytest.mark.parametrize(
+    ("start", "change", "why"), IMPOSSIBLE, ids=[f"{start}, {what}" for start, what, _ in IMPOSSIBLE]
+)
+def test_an_impossible_row_is_refused(store, start, change, why):
+    job_id = STARTS[start](store)
+    before = sql(store, "SELECT * FROM {p}job")
+    with pytest.raises(Exception, match=why):
+        sql(store, f"UPDATE {{p}}job SET {change} WHERE id = :id", {"id": job_id})  # noqa: S608
+    assert sql(store, "SELECT * FROM {p}job") == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO {p}attempt SELECT * FROM {p}attempt",
+        "INSERT INTO {p}job SELECT * FROM {p}job",
+        "INSERT INTO {p}gate (scope, key, since) VALUES ('weather', 'rain', 1)",
+    ],
+    ids=["an attempt twice", "a job twice", "a gate of no known scope"],
+)
+def test_an_impossible_record_is_refused(store, statement):
+    ended(store, RETURNED)
+    with pytest.raises(Exception, match=r"(?i)constraint"):
+        sql(store, statement)
+
+
+def test_two_holders_of_one_key_are_refused(store):
+    first, second = enqueue(store, 2)
+    sql(store, "UPDATE {p}job SET unique_hash = 'h' WHERE id = :id", {"id": first})
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        sql(store, "UPDATE {p}job SET unique_hash = 'h' WHERE id = :id", {"id": second})

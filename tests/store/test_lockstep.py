@@ -1,0 +1,275 @@
+"""Both stores, the same operations, step by step: the same answers, rows and stories; only legal moves.
+
+Time is virtual (`shift_clock`) in steps far longer than any run of this test takes, and every wait an outcome can ask
+for lies well between two such steps: so what is due never hangs on how fast a store answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from mulligan.config import Retry
+from mulligan.engine import recover, upkeep
+from mulligan.engine.claims import Claimer
+from mulligan.engine.settle import Ending, Policies, settle
+from mulligan.errors import MulliganError
+from mulligan.job import SECOND, Ended, Lease, NewJob, Outcome
+from mulligan.policy.lifecycle import MOVES
+from mulligan.store import Store
+from support.store import (
+    CANCELLED,
+    FAILED,
+    FATAL,
+    HELD,
+    KINDS,
+    LOST,
+    PARKED,
+    RELEASED,
+    RETURNED,
+    a_job,
+    a_worker,
+    folded,
+    insert,
+    migrated,
+    sql,
+    unique_job,
+    wipe,
+)
+
+STEP = 1000 * SECOND
+SYSTEM = Retry(base_delay=100, max_delay=400, jitter="equal", max_losses=1, max_retries=2, max_snoozes=3)
+POLICIES = Policies(SYSTEM, {})
+OUTCOMES = {
+    "returned": RETURNED,
+    "failed": FAILED,
+    "fatal": FATAL,
+    "retry": Outcome(Ended.RETRY, after=500 * SECOND),
+    "snoozed": Outcome(Ended.SNOOZED, after=500 * SECOND, cost=0.5),
+    "parked": PARKED,
+    "held": Outcome(HELD.ended, dependency="bucket", after=500 * SECOND),
+    "cancelled": CANCELLED,
+    "lost": LOST,
+    "released": RELEASED,
+}
+LEGAL = {(start.value, end.value) for (_, start), end in MOVES.items()} | {(None, "queued")}
+WORKERS = ("w1", "w2", "w3")
+
+Answer = Any
+
+
+def picture(store: Store) -> dict[str, Any]:
+    """All that must be equal: everything but times."""
+    rows = sql(
+        store,
+        "SELECT id, state, priority, lane, payload, result, error, worker, token, generation, attempt, failures, "
+        "losses, snoozes, alone, announced, max_retries, unique_key, unique_hash, batch_id, cancel_reason, choice, "
+        "choices, reason, progress, progress_message, cost, started_at IS NULL, first_started_at IS NULL, "
+        "finished_at IS NULL, deadline_at IS NULL FROM {p}job ORDER BY id",
+    )
+    attempts = sql(
+        store,
+        "SELECT job_id, token, generation, attempt, worker, settled_by, ended, verb, code, cls, rule, public, "
+        "evidence, private, fingerprint, next_run_at IS NULL, reason, cost FROM {p}attempt ORDER BY job_id, token",
+    )
+    events = sql(
+        store,
+        "SELECT job_id, type, batch_id, owner, attempt, token, actor, data FROM {p}event "
+        "ORDER BY COALESCE(job_id, ''), id",
+    )
+    rest = (
+        sql(store, "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name"),
+        sql(store, "SELECT scope, key, until IS NULL, reason, actor FROM {p}gate ORDER BY scope, key"),
+        sql(store, "SELECT id, closed_at IS NULL, close_reason FROM {p}worker ORDER BY id"),
+        sql(store, "SELECT kind, state, owner, code, count FROM {p}pruned ORDER BY id"),
+    )
+    return {"jobs": rows, "attempts": attempts, "events": [timeless(event) for event in events], "rest": rest}
+
+
+def timeless(event: tuple[Any, ...]) -> tuple[Any, ...]:
+    data = {
+        key: value for key, value in json.loads(event[-1]).items() if key not in {"run_at", "next_retry_at", "until"}
+    }
+    return (*event[:-1], data)
+
+
+class Lockstep(RuleBasedStateMachine):
+    def __init__(self, *stores: Store) -> None:
+        super().__init__()
+        self.stores = stores
+        self.claimers: dict[tuple[int, str], Claimer] = {}
+        self.leases: list[tuple[Lease, ...]] = []  # of both stores, also those that were lost
+        self.seed = 0
+        self.states: dict[str, str] = {}
+        for store in stores:
+            wipe(store)
+        for worker in WORKERS:
+            self.open(worker)
+
+    def open(self, worker: str) -> None:
+        for store in self.stores:
+            with store.begin() as unit:
+                unit.open_worker(a_worker(worker))
+
+    def both(self, do: Callable[[Store], Answer]) -> Answer:
+        """The common answer of both stores; refusals are answers too."""
+        answers = []
+        for store in self.stores:
+            try:
+                answers.append(do(store))
+            except MulliganError as refused:
+                answers.append((type(refused).__name__, refused.code))
+        first, second = answers
+        assert first == second
+        return first
+
+    # -- rules ----------------------------------------------------------------------------------------
+    @rule(
+        n=st.integers(1, 3),
+        kind=st.sampled_from(sorted(KINDS)),
+        priority=st.integers(-1, 1),
+        delay=st.sampled_from([0, 0, STEP + STEP // 2]),
+        deadline=st.sampled_from([None, None, 2 * STEP + STEP // 2]),
+        uses=st.sampled_from(["", "bucket"]),
+        announce=st.booleans(),
+    )
+    def insert(self, n: int, announce: bool, **given: Any) -> None:
+        self._insert([a_job(**given) for _ in range(n)], announce=announce)
+
+    @rule(key=st.sampled_from("ab"), payload=st.sampled_from("12"), exact=st.booleans())
+    def insert_unique(self, key: str, payload: str, exact: bool) -> None:
+        self._insert([unique_job(key, payload=payload, unique_exact=exact)], announce=True)
+
+    def _insert(self, new: list[NewJob], *, announce: bool) -> None:
+        self.both(lambda store: [one[:2] for one in insert(store, *new, announce=announce)])
+
+    @rule(worker=st.sampled_from(WORKERS), n=st.integers(1, 4))
+    def claim(self, worker: str, n: int) -> None:
+        taken = []
+        for place, store in enumerate(self.stores):
+            claimer = self.claimers.setdefault((place, worker), Claimer(worker, KINDS))
+            with store.begin() as unit:
+                taken.append(claimer.claim(unit, n).leases)
+        first, second = taken
+        assert [lease.fence for lease in first] == [lease.fence for lease in second]
+        self.leases += zip(first, second, strict=True)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), outcome=st.sampled_from(sorted(OUTCOMES)))
+    def settle(self, data: st.DataObject, outcome: str) -> None:
+        """Any lease ever given: the current one, one that was settled already, or one that was lost."""
+        pairs = data.draw(
+            st.lists(st.sampled_from(self.leases), min_size=1, max_size=3, unique_by=lambda pair: pair[0].fence)
+        )
+        self.seed += 1
+        verdicts = []
+        for place, store in enumerate(self.stores):
+            with store.begin() as unit:
+                endings = [Ending(pair[place], OUTCOMES[outcome]) for pair in pairs]
+                found = settle(unit, endings, POLICIES, unit.now(), Random(self.seed))
+            verdicts.append([(v.lease.fence, v.decision and (v.decision.verb, v.decision.state)) for v in found])
+        assert verdicts[0] == verdicts[1]
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def get_ahead(self, data: st.DataObject) -> None:
+        first, _ = data.draw(st.sampled_from(self.leases))
+
+        def note(store: Store) -> bool:
+            with store.begin() as unit:
+                unit.progress(first.worker, [(first.id, first.token, 0.5, "half")])
+                return unit.checkpoint(first.id, first.worker, first.token, "page", str(first.token))
+
+        self.both(note)
+
+    @precondition(lambda self: self.states)
+    @rule(
+        data=st.data(),
+        verb=st.sampled_from(["cancel", "retry", "release", "discard"]),
+        actor=st.sampled_from(["ann", "bob"]),
+    )
+    def by_hand(self, data: st.DataObject, verb: str, actor: str) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.states)))
+        self.both(lambda store: getattr(recover, verb)(store, job_id, actor=actor, reason="by hand").state)
+
+    @rule(steps=st.integers(1, 3))
+    def wait(self, steps: int) -> None:
+        for store in self.stores:
+            store.shift_clock(steps * STEP)
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def lose(self, worker: str) -> None:
+        """The worker is gone; what it held is settled as lost. Somebody new comes under another id."""
+
+        def close(store: Store) -> bool:
+            with store.begin() as unit:
+                return unit.close_worker(worker, "gone", seen=None)
+
+        self.both(close)
+        self.seed += 1
+        self.both(lambda store: sorted(v.lease.fence for v in upkeep.settle_orphans(store, SYSTEM, Random(self.seed))))
+
+    @rule()
+    def expire(self) -> None:
+        self.both(upkeep.expire_deadlines)
+
+    @rule()
+    def announce(self) -> None:
+        self.both(upkeep.announce)
+
+    @rule(state=st.sampled_from(["succeeded", "dead", "cancelled"]))
+    def prune(self, state: str) -> None:
+        def step(store: Store) -> list[tuple[Any, ...]]:
+            with store.begin() as unit:
+                return sorted(unit.prune(state, unit.now() - 3 * STEP, 2, kind=None, except_kinds=["report"]))
+
+        self.both(step)
+
+    # -- what holds after every step --------------------------------------------------------------------
+    @invariant()
+    def the_stores_agree_and_every_move_was_legal(self) -> None:
+        first, second = (picture(store) for store in self.stores)
+        assert first == second
+        states = {row[0]: row[1] for row in first["jobs"]}
+        for job_id, state in states.items():
+            before = self.states.get(job_id)
+            assert before == state or (before, state) in LEGAL
+        self.states = states
+
+    @invariant()
+    def every_story_folds_to_its_row(self) -> None:
+        store = self.stores[0]
+        with store.read() as unit:
+            for row in unit.page({}, 1000, None):
+                events = unit.story(row.id)
+                if events and events[0].type == "job.queued":
+                    assert folded(events) == (row.state, row.generation, row.attempt, row.token)
+
+
+def drive(sqlite: Store, postgres: Store, **bounds: Any) -> None:
+    run_state_machine_as_test(
+        lambda: Lockstep(sqlite, postgres),
+        settings=settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, **bounds),
+    )
+
+
+def test_both_stores_walk_in_step(sqlite, postgres):
+    drive(sqlite, postgres, max_examples=30, stateful_step_count=30, derandomize=True, database=None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_both_stores_walk_in_step_for_long(sqlite, postgres):
+    drive(sqlite, postgres, max_examples=300, stateful_step_count=60)
+
+
+def test_the_stores_are_two(sqlite_url, postgres_url):
+    with migrated(sqlite_url) as one, migrated(postgres_url) as other:
+        assert {one.facts()["store"], other.facts()["store"]} == {"sqlite", "postgresql"}

@@ -1,0 +1,92 @@
+"""The schema: made once, whoever comes first; refused when it is not ours."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from mulligan.errors import SchemaError
+from mulligan.store import migrate as migrations
+from mulligan.store import open_store
+from support.processes import die_in_the_middle_of_a_migration, ended_well, migrate_once, started
+from support.store import enqueue, sql
+
+
+@pytest.fixture
+def bare(store_url):
+    with closing(open_store(store_url)) as store:
+        yield store
+
+
+def steps_of(store_url):
+    dialect = "postgres" if store_url.startswith("postgres") else "sqlite"
+    return [step.name for step in migrations.steps(dialect, "")]
+
+
+def test_an_empty_database_is_brought_up_and_says_how(bare, store_url):
+    assert bare.empty()
+    assert bare.migrate() == steps_of(store_url)
+    assert not bare.empty()
+    bare.check_schema()
+
+
+def test_once_more_is_nothing(store):
+    (job_id,) = enqueue(store)
+    before = sql(store, "SELECT * FROM {p}schema")
+    assert store.migrate() == []
+    assert sql(store, "SELECT * FROM {p}schema") == before
+    assert sql(store, "SELECT id FROM {p}job") == [(job_id,)]
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(bare, store_url):
+    assert bare.migrate(dry_run=True) == steps_of(store_url)
+    assert bare.empty()
+    with pytest.raises(SchemaError, match="mulligan migrate"):
+        bare.check_schema()
+
+
+def test_prepare_makes_a_schema_only_where_there_is_none(bare):
+    bare.prepare()
+    bare.prepare()
+    bare.check_schema()
+
+
+def test_processes_that_come_at_once_take_each_step_once(store_url, tmp_path):
+    log = tmp_path / "log"
+    ended_well(*[started(migrate_once, store_url, str(log)) for _ in range(4)])
+    assert sorted(line for line in log.read_text().splitlines() if line) == [" ".join(steps_of(store_url))]
+    assert len(log.read_text().splitlines()) == 4
+    with closing(open_store(store_url)) as store:
+        store.check_schema()
+
+
+def test_a_process_that_dies_in_the_middle_leaves_nothing_and_the_next_one_does_it(store_url):
+    ended_well(started(die_in_the_middle_of_a_migration, store_url))
+    with closing(open_store(store_url)) as store:
+        assert store.empty()
+        assert store.migrate() == steps_of(store_url)
+        enqueue(store)
+
+
+def test_a_schema_newer_than_this_version_is_refused(store):
+    sql(store, "INSERT INTO {p}schema VALUES (9999, '9999_from_the_future', 'x')")
+    for check in (store.check_schema, store.migrate, store.prepare):
+        with pytest.raises(SchemaError, match=r"9999_from_the_future.*upgrade"):
+            check()
+
+
+def test_a_step_applied_from_another_text_is_refused(store):
+    sql(store, "UPDATE {p}schema SET checksum = 'tampered'")
+    for check in (store.check_schema, store.migrate):
+        with pytest.raises(SchemaError, match="another text"):
+            check()
+
+
+def test_two_schemas_in_one_database_do_not_meet(postgres_url):
+    with closing(open_store(postgres_url, schema="one")) as one, closing(open_store(postgres_url, schema="two")) as two:
+        one.migrate()
+        assert two.empty()
+        two.migrate()
+        enqueue(one)
+        assert sql(two, "SELECT count(*) FROM {p}job") == [(0,)]

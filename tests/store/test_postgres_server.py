@@ -1,0 +1,220 @@
+"""A server that goes away, comes back, or stands behind a pooler."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from mulligan.engine.settle import Ending, _row
+from mulligan.errors import StoreUnavailable
+from mulligan.policy.decide import decide
+from mulligan.store import open_store
+from mulligan.store.rows import array
+from mulligan.store.sql import load
+from support.store import (
+    POLICIES,
+    RETURNED,
+    a_job,
+    all_rows,
+    claim,
+    enqueue,
+    finish,
+    get,
+    insert,
+    jobs,
+    open_worker,
+    sql,
+    take,
+    together,
+    unique_job,
+)
+
+
+def end_all_others(url):
+    """Every session of this database but our own."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def test_a_connection_cut_in_the_middle_is_told_as_unavailable_and_the_next_use_works(postgres, postgres_url):
+    with pytest.raises(StoreUnavailable), postgres.begin() as unit:
+        cut_while_inserting(unit, postgres_url)
+    assert all_rows(postgres) == []
+    enqueue(postgres)
+    assert len(all_rows(postgres)) == 1
+
+
+def cut_while_inserting(unit, url):
+    unit.insert([a_job()], announce=True)
+    end_all_others(url)
+    unit.insert([a_job()], announce=True)
+
+
+def test_connections_that_died_in_their_sleep_cost_at_most_one_call(postgres, postgres_url):
+    together(*[lambda: enqueue(postgres, 50) for _ in range(8)])
+    end_all_others(postgres_url)
+    failures = 0
+    for _ in range(10):
+        try:
+            enqueue(postgres)
+        except StoreUnavailable:
+            failures += 1
+    assert failures <= 1
+    assert len(all_rows(postgres)) == 400 + 10 - failures
+
+
+def test_a_server_killed_and_started_again_has_every_acknowledged_row(postgres, postgres_server):
+    if not postgres_server.owned:
+        pytest.skip("the server was given to us and is not ours to restart")
+    open_worker(postgres)
+    ids = enqueue(postgres, 20)
+    (lease,) = claim(postgres)
+    postgres_server.restart("immediate")
+    for _ in range(20):
+        try:
+            finish(postgres, lease)
+            break
+        except StoreUnavailable:
+            continue
+    assert get(postgres, ids[0]).state == "succeeded"
+    assert [row.id for row in all_rows(postgres)] == ids
+
+
+def test_a_server_that_is_not_there_is_unavailable(postgres_server):
+    with closing(open_store("postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=2")) as store:
+        store._open_pool().timeout = 1.0
+        with pytest.raises(StoreUnavailable):
+            store.migrate()
+
+
+def test_a_database_that_only_reads_is_unavailable_for_writing(postgres):
+    name = sql(postgres, "SELECT current_database()")[0][0]
+    sql(postgres, f"ALTER DATABASE {name} SET default_transaction_read_only TO on")
+    postgres.close()
+    with pytest.raises(StoreUnavailable):
+        enqueue(postgres)
+    assert all_rows(postgres) == []
+
+
+def test_everything_works_without_prepared_statements(postgres_url):
+    with closing(open_store(postgres_url)) as store:
+        store.prepared = False
+        store.migrate()
+        open_worker(store)
+        for n in (1, 30, 1):
+            ids = enqueue(store, n)
+            assert [lease.id for lease in claim(store, n)] == ids
+            with store.begin() as unit:
+                finished = unit.claimed("w1")
+            finish(store, finished)
+        assert {row.state for row in all_rows(store)} == {"succeeded"}
+        with store.transaction() as connection:
+            assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+
+
+def test_the_url_people_see_has_no_password(postgres, postgres_url):
+    secret = postgres_url.split(":")[2].split("@")[0]
+    assert secret not in postgres.url
+    assert secret not in str(postgres.facts())
+
+
+# -- plans ----------------------------------------------------------------------------------------------------
+def rows_of_jobs_read(node):
+    """How many rows of the job table the scans of a plan looked at."""
+    own = 0
+    if node.get("Relation Name") == "job" and "Scan" in node["Node Type"]:
+        removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        own = (node["Actual Rows"] + removed) * node["Actual Loops"]
+    return own + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
+
+
+def explained(store, verb, params, *, prepared):
+    """The plan as it was executed; prepared: the one that is kept for any parameters."""
+    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load(verb, "postgres", store.prefix)
+    with store.transaction() as connection:
+        if prepared:
+            connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        return connection.execute(statement, params, prepare=prepared).fetchone()[0][0]["Plan"]
+
+
+@pytest.fixture(params=["never analysed", "analysed", "analysed while all was finished"])
+def old_jobs(postgres, request):
+    """A table with many finished jobs, whatever the planner knows of it."""
+    open_worker(postgres)
+    sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
+    insert(postgres, *jobs(6000))
+    sql(
+        postgres,
+        "UPDATE {p}job SET state = 'succeeded', finished_at = 1, attempt = 1, token = 1 WHERE state = 'queued'",
+    )
+    if request.param == "analysed while all was finished":
+        sql(postgres, "ANALYZE {p}job")
+    ids = enqueue(postgres, 300)
+    if request.param == "analysed":
+        sql(postgres, "ANALYZE {p}job")
+    return ids
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_claim_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    params = {"worker": "w1", "ids": array(old_jobs), "most": 100}
+    plan = explained(postgres, "take", params, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+    assert len(all_rows(postgres)) == 6300
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    leases = take(postgres, *old_jobs)
+    with postgres.begin() as unit:
+        now = unit.now()
+    rows = [
+        _row(Ending(lease, RETURNED), decide(lease, RETURNED, POLICIES.of(lease), now, None), "w1") for lease in leases
+    ]
+    columns = dict(zip(rows[0]._fields, map(array, zip(*rows, strict=True)), strict=True))
+    plan = explained(postgres, "settle", columns, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+    assert {row.state for row in all_rows(postgres)} == {"succeeded"}
+
+
+def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
+    values = [
+        None,
+        "",
+        "NULL",
+        "null",
+        "a,b",
+        "{c}",
+        'quote " inside',
+        "back \\ slash",
+        "\\",
+        "é 🎈",
+        " spaces ",
+        "'",
+        "%s",
+    ]
+    with postgres.transaction() as connection:
+        assert connection.execute("SELECT CAST(%s AS text[])", (array(values),)).fetchone()[0] == values
+        numbers = [None, 0, -(2**62), 7]
+        assert connection.execute("SELECT CAST(%s AS bigint[])", (array(numbers),)).fetchone()[0] == numbers
+        assert connection.execute("SELECT CAST(%s AS boolean[])", (array([True, None, False]),)).fetchone()[0] == [
+            True,
+            None,
+            False,
+        ]
+        floats = [0.1, 1e300, -0.0, None]
+        assert connection.execute("SELECT CAST(%s AS double precision[])", (array(floats),)).fetchone()[0] == floats
+
+
+def test_a_caller_in_a_long_transaction_holds_up_nobody_who_claims_or_settles(postgres):
+    open_worker(postgres)
+    with postgres.transaction() as caller:
+        postgres.join(caller).insert([*jobs(5), unique_job("k")], announce=False)
+        ids = enqueue(postgres, 5)
+        assert len(finish(postgres, claim(postgres, 5))) == 5
+        assert {get(postgres, job_id).state for job_id in ids} == {"succeeded"}

@@ -1,0 +1,237 @@
+"""One file, many processes: no acknowledged row is ever lost, and nobody is told that it is locked."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from mulligan.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
+from mulligan.store import open_store
+from support.processes import (
+    daemon,
+    ended_well,
+    enqueue_for,
+    enqueue_for_through_sqlite3,
+    enqueue_once_through_sqlite3,
+    fork_often,
+    fork_while_writing,
+    started,
+    stored,
+    write_stored,
+)
+from support.store import (
+    Background,
+    a_job,
+    all_rows,
+    enqueue,
+    insert,
+    is_postgres,
+    jobs,
+    migrated,
+)
+
+MEGABYTE = 1024 * 1024
+
+
+def integrity(path):
+    with closing(apsw.Connection(str(path))) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchall()
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "mulligan.db"
+
+
+# -- one library for each process ---------------------------------------------------------------------------
+def test_a_connection_of_the_other_library_is_refused_with_both_ways_out(sqlite, file):
+    with (
+        closing(sqlite3.connect(file)) as connection,
+        pytest.raises(TwoLibraries, match=r"app\.transaction") as refused,
+    ):
+        sqlite.join(connection)
+    assert "sqlite+stdlib:///" in str(refused.value)
+    assert all_rows(sqlite) == []
+
+
+def test_a_file_the_other_library_holds_is_not_opened(sqlite_url, file):
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE theirs (n)")
+        with pytest.raises(TwoLibraries, match="sqlite\\+stdlib:///"):
+            open_store(sqlite_url)
+    with migrated(sqlite_url) as store:
+        enqueue(store)
+
+
+def test_one_process_does_not_open_a_file_through_both(sqlite, sqlite_url):
+    with pytest.raises(TwoLibraries, match="through apsw, not sqlite3"):
+        open_store(sqlite_url.replace("sqlite:", "sqlite+stdlib:"))
+    open_store(sqlite_url).close()
+    enqueue(sqlite)
+
+
+def test_the_standard_library_serves_clients_with_their_own_connections(sqlite_url, file):
+    with migrated(sqlite_url.replace("sqlite:", "sqlite+stdlib:")) as store:
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            store.join(connection).insert(jobs(3), announce=False)
+            connection.execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            (answer,) = store.join(connection).insert([a_job()], announce=False)
+            connection.execute("COMMIT")
+        assert [row.id for row in all_rows(store)] == [answer.id]
+
+
+def test_a_connection_to_another_file_is_refused(sqlite, tmp_path):
+    for elsewhere in (str(tmp_path / "other.db"), ":memory:"):
+        with closing(apsw.Connection(elsewhere)) as connection, pytest.raises(ConnectionRefused, match="not on"):
+            sqlite.join(connection)
+
+
+# -- locks ----------------------------------------------------------------------------------------------------
+def test_opening_a_file_a_second_time_does_not_drop_the_locks_of_the_first(sqlite, sqlite_url, file, tmp_path):
+    """Closing any descriptor of a file drops all locks the process has on it; then another process that leaves
+    last removes the log under our feet, and what we acknowledge afterwards is gone."""
+    log = tmp_path / "log"
+    enqueue(sqlite)
+    open_store(sqlite_url).close()
+    ended_well(started(enqueue_once_through_sqlite3, sqlite_url, str(log)))
+    ours = enqueue(sqlite, 3)
+    assert set(ours) | set(log.read_text().split()) <= stored_elsewhere(file, tmp_path)
+
+
+def stored_elsewhere(file, tmp_path):
+    """As a process without a connection of ours sees it."""
+    found = tmp_path / "found"
+    ended_well(started(write_stored, str(file), str(found)))
+    return set(found.read_text().split())
+
+
+def test_a_child_made_by_fork_goes_on_after_its_parent_has_left(sqlite_url, file, tmp_path):
+    """A daemon forks and its parent exits: the child's locks must be its own."""
+    ended_well(started(daemon, sqlite_url, str(tmp_path)))
+    acknowledged = set((tmp_path / "log").read_text().split())
+    assert len(acknowledged) == 3
+    assert acknowledged <= stored(file)
+    assert integrity(file) == [("ok",)]
+
+
+def test_forking_with_the_file_open_harms_nobody(sqlite_url, file, tmp_path):
+    ended_well(started(fork_often, sqlite_url, str(tmp_path / "log")))
+    acknowledged = (tmp_path / "log").read_text().split()
+    assert len(acknowledged) == 20 * 4
+    assert set(acknowledged) == stored(file)
+    assert integrity(file) == [("ok",)]
+
+
+def test_a_fork_in_the_middle_of_another_threads_transaction_is_told_so_or_works(sqlite_url, file, tmp_path):
+    """What a child inherits of a transaction it cannot end; it must not wait for it for ever, nor break it."""
+    ended_well(started(fork_while_writing, sqlite_url, str(tmp_path / "log")))
+    assert set((tmp_path / "log").read_text().split()) == stored(file)
+    assert integrity(file) == [("ok",)]
+
+
+# -- many processes -------------------------------------------------------------------------------------------
+def test_eight_processes_write_for_a_while_and_none_is_told_that_it_is_locked(sqlite, sqlite_url, file, tmp_path):
+    logs = [tmp_path / f"log{n}" for n in range(8)]
+    ended_well(*[started(enqueue_for, sqlite_url, 3.0, str(log)) for log in logs])
+    acknowledged = [line for log in logs for line in log.read_text().split()]
+    assert all(log.read_text() for log in logs)
+    assert set(acknowledged) == {row.id for row in all_rows(sqlite)}
+    assert integrity(file) == [("ok",)]
+
+
+def test_two_processes_with_different_libraries_lose_nothing(sqlite, sqlite_url, file, tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ended_well(
+        started(enqueue_for, sqlite_url, 2.0, str(ours)),
+        started(enqueue_for_through_sqlite3, sqlite_url, 2.0, str(theirs)),
+    )
+    acknowledged = set(ours.read_text().split()) | set(theirs.read_text().split())
+    assert ours.read_text()
+    assert theirs.read_text()
+    assert acknowledged == {row.id for row in all_rows(sqlite)}
+    assert integrity(file) == [("ok",)]
+
+
+# -- the file itself --------------------------------------------------------------------------------------------
+def test_the_file_and_its_companions_are_private(sqlite, file):
+    enqueue(sqlite)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in file.parent.glob("mulligan.db*")}
+    assert modes == {"mulligan.db": 0o600, "mulligan.db-wal": 0o600, "mulligan.db-shm": 0o600}
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(StoreUnavailable, match="mkdir -p"):
+        open_store(f"sqlite:///{tmp_path}/no/such/folder.db")
+
+
+def test_what_is_no_database_is_refused_and_left_alone(tmp_path):
+    file = tmp_path / "poem.db"
+    file.write_text("Shall I compare thee to a summer's day?" * 100)
+    with pytest.raises(StoreUnavailable, match=r"poem\.db"), closing(open_store(f"sqlite:///{file}")) as store:
+        store.migrate()
+    assert file.read_text().startswith("Shall I")
+
+
+def test_every_commit_is_flushed(sqlite):
+    assert sqlite.facts()["synchronous"] == "FULL"
+    assert not is_postgres(sqlite)
+
+
+# -- a reader that stays ------------------------------------------------------------------------------------------
+def grow(store):
+    for _ in range(9):
+        insert(store, *jobs(8, payload=f'"{"x" * MEGABYTE}"'))
+
+
+def test_after_a_long_reader_has_left_the_log_is_short_again(sqlite, file):
+    wal = Path(f"{file}-wal")
+    with sqlite.read() as reader:
+        assert reader.page({}, 1, None) == []
+        grow(sqlite)
+        assert wal.stat().st_size > 64 * MEGABYTE
+        sqlite.tidy()
+        assert wal.stat().st_size > 64 * MEGABYTE
+    sqlite.tidy()
+    assert wal.stat().st_size <= 64 * MEGABYTE
+    assert len(all_rows(sqlite)) == 72
+
+
+def test_tidying_up_behind_a_reader_that_stays_holds_nobody_up(sqlite):
+    with sqlite.read() as reader:
+        reader.page({}, 1, None)
+        grow(sqlite)
+        tidy = Background(sqlite.tidy)
+        slowest = 0.0
+        while not tidy.done:
+            began = time.monotonic()
+            enqueue(sqlite)
+            slowest = max(slowest, time.monotonic() - began)
+        assert slowest < 2.0
+        tidy.answer()
+
+
+def test_a_writer_that_takes_its_time_is_waited_for(sqlite):
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow():
+        with sqlite.begin() as unit:
+            unit.insert([a_job()], announce=True)
+            inside.set()
+            assert leave.wait(30)
+
+    first = Background(slow)
+    assert inside.wait(30)
+    second = Background(lambda: enqueue(sqlite))
+    leave.set()
+    first.answer()
+    second.answer()
+    assert len(all_rows(sqlite)) == 2

@@ -1,0 +1,250 @@
+"""A lease is one row of its worker: renewed, judged by one clock, closed once and for ever."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from mulligan.engine import upkeep
+from mulligan.job import SECOND
+from support.store import (
+    HOUR,
+    Background,
+    attempts,
+    claim,
+    close_worker,
+    enqueue,
+    finish,
+    get,
+    now,
+    open_worker,
+    running,
+    sql,
+    sweep,
+    together,
+    told,
+    worker_of,
+)
+
+
+def renew(store, worker="w1", *, draining=False):
+    with store.begin() as unit:
+        return unit.renew(worker, draining=draining)
+
+
+def expired(store, worker="w1"):
+    with store.read() as unit:
+        return unit.expired(next(row for row in unit.workers(closed=True) if row.id == worker))
+
+
+def test_a_worker_is_stored_as_it_presents_itself(store):
+    with store.begin() as unit:
+        at = unit.now()
+    open_worker(store, "w1", host="ship", pid=7, kinds='["render"]', queues='["a"]', concurrency=3, release="r1")
+    row = worker_of(store)
+    assert (row.host, row.pid, row.concurrency, row.release) == ("ship", 7, 3, "r1")
+    assert (json.loads(row.kinds), json.loads(row.queues)) == (["render"], ["a"])
+    assert row.started_at == row.renewed_at >= at
+    assert row.closed_at is None
+    with store.read() as unit:
+        (started,) = unit.events_after(0, 10)
+    assert (started.type, started.data["worker"]) == ("worker.started", "w1")
+
+
+def test_a_renewal_moves_both_clocks_and_says_what_was_cancelled(store):
+    lease = running(store)
+    before = worker_of(store)
+    with store.begin() as unit:
+        unit.request_cancel(lease.id, lease.token, "no longer wanted")
+    renewal = renew(store, draining=True)
+    after = worker_of(store)
+    assert renewal.alive
+    assert renewal.cancels == [(lease.id, 1, "no longer wanted")]
+    assert after.renewed_at > before.renewed_at
+    assert after.renewed_mono > before.renewed_mono
+    assert after.draining
+
+
+def test_a_closed_row_is_never_renewed_and_never_closed_again(store):
+    open_worker(store)
+    assert close_worker(store, reason="gone")
+    before = worker_of(store)
+    assert not renew(store).alive
+    assert not close_worker(store, reason="gone again")
+    assert worker_of(store) == before
+    assert before.close_reason == "gone"
+
+
+def test_a_worker_nobody_knows_is_not_alive(store):
+    assert not renew(store, "nobody").alive
+
+
+def test_the_id_of_a_closed_worker_is_not_used_again(store):
+    open_worker(store)
+    close_worker(store)
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
+        open_worker(store)
+
+
+def test_on_postgresql_the_database_clock_judges_a_lease(postgres):
+    open_worker(postgres)
+    assert not expired(postgres)
+    postgres.shift_clock(29 * SECOND)
+    assert not expired(postgres)
+    postgres.shift_clock(2 * SECOND)
+    assert expired(postgres)
+    assert renew(postgres).alive
+    assert not expired(postgres)
+
+
+def test_on_sqlite_no_step_of_the_wall_clock_moves_a_lease(sqlite):
+    open_worker(sqlite)
+    for step in (HOUR, -3 * HOUR):
+        sqlite.shift_clock(step)
+        assert not expired(sqlite)
+
+
+def test_on_sqlite_the_monotonic_clock_judges_a_lease(sqlite):
+    mono = time.monotonic_ns() // 1000
+    open_worker(sqlite, "just", renewed_mono=mono - 29 * SECOND)
+    open_worker(sqlite, "over", renewed_mono=mono - 31 * SECOND)
+    assert not expired(sqlite, "just")
+    assert expired(sqlite, "over")
+
+
+@pytest.mark.parametrize("since", [{"boot_id": "another boot"}, {"renewed_mono": 2**60}], ids=["named", "seen"])
+def test_on_sqlite_after_a_reboot_the_wall_clock_judges(sqlite, since):
+    """Monotonic times of another boot mean nothing; one that lies ahead of ours is of another boot."""
+    open_worker(sqlite, **since)
+    assert not expired(sqlite)
+    sqlite.shift_clock(31 * SECOND)
+    assert expired(sqlite)
+
+
+# -- closing --------------------------------------------------------------------------------------------
+def test_who_has_renewed_since_it_was_seen_is_not_closed(store):
+    open_worker(store)
+    seen = worker_of(store).renewed_at
+    renew(store)
+    with store.begin() as unit:
+        assert not unit.close_worker("w1", "no renewal", seen=seen)
+        assert unit.close_worker("w1", "no renewal", seen=worker_of_unit(unit).renewed_at)
+    assert worker_of(store).closed_at is not None
+
+
+def worker_of_unit(unit):
+    return next(row for row in unit.workers(closed=True) if row.id == "w1")
+
+
+def test_a_renewal_and_a_closing_at_once_never_both_succeed(store):
+    for n in range(15):
+        worker = open_worker(store, f"worker {n}")
+        seen = worker_of(store, worker).renewed_at
+
+        def close(worker=worker, seen=seen):
+            with store.begin() as unit:
+                return unit.close_worker(worker, "no renewal", seen=seen)
+
+        closed, renewal = together(close, lambda worker=worker: renew(store, worker))
+        assert closed != renewal.alive
+
+
+def test_twenty_judges_close_a_worker_once(store):
+    open_worker(store)
+    assert together(*[lambda: close_worker(store) for _ in range(20)]).count(True) == 1
+
+
+# -- what is left of the dead -----------------------------------------------------------------------------
+def test_orphans_are_running_jobs_whose_worker_is_closed_or_missing(store):
+    for worker in ("alive", "closed", "missing"):
+        open_worker(store, worker)
+        enqueue(store)
+        claim(store, worker=worker)
+    close_worker(store, "closed")
+    sql(store, "DELETE FROM {p}worker WHERE id = 'missing'")
+    with store.read() as unit:
+        orphans = unit.orphans(10)
+        assert [lease.worker for lease in orphans] == ["closed", "missing"]
+        assert len(unit.orphans(1)) == 1
+
+
+def test_one_dead_worker_behind_many_long_running_jobs_is_found_at_once(store):
+    open_worker(store, "busy")
+    enqueue(store, 2000)
+    claim(store, 2000, worker="busy")
+    lease = running(store, worker="dead")
+    close_worker(store, "dead")
+    with store.read() as unit:
+        assert [orphan.id for orphan in unit.orphans(10)] == [lease.id]
+
+
+def test_many_sweepers_settle_each_orphan_once(store):
+    open_worker(store)
+    ids = enqueue(store, 200)
+    claim(store, 200)
+    close_worker(store)
+    together(*[lambda: sweep(store) for _ in range(5)])
+    for job_id in ids:
+        assert (get(store, job_id).state, get(store, job_id).losses) == ("queued", 1)
+        assert [attempt.ended for attempt in attempts(store, job_id)] == ["lost"]
+    assert told(store, ids[0]) == ["queued", "started", "lost"]
+
+
+def test_an_orphan_somebody_asked_to_stop_is_cancelled(store):
+    lease = running(store)
+    with store.begin() as unit:
+        unit.request_cancel(lease.id, 1, "no longer wanted")
+    close_worker(store)
+    sweep(store)
+    assert get(store, lease.id).state == "cancelled"
+
+
+def test_dead_workers_are_forgotten_once_no_running_job_names_them(store):
+    for worker in ("idle", "busy", "alive"):
+        open_worker(store, worker)
+    enqueue(store)
+    (lease,) = claim(store, worker="busy")
+    for worker in ("idle", "busy"):
+        close_worker(store, worker)
+    with store.begin() as unit:
+        assert unit.forget_workers(unit.now() - HOUR) == 0
+        assert unit.forget_workers(unit.now() + 1) == 1
+        assert {row.id for row in unit.workers(closed=True)} == {"busy", "alive"}
+    finish(store, lease)
+    with store.begin() as unit:
+        assert unit.forget_workers(unit.now() + 1) == 1
+
+
+def test_a_renewal_waits_for_nobody_who_claims_or_settles(postgres):
+    lease = running(postgres)
+    enqueue(postgres, 3)
+    with postgres.begin() as unit:
+        unit.take("w1", [row.id for row in unit.page({"state": "queued"}, 9, None)], 9)
+        unit.progress("w1", [(lease.id, 1, 0.5, "half")])
+        assert Background(lambda: renew(postgres)).answer(10).alive
+
+
+# -- manifests --------------------------------------------------------------------------------------------
+def test_manifests_are_kept_once_and_remember_when_they_were_last_named(store):
+    with store.begin() as unit:
+        unit.store_manifest("a", "app", "1", "{}")
+    store.shift_clock(HOUR)
+    with store.begin() as unit:
+        unit.store_manifest("b", "app", "2", "{}")
+        unit.store_manifest("a", "app", "1", "{}")
+        found = unit.manifests()
+    assert [row[:3] for row in found] == [("b", "app", "2"), ("a", "app", "1")]
+    assert found[1][4] == pytest.approx(now(store), abs=60 * SECOND)
+
+
+def test_a_lost_worker_is_told_once_with_its_reason(store):
+    open_worker(store, "w1", host="ship")
+    sql(store, "UPDATE {p}worker SET renewed_at = renewed_at - 3600000000, renewed_mono = renewed_mono - 3600000000")
+    judge = upkeep.Judge("me", "this boot", may_judge=True)
+    assert [row.id for row in upkeep.close_dead(store, judge)] == ["w1"]
+    assert upkeep.close_dead(store, judge) == []
+    with store.read() as unit:
+        lost = [event for event in unit.events_after(0, 10) if event.type == "worker.lost"]
+    assert [event.data["reason"] for event in lost] == ["no renewal for 30 s"]

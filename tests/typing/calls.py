@@ -1,0 +1,114 @@
+"""Calls as users write them. A line that must be an error says which: `# wrong: arg-type`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_type
+
+from mulligan import Context, Job, Kind, Mulligan, Policy, Retry, Unique
+
+app = Mulligan("sqlite:///x.db")
+
+
+@app.job
+def plain(clip: int, size: str = "small") -> dict[str, int]:
+    return {size: clip}
+
+
+@app.job
+def with_context(ctx: Context, clip: int) -> int:
+    return ctx.attempt + clip
+
+
+@app.job(queue="render", uses="gateway", timeout=300, policy=Policy(max_retries=3), unique=Unique(by="payload.clip"))
+def with_options(ctx: Context, clip: int, *, loud: bool = False) -> str | Retry:
+    return Retry(after=3) if loud else str(clip)
+
+
+@app.job
+async def waits(clip: int) -> str:
+    return str(clip)
+
+
+@app.job
+async def waits_with_context(ctx: Context, clip: int) -> str:
+    await ctx.checkpoint_async("clip", clip)
+    return await ctx.run_async(["echo", str(clip)], timeout=5, on_line=print)
+
+
+@app.job(priority=3, uses=lambda payload: payload["host"])
+async def waits_with_options(ctx: Context, host: str) -> None: ...
+
+
+@app.job
+def nothing() -> None: ...
+
+
+# -- right ------------------------------------------------------------------------------------------
+kept = plain
+kept = plain.options(delay=30, priority=5, owner="acme", unique="key", max_retries=5)  # the same type
+assert_type(plain.enqueue(clip=7), Job)
+assert_type(plain.enqueue(7, "large"), Job)
+assert_type(with_context.enqueue(7), Job)
+assert_type(with_options.enqueue(7, loud=True), Job)
+assert_type(waits_with_options.enqueue(host="a"), Job)
+assert_type(nothing.enqueue(), Job)
+assert_type(plain.options(delay=30).enqueue(clip=7), Job)
+assert_type(with_context.options(deadline=60).options(owner="acme").enqueue(clip=7), Job)
+assert_type(plain.enqueue_many([{"clip": 1}, {"clip": 2}]), list[Job])
+assert_type(plain(7), dict[str, int])
+assert_type(app.enqueue("plain", {"clip": 7}, queue="render"), Job)
+assert_type(app.jobs.get("id"), Job)
+assert_type(app.jobs.list("state:dead"), list[Job])
+assert_type(plain.name, str)
+
+
+async def walk() -> None:
+    assert_type(await plain.enqueue_async(clip=7), Job)
+    assert_type(await waits(7), str)
+    assert_type(await waits.enqueue_async(clip=7), Job)
+    assert_type(await waits_with_context.enqueue_async(clip=7), Job)
+    assert_type(await app.aio.jobs.wait("id", timeout=3), Job)
+    assert_type(await app.aio.jobs.list(), list[Job])
+    assert_type(await app.aio.enqueue("plain", {"clip": 7}), Job)
+
+
+@app.on_start
+def opened() -> dict[str, int]:
+    return {"size": 3}
+
+
+# -- wrong ------------------------------------------------------------------------------------------
+plain.enqueue(clip="x")  # wrong: arg-type
+plain.enqueue("x")  # wrong: arg-type
+plain.enqueue()  # wrong: call-arg
+plain.enqueue(clip=7, colour="red")  # wrong: call-arg
+plain.enqueue(7, "large", 3)  # wrong: call-arg
+with_context.enqueue(clip="x")  # wrong: arg-type
+with_context.enqueue(ctx=None, clip=7)  # wrong: call-arg
+with_options.enqueue(clip="x")  # wrong: arg-type
+with_options.enqueue(7, loud="yes")  # wrong: arg-type
+waits.enqueue(clip="x")  # wrong: arg-type
+waits_with_context.enqueue(clip="x")  # wrong: arg-type
+waits_with_options.enqueue(host=3)  # wrong: arg-type
+nothing.enqueue(1)  # wrong: call-arg
+plain.options(delay=30).enqueue(clip="x")  # wrong: arg-type
+with_options.options(priority=1).enqueue(clip="x")  # wrong: arg-type
+plain.options(prio=3)  # wrong: call-arg
+plain.options(priority="high")  # wrong: arg-type
+app.job(timeout="long")  # wrong: call-overload
+app.enqueue(7, {})  # wrong: arg-type
+Policy(max_retries="often")  # wrong: arg-type
+
+
+async def goes_wrong() -> None:
+    await plain.enqueue_async(clip="x")  # wrong: arg-type
+    await waits.enqueue_async(clip="x")  # wrong: arg-type
+    await waits_with_context.enqueue_async(clip="x")  # wrong: arg-type
+
+
+def takes_kinds(kind: Kind[[int], Any], call: Callable[..., Coroutine[Any, Any, str]]) -> None: ...
+
+
+takes_kinds(with_context, waits)
+takes_kinds(nothing, waits)  # wrong: arg-type

@@ -1,0 +1,55 @@
+"""Apps whose jobs run inline, and workers for what cannot be shown that way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mulligan import Mulligan
+from mulligan.config import read_settings
+from support.worker import FAST, Worker
+
+STRANGE = "support.strange:app"
+
+
+@pytest.fixture
+def make_app(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Mulligan]]:
+    """Apps on this test's store; keywords are settings as the environment spells them: retry__max_retries="5"."""
+    made: list[Mulligan] = []
+
+    def make(**settings: str) -> Mulligan:
+        environ = {
+            **FAST,
+            "MULLIGAN_DATABASE_URL": store_url,
+            "MULLIGAN_WORKER__STATE_DIR": str(tmp_path / "state"),
+            **{f"MULLIGAN_{name.upper()}": value for name, value in settings.items()},
+        }
+        made.append(Mulligan(settings=read_settings(environ=environ, file=tmp_path / "none.toml")))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.close()
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Mulligan]) -> Mulligan:
+    return make_app()
+
+
+@pytest.fixture
+def start(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Start workers of the strange app on this test's store."""
+    workers: list[Worker] = []
+
+    def make(*, app: str = STRANGE, **settings: str) -> Worker:
+        workers.append(Worker(store_url, tmp_path, app=app, **settings))
+        return workers[-1].ready()
+
+    yield make
+    for worker in workers:
+        if worker.process.poll() is None:
+            worker.process.kill()
+            worker.process.wait()

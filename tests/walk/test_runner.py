@@ -1,0 +1,246 @@
+"""A runner by itself: what a supervisor may say to it, in which order, and what it must answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import decimal
+import json
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulligan import Context, Mulligan
+from mulligan.config import Settings
+from mulligan.engine.board import Board
+from mulligan.engine.messages import outcome_from_wire, work_to_wire
+from mulligan.engine.runner.main import Runner
+from mulligan.engine.wire import Wire
+from mulligan.job import Lease
+from support.waiting import until
+
+
+class Other:
+    """The supervisor's end of the wire, and the runner on a thread with a loop of its own."""
+
+    def __init__(self, app: Mulligan, folder: Path, slots: int) -> None:
+        ours, theirs = socket.socketpair()
+        self.wire = Wire(ours)
+        self.board = Board.create(slots)
+        self.ended: dict[int, list[Any]] = {}
+        self.heard: list[list[Any]] = []
+        self._theirs = Wire(theirs)
+        runner = Runner(app.registry, self._theirs, self.board, mark="test", folder=folder, settings=Settings())
+        self._thread = threading.Thread(target=lambda: asyncio.run(runner.serve("{}")))
+        self._thread.start()
+        self._seq = 0
+        self.until(lambda: ["ready", "{}"] in self.heard)
+
+    def run(self, kind: str, payload: Any = None, *, send: bool = True, **changes: Any) -> Any:
+        self._seq += 1
+        lease = a_lease(kind, payload, self._seq)._replace(**changes)
+        message = ["run", [work_to_wire(self._seq, lease, None)]]
+        if send:
+            self.wire.send(message)
+            return self._seq
+        return self._seq, message
+
+    def say(self, *messages: list[Any]) -> None:
+        """All in one packet: the runner hears them in one turn of its loop."""
+        for message in messages[:-1]:
+            body = json.dumps(message).encode()
+            self.wire._outgoing += len(body).to_bytes(4, "big") + body
+        self.wire.send(messages[-1])
+
+    def until(self, moment: Callable[[], Any], timeout: float = 10) -> Any:
+        deadline = time.monotonic() + timeout
+        while not (answer := moment()):
+            assert time.monotonic() < deadline, f"ended: {self.ended}, heard: {self.heard}"
+            select.select([self.wire], [self.wire] if self.wire.pending else [], [], 0.05)
+            self.wire.flush()
+            for message in self.wire.receive():
+                self.heard.append(message)
+                if message[0] == "ended":
+                    self.ended |= {item[0]: item for item in message[1]}
+        return answer
+
+    def end(self, seq: int) -> list[Any]:
+        return self.until(lambda: self.ended.get(seq))
+
+    def leave(self) -> None:
+        self.wire.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        self._theirs.close()
+        self.board.close()
+
+
+def a_lease(kind: str, payload: Any, token: int) -> Lease:
+    empty = dict.fromkeys(Lease._fields)
+    known = {"id": f"job{token}", "kind": kind, "queue": "default", "owner": "", "worker": "w", "token": token}
+    known |= {"attempt": 1, "generation": 1, "priority": 0, "payload": json.dumps(payload or {}), "uses": ""}
+    known |= {"failures": 0, "losses": 0, "snoozes": 0, "alone": False, "created_at": 0, "run_at": 0, "started_at": 0}
+    return Lease(**(empty | known))
+
+
+@pytest.fixture
+def app() -> Mulligan:
+    return Mulligan(settings=Settings())
+
+
+@pytest.fixture
+def serve(app: Mulligan, tmp_path: Path) -> Iterator[Callable[..., Other]]:
+    made: list[Other] = []
+
+    def start(slots: int = 4) -> Other:
+        made.append(Other(app, tmp_path, slots))
+        return made[-1]
+
+    yield start
+    for other in made:
+        other.leave()
+
+
+def test_a_stop_that_comes_together_with_its_job_is_answered(app, serve):
+    begun = []
+
+    @app.job(name="a")
+    async def handler() -> None:
+        begun.append(1)
+
+    other = serve()
+    seq, run = other.run("a", send=False)
+    other.say(run, ["stop", seq])
+    assert other.end(seq)[1] in {"stopped", "returned"}
+
+
+def test_an_answer_that_comes_after_its_asker_was_cancelled_disturbs_nobody(app, serve):
+    @app.job(name="saves")
+    async def saves(ctx: Context) -> None:
+        await ctx.checkpoint_async("n", 1)
+
+    @app.job(name="next")
+    def following() -> str:
+        return "fine"
+
+    other = serve()
+    seq = other.run("saves")
+    [request] = other.until(lambda: [m[1] for m in other.heard if m[0] == "keep"])
+    other.say(["stop", seq])
+    assert other.end(seq)[1] == "stopped"
+    after, run = other.run("next", send=False)
+    other.say(["kept", request, True], run)
+    assert other.end(after)[1] == "returned"
+
+
+def test_a_kind_this_process_does_not_know_is_given_back(app, serve):
+    other = serve()
+    assert other.end(other.run("nobody"))[1] == "stopped"
+
+
+def test_of_many_that_end_at_the_same_moment_none_is_forgotten(app, serve):
+    together = threading.Barrier(16)
+
+    @app.job(name="ends")
+    def ends() -> None:
+        together.wait(10)
+
+    other = serve(slots=16)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads meet between any two steps
+    try:
+        for _ in range(60):
+            seqs = [other.run("ends") for _ in range(16)]
+            other.until(lambda seqs=seqs: all(seq in other.ended for seq in seqs), 5)
+    finally:
+        sys.setswitchinterval(before)
+
+
+var: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="clean")
+
+
+def test_what_one_job_sets_for_its_context_the_next_on_its_thread_does_not_see(app, serve):
+    @app.job(name="sets")
+    def sets() -> None:
+        var.set("dirty")
+        decimal.getcontext().prec = 3
+
+    @app.job(name="looks")
+    def looks() -> list[Any]:
+        return [var.get(), decimal.getcontext().prec]
+
+    other = serve(slots=1)
+    other.end(other.run("sets"))
+    assert json.loads(other.end(other.run("looks"))[4]) == ["clean", 28]
+
+
+class Liar(Exception):
+    """Whoever asks what it is gets an error for an answer."""
+
+    @property
+    def __class__(self) -> type:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_an_exception_that_does_not_want_to_be_known_is_a_failure_like_any_other(app, serve, colour):
+    @app.job(name="sync")
+    def lies() -> None:
+        raise Liar
+
+    @app.job(name="async")
+    async def lies_too() -> None:
+        raise Liar
+
+    other = serve(slots=1)
+    outcome = outcome_from_wire(other.end(other.run(colour)))
+    assert outcome.failure is not None
+    assert outcome.failure.code == "UNKNOWN_ERROR"
+    assert outcome_from_wire(other.end(other.run(colour))).failure is not None
+
+
+def test_progress_is_told_in_few_words_however_often_it_is_said(app, serve):
+    release = threading.Event()
+
+    @app.job(name="talks")
+    def talks(ctx: Context) -> None:
+        for n in range(20_000):
+            ctx.progress(n / 20_000, f"step {n}")
+        release.wait(10)
+
+    other = serve()
+    seq = other.run("talks")
+    last = ["progress", [[seq, 19_999 / 20_000, "step 19999"]]]
+    other.until(lambda: last in other.heard)
+    release.set()
+    other.end(seq)
+    assert len([m for m in other.heard if m[0] == "progress"]) < 10
+
+
+def test_the_board_shows_what_runs_before_its_first_line_and_nothing_afterwards(app, serve):
+    seen = []
+
+    @app.job(name="looks")
+    def looks() -> None:
+        seen.append([running.seq for running in other.board.running()])
+
+    other = serve()
+    seq = other.run("looks")
+    other.end(seq)
+    assert seen == [[seq]]
+    until(lambda: other.board.running() == [], 5)
+
+
+def test_a_closed_wire_ends_the_runner_and_calls_on_stop(app, serve):
+    left = []
+    app.on_stop(lambda: left.append("closed"))
+    other = serve()
+    other.wire.close()
+    until(lambda: left == ["closed"], 5)

@@ -1,0 +1,80 @@
+"""SQLAlchemy's async connections and sessions: the same enqueue, inside run_sync."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mulligan import Mulligan
+from mulligan.errors import ConnectionRefused
+
+pytest.importorskip("greenlet", reason="SQLAlchemy runs its async engines on greenlet: pip install sqlalchemy[asyncio]")
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+
+class Shop:
+    def __init__(self, url: str) -> None:
+        self.url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        self.app = Mulligan(url)
+
+        @self.app.job(name="ship")
+        def ship(order: int) -> str:
+            return f"shipped {order}"
+
+        self.ship: Any = ship
+
+    def engine(self) -> AsyncEngine:
+        return create_async_engine(self.url)
+
+
+@pytest.fixture
+def shop(postgres_url: str) -> Iterator[Shop]:
+    shop = Shop(postgres_url)
+    yield shop
+    shop.app.close()
+
+
+def test_an_async_connection_enqueues_inside_run_sync(shop):
+    async def enqueue() -> None:
+        engine = shop.engine()
+        async with engine.begin() as conn:
+            await conn.run_sync(lambda c: shop.ship.options(connection=c).enqueue(order=7))
+        async with engine.connect() as conn:
+            await conn.run_sync(lambda c: shop.ship.options(connection=c).enqueue(order=8))
+            await conn.rollback()
+        await engine.dispose()
+
+    asyncio.run(enqueue())
+    assert [job.payload for job in shop.app.jobs.list()] == [{"order": 7}]
+    assert shop.app.run_inline() == 1
+
+
+def test_an_async_session_enqueues_inside_run_sync_and_keeps_its_keys(shop):
+    async def enqueue() -> list[Any]:
+        engine = shop.engine()
+        async with AsyncSession(engine) as session, session.begin():
+            jobs = await session.run_sync(
+                lambda s: shop.ship.options(connection=s, unique="order 7").enqueue_many([{"order": 7}, {"order": 7}])
+            )
+        await engine.dispose()
+        return jobs
+
+    first, second = asyncio.run(enqueue())
+    assert (second.id, second.deduplicated) == (first.id, True)
+    assert len(shop.app.jobs.list()) == 1
+
+
+def test_outside_run_sync_both_are_refused_with_the_words_that_cure_it(shop):
+    async def enqueue() -> None:
+        engine = shop.engine()
+        async with engine.begin() as conn, AsyncSession(engine) as session:
+            for given in (conn, session):
+                with pytest.raises(ConnectionRefused, match="run_sync"):
+                    await shop.ship.options(connection=given).enqueue_async(order=7)
+        await engine.dispose()
+
+    asyncio.run(enqueue())
+    assert shop.app.jobs.list() == []
