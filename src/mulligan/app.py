@@ -11,7 +11,16 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine.arguments import Arguments
-from mulligan.engine.enqueue import Options, new_job, uses_text
+from mulligan.engine.enqueue import (
+    Options,
+    checked_cost,
+    checked_memory,
+    checked_priority,
+    checked_timeout,
+    new_job,
+    policy_text,
+    uses_text,
+)
 from mulligan.engine.inline import Inline
 from mulligan.engine.jobs import AsyncJobs, Jobs
 from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, Manifest, Registry, checked_name, place_of
@@ -182,11 +191,11 @@ class Mulligan:
         spec = KindSpec(
             name=name or function.__qualname__,
             queue=checked_name("queue", queue),
-            priority=priority,
-            timeout=length("timeout", timeout) or DEFAULT_TIMEOUT,
-            policy=None if policy is None else policy.to_json(),
+            priority=checked_priority(priority),
+            timeout=checked_timeout(timeout) or DEFAULT_TIMEOUT,
+            policy=policy_text(policy),
             isolate=isolate,
-            memory_limit=memory_limit,
+            memory_limit=checked_memory(memory_limit),
             retention=None if retention is None else length("retention", retention),
             uses="" if callable(uses) else uses_text(uses),
             schema=arguments.schema(),
@@ -197,7 +206,7 @@ class Mulligan:
             call=function,
             arguments=arguments,
             is_async=inspect.iscoroutinefunction(function),
-            cost=cost or 0.0,
+            cost=checked_cost(cost),
             uses=uses if callable(uses) else None,
             unique=unique,
             place=place_of(function),
@@ -205,8 +214,13 @@ class Mulligan:
         self.registry.add(handler)
         return Kind(self, handler, function, Options())
 
-    def _check_unique(self, spec: KindSpec, unique: Unique | None) -> None:
+    def _check_unique(self, spec: KindSpec, unique: Any) -> None:
         """A key that should be held longer than its job is kept would end silently."""
+        if unique is not None and not isinstance(unique, Unique):
+            message = (
+                f"kind {spec.name!r}: unique must be Unique(...), not {unique!r:.80}; give a key with options()"
+            )
+            raise ConfigError(message)
         if unique is None or unique.span is None:
             return
         keep = self.settings.retention
@@ -235,6 +249,10 @@ class Mulligan:
         """By name, without importing the handler; checked by it where it is known here."""
         handler = self.registry.handlers.get(checked_name("kind", kind))
         spec = handler.spec if handler is not None else self._stored_spec(kind)
+        given: Any = payload
+        if not isinstance(given, Mapping | None):
+            message = f"enqueue({kind!r}): the payload is a mapping of arguments by name, not {type(given).__name__}"
+            raise PayloadRefused(message)
         plain: Any = dict(payload or {})
         if handler is not None:
             plain = handler.arguments.encode(plain)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.cli.database import same_database
+from mulligan.store.urls import same_database
 
 
 def test_a_dry_run_changes_nothing_and_the_real_one_is_safe_to_repeat(call, store_url, folder):

@@ -38,7 +38,7 @@ max_client_conn = 200
 @pytest.fixture
 def pooled_url(postgres_url: str, tmp_path: Path) -> Iterator[str]:
     parts, listen = urlsplit(postgres_url), free_port()
-    file = Path("/tmp") / f"pgbouncer-{os.getpid()}-{listen}.ini"  # noqa: S108 - readable by the pooler's user
+    file = Path("/tmp") / f"pgbouncer-{os.getpid()}-{listen}.ini"
     file.write_text(
         CONFIG.format(
             host=parts.hostname,

@@ -267,7 +267,7 @@ def test_both_stores_walk_in_step(sqlite, postgres):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_both_stores_walk_in_step_for_long(sqlite, postgres):
-    drive(sqlite, postgres, max_examples=300, stateful_step_count=60)
+    drive(sqlite, postgres, max_examples=150, stateful_step_count=50)
 
 
 def test_the_stores_are_two(sqlite_url, postgres_url):

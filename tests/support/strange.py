@@ -124,6 +124,11 @@ def shouts() -> str:
 
 
 @app.job(policy=ONCE)
+def complains() -> None:
+    sys.stderr.write("err" * 2_000_000 + "\n")
+
+
+@app.job(policy=ONCE)
 def leaves_threads() -> str:
     for _ in range(5):
         threading.Thread(target=time.sleep, args=(600,)).start()
@@ -245,6 +250,12 @@ def tells(ctx: Context, go: str) -> str:
     while not (HERE / go).exists():
         time.sleep(0.02)
     return "told"
+
+
+@app.job(policy=ONCE)
+def says_where_it_stopped(ctx: Context) -> None:
+    ctx.progress(0.4, "page 7")
+    raise ValueError("page 7 is torn")
 
 
 @app.job(policy=ONCE)

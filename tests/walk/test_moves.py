@@ -250,7 +250,6 @@ def test_a_cancelled_job_is_never_claimed(store):
     assert [lease.id for lease in claim(store, 5)] == ids[1:]
 
 
-@pytest.mark.xfail(reason="recover.cancel gives up when the job is claimed between its look and its move")
 def test_a_cancel_that_meets_a_claim_asks_the_running_job_to_stop(postgres_url):
     with migrated(postgres_url) as store:
         open_worker(store)
@@ -374,7 +373,6 @@ def test_a_hold_closes_the_dependency_with_the_job_that_asked(store):
     assert state_of(store, lease.id) == "queued"
 
 
-@pytest.mark.xfail(reason="settle closes the gate before it knows that the lease was lost")
 def test_a_hold_of_a_lost_lease_closes_nothing(store):
     lease = running(store, uses="bucket")
     close_worker(store)
@@ -383,7 +381,6 @@ def test_a_hold_of_a_lost_lease_closes_nothing(store):
     assert closed(store) == []
 
 
-@pytest.mark.xfail(reason="settle closes the gate of a decision that is made again")
 def test_a_hold_of_a_job_that_is_to_be_cancelled_closes_nothing(store):
     lease = running(store, uses="bucket")
     recover.cancel(store, lease.id, actor="ann")
@@ -392,7 +389,6 @@ def test_a_hold_of_a_job_that_is_to_be_cancelled_closes_nothing(store):
     assert closed(store) == []
 
 
-@pytest.mark.xfail(reason="settle tells of the hold again when the ending was written before")
 def test_a_hold_settled_twice_is_told_once(store):
     lease = running(store, uses="bucket")
     holding(store, [lease])

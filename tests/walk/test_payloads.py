@@ -295,14 +295,12 @@ def test_a_kind_that_cannot_be_a_name_is_refused(app):
     assert nothing_was_written(app)
 
 
-@pytest.mark.xfail(strict=True, reason="app.enqueue turns the payload into a dict before anybody looks at it")
 @pytest.mark.parametrize("payload", [[1], "abc", 7, [("clip", 1)]])
 def test_a_payload_by_name_that_is_no_mapping_is_refused(app, payload):
     with pytest.raises(PayloadRefused):
         app.enqueue("elsewhere", payload)
 
 
-@pytest.mark.xfail(strict=True, reason="kinds.checked_name: `$` matches before a last newline, surrogates pass")
 @pytest.mark.parametrize("kind", ["line\n", "half\ud800"])
 def test_a_kind_with_a_newline_at_its_end_or_half_a_character_is_refused(app, kind):
     with pytest.raises((Refused, ConfigError), match="kind"):
@@ -388,7 +386,6 @@ def test_a_registration_that_makes_no_sense_is_refused_at_once(register, words):
         register(Mulligan(settings=Settings()))
 
 
-@pytest.mark.xfail(strict=True, reason="app._register does not look at these")
 @pytest.mark.parametrize(
     "options",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -54,13 +55,13 @@ def new_job(spec: KindSpec, handler: Handler | None, payload: Any, options: Opti
         queue=queue,
         payload=text,
         owner=owner,
-        priority=_priority(spec.priority if options.priority is None else options.priority),
+        priority=checked_priority(spec.priority if options.priority is None else options.priority),
         uses=_uses(spec, handler, payload),
         delay=delay or 0,
         run_at=run_at,
         max_retries=_count(options.max_retries),
-        policy=_policy(options.policy),
-        timeout=_timeout(options.timeout),
+        policy=policy_text(options.policy),
+        timeout=checked_timeout(options.timeout),
         deadline=deadline,
         deadline_at=deadline_at,
         unique_key=key,
@@ -103,7 +104,7 @@ def uses_text(uses: Any) -> str:
     return ",".join(sorted({checked_name("dependency", key) for key in keys}))
 
 
-def _priority(value: Any) -> int:
+def checked_priority(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -MOST_PRIORITY <= value <= MOST_PRIORITY:
         message = f"priority must be a whole number from -9 (first) to 9 (last), not {value!r}"
         raise Refused(message)
@@ -119,7 +120,23 @@ def _count(value: Any) -> int | None:
     return value
 
 
-def _policy(value: Any) -> str | None:
+def checked_memory(value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+        message = f"memory_limit must be a whole number of bytes above 0, not {value!r}"
+        raise Refused(message)
+    return value
+
+
+def checked_cost(value: Any) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        message = f"cost must be a finite number, not below zero, not {value!r}"
+        raise Refused(message)
+    return float(value)
+
+
+def policy_text(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, Policy):
@@ -128,7 +145,7 @@ def _policy(value: Any) -> str | None:
     return value.to_json()
 
 
-def _timeout(value: Any) -> Micros | None:
+def checked_timeout(value: Any) -> Micros | None:
     if value is None:
         return None
     limit = length("timeout", value)

@@ -98,8 +98,6 @@ class Inline:
             outcome = self._execute(loop, handler, context)
             self._context = None
             took = round((time.monotonic() - began) * 1000)
-            if context.has_workdir:
-                remove_workdir(self._work(), lease)
             self._settle(Ending(lease, outcome, took))
             if self._interrupts.heard:
                 raise KeyboardInterrupt
@@ -158,6 +156,9 @@ class Inline:
 
     def workdir(self, context: Context) -> Path:
         return make_workdir(self._work(), context.lease)
+
+    def remove_workdir(self, context: Context) -> None:
+        remove_workdir(self._work(), context.lease)
 
     def mark(self, context: Context) -> str:
         return f"{self.worker}/inline/{context.lease.id}/{context.lease.token}"

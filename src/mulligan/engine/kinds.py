@@ -21,10 +21,18 @@ DEFAULT_TIMEOUT: Micros = 300 * SECOND
 
 
 def checked_name(what: str, name: Any) -> str:
-    if not isinstance(name, str) or not _NAME.match(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not _encodable(name):
         message = f"{what} {name!r}: a name is 1 to 200 characters without spaces, '|' or ','"
         raise ConfigError(message)
     return name
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

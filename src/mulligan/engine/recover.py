@@ -47,14 +47,22 @@ def cancel(store: Store, job_id: str, *, actor: str, reason: str = "") -> JobRow
     for _ in range(ROUNDS):
         with store.begin() as unit:
             row = _found(unit, job_id)
-            if row.state != State.RUNNING:
-                break
-            asked = unit.request_cancel(row.id, row.token, reason or "cancelled by hand")
-            if asked or row.cancel_reason is not None:
-                if asked:
-                    unit.write_events([_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason})])
+            done = _ask(unit, row, actor, reason) if row.state == State.RUNNING else None
+            if done is None:
+                done = _moved(unit, row, Verb.CANCEL, actor, reason)
+            if done:
                 return _found(unit, job_id)
-    return _by_hand(store, job_id, Verb.CANCEL, actor, reason)
+    raise IllegalMove(_quick(job_id))
+
+
+def _ask(unit: Unit, row: JobRow, actor: str, reason: str) -> bool:
+    """Ask a running attempt to stop; once asked is enough."""
+    if row.cancel_reason is not None:
+        return True
+    asked = unit.request_cancel(row.id, row.token, reason or "cancelled by hand")
+    if asked:
+        unit.write_events([_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason})])
+    return asked
 
 
 def _by_hand(
@@ -70,12 +78,31 @@ def _by_hand(
     for _ in range(ROUNDS):
         with store.begin() as unit:
             row = _found(unit, job_id)
-            state = lifecycle.move(verb, State(row.state))
-            if unit.move(_move(unit, row, verb, state, reason, choice, max_retries)):
-                unit.write_events([_event(lifecycle.event_for(verb), row, actor, _news(row, verb, reason, choice))])
+            if _moved(unit, row, verb, actor, reason, choice=choice, max_retries=max_retries):
                 return _found(unit, job_id)
-    message = f"job {job_id} changed while we looked; look again"
-    raise IllegalMove(message)
+    raise IllegalMove(_quick(job_id))
+
+
+def _moved(
+    unit: Unit,
+    row: JobRow,
+    verb: Verb,
+    actor: str,
+    reason: str,
+    *,
+    choice: str | None = None,
+    max_retries: int | None = None,
+) -> bool:
+    """One try; False: somebody was quicker."""
+    state = lifecycle.move(verb, State(row.state))
+    done = unit.move(_move(unit, row, verb, state, reason, choice, max_retries))
+    if done:
+        unit.write_events([_event(lifecycle.event_for(verb), row, actor, _news(row, verb, reason, choice))])
+    return done
+
+
+def _quick(job_id: str) -> str:
+    return f"job {job_id} changed while we looked; look again"
 
 
 def _move(

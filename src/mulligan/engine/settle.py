@@ -8,7 +8,7 @@ repeated when the database asks for it or when nobody knows whether a commit arr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
@@ -68,7 +68,8 @@ def settle(
         return []
     decisions = {e.lease.fence: decide(e.lease, e.outcome, policies.of(e.lease), now, rng) for e in endings}
     refusals = unit.settle([_row(e, decisions[e.lease.fence], actor) for e in endings])
-    _hold(unit, decisions.values(), now)
+    refused = {(r.id, r.token) for r in refusals}
+    _hold(unit, [decision for fence, decision in decisions.items() if fence not in refused], now)
     lost = {(r.id, r.token) for r in refusals if r.why == "stale"}
     again = {(r.id, r.token): r.cancel_reason for r in refusals if r.why == "cancel"}
     verdicts = [
@@ -159,7 +160,7 @@ def frees_key(cover: str | None, state: State) -> bool:
     return cover is not None and state.value not in cover.split(",")
 
 
-def _hold(unit: Unit, decisions: Any, now: Micros) -> None:
+def _hold(unit: Unit, decisions: Iterable[Decision], now: Micros) -> None:
     for decision in decisions:
         if decision.hold is not None:
             key, until = decision.hold

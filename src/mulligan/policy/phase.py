@@ -28,11 +28,11 @@ def phase(
 
 
 def _queued(row: JobRow, gates: Iterable[Gate], now: Micros, known_kinds: frozenset[str] | None) -> tuple[str, str]:
-    if known_kinds is not None and row.kind not in known_kinds:
-        return "no_worker", f"no live worker knows kind {row.kind}; start one that does"
     gate = _last_to_open(row, gates, now)
     if gate is not None and (gate.until is None or gate.until >= row.run_at):
         return "held", _held(gate, now)
+    if row.run_at <= now and known_kinds is not None and row.kind not in known_kinds:
+        return "no_worker", f"no live worker knows kind {row.kind}; start one that does"
     if row.run_at <= now:
         return "ready", "waits for a free worker"
     if row.attempt == 0:

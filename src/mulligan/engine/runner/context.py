@@ -41,6 +41,8 @@ class Link(Protocol):
 
     def workdir(self, context: Context) -> Path: ...
 
+    def remove_workdir(self, context: Context) -> None: ...
+
     def mark(self, context: Context) -> str:
         """The environment mark for processes of this attempt."""
 
@@ -116,10 +118,6 @@ class Context:
         if self._workdir is None:
             self._workdir = self._link.workdir(self)
         return self._workdir
-
-    @property
-    def has_workdir(self) -> bool:
-        return self._workdir is not None
 
     @property
     def checkpoints(self) -> Mapping[str, Any]:
@@ -236,13 +234,16 @@ class Context:
             program.stop()
 
     @property
-    def started_programs(self) -> bool:
-        """Something may be left of them: to be ended with the attempt."""
-        return self._started > 0
+    def untidy(self) -> bool:
+        """Something may be left of this attempt: programs, files."""
+        return self._started > 0 or self._workdir is not None
 
-    def end_programs(self) -> None:
-        """Blocks for as long as it takes to look at every process."""
-        kill_marked(self._link.mark(self))
+    def tidy(self) -> None:
+        """Blocks for as long as it takes to look at every process and to remove every file."""
+        if self._started:
+            kill_marked(self._link.mark(self))
+        if self._workdir is not None:
+            self._link.remove_workdir(self)
 
     @property
     def stop_asked(self) -> bool:

@@ -26,9 +26,9 @@ async def execute_async(handler: Handler, context: Context, result_limit: int) -
         outcome = _returned(context, await handler.call(**kwargs), result_limit)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
         outcome = _raised(context, error)
-    if context.started_programs:
+    if context.untidy:
         with suppress(CancelledError):  # too late: it has ended already
-            await in_a_thread(context.end_programs, lambda: None)
+            await in_a_thread(context.tidy, lambda: None)
     return outcome
 
 
@@ -38,8 +38,8 @@ def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outco
         outcome = _returned(context, handler.call(**kwargs), result_limit)
     except BaseException as error:  # noqa: BLE001 - same
         outcome = _raised(context, error)
-    if context.started_programs:
-        context.end_programs()
+    if context.untidy:
+        context.tidy()
     return outcome
 
 

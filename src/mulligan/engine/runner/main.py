@@ -190,8 +190,6 @@ class Runner:
 
     def _finish(self, work: Work, outcome: Outcome | None) -> None:
         context = work.context
-        if context.has_workdir:
-            remove_workdir(self._folder, context.lease)
         took = round((time.monotonic() - work.began) * 1000)
         if outcome is STOPPED:
             self._ended.append(stopped_to_wire(context.seq, took, context.spent))
@@ -299,6 +297,9 @@ class Runner:
 
     def workdir(self, context: Context) -> Path:
         return make_workdir(self._folder, context.lease)
+
+    def remove_workdir(self, context: Context) -> None:
+        remove_workdir(self._folder, context.lease)
 
     def mark(self, context: Context) -> str:
         return f"{self._mark}/{context.lease.id}/{context.lease.token}"

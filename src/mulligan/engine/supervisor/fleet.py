@@ -158,7 +158,7 @@ class Fleet:
         """Give each waiting job a runner of its own: an idle one if there is one, else a new one."""
         if self._closing:
             return
-        idle = [child for child in self._children if child.solo and not child.flights and not child.killed]
+        idle = [c for c in self._children if c.solo and not (c.flights or c.killed or c.doomed_ns)]
         while self._queue and idle and idle[0].ready:
             child = idle.pop(0)
             child.run([self._queue.pop(0)])
