@@ -217,9 +217,7 @@ class Mulligan:
     def _check_unique(self, spec: KindSpec, unique: Any) -> None:
         """A key that should be held longer than its job is kept would end silently."""
         if unique is not None and not isinstance(unique, Unique):
-            message = (
-                f"kind {spec.name!r}: unique must be Unique(...), not {unique!r:.80}; give a key with options()"
-            )
+            message = f"kind {spec.name!r}: unique must be Unique(...), not {unique!r:.80}; give a key with options()"
             raise ConfigError(message)
         if unique is None or unique.span is None:
             return

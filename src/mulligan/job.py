@@ -141,6 +141,7 @@ class Lease(NamedTuple):
     alone: bool
     batch_id: str | None
     choice: str | None
+    unique_key: str | None
     unique_cover: str | None  # states, comma separated, in which the key is held
     cancel_reason: str | None  # set when somebody asked to stop it
 

@@ -34,6 +34,7 @@ _LEASE = Lease(
     alone=False,
     batch_id=None,
     choice=None,
+    unique_key=None,
     unique_cover=None,
     cancel_reason=None,
 )

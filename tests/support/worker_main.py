@@ -6,9 +6,10 @@ import sys
 
 from mulligan.config import read_settings
 from mulligan.engine.supervisor.main import Options, Supervisor
+from mulligan.engine.supervisor.relay import RelayHandler
 from mulligan.store import open_store
 
-logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[RelayHandler()])
 settings = read_settings()
 store = open_store(settings.database_url)
 store.prepare()

@@ -41,7 +41,6 @@ def test_a_handler_sees_its_job_as_the_caller_sees_it(app):
     assert (inside.result, inside.error, inside.finished_at) == (None, None, None)
 
 
-@pytest.mark.xfail(strict=True, reason="a lease does not carry the unique key")
 def test_a_handler_sees_the_unique_key_of_its_job(app):
     @app.job
     def look(ctx: Context) -> object:

@@ -99,11 +99,16 @@ def test_a_job_in_the_hand_is_a_picture_and_refresh_takes_a_new_one(app, kinds):
 
 def test_what_enqueue_returns_is_what_is_read_back(app, kinds):
     fresh = kinds[0].options(owner="acme", priority=-3, delay=60, deadline=3600, unique="key", max_retries=7).enqueue()
-    assert app.jobs.get(fresh.id).phase == "no_worker"
-    stand_by(app)
     read = app.jobs.get(fresh.id)
     fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "_again"}]
     assert {name: getattr(fresh, name) for name in fields} == {name: getattr(read, name) for name in fields}
+
+
+def test_a_due_job_says_whether_anybody_could_run_it(app, kinds):
+    job = kinds[0].enqueue()
+    assert job.refresh().phase == "no_worker"
+    stand_by(app)
+    assert job.refresh().phase == "ready"
 
 
 def test_history_tells_everything_in_order_with_who_and_when(app):

@@ -143,13 +143,11 @@ def test_facts_limits_and_news_arrive_from_another_process(app: Mulligan, start:
     unharmed(app, worker)
 
 
-@pytest.mark.xfail(strict=True, reason="supervisor: news of the last second is refused, for the job has ended by then")
 def test_the_last_progress_before_the_end_is_kept(app: Mulligan, start: Start) -> None:
     start()
     assert ended(app, "says_where_it_stopped").progress == 0.4
 
 
-@pytest.mark.xfail(strict=True, reason="supervisor: a runner's stderr is handed on with a blocking write")
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_worker_whose_output_nobody_reads_goes_on(app: Mulligan, store_url: str, tmp_path: Path) -> None:
     env = {**os.environ, **FAST, "MULLIGAN_DATABASE_URL": store_url, "PYTHONPATH": str(Path(__file__).parent.parent)}

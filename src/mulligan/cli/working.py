@@ -15,6 +15,7 @@ from typing import IO, Any
 from mulligan.cli.database import say
 from mulligan.config import Settings
 from mulligan.engine.supervisor.main import Options, Supervisor
+from mulligan.engine.supervisor.relay import RelayHandler
 from mulligan.store import Store
 
 STOP_WITHIN = 5.0  # seconds a companion gets to leave
@@ -52,7 +53,8 @@ class Companion:
 
 def begin(log_level: str) -> None:
     """Log to stderr; and a SIGTERM that comes before the supervisor listens must find the way out tidied too."""
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    logging.basicConfig(level=log_level.upper(), format=form, handlers=[RelayHandler()])
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 

@@ -2,7 +2,8 @@
 
 A message saying "I start this job now" can be lost in a buffer when the process dies or a C call holds the
 GIL. What is written here cannot: the supervisor maps the same page. One cell per slot (which dispatch runs
-there, since when) and one for the loop's heartbeat, all by CLOCK_MONOTONIC.
+there, since when), one for the loop's heartbeat, all by CLOCK_MONOTONIC, and the highest dispatch started: jobs
+start in order, so all below it have started too, whatever became of their messages.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 from typing import NamedTuple
 
 _BEAT = struct.Struct("=Q")
+_TOP = struct.Struct("=Q")
+_HEAD = _BEAT.size + _TOP.size
 _CELL = struct.Struct("=QQ")
 
 
@@ -40,6 +43,7 @@ class Board:
         _BEAT.pack_into(self._map, 0, time.monotonic_ns())
 
     def start(self, slot: int, seq: int) -> None:
+        _TOP.pack_into(self._map, _BEAT.size, seq)
         _CELL.pack_into(self._map, _offset(slot), seq, time.monotonic_ns())
 
     def stop(self, slot: int) -> None:
@@ -48,6 +52,10 @@ class Board:
     # -- the supervisor's side --------------------------------------------------------------------
     def last_beat_ns(self) -> int:
         return int(_BEAT.unpack_from(self._map, 0)[0])
+
+    def top(self) -> int:
+        """The highest dispatch that was ever started."""
+        return int(_TOP.unpack_from(self._map, _BEAT.size)[0])
 
     def running(self) -> list[Running]:
         cells = (_CELL.unpack_from(self._map, _offset(slot)) for slot in range(self.slots))
@@ -59,11 +67,11 @@ class Board:
 
 
 def _size(slots: int) -> int:
-    return _BEAT.size + slots * _CELL.size
+    return _HEAD + slots * _CELL.size
 
 
 def _offset(slot: int) -> int:
-    return _BEAT.size + slot * _CELL.size
+    return _HEAD + slot * _CELL.size
 
 
 def _anonymous_file() -> int:

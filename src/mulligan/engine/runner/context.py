@@ -291,7 +291,7 @@ def job_of(lease: Lease) -> Job:
         generation=lease.generation,
         token=lease.token,
         batch_id=lease.batch_id,
-        unique_key=None,
+        unique_key=lease.unique_key,
         uses=tuple(filter(None, lease.uses.split(","))),
         created_at=to_datetime(lease.created_at),
         run_at=to_datetime(lease.run_at),

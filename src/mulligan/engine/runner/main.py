@@ -64,8 +64,6 @@ class Runner:
         self._folder = folder
         self._crew = Crew(board.slots)
         self._free = list(range(board.slots))
-        self._cells: list[Work | None] = [None] * board.slots  # whom the board shows
-        self._shown: list[Work] = []  # still on the board, though they have ended
         self._waiting: deque[Work] = deque()
         self._works: dict[int, Work] = {}
         self._ended: list[list[Any]] = []
@@ -153,7 +151,6 @@ class Runner:
         work.slot = self._free.pop()
         work.began = time.monotonic()
         self._board.start(work.slot, work.context.seq)
-        self._cells[work.slot] = work
         if work.handler.is_async:
             self._loop.create_task(self._run_async(work))  # the loop holds it until `work` does
         else:
@@ -196,8 +193,7 @@ class Runner:
         else:
             self._ended.append(outcome_to_wire(context.seq, outcome, took))
         del self._works[context.seq]
-        self._shown.append(work)
-        self._news.pop(context.seq, None)
+        self._board.stop(work.slot)
         self._free.append(work.slot)
         if self._waiting:
             self._start(self._waiting.popleft())
@@ -232,27 +228,18 @@ class Runner:
     def _flush(self) -> None:
         self._flush_planned = False
         if self._ended:
+            self._tell_news()  # what a job said last comes before its end
             ended, self._ended = self._ended, []
-            if self._send(["ended", ended]):
-                self._clear_board()
+            self._send(["ended", ended])
         self._close_when_empty()
 
-    def _clear_board(self) -> None:
-        """Only now: who dies with an outcome that nobody heard has not merely waited in line."""
-        ended, self._shown = self._shown, []
-        for work in ended:
-            if self._cells[work.slot] is work:  # the next one may show itself there already
-                self._board.stop(work.slot)
-
-    def _send(self, message: list[Any]) -> bool:
+    def _send(self, message: list[Any]) -> None:
         try:
             self._wire.send(message)
             if self._wire.pending:
                 self._loop.add_writer(self._wire.fileno(), self._writable)
         except WireClosed:
             self._close()
-            return False
-        return True
 
     def _writable(self) -> None:
         try:

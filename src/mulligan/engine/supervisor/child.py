@@ -19,6 +19,7 @@ from mulligan.engine.board import Board
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.life import MARK, kill_session
 from mulligan.engine.messages import work_to_wire
+from mulligan.engine.supervisor.relay import relay
 from mulligan.engine.wire import Wire, WireClosed
 from mulligan.job import Lease, Memory
 
@@ -130,6 +131,7 @@ class Child:
                 self._on_message(self, message)
         except WireClosed:
             self._loop.remove_reader(self.wire.fileno())
+            kill_session(self.pid)  # gone already, or a handler has closed our line: nobody will ever hear of it
 
     def _read_stderr(self) -> None:
         """Hand it on as it comes; keep the tail as evidence."""
@@ -144,9 +146,7 @@ class Child:
             return
         self._stderr += chunk
         del self._stderr[:-STDERR_TAIL]
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.buffer.write(chunk)
-            sys.stderr.buffer.flush()
+        relay.write(chunk)
 
     def reap(self) -> Death:
         """After its exit: what it left in the pipes, how it ended, how much memory it had at most."""
@@ -222,6 +222,13 @@ class Child:
 
     def answers(self) -> bool:
         return time.monotonic_ns() - self.board.last_beat_ns() < STALE_BEAT_NS
+
+    def begun(self) -> frozenset[int]:
+        """After its death: all that were started and never reported, also those whose last words were lost."""
+        top = self.board.top()
+        return frozenset(seq for seq, flight in self.flights.items() if seq <= top and not flight.recalled) | frozenset(
+            self.started()
+        )
 
     def started(self) -> dict[int, int]:
         """seq → start, for what really runs; the rest only waits in line."""

@@ -348,7 +348,7 @@ class Fleet:
     async def _bury(self, child: Child, death: Death) -> None:
         """Kill what is left of its processes, then say what became of its jobs."""
         lost = list(child.flights.values())
-        started = frozenset(child.started())
+        started = child.begun()
         self._replace(child)
         await self._loop.run_in_executor(None, _clean, self.recipe, child.mark, lost)
         child.detach()

@@ -30,7 +30,8 @@ from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.fleet import TICK, AppBroken, Fleet
 from mulligan.engine.supervisor.memory import oom_killed
 from mulligan.engine.supervisor.pace import Pace
-from mulligan.engine.supervisor.turns import Turn, Turns
+from mulligan.engine.supervisor.relay import relay
+from mulligan.engine.supervisor.turns import News, Turn, Turns
 from mulligan.engine.workers import worker_row
 from mulligan.errors import StoreUnavailable
 from mulligan.ids import new_id
@@ -100,6 +101,7 @@ class Supervisor:
             )
             await self._fleet.close("broken")
             self._life.close()
+            relay.flush()
             return 2 if isinstance(broken, TwoDatabases) else 1
         tasks = [self._loop.create_task(part) for part in (self._turn_loop(), self._chore_loop(), self._tick_loop())]
         threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
@@ -208,7 +210,7 @@ class Supervisor:
         known = self._known(endings) if self._doubt else None
         try:
             turn: Turn = await self._loop.run_in_executor(
-                self._turn_thread, self._turns.take, endings, free, self.clock(), known
+                self._turn_thread, self._turns.take, endings, free, self.clock(), known, self._last_news(endings)
             )
         except StoreUnavailable as away:
             self._endings = endings + self._endings
@@ -236,6 +238,13 @@ class Supervisor:
         except Exception:
             log.exception("an ending could not be recorded at all; its lease will run out")
         return OUTAGE_WAIT[1]
+
+    def _last_news(self, endings: list[Ending]) -> list[News]:
+        """What a job said last is written with its ending; afterwards nobody would take it."""
+        if not self._news:
+            return []
+        fences = [ending.lease.fence for ending in endings if ending.lease.fence in self._news]
+        return [(*fence, *self._news.pop(fence)) for fence in fences]
 
     def _free(self) -> int:
         """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
@@ -396,6 +405,7 @@ class Supervisor:
                 log.warning("%s; trying once more before leaving", away)
                 await asyncio.sleep(0.3)
         self._chores.remove_folders(self.worker)
+        await self._loop.run_in_executor(None, relay.flush)
         self._life.close()
         self._turn_thread.shutdown(wait=False)
         self._chore_thread.shutdown(wait=False)

@@ -22,6 +22,9 @@ from mulligan.store.base import Store
 log = logging.getLogger("mulligan.worker")
 
 
+News = tuple[str, int, float | None, str]  # job, token, fraction, message
+
+
 class Turn(NamedTuple):
     verdicts: list[Verdict]
     leases: list[Lease]
@@ -39,12 +42,19 @@ class Turns:
         self._rng = Random(SystemRandom().getrandbits(64))
 
     def take(
-        self, endings: Sequence[Ending], free: int, now: Micros, known: Collection[tuple[str, int]] | None
+        self,
+        endings: Sequence[Ending],
+        free: int,
+        now: Micros,
+        known: Collection[tuple[str, int]] | None,
+        news: Sequence[News] = (),
     ) -> Turn:
         """One turn. With `known`: also adopt leases of ours that we do not know of."""
         if not endings and known is None and not self._anything_due():
             return self._nothing()
         with self._store.begin() as unit:
+            if news:
+                unit.progress(self._claimer.worker, news)
             verdicts = settle(unit, endings, self._policies, now, self._rng)
             claimed = self._claimer.claim(unit, free)
             leases = claimed.leases

@@ -1,0 +1,59 @@
+"""Words on their way to stderr. If nobody reads them there, they are dropped; a supervisor waits for no reader."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from queue import Empty, Full, Queue
+
+WAITING = 500  # chunks; what comes after them while nobody reads is lost
+
+
+class Relay:
+    """One daemon thread does the writing that may block."""
+
+    def __init__(self) -> None:
+        self._queue: Queue[bytes] = Queue(WAITING)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def write(self, chunk: bytes) -> None:
+        self._start()
+        with contextlib.suppress(Full):
+            self._queue.put_nowait(chunk)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="mulligan-relay", daemon=True)
+                    self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            chunk = self._queue.get()
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.buffer.write(chunk)
+                sys.stderr.buffer.flush()
+            self._queue.task_done()
+
+    def flush(self, patience: float = 1.0) -> None:
+        """Before the end: give the last words a moment."""
+        done = threading.Thread(target=self._queue.join, daemon=True)
+        done.start()
+        done.join(patience)
+        with contextlib.suppress(Empty):
+            while True:
+                self._queue.get_nowait()
+
+
+relay = Relay()
+
+
+class RelayHandler(logging.Handler):
+    """Logging that never waits for a reader either."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        relay.write(f"{self.format(record)}\n".encode("utf-8", "replace"))
