@@ -31,6 +31,7 @@ from support.store import (
     take,
     together,
     undone,
+    unique_job,
 )
 
 
@@ -326,3 +327,16 @@ def test_a_hint_comes_soon_after_an_insert(store):
     finally:
         stop.set()
     listener.answer()
+
+
+def test_expired_jobs_at_the_head_do_not_keep_the_others_waiting(store):
+    insert(store, *jobs(50, priority=-5, deadline_at=now(store) + 1))
+    [good] = enqueue(store)
+    store.shift_clock(10 * SECOND)
+    assert [lease.id for lease in claim(store, 10)] == [good]
+
+
+def test_a_key_held_only_while_queued_is_free_once_the_job_runs(store):
+    insert(store, unique_job("k", cover=["queued"]))
+    claim(store)
+    assert [answer.fresh for answer in insert(store, unique_job("k", cover=["queued"]))] == [True]

@@ -242,7 +242,7 @@ def test_manifests_are_kept_once_and_remember_when_they_were_last_named(store):
 def test_a_lost_worker_is_told_once_with_its_reason(store):
     open_worker(store, "w1", host="ship")
     sql(store, "UPDATE {p}worker SET renewed_at = renewed_at - 3600000000, renewed_mono = renewed_mono - 3600000000")
-    judge = upkeep.Judge("me", "this boot", may_judge=True)
+    judge = upkeep.Judge("me", "this boot", lambda _: True)
     assert [row.id for row in upkeep.close_dead(store, judge)] == ["w1"]
     assert upkeep.close_dead(store, judge) == []
     with store.read() as unit:

@@ -19,6 +19,7 @@ _BEAT = struct.Struct("=Q")
 _TOP = struct.Struct("=Q")
 _HEAD = _BEAT.size + _TOP.size
 _CELL = struct.Struct("=QQ")
+_WORD = struct.Struct("=Q")
 
 
 class Running(NamedTuple):
@@ -44,10 +45,11 @@ class Board:
 
     def start(self, slot: int, seq: int) -> None:
         _TOP.pack_into(self._map, _BEAT.size, seq)
-        _CELL.pack_into(self._map, _offset(slot), seq, time.monotonic_ns())
+        _WORD.pack_into(self._map, _offset(slot) + _WORD.size, time.monotonic_ns())
+        _WORD.pack_into(self._map, _offset(slot), seq)  # last: whoever sees it sees its start too
 
     def stop(self, slot: int) -> None:
-        _CELL.pack_into(self._map, _offset(slot), 0, 0)
+        _WORD.pack_into(self._map, _offset(slot), 0)
 
     # -- the supervisor's side --------------------------------------------------------------------
     def last_beat_ns(self) -> int:

@@ -77,7 +77,7 @@ class Inline:
         with self._store.begin() as unit:
             unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
             unit.open_worker(worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1))
-        upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), may_judge=False))
+        upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), lambda _: False))
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)
         upkeep.expire_deadlines(self._store)

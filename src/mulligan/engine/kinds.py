@@ -89,7 +89,11 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str) -> Manifest:
         body = json.loads(text)
-        kinds = {spec["name"]: KindSpec(**spec) for spec in body["kinds"]}
+        known = KindSpec.__dataclass_fields__
+        kinds = {  # a newer version may say more of a kind than we know
+            spec["name"]: KindSpec(**{name: value for name, value in spec.items() if name in known})
+            for spec in body["kinds"]
+        }
         return cls(body["app"], body["release"], kinds)
 
 

@@ -34,9 +34,12 @@ class LifeFile:
         self.dev, self.ino = stat.st_dev, stat.st_ino
 
     def close(self) -> None:
+        if self._fd < 0:
+            return
         with contextlib.suppress(OSError):
             self.path.unlink()
         os.close(self._fd)
+        self._fd = -1
 
 
 def _create_locked(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,11 @@ def retry(
 
 def release(store: Store, job_id: str, *, actor: str, choice: str | None = None, reason: str = "") -> JobRow:
     """parked → queued, with what was decided."""
+    with store.read() as unit:
+        offered = json.loads(_found(unit, job_id).choices or "[]")
+    if choice is not None and offered and choice not in offered:
+        message = f"choice {choice!r} is not one of those the job offers: {', '.join(offered)}"
+        raise Refused(message)
     return _by_hand(store, job_id, Verb.RELEASE, actor, reason, choice=choice)
 
 

@@ -8,6 +8,7 @@ repeated when the database asks for it or when nobody knows whether a commit arr
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from random import Random
@@ -21,6 +22,8 @@ from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
 from mulligan.policy.retry import EffectivePolicy, Policy, RetrySettings, layer
 from mulligan.store.base import Settlement, Unit
+
+log = logging.getLogger("mulligan.settle")
 
 
 class Ending(NamedTuple):
@@ -52,12 +55,17 @@ class Policies:
 
     def _layer(self, kind: str, job: str | None, max_retries: int | None) -> EffectivePolicy:
         spec = self._kinds.get(kind)
-        return layer(
-            self._system,
-            kind=Policy.from_json(spec.policy) if spec is not None and spec.policy else None,
-            job=Policy.from_json(job) if job else None,
-            job_max_retries=max_retries,
-        )
+        kind_policy = _policy(spec.policy) if spec is not None else None
+        return layer(self._system, kind=kind_policy, job=_policy(job), job_max_retries=max_retries)
+
+
+def _policy(text: str | None) -> Policy | None:
+    """A stored policy; one that a newer version wrote and we cannot read counts as unset."""
+    try:
+        return Policy.from_json(text) if text else None
+    except ValueError:
+        log.warning("a stored policy cannot be read and is left aside: %s", text)
+        return None
 
 
 def settle(
@@ -161,12 +169,11 @@ def frees_key(cover: str | None, state: State) -> bool:
 
 
 def _hold(unit: Unit, decisions: Iterable[Decision], now: Micros) -> None:
-    for decision in decisions:
-        if decision.hold is not None:
-            key, until = decision.hold
-            unit.close_gate(Gate("dependency", key, now, until, decision.reason, "handler"))
-            news = {"dependency": key, "until": until, "reason": decision.reason}
-            unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor="handler", data=news)])
+    """Close what handlers found down; in one order for all, so that nobody waits in a circle."""
+    for key, until, reason in sorted((*d.hold, d.reason) for d in decisions if d.hold is not None):
+        unit.close_gate(Gate("dependency", key, now, until, reason, "handler"))
+        news = {"dependency": key, "until": until, "reason": reason}
+        unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor="handler", data=news)])
 
 
 def _stale(ending: Ending, actor: str) -> NewEvent:

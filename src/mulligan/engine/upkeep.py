@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from mulligan.config import Retry, Settings
 from mulligan.engine.kinds import KindSpec, Manifest
 from mulligan.engine.life import kill_marked, surely_dead
 from mulligan.engine.settle import Ending, Policies, Verdict, error_of, frees_key, settle
+from mulligan.errors import StoreUnavailable
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Ended, Failure, JobRow, Lane, Outcome, State, Verb, WorkerRow
 from mulligan.policy.ends import deadline_passed, unknown_kind, worker_lost
@@ -29,11 +30,11 @@ KNOWN_FOR = 86_400 * SECOND  # a kind named by a manifest within a day is not un
 
 
 class Judge(NamedTuple):
-    """Who judges, and whether it may go by the lease: only after one full lease of unbroken renewals."""
+    """Who judges, and by what it calls another worker's lease expired."""
 
     me: str
     boot_id: str
-    may_judge: bool
+    expired: Callable[[WorkerRow], bool]
 
 
 # -- lost workers -----------------------------------------------------------------------------------
@@ -41,23 +42,23 @@ def close_dead(store: Store, judge: Judge) -> list[WorkerRow]:
     """Close the rows of workers that are surely dead or whose lease ran out; returns them."""
     with store.read() as unit:
         others = [worker for worker in unit.workers(closed=False) if worker.id != judge.me]
-        dead = [(worker, reason) for worker in others if (reason := _verdict(unit, worker, judge))]
+    dead = [(worker, reason) for worker in others if (reason := _verdict(worker, judge))]
     return [worker for worker, reason in dead if _close(store, worker, reason)]
 
 
-def _verdict(unit: Unit, worker: WorkerRow, judge: Judge) -> str:
+def _verdict(worker: WorkerRow, judge: Judge) -> str:
     if surely_dead(worker, judge.boot_id):
         return "its life file is not locked any more"
-    if judge.may_judge and unit.expired(worker):
+    if judge.expired(worker):
         return f"no renewal for {worker.lease / SECOND:g} s"
     return ""
 
 
 def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
-    kill_marked(worker.id)  # what is left of its processes on this host
     with store.begin() as unit:
         closed = unit.close_worker(worker.id, reason, seen=worker.renewed_at)
         if closed:
+            kill_marked(worker.id)  # what is left of its processes on this host, before anybody may run its jobs again
             news = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
             unit.write_events([NewEvent(EventType.WORKER_LOST, data=news)])
             log.warning("worker %s on %s is gone: %s", worker.id, worker.host, reason)
@@ -69,16 +70,32 @@ def settle_orphans(store: Store, retry: Retry, rng: Random) -> list[Verdict]:
 
     They may belong to any app on this database, so their policies come from the stored manifests.
     """
-    with store.begin() as unit:
+    with store.read() as unit:
         leases = unit.orphans(ORPHANS)
         if not leases:
             return []
         now = unit.now()
         policies = Policies(retry, stored_kinds(unit))
-        endings = [
-            Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now)) for lease in leases
-        ]
-        return settle(unit, endings, policies, now, rng, actor="upkeep")
+    endings = [Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now)) for lease in leases]
+    try:
+        with store.begin() as unit:
+            return settle(unit, endings, policies, now, rng, actor="upkeep")
+    except StoreUnavailable:
+        raise
+    except Exception:
+        log.exception("orphans cannot be settled together; trying each")
+        return [verdict for ending in endings for verdict in _settle_orphan(store, ending, policies, rng)]
+
+
+def _settle_orphan(store: Store, ending: Ending, policies: Policies, rng: Random) -> list[Verdict]:
+    try:
+        with store.begin() as unit:
+            return settle(unit, [ending], policies, unit.now(), rng, actor="upkeep")
+    except StoreUnavailable:
+        raise
+    except Exception:
+        log.exception("job %s of a lost worker cannot be settled", ending.lease.id)
+        return []
 
 
 def stored_kinds(unit: Unit) -> dict[str, KindSpec]:

@@ -222,6 +222,10 @@ class Unit(ABC):
     def renew(self, worker: str, *, draining: bool) -> Renewal: ...
 
     @abstractmethod
+    def cancels(self, worker: str) -> list[tuple[str, int, str]]:
+        """(job, token, reason) of this worker's running jobs that somebody wants to stop."""
+
+    @abstractmethod
     def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
         """Close a worker's row for ever. With `seen`: only if it has not renewed since then."""
 

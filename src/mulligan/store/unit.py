@@ -204,8 +204,10 @@ class SqlUnit(Unit):
 
     def renew(self, worker: str, *, draining: bool) -> Renewal:
         alive = bool(self.rows("renew", id=worker, mono=self.mono(), draining=draining))
-        cancels = [(row[0], row[1], row[2]) for row in self.rows("cancels", worker=worker)]
-        return Renewal(alive, self.now(), cancels)
+        return Renewal(alive, self.now(), self.cancels(worker))
+
+    def cancels(self, worker: str) -> list[tuple[str, int, str]]:
+        return [(row[0], row[1], row[2]) for row in self.rows("cancels", worker=worker)]
 
     def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
         return bool(self.rows("close_worker", id=worker, reason=reason, seen=seen))

@@ -27,7 +27,7 @@ async def execute_async(handler: Handler, context: Context, result_limit: int) -
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
         outcome = _raised(context, error)
     if context.untidy:
-        with suppress(CancelledError):  # too late: it has ended already
+        with suppress(CancelledError, Exception):  # too late: it has ended already
             await in_a_thread(context.tidy, lambda: None)
     return outcome
 
@@ -39,7 +39,8 @@ def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outco
     except BaseException as error:  # noqa: BLE001 - same
         outcome = _raised(context, error)
     if context.untidy:
-        context.tidy()
+        with suppress(Exception):  # what is left, the supervisor finds by its mark
+            context.tidy()
     return outcome
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -30,6 +31,8 @@ from mulligan.engine.settle import Policies
 from mulligan.engine.wire import Wire, WireClosed
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.job import Lease, Memory, Outcome
+
+log = logging.getLogger("mulligan.runner")
 
 BEAT = 0.5  # seconds between proofs that the loop is alive
 PROGRESS_EVERY = 0.5  # seconds
@@ -116,7 +119,7 @@ class Runner:
         match message:
             case ["run", items]:
                 for item in items:
-                    self._accept(*work_from_wire(item))
+                    self._accept_safely(item)
             case ["stop", seq]:
                 self._stop(seq)
             case ["recall", seq]:
@@ -134,11 +137,23 @@ class Runner:
             self._close()
 
     # -- run --------------------------------------------------------------------------------------
+    def _accept_safely(self, item: list[Any]) -> None:
+        """One that cannot even be read must not keep the others waiting."""
+        try:
+            self._accept(*work_from_wire(item))
+        except Exception:
+            log.exception("a job could not be accepted")
+            self._works.pop(item[0], None)
+            self._answer_stopped(item[0])
+
+    def _answer_stopped(self, seq: int) -> None:
+        self._ended.append(stopped_to_wire(seq, 0, 0.0))
+        self._plan_flush()
+
     def _accept(self, seq: int, lease: Lease, memory: Memory) -> None:
         handler = self._registry.handlers.get(lease.kind)
         if handler is None:  # this process was started from a newer app that no longer has it
-            self._ended.append(stopped_to_wire(seq, 0, 0.0))
-            self._plan_flush()
+            self._answer_stopped(seq)
             return
         work = Work(handler, Context(self, seq, lease, memory))
         self._works[seq] = work
@@ -202,6 +217,7 @@ class Runner:
     def _stop(self, seq: int) -> None:
         work = self._works.get(seq)
         if work is None:
+            self._answer_stopped(seq)  # it has ended, or we never knew it; the supervisor can tell
             return
         work.context.ask_to_stop()
         if not self._recall(seq) and work.task is not None:
@@ -210,12 +226,12 @@ class Runner:
     def _recall(self, seq: int) -> bool:
         """Give a job back that still waits in line; False: it has started."""
         work = self._works.get(seq)
-        if work is None or work not in self._waiting:
+        if work is not None and work not in self._waiting:
             return False
-        self._waiting.remove(work)
-        del self._works[seq]
-        self._ended.append(stopped_to_wire(seq, 0, 0.0))
-        self._plan_flush()
+        if work is not None:
+            self._waiting.remove(work)
+            del self._works[seq]
+        self._answer_stopped(seq)
         return True
 
     # -- speak ------------------------------------------------------------------------------------

@@ -81,11 +81,18 @@ class Child:
         self.killed = ""  # why we killed it ourselves
         self.broken = ""  # what it said before it could not start
         self._stderr = bytearray()
+        self.born_ns = time.monotonic_ns()
         self.board = Board.create(slots)
         ours, theirs = socket.socketpair()
         self.wire = Wire(ours)
-        self.process = self._start(recipe, theirs)
-        theirs.close()
+        try:
+            self.process = self._start(recipe, theirs)
+        except OSError:
+            self.wire.close()
+            self.board.close()
+            raise
+        finally:
+            theirs.close()
         self.pid = self.process.pid
 
     def _start(self, recipe: Recipe, theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -131,7 +138,8 @@ class Child:
                 self._on_message(self, message)
         except WireClosed:
             self._loop.remove_reader(self.wire.fileno())
-            kill_session(self.pid)  # gone already, or a handler has closed our line: nobody will ever hear of it
+            if self.process.returncode is None:
+                kill_session(self.pid)  # gone already, or a handler has closed our line: nobody will ever hear of it
 
     def _read_stderr(self) -> None:
         """Hand it on as it comes; keep the tail as evidence."""

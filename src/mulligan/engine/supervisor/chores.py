@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -13,11 +13,13 @@ from mulligan.config import Settings
 from mulligan.engine import life, upkeep
 from mulligan.engine.kinds import Manifest
 from mulligan.errors import ConfigError
-from mulligan.job import WorkerRow
+from mulligan.job import SECOND, Micros, WorkerRow
 from mulligan.store.base import Renewal, Store, Unit
 from mulligan.store.host import boot_id
 
 log = logging.getLogger("mulligan.upkeep")
+
+CHORE_BUDGET = 2.0  # seconds of one sweep for one kind of upkeep
 
 
 class Chores:
@@ -34,6 +36,7 @@ class Chores:
         self._boot = boot_id()
         self._renewed = time.monotonic()
         self._unbroken_since = self._renewed
+        self._heard: dict[str, tuple[Micros, float]] = {}  # others: last renewal, and since when we know it
         self._pruned = 0.0
 
     def look_around(self, worker: str) -> int:
@@ -83,6 +86,11 @@ class Chores:
         self._renewed = now
         return renewal
 
+    def cancels(self, worker: str) -> list[tuple[str, int, str]]:
+        """Only a look: a hint must not make us write, or we would hint ourselves."""
+        with self._store.read() as unit:
+            return unit.cancels(worker)
+
     def must_not_claim(self) -> bool:
         """Who cannot renew must not take more than it may lose."""
         return time.monotonic() - self._renewed > self.settings.worker.lease / 2
@@ -90,30 +98,50 @@ class Chores:
     def _may_judge(self) -> bool:
         return self._renewed - self._unbroken_since >= self.settings.worker.lease
 
+    def _silent_for_a_lease(self, other: WorkerRow) -> bool:
+        """Its row has not changed for a full lease of our own monotonic clock, while we could renew all the time.
+
+        No wall clock is asked, not even the database's: one that steps would kill or revive a whole fleet.
+        """
+        now = time.monotonic()
+        renewed_at, since = self._heard.get(other.id, (other.renewed_at, now))
+        if renewed_at != other.renewed_at:
+            since = now
+        self._heard[other.id] = (other.renewed_at, since)
+        return self._may_judge() and now - since >= other.lease / SECOND
+
     # -- sweep ------------------------------------------------------------------------------------
     def sweep(self, worker: str) -> int:
         """Returns how many jobs came back to the queue."""
         requeued = self.recover(worker)
         upkeep.announce(self._store)
-        upkeep.expire_deadlines(self._store)
+        self._while_full(lambda: upkeep.expire_deadlines(self._store))
         upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
         if time.monotonic() - self._pruned > 60 or self._pruned == 0.0:
             self._prune()
         return requeued
 
     def recover(self, worker: str) -> int:
-        judge = upkeep.Judge(worker, self._boot, self._may_judge())
+        judge = upkeep.Judge(worker, self._boot, self._silent_for_a_lease)
         upkeep.close_dead(self._store, judge)
         lost = upkeep.settle_orphans(self._store, self.settings.retry, self._rng)
         life.sweep_folders(self._folder, worker)
         return len(lost)
 
     def _prune(self) -> None:
-        removed = upkeep.prune(self._store, self.settings, self._manifest.kinds)
+        removed = self._while_full(lambda: upkeep.prune(self._store, self.settings, self._manifest.kinds))
         self._store.tidy()
         with self._store.begin() as unit:
             self._name_manifest(unit)
         self._pruned = 0.0 if removed else time.monotonic()  # more to do: go on with the next sweep
+
+    def _while_full(self, step: Callable[[], int]) -> int:
+        """Repeat a small step while it finds plenty, for a bounded time; what the last one found."""
+        ends = time.monotonic() + CHORE_BUDGET
+        while True:
+            found = step()
+            if found < upkeep.STEP or time.monotonic() > ends:
+                return found
 
     # -- for running jobs -------------------------------------------------------------------------
     def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:

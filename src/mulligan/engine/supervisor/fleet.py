@@ -31,6 +31,9 @@ MEMORY_TICK_NS = 250_000_000
 STUCK_NS = 2_000_000_000  # a job that waits longer in a runner's line goes back to the queue
 RESPAWN_MOST = 5.0
 LOAD_PATIENCE = 30.0
+LOAD_LIMIT_NS = 600_000_000_000  # importing the app and its on_start may take this long
+LEAVE_NS = 10_000_000_000  # `on_stop` may take this long
+QUEUE_PATIENCE_NS = 60_000_000_000
 
 
 class Fleet:
@@ -56,6 +59,8 @@ class Fleet:
         self._memory_ns = 0
         self._respawn = 0.0
         self._cleaning: set[asyncio.Task[None]] = set()
+        self._burying: list[Flight] = []  # of dead runners, until their endings are known
+        self.line_stuck = False  # jobs had to be called back from a runner's line
         self._closing = False
         self.on_learn: Callable[[Manifest], None] = lambda _: None
         self.on_progress: Callable[[Flight, float | None, str], None] = lambda *_: None
@@ -64,8 +69,17 @@ class Fleet:
     # -- life -------------------------------------------------------------------------------------
     def start(self) -> None:
         """Start the shared runners."""
-        for _ in range(self._settings.runners):
+        self._refill()
+
+    def _refill(self) -> None:
+        """As many shared runners as were asked for, however the others went."""
+        if self._closing:
+            return
+        sound = [child for child in self._children if not (child.solo or child.doomed_ns or child.killed)]
+        for _ in range(self._settings.runners - len(sound)):
             self._spawn(solo=False)
+        if self.manifest is not None:
+            self._serve_alone()
 
     async def loaded(self) -> Manifest:
         """The first runner that is ready tells what the app is."""
@@ -90,6 +104,7 @@ class Fleet:
     async def close(self, why: str) -> None:
         """Everything ends now; what still runs is given back unharmed."""
         self._closing = True
+        self._release_queue()
         for child in list(self._children):
             child.kill(why)
         while self._children or self._cleaning:
@@ -98,28 +113,37 @@ class Fleet:
     async def drain(self) -> None:
         """Runners without work leave in their own time, with their `on_stop`."""
         self._closing = True
+        self._release_queue()
         for child in self._children:
             child.drain()
         deadline = time.monotonic() + 2.0
         while self._children and time.monotonic() < deadline:
             await self._change(0.2)
 
-    def _spawn(self, *, solo: bool) -> Child:
+    def _spawn(self, *, solo: bool) -> None:
         settings = self._settings
         slots = 1 if solo else max(1, -(-settings.concurrency // settings.runners))
-        child = Child(self.recipe, f"r{next(self._names)}", slots, solo=solo)
+        try:
+            child = Child(self.recipe, f"r{next(self._names)}", slots, solo=solo)
+        except OSError as error:  # no memory, no descriptors, no interpreter: perhaps a little later
+            log.error("cannot start a runner: %s; trying again", error)  # noqa: TRY400 - one line says it
+            self._refill_later()
+            return
         child.attach(self._loop, self._heard, self._exited)
         self._children.append(child)
-        return child
+
+    def _refill_later(self) -> None:
+        self._respawn = min(RESPAWN_MOST, max(0.1, self._respawn * 2))
+        self._loop.call_later(self._respawn, self._refill)
 
     # -- room -------------------------------------------------------------------------------------
     def flights(self) -> list[Flight]:
         waiting = [flight for flight, _ in self._queue]
-        return waiting + [flight for child in self._children for flight in child.flights.values()]
+        return waiting + self._burying + [flight for child in self._children for flight in child.flights.values()]
 
     @property
     def count(self) -> int:
-        return len(self._queue) + sum(len(child.flights) for child in self._children)
+        return len(self._queue) + len(self._burying) + sum(len(child.flights) for child in self._children)
 
     @property
     def can_take(self) -> bool:
@@ -129,20 +153,28 @@ class Fleet:
     def dispatch(self, leases: Sequence[Lease], memories: Mapping[str, Memory]) -> None:
         shared: list[tuple[Flight, Memory | None]] = []
         for lease in leases:
-            flight = Flight(next(self._seqs), lease, self._spec(lease.kind), time.monotonic_ns())
-            alone = lease.alone or flight.spec.alone
-            (self._queue if alone else shared).append((flight, memories.get(lease.id)))
+            spec = self._spec(lease)
+            flight = Flight(next(self._seqs), lease, spec or KindSpec(lease.kind), time.monotonic_ns())
+            if spec is None or lease.worker != self.recipe.worker:  # the app or our name has changed meanwhile
+                self._give_back([flight])
+            else:
+                (self._queue if self.is_alone(lease) else shared).append((flight, memories.get(lease.id)))
         self._share_out(shared)
         self._serve_alone()
 
-    def _spec(self, kind: str) -> KindSpec:
-        assert self.manifest is not None  # noqa: S101 - nothing is claimed before the manifest is known
-        return self.manifest.kinds[kind]
+    def _spec(self, lease: Lease) -> KindSpec | None:
+        return None if self.manifest is None else self.manifest.kinds.get(lease.kind)
+
+    def is_alone(self, lease: Lease) -> bool:
+        """Does this attempt get a runner of its own?"""
+        spec = self._spec(lease)
+        return lease.alone or (spec is not None and spec.alone)
 
     def _share_out(self, work: list[tuple[Flight, Memory | None]]) -> None:
         runners = [child for child in self._children if child.open and not child.solo]
         if not runners:
-            self._give_back([flight for flight, _ in work])
+            if work:
+                self._give_back([flight for flight, _ in work])
             return
         parcels: dict[str, list[tuple[Flight, Memory | None]]] = {}
         load = {child.name: len(child.flights) for child in runners}
@@ -159,12 +191,12 @@ class Fleet:
         if self._closing:
             return
         idle = [c for c in self._children if c.solo and not (c.flights or c.killed or c.doomed_ns)]
+        idle.sort(key=lambda child: not child.ready)
         while self._queue and idle and idle[0].ready:
-            child = idle.pop(0)
-            child.run([self._queue.pop(0)])
-        coming = [child for child in idle if not child.ready]
+            idle.pop(0).run([self._queue.pop(0)])
         spare = 1 if self._wants_spare() else 0
-        for _ in range(len(self._queue) + spare - len(coming) - len([c for c in idle if c.ready])):
+        room = self._settings.concurrency + 1 - len([child for child in self._children if child.solo])
+        for _ in range(min(len(self._queue) + spare - len(idle), room)):
             self._spawn(solo=True)
 
     def _wants_spare(self) -> bool:
@@ -175,13 +207,17 @@ class Fleet:
 
     def release_waiting(self) -> None:
         """Give back everything that has not started."""
-        waiting, self._queue = [flight for flight, _ in self._queue], []
-        if waiting:
-            self._give_back(waiting)
+        self._release_queue()
         for child in self._children:
             self._recall_waiting(child)
 
+    def _release_queue(self) -> None:
+        waiting, self._queue = [flight for flight, _ in self._queue], []
+        if waiting:
+            self._give_back(waiting)
+
     def _recall_waiting(self, child: Child) -> None:
+        self.line_stuck = True
         started = child.started()
         for flight in list(child.flights.values()):
             if flight.seq not in started:
@@ -235,8 +271,11 @@ class Fleet:
             log.warning("the app has changed on disk; restart this worker to run it as it is now")
             kinds = {name: spec for name, spec in self.manifest.kinds.items() if name in manifest.kinds}
             manifest = Manifest(self.manifest.app, self.manifest.release, kinds)
+        first = self.manifest is None
         self.manifest = manifest
         self.on_learn(manifest)
+        if first:
+            self._refill()
 
     def _ended(self, child: Child, items: list[list[Any]]) -> None:
         endings = []
@@ -245,13 +284,15 @@ class Fleet:
             if flight is not None:
                 endings.append(self._ending(flight, item))
         self._on_end(endings)
-        if child.solo and not child.flights:
-            child.doomed_ns = child.doomed_ns or time.monotonic_ns()
+        if (child.solo or child.doomed_ns) and not child.flights:
+            child.doomed_ns = time.monotonic_ns()
             child.drain()
 
     def _ending(self, flight: Flight, item: list[Any]) -> Ending:
         if item[1] == STOPPED:
             ending = when_stopped(flight, flight.asked or Asked.RELEASE, self._clock(), cost=item[3])
+            if flight.asked is None:  # it never started
+                return ending
         else:
             ending = Ending(flight.lease, outcome_from_wire(item))
         return ending._replace(duration_ms=item[2])
@@ -271,8 +312,12 @@ class Fleet:
         weigh = now - self._memory_ns >= MEMORY_TICK_NS
         if weigh:
             self._memory_ns = now
+        self._check_queue(now)
         for child in list(self._children):
             if child.killed:
+                continue
+            if _left_over(child, now):
+                child.kill("left over")
                 continue
             started = child.started()
             for seq, since in started.items():
@@ -282,11 +327,18 @@ class Fleet:
                 self._check_memory(child)
             self._check_grace(child, now)
 
+    def _check_queue(self, now_ns: int) -> None:
+        """Waiting for a runner of its own that does not come: somebody else may have one."""
+        late = [item for item in self._queue if now_ns - item[0].sent_ns > QUEUE_PATIENCE_NS]
+        if late:
+            self._queue = [item for item in self._queue if item not in late]
+            self._give_back([flight for flight, _ in late])
+
     def _check_limit(self, child: Child, flight: Flight, since_ns: int, now_ns: int) -> None:
         if flight.asked is not None:
             return
         limit_us = flight.lease.timeout or flight.spec.timeout
-        ran_us = (now_ns - since_ns) // 1000
+        ran_us = (now_ns - max(since_ns, flight.sent_ns)) // 1000
         if ran_us >= limit_us:
             child.ask(flight, Asked.TIMEOUT)
         elif flight.lease.deadline_at is not None and self._clock() >= flight.lease.deadline_at:
@@ -296,6 +348,7 @@ class Fleet:
         """Claimed ahead of time, but its turn does not come: another worker may have room."""
         for flight in list(child.flights.values()):
             if flight.seq not in started and now_ns - flight.sent_ns > STUCK_NS and not child.solo:
+                self.line_stuck = True
                 child.recall(flight)
 
     def _check_memory(self, child: Child) -> None:
@@ -328,8 +381,7 @@ class Fleet:
         """It takes no more jobs; another runner takes its place already."""
         child.doomed_ns = now_ns
         self._recall_waiting(child)
-        if not self._closing:
-            self._spawn(solo=child.solo)
+        self._refill()
 
     # -- death ------------------------------------------------------------------------------------
     def _exited(self, child: Child) -> None:
@@ -348,12 +400,17 @@ class Fleet:
     async def _bury(self, child: Child, death: Death) -> None:
         """Kill what is left of its processes, then say what became of its jobs."""
         lost = list(child.flights.values())
-        started = child.begun()
-        self._replace(child)
-        await self._loop.run_in_executor(None, _clean, self.recipe, child.mark, lost)
-        child.detach()
+        self._burying += lost
+        endings = [when_stopped(flight, Asked.RELEASE, self._clock()) for flight in lost]
+        try:
+            endings = after_death(lost, child.begun(), death, child, self._clock())
+            self._replace(child)
+            await self._loop.run_in_executor(None, _clean, self.recipe, child.mark, lost)
+            child.detach()
+        finally:
+            self._burying = [flight for flight in self._burying if flight not in lost]
+            self._on_end(endings)
         if lost:
-            self._on_end(after_death(lost, started, death, child, self._clock()))
             log.warning("runner %s ended (%s) with %d jobs", child.name, child.killed or _how(death), len(lost))
         elif not child.doomed_ns and not child.killed and not self._closing:
             log.warning("runner %s ended (%s)", child.name, _how(death))
@@ -362,19 +419,20 @@ class Fleet:
         """Somebody takes its place: at once if it had ever been ready, else after a growing pause."""
         if self._closing or self.manifest is None:
             return
-        self._respawn = 0.0 if child.ready else min(RESPAWN_MOST, max(0.1, self._respawn * 2))
-        self._loop.call_later(self._respawn, self._respawned, child)
-
-    def _respawned(self, child: Child) -> None:
-        if self._closing:
-            return
-        if not child.solo and not child.doomed_ns:
-            self._spawn(solo=False)
-        self._serve_alone()
+        if child.ready:
+            self._refill()
+        else:
+            self._refill_later()
 
 
 class AppBroken(Exception):
     """The app cannot be loaded."""
+
+
+def _left_over(child: Child, now_ns: int) -> bool:
+    """Told to leave and still there, or never there at all."""
+    gone = child.doomed_ns and not child.flights and now_ns - child.doomed_ns > LEAVE_NS
+    return bool(gone) or (not child.ready and now_ns - child.born_ns > LOAD_LIMIT_NS)
 
 
 def _how(death: Death) -> str:

@@ -43,6 +43,7 @@ from mulligan.store.urls import same_database
 log = logging.getLogger("mulligan.worker")
 
 NO_FILE = Path(os.devnull)
+HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
 
@@ -93,8 +94,10 @@ class Supervisor:
         oom_killed()
         self._turn_thread = ThreadPoolExecutor(1, "mulligan-turns")
         self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
+        self._renew_thread = ThreadPoolExecutor(1, "mulligan-renewals")  # nothing a sweep does may delay a renewal
         try:
-            await self._open()
+            if not await self._opened():
+                return 0
         except AppBroken as broken:
             log.error(  # noqa: TRY400 - the runner has shown the trace
                 "cannot load %s: %s", self._options.app, broken
@@ -103,12 +106,29 @@ class Supervisor:
             self._life.close()
             relay.flush()
             return 2 if isinstance(broken, TwoDatabases) else 1
-        tasks = [self._loop.create_task(part) for part in (self._turn_loop(), self._chore_loop(), self._tick_loop())]
+        parts = (self._turn_loop(), self._renew_loop(), self._sweep_loop(), self._tick_loop())
+        tasks = [self._loop.create_task(part) for part in parts]
         threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
         try:
             return await self._until_stopped(tasks)
         finally:
             self._stop_watch.set()
+
+    async def _opened(self) -> bool:
+        """False: somebody wants us to stop before we have begun."""
+        opening = self._loop.create_task(self._open())
+        stopping = self._loop.create_task(self._stopping.wait())
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if opening.done():
+            opening.result()
+            return True
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await self._fleet.close("shutdown")
+        self._life.close()
+        self._close_threads()
+        return False
 
     async def _open(self) -> None:
         self.worker = f"w_{new_id()}"
@@ -220,12 +240,21 @@ class Supervisor:
             return await self._one_by_one(endings)
         self._outage, self._doubt = 0.0, False
         self._heard_clock(turn.now)
-        self._pace.turned(free, len(turn.leases), [e.duration_ms for e in endings if e.duration_ms is not None])
+        self._learn_pace(free, endings, turn)
         if turn.leases:
             self._fleet.dispatch(turn.leases, turn.memories)
         if self._endings or (turn.more and self._free() > 0 and len(turn.leases) >= free > 0):
             self._wake.set()
         return self._pause(turn)
+
+    def _learn_pace(self, free: int, endings: list[Ending], turn: Turn) -> None:
+        heavy = sum(len(lease.payload) for lease in turn.leases) > HEAVY
+        if heavy or self._fleet.line_stuck or any(self._fleet.is_alone(lease) for lease in turn.leases):
+            self._fleet.line_stuck = False
+            self._pace.hold_back()
+            return
+        ran = [e.duration_ms for e in endings if e.duration_ms is not None and not self._fleet.is_alone(e.lease)]
+        self._pace.turned(free, len(turn.leases), ran)
 
     async def _one_by_one(self, endings: list[Ending]) -> float:
         """Something in this turn is refused by the store; it must not take the others with it."""
@@ -236,7 +265,7 @@ class Supervisor:
             self._endings = endings + self._endings
             return self._away(away)
         except Exception:
-            log.exception("an ending could not be recorded at all; its lease will run out")
+            log.exception("endings could not be recorded one by one either")
         return OUTAGE_WAIT[1]
 
     def _last_news(self, endings: list[Ending]) -> list[News]:
@@ -253,7 +282,7 @@ class Supervisor:
         return self._pace.room(self._fleet.count + len(self._endings))
 
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
-        flights = {flight.lease.fence for flight in self._fleet.flights()}
+        flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up
         return flights | {ending.lease.fence for ending in (*endings, *self._endings)}
 
     def _away(self, away: StoreUnavailable) -> float:
@@ -298,20 +327,25 @@ class Supervisor:
             return held
 
     # -- chores -----------------------------------------------------------------------------------
-    async def _chore_loop(self) -> None:
+    async def _renew_loop(self) -> None:
         beat = self._settings.worker.heartbeat
-        swept = renewed = 0.0
+        renewed = 0.0
         while True:
             now = time.monotonic()
-            if now - renewed >= beat or (self._hinted and self._fleet.count):
-                renewed, self._hinted = now, False  # a hint may be somebody's wish to cancel
+            if now - renewed >= beat:
+                renewed = now
                 await self._chore(self._renew())
+            elif self._hinted and self._fleet.count:
+                self._hinted = False  # a hint may be somebody's wish to cancel
+                await self._chore(self._look_for_cancels())
             if self._news:
                 await self._chore(self._tell_news())
-            if now - swept >= self._settings.worker.sweep:
-                swept = now
-                await self._chore(self._sweep())
             await asyncio.sleep(min(0.5, beat / 4))
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await self._chore(self._sweep())
+            await asyncio.sleep(self._settings.worker.sweep)
 
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
         """A chore that fails is tried again with the next round; the others are not its concern."""
@@ -326,12 +360,18 @@ class Supervisor:
 
     async def _renew(self) -> None:
         draining = self._stopping.is_set()
-        renewal = await self._loop.run_in_executor(self._chore_thread, self._chores.renew, self.worker, draining)
+        renewal = await self._loop.run_in_executor(self._renew_thread, self._chores.renew, self.worker, draining)
         self._heard_clock(renewal.now)
         if not renewal.alive:
             await self._begin_again()
             return
-        for job_id, token, reason in renewal.cancels:
+        self._cancel(renewal.cancels)
+
+    async def _look_for_cancels(self) -> None:
+        self._cancel(await self._loop.run_in_executor(self._renew_thread, self._chores.cancels, self.worker))
+
+    def _cancel(self, wishes: list[tuple[str, int, str]]) -> None:
+        for job_id, token, reason in wishes:
             self._fleet.cancel(job_id, token, reason)
 
     async def _begin_again(self) -> None:
@@ -339,13 +379,14 @@ class Supervisor:
         log.warning("worker %s was declared lost; going on under a new id", self.worker)
         await self._fleet.close("closed")
         self._life.close()
+        self._doubt = False  # whatever the old name holds is not ours any more
         await self._open()
         self._wake.set()
 
     async def _tell_news(self) -> None:
         news, self._news = self._news, {}
         rows = [(job_id, token, fraction, text) for (job_id, token), (fraction, text) in news.items()]
-        await self._loop.run_in_executor(self._chore_thread, self._chores.progress, self.worker, rows)
+        await self._loop.run_in_executor(self._renew_thread, self._chores.progress, self.worker, rows)
 
     async def _sweep(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker):
@@ -355,19 +396,22 @@ class Supervisor:
     async def _until_stopped(self, tasks: list[asyncio.Task[None]]) -> int:
         stopping = self._loop.create_task(self._stopping.wait())
         done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            if task is not stopping:
-                task.result()  # a loop never ends but by a defect: let it be seen
+        broken = [task for task in done if task is not stopping]
+        for task in broken:  # a loop never ends but by a defect: let it be seen, and leave in order all the same
+            log.critical("a part of the supervisor has failed; leaving", exc_info=task.exception())
+            self._stopping.set()
+            self._now.set()
+        stopping.cancel()
         await self._drain()
         await self._finish(*tasks)
         await self._leave()
-        return 0
+        return 1 if broken else 0
 
     async def _finish(self, turns: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
         """The turn under way holds endings nobody else has: it is never cut off."""
         self._leaving = True
         self._wake.set()
-        await turns
+        await asyncio.gather(turns, return_exceptions=True)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
@@ -394,18 +438,18 @@ class Supervisor:
         await self._fleet.close("shutdown")
         for _ in range(3):
             try:
-                endings, self._endings = self._endings, []
-                await self._loop.run_in_executor(
-                    self._turn_thread, self._turns.take, endings, 0, self.clock(), set(self._known(endings))
-                )
-                await self._loop.run_in_executor(self._chore_thread, self._chores.close, self.worker)
+                endings = self._endings
+                await self._loop.run_in_executor(self._turn_thread, self._turns.leave, endings, self.clock())
+                await self._loop.run_in_executor(self._renew_thread, self._chores.close, self.worker)
                 break
             except StoreUnavailable as away:
-                self._endings = endings
                 log.warning("%s; trying once more before leaving", away)
                 await asyncio.sleep(0.3)
-        self._chores.remove_folders(self.worker)
+        await self._loop.run_in_executor(None, self._chores.remove_folders, self.worker)
         await self._loop.run_in_executor(None, relay.flush)
         self._life.close()
-        self._turn_thread.shutdown(wait=False)
-        self._chore_thread.shutdown(wait=False)
+        self._close_threads()
+
+    def _close_threads(self) -> None:
+        for thread in (self._turn_thread, self._chore_thread, self._renew_thread):
+            thread.shutdown(wait=False)

@@ -21,6 +21,10 @@ class Pace:
     def room(self, in_hand: int) -> int:
         return self._concurrency + self._ahead - in_hand
 
+    def hold_back(self) -> None:
+        """No line for now: these jobs want runners of their own, are heavy, or did not move."""
+        self._ahead = 0
+
     def turned(self, asked: int, got: int, durations_ms: Sequence[int]) -> None:
         """Learn from a turn."""
         if durations_ms and max(durations_ms) > SHORT_MS:

@@ -39,6 +39,7 @@ class Turns:
         self._store = store
         self._policies = policies
         self._claimer = claimer
+        self.given_up: set[tuple[str, int]] = set()  # leases whose endings the store will not take in any form
         self._rng = Random(SystemRandom().getrandbits(64))
 
     def take(
@@ -74,9 +75,25 @@ class Turns:
                 raise
             except Exception as refusal:
                 log.exception("job %s: the store refuses its outcome", ending.lease.id)
-                failure = unrecordable(scrub(f"{type(refusal).__name__}: {refusal}"))
-                plain = Outcome(Ended.FAILED, failure=failure, final=True)
-                self._settle_one(Ending(ending.lease._replace(cancel_reason=None), plain), now)
+                self._record_refusal(ending.lease, refusal, now)
+
+    def _record_refusal(self, lease: Lease, refusal: Exception, now: Micros) -> None:
+        failure = unrecordable(scrub(f"{type(refusal).__name__}: {refusal}"))
+        try:
+            self._settle_one(Ending(lease, Outcome(Ended.FAILED, failure=failure, final=True)), now)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("job %s: not even that can be recorded; it stays as it is until this worker leaves", lease.id)
+            self.given_up.add(lease.fence)
+
+    def leave(self, endings: Sequence[Ending], now: Micros) -> None:
+        """The last turn: write what ended, and give back whatever else still stands under our name."""
+        self.settle_each(endings, now)
+        with self._store.read() as unit:
+            held = [lease for lease in unit.claimed(self._claimer.worker) if lease.fence not in self.given_up]
+        back = Outcome(Ended.RELEASED, reason="its worker left")
+        self.settle_each([Ending(lease, back) for lease in held], now)
 
     def _settle_one(self, ending: Ending, now: Micros) -> None:
         with self._store.begin() as unit:

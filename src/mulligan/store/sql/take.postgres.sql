@@ -15,7 +15,9 @@ WITH locked AS MATERIALIZED (
   ORDER BY wanted.place LIMIT :most
 ), taken AS (
   UPDATE {p}job SET state = 'running', worker = :worker, token = token + 1, attempt = attempt + 1,
-    started_at = {p}now_us(), first_started_at = COALESCE(first_started_at, {p}now_us()), announced = true
+    started_at = {p}now_us(), first_started_at = COALESCE(first_started_at, {p}now_us()), announced = true,
+    progress = NULL, progress_message = '',
+    unique_hash = CASE WHEN strpos(unique_cover, 'running') = 0 THEN NULL ELSE unique_hash END
   WHERE id = ANY (ARRAY(SELECT locked_id FROM locked))
   RETURNING {lease}
 ), leased AS MATERIALIZED (

@@ -1,0 +1,58 @@
+"""A worker holds no more than it was told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mulligan import Mulligan, State
+from mulligan.engine.supervisor.pace import MOST_AHEAD, Pace
+from support.waiting import until
+from support.worker import Worker
+
+Start = Callable[..., Worker]
+Starts = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_isolated_jobs_never_have_more_runners_than_the_concurrency_and_a_spare(app: Mulligan, start: Start) -> None:
+    worker = start(worker__concurrency="2")
+    quick = [app.enqueue("says", {"text": "x", "times": 1}) for _ in range(200)]  # lets the line grow
+    jobs = [app.enqueue("alone", {}) for _ in range(12)]
+    most = 0
+
+    def all_done() -> bool:
+        nonlocal most
+        most = max(most, len(worker.runners()))
+        return all(job.refresh().state is State.SUCCEEDED for job in jobs)
+
+    until(all_done, 40)
+    assert most <= 1 + 2 + 1 + 2  # the shared one, two at work, the spare, and two that are just leaving
+    assert len({job.refresh().result for job in jobs}) == len(jobs)
+    assert {app.jobs.wait(job.id, 20).state for job in quick} == {State.SUCCEEDED}
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_jobs_that_do_not_move_in_line_go_back_and_stay_back(app: Mulligan, start: Start, starts: Starts) -> None:
+    for _ in range(300):
+        app.enqueue("says", {"text": "x", "times": 1})
+    long = [app.enqueue("nap", {"seconds": 9}) for _ in range(2)]
+    behind = [app.enqueue("says", {"text": "y", "times": 1}) for _ in range(20)]
+    start(worker__concurrency="2")
+    until(lambda: all(starts(job.id) for job in long), 20)
+    assert {app.jobs.wait(job.id, 30).state for job in (*long, *behind)} == {State.SUCCEEDED}
+    # Called back every two seconds it would be five or more; one late turn may take it once more.
+    assert max(job.refresh().attempt for job in behind) <= 3
+
+
+def test_the_line_grows_while_jobs_are_short_and_is_given_up_when_they_are_not() -> None:
+    pace = Pace(10)
+    for _ in range(20):
+        pace.turned(10, 10, [1, 2])
+    assert pace.room(0) == 10 + MOST_AHEAD
+    pace.turned(10, 10, [1, 500])
+    assert pace.room(0) == 10
+    pace.turned(10, 10, [1])
+    pace.hold_back()
+    assert pace.room(10) == 0
