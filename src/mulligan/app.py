@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random, SystemRandom
@@ -27,10 +28,13 @@ from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, Manifest, 
 from mulligan.engine.moments import length
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
+from mulligan.engine.upkeep import stored_kinds
 from mulligan.errors import ConfigError, Moment, PayloadRefused, Seconds
 from mulligan.job import SECOND, Job, NewJob
 from mulligan.policy.retry import Policy
 from mulligan.store import Store, open_store
+
+MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,6 +121,7 @@ class Mulligan:
         self.settings = settings or read_settings({"database_url": url, "release": release or None})
         self.registry = Registry()
         self._store: Store | None = None
+        self._specs: tuple[float, dict[str, KindSpec]] = (0.0, {})
         self.jobs = Jobs(lambda: self.store, self.settings)
         self.aio = Aio(self)
 
@@ -264,12 +269,11 @@ class Mulligan:
 
     def _stored_spec(self, kind: str) -> KindSpec:
         """What the newest manifest that knows this kind says of it; a kind nobody knows yet may still wait."""
-        with self.store.read() as unit:
-            for _, _, _, body, _ in unit.manifests():
-                spec = Manifest.from_json(body).kinds.get(kind)
-                if spec is not None:
-                    return spec
-        return KindSpec(kind)
+        read_at, specs = self._specs
+        if kind not in specs or time.monotonic() - read_at > MANIFEST_TRUST:
+            with self.store.read() as unit:
+                self._specs = (time.monotonic(), stored_kinds(unit))
+        return self._specs[1].get(kind) or KindSpec(kind)
 
     def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
         if not new:
@@ -277,7 +281,8 @@ class Mulligan:
         if connection is not None:
             unit = self.store.join(connection)
             return self.jobs.inserted(unit, new, unit.insert(new, announce=False))
-        with self.store.begin() as unit:
+        keyed = any(job.unique_hash is not None for job in new)
+        with self.store.begin() if keyed else self.store.once() as unit:
             return self.jobs.inserted(unit, new, unit.insert(new, announce=True))
 
     @contextmanager

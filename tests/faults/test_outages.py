@@ -15,6 +15,7 @@ import pytest
 
 from mulligan import Mulligan, State
 from mulligan.errors import StoreUnavailable
+from mulligan.job import SECOND
 from support.postgres import PostgresServer
 from support.waiting import until
 from support.worker import Worker
@@ -105,6 +106,19 @@ def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(app: Mulligan, 
     for job in jobs:
         done = app.jobs.wait(job.id, 30)
         assert (done.state, done.losses, done.failures) == (State.SUCCEEDED, 0, 0)
+
+
+def test_a_step_of_the_clock_makes_nobody_judge_anybody(app: Mulligan, start: Start, starts: Starts) -> None:
+    workers = [start(), start()]
+    before = [worker.runners() for worker in workers]
+    jobs = [app.enqueue("nap", {"seconds": 5.0}) for _ in range(6)]
+    until(lambda: all(starts(job.id) for job in jobs))
+    app.store.shift_clock(3600 * SECOND)
+    for job in jobs:
+        done = app.jobs.wait(job.id, 20)
+        assert (done.state, done.losses, done.failures) == (State.SUCCEEDED, 0, 0)
+    assert all(len(starts(job.id)) == 1 for job in jobs)
+    assert [worker.runners() for worker in workers] == before
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")

@@ -226,8 +226,20 @@ class PostgresStore(Store):
             yield PostgresUnit(connection, self)
 
     @contextmanager
+    def once(self) -> Iterator[PostgresUnit]:
+        """A statement alone is a transaction: one trip instead of three."""
+        with self._connection() as connection:
+            connection.autocommit = True
+            try:
+                yield PostgresUnit(connection, self)
+            finally:
+                if not connection.closed:
+                    connection.autocommit = False
+
+    @contextmanager
     def read(self) -> Iterator[PostgresUnit]:
-        with self.begin() as unit:
+        """Nothing is written and no two answers need to agree: each statement for itself."""
+        with self.once() as unit:
             yield unit
 
     @contextmanager

@@ -93,8 +93,15 @@ class SqlUnit(Unit):
 
     # -- claim ------------------------------------------------------------------------------------
     def look(self) -> Look:
-        lanes = [(lane, priority, run_at) for lane, priority, run_at in self.rows("lanes", most=MOST_LANES)]
-        return Look(self.now(), self.gates(), lanes)
+        now, gates, lanes = 0, [], []
+        for what, name, key, first, second, reason, actor in self.rows("look", most=MOST_LANES):
+            if what == "lane":
+                lanes.append((name, first, second))
+            elif what == "gate":
+                gates.append(Gate(name, key, first, second, reason, actor))
+            else:
+                now = first
+        return Look(now, gates, lanes)
 
     def claimed(self, worker: str) -> list[Lease]:
         return [Lease._make(row) for row in self.rows("claimed", worker=worker)]

@@ -67,7 +67,7 @@ class Supervisor:
         self._options = options
         self._endings: list[Ending] = []
         self._news: dict[tuple[str, int], tuple[float | None, str]] = {}
-        self._hinted = False  # something was written by somebody
+        self._hinted = self._woken = False  # something was written by somebody: cancels? new work?
         self._doubt = False  # a turn's answer was lost: look for leases we do not know of
         self._outage = 0.0
         self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000  # until the store tells its clock
@@ -197,7 +197,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         def hint() -> None:
-            self._hinted = True
+            self._hinted = self._woken = True
             with contextlib.suppress(RuntimeError):  # the loop is gone
                 self._loop.call_soon_threadsafe(self._wake.set)
 
@@ -228,10 +228,10 @@ class Supervisor:
         if not endings and free <= 0 and not self._doubt:
             return self._settings.worker.poll
         known = self._known(endings) if self._doubt else None
+        news, hinted, self._woken = self._last_news(endings), self._woken, False
+        take = partial(self._turns.take, endings, free, self.clock(), known, news, hinted=hinted)
         try:
-            turn: Turn = await self._loop.run_in_executor(
-                self._turn_thread, self._turns.take, endings, free, self.clock(), known, self._last_news(endings)
-            )
+            turn: Turn = await self._loop.run_in_executor(self._turn_thread, take)
         except StoreUnavailable as away:
             self._endings = endings + self._endings
             return self._away(away)

@@ -49,11 +49,14 @@ class Turns:
         now: Micros,
         known: Collection[tuple[str, int]] | None,
         news: Sequence[News] = (),
+        *,
+        hinted: bool = False,
     ) -> Turn:
         """One turn. With `known`: also adopt leases of ours that we do not know of."""
-        if not endings and known is None and not self._anything_due():
+        if not (endings or hinted or known is not None or self._anything_due()):
             return self._nothing()
-        with self._store.begin() as unit:
+        only_claims = not (endings or news or known is not None)  # one writing statement: it needs no more around it
+        with self._store.once() if only_claims else self._store.begin() as unit:
             if news:
                 unit.progress(self._claimer.worker, news)
             verdicts = settle(unit, endings, self._policies, now, self._rng)

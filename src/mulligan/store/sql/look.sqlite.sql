@@ -1,4 +1,5 @@
--- A loose index scan over job_for_claim: one probe per (lane, priority) present, however many jobs there are.
+-- What a claim must know first, in one answer: the clock, the gates, and a loose index scan over job_for_claim
+-- (one probe per (lane, priority) present, however many jobs there are).
 WITH RECURSIVE found (lane, priority, run_at) AS (
   SELECT * FROM (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
   UNION ALL
@@ -9,4 +10,6 @@ WITH RECURSIVE found (lane, priority, run_at) AS (
     ORDER BY lane, priority, run_at LIMIT 1
   )
 )
-SELECT lane, priority, run_at FROM found LIMIT :most
+SELECT 'now', NULL, NULL, :now, NULL, NULL, NULL
+UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
+UNION ALL SELECT * FROM (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :most)
