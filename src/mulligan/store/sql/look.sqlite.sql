@@ -1,13 +1,14 @@
 -- What a claim must know first, in one answer: the clock, the gates, and a loose index scan over job_for_claim
--- (one probe per (lane, priority) present, however many jobs there are).
+-- (two probes per (lane, priority) present, however many jobs there are: SQLite would read a whole lane to answer
+-- (lane, priority) > (…) in one).
 WITH RECURSIVE found (lane, priority, run_at) AS (
   SELECT * FROM (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
   UNION ALL
   SELECT nxt.lane, nxt.priority, nxt.run_at
-  FROM found JOIN {p}job AS nxt ON nxt.rowid = (
-    SELECT rowid FROM {p}job
-    WHERE state = 'queued' AND (lane, priority) > (found.lane, found.priority)
-    ORDER BY lane, priority, run_at LIMIT 1
+  FROM found JOIN {p}job AS nxt ON nxt.rowid = COALESCE(
+    (SELECT rowid FROM {p}job WHERE state = 'queued' AND lane = found.lane AND priority > found.priority
+     ORDER BY priority, run_at LIMIT 1),
+    (SELECT rowid FROM {p}job WHERE state = 'queued' AND lane > found.lane ORDER BY lane, priority, run_at LIMIT 1)
   )
 )
 SELECT 'now', NULL, NULL, :now, NULL, NULL, NULL
