@@ -114,12 +114,12 @@ def test_a_checkpoint_written_since_the_last_loss_sets_losses_to_zero(
 
 
 def test_a_worker_stopped_past_its_lease_is_refused_when_it_comes_back(
-    app: Mulligan, start: Start, starts: Starts
+    app: Mulligan, start: Start, starts: Starts, store_url: str
 ) -> None:
     first = start()
     job = app.enqueue("nap_first", {"seconds": 2.0})
     until(lambda: starts(job.id))
-    first.stop_all(signal.SIGSTOP)
+    first.freeze(store_url)
     start()
     done = app.jobs.wait(job.id, 20)
     assert (done.state, done.token) == (State.SUCCEEDED, 2)

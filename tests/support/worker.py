@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import apsw
+
 from support.waiting import until
 
 HERE = Path(__file__).parent
@@ -83,6 +85,18 @@ class Worker:
         for pid in (self.pid, *self.runners()):
             os.kill(pid, number)
 
+    def freeze(self, url: str) -> None:
+        """Stop it all, but not with SQLite's one write lock in its hand: nobody could do anything until it thaws."""
+
+        def frozen() -> bool:
+            self.stop_all(signal.SIGSTOP)
+            if _writable(url):
+                return True
+            self.stop_all(signal.SIGCONT)
+            return False
+
+        until(frozen, 20, "frozen between two transactions")
+
     def end(self, timeout: float = 10.0) -> int:
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
@@ -96,6 +110,20 @@ class Worker:
         """kill -9 of the supervisor; its runners must follow by themselves."""
         self.process.kill()
         self.process.wait()
+
+
+def _writable(url: str) -> bool:
+    if not url.startswith("sqlite"):
+        return True
+    connection = apsw.Connection(url.removeprefix("sqlite:///"))
+    connection.set_busy_timeout(300)
+    try:
+        connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+    except apsw.BusyError:
+        return False
+    finally:
+        connection.close()
+    return True
 
 
 def _cmdline(pid: int) -> bytes:
