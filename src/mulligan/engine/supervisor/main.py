@@ -1,7 +1,7 @@
 """The supervisor: claims, renews, settles, sweeps. It runs no user code and imports no handler.
 
-One loop on the main thread watches the runners; two threads talk to the database. Nothing a handler does can
-stop a renewal, and nothing the database does can stop a time limit.
+One loop on the main thread watches the runners; three threads talk to the database (turns, renewals, chores).
+Nothing a handler does can stop a renewal, and nothing the database does can stop a time limit.
 """
 
 from __future__ import annotations
