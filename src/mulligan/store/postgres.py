@@ -29,7 +29,7 @@ from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store import migrate as migrations
 from mulligan.store.base import Inserted, Move, Settlement, Store
 from mulligan.store.foreign import Postgres, postgres_connection_of
-from mulligan.store.rows import array, event_of, insert_row
+from mulligan.store.rows import Wanted, array, event_of, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -67,8 +67,10 @@ class PostgresUnit(SqlUnit):
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, params)
 
-    def _run(self, verb: str, params: dict[str, Any], *, prepare: bool | None = None) -> list[tuple[Any, ...]]:
-        statement = load(verb, "postgres", self._store.prefix)
+    def _run(
+        self, verb: str, params: dict[str, Any], *, prepare: bool | None = None, lone: bool = False
+    ) -> list[tuple[Any, ...]]:
+        statement = load(verb, "postgres", self._store.prefix, lone=lone)
         try:
             cursor = self._connection.execute(statement, params, prepare=prepare)
         except (UnicodeEncodeError, psycopg.DataError) as error:
@@ -87,6 +89,8 @@ class PostgresUnit(SqlUnit):
         A large set is planned anew each time: a plan kept from a day when the table was small would read the whole
         of it for every row.
         """
+        if len(rows) == 1:
+            return self._run(verb, rows[0]._asdict() | params, lone=True)
         columns = zip(type(rows[0])._fields, zip(*rows, strict=True), strict=True)
         arrays = {name: array(column) for name, column in columns}
         return self._run(verb, arrays | params, prepare=None if len(rows) < LARGE else False)
@@ -115,15 +119,18 @@ class PostgresUnit(SqlUnit):
     def candidates(self, lanes: Sequence[tuple[str, int]], limit: int) -> list[tuple[int, Micros, str]]:
         if not lanes:
             return []
+        if len(lanes) == 1:
+            (lane, priority), *_ = lanes
+            return self.rows("candidates", lane=lane, priority=priority, most=limit)  # type: ignore[return-value]
         keys, priorities = zip(*lanes, strict=True)
-        found = self.rows("candidates", lanes=array(keys), priorities=array(priorities), most=limit)
+        found = self.rows("candidates_of_many", lanes=array(keys), priorities=array(priorities), most=limit)
         return [(row[0], row[1], row[2]) for row in found]
 
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not ids:
             return []
-        wanted = {"worker": worker, "ids": array(ids), "most": limit}
-        return [Lease._make(row) for row in self._run("take", wanted, prepare=None if len(ids) < LARGE else False)]
+        wanted = [Wanted(job_id, place) for place, job_id in enumerate(ids)]
+        return [Lease._make(row) for row in self._set("take", wanted, worker=worker, most=limit)]
 
     def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         if not settlements:

@@ -35,6 +35,13 @@ class InsertRow(NamedTuple):
     payload: str
 
 
+class Wanted(NamedTuple):
+    """A job somebody wants to take, and its place in the order."""
+
+    id: str
+    place: int
+
+
 def insert_row(job: NewJob) -> InsertRow:
     return InsertRow(
         job.id,

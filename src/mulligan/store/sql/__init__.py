@@ -3,7 +3,7 @@ the same in both exists once, as `claim.sql`.
 
 In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix
 of every name of ours (a schema on PostgreSQL, letters on SQLite), `{lease}` and its like the columns of that value in
-order, `{set:…}` (PostgreSQL) a set of rows passed as one array per column.
+order, `{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the one row as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 from mulligan.job import AttemptRow, Gate, JobRow, Lease, WorkerRow
 from mulligan.store.base import Settlement
-from mulligan.store.rows import InsertRow
+from mulligan.store.rows import InsertRow, Wanted
 
 _HERE = Path(__file__).parent
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
@@ -28,17 +28,17 @@ _COLUMNS: dict[str, type[Any]] = {
     "worker": WorkerRow,
     "gate": Gate,
 }
-_SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow}
+_SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 
 
 @cache
-def load(verb: str, dialect: str, prefix: str) -> str:
-    """The statement for a verb in a dialect, ready to execute."""
+def load(verb: str, dialect: str, prefix: str, *, lone: bool = False) -> str:
+    """The statement for a verb in a dialect, ready to execute; `lone`: its set is a single row."""
     text = _find(verb, dialect).read_text(encoding="utf-8")
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
     for name, value in _SETS.items():
-        text = text.replace(f"{{set:{name}}}", _unnest(value))
+        text = text.replace(f"{{set:{name}}}", _lone(value) if lone else _unnest(value))
     if dialect == "postgres":
         text = _NOW.sub("{p}now_us()", text)
         text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
@@ -55,6 +55,13 @@ def _unnest(value: type) -> str:
     fields = list(hints)
     arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in fields)
     return f"unnest({arrays}) AS i({', '.join(fields)})"
+
+
+def _lone(value: type) -> str:
+    """Of an array the server never knows the length, so it would plan anew each time; of one row it keeps its plan."""
+    hints = get_type_hints(value)
+    columns = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in hints)
+    return f"(SELECT {columns}) AS i"
 
 
 def _type_of(hint: object) -> str:

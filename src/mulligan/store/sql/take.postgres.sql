@@ -3,16 +3,16 @@
 -- One lookup by id for each that is wanted, in their order, until there are enough: `state || ''` keeps the planner from
 -- the index of the waiting, which it would read from end to end for every row when it believes that nothing waits.
 WITH locked AS MATERIALIZED (
-  SELECT wanted.place, job.locked_id, job.was_announced
-  FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS wanted(id, place)
+  SELECT i.place, job.locked_id, job.was_announced
+  FROM {set:wanted}
   CROSS JOIN LATERAL (
     SELECT id AS locked_id, announced AS was_announced FROM {p}job
-    WHERE id = wanted.id AND state || '' = 'queued' AND run_at <= {p}now_us()
+    WHERE id = i.id AND state || '' = 'queued' AND run_at <= {p}now_us()
       AND (deadline_at IS NULL OR deadline_at > {p}now_us())
     FOR UPDATE SKIP LOCKED
   ) AS job
   WHERE EXISTS (SELECT 1 FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
-  ORDER BY wanted.place LIMIT :most
+  ORDER BY i.place LIMIT :most
 ), taken AS (
   UPDATE {p}job SET state = 'running', worker = :worker, token = token + 1, attempt = attempt + 1,
     started_at = {p}now_us(), first_started_at = COALESCE(first_started_at, {p}now_us()), announced = true,
