@@ -209,6 +209,27 @@ def test_who_meets_locked_rows_passes_on_at_once(store):
         assert [lease.id for lease in other.answer()] == ids[10:]
 
 
+def test_one_lane_is_taken_in_order_up_to_the_limit_by_an_open_worker_only(store):
+    at = now(store)
+    times = [at - 3, at - 1, at - 2, at + HOUR]
+    ids = [one.id for one in insert(store, *[a_job(run_at=time) for time in times], a_job(priority=1))]
+    with store.begin() as unit:
+        assert unit.take_due("nobody", "default|render||0", 0, 9) == []
+        assert [lease.id for lease in unit.take_due("w1", "default|render||0", 0, 2)] == [ids[0], ids[2]]
+        assert [lease.id for lease in unit.take_due("w1", "default|render||0", 0, 2)] == [ids[1]]
+        assert unit.take_due("w1", "default|render||0", 0, 2) == []
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_who_meets_locked_rows_of_one_lane_passes_on_at_once(store):
+    open_worker(store, "w2")
+    ids = enqueue(store, 20)
+    with store.begin() as unit:
+        assert len(unit.take_due("w1", "default|render||0", 0, 10)) == 10
+        other = Background(lambda: claim(store, 10, worker="w2"))
+        assert [lease.id for lease in other.answer()] == ids[10:]
+
+
 def test_tokens_only_grow_whatever_becomes_of_the_attempt(store):
     quick = policies(base_delay=0, max_retries=9)
     (job_id,) = enqueue(store)

@@ -14,6 +14,7 @@ from mulligan.store import open_store
 from mulligan.store.rows import array
 from mulligan.store.sql import load
 from support.store import (
+    HOUR,
     POLICIES,
     RETURNED,
     a_job,
@@ -162,10 +163,49 @@ def old_jobs(postgres, request):
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
 def test_a_claim_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
-    params = {"worker": "w1", "ids": array(old_jobs), "most": 100}
+    params = {"worker": "w1", "id": array(old_jobs), "most": 100}
     plan = explained(postgres, "take", params, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
     assert len(all_rows(postgres)) == 6300
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_claim_from_one_lane_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    params = {"worker": "w1", "lane": "default|render||0", "priority": 0, "most": 100}
+    plan = explained(postgres, "take_due", params, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+
+
+def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, monkeypatch):
+    open_worker(postgres)
+    sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
+    with psycopg.connect(postgres.dsn, autocommit=True) as other:
+        other.execute(f"VACUUM ANALYZE {postgres.prefix}job")  # now it is known to be empty
+    with postgres.begin() as unit:  # one connection has one memory of plans
+        for _ in range(12):
+            enqueue_and_take(unit)
+        unit.insert(jobs(9000, delay=HOUR), announce=True)
+        assert rows_read_by(unit, enqueue_and_take) > 9000, "the kept plan reads the whole table"
+        monkeypatch.setattr("mulligan.store.postgres.SLOW", 0.0)
+        enqueue_and_take(unit)
+        assert rows_read_by(unit, enqueue_and_take) < 10
+
+
+def enqueue_and_take(unit):
+    unit.insert([a_job()], announce=True)
+    assert len(unit.take_due("w1", "default|render||0", 0, 20)) == 1
+
+
+def rows_read_by(unit, what):
+    table = f"'{unit._store.prefix}job'::regclass"
+    statement = f"SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = {table}"  # noqa: S608
+
+    def so_far():
+        return unit._connection.execute(statement).fetchone()[0]
+
+    before = so_far()
+    what(unit)
+    return so_far() - before
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])

@@ -35,6 +35,8 @@ class Claimer:
         return Claimed(leases, look.now, min([*ends, next_due] if next_due else ends, default=None), bool(due))
 
     def _take(self, unit: Unit, lanes: Sequence[tuple[str, int]], free: int) -> list[Lease]:
+        if len(lanes) == 1:
+            return unit.take_due(self.worker, *lanes[0], free)
         wanted = free * OVERASK
         fresh = unit.candidates([lane for lane in lanes if lane[0].endswith("|0")], wanted)
         retries = unit.candidates([lane for lane in lanes if lane[0].endswith("|1")], wanted)

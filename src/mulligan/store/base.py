@@ -146,6 +146,10 @@ class Unit(ABC):
         """queued → running for at most `limit` of `ids`, in their order; what somebody else has is passed over."""
 
     @abstractmethod
+    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
+        """`candidates` of one (lane, priority) and `take` in one step, for when there is nothing to choose between."""
+
+    @abstractmethod
     def claimed(self, worker: str) -> list[Lease]:
         """All leases this worker holds, for the moment after a claim whose answer was lost."""
 

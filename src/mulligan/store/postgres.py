@@ -55,6 +55,8 @@ UNAVAILABLE = (
 )
 IDLE_TRUST = 0.5  # seconds for which a connection that just worked is believed to work
 LARGE = 10  # rows of a set that are worth a plan of their own
+SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
+REPLAN_EVERY = 10.0  # seconds
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
 
@@ -71,6 +73,7 @@ class PostgresUnit(SqlUnit):
         self, verb: str, params: dict[str, Any], *, prepare: bool | None = None, lone: bool = False
     ) -> list[tuple[Any, ...]]:
         statement = load(verb, "postgres", self._store.prefix, lone=lone)
+        began = time.monotonic()
         try:
             cursor = self._connection.execute(statement, params, prepare=prepare)
         except (UnicodeEncodeError, psycopg.DataError) as error:
@@ -78,6 +81,8 @@ class PostgresUnit(SqlUnit):
                 raise
             fitting = {name: fit(value) for name, value in params.items()}
             cursor = self._connection.execute(statement, fitting, prepare=prepare)
+        if prepare is None and time.monotonic() - began > SLOW:
+            self._store.plan_anew(self._connection)
         return cursor.fetchall() if cursor.description else []
 
     def command(self, text: str) -> None:
@@ -129,8 +134,11 @@ class PostgresUnit(SqlUnit):
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not ids:
             return []
-        wanted = [Wanted(job_id, place) for place, job_id in enumerate(ids)]
-        return [Lease._make(row) for row in self._set("take", wanted, worker=worker, most=limit)]
+        return [Lease._make(row) for row in self._set("take", [*map(Wanted, ids)], worker=worker, most=limit)]
+
+    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
+        found = self.rows("take_due", worker=worker, lane=lane, priority=priority, most=limit)
+        return [Lease._make(row) for row in found]
 
     def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         if not settlements:
@@ -173,6 +181,7 @@ class PostgresStore(Store):
         self._lock = threading.Lock()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
         self._used: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
+        self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
         _stores.add(self)
 
     # -- connections ------------------------------------------------------------------------------
@@ -226,6 +235,15 @@ class PostgresStore(Store):
         except UNAVAILABLE as error:
             self._used.clear()  # where one is dead the others may be: ask each before its next use
             raise unavailable(error) from error
+
+    def plan_anew(self, connection: Postgres) -> None:
+        """But not over and over: it may be slow for other reasons."""
+        if not isinstance(connection, psycopg.Connection):
+            return
+        now = time.monotonic()
+        if now - self._replanned.get(connection, -REPLAN_EVERY) >= REPLAN_EVERY:
+            self._replanned[connection] = now
+            connection.execute("DISCARD PLANS", prepare=False)
 
     @contextmanager
     def begin(self) -> Iterator[PostgresUnit]:

@@ -36,10 +36,9 @@ class InsertRow(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A job somebody wants to take, and its place in the order."""
+    """A job somebody wants to take."""
 
     id: str
-    place: int
 
 
 def insert_row(job: NewJob) -> InsertRow:

@@ -108,6 +108,9 @@ class SqliteUnit(SqlUnit):
             found += self.rows("candidates", lane=lane, priority=priority, most=limit)
         return sorted(found)[:limit]
 
+    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
+        return self.take(worker, [found[2] for found in self.candidates([(lane, priority)], limit)], limit)
+
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         leases: list[Lease] = []
         for job_id in ids:

@@ -216,8 +216,9 @@ class Supervisor:
     async def _turn_loop(self) -> None:
         pause = self._settings.worker.poll
         while not self._leaving:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
+            timer = self._loop.call_later(pause, self._wake.set)  # `wait_for` would cost each job a task
+            await self._wake.wait()
+            timer.cancel()
             self._wake.clear()
             pause = await self._one_turn()
 

@@ -3,7 +3,8 @@ the same in both exists once, as `claim.sql`.
 
 In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix
 of every name of ours (a schema on PostgreSQL, letters on SQLite), `{lease}` and its like the columns of that value in
-order, `{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the one row as it is.
+order, `{part:…}` the text of that part, `{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the
+only row as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mulligan.store.base import Settlement
 from mulligan.store.rows import InsertRow, Wanted
 
 _HERE = Path(__file__).parent
+_PART = re.compile(r"\{part:(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
@@ -35,6 +37,7 @@ _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "w
 def load(verb: str, dialect: str, prefix: str, *, lone: bool = False) -> str:
     """The statement for a verb in a dialect, ready to execute; `lone`: its set is a single row."""
     text = _find(verb, dialect).read_text(encoding="utf-8")
+    text = _PART.sub(lambda part: _part(part[1]), text)
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
     for name, value in _SETS.items():
@@ -50,18 +53,24 @@ def _find(verb: str, dialect: str) -> Path:
     return own if own.exists() else _HERE / f"{verb}.sql"
 
 
+def _part(name: str) -> str:
+    """Without its comment: the statement sent has one already."""
+    lines = (_HERE / f"{name}.part.sql").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--"))
+
+
 def _unnest(value: type) -> str:
+    """Numbered, so that the server knows their order and may stop when it has enough of them."""
     hints = get_type_hints(value)
-    fields = list(hints)
-    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in fields)
-    return f"unnest({arrays}) AS i({', '.join(fields)})"
+    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in hints)
+    return f"unnest({arrays}) WITH ORDINALITY AS i({', '.join(hints)}, place)"
 
 
 def _lone(value: type) -> str:
     """Of an array the server never knows the length, so it would plan anew each time; of one row it keeps its plan."""
     hints = get_type_hints(value)
     columns = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in hints)
-    return f"(SELECT {columns}) AS i"
+    return f"(SELECT {columns}, 1 AS place) AS i"
 
 
 def _type_of(hint: object) -> str:
