@@ -126,7 +126,7 @@ class PostgresUnit(SqlUnit):
             return []
         if len(lanes) == 1:
             (lane, priority), *_ = lanes
-            return self.rows("candidates", lane=lane, priority=priority, most=limit)  # type: ignore[return-value]
+            return self.rows("candidates", lane=lane, priority=priority, most=limit)
         keys, priorities = zip(*lanes, strict=True)
         found = self.rows("candidates_of_many", lanes=array(keys), priorities=array(priorities), most=limit)
         return [(row[0], row[1], row[2]) for row in found]
