@@ -344,6 +344,9 @@ WHEN = {
     EventType.JOB_PRUNED: "retention removed finished jobs; one event for each kind, state, owner and code",
     EventType.JOB_STALE_REFUSED: "a worker reported the end of an attempt it had lost; nothing was changed",
     EventType.DEPENDENCY_OPENED: "a handler returned `Hold`: jobs that use the dependency wait",
+    EventType.QUEUE_PAUSED: "a person paused a queue",
+    EventType.QUEUE_RESUMED: "a person let a paused queue go on",
+    EventType.QUEUE_CHANGED: "a person set or cleared the limits of a queue",
     EventType.WORKER_STARTED: "a worker entered its row",
     EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",
 }
@@ -360,6 +363,7 @@ FIELDS = (
 
 DATA = (
     ("kind, queue", "of the job"),
+    ("until, concurrency, rate, cleared", "of a pause or a limit"),
     ("reason", "the sentence of the decision, or what a person gave"),
     ("duration_ms", "how long the handler ran"),
     ("next_retry_at", "when it goes on, in microseconds"),

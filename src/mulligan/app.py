@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine.arguments import Arguments
+from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.enqueue import (
     Options,
     checked_cost,
@@ -24,11 +25,21 @@ from mulligan.engine.enqueue import (
 )
 from mulligan.engine.inline import Inline
 from mulligan.engine.jobs import AsyncJobs, Jobs
-from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, Manifest, Registry, checked_name, place_of
+from mulligan.engine.kinds import (
+    DEFAULT_TIMEOUT,
+    DependencySpec,
+    Handler,
+    KindSpec,
+    Manifest,
+    QueueSpec,
+    Registry,
+    checked_name,
+    place_of,
+)
 from mulligan.engine.moments import length
+from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
-from mulligan.engine.upkeep import stored_kinds
 from mulligan.errors import ConfigError, Moment, PayloadRefused, Seconds
 from mulligan.job import SECOND, Job, NewJob
 from mulligan.policy.retry import Policy
@@ -111,7 +122,7 @@ class Kind(Generic[P, R]):
     def _new(self, given: Mapping[str, Any]) -> NewJob:
         payload = self._handler.arguments.encode(given)
         limit = self._app.settings.limits.payload
-        return new_job(self._handler.spec, self._handler, payload, self._options, limit)
+        return new_job(self._handler.spec, self._handler, payload, self._options, limit, self._app.registry.queues)
 
 
 class Mulligan:
@@ -121,8 +132,9 @@ class Mulligan:
         self.settings = settings or read_settings({"database_url": url, "release": release or None})
         self.registry = Registry()
         self._store: Store | None = None
-        self._specs: tuple[float, dict[str, KindSpec]] = (0.0, {})
+        self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.jobs = Jobs(lambda: self.store, self.settings)
+        self.queues = Queues(lambda: self.store)
         self.aio = Aio(self)
 
     # -- wiring -----------------------------------------------------------------------------------
@@ -238,6 +250,36 @@ class Mulligan:
                 )
                 raise ConfigError(message)
 
+    def queue(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: float | str | None = None,
+        fair: bool = False,
+        policy: Policy | None = None,
+    ) -> None:
+        """Declare defaults of a queue, for the whole fleet; what an operator sets wins until it is cleared.
+
+        `concurrency`: running at once. `rate`: starts, per second or "100/m". `fair`: owners take turns. `policy`:
+        for kinds that do not say otherwise.
+        """
+        spec = QueueSpec(
+            checked_name("queue", name),
+            checked_concurrency(concurrency),
+            checked_rate(rate),
+            bool(fair),
+            policy_text(policy),
+        )
+        self.registry.declare(spec)
+
+    def dependency(self, key: str, *, max_concurrency: int | None = None, rate: float | str | None = None) -> None:
+        """Declare limits of something that jobs `use`; one at a time is `max_concurrency=1`."""
+        spec = DependencySpec(
+            checked_name("dependency", key), checked_concurrency(max_concurrency, "max_concurrency"), checked_rate(rate)
+        )
+        self.registry.declare(spec)
+
     def on_start(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Called once in each runner process before its first job; what it makes is `ctx.state`."""
         self.registry.on_start.append(function)
@@ -264,16 +306,18 @@ class Mulligan:
         except TypeError as error:
             message = f"enqueue({kind!r}): {error}"
             raise PayloadRefused(message) from None
-        new = new_job(spec, handler, plain, said, self.settings.limits.payload)
+        new = new_job(
+            spec, handler, plain, said, self.settings.limits.payload, {**self._known[2], **self.registry.queues}
+        )
         return self.insert([new], said.connection)[0]
 
     def _stored_spec(self, kind: str) -> KindSpec:
         """What the newest manifest that knows this kind says of it; a kind nobody knows yet may still wait."""
-        read_at, specs = self._specs
+        read_at, specs, _ = self._known
         if kind not in specs or time.monotonic() - read_at > MANIFEST_TRUST:
             with self.store.read() as unit:
-                self._specs = (time.monotonic(), stored_kinds(unit))
-        return self._specs[1].get(kind) or KindSpec(kind)
+                self._known = (time.monotonic(), stored_kinds(unit), stored_queues(unit, unit.now()))
+        return self._known[1].get(kind) or KindSpec(kind)
 
     def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
         if not new:
@@ -313,6 +357,7 @@ class Aio:
     def __init__(self, app: Mulligan) -> None:
         self._app = app
         self.jobs = AsyncJobs(app.jobs)
+        self.queues = AsyncQueues(app.queues)
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         return await asyncio.to_thread(self._app.enqueue, kind, payload, **options)

@@ -198,6 +198,7 @@ class NewJob:
     unique_hash: str | None = None
     unique_cover: str | None = None
     unique_for: Micros | None = None
+    share: str = ""  # of the owner, in a fair queue
     unique_exact: bool = False  # explicit key: another payload is refused
     batch_id: str | None = None
 
@@ -303,21 +304,59 @@ class Gate(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """The unit a claim takes from: queue, kind, sorted dependencies, fresh or retry."""
+    """The unit a claim takes from: queue, kind, sorted dependencies (in a fair queue a share), fresh or retry."""
 
     queue: str
     kind: str
     uses: str
     retry: bool
+    share: str = ""
 
     @property
     def key(self) -> str:
-        return f"{self.queue}|{self.kind}|{self.uses}|{int(self.retry)}"
+        """The last sign alone says fresh or retry: a job that fails changes nothing else of it."""
+        share = f"{self.share}|" if self.share else ""
+        return f"{self.queue}|{self.kind}|{self.uses}|{share}{int(self.retry)}"
 
     @classmethod
     def parse(cls, key: str) -> Lane:
-        queue, kind, uses, retry = key.split("|")
-        return cls(queue, kind, uses, retry == "1")
+        queue, kind, uses, *share, retry = key.split("|")
+        return cls(queue, kind, uses, retry == "1", *share)
+
+    @property
+    def guards(self) -> list[Guarded]:
+        """What may be limited on its way."""
+        return [("queue", self.queue), *(("dependency", key) for key in self.uses.split(",") if key)]
+
+
+Guarded = tuple[str, str]  # scope (queue, dependency), key
+
+
+class Limit(NamedTuple):
+    """How much of something may go on at once, and how many may start in a second; None: nothing was said."""
+
+    concurrency: int | None = None
+    rate: float | None = None
+
+
+class LimitRow(NamedTuple):
+    """A limit as an operator has set it: wins over what code declares until it ends or is cleared."""
+
+    scope: str  # queue, dependency
+    key: str
+    concurrency: int | None
+    rate: float | None
+    since: Micros
+    until: Micros | None
+    reason: str
+    actor: str
+
+
+class Meter(NamedTuple):
+    """How many starts a rate still allowed, and when that was."""
+
+    tokens: float
+    at: Micros
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ def test_two_who_saw_the_same_candidates_take_each_job_once(store):
     open_worker(store, "w2")
     ids = enqueue(store, 20)
     with store.begin() as unit:
-        seen = [job_id for _, _, job_id in unit.candidates([("default|render||0", 0)], 20)]
+        seen = [job_id for _, _, job_id, _ in unit.candidates([("default|render||0", 0)], 20)]
     first, second = together(lambda: take(store, *seen), lambda: take(store, *seen, worker="w2"))
     assert sorted(lease.id for lease in first + second) == ids
 
@@ -297,9 +297,9 @@ def test_candidates_are_due_ordered_and_bounded(store):
     ids = [one.id for one in insert(store, *[a_job(run_at=time) for time in times])]
     with store.read() as unit:
         assert unit.candidates([("default|render||0", 0), ("no|such||0", 3)], 10) == [
-            (0, at - 3, ids[0]),
-            (0, at - 2, ids[2]),
-            (0, at - 1, ids[1]),
+            (0, at - 3, ids[0], "default|render||0"),
+            (0, at - 2, ids[2], "default|render||0"),
+            (0, at - 1, ids[1], "default|render||0"),
         ]
         assert len(unit.candidates([("default|render||0", 0)], 2)) == 2
         assert unit.candidates([], 5) == []

@@ -33,6 +33,7 @@ COMMANDS = {
     "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, watch and repair jobs."),
+    "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
 }
 
 

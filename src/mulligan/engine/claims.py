@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mulligan.job import Lane, Lease, Memory, Micros
-from mulligan.policy.lanes import open_lanes, pick
-from mulligan.store.base import Unit
+from mulligan.engine.declared import declared_limits
+from mulligan.engine.rooms import Rooms
+from mulligan.job import SECOND, Guarded, Lane, Lease, Limit, Memory, Micros
+from mulligan.policy.lanes import Candidate, in_turn, open_lanes, pick
+from mulligan.policy.limits import effective, share_of
+from mulligan.store.base import Look, Unit
 
 OVERASK = 3  # several workers choose from the same rows; those somebody else has locked are passed over
+MOST_FAIR = 2000  # candidates of fair lanes in one claim
+DECLARED_TRUST = 5 * SECOND  # for which the limits that code declares are believed
+
+Open = tuple[str, int]  # lane key, priority
 
 
 @dataclass
@@ -21,35 +28,85 @@ class Claimer:
     kinds: frozenset[str]
     queues: frozenset[str] | None = None
     credit: float = field(default=0.0)
+    _served: dict[str, str] = field(default_factory=dict)  # fair queue → the share it gave to last
+    _declared: Mapping[Guarded, Limit] = field(default_factory=dict)
+    _declared_at: Micros = 0
 
     def claim(self, unit: Unit, free: int) -> Claimed:
         look = unit.look()
+        self._learn(unit, look.now)
         known = [(Lane.parse(key), priority, run_at) for key, priority, run_at in look.lanes]
         lanes = open_lanes(((lane, p) for lane, p, _ in known), look.gates, look.now, self.queues, self.kinds)
         mine = set(lanes)
         ahead = [run_at for lane, p, run_at in known if (lane.key, p) in mine]
         due = [lane for lane, run_at in zip(lanes, ahead, strict=True) if run_at <= look.now]
-        next_due = min((run_at for run_at in ahead if run_at > look.now), default=None)
-        ends = [gate.until for gate in look.gates if gate.until is not None and gate.until > look.now]
-        leases = self._take(unit, due, free) if due and free > 0 else []
-        return Claimed(leases, look.now, min([*ends, next_due] if next_due else ends, default=None), bool(due))
+        wakes = [run_at for run_at in ahead if run_at > look.now]
+        wakes += [gate.until for gate in look.gates if gate.until is not None and gate.until > look.now]
+        leases, later = self._take(unit, due, free, look) if due and free > 0 else ([], None)
+        wakes += [] if later is None else [later]
+        return Claimed(leases, look.now, min(wakes, default=None), bool(due))
 
-    def _take(self, unit: Unit, lanes: Sequence[tuple[str, int]], free: int) -> list[Lease]:
-        if len(lanes) == 1:
-            return unit.take_due(self.worker, *lanes[0], free)
-        wanted = free * OVERASK
-        fresh = unit.candidates([lane for lane in lanes if lane[0].endswith("|0")], wanted)
-        retries = unit.candidates([lane for lane in lanes if lane[0].endswith("|1")], wanted)
-        chosen, _ = pick(fresh, retries, wanted, self.credit)
+    def _learn(self, unit: Unit, now: Micros) -> None:
+        if abs(now - self._declared_at) > DECLARED_TRUST:
+            self._declared = declared_limits(unit, now)
+            self._declared_at = now
+
+    def _take(self, unit: Unit, due: Sequence[Open], free: int, look: Look) -> tuple[list[Lease], Micros | None]:
+        """The leases, and when a rate that stands in the way allows more."""
+        on_the_way = {key for lane, _ in due for key in Lane.parse(lane).guards}
+        limits = effective(self._declared, look.limits)
+        limits = {key: limit for key, limit in limits.items() if key in on_the_way}
+        if limits:
+            with unit.together():
+                return self._take_within(unit, due, free, Rooms(unit, limits, look.now))
+        if len(due) == 1:
+            return unit.take_due(self.worker, *due[0], free), None
+        fresh, retries = self._candidates(unit, due, free * OVERASK)
+        chosen, _ = pick(fresh, retries, free * OVERASK, self.credit)
         leases = unit.take(self.worker, chosen, free)
-        _, self.credit = pick(fresh, retries, len(leases), self.credit)  # only what was taken was earned
-        return leases
+        self._remember(fresh, retries, leases)
+        return leases, None
+
+    def _take_within(
+        self, unit: Unit, due: Sequence[Open], free: int, rooms: Rooms
+    ) -> tuple[list[Lease], Micros | None]:
+        fresh, retries = self._candidates(unit, [lane for lane in due if rooms.open(lane[0])], free * OVERASK)
+        by_id = {candidate[2]: candidate for candidate in (*fresh, *retries)}
+        chosen, _ = pick(fresh, retries, len(by_id), self.credit)
+        admitted = rooms.admit(by_id[job_id] for job_id in chosen)
+        leases = unit.take(self.worker, [candidate[2] for candidate in admitted], free)
+        rooms.spend(unit, leases)
+        self._remember(fresh, retries, leases)
+        return leases, rooms.next_start()
+
+    def _candidates(self, unit: Unit, due: Sequence[Open], wanted: int) -> tuple[list[Candidate], list[Candidate]]:
+        """Fresh work and retries, each in its order; in fair queues owners in turn."""
+        fair = [lane for lane in due if Lane.parse(lane[0]).share]
+        plain = [lane for lane in due if lane not in fair] if fair else due
+        each = max(2, min(wanted, MOST_FAIR // len(fair))) if fair else None
+        return self._of(unit, plain, fair, "|0", wanted, each), self._of(unit, plain, fair, "|1", wanted, each)
+
+    def _of(
+        self, unit: Unit, plain: Sequence[Open], fair: Sequence[Open], ending: str, wanted: int, each: int | None
+    ) -> list[Candidate]:
+        found = unit.candidates([lane for lane in plain if lane[0].endswith(ending)], wanted)
+        if not fair:
+            return found
+        found += unit.candidates([lane for lane in fair if lane[0].endswith(ending)], 2 * MOST_FAIR, each=each)
+        return in_turn(sorted(found), self._served, share_of(self.worker))  # not all workers begin with the same
+
+    def _remember(self, fresh: Sequence[Candidate], retries: Sequence[Candidate], leases: Sequence[Lease]) -> None:
+        """Only what was taken was earned."""
+        _, self.credit = pick(fresh, retries, len(leases), self.credit)
+        lanes = {candidate[2]: candidate[3] for candidate in (*fresh, *retries)}
+        taken = [Lane.parse(lanes[lease.id]) for lease in leases if lease.id in lanes]
+        self._served |= {lane.queue: lane.share for lane in taken if lane.share}
 
 
 class Claimed(NamedTuple):
     leases: list[Lease]
     now: Micros
-    next_due: Micros | None  # when something not due yet becomes due, or a gate opens
+    next_due: Micros | None  # when something not due yet becomes due, a gate opens or a rate allows more
     more: bool  # there were due lanes: there may be more than was taken
 
 

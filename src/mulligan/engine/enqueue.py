@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mulligan.engine.arguments import to_json
-from mulligan.engine.kinds import Handler, KindSpec, checked_name
+from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name
 from mulligan.engine.moments import length, length_or_moment
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
 from mulligan.ids import new_id
 from mulligan.job import Micros, NewJob
+from mulligan.policy.limits import share_of
 from mulligan.policy.retry import Policy
 
 MOST_PRIORITY = 9
@@ -38,7 +39,14 @@ class Options:
     connection: Any = None
 
 
-def new_job(spec: KindSpec, handler: Handler | None, payload: Any, options: Options, limit: int) -> NewJob:
+def new_job(
+    spec: KindSpec,
+    handler: Handler | None,
+    payload: Any,
+    options: Options,
+    limit: int,
+    queues: Mapping[str, QueueSpec],
+) -> NewJob:
     """One checked job. `payload` is made of plain JSON values already."""
     text = to_json(payload, f"the payload of {spec.name}")
     if len(text) > limit:
@@ -68,6 +76,7 @@ def new_job(spec: KindSpec, handler: Handler | None, payload: Any, options: Opti
         unique_hash=None if key is None else unique_hash(owner, spec.name, key),
         unique_cover=None if unique is None else unique.cover,
         unique_for=None if unique is None else unique.span,
+        share=share_of(owner) if queue in queues and queues[queue].fair else "",
         unique_exact=isinstance(options.unique, str),
         batch_id=None if options.batch is None else _text("batch", getattr(options.batch, "id", options.batch)),
     )

@@ -43,7 +43,7 @@ class Inline:
         self._settings = settings
         self._registry = registry
         self._manifest = manifest
-        self.policies = Policies(settings.retry, manifest.kinds)
+        self.policies = Policies(settings.retry, manifest.kinds, manifest.queues)
         self.result_limit = settings.limits.result
         self._rng = rng
         self.worker = f"w_{new_id()}"

@@ -6,9 +6,9 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
 
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.unique import Unique
@@ -18,6 +18,8 @@ from mulligan.job import SECOND, Micros
 # Lane keys are made of names with "|" and "," between them.
 _NAME = re.compile(r"^[^\s|,\x00-\x1f\x7f]{1,200}$")
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
+
+S = TypeVar("S")
 
 
 def checked_name(what: str, name: Any) -> str:
@@ -57,6 +59,26 @@ class KindSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """What code declares of a queue: defaults, until an operator says otherwise."""
+
+    name: str
+    concurrency: int | None = None  # running at once, in the whole fleet
+    rate: float | None = None  # starts per second, in the whole fleet
+    fair: bool = False  # owners take turns
+    policy: str | None = None  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class DependencySpec:
+    """What code declares of something outside that jobs use."""
+
+    key: str
+    max_concurrency: int | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Handler:
     """A kind together with its function: exists only in processes that hold the app."""
 
@@ -77,24 +99,43 @@ class Manifest:
     app: str
     release: str
     kinds: Mapping[str, KindSpec]
+    queues: Mapping[str, QueueSpec] = field(default_factory=dict)
+    dependencies: Mapping[str, DependencySpec] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:24]
 
     def to_json(self) -> str:
-        kinds = [asdict(spec) for _, spec in sorted(self.kinds.items())]
-        return json.dumps({"app": self.app, "release": self.release, "kinds": kinds}, sort_keys=True)
+        body = {
+            "app": self.app,
+            "release": self.release,
+            "kinds": _written(self.kinds),
+            "queues": _written(self.queues),
+            "dependencies": _written(self.dependencies),
+        }
+        return json.dumps(body, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
         body = json.loads(text)
-        known = KindSpec.__dataclass_fields__
-        kinds = {  # a newer version may say more of a kind than we know
-            spec["name"]: KindSpec(**{name: value for name, value in spec.items() if name in known})
-            for spec in body["kinds"]
-        }
-        return cls(body["app"], body["release"], kinds)
+        return cls(
+            body["app"],
+            body["release"],
+            {spec.name: spec for spec in _read(KindSpec, body["kinds"])},
+            {spec.name: spec for spec in _read(QueueSpec, body.get("queues", ()))},
+            {spec.key: spec for spec in _read(DependencySpec, body.get("dependencies", ()))},
+        )
+
+
+def _written(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [asdict(spec) for _, spec in sorted(specs.items())]
+
+
+def _read(spec: type[S], rows: Iterable[dict[str, Any]]) -> list[S]:
+    """A newer version may say more of a thing than we know."""
+    known = {one.name for one in fields(spec)}  # type: ignore[arg-type]
+    return [spec(**{name: value for name, value in row.items() if name in known}) for row in rows]
 
 
 class Registry:
@@ -102,6 +143,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
+        self.queues: dict[str, QueueSpec] = {}
+        self.dependencies: dict[str, DependencySpec] = {}
         self.on_start: list[Callable[..., Any]] = []
         self.on_stop: list[Callable[..., Any]] = []
 
@@ -120,7 +163,20 @@ class Registry:
             raise UnknownKind(unknown(kind, self.handlers)) from None
 
     def manifest(self, app: str, release: str) -> Manifest:
-        return Manifest(app, release, {name: handler.spec for name, handler in self.handlers.items()})
+        kinds = {name: handler.spec for name, handler in self.handlers.items()}
+        return Manifest(app, release, kinds, dict(self.queues), dict(self.dependencies))
+
+    def declare(self, spec: QueueSpec | DependencySpec) -> None:
+        """A thing is declared once: of two declarations nobody could say which holds."""
+        if isinstance(spec, QueueSpec):
+            what, name, known = "queue", spec.name, spec.name in self.queues
+            self.queues[name] = self.queues.get(name, spec)
+        else:
+            what, name, known = "dependency", spec.key, spec.key in self.dependencies
+            self.dependencies[name] = self.dependencies.get(name, spec)
+        if known:
+            message = f"{what} {name!r} is declared twice; say it once"
+            raise ConfigError(message)
 
 
 def unknown(kind: str, known: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from mulligan.engine.settle import frees_key
 from mulligan.engine.unique import unique_hash
 from mulligan.errors import IllegalMove, NotFound, Refused
 from mulligan.event import EventType, NewEvent
-from mulligan.job import JobRow, Lane, State, Verb
+from mulligan.job import JobRow, State, Verb
 from mulligan.policy import lifecycle
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.store.base import Move, Store, Unit
@@ -123,7 +123,6 @@ def _move(
         token=row.token,
         state=state.value,
         run_at=unit.now() if queued else None,
-        lane=Lane(row.queue, row.kind, row.uses, retry=False).key,
         new_generation=again,
         finished=state in TERMINAL,
         error=None,

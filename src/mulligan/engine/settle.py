@@ -15,9 +15,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from mulligan.config import Retry
-from mulligan.engine.kinds import KindSpec
+from mulligan.engine.kinds import KindSpec, QueueSpec
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
+from mulligan.job import Decision, Failure, Gate, Lease, Micros, Outcome, State
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
 from mulligan.policy.retry import EffectivePolicy, Policy, RetrySettings, layer
@@ -42,21 +42,33 @@ class Verdict(NamedTuple):
 class Policies:
     """The effective policy of any job, layered once and remembered."""
 
-    def __init__(self, system: Retry, kinds: Mapping[str, KindSpec]) -> None:
+    def __init__(
+        self, system: Retry, kinds: Mapping[str, KindSpec], queues: Mapping[str, QueueSpec] | None = None
+    ) -> None:
         self._system = RetrySettings(**system.model_dump())
         self._kinds = kinds
+        self._queues = queues or {}
         self._layered = lru_cache(maxsize=4096)(self._layer)
 
     def of(self, lease: Lease) -> EffectivePolicy:
-        return self._layered(lease.kind, lease.policy, lease.max_retries)
+        return self._layered(lease.kind, lease.queue, lease.policy, lease.max_retries)
 
     def for_kind(self, kind: str) -> EffectivePolicy:
-        return self._layered(kind, None, None)
-
-    def _layer(self, kind: str, job: str | None, max_retries: int | None) -> EffectivePolicy:
         spec = self._kinds.get(kind)
-        kind_policy = _policy(spec.policy) if spec is not None else None
-        return layer(self._system, kind=kind_policy, job=_policy(job), job_max_retries=max_retries)
+        return self._layered(kind, "" if spec is None else spec.queue, None, None)
+
+    def _layer(self, kind: str, queue: str, job: str | None, max_retries: int | None) -> EffectivePolicy:
+        return layer(
+            self._system,
+            queue=_policy(_said(self._queues.get(queue))),
+            kind=_policy(_said(self._kinds.get(kind))),
+            job=_policy(job),
+            job_max_retries=max_retries,
+        )
+
+
+def _said(spec: KindSpec | QueueSpec | None) -> str | None:
+    return None if spec is None else spec.policy
 
 
 def _policy(text: str | None) -> Policy | None:
@@ -104,7 +116,6 @@ def _row(ending: Ending, decision: Decision, actor: str) -> Settlement:
         saw_cancel=lease.cancel_reason is not None,
         state=decision.state.value,
         run_at=decision.run_at if queued else None,
-        lane=Lane(lease.queue, lease.kind, lease.uses, retry=decision.failures > 0).key if queued else None,
         failures=decision.failures,
         losses=decision.losses,
         snoozes=decision.snoozes,

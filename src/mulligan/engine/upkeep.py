@@ -12,7 +12,8 @@ from random import Random
 from typing import NamedTuple
 
 from mulligan.config import Retry, Settings
-from mulligan.engine.kinds import KindSpec, Manifest
+from mulligan.engine.declared import recent_manifests, stored_kinds, stored_queues
+from mulligan.engine.kinds import KindSpec
 from mulligan.engine.life import kill_marked, surely_dead
 from mulligan.engine.settle import Ending, Policies, Verdict, error_of, frees_key, settle
 from mulligan.errors import StoreUnavailable
@@ -26,7 +27,6 @@ log = logging.getLogger("mulligan.upkeep")
 
 STEP = 200
 ORPHANS = 500
-KNOWN_FOR = 86_400 * SECOND  # a kind named by a manifest within a day is not unknown, only away
 
 
 class Judge(NamedTuple):
@@ -75,7 +75,7 @@ def settle_orphans(store: Store, retry: Retry, rng: Random) -> list[Verdict]:
         if not leases:
             return []
         now = unit.now()
-        policies = Policies(retry, stored_kinds(unit))
+        policies = Policies(retry, stored_kinds(unit), stored_queues(unit, now))
     endings = [Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now)) for lease in leases]
     try:
         with store.begin() as unit:
@@ -96,15 +96,6 @@ def _settle_orphan(store: Store, ending: Ending, policies: Policies, rng: Random
     except Exception:
         log.exception("job %s of a lost worker cannot be settled", ending.lease.id)
         return []
-
-
-def stored_kinds(unit: Unit) -> dict[str, KindSpec]:
-    """Every kind any stored manifest knows, as the newest one says."""
-    kinds: dict[str, KindSpec] = {}
-    for _, _, _, body, _ in unit.manifests():
-        for name, spec in Manifest.from_json(body).kinds.items():
-            kinds.setdefault(name, spec)
-    return kinds
 
 
 # -- moves without an attempt -------------------------------------------------------------------------
@@ -132,8 +123,7 @@ def live_kinds(unit: Unit) -> frozenset[str]:
 
 def known_kinds(unit: Unit, now: int) -> frozenset[str]:
     """Kinds that a living worker or a recent manifest knows: a job of any other kind will never run."""
-    recent = (Manifest.from_json(body).kinds for _, _, _, body, named in unit.manifests() if named > now - KNOWN_FOR)
-    return live_kinds(unit).union(*recent)
+    return live_kinds(unit).union(*(manifest.kinds for manifest in recent_manifests(unit, now)))
 
 
 def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
@@ -147,7 +137,6 @@ def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
             token=row.token,
             state=state.value,
             run_at=None,
-            lane=Lane(row.queue, row.kind, row.uses, retry=row.failures > 0).key,
             new_generation=False,
             finished=True,
             error=json.dumps(error_of(failure)),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from mulligan.engine.declared import declared_limits
+from mulligan.engine.rooms import running_under
 from mulligan.engine.upkeep import live_kinds
-from mulligan.job import AttemptRow, Gate, Job, JobRow, Micros, NewJob, State, to_datetime
-from mulligan.policy.phase import phase
+from mulligan.job import AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, to_datetime
+from mulligan.policy.limits import effective, lasts
+from mulligan.policy.phase import NO_TRAFFIC, Traffic, phase
 from mulligan.policy.phrase import moment
 from mulligan.store.base import Inserted, Unit
 
@@ -22,27 +25,32 @@ def jobs_of(unit: Unit, rows: Sequence[JobRow], again: Callable[[str], Job] | No
     waiting = any(row.state == State.QUEUED for row in rows)
     gates = unit.gates() if waiting else []
     known = live_kinds(unit) if waiting else None
+    traffic = _traffic(unit, now) if waiting else NO_TRAFFIC
     latest = unit.latest_attempts([row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED])
-    return [job_of(row, latest.get(row.id), gates, now, known, again) for row in rows]
+    return [job_of(row, latest.get(row.id), phase(row, gates, now, known, traffic), again) for row in rows]
+
+
+def _traffic(unit: Unit, now: Micros) -> Traffic:
+    said = {(row.scope, row.key): Limit(row.concurrency, row.rate) for row in unit.limits() if lasts(row, now)}
+    limits = effective(declared_limits(unit, now), said)
+    return Traffic(limits, running_under(unit.running()) if limits else {})
 
 
 def job_of(
     row: JobRow,
     latest: AttemptRow | None,
-    gates: Iterable[Gate],
-    now: Micros,
-    known: frozenset[str] | None,
+    shown: tuple[str, str],
     again: Callable[[str], Job] | None = None,
 ) -> Job:
     state = State(row.state)
-    shown, why = phase(row, gates, now, known)
+    stage, why = shown
     return Job(
         id=row.id,
         kind=row.kind,
         queue=row.queue,
         owner=row.owner,
         state=state,
-        phase=shown,
+        phase=stage,
         why=why,
         payload=json.loads(row.payload),
         result=None if row.result is None else json.loads(row.result),

@@ -6,11 +6,12 @@ new work, and new work cannot starve what failed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from mulligan.job import Gate, Lane, Micros
 
-Candidate = tuple[int, Micros, str]  # priority, run_at, id
+Candidate = tuple[int, Micros, str, str]  # priority, run_at, id, lane
 
 LEAST, MOST = 0.1, 0.3
 _WHOLE = 1 - 1e-9  # ten times 0.1 is not quite 1
@@ -38,6 +39,31 @@ def pick(fresh: Sequence[Candidate], retries: Sequence[Candidate], n: int, credi
     rest = fresh[f:] if f < len(fresh) else retries[r:]
     chosen.extend(candidate[2] for candidate in rest[: max(n, 0) - len(chosen)])
     return chosen, credit
+
+
+def in_turn(found: Sequence[Candidate], served: Mapping[str, str], first: str = "") -> list[Candidate]:
+    """In a fair queue owners take turns, whoever's jobs are older.
+
+    `served`: the share each queue gave to last; `first`: as if, where it gave to none yet.
+
+    The places stay as the times gave them; only who fills a place of a fair queue changes.
+    """
+    queues: dict[tuple[int, str], dict[str, list[Candidate]]] = {}
+    lanes = [Lane.parse(candidate[3]) for candidate in found]
+    for candidate, lane in zip(found, lanes, strict=True):
+        if lane.share:
+            queues.setdefault((candidate[0], lane.queue), {}).setdefault(lane.share, []).append(candidate)
+    turns = {place: _round_robin(shares, served.get(place[1], first)) for place, shares in queues.items()}
+    return [
+        next(turns[candidate[0], lane.queue]) if lane.share else candidate
+        for candidate, lane in zip(found, lanes, strict=True)
+    ]
+
+
+def _round_robin(shares: Mapping[str, Sequence[Candidate]], last: str) -> Iterator[Candidate]:
+    order = sorted(shares, key=lambda share: (share <= last, share))
+    rounds = zip_longest(*(shares[share] for share in order))
+    return (candidate for one_round in rounds for candidate in one_round if candidate is not None)
 
 
 def open_lanes(

@@ -5,21 +5,36 @@ Derived each time it is asked, so it can never disagree with the facts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from mulligan.job import SECOND, Gate, JobRow, Micros, State
+from mulligan.job import SECOND, Gate, Guarded, JobRow, Lane, Limit, Micros, State
 from mulligan.policy.lanes import is_closed
-from mulligan.policy.phrase import duration, moment
+from mulligan.policy.phrase import duration, moment, per
 
 _SOONER = "cancel it and retry it by hand to run it now"
 
 
+class Traffic(NamedTuple):
+    """The limits that hold now, and how many run under each."""
+
+    limits: Mapping[Guarded, Limit]
+    running: Mapping[Guarded, int]
+
+
+NO_TRAFFIC = Traffic({}, {})
+
+
 def phase(
-    row: JobRow, gates: Iterable[Gate], now: Micros, known_kinds: frozenset[str] | None = None
+    row: JobRow,
+    gates: Iterable[Gate],
+    now: Micros,
+    known_kinds: frozenset[str] | None = None,
+    traffic: Traffic = NO_TRAFFIC,
 ) -> tuple[str, str]:
     """(phase, why): why it is so, when that ends, and what would end it sooner."""
     if row.state == State.QUEUED:
-        return _queued(row, gates, now, known_kinds)
+        return _queued(row, gates, now, known_kinds, traffic)
     if row.state == State.RUNNING:
         return _running(row)
     if row.state == State.PARKED:
@@ -27,20 +42,33 @@ def phase(
     return str(row.state), _final(row)
 
 
-def _queued(row: JobRow, gates: Iterable[Gate], now: Micros, known_kinds: frozenset[str] | None) -> tuple[str, str]:
+def _queued(
+    row: JobRow, gates: Iterable[Gate], now: Micros, known_kinds: frozenset[str] | None, traffic: Traffic
+) -> tuple[str, str]:
     gate = _last_to_open(row, gates, now)
     if gate is not None and (gate.until is None or gate.until >= row.run_at):
         return "held", _held(gate, now)
     if row.run_at <= now and known_kinds is not None and row.kind not in known_kinds:
         return "no_worker", f"no live worker knows kind {row.kind}; start one that does"
     if row.run_at <= now:
-        return "ready", "waits for a free worker"
+        return _limited(row, traffic) or ("ready", "waits for a free worker")
     if row.attempt == 0:
         return "scheduled", f"due {_at(row.run_at, now)}; {_SOONER}"
     return (
         "backing_off",
         f"{_given(row, 'waits before the next attempt')}; next attempt {_at(row.run_at, now)}; {_SOONER}",
     )
+
+
+def _limited(row: JobRow, traffic: Traffic) -> tuple[str, str] | None:
+    for key in Lane(row.queue, row.kind, row.uses, retry=False).guards:
+        limit, name = traffic.limits.get(key, Limit()), " ".join(key)
+        running = traffic.running.get(key, 0)
+        if limit.concurrency is not None and running >= limit.concurrency:
+            return "limited", f"{name} runs at most {limit.concurrency} at a time, {running} now; waits for one to end"
+        if limit.rate is not None:
+            return "limited", f"{name} starts at most {per(limit.rate)}; waits for its turn"
+    return None
 
 
 def _last_to_open(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:

@@ -19,6 +19,14 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
+def per(rate: float) -> str:
+    """A rate in the unit in which it is at least one: `5 a second`, `1.7 a minute`, `2 an hour`."""
+    for seconds, unit in ((1, "a second"), (60, "a minute"), (3600, "an hour")):
+        if rate * seconds >= 0.9995:
+            return f"{_short(round(rate * seconds, 3))} {unit}"
+    return f"{_short(round(rate * 86_400, 3))} a day"
+
+
 def moment(at: Micros) -> str:
     """`2026-01-02 03:04:05 UTC`."""
     try:

@@ -13,7 +13,20 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
-from mulligan.job import AttemptRow, Gate, JobRow, Lease, Memory, Micros, NewJob, WorkerRow
+from mulligan.job import (
+    AttemptRow,
+    Gate,
+    Guarded,
+    JobRow,
+    Lease,
+    Limit,
+    LimitRow,
+    Memory,
+    Meter,
+    Micros,
+    NewJob,
+    WorkerRow,
+)
 
 
 class Inserted(NamedTuple):
@@ -30,6 +43,7 @@ class Look(NamedTuple):
 
     now: Micros
     gates: list[Gate]
+    limits: dict[Guarded, Limit]  # as operators have set them, while they last
     lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
 
 
@@ -42,7 +56,6 @@ class Settlement(NamedTuple):
     saw_cancel: bool
     state: str
     run_at: int | None
-    lane: str | None
     failures: int
     losses: int
     snoozes: int
@@ -91,7 +104,6 @@ class Move(NamedTuple):
     token: int
     state: str
     run_at: int | None
-    lane: str
     new_generation: bool
     finished: bool
     error: str | None
@@ -138,8 +150,13 @@ class Unit(ABC):
     def look(self) -> Look: ...
 
     @abstractmethod
-    def candidates(self, lanes: Sequence[tuple[str, int]], limit: int) -> list[tuple[int, Micros, str]]:
-        """Due jobs of these (lane, priority) pairs as (priority, run_at, id), in that order, unlocked."""
+    def candidates(
+        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
+    ) -> list[tuple[int, Micros, str, str]]:
+        """Due jobs of these (lane, priority) pairs as (priority, run_at, id, lane), in that order, unlocked.
+
+        `each`: at most so many of each pair.
+        """
 
     @abstractmethod
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
@@ -148,6 +165,35 @@ class Unit(ABC):
     @abstractmethod
     def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
         """`candidates` of one (lane, priority) and `take` in one step, for when there is nothing to choose between."""
+
+    # -- limits -----------------------------------------------------------------------------------
+    @abstractmethod
+    def together(self) -> AbstractContextManager[None]:
+        """What is read and written inside belongs together, also where each statement is its own transaction."""
+
+    @abstractmethod
+    def running(self) -> list[tuple[str, str, int]]:
+        """(queue, uses, how many run now)."""
+
+    @abstractmethod
+    def depth(self, lane: str, priority: int, now: Micros, cap: int) -> tuple[int, int]:
+        """How many wait in a lane: due, and for later; counted up to the cap."""
+
+    @abstractmethod
+    def meters(self, keys: Sequence[Guarded], full: Meter) -> dict[Guarded, Meter]:
+        """The meter of each, made `full` where there is none; waits for others who claim under these limits."""
+
+    @abstractmethod
+    def spend(self, key: Guarded, left: Meter) -> None: ...
+
+    @abstractmethod
+    def limits(self) -> list[LimitRow]: ...
+
+    @abstractmethod
+    def set_limit(self, row: LimitRow) -> None: ...
+
+    @abstractmethod
+    def clear_limit(self, key: Guarded) -> bool: ...
 
     @abstractmethod
     def claimed(self, worker: str) -> list[Lease]:

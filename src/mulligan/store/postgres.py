@@ -121,15 +121,28 @@ class PostgresUnit(SqlUnit):
     def announce(self, limit: int) -> int:
         return len(self.rows("announce", most=limit))
 
-    def candidates(self, lanes: Sequence[tuple[str, int]], limit: int) -> list[tuple[int, Micros, str]]:
+    def candidates(
+        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
+    ) -> list[tuple[int, Micros, str, str]]:
         if not lanes:
             return []
         if len(lanes) == 1:
             (lane, priority), *_ = lanes
-            return self.rows("candidates", lane=lane, priority=priority, most=limit)
-        keys, priorities = zip(*lanes, strict=True)
-        found = self.rows("candidates_of_many", lanes=array(keys), priorities=array(priorities), most=limit)
-        return [(row[0], row[1], row[2]) for row in found]
+            return self._candidates("candidates", lane=lane, priority=priority, most=min(limit, each or limit))
+        keys, priorities = map(array, zip(*lanes, strict=True))
+        return self._candidates("candidates_of_many", lanes=keys, priorities=priorities, most=limit, each=each or limit)
+
+    def _candidates(self, verb: str, **params: Any) -> list[tuple[int, Micros, str, str]]:
+        return [(row[0], row[1], row[2], row[3]) for row in self.rows(verb, **params)]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        connection = self._connection
+        if not isinstance(connection, psycopg.Connection) or not connection.autocommit:
+            yield
+            return
+        with connection.transaction():
+            yield
 
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not ids:

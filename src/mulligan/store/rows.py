@@ -48,7 +48,7 @@ def insert_row(job: NewJob) -> InsertRow:
         job.queue,
         job.owner,
         job.priority,
-        Lane(job.queue, job.kind, job.uses, retry=False).key,
+        Lane(job.queue, job.kind, job.uses, False, job.share).key,
         job.uses,
         job.delay,
         job.run_at,

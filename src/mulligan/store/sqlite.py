@@ -102,10 +102,12 @@ class SqliteUnit(SqlUnit):
             self._announce(*row)
         return len(silent)
 
-    def candidates(self, lanes: Sequence[tuple[str, int]], limit: int) -> list[tuple[int, Micros, str]]:
+    def candidates(
+        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
+    ) -> list[tuple[int, Micros, str, str]]:
         found: list[Any] = []
         for lane, priority in lanes:
-            found += self.rows("candidates", lane=lane, priority=priority, most=limit)
+            found += self.rows("candidates", lane=lane, priority=priority, most=min(limit, each or limit))
         return sorted(found)[:limit]
 
     def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:

@@ -6,12 +6,26 @@ import json
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from mulligan.errors import UniqueMismatch
 from mulligan.event import Event, EventType, NewEvent
-from mulligan.job import AttemptRow, Gate, JobRow, Lease, Memory, Micros, NewJob, State, WorkerRow
+from mulligan.job import (
+    AttemptRow,
+    Gate,
+    Guarded,
+    JobRow,
+    Lease,
+    Limit,
+    LimitRow,
+    Memory,
+    Meter,
+    Micros,
+    NewJob,
+    State,
+    WorkerRow,
+)
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, Settlement, Unit
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.words import unique_race
@@ -94,14 +108,52 @@ class SqlUnit(Unit):
     # -- claim ------------------------------------------------------------------------------------
     def look(self) -> Look:
         now, gates, lanes = 0, [], []
+        limits: dict[Guarded, tuple[Micros | None, Limit]] = {}
         for what, name, key, first, second, reason, actor in self.rows("look", most=MOST_LANES):
             if what == "lane":
                 lanes.append((name, first, second))
             elif what == "gate":
                 gates.append(Gate(name, key, first, second, reason, actor))
+            elif what == "limit":
+                limits[name, key] = (second, Limit(first, None if reason is None else float(reason)))
             else:
                 now = first
-        return Look(now, gates, lanes)
+        lasting = {key: limit for key, (until, limit) in limits.items() if until is None or until > now}
+        return Look(now, gates, lasting, lanes)
+
+    # -- limits -----------------------------------------------------------------------------------
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def running(self) -> list[tuple[str, str, int]]:
+        return [(row[0], row[1], row[2]) for row in self.rows("running")]
+
+    def depth(self, lane: str, priority: int, now: Micros, cap: int) -> tuple[int, int]:
+        due, later = self.rows("depth", lane=lane, priority=priority, moment=now, cap=cap)[0]
+        return due, later
+
+    def meters(self, keys: Sequence[Guarded], full: Meter) -> dict[Guarded, Meter]:
+        return {key: self._meter(key, full) for key in sorted(keys)}  # in one order: nobody waits in a circle
+
+    def _meter(self, key: Guarded, full: Meter) -> Meter:
+        named = {"scope": key[0], "key": key[1]}
+        found = self.rows("meter", **named)
+        if not found:
+            self.rows("new_meter", **named, tokens=full.tokens, at=full.at)
+            found = self.rows("meter", **named)
+        return Meter._make(found[0])
+
+    def spend(self, key: Guarded, left: Meter) -> None:
+        self.rows("spend", scope=key[0], key=key[1], tokens=left.tokens, at=left.at)
+
+    def limits(self) -> list[LimitRow]:
+        return [LimitRow._make(row) for row in self.rows("limits")]
+
+    def set_limit(self, row: LimitRow) -> None:
+        self.rows("set_limit", **row._asdict())
+
+    def clear_limit(self, key: Guarded) -> bool:
+        return bool(self.rows("clear_limit", scope=key[0], key=key[1]))
 
     def claimed(self, worker: str) -> list[Lease]:
         return [Lease._make(row) for row in self.rows("claimed", worker=worker)]

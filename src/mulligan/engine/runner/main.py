@@ -57,7 +57,7 @@ class Runner:
     def __init__(
         self, registry: Registry, wire: Wire, board: Board, *, mark: str, folder: Path, settings: Settings
     ) -> None:
-        self.policies = Policies(settings.retry, registry.manifest("", "").kinds)
+        self.policies = Policies(settings.retry, registry.manifest("", "").kinds, registry.queues)
         self.result_limit = settings.limits.result
         self.state: Any = SimpleNamespace()
         self._registry = registry

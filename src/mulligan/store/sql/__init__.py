@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from mulligan.job import AttemptRow, Gate, JobRow, Lease, WorkerRow
+from mulligan.job import AttemptRow, Gate, JobRow, Lease, LimitRow, WorkerRow
 from mulligan.store.base import Settlement
 from mulligan.store.rows import InsertRow, Wanted
 
@@ -29,6 +29,7 @@ _COLUMNS: dict[str, type[Any]] = {
     "attempt": AttemptRow,
     "worker": WorkerRow,
     "gate": Gate,
+    "limit": LimitRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 

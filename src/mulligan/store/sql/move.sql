@@ -1,6 +1,7 @@
 -- A move outside an attempt: compare-and-set, so twenty people pressing at once make one move.
 UPDATE {p}job SET
-  state = :state, run_at = COALESCE(:run_at, run_at), lane = :lane, reason = :reason, error = :error, choices = NULL,
+  state = :state, run_at = COALESCE(:run_at, run_at), lane = substr(lane, 1, length(lane) - 1) || '0',
+  reason = :reason, error = :error, choices = NULL,
   choice = CASE WHEN :state = 'queued' THEN :choice ELSE choice END,
   generation = CASE WHEN :new_generation THEN generation + 1 ELSE generation END,
   attempt = CASE WHEN :new_generation THEN 0 ELSE attempt END,

@@ -13,7 +13,9 @@ WITH locked AS MATERIALIZED (
 ), settled AS (
   UPDATE {p}job AS job SET
     state = locked.state, worker = NULL, run_at = COALESCE(locked.run_at, job.run_at),
-    lane = COALESCE(locked.lane, job.lane),
+    lane = CASE WHEN locked.state = 'queued'
+                THEN substr(job.lane, 1, length(job.lane) - 1) || CASE WHEN locked.failures > 0 THEN '1' ELSE '0' END
+                ELSE job.lane END,
     failures = locked.failures, losses = locked.losses, snoozes = locked.snoozes, alone = locked.alone,
     result = locked.result, error = locked.error, choices = locked.choices, reason = locked.reason,
     cost = job.cost + locked.cost,

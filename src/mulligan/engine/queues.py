@@ -1,0 +1,282 @@
+"""`app.queues`: what waits where, and what an operator says about it. Code declares, operators decide."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mulligan.engine.declared import declared_limits, recent_manifests, stored_queues
+from mulligan.engine.kinds import checked_name
+from mulligan.engine.moments import length_or_moment
+from mulligan.engine.rooms import running_under
+from mulligan.errors import Moment, NotFound, Refused
+from mulligan.event import EventType, NewEvent
+from mulligan.job import Gate, Lane, Limit, LimitRow, Micros, to_datetime
+from mulligan.policy.lanes import is_closed
+from mulligan.policy.limits import MOST_RATE, NO_LIMIT, effective, lasts, rate_of
+from mulligan.store.base import Look, Store, Unit
+
+COUNT_CAP = 10_000
+KEEP: Any = type("Keep", (), {"__repr__": lambda _: "as it is"})()  # not said: as it was set before
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue at one moment. Counts stop at 10,000."""
+
+    name: str
+    paused: bool
+    paused_until: datetime | None
+    reason: str  # of the pause, else of what was set
+    actor: str
+    ready: int
+    later: int  # scheduled, or waiting before a retry
+    running: int
+    oldest: datetime | None  # since when the first of them is due
+    concurrency: int | None
+    rate: float | None  # per second
+    fair: bool
+    set_by_hand: bool  # the limits are an operator's, not the code's
+    set_until: datetime | None
+
+
+QueueList = list[Queue]  # the classes below have a method called list
+
+
+class Queues:
+    def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
+        self._open = store
+        self._actor = actor
+
+    # -- read -------------------------------------------------------------------------------------
+    def list(self) -> QueueList:
+        """Every queue that a job, a kind, a declaration or an operator names."""
+        with self._open().read() as unit:
+            return _picture(unit)
+
+    def get(self, name: str) -> Queue:
+        for queue in self.list():
+            if queue.name == name:
+                return queue
+        message = f"no queue {name!r}: nothing waits or runs there, and no code or person names it"
+        raise NotFound(message)
+
+    # -- pause ------------------------------------------------------------------------------------
+    def pause(self, name: str, *, until: Moment | None = None, reason: str = "") -> Queue:
+        """Nothing of it starts any more; what runs goes on. `until`: seconds, timedelta or datetime."""
+        checked_name("queue", name)
+        with self._open().begin() as unit:
+            now = unit.now()
+            end = _end("until", until, now)
+            unit.open_gate("queue", name)  # the last word counts, also when it is shorter
+            unit.close_gate(Gate("queue", name, now, end, reason, self._actor))
+            self._tell(unit, EventType.QUEUE_PAUSED, name, until=end, reason=reason)
+        return self.get(name)
+
+    def resume(self, name: str, *, reason: str = "") -> Queue:
+        """A queue that is not paused stays as it is."""
+        checked_name("queue", name)
+        with self._open().begin() as unit:
+            if unit.open_gate("queue", name):
+                self._tell(unit, EventType.QUEUE_RESUMED, name, reason=reason)
+        return self._known(name)
+
+    # -- limits -----------------------------------------------------------------------------------
+    def set(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = KEEP,
+        rate: float | str | None = KEEP,
+        until: Moment | None = None,
+        reason: str = "",
+    ) -> Queue:
+        """Fleet-wide limits that win over the declared ones; None: no limit. What is not given stays as it was set."""
+        checked_name("queue", name)
+        with self._open().begin() as unit:
+            now = unit.now()
+            before = next((row for row in unit.limits() if (row.scope, row.key) == ("queue", name)), None)
+            row = LimitRow(
+                "queue",
+                name,
+                _kept(concurrency, before and before.concurrency, checked_concurrency),
+                _kept(rate, before and before.rate, checked_rate),
+                now,
+                _end("until", until, now),
+                reason,
+                self._actor,
+            )
+            if row.concurrency is None and row.rate is None:
+                message = f"queue {name!r}: say concurrency=, rate= or both"
+                raise Refused(message)
+            unit.set_limit(row)
+            limits = {"concurrency": _shown(row.concurrency), "rate": _shown(row.rate)}
+            self._tell(unit, EventType.QUEUE_CHANGED, name, **limits, until=row.until, reason=reason)
+        return self.get(name)
+
+    def clear(self, name: str, *, reason: str = "") -> Queue:
+        """Back to what the code declares."""
+        checked_name("queue", name)
+        with self._open().begin() as unit:
+            if unit.clear_limit(("queue", name)):
+                self._tell(unit, EventType.QUEUE_CHANGED, name, cleared=True, reason=reason)
+        return self._known(name)
+
+    def _known(self, name: str) -> Queue:
+        """Also one that nothing names any more, now that the last word about it is gone."""
+        try:
+            return self.get(name)
+        except NotFound:
+            return Queue(name, False, None, "", "", 0, 0, 0, None, None, None, False, False, None)
+
+    def _tell(self, unit: Unit, event: EventType, name: str, **data: Any) -> None:
+        news = {"queue": name, **{key: value for key, value in data.items() if value not in (None, "")}}
+        unit.write_events([NewEvent(event, actor=self._actor, data=news)])
+
+
+class AsyncQueues:
+    """The same, awaitable: each call on a thread."""
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    async def list(self) -> QueueList:
+        return await asyncio.to_thread(self._queues.list)
+
+    async def get(self, name: str) -> Queue:
+        return await asyncio.to_thread(self._queues.get, name)
+
+    async def pause(self, name: str, *, until: Moment | None = None, reason: str = "") -> Queue:
+        return await asyncio.to_thread(self._queues.pause, name, until=until, reason=reason)
+
+    async def resume(self, name: str, *, reason: str = "") -> Queue:
+        return await asyncio.to_thread(self._queues.resume, name, reason=reason)
+
+    async def set(self, name: str, **said: Any) -> Queue:
+        return await asyncio.to_thread(self._queues.set, name, **said)
+
+    async def clear(self, name: str, *, reason: str = "") -> Queue:
+        return await asyncio.to_thread(self._queues.clear, name, reason=reason)
+
+
+# -- the picture ------------------------------------------------------------------------------------
+def _picture(unit: Unit) -> QueueList:
+    look = unit.look()
+    running = running_under(unit.running())
+    declared = stored_queues(unit, look.now)
+    limits = effective(declared_limits(unit, look.now), look.limits)
+    rows = {row.key: row for row in unit.limits() if row.scope == "queue" and lasts(row, look.now)}
+    gates = {gate.key: gate for gate in look.gates if gate.scope == "queue" and is_closed(gate, look.now)}
+    of_kinds = {spec.queue for manifest in recent_manifests(unit, look.now) for spec in manifest.kinds.values()}
+    lanes = {Lane.parse(key).queue for key, _, _ in look.lanes}
+    busy = {key for scope, key in running if scope == "queue"}
+    return [
+        _queue(
+            name,
+            gates.get(name),
+            rows.get(name),
+            limits.get(("queue", name), Limit()),
+            _depth(unit, look, name),
+            running["queue", name],
+            fair=name in declared and declared[name].fair,
+        )
+        for name in sorted({*lanes, *busy, *of_kinds, *declared, *rows, *gates})
+    ]
+
+
+def _queue(
+    name: str,
+    gate: Gate | None,
+    row: LimitRow | None,
+    limit: Limit,
+    depth: tuple[int, int, Micros | None],
+    running: int,
+    *,
+    fair: bool,
+) -> Queue:
+    ready, later, oldest = depth
+    said = gate or row
+    return Queue(
+        name=name,
+        paused=gate is not None,
+        paused_until=_moment(gate.until) if gate is not None else None,
+        reason="" if said is None else said.reason,
+        actor="" if said is None else said.actor,
+        ready=ready,
+        later=later,
+        running=running,
+        oldest=_moment(oldest),
+        concurrency=limit.concurrency,
+        rate=limit.rate,
+        fair=fair,
+        set_by_hand=row is not None,
+        set_until=_moment(row.until) if row is not None else None,
+    )
+
+
+def _depth(unit: Unit, look: Look, queue: str) -> tuple[int, int, Micros | None]:
+    """(due, for later, since when the first is due); counting stops at the cap."""
+    ready = later = 0
+    lanes = [(lane, priority, at) for lane, priority, at in look.lanes if Lane.parse(lane).queue == queue]
+    for lane, priority, _ in lanes:
+        if ready >= COUNT_CAP and later >= COUNT_CAP:
+            break
+        due, rest = unit.depth(lane, priority, look.now, COUNT_CAP)
+        ready, later = min(COUNT_CAP, ready + due), min(COUNT_CAP, later + rest)
+    return ready, later, min((at for _, _, at in lanes if at <= look.now), default=None)
+
+
+def _moment(at: Micros | None) -> datetime | None:
+    return None if at is None else to_datetime(at)
+
+
+# -- what people say --------------------------------------------------------------------------------
+def checked_concurrency(value: Any, name: str = "concurrency") -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < NO_LIMIT:
+        message = f"{name} must be a whole number from 1, or None; to stop everything, pause: {value!r}"
+        raise Refused(message)
+    return value
+
+
+def checked_rate(value: Any) -> float | None:
+    """Starts per second."""
+    if value is None:
+        return None
+    rate = rate_of(value) if isinstance(value, str) else value
+    if (
+        isinstance(rate, bool)
+        or not isinstance(rate, int | float)
+        or not math.isfinite(rate)
+        or not 0 < rate <= MOST_RATE
+    ):
+        message = f'rate must be starts per second above 0, or a text like "5/s", "100/m", "2/h"; not {value!r}'
+        raise Refused(message)
+    return float(rate)
+
+
+def _kept(said: Any, before: Any, checked: Callable[[Any], Any]) -> Any:
+    """None lifts a limit, which is not the same as saying nothing."""
+    if said is KEEP:
+        return before
+    return NO_LIMIT if said is None else checked(said)
+
+
+def _shown(value: float | None) -> float | str | None:
+    return "none" if value is not None and value >= NO_LIMIT else value
+
+
+def _end(name: str, value: Moment | None, now: Micros) -> Micros | None:
+    if value is None:
+        return None
+    span, at = length_or_moment(name, value)
+    end = at if span is None else now + span
+    if end is None or end <= now:
+        message = f"{name} is not in the future: {value!r}"
+        raise Refused(message)
+    return end

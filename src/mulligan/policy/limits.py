@@ -1,0 +1,70 @@
+"""How much may start now: what a limit leaves, and who gets it in a fair queue.
+
+A rate is paced: it allows one second's worth at once (at least one job) and refills all the time, so "100/h" is one
+job every 36 seconds and not a hundred on the hour.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from zlib import crc32
+
+from mulligan.job import SECOND, Guarded, Limit, LimitRow, Meter, Micros
+
+NO_LIMIT = 1_000_000_000  # an operator's way to lift a declared limit
+MOST_RATE = 1_000_000.0
+SHARES = 1024  # lanes of one fair queue and kind; two of a thousand owners may share one
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|m|h|d)\w*)?")
+
+
+def rate_of(text: str) -> float | None:
+    """Starts per second in "5", "5/s", "100/min", "2/h"; None: not a rate."""
+    found = _RATE.fullmatch(text.strip().lower())
+    return None if found is None else float(found[1]) / _UNITS[found[2] or "s"]
+
+
+def effective(declared: Mapping[Guarded, Limit], said: Mapping[Guarded, Limit]) -> dict[Guarded, Limit]:
+    """Field by field: what an operator has said, else what code declares. What limits nothing is left out."""
+    limits = {key: _merged(declared.get(key, Limit()), said.get(key, Limit())) for key in {*declared, *said}}
+    return {key: limit for key, limit in limits.items() if limit != Limit()}
+
+
+def _merged(declared: Limit, said: Limit) -> Limit:
+    concurrency = declared.concurrency if said.concurrency is None else said.concurrency
+    rate = declared.rate if said.rate is None else said.rate
+    return Limit(
+        None if concurrency is None or concurrency >= NO_LIMIT else concurrency,
+        None if rate is None or rate >= NO_LIMIT else rate,
+    )
+
+
+def lasts(row: LimitRow, now: Micros) -> bool:
+    return row.until is None or row.until > now
+
+
+def refilled(meter: Meter, rate: float, now: Micros) -> Meter:
+    """What the time since has brought; a clock that went back brings nothing."""
+    tokens = meter.tokens + max(0, now - meter.at) / SECOND * rate
+    return Meter(min(max(1.0, rate), tokens), now)
+
+
+def room(limit: Limit, running: int, meter: Meter) -> int:
+    """How many more may start under this limit."""
+    slots = NO_LIMIT if limit.concurrency is None else max(0, limit.concurrency - running)
+    starts = NO_LIMIT if limit.rate is None else int(meter.tokens + 1e-9)
+    return min(slots, starts)
+
+
+def next_start(limit: Limit, meter: Meter) -> Micros | None:
+    """When the rate allows another start; None: it does now, or the rate is not what stands in the way."""
+    if not limit.rate or meter.tokens >= 1:
+        return None
+    return meter.at + round((1 - meter.tokens) / limit.rate * SECOND) + 1
+
+
+def share_of(owner: str) -> str:
+    """The owner's share of a fair queue, as its lanes spell it."""
+    return f"~{crc32(owner.encode('utf-8', 'surrogatepass')) % SHARES:03x}"

@@ -1,0 +1,1 @@
+DELETE FROM {p}limits WHERE scope = :scope AND key = :key RETURNING key

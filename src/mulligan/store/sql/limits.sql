@@ -1,0 +1,1 @@
+SELECT {limit} FROM {p}limits

@@ -1,0 +1,1 @@
+SELECT tokens, at FROM {p}meter WHERE scope = :scope AND key = :key

@@ -1,0 +1,1 @@
+INSERT INTO {p}meter (scope, key, tokens, at) VALUES (:scope, :key, :tokens, :at) ON CONFLICT (scope, key) DO NOTHING

@@ -1,0 +1,1 @@
+UPDATE {p}meter SET tokens = :tokens, at = :at WHERE scope = :scope AND key = :key

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _some_work(app):
+    app.enqueue("add", {"a": 1, "b": 2})
+    app.enqueue("add", {"a": 1, "b": 2}, queue="mail", delay=60)
+
+
+def rows(answer):
+    assert answer.code == 0, answer.err
+    return [line.split("\t") for line in answer.out.splitlines()]
+
+
+def test_list_shows_what_waits_where(call):
+    assert [row[:5] for row in rows(call("queues", "list"))] == [
+        ["default", "open", "1", "0", "0"],
+        ["mail", "open", "0", "1", "0"],
+    ]
+    assert [queue["ready"] for queue in json.loads(call("queues", "list", "-o", "json").out)] == [1, 0]
+
+
+def test_pause_and_resume_say_who_and_why_and_what_to_type_next(call, app):
+    paused = call("queues", "pause", "mail", "--for", "2h", "--reason", "the relay is down")
+    (row,) = rows(paused)
+    assert row[1] == "paused for 2 h"
+    assert row[-1].startswith("the relay is down (cli:")
+    assert "mulligan queues resume mail" in paused.err
+    assert app.queues.get("mail").paused
+    assert rows(call("queues", "resume", "mail"))[0][1] == "open"
+    assert not app.queues.get("mail").paused
+
+
+def test_set_changes_one_limit_and_keeps_the_other_until_cleared(call, app):
+    call("queues", "set", "mail", "--concurrency", "3", "--reason", "gently")
+    assert rows(call("queues", "set", "mail", "--rate", "100/m"))[0][6:8] == ["3", "1.7 a second"]
+    record = json.loads(call("queues", "set", "mail", "--concurrency", "none", "-o", "json").out)
+    assert (record["concurrency"], record["set_by_hand"]) == (None, True)
+    assert rows(call("queues", "set", "mail", "--clear"))[0][1] == "open"
+    assert app.queues.get("mail").rate is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("set", "mail"), "concurrency=, rate= or both"),
+        (("set", "mail", "--concurrency", "few"), "few"),
+        (("set", "mail", "--concurrency", "0"), "pause"),
+        (("set", "mail", "--rate", "often"), "5/s"),
+        (("set", "mail", "--clear", "--rate", "1"), "--clear goes alone"),
+        (("pause", "two words"), "without spaces"),
+        (("pause", "mail", "--for", "soon"), "2h"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_changes_nothing(call, app, arguments, words):
+    answer = call("queues", *arguments)
+    assert answer.code == 2
+    assert words in answer.err
+    assert app.queues.get("mail").set_by_hand is False

@@ -1,0 +1,246 @@
+"""Limits of the whole fleet: never one more than allowed, whoever claims."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from mulligan.engine.claims import Claimer
+from mulligan.engine.kinds import DependencySpec, Manifest, QueueSpec
+from mulligan.job import SECOND, LimitRow
+from mulligan.policy.limits import NO_LIMIT, share_of
+from support.store import (
+    FAILED,
+    HOUR,
+    KINDS,
+    Background,
+    a_job,
+    claim,
+    enqueue,
+    finish,
+    insert,
+    jobs,
+    now,
+    open_worker,
+    policies,
+    sql,
+    together,
+)
+
+
+@pytest.fixture(autouse=True)
+def _worker(store):
+    open_worker(store)
+
+
+def limit(store, key="default", concurrency=None, rate=None, *, scope="queue", until=None):
+    with store.begin() as unit:
+        unit.set_limit(LimitRow(scope, key, concurrency, rate, unit.now(), until, "", ""))
+
+
+def declare(store, *queues, dependencies=()):
+    manifest = Manifest("app", "", {}, {spec.name: spec for spec in queues}, {spec.key: spec for spec in dependencies})
+    with store.begin() as unit:
+        unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+
+
+def whole(store, free):
+    with store.begin() as unit:
+        return Claimer("w1", KINDS).claim(unit, free)
+
+
+# -- concurrency --------------------------------------------------------------------------------------
+def test_no_more_run_at_once_than_allowed(store):
+    limit(store, concurrency=3)
+    enqueue(store, 10)
+    leases = claim(store, 10)
+    assert len(leases) == 3
+    assert claim(store, 10) == []
+    finish(store, leases[:2])
+    assert len(claim(store, 10)) == 2
+
+
+def test_other_queues_are_not_limited_and_still_go_in_order(store):
+    limit(store, concurrency=1)
+    enqueue(store, 3)
+    other = enqueue(store, 3, queue="other")
+    assert sorted(lease.queue for lease in claim(store, 10)) == ["default", "other", "other", "other"]
+    assert other
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["in a transaction", "each statement alone"])
+def test_many_workers_at_once_never_exceed_the_limit(store, once):
+    limit(store, concurrency=5)
+    enqueue(store, 60)
+    workers = [open_worker(store, f"worker {n}") for n in range(6)]
+    seen = []
+
+    def drain(worker):
+        claimer, done = Claimer(worker, KINDS), 0
+        for _ in range(200):
+            with store.once() if once else store.begin() as unit:
+                leases = claimer.claim(unit, 4).leases
+            with store.read() as unit:
+                seen.append(sum(count for _, _, count in unit.running()))
+            if leases:
+                finish(store, leases)
+                done += len(leases)
+            elif not sql(store, "SELECT 1 FROM {p}job WHERE state = 'queued' LIMIT 1"):
+                return done
+        return done
+
+    assert sum(together(*[lambda w=w: drain(w) for w in workers])) == 60
+    assert 0 < max(seen) <= 5
+
+
+def test_a_dependency_is_limited_over_all_queues_and_kinds(store):
+    limit(store, "gpu", 2, scope="dependency")
+    insert(store, *jobs(3, uses="gpu"), *jobs(3, uses="cpu,gpu", queue="other", kind="mail"), *jobs(2))
+    assert Counter("gpu" in lease.uses for lease in claim(store, 10)) == {True: 2, False: 2}
+
+
+def test_every_limit_on_the_way_must_have_room(store):
+    limit(store, "gpu", 5, scope="dependency")
+    limit(store, "default", 1)
+    insert(store, *jobs(3, uses="gpu"), *jobs(3, uses="gpu", queue="other"))
+    assert Counter(lease.queue for lease in claim(store, 10)) == {"default": 1, "other": 3}
+
+
+def test_one_at_a_time_is_a_dependency_with_one_place(store):
+    declare(store, dependencies=[DependencySpec("disk", max_concurrency=1)])
+    enqueue(store, 3, uses="disk")
+    for _ in range(3):
+        (lease,) = claim(store, 10)
+        assert claim(store, 10) == []
+        finish(store, lease)
+
+
+def test_retries_count_like_everything_else_and_are_not_starved(store):
+    limit(store, concurrency=1)
+    quick = policies(base_delay=0)
+    (failing,) = enqueue(store)
+    finish(store, claim(store), FAILED, policies=quick)
+    enqueue(store, 30)
+    claimer, seen = Claimer("w1", KINDS), []
+    for _ in range(20):
+        (lease,) = claim(store, 5, claimer=claimer)
+        seen.append(lease.id)
+        finish(store, lease)
+    assert failing in seen
+
+
+# -- rate ---------------------------------------------------------------------------------------------
+def test_a_rate_allows_a_second_at_once_and_then_goes_on_in_time(store):
+    limit(store, rate=4.0)
+    enqueue(store, 20)
+    assert len(claim(store, 20)) == 4
+    assert claim(store, 20) == []
+    store.shift_clock(SECOND // 2)
+    assert len(claim(store, 20)) in {2, 3}  # the test itself takes time
+    store.shift_clock(HOUR)
+    assert len(claim(store, 20)) == 4
+
+
+def test_whoever_finds_the_rate_used_up_knows_when_to_come_back(store):
+    limit(store, rate=0.01)
+    enqueue(store, 2)
+    first = whole(store, 5)
+    assert len(first.leases) == 1
+    later = whole(store, 5)
+    assert later.leases == []
+    assert 98 * SECOND < later.next_due - later.now <= 100 * SECOND + 1
+    store.shift_clock(later.next_due - now(store) + 1)
+    assert len(claim(store, 5)) == 1
+
+
+def test_many_workers_share_one_rate(store):
+    limit(store, rate=0.001)
+    enqueue(store, 40)
+    workers = [open_worker(store, f"worker {n}") for n in range(6)]
+    taken = together(*[lambda w=w: claim(store, 5, worker=w) for w in workers])
+    assert sum(map(len, taken)) == 1
+
+
+# -- who says so --------------------------------------------------------------------------------------
+def test_what_code_declares_holds_until_an_operator_says_otherwise(store):
+    declare(store, QueueSpec("default", concurrency=1))
+    enqueue(store, 9)
+    assert len(claim(store, 9)) == 1
+    limit(store, concurrency=4)
+    assert len(claim(store, 9)) == 3
+    limit(store, concurrency=NO_LIMIT)
+    assert len(claim(store, 9)) == 5
+
+
+def test_an_operators_word_ends_at_its_time(store):
+    declare(store, QueueSpec("default", concurrency=2))
+    limit(store, concurrency=1, until=now(store) + HOUR)
+    enqueue(store, 9)
+    assert len(claim(store, 9)) == 1
+    store.shift_clock(2 * HOUR)
+    assert len(claim(store, 9)) == 1  # two of the declared two run now
+
+
+def test_a_declaration_nobody_has_repeated_for_a_day_is_gone(store):
+    declare(store, QueueSpec("default", concurrency=1))
+    store.shift_clock(25 * HOUR)
+    enqueue(store, 9)
+    assert len(claim(store, 9)) == 9
+
+
+def test_of_two_declarations_the_newer_one_holds(store):
+    declare(store, QueueSpec("default", concurrency=1))
+    store.shift_clock(SECOND)
+    declare(store, QueueSpec("default", concurrency=3))
+    enqueue(store, 9)
+    assert len(claim(store, 9)) == 3
+
+
+# -- fairness -----------------------------------------------------------------------------------------
+def shared_job(owner, **changes):
+    return a_job(owner=owner, share=share_of(owner), **changes)
+
+
+def test_in_a_fair_queue_owners_take_turns(store):
+    insert(store, *[shared_job("whale") for _ in range(200)])
+    insert(store, *[shared_job(owner) for owner in ("minnow", "shrimp") for _ in range(5)])
+    assert Counter(lease.owner for lease in claim(store, 9)) == {"whale": 3, "minnow": 3, "shrimp": 3}
+
+
+def test_turns_go_on_over_many_small_claims(store):
+    insert(store, *[shared_job("whale") for _ in range(50)], *[shared_job("minnow") for _ in range(5)])
+    claimer, order = Claimer("w1", KINDS), []
+    for _ in range(10):
+        (lease,) = claim(store, 1, claimer=claimer)
+        order.append(lease.owner)
+        finish(store, lease)
+    assert Counter(order) == {"whale": 5, "minnow": 5}
+
+
+def test_a_retry_keeps_its_share(store):
+    quick = policies(base_delay=0)
+    insert(store, *[shared_job("whale") for _ in range(3)])
+    finish(store, claim(store, 3), FAILED, policies=quick)
+    with store.read() as unit:
+        (lane,) = {lane for lane, _, _ in unit.look().lanes}
+    assert lane == f"default|render||{share_of('whale')}|1"
+
+
+def test_a_fair_queue_can_be_limited_too(store):
+    limit(store, concurrency=4)
+    insert(store, *[shared_job("whale") for _ in range(50)], *[shared_job("minnow") for _ in range(5)])
+    assert Counter(lease.owner for lease in claim(store, 20)) == {"whale": 2, "minnow": 2}
+
+
+# -- what it costs the others -------------------------------------------------------------------------
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_who_is_not_limited_waits_for_nobody(store):
+    limit(store, concurrency=2)
+    open_worker(store, "w2")
+    enqueue(store, 2)
+    with store.begin() as unit:
+        assert len(Claimer("w1", KINDS).claim(unit, 2).leases) == 2  # and holds its meter
+        free = enqueue(store, 3, queue="other")
+        other = Background(lambda: claim(store, 5, worker="w2", claimer=Claimer("w2", KINDS, frozenset({"other"}))))
+        assert [lease.id for lease in other.answer()] == free
