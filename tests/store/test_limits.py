@@ -69,6 +69,16 @@ def test_other_queues_are_not_limited_and_still_go_in_order(store):
     assert other
 
 
+def test_a_crowd_before_a_full_queue_keeps_nobody_else_waiting(store):
+    limit(store, concurrency=1)
+    enqueue(store, 200)
+    other = enqueue(store, 4, queue="other")
+    leases = claim(store, 5)
+    assert Counter(lease.queue for lease in leases) == {"default": 1, "other": 4}
+    finish(store, leases[:1])
+    assert len(other) == len(claim(store, 5)) + 3
+
+
 @pytest.mark.parametrize("once", [False, True], ids=["in a transaction", "each statement alone"])
 def test_many_workers_at_once_never_exceed_the_limit(store, once):
     limit(store, concurrency=5)

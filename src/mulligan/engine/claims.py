@@ -14,7 +14,7 @@ from mulligan.policy.limits import effective, share_of
 from mulligan.store.base import Look, Unit
 
 OVERASK = 3  # several workers choose from the same rows; those somebody else has locked are passed over
-MOST_FAIR = 2000  # candidates of fair lanes in one claim
+MOST_CROWD = 2000  # candidates of fair or limited lanes in one claim
 DECLARED_TRUST = 5 * SECOND  # for which the limits that code declares are believed
 
 Open = tuple[str, int]  # lane key, priority
@@ -70,7 +70,8 @@ class Claimer:
     def _take_within(
         self, unit: Unit, due: Sequence[Open], free: int, rooms: Rooms
     ) -> tuple[list[Lease], Micros | None]:
-        fresh, retries = self._candidates(unit, [lane for lane in due if rooms.open(lane[0])], free * OVERASK)
+        roomy = [lane for lane in due if rooms.of(lane[0]) != 0]
+        fresh, retries = self._candidates(unit, roomy, free * OVERASK, rooms)
         by_id = {candidate[2]: candidate for candidate in (*fresh, *retries)}
         chosen, _ = pick(fresh, retries, len(by_id), self.credit)
         admitted = rooms.admit(by_id[job_id] for job_id in chosen)
@@ -79,20 +80,31 @@ class Claimer:
         self._remember(fresh, retries, leases)
         return leases, rooms.next_start()
 
-    def _candidates(self, unit: Unit, due: Sequence[Open], wanted: int) -> tuple[list[Candidate], list[Candidate]]:
+    def _candidates(
+        self, unit: Unit, due: Sequence[Open], wanted: int, rooms: Rooms | None = None
+    ) -> tuple[list[Candidate], list[Candidate]]:
         """Fresh work and retries, each in its order; in fair queues owners in turn."""
-        fair = [lane for lane in due if Lane.parse(lane[0]).share]
-        plain = [lane for lane in due if lane not in fair] if fair else due
-        each = max(2, min(wanted, MOST_FAIR // len(fair))) if fair else None
-        return self._of(unit, plain, fair, "|0", wanted, each), self._of(unit, plain, fair, "|1", wanted, each)
+        groups = self._groups(due, wanted, rooms)
+        return self._of(unit, groups, "|0", wanted), self._of(unit, groups, "|1", wanted)
 
-    def _of(
-        self, unit: Unit, plain: Sequence[Open], fair: Sequence[Open], ending: str, wanted: int, each: int | None
-    ) -> list[Candidate]:
-        found = unit.candidates([lane for lane in plain if lane[0].endswith(ending)], wanted)
-        if not fair:
+    def _groups(self, due: Sequence[Open], wanted: int, rooms: Rooms | None) -> dict[int | None, list[Open]]:
+        """Lanes by how many of each are wanted at most: a crowd in one must not hide the others. None: no matter."""
+        shared = sum(1 for lane, _ in due if Lane.parse(lane).share)
+        turns = max(2, min(wanted, MOST_CROWD // shared)) if shared else None
+        groups: dict[int | None, list[Open]] = {}
+        for lane in due:
+            bounds = [turns if Lane.parse(lane[0]).share else None, None if rooms is None else rooms.of(lane[0])]
+            said = [bound for bound in bounds if bound is not None]
+            groups.setdefault(min(*said, wanted) if said else None, []).append(lane)
+        return groups
+
+    def _of(self, unit: Unit, groups: Mapping[int | None, Sequence[Open]], ending: str, wanted: int) -> list[Candidate]:
+        found: list[Candidate] = []
+        for each, lanes in groups.items():
+            most = wanted if each is None else 2 * MOST_CROWD
+            found += unit.candidates([lane for lane in lanes if lane[0].endswith(ending)], most, each=each)
+        if list(groups) == [None]:
             return found
-        found += unit.candidates([lane for lane in fair if lane[0].endswith(ending)], 2 * MOST_FAIR, each=each)
         return in_turn(sorted(found), self._served, share_of(self.worker))  # not all workers begin with the same
 
     def _remember(self, fresh: Sequence[Candidate], retries: Sequence[Candidate], leases: Sequence[Lease]) -> None:

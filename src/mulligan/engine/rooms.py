@@ -27,8 +27,9 @@ class Rooms:
         running = running_under(unit.running())
         self._left = {key: room(limit, running[key], self._meters[key]) for key, limit in limits.items()}
 
-    def open(self, lane: str) -> bool:
-        return all(self._left.get(key, 1) > 0 for key in Lane.parse(lane).guards)
+    def of(self, lane: str) -> int | None:
+        """How many of this lane may start; None: nothing limits it."""
+        return min((self._left[key] for key in Lane.parse(lane).guards if key in self._left), default=None)
 
     def admit(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """In their order, each for which every limit on its way has room left."""
