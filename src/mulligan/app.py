@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine.arguments import Arguments
+from mulligan.engine.calendar import AsyncSchedules, Schedules
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.enqueue import (
     Options,
@@ -33,12 +34,14 @@ from mulligan.engine.kinds import (
     Manifest,
     QueueSpec,
     Registry,
+    ScheduleSpec,
     checked_name,
     place_of,
 )
 from mulligan.engine.moments import length
 from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
 from mulligan.engine.runner.context import Context
+from mulligan.engine.schedules import checked_again, declared
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, Moment, PayloadRefused, Seconds
 from mulligan.job import SECOND, Job, NewJob
@@ -66,6 +69,14 @@ class Kind(Generic[P, R]):
     @property
     def name(self) -> str:
         return self._handler.spec.name
+
+    @property
+    def handler(self) -> Handler:
+        return self._handler
+
+    @property
+    def has_options(self) -> bool:
+        return self._options != Options()
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """The plain function, for unit tests."""
@@ -135,6 +146,7 @@ class Mulligan:
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.jobs = Jobs(lambda: self.store, self.settings)
         self.queues = Queues(lambda: self.store)
+        self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
         self.aio = Aio(self)
 
     # -- wiring -----------------------------------------------------------------------------------
@@ -229,6 +241,7 @@ class Mulligan:
             place=place_of(function),
         )
         self.registry.add(handler)
+        self._check_schedules(handler)
         return Kind(self, handler, function, Options())
 
     def _check_unique(self, spec: KindSpec, unique: Any) -> None:
@@ -279,6 +292,61 @@ class Mulligan:
             checked_name("dependency", key), checked_concurrency(max_concurrency, "max_concurrency"), checked_rate(rate)
         )
         self.registry.declare(spec)
+
+    def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs
+        self,
+        name: str,
+        cron: str,
+        kind: Kind[Any, Any] | str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "latest",
+        queue: str | None = None,
+        priority: int | None = None,
+        owner: str = "",
+        max_retries: int | None = None,
+        policy: Policy | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+    ) -> None:
+        """A job of this kind at every slot of a cron expression, made by whichever worker is there."""
+        if name in self.registry.schedules:
+            message = f"schedule {name!r} is declared twice; give one of them another name"
+            raise ConfigError(message)
+        handler = self._scheduled(name, kind)
+        said = Options(
+            queue=queue,
+            priority=priority,
+            owner=owner,
+            max_retries=max_retries,
+            policy=policy,
+            timeout=timeout,
+            deadline=deadline,
+        )
+        called = kind.name if isinstance(kind, Kind) else kind
+        spec = ScheduleSpec(name=name, cron=cron, kind=called, timezone=timezone, missed=missed)
+        given = {} if payload is None else payload
+        self.registry.schedules[name] = declared(spec, handler, given, said, self.settings.limits.payload)
+
+    def _scheduled(self, name: str, kind: Any) -> Handler | None:
+        """The handler, where it is known."""
+        if isinstance(kind, Kind) and kind.has_options:
+            message = f"schedule {name!r}: say queue=, priority=, owner= … to schedule() itself, not with options()"
+            raise ConfigError(message)
+        if isinstance(kind, Kind):
+            return kind.handler
+        if not isinstance(kind, str):
+            message = f"schedule {name!r}: kind is a function decorated with @app.job, or its name, not {kind!r:.80}"
+            raise ConfigError(message)
+        return self.registry.handlers.get(kind)
+
+    def _check_schedules(self, handler: Handler) -> None:
+        """Schedules that were declared by the kind's name before its handler."""
+        limit = self.settings.limits.payload
+        for name, spec in self.registry.schedules.items():
+            if spec.kind == handler.spec.name:
+                self.registry.schedules[name] = checked_again(spec, handler, limit)
 
     def on_start(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Called once in each runner process before its first job; what it makes is `ctx.state`."""
@@ -358,6 +426,7 @@ class Aio:
         self._app = app
         self.jobs = AsyncJobs(app.jobs)
         self.queues = AsyncQueues(app.queues)
+        self.schedules = AsyncSchedules(app.schedules)
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         return await asyncio.to_thread(self._app.enqueue, kind, payload, **options)

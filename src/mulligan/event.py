@@ -33,6 +33,7 @@ class EventType(StrEnum):
     QUEUE_PAUSED = "queue.paused"
     QUEUE_RESUMED = "queue.resumed"
     QUEUE_CHANGED = "queue.changed"
+    SCHEDULE_SKIPPED = "schedule.skipped"
     WORKER_STARTED = "worker.started"
     WORKER_LOST = "worker.lost"
 

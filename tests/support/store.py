@@ -28,7 +28,8 @@ T = TypeVar("T")
 HOUR = 3600 * SECOND
 KINDS = frozenset({"render", "mail", "report"})
 POLICIES = Policies(Retry(), {})
-TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned", "limits", "meter")
+TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned", "limits", "meter",
+          "schedule", "slot")  # fmt: skip
 
 # One outcome for each way an attempt can end.
 RETURNED = Outcome(Ended.RETURNED, result='{"pages":3}')

@@ -32,6 +32,7 @@ COMMANDS = {
     "migrate": ("mulligan.cli.migrate:migrate", "Bring the database's schema up to date."),
     "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
+    "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, watch and repair jobs."),
     "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
 }

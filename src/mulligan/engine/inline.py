@@ -24,6 +24,7 @@ from mulligan.engine.kinds import Handler, Manifest, Registry
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
+from mulligan.engine.schedules import Timekeeper
 from mulligan.engine.settle import Ending, Policies, settle
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.engine.workers import worker_row
@@ -81,6 +82,7 @@ class Inline:
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)
         upkeep.expire_deadlines(self._store)
+        Timekeeper(self._store, self._settings.worker).fire(ahead=False)
 
     def _leave(self) -> None:
         with self._store.begin() as unit:

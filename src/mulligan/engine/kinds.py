@@ -93,6 +93,26 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """One schedule as data: when, and what its jobs are. None: as the kind says."""
+
+    name: str
+    cron: str
+    kind: str
+    payload: str = "{}"  # JSON
+    timezone: str = "UTC"
+    missed: str = "latest"
+    queue: str | None = None
+    priority: int | None = None
+    owner: str = ""
+    uses: str | None = None
+    max_retries: int | None = None
+    policy: str | None = None  # JSON
+    timeout: Micros | None = None
+    deadline: Micros | None = None  # counted from the slot
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The app as data."""
 
@@ -101,6 +121,7 @@ class Manifest:
     kinds: Mapping[str, KindSpec]
     queues: Mapping[str, QueueSpec] = field(default_factory=dict)
     dependencies: Mapping[str, DependencySpec] = field(default_factory=dict)
+    schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -113,6 +134,7 @@ class Manifest:
             "kinds": _written(self.kinds),
             "queues": _written(self.queues),
             "dependencies": _written(self.dependencies),
+            "schedules": _written(self.schedules),
         }
         return json.dumps(body, sort_keys=True)
 
@@ -125,6 +147,7 @@ class Manifest:
             {spec.name: spec for spec in _read(KindSpec, body["kinds"])},
             {spec.name: spec for spec in _read(QueueSpec, body.get("queues", ()))},
             {spec.key: spec for spec in _read(DependencySpec, body.get("dependencies", ()))},
+            {spec.name: spec for spec in _read(ScheduleSpec, body.get("schedules", ()))},
         )
 
 
@@ -139,12 +162,13 @@ def _read(spec: type[S], rows: Iterable[dict[str, Any]]) -> list[S]:
 
 
 class Registry:
-    """All handlers of one app."""
+    """All handlers of one app, and its schedules."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
         self.queues: dict[str, QueueSpec] = {}
         self.dependencies: dict[str, DependencySpec] = {}
+        self.schedules: dict[str, ScheduleSpec] = {}
         self.on_start: list[Callable[..., Any]] = []
         self.on_stop: list[Callable[..., Any]] = []
 
@@ -164,7 +188,7 @@ class Registry:
 
     def manifest(self, app: str, release: str) -> Manifest:
         kinds = {name: handler.spec for name, handler in self.handlers.items()}
-        return Manifest(app, release, kinds, dict(self.queues), dict(self.dependencies))
+        return Manifest(app, release, kinds, dict(self.queues), dict(self.dependencies), dict(self.schedules))
 
     def declare(self, spec: QueueSpec | DependencySpec) -> None:
         """A thing is declared once: of two declarations nobody could say which holds."""

@@ -129,6 +129,16 @@ class Pruned(NamedTuple):
     last_id: str
 
 
+class ScheduleRow(NamedTuple):
+    """What is remembered of a schedule; everything else about it is in the manifest."""
+
+    name: str
+    cron: str
+    timezone: str
+    cursor: Micros  # every slot up to here is decided
+    named_at: Micros  # when a manifest in force was last seen to name it, to the day
+
+
 class Unit(ABC):
     """One transaction. Every verb states what it moves and what it waits for."""
 
@@ -144,6 +154,10 @@ class Unit(ABC):
 
         `announce` writes `job.queued` beside each; a caller's transaction leaves that to upkeep.
         """
+
+    @abstractmethod
+    def announce_as(self, events: Sequence[NewEvent]) -> None:
+        """The `job.queued` events of jobs inserted without one in this transaction, in the caller's words."""
 
     # -- claim ------------------------------------------------------------------------------------
     @abstractmethod
@@ -301,6 +315,37 @@ class Unit(ABC):
     @abstractmethod
     def manifests(self) -> list[tuple[str, str, str, str, Micros]]:
         """(id, app, release, body, last named), newest first."""
+
+    # -- schedules --------------------------------------------------------------------------------
+    @abstractmethod
+    def schedules(self) -> list[ScheduleRow]: ...
+
+    @abstractmethod
+    def declare_schedule(self, name: str, cron: str, timezone: str) -> ScheduleRow | None:
+        """Begin one, from now. None: it is there."""
+
+    @abstractmethod
+    def advance_schedule(self, row: ScheduleRow, *, seen: Micros) -> bool:
+        """Move its cursor, compare-and-set on the one that was seen. False: somebody else did, or is at it now."""
+
+    @abstractmethod
+    def name_schedules(self, names: Iterable[str]) -> None:
+        """A manifest in force still names them."""
+
+    @abstractmethod
+    def take_slots(self, schedule: str, jobs: Mapping[Micros, str]) -> set[Micros]:
+        """Enter which job each slot gets; returns the slots that had none. One slot never gets two."""
+
+    @abstractmethod
+    def last_slots(self) -> dict[str, tuple[Micros, str]]:
+        """By schedule: its newest slot that has come, and the slot's job."""
+
+    @abstractmethod
+    def prune_slots(self, before: Micros, limit: int) -> int: ...
+
+    @abstractmethod
+    def forget_schedules(self, before: Micros) -> int:
+        """Delete those that no manifest in force has named since."""
 
     # -- read -------------------------------------------------------------------------------------
     @abstractmethod

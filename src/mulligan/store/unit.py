@@ -26,7 +26,7 @@ from mulligan.job import (
     State,
     WorkerRow,
 )
-from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, Settlement, Unit
+from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.words import unique_race
 
@@ -104,6 +104,10 @@ class SqlUnit(Unit):
             raise UniqueMismatch(message)
         answers[job.id] = Inserted(holder, fresh=False)
         return True
+
+    def announce_as(self, events: Sequence[NewEvent]) -> None:
+        self.rows("announced", ids=self.ids([event.job_id for event in events if event.job_id is not None]))
+        self.write_events(events)
 
     # -- claim ------------------------------------------------------------------------------------
     def look(self) -> Look:
@@ -286,6 +290,35 @@ class SqlUnit(Unit):
 
     def manifests(self) -> list[tuple[str, str, str, str, Micros]]:
         return [(row[0], row[1], row[2], row[3], row[4]) for row in self.rows("manifests")]
+
+    # -- schedules --------------------------------------------------------------------------------
+    def schedules(self) -> list[ScheduleRow]:
+        return [ScheduleRow._make(row) for row in self.rows("schedules")]
+
+    def declare_schedule(self, name: str, cron: str, timezone: str) -> ScheduleRow | None:
+        begun = self.rows("declare_schedule", name=name, cron=cron, timezone=timezone)
+        return ScheduleRow._make(begun[0]) if begun else None
+
+    def advance_schedule(self, row: ScheduleRow, *, seen: Micros) -> bool:
+        moved = {"name": row.name, "cron": row.cron, "timezone": row.timezone, "cursor": row.cursor}
+        return bool(self.rows("advance_schedule", **moved, seen=seen))
+
+    def name_schedules(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            self.rows("name_schedule", name=name)
+
+    def take_slots(self, schedule: str, jobs: Mapping[Micros, str]) -> set[Micros]:
+        fresh = (self.rows("take_slot", schedule=schedule, slot=slot, job_id=jobs[slot]) for slot in sorted(jobs))
+        return {rows[0][0] for rows in fresh if rows}
+
+    def last_slots(self) -> dict[str, tuple[Micros, str]]:
+        return {name: (slot, job_id) for name, slot, job_id in self.rows("last_slots")}
+
+    def prune_slots(self, before: Micros, limit: int) -> int:
+        return len(self.rows("prune_slots", before=before, most=limit))
+
+    def forget_schedules(self, before: Micros) -> int:
+        return len(self.rows("forget_schedules", before=before))
 
     # -- read -------------------------------------------------------------------------------------
     def get(self, job_id: str) -> JobRow | None:

@@ -12,6 +12,7 @@ from random import Random, SystemRandom
 from mulligan.config import Settings
 from mulligan.engine import life, upkeep
 from mulligan.engine.kinds import Manifest
+from mulligan.engine.schedules import Timekeeper
 from mulligan.errors import ConfigError
 from mulligan.job import SECOND, Micros, WorkerRow
 from mulligan.store.base import Renewal, Store, Unit
@@ -38,6 +39,7 @@ class Chores:
         self._unbroken_since = self._renewed
         self._heard: dict[str, tuple[Micros, float]] = {}  # others: last renewal, and since when we know it
         self._pruned = 0.0
+        self._timekeeper = Timekeeper(store, settings.worker)
 
     def look_around(self, worker: str) -> int:
         """First of all, while the runners still load the app: did a sibling leave jobs behind?"""
@@ -112,14 +114,15 @@ class Chores:
 
     # -- sweep ------------------------------------------------------------------------------------
     def sweep(self, worker: str) -> int:
-        """Returns how many jobs came back to the queue."""
+        """Returns how many jobs came to the queue."""
+        fired = self._timekeeper.fire()
         requeued = self.recover(worker)
         upkeep.announce(self._store)
         self._while_full(lambda: upkeep.expire_deadlines(self._store))
         upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
         if time.monotonic() - self._pruned > 60 or self._pruned == 0.0:
             self._prune()
-        return requeued
+        return requeued + fired
 
     def recover(self, worker: str) -> int:
         judge = upkeep.Judge(worker, self._boot, self._silent_for_a_lease)

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -270,7 +271,7 @@ class Fleet:
         if self.manifest is not None and manifest.id != self.manifest.id:
             log.warning("the app has changed on disk; restart this worker to run it as it is now")
             kinds = {name: spec for name, spec in self.manifest.kinds.items() if name in manifest.kinds}
-            manifest = Manifest(self.manifest.app, self.manifest.release, kinds)
+            manifest = replace(self.manifest, kinds=kinds)
         first = self.manifest is None
         self.manifest = manifest
         self.on_learn(manifest)

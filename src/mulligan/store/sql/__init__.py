@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mulligan.job import AttemptRow, Gate, JobRow, Lease, LimitRow, WorkerRow
-from mulligan.store.base import Settlement
+from mulligan.store.base import ScheduleRow, Settlement
 from mulligan.store.rows import InsertRow, Wanted
 
 _HERE = Path(__file__).parent
@@ -30,6 +30,7 @@ _COLUMNS: dict[str, type[Any]] = {
     "worker": WorkerRow,
     "gate": Gate,
     "limit": LimitRow,
+    "schedule": ScheduleRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 

@@ -1,0 +1,99 @@
+"""`mulligan schedules …`: from the stored manifests, without the app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from mulligan.cli import options as shared
+from mulligan.cli.database import actor, desk, say
+from mulligan.cli.output import as_json, chosen, job_record, show_rows
+from mulligan.engine.calendar import Schedule, Schedules
+from mulligan.policy.phrase import duration
+
+COLUMNS = ("name", "cron", "timezone", "kind", "missed", "next_at", "last_at", "last_job_id")
+FOR_PEOPLE = ("name", "cron", "timezone", "kind", "missed", "next", "last")
+NEXT = ("at", "utc")
+NEXT_FOR_PEOPLE = ("at", "utc", "in")
+
+
+@click.group()
+def schedules() -> None:
+    """List schedules, see when they run, run one now."""
+
+
+@contextmanager
+def _book(database: str | None) -> Iterator[Schedules]:
+    with desk(database) as at:
+        yield Schedules(lambda: at.store, at.jobs, {}, actor())
+
+
+@schedules.command("list")
+@shared.database
+@shared.output
+def list_(database: str | None, output: str | None) -> None:
+    """Every schedule, by name."""
+    with _book(database) as book:
+        found = book.list()
+    for_people = chosen(output) == "table"
+    show_rows(
+        [_record(schedule, for_people=for_people) for schedule in found],
+        FOR_PEOPLE if for_people else COLUMNS,
+        output,
+        empty="no schedules; declare one with app.schedule(...) and start a worker",
+    )
+    for schedule in found:
+        if schedule.problem:
+            say(f"warning: {schedule.name}: {schedule.problem}")
+
+
+def _record(schedule: Schedule, *, for_people: bool) -> dict[str, Any]:
+    record = asdict(schedule)
+    for name in ("next_at", "last_at"):
+        record[name] = record[name] and record[name].isoformat()
+    if for_people:
+        record |= {"next": _local(schedule.next_at), "last": _local(schedule.last_at)}
+    return record
+
+
+def _local(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S %z}"
+
+
+@schedules.command("next")
+@click.argument("name")
+@click.option("-n", "count", type=int, default=5, show_default=True, help="How many.")
+@shared.database
+@shared.output
+def next_(name: str, count: int, database: str | None, output: str | None) -> None:
+    """The next slots of a schedule, in its own zone and in UTC."""
+    with _book(database) as book:
+        times = book.next(name, count)
+    now = datetime.now(UTC)
+    records = [
+        {
+            "at": at.isoformat(),
+            "utc": at.astimezone(UTC).isoformat(),
+            "in": duration(max(0, int((at - now).total_seconds()))),
+        }
+        for at in times
+    ]
+    show_rows(records, NEXT_FOR_PEOPLE if chosen(output) == "table" else NEXT, output)
+
+
+@schedules.command()
+@click.argument("name")
+@click.option("--reason", default="", help="For the history.")
+@shared.database
+@shared.output
+def run(name: str, reason: str, database: str | None, output: str | None) -> None:
+    """Enqueue a job of this schedule now, besides its slots, and print its id."""
+    with _book(database) as book:
+        job = book.run(name, reason=reason)
+    click.echo(as_json(job_record(job), 2 if output == "json" else None) if output in {"json", "jsonl"} else job.id)
+    say(f"queued. Follow it: mulligan jobs watch {job.id}")

@@ -1,0 +1,143 @@
+"""`app.schedules`: look at schedules, and run one now."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from mulligan.engine.jobs import Jobs
+from mulligan.engine.kinds import ScheduleSpec
+from mulligan.engine.schedules import Timetable, job_for, queued, timetable, zone_of
+from mulligan.errors import ConfigError, NotFound, Refused
+from mulligan.job import Job, Micros, to_datetime
+from mulligan.policy.cron import following, upcoming
+from mulligan.store.base import Store, Unit
+
+MOST_NEXT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule at one moment, read-only. Its times are in its own zone."""
+
+    name: str
+    cron: str
+    timezone: str
+    kind: str
+    payload: Any
+    missed: str
+    queue: str
+    priority: int
+    owner: str
+    next_at: datetime | None
+    last_at: datetime | None  # the newest slot that has come and got a job
+    last_job_id: str | None
+    problem: str  # why this machine cannot tell its times
+
+
+ScheduleList = list[Schedule]  # the classes below have a method called list
+Times = list[datetime]
+
+
+class Schedules:
+    def __init__(
+        self, store: Callable[[], Store], jobs: Jobs, own: Mapping[str, ScheduleSpec], actor: str = "python"
+    ) -> None:
+        self._open = store
+        self._jobs = jobs
+        self._own = own  # of this app: they hold here before any worker has stored them
+        self._actor = actor
+
+    def list(self) -> ScheduleList:
+        """Every schedule that holds, by name."""
+        with self._open().read() as unit:
+            table, now, last = self._timetable(unit), unit.now(), unit.last_slots()
+        return [_view(spec, table, now, last.get(name)) for name, spec in sorted(table.schedules.items())]
+
+    def next(self, name: str, n: int = 5) -> Times:
+        """Its next slots, in its own zone."""
+        if n not in range(1, MOST_NEXT + 1):
+            message = f"n must be a whole number from 1 to {MOST_NEXT}, not {n!r:.80}"
+            raise Refused(message)
+        with self._open().read() as unit:
+            spec, now = _named(self._timetable(unit), name), unit.now()
+        zone = zone_of(spec.timezone)
+        return [to_datetime(at).astimezone(zone) for at in islice(upcoming(spec.cron, zone, now), n)]
+
+    def run(self, name: str, *, reason: str = "") -> Job:
+        """One job of this schedule now, besides its slots."""
+        with self._open().begin() as unit:
+            table = self._timetable(unit)
+            spec, now = _named(table, name), unit.now()
+            job = job_for(spec, table.kind_of(spec), None, now)
+            [answer] = unit.insert([job], announce=False)
+            unit.announce_as([queued(job, answer.run_at, self._actor, {"schedule": name, "reason": reason})])
+            return self._jobs.inserted(unit, [job], [answer])[0]
+
+    def _timetable(self, unit: Unit) -> Timetable:
+        stored = timetable(unit)
+        return Timetable({**stored.schedules, **self._own}, stored.kinds)
+
+
+class AsyncSchedules:
+    """The same, awaitable: each call on a thread."""
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+
+    async def list(self) -> ScheduleList:
+        return await asyncio.to_thread(self._schedules.list)
+
+    async def next(self, name: str, n: int = 5) -> Times:
+        return await asyncio.to_thread(self._schedules.next, name, n)
+
+    async def run(self, name: str, *, reason: str = "") -> Job:
+        return await asyncio.to_thread(self._schedules.run, name, reason=reason)
+
+
+def _named(table: Timetable, name: str) -> ScheduleSpec:
+    found = table.schedules.get(name)
+    if found is None:
+        near = difflib.get_close_matches(str(name), table.schedules, n=1)
+        known = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(table.schedules)) or 'none yet'}"
+        message = f"no schedule {name!r:.80}; {known}"
+        raise NotFound(message)
+    return found
+
+
+def _view(spec: ScheduleSpec, table: Timetable, now: Micros, last: tuple[Micros, str] | None) -> Schedule:
+    kind = table.kind_of(spec)
+    next_at, last_at, problem = _times(spec, now, last)
+    return Schedule(
+        name=spec.name,
+        cron=spec.cron,
+        timezone=spec.timezone,
+        kind=spec.kind,
+        payload=json.loads(spec.payload),
+        missed=spec.missed,
+        queue=spec.queue or kind.queue,
+        priority=kind.priority if spec.priority is None else spec.priority,
+        owner=spec.owner,
+        next_at=next_at,
+        last_at=last_at,
+        last_job_id=None if last is None else last[1],
+        problem=problem,
+    )
+
+
+def _times(
+    spec: ScheduleSpec, now: Micros, last: tuple[Micros, str] | None
+) -> tuple[datetime | None, datetime | None, str]:
+    try:
+        zone = zone_of(spec.timezone)
+    except ConfigError as error:
+        return None, None, str(error)
+    coming = following(spec.cron, zone, now)
+    local = [None if at is None else to_datetime(at).astimezone(zone) for at in (coming, last and last[0])]
+    return local[0], local[1], ""

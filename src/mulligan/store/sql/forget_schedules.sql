@@ -1,0 +1,1 @@
+DELETE FROM {p}schedule WHERE named_at < :before RETURNING name

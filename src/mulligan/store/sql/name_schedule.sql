@@ -1,0 +1,1 @@
+UPDATE {p}schedule SET named_at = :now WHERE name = :name

@@ -1,0 +1,2 @@
+DELETE FROM {p}slot WHERE (schedule, slot) IN (
+  SELECT schedule, slot FROM {p}slot WHERE slot < :before ORDER BY slot LIMIT :most) RETURNING slot

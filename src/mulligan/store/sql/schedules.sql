@@ -1,0 +1,1 @@
+SELECT {schedule} FROM {p}schedule ORDER BY name
