@@ -311,7 +311,7 @@ class Mulligan:
         deadline: Seconds | None = None,
     ) -> None:
         """A job of this kind at every slot of a cron expression, made by whichever worker is there."""
-        if name in self.registry.schedules:
+        if checked_name("schedule", name) in self.registry.schedules:
             message = f"schedule {name!r} is declared twice; give one of them another name"
             raise ConfigError(message)
         handler = self._scheduled(name, kind)

@@ -42,7 +42,6 @@ def declared(spec: ScheduleSpec, handler: Handler | None, payload: Any, options:
     job = _trial(spec, handler, payload, options, limit)
     return replace(
         spec,
-        name=checked_name("schedule", spec.name),
         cron=checked_cron(spec.cron),
         missed=checked_missed(spec.missed),
         timezone=_checked_zone(spec.timezone),
@@ -80,18 +79,20 @@ def _trial(spec: ScheduleSpec, handler: Handler | None, payload: Any, options: O
 
 
 def _checked_zone(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(_no_zone(name))
     zone_of(name)
-    return str(name)
+    return name
 
 
 @lru_cache(maxsize=1024)
-def zone_of(name: Any) -> tzinfo:
+def zone_of(name: str) -> tzinfo:
     """A zone by its name in the system's database, or what to write or install instead."""
     if name == "UTC":  # needs no database
         return UTC
     try:
         return ZoneInfo(name)
-    except (LookupError, ValueError, TypeError, OSError):
+    except (LookupError, ValueError, OSError):
         raise ConfigError(_no_zone(name)) from None
 
 

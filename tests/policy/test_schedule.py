@@ -1,0 +1,164 @@
+"""What is due of a schedule, what is missed, and which declarations hold."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.errors import ConfigError
+from mulligan.job import SECOND, to_micros
+from mulligan.policy.cron import slots
+from mulligan.policy.schedule import MOST_MISSED, Moments, Plan, Timing, checked_missed, in_force, plan, restart
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+NOON = to_micros(datetime(2026, 5, 4, 12, tzinfo=UTC))
+GRACE, AHEAD, MANY = 30 * SECOND, 10 * SECOND, 100_000
+
+
+def due(missed="latest", *, cron="* * * * *", cursor=NOON, now=NOON, most=MANY, ahead=AHEAD) -> Plan | None:
+    return plan(Timing(cron, UTC, missed), cursor, Moments(now, now + ahead, GRACE), most)
+
+
+def test_nothing_is_due_before_the_first_slot_comes_near():
+    assert due(now=NOON + 49 * SECOND) is None
+
+
+def test_a_slot_gets_its_job_a_little_ahead():
+    assert due(now=NOON + 50 * SECOND) == Plan((NOON + MINUTE,), None, NOON + MINUTE)
+
+
+@pytest.mark.parametrize("missed", ["latest", "all", "skip"])
+def test_slots_that_are_only_late_all_run_whatever_is_said_of_missed_ones(missed):
+    now = NOON + 30 * SECOND
+    late = tuple(range(NOON + SECOND, now + 1, SECOND))
+    assert due(missed, cron="* * * * * *", now=now, ahead=0) == Plan(late, None, now)
+
+
+@pytest.mark.parametrize("missed", ["latest", "all", "skip"])
+def test_a_second_later_they_are_missed(missed):
+    found = due(missed, cron="0 12 * * *", cursor=NOON - 1, now=NOON + GRACE + 1)
+    assert (found.run, found.skipped is None) == (((), False) if missed == "skip" else ((NOON,), True))
+
+
+def test_latest_runs_only_the_newest_of_what_has_passed_and_what_comes():
+    found = due("latest", now=NOON + HOUR + 55 * SECOND)
+    assert found.run == (NOON + HOUR, NOON + HOUR + MINUTE)
+    assert (found.skipped.first, found.skipped.last, found.skipped.count) == (NOON + MINUTE, NOON + 59 * MINUTE, 59)
+    assert "latest" in found.skipped.reason
+
+
+def test_latest_with_one_missed_slot_skips_nothing():
+    assert due("latest", cron="0 12 * * *", cursor=NOON - HOUR, now=NOON + HOUR) == Plan((NOON,), None, NOON)
+
+
+def test_all_runs_every_missed_slot():
+    found = due("all", now=NOON + HOUR)
+    assert found == Plan(tuple(NOON + n * MINUTE for n in range(1, 61)), None, NOON + HOUR)
+
+
+def test_all_is_bounded_and_keeps_the_newest():
+    found = due("all", now=NOON + 3 * DAY)
+    assert len(found.run) == MOST_MISSED
+    assert found.run[-1] == NOON + 3 * DAY
+    assert found.run[0] == NOON + 3 * DAY - 999 * MINUTE
+    assert (found.skipped.first, found.skipped.last) == (NOON + MINUTE, found.run[0] - MINUTE)
+    assert found.skipped.count == 3 * 24 * 60 - MOST_MISSED
+
+
+def test_skip_runs_no_missed_slot_but_one_that_is_only_late():
+    found = due("skip", now=NOON + HOUR + 20 * SECOND)
+    assert found.run == (NOON + HOUR,)
+    assert (found.skipped.last, found.skipped.count) == (NOON + 59 * MINUTE, 59)
+    assert due("skip", now=NOON + HOUR + 40 * SECOND).run == ()
+
+
+def test_years_of_missed_seconds_are_counted_only_so_far_and_take_no_time():
+    found = due("latest", cron="* * * * * *", now=NOON + 3 * 365 * DAY, ahead=0)
+    assert found.run == (NOON + 3 * 365 * DAY,)
+    assert (found.skipped.last, found.skipped.count) == (found.run[0] - SECOND, 10_000)
+
+
+def test_a_step_takes_no_more_than_it_was_told_and_the_next_goes_on():
+    now, cursor, taken = NOON + 2 * HOUR, NOON, []
+    while (step := due("all", cursor=cursor, now=now, most=50)) is not None:
+        assert len(step.run) <= 50
+        assert step.skipped is None
+        taken += step.run
+        cursor = step.cursor
+    assert taken == [NOON + n * MINUTE for n in range(1, 121)]
+
+
+@given(
+    st.sampled_from(["latest", "all", "skip"]),
+    st.sampled_from(["*/7 * * * *", "30 2 * * *", "0 * * * *", "30 */5 * * * *"]),
+    st.sampled_from([UTC, ZoneInfo("Europe/Berlin")]),
+    st.lists(st.integers(0, 12 * HOUR), max_size=6),
+    st.integers(0, 200) | st.just(MANY),
+)
+def test_every_slot_is_run_once_or_skipped_once_however_time_passes(missed, cron, zone, steps, most):
+    """At most one job for a slot; at least one, unless it is skipped with a reason."""
+    begin = now = to_micros(datetime(2026, 10, 24, 20, tzinfo=UTC))
+    cursor, run, skipped = begin, [], []
+    for step in steps:
+        now += step
+        while (
+            found := plan(Timing(cron, zone, missed), cursor, Moments(now, now + AHEAD, GRACE), most or 1)
+        ) is not None:
+            assert found.cursor > cursor
+            if found.skipped:
+                gone = [slot for slot in slots(cron, zone, cursor, now) if slot <= found.skipped.last]
+                assert (gone[0], len(gone)) == (found.skipped.first, found.skipped.count)
+                skipped += gone
+            run += found.run
+            cursor = found.cursor
+    assert sorted(run + skipped) == list(slots(cron, zone, begin, now + AHEAD if steps else begin))
+
+
+@pytest.mark.parametrize("value", ["newest", "", None, ["all"]])
+def test_another_word_for_missed_is_refused_with_those_there_are(value):
+    with pytest.raises(ConfigError, match=r"'latest'.*'all'.*'skip'"):
+        checked_missed(value)
+
+
+# -- where it begins --------------------------------------------------------------------------------------
+OLD, NEW = ("0 3 * * *", "UTC"), ("0 4 * * *", "UTC")
+
+
+def test_a_schedule_that_has_not_changed_goes_on():
+    assert restart(OLD, OLD, NOON - DAY, NOON) is None
+    assert restart(OLD, OLD, NOON + AHEAD, NOON) is None
+
+
+def test_another_expression_begins_now_and_not_before_what_is_decided():
+    assert restart(OLD, NEW, NOON - 9 * DAY, NOON) == NOON
+    assert restart(OLD, NEW, NOON + AHEAD, NOON) == NOON + AHEAD
+    assert restart(OLD, ("0 3 * * *", "Europe/Berlin"), NOON - DAY, NOON) == NOON
+
+
+def test_a_cursor_of_a_day_that_lies_ahead_is_not_waited_for():
+    assert restart(OLD, OLD, NOON + DAY, NOON) is None
+    assert restart(OLD, OLD, NOON + DAY + 1, NOON) == NOON
+
+
+# -- which manifests hold -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("manifests", "hold"),
+    [
+        ([("a", 0)], [True]),
+        ([("a", 23 * HOUR)], [True]),
+        ([("a", 25 * HOUR)], [False]),
+        ([("a", 0), ("a", MINUTE)], [True, True]),  # a deploy under way, or two pools of one app
+        ([("a", 0), ("a", 11 * MINUTE)], [True, False]),  # replaced by a newer one
+        ([("a", 11 * MINUTE), ("a", 0)], [False, True]),  # rolled back to an older one
+        ([("a", 11 * MINUTE), ("a", 12 * MINUTE)], [True, True]),  # nobody is there: nothing was replaced
+        ([("a", 0), ("b", 11 * MINUTE)], [True, True]),  # another app is only away
+    ],
+)
+def test_a_manifest_holds_for_a_day_unless_its_app_has_another_one_by_now(manifests, hold):
+    assert in_force([(app, NOON - ago) for app, ago in manifests], NOON, DAY) == hold

@@ -1,0 +1,316 @@
+"""Schedules in the memory: one cursor, one job for each slot, whoever comes at once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mulligan.config import Settings, Worker
+from mulligan.engine import upkeep
+from mulligan.engine.kinds import KindSpec, Manifest, ScheduleSpec
+from mulligan.engine.schedules import Timekeeper, timetable
+from mulligan.job import SECOND
+from mulligan.store.base import ScheduleRow
+from support.store import HOUR, Background, all_rows, get, migrated, now, sql, story, together, undone
+
+DAY = 24 * HOUR
+WORKER = Worker(lease=30, heartbeat=5, sweep=5)
+
+
+def declare(store, *specs, app="jobs:app", kinds=("render",)):
+    manifest = Manifest(app, "", {kind: KindSpec(kind) for kind in kinds}, {spec.name: spec for spec in specs})
+    with store.begin() as unit:
+        unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+    return manifest
+
+
+def every_second(**said):
+    return ScheduleSpec("tick", "* * * * * *", "render", **said)
+
+
+def fire(store, *, ahead=False):
+    return Timekeeper(store, WORKER).fire(ahead=ahead)
+
+
+def slots(store):
+    return sql(store, "SELECT slot, job_id FROM {p}slot ORDER BY slot")
+
+
+def rows(store):
+    with store.read() as unit:
+        return unit.schedules()
+
+
+def skips(store):
+    with store.read() as unit:
+        return [event for event in unit.events_after(0, 10_000) if event.type == "schedule.skipped"]
+
+
+# -- verbs ----------------------------------------------------------------------------------------------
+def test_a_schedule_begins_when_it_is_first_seen_and_only_once(store):
+    with store.begin() as unit:
+        begun = unit.declare_schedule("nightly", "0 3 * * *", "UTC")
+        assert unit.declare_schedule("nightly", "0 4 * * *", "UTC") is None
+    assert rows(store) == [begun]
+    assert abs(begun.cursor - now(store)) < 10 * SECOND
+
+
+def test_a_cursor_is_moved_by_whoever_has_seen_it_last(store):
+    with store.begin() as unit:
+        begun = unit.declare_schedule("nightly", "0 3 * * *", "UTC")
+        moved = begun._replace(cursor=begun.cursor + 5)
+        assert unit.advance_schedule(moved, seen=begun.cursor)
+        assert not unit.advance_schedule(moved._replace(cursor=begun.cursor + 9), seen=begun.cursor)
+        assert not unit.advance_schedule(moved._replace(name="other"), seen=begun.cursor)
+    assert rows(store)[0].cursor == begun.cursor + 5
+
+
+def test_a_slot_is_given_to_one_job_by_its_key(store):
+    with store.begin() as unit:
+        assert unit.take_slots("nightly", {7: "a", 8: "b"}) == {7, 8}
+        assert unit.take_slots("nightly", {8: "c", 9: "d"}) == {9}
+        assert unit.take_slots("weekly", {8: "e"}) == {8}
+    assert sql(store, "SELECT job_id FROM {p}slot ORDER BY schedule, slot") == [("a",), ("b",), ("d",), ("e",)]
+    with pytest.raises(Exception, match="(?i)unique"):
+        sql(store, "INSERT INTO {p}slot VALUES ('nightly', 8, 'z')")
+
+
+# -- fire -------------------------------------------------------------------------------------------------
+def test_the_first_look_begins_and_fires_nothing_that_has_passed(store):
+    declare(store, every_second())
+    assert fire(store) == 0
+    assert len(rows(store)) == 1
+    assert all_rows(store) == []
+
+
+def test_slots_ahead_are_inserted_up_to_two_sweeps_before_they_come(store):
+    declare(store, every_second())
+    made = fire(store, ahead=True)
+    assert 5 <= made <= 10
+    due = [row.run_at for row in all_rows(store)]
+    assert sorted(due) == [slot for slot, _ in slots(store)]
+    assert min(due) > rows(store)[0].named_at
+    assert max(due) <= now(store) + 10 * SECOND
+    assert [row.run_at % SECOND for row in all_rows(store)] == [0] * made
+
+
+def test_a_job_tells_which_schedule_and_which_slot_made_it(store):
+    declare(store, every_second(owner="acme"))
+    fire(store, ahead=True)
+    slot, job_id = slots(store)[0]
+    [queued] = story(store, job_id)
+    assert (queued.type, queued.actor, queued.owner) == ("job.queued", "schedule", "acme")
+    assert queued.data == {"kind": "render", "queue": "default", "run_at": slot, "schedule": "tick", "slot_at": slot}
+    assert upkeep.announce(store) == 0
+
+
+def test_a_slot_and_its_job_are_there_together_or_not_at_all(store, monkeypatch):
+    declare(store, every_second())
+    fire(store)
+    store.shift_clock(3 * SECOND)
+    before = rows(store)
+    with monkeypatch.context() as broken:
+        broken.setattr("mulligan.engine.schedules.queued", lambda *_: 1 / 0)
+        assert fire(store) == 0
+    assert (rows(store), slots(store), all_rows(store)) == (before, [], [])
+    assert fire(store) == len(all_rows(store)) == len(slots(store)) >= 3
+
+
+def test_many_who_fire_at_once_make_one_job_for_each_slot(store, store_url):
+    declare(store, every_second(missed="all"), ScheduleSpec("twin", "*/2 * * * * *", "render", missed="all"))
+    fire(store)
+    with migrated(store_url) as other:
+        for _ in range(4):
+            store.shift_clock(61 * SECOND)
+            together(*[lambda where=where: fire(where) for where in (store, other, store, other)])
+    found = sql(store, "SELECT schedule, slot, job_id FROM {p}slot ORDER BY schedule, slot")
+    assert sorted(job_id for _, _, job_id in found) == sorted(row.id for row in all_rows(store))
+    for name, step in (("tick", 1), ("twin", 2)):
+        mine = [slot for schedule, slot, _ in found if schedule == name]
+        assert mine == list(range(mine[0], mine[-1] + 1, step * SECOND))
+        assert len(mine) >= 240 // step
+    assert skips(store) == []
+
+
+def test_missed_slots_are_made_up_for_in_bounded_steps(store):
+    declare(store, every_second(missed="all"))
+    fire(store)
+    store.shift_clock(HOUR)
+    assert fire(store) == 1000
+    assert len(slots(store)) == 1000
+    [event] = skips(store)
+    kept = slots(store)[0][0]
+    assert event.data["last"] == kept - SECOND
+    assert event.data["count"] == (kept - event.data["first"]) // SECOND >= 2600
+    assert (event.data["schedule"], event.actor) == ("tick", "schedule")
+
+
+def test_a_transaction_under_way_elsewhere_is_passed_over_not_waited_for(postgres):
+    declare(postgres, every_second())
+    fire(postgres)
+    [row] = rows(postgres)
+    postgres.shift_clock(3 * SECOND)
+    with undone(postgres.begin()) as unit:
+        assert unit.advance_schedule(row._replace(cursor=row.cursor + SECOND), seen=row.cursor)
+        assert Background(lambda: fire(postgres)).answer(5) == 0
+    assert fire(postgres) >= 3
+
+
+def test_the_server_ends_a_transaction_that_is_frozen_with_a_schedule_in_its_hand(postgres):
+    declare(postgres, every_second())
+    fire(postgres)
+    [row] = rows(postgres)
+    with postgres.begin() as unit:
+        assert unit.advance_schedule(row, seen=row.cursor)
+        limit = unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+    assert limit == ("10s",)
+    with postgres.begin() as unit:
+        assert unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",)
+
+
+# -- time that does not only pass ---------------------------------------------------------------------------
+@pytest.mark.parametrize("back", [30 * SECOND, HOUR, 3 * DAY])
+def test_a_clock_that_is_set_back_makes_no_slot_twice(store, back):
+    declare(store, every_second())
+    fire(store)
+    store.shift_clock(20 * SECOND)
+    fire(store)
+    made = slots(store)
+    assert len(made) >= 20
+    store.shift_clock(-back)
+    declare(store, every_second())
+    fire(store)
+    store.shift_clock(back)
+    declare(store, every_second())
+    fire(store)
+    assert slots(store)[: len(made)] == made
+    assert len({job_id for _, job_id in slots(store)}) == len(slots(store)) == len(all_rows(store))
+
+
+def test_a_clock_that_was_years_ahead_does_not_stop_a_schedule_for_years(store):
+    declare(store, every_second())
+    fire(store)
+    store.shift_clock(4 * 365 * DAY)
+    declare(store, every_second())
+    assert fire(store) == 1
+    store.shift_clock(-4 * 365 * DAY)
+    declare(store, every_second())
+    fire(store)
+    store.shift_clock(3 * SECOND)
+    assert fire(store) >= 3
+
+
+# -- which declaration holds ----------------------------------------------------------------------------------
+def held(store):
+    with store.read() as unit:
+        return {name: spec.cron for name, spec in timetable(unit).schedules.items()}
+
+
+def test_the_newest_manifest_wins(store):
+    declare(store, ScheduleSpec("nightly", "0 3 * * *", "render"))
+    store.shift_clock(SECOND)
+    declare(store, ScheduleSpec("nightly", "0 4 * * *", "render"))
+    assert held(store) == {"nightly": "0 4 * * *"}
+
+
+def test_a_schedule_no_manifest_has_named_for_a_day_vanishes_and_its_row_stays_a_month(store):
+    declare(store, ScheduleSpec("nightly", "0 3 * * *", "render"))
+    fire(store)
+    store.shift_clock(DAY + SECOND)
+    assert held(store) == {}
+    assert fire(store) == 0
+    upkeep.prune(store, Settings(), {})
+    assert [row.name for row in rows(store)] == ["nightly"]
+    store.shift_clock(30 * DAY)
+    upkeep.prune(store, Settings(), {})
+    assert rows(store) == []
+
+
+def test_a_schedule_that_is_named_is_remembered_however_seldom_it_fires(store):
+    yearly = ScheduleSpec("yearly", "0 0 1 1 *", "render", missed="skip")
+    declare(store, yearly)
+    fire(store)
+    for _ in range(3):
+        store.shift_clock(29 * DAY)
+        declare(store, yearly)
+        fire(store)
+        upkeep.prune(store, Settings(), {})
+    assert [row.name for row in rows(store)] == ["yearly"]
+
+
+def test_what_a_release_no_longer_declares_stops_once_its_workers_are_gone(store):
+    declare(store, every_second())
+    declare(store)
+    assert held(store) == {"tick": "* * * * * *"}
+    store.shift_clock(11 * 60 * SECOND)
+    declare(store)
+    assert held(store) == {}
+
+
+def test_an_old_body_without_schedules_and_a_newer_one_with_unknown_words_are_both_read(store):
+    old = json.dumps({"app": "old", "release": "", "kinds": []})
+    new = {"app": "new", "release": "", "kinds": [], "moods": 1,
+           "schedules": [{"name": "a", "cron": "0 3 * * *", "kind": "render", "mood": "blue"}]}  # fmt: skip
+    with store.begin() as unit:
+        unit.store_manifest("1", "old", "", old)
+        unit.store_manifest("2", "new", "", json.dumps(new))
+    assert held(store) == {"a": "0 3 * * *"}
+
+
+def test_another_expression_begins_now_and_makes_nothing_up(store):
+    declare(store, ScheduleSpec("tick", "0 0 1 1 *", "render", missed="all"))
+    fire(store)
+    store.shift_clock(HOUR)
+    declare(store, every_second(missed="all"))
+    assert fire(store) == 0
+    assert [(row.cron, row.timezone) for row in rows(store)] == [("* * * * * *", "UTC")]
+    store.shift_clock(3 * SECOND)
+    changed = rows(store)[0].cursor
+    assert fire(store) >= 3
+    assert 0 < slots(store)[0][0] - changed <= SECOND
+    assert skips(store) == []
+
+
+def test_a_schedule_that_cannot_fire_here_stops_no_other_and_is_told_once(store, caplog):
+    declare(store, every_second(), ScheduleSpec("adrift", "* * * * *", "render", timezone="Mars/Olympus"))
+    keeper = Timekeeper(store, WORKER)
+    for _ in range(3):
+        keeper.fire(ahead=False)
+        store.shift_clock(2 * SECOND)
+    assert len(slots(store)) >= 2
+    assert len([record for record in caplog.records if "adrift" in record.message]) == 1
+
+
+def test_the_job_takes_from_its_kind_what_the_schedule_does_not_say(store):
+    manifest = Manifest("a", "", {"render": KindSpec("render", queue="gpu", priority=3, uses="bucket")}, {
+        "plain": ScheduleSpec("plain", "* * * * * *", "render", payload='{"n":1}'),
+        "own": ScheduleSpec("own", "* * * * * *", "render", queue="slow", priority=-1, uses="", deadline=HOUR,
+                            max_retries=0),
+    })  # fmt: skip
+    with store.begin() as unit:
+        unit.store_manifest(manifest.id, "a", "", manifest.to_json())
+    fire(store)
+    store.shift_clock(SECOND)
+    fire(store)
+    with store.read() as unit:
+        last = unit.last_slots()
+    plain, own = (get(store, last[name][1]) for name in ("plain", "own"))
+    assert (plain.queue, plain.priority, plain.uses, plain.payload) == ("gpu", 3, "bucket", '{"n":1}')
+    assert (own.queue, own.priority, own.uses, own.max_retries) == ("slow", -1, "", 0)
+    assert 0 <= own.deadline_at - own.run_at - HOUR < 5 * SECOND
+
+
+# -- retention --------------------------------------------------------------------------------------------------
+def test_slots_leave_with_the_events(store):
+    declare(store, every_second())
+    fire(store)
+    store.shift_clock(20 * SECOND)
+    fire(store)
+    before = slots(store)
+    keep = Settings.model_validate({"retention": {"events": 10}})
+    upkeep.prune(store, keep, {})
+    left = slots(store)
+    assert left == before[-len(left) :]
+    assert 1 <= len(left) <= 11
+    assert [type(row) for row in rows(store)] == [ScheduleRow]
