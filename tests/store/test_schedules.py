@@ -72,7 +72,7 @@ def test_a_slot_is_given_to_one_job_by_its_key(store):
         assert unit.take_slots("nightly", {8: "c", 9: "d"}) == {9}
         assert unit.take_slots("weekly", {8: "e"}) == {8}
     assert sql(store, "SELECT job_id FROM {p}slot ORDER BY schedule, slot") == [("a",), ("b",), ("d",), ("e",)]
-    with pytest.raises(Exception, match="(?i)unique"):
+    with pytest.raises(Exception, match=r"(?i)unique"):
         sql(store, "INSERT INTO {p}slot VALUES ('nightly', 8, 'z')")
 
 

@@ -1,0 +1,16 @@
+"""An app with a schedule that comes every second. Each start leaves a line in the witness file."""
+
+from __future__ import annotations
+
+from mulligan import Context, Mulligan
+from support.faulty import witness
+
+app = Mulligan()
+
+
+@app.job
+def tick(ctx: Context) -> None:
+    witness(ctx, "start")
+
+
+app.schedule("tick", "* * * * * *", tick)
