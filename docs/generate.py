@@ -347,6 +347,7 @@ WHEN = {
     EventType.QUEUE_PAUSED: "a person paused a queue",
     EventType.QUEUE_RESUMED: "a person let a paused queue go on",
     EventType.QUEUE_CHANGED: "a person set or cleared the limits of a queue",
+    EventType.SCHEDULE_SKIPPED: "no worker was there when slots of a schedule came, and they will not run",
     EventType.WORKER_STARTED: "a worker entered its row",
     EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",
 }
@@ -357,7 +358,7 @@ FIELDS = (
     ("type", "one of the names above"),
     ("job_id, batch_id, owner", "whom it concerns, where it concerns a job"),
     ("attempt, token", "which attempt, where it concerns one"),
-    ("actor", "who did it: `python`, `cli:NAME`, `upkeep`, `handler`, a worker id, or nothing"),
+    ("actor", "who did it: `python`, `cli:NAME`, `upkeep`, `schedule`, `handler`, a worker id, or nothing"),
     ("data", "what else is known; of a failure its public half only"),
 )
 
@@ -372,6 +373,8 @@ DATA = (
     ("from, generation, choice", "of a move made by hand"),
     ("worker, host, pid", "of a worker"),
     ("run_at", "of `job.queued`: when it is due, in microseconds"),
+    ("schedule, slot_at", "of `job.queued`: the schedule that made the job, and for which slot, in microseconds"),
+    ("schedule, first, last, count", "of `schedule.skipped`: which slots, in microseconds; counting stops at 10,000"),
 )
 
 

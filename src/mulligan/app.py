@@ -41,7 +41,7 @@ from mulligan.engine.kinds import (
 from mulligan.engine.moments import length
 from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
 from mulligan.engine.runner.context import Context
-from mulligan.engine.schedules import checked_again, declared
+from mulligan.engine.schedules import checked_again, checked_schedule
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, Moment, PayloadRefused, Seconds
 from mulligan.job import SECOND, Job, NewJob
@@ -327,7 +327,7 @@ class Mulligan:
         called = kind.name if isinstance(kind, Kind) else kind
         spec = ScheduleSpec(name=name, cron=cron, kind=called, timezone=timezone, missed=missed)
         given = {} if payload is None else payload
-        self.registry.schedules[name] = declared(spec, handler, given, said, self.settings.limits.payload)
+        self.registry.schedules[name] = checked_schedule(spec, handler, given, said, self.settings.limits.payload)
 
     def _scheduled(self, name: str, kind: Any) -> Handler | None:
         """The handler, where it is known."""

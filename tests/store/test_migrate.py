@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -10,7 +10,7 @@ from mulligan.errors import SchemaError
 from mulligan.store import migrate as migrations
 from mulligan.store import open_store
 from support.processes import die_in_the_middle_of_a_migration, ended_well, migrate_once, started
-from support.store import enqueue, sql
+from support.store import enqueue, sql, together
 
 
 @pytest.fixture
@@ -59,6 +59,12 @@ def test_processes_that_come_at_once_take_each_step_once(store_url, tmp_path):
     assert len(log.read_text().splitlines()) == 4
     with closing(open_store(store_url)) as store:
         store.check_schema()
+
+
+def test_whoever_comes_while_a_schema_is_made_finds_all_of_it(store_url):
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(open_store(store_url))) for _ in range(6)]
+        together(*[store.prepare for store in stores])
 
 
 def test_a_process_that_dies_in_the_middle_leaves_nothing_and_the_next_one_does_it(store_url):

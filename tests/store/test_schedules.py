@@ -8,9 +8,10 @@ import pytest
 
 from mulligan.config import Settings, Worker
 from mulligan.engine import upkeep
-from mulligan.engine.kinds import KindSpec, Manifest, ScheduleSpec
+from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec, ScheduleSpec
 from mulligan.engine.schedules import Timekeeper, timetable
-from mulligan.job import SECOND
+from mulligan.job import SECOND, Lane
+from mulligan.policy.limits import share_of
 from mulligan.store.base import ScheduleRow
 from support.store import HOUR, Background, all_rows, get, migrated, now, sql, story, together, undone
 
@@ -19,7 +20,8 @@ WORKER = Worker(lease=30, heartbeat=5, sweep=5)
 
 
 def declare(store, *specs, app="jobs:app", kinds=("render",)):
-    manifest = Manifest(app, "", {kind: KindSpec(kind) for kind in kinds}, {spec.name: spec for spec in specs})
+    manifest = Manifest(app, "", {kind: KindSpec(kind) for kind in kinds},
+                        schedules={spec.name: spec for spec in specs})  # fmt: skip
     with store.begin() as unit:
         unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
     return manifest
@@ -283,7 +285,7 @@ def test_a_schedule_that_cannot_fire_here_stops_no_other_and_is_told_once(store,
 
 
 def test_the_job_takes_from_its_kind_what_the_schedule_does_not_say(store):
-    manifest = Manifest("a", "", {"render": KindSpec("render", queue="gpu", priority=3, uses="bucket")}, {
+    manifest = Manifest("a", "", {"render": KindSpec("render", queue="gpu", priority=3, uses="bucket")}, schedules={
         "plain": ScheduleSpec("plain", "* * * * * *", "render", payload='{"n":1}'),
         "own": ScheduleSpec("own", "* * * * * *", "render", queue="slow", priority=-1, uses="", deadline=HOUR,
                             max_retries=0),
@@ -299,6 +301,15 @@ def test_the_job_takes_from_its_kind_what_the_schedule_does_not_say(store):
     assert (plain.queue, plain.priority, plain.uses, plain.payload) == ("gpu", 3, "bucket", '{"n":1}')
     assert (own.queue, own.priority, own.uses, own.max_retries) == ("slow", -1, "", 0)
     assert 0 <= own.deadline_at - own.run_at - HOUR < 5 * SECOND
+
+
+def test_in_a_fair_queue_the_job_of_a_slot_takes_its_owners_turn(store):
+    manifest = Manifest("a", "", {"render": KindSpec("render")}, {"default": QueueSpec("default", fair=True)}, {},
+                        {"tick": every_second(owner="acme")})  # fmt: skip
+    with store.begin() as unit:
+        unit.store_manifest(manifest.id, "a", "", manifest.to_json())
+    fire(store, ahead=True)
+    assert {Lane.parse(lane).share for (lane,) in sql(store, "SELECT lane FROM {p}job")} == {share_of("acme")}
 
 
 # -- retention --------------------------------------------------------------------------------------------------

@@ -69,8 +69,9 @@ def test_a_slot_that_came_runs_with_the_declared_payload(app, sums):
 
 
 def test_everything_that_may_be_said_of_a_job_may_be_said_of_a_schedule(app, sums):
-    app.schedule("all", "* * * * *", "report", {"day": "2026-05-04"}, queue="slow", priority=-3, owner="acme", max_retries=7,
-                 policy=Policy(backoff=Fixed(1)), timeout=timedelta(minutes=2), deadline=HOUR)  # fmt: skip
+    app.schedule("all", "* * * * *", "report", {"day": "2026-05-04"}, queue="slow", priority=-3, owner="acme",
+                 max_retries=7, policy=Policy(backoff=Fixed(1)), timeout=timedelta(minutes=2),
+                 deadline=HOUR)  # fmt: skip
     app.run_inline()
     advance(app, MINUTE)
     app.run_inline()

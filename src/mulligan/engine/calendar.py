@@ -13,7 +13,7 @@ from typing import Any
 
 from mulligan.engine.jobs import Jobs
 from mulligan.engine.kinds import ScheduleSpec
-from mulligan.engine.schedules import Timetable, job_for, queued, timetable, zone_of
+from mulligan.engine.schedules import Timetable, queued, timetable, zone_of
 from mulligan.errors import ConfigError, NotFound, Refused
 from mulligan.job import Job, Micros, to_datetime
 from mulligan.policy.cron import following, upcoming
@@ -75,14 +75,14 @@ class Schedules:
         with self._open().begin() as unit:
             table = self._timetable(unit)
             spec, now = _named(table, name), unit.now()
-            job = job_for(spec, table.kind_of(spec), None, now)
+            job = table.job_for(spec, None, now)
             [answer] = unit.insert([job], announce=False)
             unit.announce_as([queued(job, answer.run_at, self._actor, {"schedule": name, "reason": reason})])
             return self._jobs.inserted(unit, [job], [answer])[0]
 
     def _timetable(self, unit: Unit) -> Timetable:
         stored = timetable(unit)
-        return Timetable({**stored.schedules, **self._own}, stored.kinds)
+        return stored._replace(schedules={**stored.schedules, **self._own})
 
 
 class AsyncSchedules:

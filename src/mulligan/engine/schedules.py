@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 from mulligan.config import Worker
-from mulligan.engine.enqueue import Options, new_job
-from mulligan.engine.kinds import Handler, KindSpec, Manifest, ScheduleSpec, checked_name
-from mulligan.engine.moments import length
 from mulligan.engine.declared import KNOWN_FOR
+from mulligan.engine.enqueue import Options, new_job
+from mulligan.engine.kinds import Handler, KindSpec, Manifest, QueueSpec, ScheduleSpec, checked_name
+from mulligan.engine.moments import length
 from mulligan.engine.upkeep import STEP
 from mulligan.errors import ConfigError, PayloadRefused, StoreUnavailable
 from mulligan.event import EventType, NewEvent
 from mulligan.ids import new_id
 from mulligan.job import SECOND, Micros, NewJob
 from mulligan.policy.cron import checked_cron
+from mulligan.policy.limits import share_of
 from mulligan.policy.schedule import Moments, Plan, Timing, checked_missed, in_force, plan, restart
 from mulligan.store.base import ScheduleRow, Store, Unit
 
@@ -37,7 +38,9 @@ AHEAD = 2  # sweeps
 
 
 # -- declare ------------------------------------------------------------------------------------------
-def declared(spec: ScheduleSpec, handler: Handler | None, payload: Any, options: Options, limit: int) -> ScheduleSpec:
+def checked_schedule(
+    spec: ScheduleSpec, handler: Handler | None, payload: Any, options: Options, limit: int
+) -> ScheduleSpec:
     """The schedule with everything checked that can be checked here."""
     job = _trial(spec, handler, payload, options, limit)
     return replace(
@@ -69,13 +72,13 @@ def _trial(spec: ScheduleSpec, handler: Handler | None, payload: Any, options: O
         message = f"schedule {spec.name!r}: the payload maps names of arguments to values, not {payload!r:.80}"
         raise PayloadRefused(message)
     if handler is None:
-        return new_job(KindSpec(checked_name("kind", spec.kind)), None, dict(payload), options, limit)
+        return new_job(KindSpec(checked_name("kind", spec.kind)), None, dict(payload), options, limit, {})
     try:
         plain = handler.arguments.encode(payload)
     except PayloadRefused as error:
         message = f"schedule {spec.name!r}: {error}"
         raise PayloadRefused(message) from None
-    return new_job(handler.spec, replace(handler, unique=None), plain, options, limit)
+    return new_job(handler.spec, replace(handler, unique=None), plain, options, limit, {})
 
 
 def _checked_zone(name: Any) -> str:
@@ -109,13 +112,34 @@ def _no_zone(name: Any) -> str:
 
 # -- what holds ---------------------------------------------------------------------------------------
 class Timetable(NamedTuple):
-    """Every schedule that holds, and every kind that is known, as the newest manifest says."""
+    """Every schedule that holds, and the kinds and queues their jobs need to know, as the newest manifest says."""
 
     schedules: Mapping[str, ScheduleSpec]
     kinds: Mapping[str, KindSpec]
+    queues: Mapping[str, QueueSpec]
 
     def kind_of(self, spec: ScheduleSpec) -> KindSpec:
         return self.kinds.get(spec.kind) or KindSpec(spec.kind)
+
+    def job_for(self, spec: ScheduleSpec, slot: Micros | None, now: Micros) -> NewJob:
+        """The job of a slot, due at it; of no slot: due now."""
+        kind = self.kind_of(spec)
+        queue = spec.queue or kind.queue
+        return NewJob(
+            id=new_id(),
+            kind=spec.kind,
+            queue=queue,
+            payload=spec.payload,
+            owner=spec.owner,
+            priority=kind.priority if spec.priority is None else spec.priority,
+            uses=kind.uses if spec.uses is None else spec.uses,
+            run_at=slot,
+            max_retries=spec.max_retries,
+            policy=spec.policy,
+            timeout=spec.timeout,
+            deadline_at=None if spec.deadline is None else max(slot or now, now) + spec.deadline,
+            share=share_of(spec.owner) if queue in self.queues and self.queues[queue].fair else "",
+        )
 
 
 def timetable(unit: Unit) -> Timetable:
@@ -124,11 +148,14 @@ def timetable(unit: Unit) -> Timetable:
     holds = in_force([(app, named) for app, named, _ in stored], now, KNOWN_FOR)
     schedules: dict[str, ScheduleSpec] = {}
     kinds: dict[str, KindSpec] = {}
-    for (_, _, manifest), counts in zip(stored, holds, strict=True):
+    queues: dict[str, QueueSpec] = {}
+    for (_, named, manifest), counts in zip(stored, holds, strict=True):
         kinds = {**manifest.kinds, **kinds}
         if counts:
             schedules = {**manifest.schedules, **schedules}
-    return Timetable(schedules, kinds)
+        if named > now - KNOWN_FOR:
+            queues = {**manifest.queues, **queues}
+    return Timetable(schedules, kinds, queues)
 
 
 @lru_cache(maxsize=64)
@@ -157,8 +184,8 @@ class Timekeeper:
             now = unit.now()
         when = Moments(now, now + self._ahead if ahead else now, self._grace)
         self._name(table, rows, now)
-        return sum(self._tried(spec, table.kind_of(spec), rows.get(name), when)
-                   for name, spec in table.schedules.items())  # fmt: skip
+        due = table.schedules.items()
+        return sum(self._tried(table, spec, rows.get(name), when) for name, spec in due)
 
     def _name(self, table: Timetable, rows: Mapping[str, ScheduleRow], now: Micros) -> None:
         old = [name for name in table.schedules if name in rows and rows[name].named_at < now - NAMED_EVERY]
@@ -166,11 +193,12 @@ class Timekeeper:
             with self._store.begin() as unit:
                 unit.name_schedules(old)
 
-    def _tried(self, spec: ScheduleSpec, kind: KindSpec, row: ScheduleRow | None, when: Moments) -> int:
+    def _tried(self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow | None, when: Moments) -> int:
         """What is wrong with one schedule stops no other."""
         try:
             timing = Timing(checked_cron(spec.cron), zone_of(spec.timezone), spec.missed)
-            return self._fire(spec, kind, timing, self._begun(spec, row, when.now), when)
+            begun = self._begun(spec, row, when.now)
+            return 0 if begun is None else self._fire(table, spec, begun, timing, when)
         except StoreUnavailable:
             raise
         except Exception as error:
@@ -194,21 +222,21 @@ class Timekeeper:
         with self._store.begin() as unit:
             return begun if unit.advance_schedule(begun, seen=row.cursor) else None
 
-    def _fire(self, spec: ScheduleSpec, kind: KindSpec, timing: Timing, row: ScheduleRow | None, when: Moments) -> int:
+    def _fire(self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow, timing: Timing, when: Moments) -> int:
         fired = 0
-        while row is not None and (due := plan(timing, row.cursor, when, STEP)) is not None:
+        while (due := plan(timing, row.cursor, when, STEP)) is not None:
             moved = row._replace(cursor=due.cursor)
             with self._store.begin() as unit:
                 if not unit.advance_schedule(moved, seen=row.cursor):
                     break
-                fired += _insert(unit, spec, kind, due, when.now)
+                fired += _insert(unit, table, spec, due, when.now)
             row = moved
         return fired
 
 
-def _insert(unit: Unit, spec: ScheduleSpec, kind: KindSpec, due: Plan, now: Micros) -> int:
+def _insert(unit: Unit, table: Timetable, spec: ScheduleSpec, due: Plan, now: Micros) -> int:
     """Slots and their jobs, what is skipped, and what is told of both: all in one transaction."""
-    jobs = {slot: job_for(spec, kind, slot, now) for slot in due.run}
+    jobs = {slot: table.job_for(spec, slot, now) for slot in due.run}
     fresh = sorted(unit.take_slots(spec.name, {slot: job.id for slot, job in jobs.items()}))
     if fresh:
         unit.insert([jobs[slot] for slot in fresh], announce=False)
@@ -218,25 +246,6 @@ def _insert(unit: Unit, spec: ScheduleSpec, kind: KindSpec, due: Plan, now: Micr
         news = {"schedule": spec.name, "kind": spec.kind, **asdict(due.skipped)}
         unit.write_events([NewEvent(EventType.SCHEDULE_SKIPPED, owner=spec.owner, actor="schedule", data=news)])
     return len(fresh)
-
-
-def job_for(spec: ScheduleSpec, kind: KindSpec, slot: Micros | None, now: Micros) -> NewJob:
-    """The job of a slot, due at it; of no slot: due now."""
-    due = max(slot or now, now)
-    return NewJob(
-        id=new_id(),
-        kind=spec.kind,
-        queue=spec.queue or kind.queue,
-        payload=spec.payload,
-        owner=spec.owner,
-        priority=kind.priority if spec.priority is None else spec.priority,
-        uses=kind.uses if spec.uses is None else spec.uses,
-        run_at=slot,
-        max_retries=spec.max_retries,
-        policy=spec.policy,
-        timeout=spec.timeout,
-        deadline_at=None if spec.deadline is None else due + spec.deadline,
-    )
 
 
 def queued(job: NewJob, run_at: Micros, actor: str, more: Mapping[str, Any]) -> NewEvent:

@@ -1,6 +1,6 @@
-"""A small migrator: numbered files, checksummed, one transaction each, locked.
+"""A small migrator: numbered files, checksummed, locked, all that are missing in one transaction.
 
-A kill at any step leaves either the whole step or nothing of it, so running it again is always safe.
+A kill leaves either all of them or none, so running it again is always safe, and nobody meets a schema half made.
 A schema that is newer, or whose applied steps were changed since, is refused.
 """
 
@@ -50,8 +50,8 @@ def pending(known: list[Step], applied: list[tuple[int, str, str]]) -> list[Step
     return [step for step in known if step.number not in done]
 
 
-def apply(todo: list[Step], run: Callable[[Step], bool], *, dry_run: bool) -> list[str]:
-    """Take each step in its own transaction; `run` answers False when somebody else took it meanwhile."""
-    if dry_run:
+def apply(todo: list[Step], run: Callable[[list[Step]], list[str]], *, dry_run: bool) -> list[str]:
+    """Take the steps; `run` leaves out those that somebody else took meanwhile."""
+    if dry_run or not todo:
         return [step.name for step in todo]
-    return [step.name for step in todo if run(step)]
+    return run(todo)

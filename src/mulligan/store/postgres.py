@@ -291,7 +291,7 @@ class PostgresStore(Store):
     # -- schema -----------------------------------------------------------------------------------
     def migrate(self, *, dry_run: bool = False) -> list[str]:
         todo = migrations.pending(migrations.steps("postgres", self.prefix), self._applied())
-        return migrations.apply(todo, self._take_step, dry_run=dry_run)
+        return migrations.apply(todo, self._take_steps, dry_run=dry_run)
 
     def empty(self) -> bool:
         return not self._applied()
@@ -301,7 +301,7 @@ class PostgresStore(Store):
             message = f"schema {self.schema!r} of {self.url} is not up to date; run: mulligan migrate"
             raise SchemaError(message)
 
-    def _take_step(self, step: migrations.Step) -> bool:
+    def _take_steps(self, steps: list[migrations.Step]) -> list[str]:
         with self._connection() as connection:
             run: Callable[..., Any] = connection.execute
             run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"mulligan migrate {self.schema}",))
@@ -310,11 +310,14 @@ class PostgresStore(Store):
                 f"CREATE TABLE IF NOT EXISTS {self.prefix}schema "
                 "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL)"
             )
-            if run(f"SELECT 1 FROM {self.prefix}schema WHERE number = %s", (step.number,)).fetchone():
-                return False
-            run(step.text)
-            run(f"INSERT INTO {self.prefix}schema VALUES (%s, %s, %s)", step[:3])
-            return True
+            return [step.name for step in steps if self._take_step(run, step)]
+
+    def _take_step(self, run: Callable[..., Any], step: migrations.Step) -> bool:
+        if run(f"SELECT 1 FROM {self.prefix}schema WHERE number = %s", (step.number,)).fetchone():
+            return False
+        run(step.text)
+        run(f"INSERT INTO {self.prefix}schema VALUES (%s, %s, %s)", step[:3])
+        return True
 
     def _applied(self) -> list[tuple[int, str, str]]:
         with self._connection() as connection:

@@ -286,7 +286,7 @@ class SqliteStore(Store):
     # -- schema -----------------------------------------------------------------------------------
     def migrate(self, *, dry_run: bool = False) -> list[str]:
         todo = migrations.pending(migrations.steps("sqlite", PREFIX), self._applied())
-        return migrations.apply(todo, self._take_step, dry_run=dry_run)
+        return migrations.apply(todo, self._take_steps, dry_run=dry_run)
 
     def empty(self) -> bool:
         return not self._applied()
@@ -297,17 +297,20 @@ class SqliteStore(Store):
             message = f"the schema of {self.file} is not up to date; run: mulligan migrate"
             raise SchemaError(message)
 
-    def _take_step(self, step: migrations.Step) -> bool:
+    def _take_steps(self, steps: list[migrations.Step]) -> list[str]:
         with self._transaction("BEGIN EXCLUSIVE") as handle:
             handle.execute(
                 f"CREATE TABLE IF NOT EXISTS {PREFIX}schema "
                 "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL) STRICT"
             )
-            if handle.execute(f"SELECT 1 FROM {PREFIX}schema WHERE number = :n", {"n": step.number}):
-                return False
-            handle.script(step.text)
-            handle.execute(f"INSERT INTO {PREFIX}schema VALUES (:number, :name, :checksum)", step._asdict())
-            return True
+            return [step.name for step in steps if self._take_step(handle, step)]
+
+    def _take_step(self, handle: Handle, step: migrations.Step) -> bool:
+        if handle.execute(f"SELECT 1 FROM {PREFIX}schema WHERE number = :n", {"n": step.number}):
+            return False
+        handle.script(step.text)
+        handle.execute(f"INSERT INTO {PREFIX}schema VALUES (:number, :name, :checksum)", step._asdict())
+        return True
 
     def _applied(self) -> list[tuple[int, str, str]]:
         with self._transaction("BEGIN") as handle:
