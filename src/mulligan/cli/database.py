@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ def existing(settings: Settings) -> Iterator[Store]:
         message = f"there is no database at {file} yet; enqueue a job, start a worker, or name another: --database URL"
         raise StoreUnavailable(message)
     with _opened(settings) as store:
+        store.reach()
         store.check_schema()
         yield store
 
@@ -40,12 +42,21 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
     file = sqlite_file(settings.database_url)
     fresh = file is not None and not file.exists()
     with _opened(settings) as store:
-        store.prepare()
+        _prepare(store)
         if aloud:
             say(f"database: {file or redact(settings.database_url)}")
         if fresh:
             say(f"warning: {file} did not exist; it was created just now. Is this the right directory?")
         yield store
+
+
+def _prepare(store: Store) -> None:
+    """A server that is just starting is waited for; one that stays away is asked why."""
+    try:
+        store.prepare()
+    except StoreUnavailable:
+        store.reach()
+        raise
 
 
 @contextmanager
@@ -86,3 +97,9 @@ def actor() -> str:
 
 def say(words: str) -> None:
     click.echo(words, err=True)
+
+
+def typed(*words: str, database: str | None = None) -> str:
+    """What to type next, on the same database; a password is not repeated."""
+    said = words if database is None else (*words, "--database", redact(database))
+    return f"mulligan {shlex.join(said)}"

@@ -95,7 +95,7 @@ def _policy(row: JobRow, policy: EffectivePolicy) -> Iterator[Fact]:
     for cls in Cls:
         cap = policy.cap_for(cls)
         if cap is not None and cap < policy.max_retries:
-            yield Fact(f"retries of {cls}", f"{cap}", policy.cap_from(cls) or "")
+            yield Fact(f"of class {cls}", f"at most {cap}", policy.cap_from(cls) or "")
     yield Fact("losses", _used(row.losses, policy.max_losses), policy.max_losses_from)
     if policy.max_snoozes is not None:
         yield Fact("snoozes", _used(row.snoozes, policy.max_snoozes), policy.max_snoozes_from)
