@@ -13,14 +13,24 @@ import click
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine.jobs import Jobs
-from mulligan.errors import StoreUnavailable
+from mulligan.errors import ConfigError, StoreUnavailable
 from mulligan.policy.redact import redact
-from mulligan.store import Store, open_store
+from mulligan.store import POSTGRES, SQLITE, Store, open_store
 from mulligan.store.urls import sqlite_file
 
 
 def settings_with(database: str | None, flags: Mapping[str, Any] | None = None) -> Settings:
-    return read_settings({"database_url": database, **(flags or {})})
+    return checked(read_settings({"database_url": database, **(flags or {})}))
+
+
+def checked(settings: Settings) -> Settings:
+    """An address of no kind we know is refused with the name of the setting and where it came from."""
+    url = settings.database_url
+    if not url.startswith((*SQLITE, *POSTGRES)):
+        origin = settings.origin_of("database_url")
+        message = f"database_url: {redact(url)!r} is neither sqlite:///path nor postgresql://…, from {origin}"
+        raise ConfigError(message)
+    return settings
 
 
 @contextmanager
@@ -61,6 +71,7 @@ def _prepare(store: Store) -> None:
 
 @contextmanager
 def _opened(settings: Settings) -> Iterator[Store]:
+    checked(settings)
     store = open_store(
         settings.database_url,
         schema=settings.schema_name,

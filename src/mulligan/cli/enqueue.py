@@ -29,7 +29,7 @@ from mulligan.store import Store
 @click.option("--priority", type=int, help="From -9 (first) to 9 (last).")
 @click.option("--owner", default="", help="Whom the job belongs to.")
 @click.option("--unique", metavar="KEY", help="A second job with this key is the first one.")
-@click.option("--max-retries", type=int)
+@click.option("--max-retries", type=int, help="Instead of what holds for the kind.")
 @shared.database
 @shared.output
 def enqueue(

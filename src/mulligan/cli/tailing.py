@@ -54,7 +54,7 @@ def run_tail(
 def wants(types: tuple[str, ...], words: str, job: str | None) -> Wanted:
     for pattern in types:
         if not fnmatch.filter(EventType, pattern):
-            raise Refused(no_such("event", pattern, list(EventType)))
+            raise Refused(no_such("event", pattern, [str(kind) for kind in EventType]))
     said = _parsed(words)
 
     def wanted(event: Event) -> bool:

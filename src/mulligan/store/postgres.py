@@ -59,6 +59,7 @@ SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day
 REPLAN_EVERY = 10.0  # seconds
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
+REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist')
 
 
 class PostgresUnit(SqlUnit):
@@ -453,7 +454,7 @@ class PostgresStore(Store):
 
 def _is_refusal(text: str) -> bool:
     """libpq gives no code for a connection that was never made."""
-    return any(words in text for words in ("authentication failed", "no password supplied", "no pg_hba.conf entry"))
+    return REFUSAL.search(text) is not None
 
 
 def unavailable(error: BaseException) -> StoreUnavailable:
