@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import closing
 
+from mulligan import Mulligan
 from mulligan.cli import tailing
+from mulligan.errors import StoreUnavailable
+from support.waiting import until
 
 
 def test_the_newest_events_come_oldest_first(call, app):
@@ -59,3 +63,22 @@ def test_wrong_names_get_the_nearest_right_one(call, app):
     answer = call("events", "tail", "--filter", "ownr:acme")
     assert answer.code == 2
     assert "Did you mean 'owner'" in answer.err
+
+
+def test_following_waits_for_a_database_that_is_away(start, postgres_server, postgres_url, folder):
+    with closing(Mulligan(postgres_url)) as app:
+        app.enqueue("ask")
+        tail = start("events", "tail", "-f", "-o", "jsonl", "--database", postgres_url)
+        tail.says("job.queued")
+        postgres_server.stop()
+        tail.says("waiting for it", 30)
+        postgres_server.start()
+        later = until(lambda: enqueued(app), 20)
+        tail.says(later.id, 30)
+
+
+def enqueued(app):
+    try:
+        return app.enqueue("ask")
+    except StoreUnavailable:
+        return None

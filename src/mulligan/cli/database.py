@@ -5,18 +5,22 @@ from __future__ import annotations
 import getpass
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine.jobs import Jobs
-from mulligan.errors import ConfigError, StoreUnavailable
+from mulligan.errors import AccessDenied, ConfigError, StoreUnavailable
 from mulligan.policy.redact import redact
 from mulligan.store import POSTGRES, SQLITE, Store, open_store
 from mulligan.store.urls import sqlite_file
+
+
+T = TypeVar("T")
 
 
 def settings_with(database: str | None, flags: Mapping[str, Any] | None = None) -> Settings:
@@ -96,6 +100,23 @@ def desk(database: str | None) -> Iterator[Desk]:
     settings = settings_with(database)
     with existing(settings) as store:
         yield Desk(store, Jobs(lambda: store, settings, actor=actor()))
+
+
+def patiently(question: Callable[[], T], deadline: float | None = None) -> T:
+    """Who follows something goes on following when the database comes back."""
+    said = False
+    while True:
+        try:
+            return question()
+        except AccessDenied:
+            raise
+        except StoreUnavailable as away:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise
+            if not said:
+                say(f"{redact(' '.join(str(away).split()))}; waiting for it")
+            said = True
+            time.sleep(1.0)
 
 
 def actor() -> str:

@@ -7,11 +7,12 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import click
 
-from mulligan.cli.database import Desk, desk, say
+from mulligan.cli.database import Desk, desk, patiently, say
 from mulligan.cli.family import no_such
 from mulligan.cli.output import as_json, cell, chosen, event_record
 from mulligan.cli.story import event_line
@@ -82,27 +83,33 @@ def _parsed(words: str) -> dict[str, str]:
 def _last(at: Desk, count: int, wanted: Wanted) -> tuple[int, list[Event]]:
     """(where to go on, the last `count` that are wanted). Windows of ids, from the end backwards."""
     with at.store.read() as unit:
-        newest = high = unit.newest_event()
-        found: list[Event] = []
-        while len(found) < count and high > 0 and newest - high < LOOKED_AT:
-            low = max(0, high - WINDOW)
-            window = unit.events_after(low, high - low)
-            found = [event for event in window if event.id <= high and wanted(event)] + found
-            high = low
-    if len(found) < count and high > 0:
+        newest = unit.newest_event()
+        low = max(0, newest - WINDOW)
+        window = unit.events_after(low, newest - low)
+        cursor = window[-1].id if window else low
+        found = [event for event in window if wanted(event)]
+        while len(found) < count and low > 0 and newest - low < LOOKED_AT:
+            high, low = low, max(0, low - WINDOW)
+            window = [event for event in unit.events_after(low, high - low) if event.id <= high]
+            found = [event for event in window if wanted(event)] + found
+    if len(found) < count and low > 0:
         say(f"only the newest {LOOKED_AT:,} events were looked at")
-    return newest, found[-count:] if count else []
+    return cursor, found[-count:] if count else []
 
 
 def _follow(at: Desk, cursor: int, wanted: Wanted, form: str) -> None:
     while True:
-        with at.store.read() as unit:
-            events = unit.events_after(cursor, WINDOW)
+        events = patiently(partial(_after, at, cursor))
         _print([event for event in events if wanted(event)], form)
         if events:
             cursor = events[-1].id
         else:
             time.sleep(POLL)
+
+
+def _after(at: Desk, cursor: int) -> list[Event]:
+    with at.store.read() as unit:
+        return unit.events_after(cursor, WINDOW)
 
 
 def _print(events: Iterable[Event], form: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mulligan.cli import FAILED
-from mulligan.cli.database import Desk, desk, say, typed
+from mulligan.cli.database import Desk, desk, patiently, say, typed
 from mulligan.cli.listing import one_filter
 from mulligan.cli.output import as_json, cell, job_record, style
 from mulligan.engine.filters import parse_filter
@@ -43,7 +43,7 @@ def watch_job(given: str, timeout: float | None, database: str | None, output: s
 def _follow(at: Desk, job_id: str, timeout: float | None, draw: Draw) -> Job:
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        job = at.jobs.get(job_id)
+        job = patiently(lambda: at.jobs.get(job_id), deadline)
         if job.state in TERMINAL or job.state is State.PARKED:
             return job
         words, news = _where(job), f"{job.phase} {job.attempt} {job.progress}"
@@ -78,7 +78,7 @@ def watch_filter(
     deadline = None if timeout is None else time.monotonic() + timeout
     with desk(database) as at, _drawing() as draw:
         while True:
-            counts = _counts(at, where)
+            counts = patiently(lambda: _counts(at, where), deadline)
             draw(lambda counts=counts: _counts_picture(counts), _said(counts), _said(counts))
             over = not follow and not counts["queued"] and not counts["running"]
             if over or (deadline is not None and time.monotonic() >= deadline):
