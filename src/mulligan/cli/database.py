@@ -19,7 +19,6 @@ from mulligan.policy.redact import redact
 from mulligan.store import POSTGRES, SQLITE, Store, open_store
 from mulligan.store.urls import sqlite_file
 
-
 T = TypeVar("T")
 
 
