@@ -13,7 +13,7 @@ import click
 from mulligan.cli import FAILED
 from mulligan.cli.database import Desk, desk, patiently, say, typed
 from mulligan.cli.listing import one_filter
-from mulligan.cli.output import as_json, cell, job_record, style
+from mulligan.cli.output import as_json, cell, chosen, job_record, show_rows, style
 from mulligan.engine.filters import parse_filter
 from mulligan.engine.jobs import COUNT_MOST
 from mulligan.errors import WaitTimeout
@@ -124,6 +124,8 @@ def _counts_picture(counts: Counts) -> Any:
 def _print_counts(counts: Counts, output: str | None) -> None:
     if output in {"json", "jsonl"}:
         click.echo(as_json({**counts, "stops_at": COUNT_MOST}, 2 if output == "json" else None))
+    elif chosen(output) == "table":
+        show_rows([{state: _number(count) for state, count in counts.items()}], list(counts), "table")
     else:
         for state, count in counts.items():
             click.echo(f"{state}\t{count}")
