@@ -102,6 +102,14 @@ def test_an_explanation_of_one_that_waits_says_for_whom(call, app):
     assert told["next"][0] == "mulligan worker APP"
 
 
+def test_an_explanation_of_a_job_in_a_paused_queue_says_how_to_resume_it(call, app):
+    job = app.enqueue("add", {"a": 1, "b": 2}, queue="mail")
+    app.queues.pause("mail", reason="the provider is down")
+    told = call("jobs", "explain", job.id).out
+    assert "the provider is down" in told
+    assert "mulligan queues resume mail" in told
+
+
 def test_hints_name_the_database_that_was_named_without_its_password(call, app, store_url):
     job = app.enqueue("ask")
     (watch, *_) = [

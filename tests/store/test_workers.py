@@ -276,4 +276,4 @@ def test_what_each_worker_runs_is_counted(store):
     running(store, worker="w2")
     enqueue(store)
     with store.read() as unit:
-        assert unit.running() == {"w1": 1, "w2": 2}
+        assert unit.busy() == {"w1": 1, "w2": 2}

@@ -41,7 +41,7 @@ def _fitting(found: Iterable[str], incomplete: str) -> list[str]:
 
 def kinds(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     def question(unit: Any) -> Iterable[str]:
-        from mulligan.engine.upkeep import stored_kinds
+        from mulligan.engine.declared import stored_kinds
 
         return sorted(stored_kinds(unit))
 
@@ -52,7 +52,7 @@ def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]
     """The last of several, too: mail,rend."""
 
     def question(unit: Any) -> Iterable[str]:
-        from mulligan.engine.upkeep import stored_kinds
+        from mulligan.engine.declared import stored_kinds
 
         return sorted({spec.queue for spec in stored_kinds(unit).values()})
 

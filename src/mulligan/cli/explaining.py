@@ -91,6 +91,8 @@ def _next(told: Explanation, database: str | None) -> Iterator[tuple[str, str]]:
     job = told.job
     if job.phase == "no_worker":
         yield typed("worker", "APP", database=database), "with an app that knows this kind"
+    if job.phase == "held" and job.why.startswith(f"queue {job.queue} "):
+        yield typed("queues", "resume", job.queue, database=database), "let the whole queue go on"
     if job.state in {State.QUEUED, State.RUNNING}:
         yield typed("jobs", "watch", job.id, database=database), "follow it to its end"
     for verb in told.moves:

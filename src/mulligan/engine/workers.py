@@ -33,7 +33,7 @@ class Seen(NamedTuple):
 
 def workers_seen(unit: Unit, *, closed: bool = False) -> list[Seen]:
     """Every worker, as far as it can be seen from here."""
-    running, now = unit.running(), unit.now()
+    running, now = unit.busy(), unit.now()
     return [
         Seen(row, running.get(row.id, 0), max(0, now - row.renewed_at) / SECOND, _life(unit, row))
         for row in unit.workers(closed=closed)

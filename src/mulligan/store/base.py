@@ -281,7 +281,7 @@ class Unit(ABC):
         """Ask a worker to finish what it runs, and leave. False: it has left."""
 
     @abstractmethod
-    def running(self) -> dict[str, int]:
+    def busy(self) -> dict[str, int]:
         """How many jobs each worker runs."""
 
     @abstractmethod

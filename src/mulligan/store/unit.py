@@ -271,8 +271,8 @@ class SqlUnit(Unit):
     def request_drain(self, worker: str, reason: str) -> bool:
         return bool(self.rows("request_drain", id=worker, reason=reason))
 
-    def running(self) -> dict[str, int]:
-        return {row[0]: row[1] for row in self.rows("running")}
+    def busy(self) -> dict[str, int]:
+        return {row[0]: row[1] for row in self.rows("busy")}
 
     def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
         return bool(self.rows("close_worker", id=worker, reason=reason, seen=seen))

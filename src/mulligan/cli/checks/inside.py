@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from mulligan.cli.checks.finding import OK, WARN, Check, Checks
 from mulligan.config import Settings
-from mulligan.engine.upkeep import known_kinds, stored_kinds
+from mulligan.engine.declared import stored_kinds
+from mulligan.engine.upkeep import known_kinds
 from mulligan.engine.workers import workers_seen
 from mulligan.errors import MulliganError
 from mulligan.job import SECOND, Lane
