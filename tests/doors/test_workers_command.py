@@ -86,6 +86,11 @@ def test_while_the_database_is_away_a_held_life_file_is_life(
     assert call("workers", "check").code == 1
 
 
+def test_checking_makes_no_database(call, folder):
+    assert call("workers", "check").code == 1
+    assert not (folder / "mulligan.db").exists()
+
+
 def test_no_worker_is_said_in_words(terminal, file_app):
     file_app.enqueue("ask")
     assert "mulligan worker APP starts one" in terminal("workers", "list").out

@@ -17,6 +17,7 @@ from mulligan.errors import AccessDenied, NotFound, StoreUnavailable, WaitTimeou
 from mulligan.job import SECOND, to_datetime
 from mulligan.policy.phrase import duration
 from mulligan.store import Store, open_store
+from mulligan.store.urls import sqlite_file
 
 COLUMNS = ("id", "life", "host", "pid", "release", "queues", "running", "concurrency", "renewed_at", "draining")
 FOR_PEOPLE = ("id", "life", "host", "pid", "release", "queues", "running", "renewed")
@@ -140,10 +141,10 @@ def _verdict(found: list[Seen], what: str) -> int:
 
 def _without_database(settings: Settings, worker: str | None, away: StoreUnavailable) -> int:
     """Whoever holds its life file is alive, whether it can renew or not."""
-    try:
-        store = open_store(settings.database_url, schema=settings.schema_name)
-    except StoreUnavailable:
-        raise away from None
+    file = sqlite_file(settings.database_url)
+    if file is not None and not file.exists():
+        raise away  # opening it would make it
+    store = open_store(settings.database_url, schema=settings.schema_name)
     try:
         folder = state_folder(settings.worker.state_dir, store.place, store.identity)
     finally:

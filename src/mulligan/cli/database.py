@@ -55,7 +55,7 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
     file = sqlite_file(settings.database_url)
     fresh = file is not None and not file.exists()
     with _opened(settings) as store:
-        _prepare(store)
+        _prepare(store, patient=aloud)
         if aloud:
             say(f"database: {file or redact(settings.database_url)}")
         if fresh:
@@ -63,8 +63,10 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
         yield store
 
 
-def _prepare(store: Store) -> None:
-    """A server that is just starting is waited for; one that stays away is asked why."""
+def _prepare(store: Store, *, patient: bool) -> None:
+    """Who serves waits a little for a server that is just starting; who stays away is asked why."""
+    if not patient:
+        store.reach()
     try:
         store.prepare()
     except StoreUnavailable:
