@@ -1,7 +1,7 @@
 """Prints the parts of the docs that come from the code: `python docs/generate.py`.
 
-Whole pages: reference/settings.md, reference/codes.md, reference/events.md. Parts between two marks: the files and
-the state diagram in ARCHITECTURE.md. `tests/docs/test_generated.py` fails when one of them is stale.
+Whole pages: settings.md, codes.md, events.md and cli.md in reference/. Parts between two marks: the files and the
+state diagram in ARCHITECTURE.md. `tests/docs/test_generated.py` fails when one of them is stale.
 """
 # ruff: noqa: INP001 - a script beside the pages it writes
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import importlib
 import inspect
 import re
 import sys
@@ -430,6 +431,12 @@ def _written() -> set[EventType]:
     return by_moves | {kind for kind in EventType if f"EventType.{kind.name}" in text}
 
 
+# -- the command line ---------------------------------------------------------------------------------
+def cli_page() -> str:
+    sys.path.insert(0, str(Path(__file__).parent))
+    return importlib.import_module("generate_cli").page(NOTICE)  # type: ignore[no-any-return]
+
+
 # -- the house ----------------------------------------------------------------------------------------
 ROOM = 120  # characters
 LAYERS = (
@@ -486,6 +493,7 @@ PAGES = {
     "docs/reference/settings.md": settings_page,
     "docs/reference/codes.md": codes_page,
     "docs/reference/events.md": events_page,
+    "docs/reference/cli.md": cli_page,
 }
 PARTS = {"house": house, "states": diagram}
 

@@ -228,6 +228,7 @@ class Mulligan:
             retention=None if retention is None else length("retention", retention),
             uses="" if callable(uses) else uses_text(uses),
             schema=arguments.schema(),
+            **_key_facts(unique),
         )
         self._check_unique(spec, unique)
         handler = Handler(
@@ -408,6 +409,11 @@ class Mulligan:
         """Everything in this process, one job at a time, for scripts and tests. Returns how many attempts ran."""
         rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
         return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng).run(until_idle=until_idle)
+
+
+def _key_facts(unique: Any) -> dict[str, Any]:
+    """For `doctor`: what retention must not cut short."""
+    return {"unique_for": unique.span, "unique_while": unique.cover} if isinstance(unique, Unique) else {}
 
 
 class Decorator(Protocol):

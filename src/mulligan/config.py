@@ -222,18 +222,34 @@ def _sentence(error: Any, origins: Mapping[str, str]) -> str:
     what = error["msg"].removeprefix("Value error, ")
     unsaid = name.endswith("_url") or isinstance(error["input"], dict | BaseModel)  # an address may hold a password
     given = "" if unsaid else f" (got {error['input']!r})"
-    origin = f", from {origins[name]}" if name in origins else ""
-    return f"{name}: {what}{given}{origin}"
+    origin = _origin(name, what, origins)
+    return f"{name}: {what}{given}{', from ' + origin if origin else ''}"
+
+
+def _origin(name: str, what: str, origins: Mapping[str, str]) -> str:
+    """Of a value its own; of a contradiction that of each value it speaks of and somebody has set."""
+    if name in origins:
+        return origins[name]
+    fields = {field: origin for field, origin in origins.items() if field.startswith(f"{name}.")}
+    spoken = [origin for field, origin in fields.items() if field.rpartition(".")[2] in what]
+    return " and ".join(dict.fromkeys(spoken))
 
 
 def _known(name: str, origin: str) -> None:
     names = [known for known, _ in Settings().values()]
     if name in names:
         return
+    spell = _spelled if origin == "environment" else str
+    inside = [known for known in names if known.startswith(f"{name}.")]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    spelled = _spelled(name) if origin == "environment" else name
-    hint = f"; did you mean {_spelled(near[0]) if origin == 'environment' else near[0]}?" if near else ""
-    message = f"{spelled}: no such setting (from {origin}){hint}"
+    if inside:
+        hint = f" is a section, not a value (from {origin}); it has {', '.join(spell(known) for known in inside)}"
+    elif near:
+        hint = f": no such setting (from {origin}); did you mean {spell(near[0])}?"
+    else:
+        firsts = dict.fromkeys(known.partition(".")[0] for known in names)
+        hint = f": no such setting (from {origin}); there are {', '.join(spell(first) for first in firsts)}"
+    message = f"{spell(name)}{hint}"
     raise ConfigError(message)
 
 

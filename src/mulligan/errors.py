@@ -13,6 +13,7 @@ MulliganError
 ├── NotFound               no such job
 ├── UniqueRace             the caller's snapshot cannot see the winner
 ├── StoreUnavailable       the database does not answer; try again
+│   └── AccessDenied           it answers, and does not let us in
 ├── SchemaError            the schema is missing, newer, or was changed by hand
 ├── WaitTimeout            `jobs.wait` gave up; the job goes on
 └── ProcessFailed          `ctx.run`: the program did not end well
@@ -84,6 +85,11 @@ class UniqueRace(MulliganError):
 class StoreUnavailable(MulliganError):
     code = "STORE_UNAVAILABLE"
     retryable = True
+
+
+class AccessDenied(StoreUnavailable):
+    code = "ACCESS_DENIED"
+    retryable = False
 
 
 class SchemaError(MulliganError):

@@ -242,6 +242,8 @@ class JobRow(NamedTuple):
     progress: float | None
     progress_message: str
     cost: float
+    policy: str | None = None  # JSON of a Policy given with the job
+    timeout: Micros | None = None
 
 
 class AttemptRow(NamedTuple):
@@ -290,6 +292,7 @@ class WorkerRow(NamedTuple):
     concurrency: int
     release: str
     draining: bool
+    drain_reason: str | None = None  # somebody wants it to finish what it runs, and leave
 
 
 class Gate(NamedTuple):

@@ -245,3 +245,42 @@ def test_a_worker_refuses_nonsense_before_it_does_anything(tmp_path):
     assert done.returncode != 0
     assert "worker.lease" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+# -- words ------------------------------------------------------------------------------------------
+def test_a_section_that_is_given_a_value_is_told_what_it_holds(tmp_path):
+    with pytest.raises(ConfigError, match=r"retry is a section, not a value \(from .*\.toml\); it has retry\.enabled"):
+        read(tmp_path, toml="retry = 5\n")
+    with pytest.raises(ConfigError, match=r"MULLIGAN_RETRY is a section.*MULLIGAN_RETRY__MAX_RETRIES"):
+        read(tmp_path, {"MULLIGAN_RETRY": "5"})
+
+
+def test_a_contradiction_names_where_its_values_came_from(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"heartbeat \(9.0\).*lease \(8.0\), from .*\.toml and environment MULLIGAN_WOR"
+    ):
+        read(tmp_path, {"MULLIGAN_WORKER__HEARTBEAT": "9"}, "[worker]\nlease = 8\nconcurrency = 3\n")
+
+
+def test_a_name_far_from_any_other_gets_what_there_is(tmp_path):
+    with pytest.raises(ConfigError, match=r"xyzzy: no such setting.*there are database_url.*worker"):
+        read(tmp_path, toml="xyzzy = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("[worker]\nlease = '4 s'\n", r"worker\.lease: .*got '4 s'.*, from .*\.toml"),
+        ("[worker]\nconcurrency = 2.5\n", r"worker\.concurrency: .*got 2\.5.*, from .*\.toml"),
+        ("[web]\nport = 70000\n", r"web\.port: .*got 70000.*, from .*\.toml"),
+        ("notify_callers = 'perhaps'\n", r"notify_callers: .*got 'perhaps'.*, from .*\.toml"),
+    ],
+)
+def test_a_wrong_type_names_the_field_the_value_and_the_file(tmp_path, toml, words):
+    with pytest.raises(ConfigError, match=words):
+        read(tmp_path, toml=toml)
+
+
+def test_a_flag_is_named_as_the_origin_of_its_nonsense(tmp_path):
+    with pytest.raises(ConfigError, match=r"worker\.concurrency: .*got 0.*from flag"):
+        read(tmp_path, flags={"worker.concurrency": 0})

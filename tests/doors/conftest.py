@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +22,8 @@ from mulligan.store import postgres
 from support.waiting import until
 
 APP = """
+import time
+from pathlib import Path
 from mulligan import Context, Fail, Mulligan, Park, Policy
 
 app = Mulligan()
@@ -34,6 +39,12 @@ def refuse(text: str = "") -> Fail:
 @app.job
 def crash(text: str) -> None:
     raise KeyError(text)
+
+@app.job
+def wait_for(path: str) -> str:
+    while not Path(path).exists():
+        time.sleep(0.02)
+    return "it came"
 
 @app.job
 def ask(ctx: Context) -> str | Park:
@@ -127,6 +138,39 @@ def start(folder: Path) -> Iterator[Callable[..., Program]]:
 
 
 @pytest.fixture
+def terminal(folder: Path) -> Callable[..., Answer]:
+    """`mulligan …` to its end where a person looks on: a terminal of 100 columns."""
+
+    def run(*arguments: str, timeout: float = 20.0, out: Path | None = None, **env: str) -> Answer:
+        ours, theirs = pty.openpty()
+        stdout = theirs if out is None else os.open(out, os.O_CREAT | os.O_WRONLY)
+        program = subprocess.Popen(
+            [sys.executable, "-m", "mulligan", *arguments],
+            cwd=folder,
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env},
+            stdin=theirs, stdout=stdout, stderr=theirs, start_new_session=True,
+        )  # fmt: skip
+        for end in {theirs, stdout}:
+            os.close(end)
+        killer = threading.Timer(timeout, program.kill)
+        killer.start()
+        screen = b"".join(iter(lambda: _read(ours), b""))
+        os.close(ours)
+        code = program.wait()
+        killer.cancel()
+        return Answer(code, screen.decode(), "")
+
+    return run
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:  # nobody writes to it any more
+        return b""
+
+
+@pytest.fixture
 def call(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
     """`mulligan …` to its end, in this process: the same program, without the wait for an interpreter."""
 
@@ -148,7 +192,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def app(folder: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mulligan]:
     """The person's app on a fresh store, which the commands find in the environment."""
-    monkeypatch.setenv("MULLIGAN_DATABASE_URL", store_url)
+    with app_on(store_url, folder, monkeypatch) as app:
+        yield app
+
+
+@pytest.fixture
+def file_app(folder: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mulligan]:
+    """The same where it does not matter which store it is."""
+    with app_on(sqlite_url, folder, monkeypatch) as app:
+        yield app
+
+
+@contextmanager
+def app_on(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mulligan]:
+    monkeypatch.setenv("MULLIGAN_DATABASE_URL", url)
     monkeypatch.delitem(sys.modules, "jobs", raising=False)
     monkeypatch.syspath_prepend(str(folder))
     app: Mulligan = load_app("jobs:app")

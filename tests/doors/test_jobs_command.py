@@ -54,7 +54,35 @@ def test_list_takes_a_filter_and_a_limit(call, app, dead):
     assert [line.split("\t")[0] for line in call("jobs", "list", "state:dead").out.splitlines()] == [dead.id]
     limited = call("jobs", "list", "kind:add", "--limit", "2")
     assert len(limited.out.splitlines()) == 2
-    assert "--limit" in limited.err
+    assert "3 in all" in limited.err
+
+
+def test_the_next_page_is_what_the_page_before_says(call, app):
+    ids = [app.enqueue("add", {"a": 1, "b": n}).id for n in range(5)]
+    seen, said = [], ["jobs", "list", "kind:add", "--limit", "2"]
+    while said:
+        answer = call(*said)
+        seen += [line.split("\t")[0] for line in answer.out.splitlines()]
+        said = [*answer.err.rpartition("mulligan ")[2].split(), "--limit", "2"] if "--cursor" in answer.err else []
+    assert seen == ids[::-1]
+    assert call("jobs", "list", "--cursor", "nonsense").code == 2
+
+
+def test_jobs_of_the_last_hours_can_be_asked_for(call, app):
+    old = app.enqueue("add", {"a": 1, "b": 2})
+    app.store.shift_clock(3 * 3600 * 1_000_000)
+    new = app.enqueue("add", {"a": 1, "b": 2})
+    assert [line.split("\t")[0] for line in call("jobs", "list", "since:2h").out.splitlines()] == [new.id]
+    assert {line.split("\t")[0] for line in call("jobs", "list", "since:1d").out.splitlines()} == {old.id, new.id}
+    answer = call("jobs", "list", "since:yesterday")
+    assert answer.code == 2
+    assert "since:2h" in answer.err
+
+
+def test_counts_stop_where_they_say(app, call):
+    for _ in range(3):
+        app.enqueue("add", {"a": 1, "b": 2})
+    assert (app.jobs.count("kind:add"), app.jobs.count("kind:add", cap=2), app.jobs.count("kind:ask")) == (3, 2, 0)
 
 
 @pytest.mark.parametrize("words", ["state:ded", "colour:red", "dead", 'kind:"x'])
@@ -95,9 +123,11 @@ def test_an_unknown_id_is_not_found(call, app, dead):
 
 def test_an_ambiguous_beginning_is_refused(call, app):
     first, _ = app.enqueue("ask"), app.enqueue("ask")
+    second = app.jobs.list()[0]
     answer = call("jobs", "show", first.id[:2])
     assert answer.code == 3
     assert "more than one" in answer.err
+    assert f"{first.id}, {second.id}" in answer.err
 
 
 # -- repair -----------------------------------------------------------------------------------------

@@ -17,6 +17,19 @@ def test_help_names_every_command_and_loads_none_of_them(folder):
     assert answer.stdout.rstrip().endswith("[]")
 
 
+def test_a_command_loads_no_more_than_it_needs(file_app):
+    file_app.enqueue("ask")
+    for words, unwanted in (
+        (["jobs", "--help"], ("pydantic", "rich", "apsw", "asyncio")),
+        (["jobs", "list", "--help"], ("pydantic", "rich", "apsw", "asyncio")),
+        (["jobs", "list", "-o", "tsv"], ("rich", "psycopg", "fastapi")),
+    ):
+        heavy = f"[name for name in {unwanted!r} if name in sys.modules]"
+        code = f"import sys, mulligan.cli; mulligan.cli.main({words!r}); print({heavy})"
+        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert answer.stdout.rstrip().endswith("[]"), words
+
+
 def test_every_command_explains_itself(call):
     for name in COMMANDS:
         answer = call(name, "--help")

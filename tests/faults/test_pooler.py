@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mulligan import Mulligan, State
+from mulligan.cli.checks import examine
 from mulligan.config import read_settings
 from support.postgres import free_port, unprivileged_user
 from support.waiting import until
@@ -82,3 +83,13 @@ def test_workers_and_clients_work_behind_a_transaction_pooler(
         app.close()
         worker.process.kill()
         worker.process.wait()
+
+
+def test_doctor_sees_the_pooler_and_says_what_it_costs(pooled_url: str, postgres_url: str, tmp_path: Path) -> None:
+    def found(**more: str) -> tuple[str, str]:
+        environ = {"MULLIGAN_DATABASE_URL": pooled_url, **more}
+        facts, checks = examine(read_settings(environ=environ, file=tmp_path / "no"))
+        return facts["pooler"], next(check.status for check in checks if check.check == "wake-ups")
+
+    assert found() == ("yes, by the server's process id", "warn")
+    assert found(MULLIGAN_LISTEN_URL=postgres_url) == ("yes, by the server's process id", "ok")

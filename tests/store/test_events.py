@@ -244,3 +244,28 @@ def test_deadlines_are_told_by_upkeep(store):
     died = story(store, job_id)[-1]
     assert (died.type, died.actor, died.data["code"]) == ("job.died", "upkeep", "DEADLINE_PASSED")
     assert claim(store) == []
+
+
+def test_the_newest_event_is_the_last_one_a_reader_may_see(store):
+    with store.read() as unit:
+        assert unit.newest_event() == 0
+    for name in "ab":
+        with store.begin() as unit:
+            tell(unit, name)
+    with store.read() as unit:
+        assert unit.newest_event() == unit.events_after(0, 10)[-1].id
+        assert unit.event_lag() == 0
+
+
+def test_an_event_that_commits_late_holds_the_newest_one_back(postgres):
+    with postgres.begin() as unit:
+        tell(unit, "first")
+    with postgres.begin() as late:
+        tell(late, "late")
+        with postgres.begin() as unit:
+            tell(unit, "early")
+        with postgres.read() as unit:
+            assert unit.newest_event() == unit.events_after(0, 10)[-1].id == 1
+            assert unit.event_lag() > 0
+    with postgres.read() as unit:
+        assert names(unit.events_after(0, 10)) == ["first", "late", "early"]

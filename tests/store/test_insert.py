@@ -192,3 +192,15 @@ def test_text_no_database_takes_does_not_stop_a_verb(store, verb, text):
     running(store)
     with store.begin() as unit:
         verb(unit, text)
+
+
+def test_counting_stops_at_its_cap_and_reads_the_same_filter_as_a_page(store):
+    enqueue(store, 3, kind="render")
+    enqueue(store, 2, kind="mail")
+    store.shift_clock(3600 * 1_000_000)
+    enqueue(store, 1, kind="mail")
+    with store.read() as unit:
+        assert [unit.count_matching({}, cap) for cap in (10, 4)] == [6, 4]
+        for where in ({"kind": "mail"}, {"kind": "mail", "since": str(60 * 1_000_000)}, {"state": "dead"}):
+            assert unit.count_matching(where, 10) == len(unit.page(where, 10, None))
+        assert len(unit.page({"since": str(60 * 1_000_000)}, 10, None)) == 1

@@ -248,3 +248,32 @@ def test_a_lost_worker_is_told_once_with_its_reason(store):
     with store.read() as unit:
         lost = [event for event in unit.events_after(0, 10) if event.type == "worker.lost"]
     assert [event.data["reason"] for event in lost] == ["no renewal for 30 s"]
+
+
+# -- asked to leave -----------------------------------------------------------------------------------
+def test_a_worker_hears_at_its_renewal_that_it_should_drain(store):
+    open_worker(store, "w1")
+    open_worker(store, "w2")
+    assert renew(store).drain is None
+    with store.begin() as unit:
+        assert unit.request_drain("w1", "cli:me: new release")
+    assert (renew(store).drain, renew(store, "w2").drain) == ("cli:me: new release", None)
+    assert worker_of(store).drain_reason == "cli:me: new release"
+
+
+def test_one_that_has_left_cannot_be_asked(store):
+    open_worker(store, "w1")
+    close_worker(store, "w1")
+    with store.begin() as unit:
+        assert not unit.request_drain("w1", "too late")
+        assert not unit.request_drain("nobody", "never was")
+    assert renew(store).drain is None
+
+
+def test_what_each_worker_runs_is_counted(store):
+    running(store, worker="w1")
+    running(store, worker="w2")
+    running(store, worker="w2")
+    enqueue(store)
+    with store.read() as unit:
+        assert unit.busy() == {"w1": 1, "w2": 2}

@@ -12,8 +12,10 @@ import click
 
 from mulligan import errors
 from mulligan._version import __version__
+from mulligan.cli.family import Family
 
 EXIT = {
+    errors.AccessDenied: 4,
     errors.NotFound: 3,
     errors.IllegalMove: 5,
     errors.UniqueMismatch: 5,
@@ -22,23 +24,40 @@ EXIT = {
     errors.Refused: 2,
     errors.MulliganError: 1,
 }
+FAILED = 6
 INTERRUPTED = 130
+MEANINGS = {
+    0: "done",
+    1: "an error",
+    2: "the call was wrong: a name, a value, a setting",
+    3: "not found",
+    4: "the database does not let us in",
+    5: "the job's state, or somebody else, is in the way",
+    6: "the watched job, or one of them, did not succeed",
+    130: "interrupted",
+}
+DRIVERS = frozenset({"apsw", "psycopg", "psycopg_pool", "sqlite3"})
+NO_ACCESS = frozenset({"28000", "28P01", "42501"})  # SQLSTATE
 
 COMMANDS = {
     "demo": ("mulligan.cli.demo:demo", "A running Mulligan with something to look at; prints its address."),
+    "init": ("mulligan.cli.init:init", "Write a first jobs.py and mulligan.toml."),
     "up": ("mulligan.cli.up:up", "A worker and the page, together."),
     "worker": ("mulligan.cli.worker:worker", "Run the jobs of an app."),
     "web": ("mulligan.cli.web:web", "Serve the page."),
     "migrate": ("mulligan.cli.migrate:migrate", "Bring the database's schema up to date."),
     "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
-    "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
-    "jobs": ("mulligan.cli.jobs:jobs", "List, show, watch and repair jobs."),
+    "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),
     "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
+    "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
+    "workers": ("mulligan.cli.workers:workers", "List workers, let one drain, check that one lives."),
+    "events": ("mulligan.cli.events:events", "What happened, and what happens."),
+    "completion": ("mulligan.cli.completion:completion", "Print a script that completes commands in your shell."),
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Family):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
@@ -64,9 +83,17 @@ def cli() -> None:
     """
 
 
-def _exit_code(error: errors.MulliganError) -> int:
+def exit_code(error: errors.MulliganError) -> int:
     kinds: list[type] = type(error).mro()
     return next(EXIT[kind] for kind in kinds if kind in EXIT)
+
+
+def complain(error: errors.MulliganError) -> int:
+    """One line on stderr; its exit code."""
+    from mulligan.policy.redact import redact
+
+    click.echo(f"mulligan: {redact(' '.join(str(error).split()))} [{error.code}]", err=True)
+    return exit_code(error)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,6 +105,16 @@ def main(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except errors.MulliganError as error:
-        click.echo(f"mulligan: {' '.join(str(error).split())} [{error.code}]", err=True)
-        return _exit_code(error)
+        return complain(error)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in DRIVERS:
+            raise
+        return _refused(error)
     return result if isinstance(result, int) else 0
+
+
+def _refused(error: Exception) -> int:
+    """What the database's driver says, and no store has put in words of ours."""
+    denied = getattr(error, "sqlstate", None) in NO_ACCESS
+    message = f"the database refused: {type(error).__name__}: {error}"
+    return complain(errors.AccessDenied(message) if denied else errors.StoreUnavailable(message))

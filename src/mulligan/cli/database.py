@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine.jobs import Jobs
-from mulligan.errors import StoreUnavailable
+from mulligan.errors import AccessDenied, ConfigError, StoreUnavailable
 from mulligan.policy.redact import redact
-from mulligan.store import Store, open_store
+from mulligan.store import POSTGRES, SQLITE, Store, open_store
 from mulligan.store.urls import sqlite_file
+
+T = TypeVar("T")
 
 
 def settings_with(database: str | None, flags: Mapping[str, Any] | None = None) -> Settings:
-    return read_settings({"database_url": database, **(flags or {})})
+    return checked(read_settings({"database_url": database, **(flags or {})}))
+
+
+def checked(settings: Settings) -> Settings:
+    """An address of no kind we know is refused with the name of the setting and where it came from."""
+    url = settings.database_url
+    if not url.startswith((*SQLITE, *POSTGRES)):
+        origin = settings.origin_of("database_url")
+        message = f"database_url: {redact(url)!r} is neither sqlite:///path nor postgresql://…, from {origin}"
+        raise ConfigError(message)
+    return settings
 
 
 @contextmanager
@@ -30,6 +44,7 @@ def existing(settings: Settings) -> Iterator[Store]:
         message = f"there is no database at {file} yet; enqueue a job, start a worker, or name another: --database URL"
         raise StoreUnavailable(message)
     with _opened(settings) as store:
+        store.reach()
         store.check_schema()
         yield store
 
@@ -40,7 +55,7 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
     file = sqlite_file(settings.database_url)
     fresh = file is not None and not file.exists()
     with _opened(settings) as store:
-        store.prepare()
+        _prepare(store, patient=aloud)
         if aloud:
             say(f"database: {file or redact(settings.database_url)}")
         if fresh:
@@ -48,8 +63,20 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
         yield store
 
 
+def _prepare(store: Store, *, patient: bool) -> None:
+    """Who serves waits a little for a server that is just starting; who stays away is asked why."""
+    if not patient:
+        store.reach()
+    try:
+        store.prepare()
+    except StoreUnavailable:
+        store.reach()
+        raise
+
+
 @contextmanager
 def _opened(settings: Settings) -> Iterator[Store]:
+    checked(settings)
     store = open_store(
         settings.database_url,
         schema=settings.schema_name,
@@ -76,6 +103,23 @@ def desk(database: str | None) -> Iterator[Desk]:
         yield Desk(store, Jobs(lambda: store, settings, actor=actor()))
 
 
+def patiently(question: Callable[[], T], deadline: float | None = None) -> T:
+    """Who follows something goes on following when the database comes back."""
+    said = False
+    while True:
+        try:
+            return question()
+        except AccessDenied:
+            raise
+        except StoreUnavailable as away:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise
+            if not said:
+                say(f"{redact(' '.join(str(away).split()))}; waiting for it")
+            said = True
+            time.sleep(1.0)
+
+
 def actor() -> str:
     """Who is at the keyboard, for the history of what they repair."""
     try:
@@ -86,3 +130,9 @@ def actor() -> str:
 
 def say(words: str) -> None:
     click.echo(words, err=True)
+
+
+def typed(*words: str, database: str | None = None) -> str:
+    """What to type next, on the same database; a password is not repeated."""
+    said = words if database is None else (*words, "--database", redact(database))
+    return f"mulligan {shlex.join(said)}"

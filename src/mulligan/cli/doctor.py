@@ -13,7 +13,11 @@ from mulligan.cli.checks import FAIL, Check, examine
 from mulligan.cli.database import say, settings_with
 from mulligan.cli.output import as_json, cell, chosen, show_rows
 from mulligan.config import Settings
+from mulligan.policy.phrase import duration
 from mulligan.policy.redact import redact
+
+SETTING = ("name", "value", "origin")
+READABLE = 100_000
 
 
 @click.command()
@@ -50,11 +54,22 @@ def _print(settings: list[dict[str, Any]], facts: dict[str, str], checks: list[C
         _tsv("fact", [{"name": name, "value": value} for name, value in facts.items()])
         _tsv("check", found)
     else:
-        show_rows(settings, ("name", "value", "origin"), form)
+        show_rows([{**one, "value": _for_people(one["name"], one["value"])} for one in settings], SETTING, form)
         click.echo()
         show_rows([{"fact": name, "value": value} for name, value in facts.items()], ("fact", "value"), form)
         click.echo()
-        show_rows(found, ("status", "check", "found", "next"), form)
+        show_rows([row for check in checks for row in _with_advice(check)], ("status", "check", "found"), form)
+
+
+def _for_people(name: str, value: Any) -> str:
+    plain = f"{value:g}" if isinstance(value, float) and value < READABLE else cell(value)
+    return f"{value:.0f} ({duration(value)})" if name.startswith("retention.") else plain
+
+
+def _with_advice(check: Check) -> list[dict[str, str]]:
+    """What to type has a line of its own: beside the sentence it would leave both too little room."""
+    advice = [{"status": "", "check": "", "found": f"→ {check.next}"}] if check.next else []
+    return [check._asdict(), *advice]
 
 
 def _tsv(first: str, rows: list[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ import click
 
 from mulligan.app import Mulligan
 from mulligan.cli import options as shared
+from mulligan.cli.complete import kinds, queues
 from mulligan.cli.database import prepared, say, settings_with
 from mulligan.cli.output import as_json, job_record
 from mulligan.config import Settings
@@ -20,15 +21,15 @@ from mulligan.store import Store
 
 
 @click.command()
-@click.argument("kind")
+@click.argument("kind", shell_complete=kinds)
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--payload", metavar="JSON", help="The payload as one JSON object; pairs come on top.")
-@click.option("--queue", help="Instead of the kind's own.")
+@click.option("--queue", help="Instead of the kind's own.", shell_complete=queues)
 @click.option("--delay", type=shared.Length(), help="Not before: 30, 5m, 2h, 1d.")
 @click.option("--priority", type=int, help="From -9 (first) to 9 (last).")
 @click.option("--owner", default="", help="Whom the job belongs to.")
 @click.option("--unique", metavar="KEY", help="A second job with this key is the first one.")
-@click.option("--max-retries", type=int)
+@click.option("--max-retries", type=int, help="Instead of what holds for the kind.")
 @shared.database
 @shared.output
 def enqueue(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from mulligan.cli.complete import queues
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 database = click.option("--database", metavar="URL", help="Instead of the one the settings name.")
+dry_run = click.option("--dry-run", is_flag=True, help="Only say what would change.")
 output = click.option(
     "-o", "--output", type=click.Choice(["table", "tsv", "json", "jsonl"]), help="Default: a table, TSV when piped."
 )
@@ -38,7 +40,13 @@ def worker_options(command: F) -> F:
         log_level,
         click.option("--runners", type=int, help="How many processes hold the app."),
         click.option("--concurrency", type=int, help="How many jobs at once."),
-        click.option("--queues", metavar="A,B", callback=queue_list, help="Only these queues; default: all."),
+        click.option(
+            "--queues",
+            metavar="A,B",
+            callback=queue_list,
+            help="Only these queues; default: all.",
+            shell_complete=queues,
+        ),
         database,
     ):
         command = option(command)
@@ -58,10 +66,11 @@ class Length(click.ParamType[float]):
     """30, 30s, 5m, 2h, 1d: seconds."""
 
     name = "length"
-    _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}  # noqa: RUF012 - a table
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)", str(value).strip())
+        from mulligan.engine.filters import seconds
+
+        found = seconds(str(value))
         if found is None:
             self.fail(f"{value!r} is no length of time; write 30, 30s, 5m, 2h or 1d", param, ctx)
-        return float(found[1]) * self._UNITS[found[2]]
+        return found

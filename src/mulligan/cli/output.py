@@ -21,14 +21,21 @@ from mulligan.policy.redact import safe
 
 Record = Mapping[str, Any]
 LONGEST = 200_000
+LEAST = 8  # characters of a column that is cut
+UNBROKEN = frozenset(
+    {"id", "phase", "age", "name", "status", "check", "life", "attempt", "code", "kind", "host", "renewed"}
+)
+NUMBERS = frozenset({"attempt", "pid", "running", "age", "renewed"})
 
 
 def chosen(output: str | None) -> str:
     return output or ("table" if sys.stdout.isatty() else "tsv")
 
 
-def show_rows(records: Sequence[Record], columns: Sequence[str], output: str | None, *, empty: str = "") -> None:
-    """All of them. JSON carries every field, tables and TSV the columns."""
+def show_rows(
+    records: Sequence[Record], columns: Sequence[str], output: str | None, *, empty: str = "", short: str = ""
+) -> None:
+    """All of them. JSON carries every field, tables and TSV the columns; in a table `short` is cut to one line."""
     form = chosen(output)
     if form == "json":
         click.echo(as_json(list(records), indent=2))
@@ -39,38 +46,69 @@ def show_rows(records: Sequence[Record], columns: Sequence[str], output: str | N
         for record in records:
             click.echo("\t".join(cell(record.get(column)) for column in columns))
     elif records:
-        _table(records, columns)
+        _table(records, columns, short)
     if not records and empty and form == "table":
         click.echo(empty, err=True)
 
 
-def _table(records: Sequence[Record], columns: Sequence[str]) -> None:
+def show_record(record: Record, output: str | None) -> None:
+    click.echo(as_json(record, 2 if output == "json" else None))
+
+
+def _table(records: Sequence[Record], columns: Sequence[str], short: str) -> None:
     from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(table_of(records, columns, console.width, short))
+
+
+def table_of(records: Sequence[Record], columns: Sequence[str], width: int, short: str = "") -> Any:
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
+    rows = [{column: cell(record.get(column)) for column in columns} for record in records]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column.upper().replace("_", " "), no_wrap=column in {"id", "phase", "age", "name", "status"})
-    for record in records:
-        values = [record.get(column) for column in columns]
-        table.add_row(*(Text(cell(value), style=_style(value)) for value in values))
-    Console(highlight=False).print(table)
+        justify: Any = "right" if column in NUMBERS else "left"
+        unbroken = column in UNBROKEN or column == short
+        table.add_column(heading(column), no_wrap=unbroken, justify=justify, overflow="fold")
+    widths = [max(cell_len(row[column]) for row in [*rows, {column: heading(column)}]) for column in columns]
+    taken = sum(wide + 2 for column, wide in zip(columns, widths, strict=True) if column != short)
+    for row in rows:
+        texts = {column: Text(value, style=style(value)) for column, value in row.items()}
+        if short:
+            texts[short].truncate(max(LEAST, width - taken), overflow="ellipsis")
+        table.add_row(*texts.values())
+    return table
+
+
+def heading(column: str) -> str:
+    return "TRY" if column == "attempt" else column.upper().replace("_", " ")
 
 
 _STYLES: dict[str, str] = {
     "dead": "red",
-    "fail": "red",
+    "fail": "bold red",
+    "silent": "red",
     "parked": "yellow",
     "warn": "yellow",
+    "held": "yellow",
+    "backing_off": "yellow",
+    "no_worker": "yellow",
+    "draining": "yellow",
     "running": "cyan",
     "succeeded": "green",
+    "live": "green",
     "ok": "green",
+    "cancelled": "dim",
+    "left": "dim",
+    "default": "dim",
 }
 
 
-def _style(value: Any) -> str:
-    return _STYLES.get(value, "") if isinstance(value, str) else ""
+def style(value: str) -> str:
+    return _STYLES.get(value, "")
 
 
 def cell(value: Any) -> str:

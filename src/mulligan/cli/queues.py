@@ -10,8 +10,10 @@ from typing import Any
 
 import click
 
+from mulligan.cli import complete
 from mulligan.cli import options as shared
 from mulligan.cli.database import actor, existing, say, settings_with
+from mulligan.cli.family import Family
 from mulligan.cli.output import as_json, chosen, show_rows
 from mulligan.engine.queues import COUNT_CAP, KEEP, Queue, Queues
 from mulligan.policy.phrase import duration, per
@@ -19,7 +21,7 @@ from mulligan.policy.phrase import duration, per
 COLUMNS = ("name", "status", "ready", "later", "running", "oldest", "concurrency", "rate", "fair", "reason")
 
 
-@click.group()
+@click.group(cls=Family)
 def queues() -> None:
     """List queues, pause and resume them, set their limits."""
 
@@ -46,7 +48,7 @@ _until = click.option("--for", "until", type=shared.Length(), help="Ends by itse
 
 
 @queues.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.queues)
 @_until
 @_reason
 @shared.database
@@ -59,7 +61,7 @@ def pause(name: str, until: float | None, reason: str, database: str | None, out
 
 
 @queues.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.queues)
 @_reason
 @shared.database
 @shared.output
@@ -70,7 +72,7 @@ def resume(name: str, reason: str, database: str | None, output: str | None) -> 
 
 
 @queues.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=complete.queues)
 @click.option("--concurrency", metavar="N|none", help="Running at once, in the whole fleet.")
 @click.option("--rate", metavar="N/s|N/m|N/h|none", help="Starts, in the whole fleet.")
 @click.option("--clear", is_flag=True, help="Back to what the code declares.")

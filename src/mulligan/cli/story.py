@@ -71,9 +71,13 @@ def _half(name: str, parts: Mapping[str, Any]) -> Iterable[str]:
 def _events(events: list[Event]) -> Iterable[str]:
     yield from ("", f"EVENTS ({len(events)})")
     for event in events:
-        by = f" by {cell(event.actor)}" if event.actor else ""
-        attempt = f" #{event.attempt}" if event.attempt else ""
-        yield f"  {moment(event.at)}  {event.type}{attempt}{by}  {cell(_news(event.data))}".rstrip()
+        yield f"  {event_line(event)}"
+
+
+def event_line(event: Event, whom: str = "") -> str:
+    by = f" by {cell(event.actor)}" if event.actor else ""
+    attempt = f" #{event.attempt}" if event.attempt else ""
+    return f"{moment(event.at)}  {whom}{event.type}{attempt}{by}  {cell(_news(event.data))}".rstrip()
 
 
 def _news(data: Mapping[str, Any]) -> str:

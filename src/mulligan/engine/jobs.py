@@ -10,6 +10,7 @@ from typing import Any
 
 from mulligan.config import Settings
 from mulligan.engine import recover
+from mulligan.engine.explain import Explanation, explanation
 from mulligan.engine.filters import parse_filter
 from mulligan.engine.view import fresh_job, jobs_of
 from mulligan.errors import NotFound, Refused, StoreUnavailable, WaitTimeout
@@ -26,6 +27,8 @@ Attempts = list[AttemptRow]
 WAIT_EVERY = 0.05
 WAIT_MOST = 0.5
 LIST_MOST = 1000
+COUNT_MOST = 10_000
+NAMED = 5  # ids that are named when a beginning fits several
 
 
 class Jobs:
@@ -51,10 +54,10 @@ class Jobs:
         if len(prefix) == LENGTH:
             return prefix
         with self._store.read() as unit:
-            found = unit.find(prefix)
+            found = unit.find(prefix, NAMED + 1)
         if len(found) == 1:
             return found[0]
-        raise NotFound(_no_such(prefix) if not found else f"{prefix!r} begins more than one job id; give more of it")
+        raise NotFound(ambiguous("job", prefix, found) if found else _no_such(prefix))
 
     def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002 - CONTRACT's name
         """Newest first; `before` is the id of the last job of the page above."""
@@ -64,6 +67,20 @@ class Jobs:
         where = parse_filter(filter)
         with self._store.read() as unit:
             return jobs_of(unit, unit.page(where, limit, before), self.get)
+
+    def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> int:  # noqa: A002 - as above
+        """How many jobs match; counting stops at `cap`, so that it is quick however many there are."""
+        where = parse_filter(filter)
+        with self._store.read() as unit:
+            return unit.count_matching(where, cap)
+
+    def explain(self, job_id: str) -> Explanation:
+        """Why a job is where it is, what holds for it, and what could be done."""
+        with self._store.read() as unit:
+            row = unit.get(job_id)
+            if row is None:
+                raise NotFound(_no_such(job_id))
+            return explanation(unit, row, self._settings.retry, self.get)
 
     def history(self, job_id: str) -> Story:
         """Everything that happened to a job, in order."""
@@ -148,6 +165,12 @@ class AsyncJobs:
     async def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002
         return await asyncio.to_thread(self._jobs.list, filter, limit=limit, before=before)
 
+    async def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> int:  # noqa: A002
+        return await asyncio.to_thread(self._jobs.count, filter, cap=cap)
+
+    async def explain(self, job_id: str) -> Explanation:
+        return await asyncio.to_thread(self._jobs.explain, job_id)
+
     async def history(self, job_id: str) -> Story:
         return await asyncio.to_thread(self._jobs.history, job_id)
 
@@ -168,6 +191,12 @@ class AsyncJobs:
 
     async def discard(self, job_id: str, *, reason: str) -> Job:
         return await asyncio.to_thread(self._jobs.discard, job_id, reason=reason)
+
+
+def ambiguous(what: str, prefix: str, found: Sequence[str]) -> str:
+    """Which ones it could be, so that the next try can be the right one."""
+    more = ", …" if len(found) > NAMED else ""
+    return f"{prefix!r} begins more than one {what} id: {', '.join(found[:NAMED])}{more}; give more of it"
 
 
 def _no_such(job_id: str) -> str:

@@ -51,6 +51,8 @@ class KindSpec:
     retention: Micros | None = None
     uses: str = ""  # dependency keys, where they do not depend on the payload
     schema: Mapping[str, Any] = field(default_factory=dict)
+    unique_for: Micros | None = None  # how long a unique key is held, if not as long as its job is kept
+    unique_while: str = ""  # states in which it is held, comma separated
 
     @property
     def alone(self) -> bool:

@@ -112,6 +112,11 @@ def sweep_folders(folder: Path, me: str) -> list[str]:
     return gone
 
 
+def held_files(folder: Path) -> list[str]:
+    """Ids of workers of this host that live now."""
+    return sorted(life.stem for life in folder.glob("*.life") if not _abandoned(life))
+
+
 def _abandoned(life: Path) -> bool:
     try:
         fd = os.open(life, os.O_RDWR | os.O_CLOEXEC)

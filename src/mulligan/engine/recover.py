@@ -61,6 +61,13 @@ def cancel(store: Store, job_id: str, *, actor: str, reason: str = "") -> JobRow
     raise IllegalMove(_quick(job_id))
 
 
+def foretell(verb: Verb, state: State) -> str:
+    """Where a move by hand would lead; refused as the move itself would be."""
+    if verb is Verb.CANCEL and state is State.RUNNING:
+        return "asked to stop"
+    return str(lifecycle.move(verb, state))
+
+
 def _ask(unit: Unit, row: JobRow, actor: str, reason: str) -> bool:
     """Ask a running attempt to stop; once asked is enough."""
     if row.cancel_reason is not None:

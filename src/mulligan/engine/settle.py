@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from mulligan.config import Retry
 from mulligan.engine.kinds import KindSpec, QueueSpec
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Decision, Failure, Gate, Lease, Micros, Outcome, State
+from mulligan.job import Decision, Failure, Gate, JobRow, Lease, Micros, Outcome, State
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
 from mulligan.policy.retry import EffectivePolicy, Policy, RetrySettings, layer
@@ -50,7 +50,7 @@ class Policies:
         self._queues = queues or {}
         self._layered = lru_cache(maxsize=4096)(self._layer)
 
-    def of(self, lease: Lease) -> EffectivePolicy:
+    def of(self, lease: Lease | JobRow) -> EffectivePolicy:
         return self._layered(lease.kind, lease.queue, lease.policy, lease.max_retries)
 
     def for_kind(self, kind: str) -> EffectivePolicy:

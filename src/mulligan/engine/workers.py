@@ -1,4 +1,4 @@
-"""A worker's row, as it enters it."""
+"""A worker's row, as it enters it and as others see it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,48 @@ import json
 import os
 import socket
 import time
+from typing import NamedTuple
 
 from mulligan.config import Settings
 from mulligan.engine.kinds import Manifest
-from mulligan.engine.life import LifeFile
+from mulligan.engine.life import LifeFile, surely_dead
 from mulligan.job import SECOND, WorkerRow
+from mulligan.store.base import Unit
 from mulligan.store.host import boot_id
+
+LIVING = ("live", "draining")
+
+
+class Seen(NamedTuple):
+    """A worker as others see it."""
+
+    row: WorkerRow
+    running: int
+    silent_for: float  # seconds since its last renewal
+    life: str  # live, draining, silent (beyond its lease), dead (its life file is free), left
+
+    @property
+    def living(self) -> bool:
+        return self.life in LIVING
+
+
+def workers_seen(unit: Unit, *, closed: bool = False) -> list[Seen]:
+    """Every worker, as far as it can be seen from here."""
+    running, now = unit.busy(), unit.now()
+    return [
+        Seen(row, running.get(row.id, 0), max(0, now - row.renewed_at) / SECOND, _life(unit, row))
+        for row in unit.workers(closed=closed)
+    ]
+
+
+def _life(unit: Unit, row: WorkerRow) -> str:
+    if row.closed_at is not None:
+        return "left"
+    if surely_dead(row, boot_id()):
+        return "dead"
+    if unit.expired(row):
+        return "silent"
+    return "draining" if row.draining or row.drain_reason is not None else "live"
 
 
 def worker_row(

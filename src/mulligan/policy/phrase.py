@@ -8,7 +8,9 @@ _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `41 s`, `5 min`, `1.5 h`, `2 d`."""
+    """`4 ms`, `0.4 s`, `41 s`, `5 min`, `1.5 h`, `2 d`."""
+    if 0 < seconds < 0.095:
+        return f"{max(1, round(seconds * 1000))} ms"
     for size, unit in _UNITS:
         if seconds >= 2 * size or seconds == size:
             return f"{_short(seconds / size)} {unit}"

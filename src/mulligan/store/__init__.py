@@ -26,4 +26,4 @@ def open_store(url: str, *, schema: str = "mulligan", notify_callers: bool = Tru
     raise ConfigError(message)
 
 
-__all__ = ["Store", "open_store"]
+__all__ = ["POSTGRES", "SQLITE", "Store", "open_store"]

@@ -117,6 +117,7 @@ class Renewal(NamedTuple):
     alive: bool  # False: this worker's row was closed by somebody; it must go on under a new id
     now: Micros
     cancels: list[tuple[str, int, str]]  # job id, token, reason
+    drain: str | None = None  # somebody wants this worker to finish what it runs and leave; why
 
 
 class Pruned(NamedTuple):
@@ -290,6 +291,14 @@ class Unit(ABC):
         """(job, token, reason) of this worker's running jobs that somebody wants to stop."""
 
     @abstractmethod
+    def request_drain(self, worker: str, reason: str) -> bool:
+        """Ask a worker to finish what it runs, and leave. False: it has left."""
+
+    @abstractmethod
+    def busy(self) -> dict[str, int]:
+        """How many jobs each worker runs."""
+
+    @abstractmethod
     def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
         """Close a worker's row for ever. With `seen`: only if it has not renewed since then."""
 
@@ -352,12 +361,16 @@ class Unit(ABC):
     def get(self, job_id: str) -> JobRow | None: ...
 
     @abstractmethod
-    def find(self, prefix: str) -> list[str]:
-        """At most two ids that start with this."""
+    def find(self, prefix: str, limit: int = 2) -> list[str]:
+        """Ids that start with this."""
 
     @abstractmethod
     def page(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
-        """Newest first; `where` holds any of state, kind, queue, owner, batch_id."""
+        """Newest first; `where` holds any of state, kind, queue, owner, batch_id, since (a length in microseconds)."""
+
+    @abstractmethod
+    def count_matching(self, where: Mapping[str, str], cap: int) -> int:
+        """How many `page` would find in all, stopping at `cap`."""
 
     @abstractmethod
     def counts(self, cap: int) -> list[tuple[str, int]]:
@@ -376,6 +389,14 @@ class Unit(ABC):
     @abstractmethod
     def events_after(self, cursor: int, limit: int) -> list[Event]:
         """In order, and never past an event that is still to be committed."""
+
+    @abstractmethod
+    def newest_event(self) -> int:
+        """The last id `events_after` would give; 0: none."""
+
+    @abstractmethod
+    def event_lag(self) -> Micros:
+        """How long readers of events have been waiting for the oldest transaction that writes some."""
 
     @abstractmethod
     def gates(self) -> list[Gate]: ...
@@ -441,6 +462,13 @@ class Store(ABC):
     @abstractmethod
     def facts(self) -> dict[str, str]:
         """What `doctor` prints: product, version, durability settings, size."""
+
+    def reach(self, timeout: float = 5.0) -> None:  # noqa: B027 - where there is no server there is nothing to reach
+        """Say at once and exactly why the database does not answer, if it does not."""
+
+    def hears(self) -> bool:
+        """Do hints that something is due reach this process?"""
+        return True
 
     @property
     @abstractmethod

@@ -23,7 +23,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from mulligan.errors import SchemaError, StoreUnavailable
+from mulligan.errors import AccessDenied, SchemaError, StoreUnavailable
 from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store import migrate as migrations
@@ -59,6 +59,7 @@ SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day
 REPLAN_EVERY = 10.0  # seconds
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
+REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist')
 
 
 class PostgresUnit(SqlUnit):
@@ -172,11 +173,18 @@ class PostgresUnit(SqlUnit):
         return self.now() - worker.renewed_at > worker.lease
 
     def events_after(self, cursor: int, limit: int) -> list[Event]:
+        return [
+            event_of(row) for row in self.rows("events_between", cursor=cursor, top=self.newest_event(), most=limit)
+        ]
+
+    def newest_event(self) -> int:
         # The order matters: what the sequence has given out is read before the marks of those still writing.
-        top = self.rows("event_top")[0][0]
-        floor = self.rows("event_floor")[0][0]
-        top = top if floor is None else min(top, floor)
-        return [event_of(row) for row in self.rows("events_between", cursor=cursor, top=top, most=limit)]
+        top: int = self.rows("event_top")[0][0]
+        floor: int | None = self.rows("event_floor")[0][0]
+        return top if floor is None else min(top, floor)
+
+    def event_lag(self) -> Micros:
+        return int(self.rows("event_lag")[0][0])
 
 
 class PostgresStore(Store):
@@ -381,6 +389,21 @@ class PostgresStore(Store):
         if pool is not None:
             pool.close(timeout=5)
 
+    def reach(self, timeout: float = 5.0) -> None:
+        """A pool tries until its time is up and does not say why; one plain connection does."""
+        try:
+            psycopg.connect(self.dsn, **KEEPALIVE | {"connect_timeout": max(1, round(timeout))}).close()
+        except psycopg.Error as error:
+            if _is_refusal(str(error)):
+                message = f"PostgreSQL does not let us in: {error}"
+                raise AccessDenied(message) from error
+            raise unavailable(error) from error
+
+    def hears(self) -> bool:
+        with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
+            connection.execute(f'LISTEN "{self.channel}"')
+            return self._hears(connection, lambda: None)
+
     def tidy(self) -> None:
         """Autovacuum is told to come early by the schema; there is nothing to do by hand."""
 
@@ -401,16 +424,19 @@ class PostgresStore(Store):
     def facts(self) -> dict[str, str]:
         with self._connection() as connection:
             run: Callable[..., Any] = connection.execute
-            version, sync, size = run(
+            version, sync, fsync, size, pid = run(
                 "SELECT current_setting('server_version'), current_setting('synchronous_commit'), "
-                "pg_size_pretty(pg_database_size(current_database()))"
+                "current_setting('fsync'), pg_size_pretty(pg_database_size(current_database())), pg_backend_pid()"
             ).fetchone()
+            pooled = pid != connection.info.backend_pid
         return {
             "store": "postgresql",
             "url": self.url,
             "schema": self.schema,
             "server": version,
             "synchronous_commit": sync if sync in {"on", "remote_apply"} else f"{sync} (weaker than on)",
+            "fsync": fsync,
+            "pooler": "yes, by the server's process id" if pooled else "no",
             "size": size,
         }
 
@@ -427,6 +453,11 @@ class PostgresStore(Store):
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close(timeout=5)
+
+
+def _is_refusal(text: str) -> bool:
+    """libpq gives no code for a connection that was never made."""
+    return REFUSAL.search(text) is not None
 
 
 def unavailable(error: BaseException) -> StoreUnavailable:

@@ -157,6 +157,12 @@ class SqliteUnit(SqlUnit):
         # One writer: ids are drawn in commit order.
         return [event_of(row) for row in self.rows("events_between", cursor=cursor, top=2**62, most=limit)]
 
+    def newest_event(self) -> int:
+        return int(self.rows("newest_event")[0][0])
+
+    def event_lag(self) -> Micros:
+        return 0
+
 
 class SqliteStore(Store):
     def __init__(self, url: str) -> None:
@@ -363,11 +369,13 @@ class SqliteStore(Store):
         with self._transaction("BEGIN") as handle:
             version = handle.execute("SELECT sqlite_version()")[0][0]
             sync = handle.execute("PRAGMA synchronous")[0][0]
+            mode = handle.execute("PRAGMA journal_mode")[0][0]
         return {
             "store": "sqlite",
             "file": str(self.file),
             "library": f"{self._library}, SQLite {version}",
             "synchronous": {2: "FULL", 3: "EXTRA"}.get(sync, f"{sync} (weaker than FULL)"),
+            "journal_mode": str(mode),
             "size": f"{self.file.stat().st_size} bytes",
         }
 

@@ -266,11 +266,17 @@ class SqlUnit(Unit):
         return self.now()
 
     def renew(self, worker: str, *, draining: bool) -> Renewal:
-        alive = bool(self.rows("renew", id=worker, mono=self.mono(), draining=draining))
-        return Renewal(alive, self.now(), self.cancels(worker))
+        held = self.rows("renew", id=worker, mono=self.mono(), draining=draining)
+        return Renewal(bool(held), self.now(), self.cancels(worker), held[0][0] if held else None)
 
     def cancels(self, worker: str) -> list[tuple[str, int, str]]:
         return [(row[0], row[1], row[2]) for row in self.rows("cancels", worker=worker)]
+
+    def request_drain(self, worker: str, reason: str) -> bool:
+        return bool(self.rows("request_drain", id=worker, reason=reason))
+
+    def busy(self) -> dict[str, int]:
+        return {row[0]: row[1] for row in self.rows("busy")}
 
     def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
         return bool(self.rows("close_worker", id=worker, reason=reason, seen=seen))
@@ -325,12 +331,14 @@ class SqlUnit(Unit):
         found = self.rows("get", id=job_id)
         return JobRow._make(found[0]) if found else None
 
-    def find(self, prefix: str) -> list[str]:
-        return [row[0] for row in self.rows("find", prefix=prefix, beyond=prefix + "~")]
+    def find(self, prefix: str, limit: int = 2) -> list[str]:
+        return [row[0] for row in self.rows("find", prefix=prefix, beyond=prefix + "~", most=limit)]
 
     def page(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
-        asked = {name: where.get(name) for name in ("state", "kind", "queue", "owner", "batch_id")}
-        return [JobRow._make(row) for row in self.rows("page", **asked, before=before, most=limit)]
+        return [JobRow._make(row) for row in self.rows("page", **_asked(where), before=before, most=limit)]
+
+    def count_matching(self, where: Mapping[str, str], cap: int) -> int:
+        return int(self.rows("count_matching", **_asked(where), cap=cap)[0][0])
 
     def counts(self, cap: int) -> list[tuple[str, int]]:
         return [(state.value, self.rows("count", state=state.value, cap=cap)[0][0]) for state in State]
@@ -347,6 +355,12 @@ class SqlUnit(Unit):
 
     def story(self, job_id: str) -> list[Event]:
         return [event_of(row) for row in self.rows("story", id=job_id)]
+
+
+def _asked(where: Mapping[str, str]) -> dict[str, Any]:
+    since = where.get("since")
+    names = ("state", "kind", "queue", "owner", "batch_id")
+    return {name: where.get(name) for name in names} | {"since": None if since is None else int(since)}
 
 
 def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:

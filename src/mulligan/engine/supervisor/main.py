@@ -86,6 +86,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._signals = 0
+        self._patient = False  # stopping, and what runs may take as long as it takes
         self._stopping = asyncio.Event()
         self._leaving = False
         self._now = asyncio.Event()  # a second signal: at once
@@ -188,12 +189,20 @@ class Supervisor:
 
     def _signalled(self) -> None:
         self._signals += 1
+        self._patient = False
         if self._signals == 1:
             log.info("stopping: no new jobs, %g s for those that run", self._settings.worker.shutdown_grace)
             self._stopping.set()
         else:
             self._now.set()
         self._wake.set()
+
+    def _drain_asked(self, reason: str) -> None:
+        if not self._stopping.is_set():
+            log.info("draining: no new jobs; leaves when those that run have ended (%s)", reason)
+            self._patient = True
+            self._stopping.set()
+            self._wake.set()
 
     def _watch(self) -> None:
         def hint() -> None:
@@ -367,6 +376,8 @@ class Supervisor:
             await self._begin_again()
             return
         self._cancel(renewal.cancels)
+        if renewal.drain is not None:
+            self._drain_asked(renewal.drain)
 
     async def _look_for_cancels(self) -> None:
         self._cancel(await self._loop.run_in_executor(self._renew_thread, self._chores.cancels, self.worker))
@@ -420,8 +431,10 @@ class Supervisor:
     async def _drain(self) -> None:
         """Short jobs finish, long ones are asked, then ended and given back; all within the grace."""
         grace = self._settings.worker.shutdown_grace
-        ends = time.monotonic() + grace
         self._fleet.release_waiting()
+        while self._patient and (self._fleet.count or self._endings):  # noqa: ASYNC110 - a count, for once in a life
+            await asyncio.sleep(0.05)
+        ends = time.monotonic() + grace
         await self._empty_until(ends - min(3.0, grace * 0.3))
         self._fleet.ask_all(Asked.RELEASE)
         await self._empty_until(ends - min(1.5, grace * 0.15))

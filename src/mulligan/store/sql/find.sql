@@ -1,1 +1,1 @@
-SELECT id FROM {p}job WHERE id >= :prefix AND id < :beyond ORDER BY id LIMIT 2
+SELECT id FROM {p}job WHERE id >= :prefix AND id < :beyond ORDER BY id LIMIT :most

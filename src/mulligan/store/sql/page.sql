@@ -1,5 +1,3 @@
 SELECT {row} FROM {p}job
-WHERE (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
-  AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) AND (CAST(:owner AS TEXT) IS NULL OR owner = :owner)
-  AND (CAST(:batch_id AS TEXT) IS NULL OR batch_id = :batch_id) AND (CAST(:before AS TEXT) IS NULL OR id < :before)
+WHERE {part:matching} AND (CAST(:before AS TEXT) IS NULL OR id < :before)
 ORDER BY id DESC LIMIT :most

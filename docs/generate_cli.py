@@ -1,0 +1,85 @@
+"""The page of the command line, from the commands themselves. Used by `generate.py`."""
+# ruff: noqa: INP001 - a script beside the pages it writes
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from mulligan.cli import MEANINGS, cli
+
+PAGE = """\
+{notice}
+
+# The command line
+
+`mulligan COMMAND --help` says the same. `python -m mulligan` is the same program.
+
+| habit | |
+| --- | --- |
+| what goes where | data on stdout, talk and hints on stderr |
+| forms | a table on a terminal, TSV in a pipe; `-o table`, `-o tsv`, `-o json`, `-o jsonl`. JSON carries every field |
+| colours | on a terminal; `NO_COLOR=1` never, `FORCE_COLOR=1` always |
+| which database | `--database`, else what the [settings](settings.md) say, else `sqlite:///mulligan.db` |
+| ids | as many of the first characters as make one unique; if they fit several, those are named |
+| filters | `state:dead kind:render queue:pdf owner:acme batch:B since:2h`, in any order; all must match |
+| counts | stop at 10,000 and say so |
+| lengths of time | `30`, `30s`, `5m`, `2h`, `1d` |
+| wrong names | of commands, options, fields, events and settings get the nearest right one |
+
+## Exit codes
+
+{codes}
+
+{commands}
+"""
+
+
+def page(notice: str) -> str:
+    codes = table(("exit code", "means"), ([str(code), words] for code, words in MEANINGS.items()))
+    parts = [part for path, command in every(cli, ("mulligan",)) for part in _command(path, command)]
+    return PAGE.format(notice=notice, codes=codes, commands="\n\n".join(parts))
+
+
+def every(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that does something, with its words."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    ctx = click.Context(command)
+    for name in command.list_commands(ctx):
+        found = command.get_command(ctx, name)
+        if found is not None:
+            yield from every(found, (*path, name))
+
+
+def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
+    with click.Context(command, info_name=" ".join(path)) as ctx:
+        usage = " ".join(command.get_usage(ctx).removeprefix("Usage: ").split())
+    yield f"## `{' '.join(path)}`"
+    yield f"```text\n{usage}\n```"
+    yield _sentences(inspect.cleandoc(command.help or ""))
+    options = [_option(one) for one in command.params if isinstance(one, click.Option)]
+    if options:
+        yield table(("option", "meaning"), options)
+
+
+def _sentences(text: str) -> str:
+    """Paragraphs on one line each; what looks like a filter stays as it is typed."""
+    words, _, example = text.partition("FILTER: ")
+    told = "\n\n".join(" ".join(part.split()) for part in words.split("\n\n")).strip()
+    return f"{told} FILTER: `{example}`" if example else told
+
+
+def _option(option: click.Option) -> list[str]:
+    names = ", ".join(f"`{name}`" for name in option.opts)
+    value = "" if option.is_flag else f" {option.make_metavar(click.Context(click.Command('')))}"
+    default = f" Default: `{option.default}`." if option.show_default else ""
+    return [f"{names}{value}".rstrip(), f"{option.help or ''}{default}".strip()]
+
+
+def table(head: tuple[str, ...], rows: Iterator[list[str]] | list[list[str]]) -> str:
+    cells = [list(head), ["---"] * len(head), *([value.replace("|", "\\|") for value in row] for row in rows)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)

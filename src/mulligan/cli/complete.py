@@ -1,0 +1,71 @@
+"""What a shell may complete: kinds, queues and ids, as the database knows them. Quick, or not at all.
+
+A person presses a key and waits: nothing is made, nothing is said, and every trouble means no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+PATIENCE = 1.0  # seconds for a server to answer
+RECENT = 50
+
+
+def _ask(ctx: click.Context, question: Callable[[Any], Iterable[str]]) -> list[str]:
+    try:
+        from mulligan.cli.database import settings_with
+        from mulligan.store import open_store
+        from mulligan.store.urls import sqlite_file
+
+        settings = settings_with(ctx.params.get("database"))
+        file = sqlite_file(settings.database_url)
+        if file is not None and not file.exists():
+            return []
+        store = open_store(settings.database_url, schema=settings.schema_name)
+        try:
+            store.reach(PATIENCE)
+            with store.read() as unit:
+                return list(question(unit))
+        finally:
+            store.close()
+    except Exception:  # noqa: BLE001 - a shell must not be disturbed
+        return []
+
+
+def _fitting(found: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def kinds(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    def question(unit: Any) -> Iterable[str]:
+        from mulligan.engine.declared import stored_kinds
+
+        return sorted(stored_kinds(unit))
+
+    return _fitting(_ask(ctx, question), incomplete)
+
+
+def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The last of several, too: mail,rend."""
+
+    def question(unit: Any) -> Iterable[str]:
+        from mulligan.engine.declared import stored_kinds
+
+        return sorted({spec.queue for spec in stored_kinds(unit).values()})
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _fitting(_ask(ctx, question), last)]
+
+
+def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    def question(unit: Any) -> Iterable[str]:
+        return [row.id for row in unit.page({}, RECENT, None)] if not incomplete else unit.find(incomplete, RECENT)
+
+    return _fitting(_ask(ctx, question), incomplete)
+
+
+def worker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.workers(closed=False)]), incomplete)

@@ -1,0 +1,36 @@
+"""`mulligan events tail`."""
+
+from __future__ import annotations
+
+import click
+
+from mulligan.cli import options as shared
+from mulligan.cli.complete import job_ids
+from mulligan.cli.family import Family
+
+
+@click.group(cls=Family)
+def events() -> None:
+    """What happened, and what happens."""
+
+
+@events.command()
+@click.option(
+    "-n", "count", type=click.IntRange(0, 100_000), default=20, show_default=True, help="How many to begin with."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option(
+    "--type", "types", multiple=True, help="Only these: job.died, or job.* for all of a kind. May be repeated."
+)
+@click.option("--job", metavar="ID", help="Only those of this job.", shell_complete=job_ids)
+@click.option("--filter", "words", default="", help="owner:acme batch:… actor:upkeep code:BAD_FILE class:transient")
+@shared.database
+@shared.output
+def tail(
+    count: int, types: tuple[str, ...], job: str | None, words: str, database: str | None, output: str | None,
+    *, follow: bool,
+) -> None:  # fmt: skip
+    """The newest events, oldest of them first; none is skipped, however late its transaction commits."""
+    from mulligan.cli.tailing import run_tail
+
+    run_tail(count, types, job, words, database, output, follow=follow)

@@ -1,0 +1,157 @@
+"""`mulligan jobs watch`: one job until it ends, or the counts of a filter. On a terminal it is drawn in place."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from mulligan.cli import FAILED
+from mulligan.cli.database import Desk, desk, patiently, say, typed
+from mulligan.cli.listing import one_filter
+from mulligan.cli.output import as_json, cell, chosen, job_record, show_rows, style
+from mulligan.engine.filters import parse_filter
+from mulligan.engine.jobs import COUNT_MOST
+from mulligan.errors import WaitTimeout
+from mulligan.job import Job, State
+from mulligan.policy.lifecycle import TERMINAL
+
+JOB_EVERY = 0.2  # seconds
+COUNTS_EVERY = 0.5
+Counts = dict[str, int]
+Draw = Callable[[Any, str, str], None]  # what a terminal shows, the same in words, and what of it is news
+
+
+# -- one job ----------------------------------------------------------------------------------------
+def watch_job(given: str, timeout: float | None, database: str | None, output: str | None) -> int:
+    with desk(database) as at, _drawing() as draw:
+        job = _follow(at, at.jobs.resolve(given), timeout, draw)
+    if output in {"json", "jsonl"}:
+        click.echo(as_json(job_record(job), 2 if output == "json" else None))
+    else:
+        click.echo(f"{job.id}\t{job.state}\t{job.phase}")
+    say(cell(job.why))
+    if job.state is not State.SUCCEEDED:
+        say(f"more: {typed('jobs', 'explain', job.id, database=database)}")
+    return 0 if job.state is State.SUCCEEDED else FAILED
+
+
+def _follow(at: Desk, job_id: str, timeout: float | None, draw: Draw) -> Job:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        job = patiently(lambda: at.jobs.get(job_id), deadline)
+        if job.state in TERMINAL or job.state is State.PARKED:
+            return job
+        words, news = _where(job), f"{job.phase} {job.attempt} {job.progress}"
+        draw(lambda job=job, words=words: _job_picture(job, words), words, news)
+        if deadline is not None and time.monotonic() >= deadline:
+            raise WaitTimeout(f"job {job_id} is still {job.state} after {timeout:g} s; it goes on")
+        time.sleep(JOB_EVERY)
+
+
+def _where(job: Job) -> str:
+    share = "" if job.progress is None else f" {job.progress:.0%}"
+    return f"{job.phase}{share}: {cell(job.why)}"
+
+
+def _job_picture(job: Job, words: str) -> Any:
+    from rich.columns import Columns
+    from rich.progress_bar import ProgressBar
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    told = Text.assemble((f"{job.kind} ", "bold"), (words, style(job.phase)))
+    if job.progress is None:
+        return Spinner("dots", text=told)
+    return Columns([ProgressBar(total=1.0, completed=job.progress, width=24), told])
+
+
+# -- a filter ---------------------------------------------------------------------------------------
+def watch_filter(
+    words: tuple[str, ...], timeout: float | None, database: str | None, output: str | None, *, follow: bool
+) -> int:
+    where = parse_filter(one_filter(words))
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with desk(database) as at, _drawing() as draw:
+        while True:
+            counts = patiently(lambda: _counts(at, where), deadline)
+            draw(lambda counts=counts: _counts_picture(counts), _said(counts), _said(counts))
+            over = not follow and not counts["queued"] and not counts["running"]
+            if over or (deadline is not None and time.monotonic() >= deadline):
+                break
+            time.sleep(COUNTS_EVERY)
+    _print_counts(counts, output)
+    if not over and not follow:
+        raise WaitTimeout(f"{counts['queued'] + counts['running']} still wait or run after {timeout:g} s; they go on")
+    return FAILED if counts["dead"] or counts["parked"] or counts["cancelled"] else 0
+
+
+def _counts(at: Desk, where: dict[str, str]) -> Counts:
+    """Per state, each stopping at 10,000."""
+    wanted = where.get("state")
+    with at.store.read() as unit:
+        return {
+            state.value: unit.count_matching({**where, "state": state.value}, COUNT_MOST)
+            if wanted in (None, state.value)
+            else 0
+            for state in State
+        }
+
+
+def _said(counts: Counts) -> str:
+    return ", ".join(f"{_number(count)} {state}" for state, count in counts.items() if count) or "no job matches"
+
+
+def _number(count: int) -> str:
+    return f"{count:,}+" if count >= COUNT_MOST else f"{count:,}"
+
+
+def _counts_picture(counts: Counts) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    for state in counts:
+        table.add_column(state.upper(), justify="right", min_width=9)
+    table.add_row(*(Text(_number(count), style=style(state) if count else "dim") for state, count in counts.items()))
+    return table
+
+
+def _print_counts(counts: Counts, output: str | None) -> None:
+    if output in {"json", "jsonl"}:
+        click.echo(as_json({**counts, "stops_at": COUNT_MOST}, 2 if output == "json" else None))
+    elif chosen(output) == "table":
+        show_rows([{state: _number(count) for state, count in counts.items()}], list(counts), "table")
+    else:
+        for state, count in counts.items():
+            click.echo(f"{state}\t{count}")
+
+
+# -- drawing ----------------------------------------------------------------------------------------
+@contextmanager
+def _drawing() -> Iterator[Draw]:
+    """In place where a person looks on; elsewhere a line whenever the words change."""
+    if not sys.stderr.isatty():
+        yield _line_by_line()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True, highlight=False), refresh_per_second=8, transient=True) as live:
+        yield lambda picture, _, __: live.update(picture())
+
+
+def _line_by_line() -> Draw:
+    last = ""
+
+    def draw(_: Any, words: str, news: str) -> None:
+        nonlocal last
+        if news != last:
+            last = news
+            say(words)
+
+    return draw

@@ -1,0 +1,125 @@
+"""Why a job is where it is: the facts that hold for it, each with where it comes from, and what could be done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mulligan.config import Retry
+from mulligan.engine.declared import stored_kinds, stored_queues
+from mulligan.engine.kinds import DEFAULT_TIMEOUT, KindSpec
+from mulligan.engine.settle import Policies
+from mulligan.engine.view import jobs_of
+from mulligan.engine.workers import workers_seen
+from mulligan.job import SECOND, AttemptRow, Cls, Job, JobRow, State, Verb, WorkerRow
+from mulligan.policy.backoff import Fixed, Table
+from mulligan.policy.lifecycle import legal_from
+from mulligan.policy.phrase import duration
+from mulligan.policy.retry import EffectivePolicy
+from mulligan.store.base import Unit
+
+BY_HAND = (Verb.RETRY_BY_HAND, Verb.RELEASE, Verb.CANCEL, Verb.DISCARD)
+
+
+class Fact(NamedTuple):
+    """One thing that holds for a job, and whose word it is: job, kind, system, or nothing."""
+
+    name: str
+    value: str
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    job: Job
+    facts: tuple[Fact, ...]
+    attempts: tuple[AttemptRow, ...]  # oldest first
+    choices: tuple[str, ...]  # what a parked job offers
+    moves: tuple[Verb, ...]  # what a person may do to it now
+
+
+def explanation(unit: Unit, row: JobRow, system: Retry, again: Callable[[str], Job]) -> Explanation:
+    kinds = stored_kinds(unit)
+    policy = Policies(system, kinds, stored_queues(unit, unit.now())).of(row)
+    spec = kinds.get(row.kind)
+    facts = (*_workers(unit, row), *_limits(row, spec), *_policy(row, policy), *_key(row))
+    return Explanation(
+        job=jobs_of(unit, [row], again)[0],
+        facts=facts,
+        attempts=tuple(unit.attempts(row.id)),
+        choices=_choices(row),
+        moves=tuple(verb for verb in BY_HAND if verb in legal_from(State(row.state)) or _may_ask(verb, row)),
+    )
+
+
+def _choices(row: JobRow) -> tuple[str, ...]:
+    return tuple(json.loads(row.choices or "[]"))
+
+
+def _may_ask(verb: Verb, row: JobRow) -> bool:
+    """A running job cannot be cancelled at once, but asked to stop."""
+    return verb is Verb.CANCEL and row.state == State.RUNNING and row.cancel_reason is None
+
+
+def _workers(unit: Unit, row: JobRow) -> Iterator[Fact]:
+    if row.state == State.RUNNING:
+        yield Fact("worker", row.worker or "")
+    elif row.state == State.QUEUED:
+        fit = [seen for seen in workers_seen(unit) if seen.life == "live" and _takes(seen.row, row)]
+        free = sum(max(0, seen.row.concurrency - seen.running) for seen in fit)
+        yield Fact("workers for it", f"{len(fit)} live, {free} free slots" if fit else "none is live")
+
+
+def _takes(worker: WorkerRow, row: JobRow) -> bool:
+    queues = json.loads(worker.queues)
+    return row.kind in json.loads(worker.kinds) and (not queues or row.queue in queues)
+
+
+def _limits(row: JobRow, spec: KindSpec | None) -> Iterator[Fact]:
+    timeout = row.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT)
+    yield Fact("time limit", duration(timeout / SECOND), "job" if row.timeout else "kind" if spec else "system")
+    if spec is None:
+        yield Fact("kind", f"no stored manifest knows {row.kind}")
+    elif spec.alone or row.alone:
+        yield Fact("runs alone", "in a process of its own", "kind" if spec.alone else "job")
+    if spec is not None and spec.memory_limit:
+        yield Fact("memory limit", f"{spec.memory_limit} bytes", "kind")
+
+
+def _policy(row: JobRow, policy: EffectivePolicy) -> Iterator[Fact]:
+    if not policy.enabled:
+        yield Fact("retries", "switched off by retry.enabled", "system")
+    yield Fact("retries", _used(row.failures, policy.max_retries), policy.max_retries_from)
+    for cls in Cls:
+        cap = policy.cap_for(cls)
+        if cap is not None and cap < policy.max_retries:
+            yield Fact(f"of class {cls}", f"at most {cap}", policy.cap_from(cls) or "")
+    yield Fact("losses", _used(row.losses, policy.max_losses), policy.max_losses_from)
+    if policy.max_snoozes is not None:
+        yield Fact("snoozes", _used(row.snoozes, policy.max_snoozes), policy.max_snoozes_from)
+    if policy.max_age is not None:
+        yield Fact("gives up", f"{duration(policy.max_age)} after it was enqueued", policy.max_age_from)
+    yield Fact("backoff", _backoff(policy.backoff), policy.backoff_from)
+
+
+def _used(used: int, limit: int) -> str:
+    return f"{used} of {limit} used"
+
+
+def _backoff(backoff: Any) -> str:
+    if isinstance(backoff, Fixed):
+        return f"always {duration(backoff.seconds)}"
+    if isinstance(backoff, Table):
+        return ", ".join(duration(step) for step in backoff.seconds) + ", then the last again"
+    most = duration(backoff.cap)
+    return (
+        f"{duration(backoff.base)}, then {backoff.factor:g} times the one before, up to {most}; jitter {backoff.jitter}"
+    )
+
+
+def _key(row: JobRow) -> Iterator[Fact]:
+    if row.unique_key is not None:
+        held = "held" if row.unique_hash is not None else "free again"
+        yield Fact("unique key", f"{row.unique_key} ({held})", "job")

@@ -1,0 +1,1 @@
+SELECT worker, count(*) FROM {p}job WHERE state = 'running' GROUP BY worker

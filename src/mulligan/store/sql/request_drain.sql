@@ -1,0 +1,1 @@
+UPDATE {p}worker SET drain_reason = :reason WHERE id = :id AND closed_at IS NULL RETURNING id

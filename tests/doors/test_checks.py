@@ -1,0 +1,165 @@
+"""The checks of `mulligan doctor`, one by one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mulligan import Mulligan, Unique
+from mulligan.cli.checks import database, examine, host, inside
+from mulligan.cli.checks.settings import settings_checks
+from mulligan.config import read_settings
+from mulligan.job import SECOND
+from support.store import open_worker
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 22 0:40 / /srv rw,relatime shared:2 - nfs4 server:/export rw
+31 30 8:2 / /srv/local rw,relatime - xfs /dev/sdb1 rw
+32 22 0:41 / /my\\040share rw - fuse.sshfs me@host:/ rw
+"""
+
+
+def statuses(checks):
+    return {check.check: check.status for check in checks}
+
+
+def settings(**environ):
+    return read_settings(environ={f"MULLIGAN_{name}": value for name, value in environ.items()}, file=Path(os.devnull))
+
+
+# -- settings that fight ----------------------------------------------------------------------------
+def test_the_defaults_are_in_nobodys_way():
+    assert statuses(settings_checks(settings())) == {"lease": "ok", "settings": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "words", "advice"),
+    [
+        ({"WORKER__LEASE": "6"}, "loses every running job", "HEARTBEAT=2"),
+        ({"WORKER__SWEEP": "60"}, "sweep 1 min is longer than lease", "SWEEP=5"),
+        ({"WORKER__SHUTDOWN_GRACE": "120"}, "systemd kills after 90 s", "TimeoutStopSec=130"),
+        ({"WORKER__SHUTDOWN_GRACE": "2"}, "kill_grace 5 s is longer", "SHUTDOWN_GRACE=10"),
+        ({"WORKER__RUNNERS": "20"}, "some never work", "RUNNERS=10"),
+    ],
+)
+def test_settings_that_fight_each_other_are_told_with_the_way_out(environ, words, advice):
+    (found,) = [check for check in settings_checks(settings(**environ)) if check.status == "warn"]
+    assert words in found.found
+    assert advice in found.next
+
+
+def test_a_key_that_should_be_held_longer_than_its_job_is_kept_is_told(sqlite_url):
+    app = Mulligan(sqlite_url)
+
+    @app.job(unique=Unique(for_=3 * 86_400))
+    def once() -> None: ...
+
+    app.run_inline()
+    short = settings(RETENTION__SUCCEEDED="86400")
+    with app.store.read() as unit:
+        (found,) = inside._keys(unit, short)
+        assert list(inside._keys(unit, settings())) == []
+    app.close()
+    assert "once" in found.found
+    assert found.next == "MULLIGAN_RETENTION__SUCCEEDED=259200"
+
+
+# -- this host --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("file", "kind", "status"),
+    [
+        ("/var/lib/x.db", "ext4", "ok"),
+        ("/srv/x.db", "nfs4", "fail"),
+        ("/srv/local/x.db", "xfs", "ok"),
+        ("/srvx/x.db", "ext4", "ok"),
+        ("/my share/x.db", "fuse.sshfs", "warn"),
+    ],
+)
+def test_a_file_on_a_network_is_found_by_its_mount(file, kind, status):
+    assert host.kind_of_mount(Path(file), MOUNTS) == kind
+    assert host.file_system(Path(file), MOUNTS).status == status
+    assert host.file_system(Path(file), "").status == "ok"
+
+
+def test_files_beside_the_database_are_looked_at_too(tmp_path):
+    file, wal = tmp_path / "x.db", tmp_path / "x.db-wal"
+    file.touch(mode=0o600)
+    assert host.rights(file).status == "ok"
+    wal.touch(mode=0o644)
+    found = host.rights(file)
+    assert (found.status, found.next) == ("warn", f"chmod 600 {wal}")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_what_this_user_cannot_write_fails(tmp_path):
+    file = tmp_path / "x.db"
+    file.touch(mode=0o400)
+    assert host.rights(file).status == "fail"
+
+
+@pytest.mark.parametrize(("free", "status"), [(50_000_000, "fail"), (500_000_000, "warn"), (5_000_000_000, "ok")])
+def test_little_room_is_a_warning_and_none_a_failure(monkeypatch, tmp_path, free, status):
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
+    assert host.room(tmp_path).status == status
+
+
+# -- the database -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"library": "apsw, SQLite 3.54.1"}, "ok"),
+        ({"library": "sqlite3, SQLite 3.40.1"}, "warn"),
+        ({"server": "16.4 (Debian 16.4-1)"}, "ok"),
+        ({"server": "13.14"}, "fail"),
+    ],
+)
+def test_an_old_database_is_told(facts, status):
+    assert statuses(database.versions(facts)) == {"database version": status}
+
+
+@pytest.mark.parametrize(
+    "facts", [{"synchronous": "1 (weaker than FULL)"}, {"synchronous_commit": "off (weaker than on)"}, {"fsync": "off"},
+              {"journal_mode": "delete"}]
+)  # fmt: skip
+def test_durability_that_was_weakened_is_told(facts):
+    (found,) = [check for check in database.durability(facts) if check.status != "ok"]
+    assert found.status == "warn"
+    assert found.next
+
+
+def test_wake_ups_are_tried_where_there_is_a_server(postgres_url):
+    read = settings(DATABASE_URL=postgres_url)
+    _, checks = examine(read)
+    assert statuses(checks)["wake-ups"] == "ok"
+    lost = settings(DATABASE_URL=postgres_url, LISTEN_URL="postgresql://127.0.0.1:1/nowhere")
+    assert statuses(examine(lost)[1])["wake-ups"] == "fail"
+
+
+def test_a_clock_that_is_wrong_and_a_transaction_that_stays_open_are_told(postgres_url):
+    app = Mulligan(postgres_url)
+    job = app.enqueue("x")
+    with app.transaction() as connection:
+        app.store.join(connection).write_events([])
+        connection.execute("SELECT mulligan.mark_events(), pg_sleep(0.05)")
+        with app.store.read() as unit:
+            assert unit.event_lag() > 0.04 * SECOND
+    app.store.shift_clock(600 * SECOND)
+    _, checks = examine(settings(DATABASE_URL=postgres_url))
+    app.close()
+    assert job
+    assert statuses(checks)["clock"] == "warn"
+    assert statuses(checks)["events"] == "ok"
+
+
+def test_due_work_that_every_worker_passes_by_is_told(store_url):
+    app = Mulligan(store_url)
+    app.enqueue("render", queue="slow")
+    app.enqueue("render", queue="mail")
+    open_worker(app.store, kinds='["render"]', queues='["mail"]')
+    with app.store.read() as unit:
+        (found,) = inside._unserved(unit, settings())
+    app.close()
+    assert "render in queue slow" in found.found

@@ -1,0 +1,172 @@
+"""What all commands have in common."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+import click
+import pytest
+
+from mulligan import errors
+from mulligan.cli import COMMANDS, MEANINGS, cli, main
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]m")
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()):
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            found = command.get_command(ctx, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+    else:
+        yield path, command
+
+
+ALL = dict(commands(cli))
+
+
+# -- exit codes -------------------------------------------------------------------------------------
+def test_every_exit_code_has_a_meaning_and_every_error_an_exit_code():
+    assert list(MEANINGS) == [0, 1, 2, 3, 4, 5, 6, 130]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.StoreUnavailable("away"), 1),
+        (errors.WaitTimeout("late"), 1),
+        (errors.ConfigError("x"), 2),
+        (errors.PayloadRefused("x"), 2),
+        (errors.NotFound("x"), 3),
+        (errors.AccessDenied("x"), 4),
+        (errors.IllegalMove("x"), 5),
+        (errors.UniqueTaken("x"), 5),
+    ],
+)
+def test_an_error_ends_with_its_code_in_one_line(error, code, monkeypatch, capsys, folder):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("mulligan.cli.listing.show_list", fail)
+    assert main(["jobs", "list"]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.rstrip().endswith(f"[{error.code}]")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_login_that_is_refused_ends_with_4_at_once(call, postgres_url):
+    stranger = urlsplit(postgres_url)
+    address = stranger.netloc.rpartition("@")[2]
+    answer = call("jobs", "list", "--database", stranger._replace(netloc=f"stranger@{address}").geturl())
+    assert answer.code == 4
+    assert "does not let us in" in answer.err
+    assert "[ACCESS_DENIED]" in answer.err
+
+
+def test_rights_that_are_missing_end_with_4_and_without_a_traceback(call, file_app, monkeypatch):
+    class Denied(Exception):
+        sqlstate = "42501"
+
+    Denied.__module__ = "psycopg.errors"
+
+    def fail(*_, **__):
+        raise Denied("permission denied for schema mulligan")
+
+    monkeypatch.setattr("mulligan.cli.listing.show_list", fail)
+    answer = call("jobs", "list")
+    assert answer.code == 4
+    assert "permission denied" in answer.err
+
+
+# -- words ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (["jbos"], "jobs"),
+        (["job", "list"], "jobs"),
+        (["jobs", "lsit"], "list"),
+        (["workers", "drian"], "drain"),
+        (["events", "tial"], "tail"),
+        (["jobs", "list", "--limt", "3"], "--limit"),
+        (["worker", "jobs:app", "--concurency", "3"], "--concurrency"),
+        (["jobs", "list", "sate:dead"], "state"),
+    ],
+)
+def test_a_wrong_name_gets_the_nearest_right_one(call, file_app, wrong, right):
+    file_app.enqueue("ask")
+    answer = call(*wrong)
+    assert (answer.code, answer.out) == (2, "")
+    assert re.search(rf"did you mean '?{right}", answer.err, re.IGNORECASE)
+
+
+def test_a_command_far_from_any_other_gets_the_list(call):
+    assert "There are: demo, init" in call("xyzzy").err
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_and_every_option_says_what_it_does(path):
+    command = ALL[path]
+    assert command.help or path[0] in COMMANDS
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help or parameter.show_default, f"{path} {parameter.opts}"
+
+
+MANY = [
+    ("jobs", "retry"),
+    ("jobs", "cancel"),
+    ("jobs", "release"),
+    ("jobs", "discard"),
+    ("workers", "drain"),
+    ("migrate",),
+]
+
+
+@pytest.mark.parametrize("path", MANY, ids=" ".join)
+def test_what_may_change_more_than_one_row_has_a_dry_run(path):
+    assert "--dry-run" in {name for parameter in ALL[path].params for name in parameter.opts}
+
+
+# -- looks ------------------------------------------------------------------------------------------
+def test_a_terminal_gets_a_table_with_colours_and_one_line_per_job(terminal, file_app):
+    for _ in range(2):
+        file_app.enqueue("refuse")
+    file_app.run_inline()
+    lines = terminal("jobs", "list").out.splitlines()
+    assert COLOUR.search(lines[1])
+    assert len(lines) == 3
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 100
+    assert not COLOUR.search(terminal("jobs", "list", NO_COLOR="1").out)
+
+
+def test_a_pipe_gets_tabs_and_colours_only_when_forced(call, file_app, monkeypatch):
+    file_app.enqueue("refuse")
+    file_app.run_inline()
+    assert "\t" in call("jobs", "list").out
+    assert "\x1b" not in call("jobs", "list", "-o", "table").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert COLOUR.search(call("jobs", "list", "-o", "table").out)
+    assert "\x1b" not in call("jobs", "list").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not COLOUR.search(call("jobs", "list", "-o", "table").out)
+
+
+def test_a_job_is_watched_live_on_a_terminal(terminal, file_app):
+    job = file_app.enqueue("ask")
+    answer = terminal("jobs", "watch", job.id, "--timeout", "1")
+    assert answer.code == 1
+    assert "\x1b[2K" in answer.out, "a line is drawn over, not repeated"
+    assert answer.out.count("no live worker") > 1
+
+
+def test_an_export_into_a_file_shows_how_far_it_is(terminal, file_app, folder):
+    for _ in range(3):
+        file_app.enqueue("ask")
+    answer = terminal("jobs", "export", out=folder / "jobs.jsonl")
+    assert len((folder / "jobs.jsonl").read_text().splitlines()) == 3
+    assert "3/3" in answer.out
+    assert "3 jobs" in answer.out

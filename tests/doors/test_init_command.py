@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_what_init_writes_runs_at_once_fails_once_and_succeeds(call, start, folder):
+    first = call("init", "shop")
+    assert first.code == 0
+    assert first.out.split() == ["shop/jobs.py", "shop/mulligan.toml"]
+    assert "mulligan worker jobs:app" in first.err
+
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = """
+        cd shop; mulligan worker jobs:app & worker=$!
+        ID=$(mulligan enqueue greet name=Ada)
+        mulligan jobs watch $ID --timeout 25; echo "code $?"
+        mulligan jobs explain $ID
+        kill $worker; wait $worker
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True, timeout=50
+    )
+    for words in ("code 0", "is succeeded", "attempt 1", "CONNECTION, class transient", "decided: retry", "attempt 2"):
+        assert words in done.stdout
+
+
+def test_what_is_there_is_never_overwritten(call, folder):
+    mine = (folder / "jobs.py").read_text()
+    answer = call("init")
+    assert answer.code == 5
+    assert "jobs.py exists already" in answer.err
+    assert (folder / "jobs.py").read_text() == mine
+    assert not (folder / "mulligan.toml").exists()
+
+
+def test_a_place_that_cannot_be_written_is_said_in_a_line(call, folder):
+    answer = call("init", str(folder / "jobs.py" / "below"))
+    assert answer.code == 1
+    assert len(answer.err.splitlines()) == 1
+
+
+# -- completion -------------------------------------------------------------------------------------
+def completed(*words: str) -> list[str]:
+    """What real bash offers for the last of these words."""
+    script = f"""
+        source <({shlex.quote(sys.executable)} -m mulligan completion bash 2>/dev/null)
+        COMP_WORDS=(mulligan {shlex.join(words)}); COMP_CWORD={len(words)}
+        _mulligan_completion mulligan; printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_options_kinds_and_queues(file_app):
+    file_app.enqueue("add", {"a": 1, "b": 2})
+    file_app.run_inline()
+    assert completed("jobs", "re") == ["retry", "release"]
+    assert "--cursor" in completed("jobs", "list", "--")
+    assert completed("enqueue", "a") == ["add", "ask"]
+    assert completed("worker", "jobs:app", "--queues", "mail,def") == ["mail,default"]
+    assert completed("jobs", "show", "") == [job.id for job in file_app.jobs.list()]
+
+
+def test_completing_makes_no_database_and_says_nothing(folder):
+    assert completed("enqueue", "a") == []
+    assert not (folder / "mulligan.db").exists()
+
+
+def test_every_shell_has_its_script(call):
+    for shell, words in (("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")):
+        answer = call("completion", shell)
+        assert answer.code == 0
+        assert words in answer.out
+        assert "_MULLIGAN_COMPLETE" in answer.out
+    assert call("completion", "cmd").code == 2

@@ -1,0 +1,137 @@
+"""Several jobs at once, streams of jobs, and the reasons of one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mulligan.cli import exporting
+
+
+@pytest.fixture
+def three(app):
+    """dead, parked, succeeded."""
+    jobs = [app.enqueue("refuse"), app.enqueue("ask"), app.enqueue("add", {"a": 1, "b": 2})]
+    app.run_inline()
+    return jobs
+
+
+# -- repair -----------------------------------------------------------------------------------------
+def test_each_of_several_jobs_has_its_own_answer_and_the_first_trouble_is_the_exit_code(call, app, three):
+    dead, parked, done = three
+    answer = call("jobs", "retry", dead.id, done.id, parked.id)
+    assert answer.code == 5
+    assert answer.out == f"{dead.id}\tqueued\tready\n{parked.id}\tqueued\tready\n".replace("ready", "no_worker")
+    assert f"{done.id}: cannot retry" in answer.err
+    assert "retry: 2 of 3" in answer.err
+
+
+def test_as_json_those_that_failed_are_told_too(call, three):
+    dead, _, done = three
+    records = json.loads(call("jobs", "discard", dead.id, done.id, "nobody", "--reason", "x", "-o", "json").out)
+    assert [record.get("state") for record in records] == ["cancelled", None, None]
+    assert [record["error"]["code"] for record in records[1:]] == ["ILLEGAL_MOVE", "NOT_FOUND"]
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing(call, app, three):
+    dead, parked, _ = three
+    for verb in (("retry",), ("discard", "--reason", "x")):
+        answer = call("jobs", *verb, "--dry-run", dead.id, parked.id)
+        assert answer.code == 0
+        assert [line.split("\t")[0] for line in answer.out.splitlines()] == [dead.id, parked.id]
+        assert "nothing was changed" in answer.err
+    assert [app.jobs.get(job.id).state for job in (dead, parked)] == ["dead", "parked"]
+    assert call("jobs", "release", "--dry-run", dead.id).code == 5
+
+
+def test_bad_input_stops_before_the_first_job(call, app, three):
+    dead, parked, _ = three
+    assert call("jobs", "discard", dead.id, parked.id, "--reason", " ").code == 2
+    assert app.jobs.get(dead.id).state == "dead"
+
+
+# -- export -----------------------------------------------------------------------------------------
+def test_an_export_is_every_job_once_page_after_page(call, app, monkeypatch):
+    monkeypatch.setattr(exporting, "PAGE", 2)
+    ids = {app.enqueue("add", {"a": 1, "b": n}).id for n in range(5)}
+    app.enqueue("ask")
+    answer = call("jobs", "export", "kind:add")
+    records = [json.loads(line) for line in answer.out.splitlines()]
+    assert len(records) == 5
+    assert {record["id"] for record in records} == ids
+    assert answer.err == "5 jobs\n"
+
+
+def test_an_export_may_carry_the_attempts(call, three):
+    lines = call("jobs", "export", "state:dead", "--attempts").out.splitlines()
+    (attempt,) = json.loads(lines[0])["attempts_made"]
+    assert attempt["code"] == "BAD_FILE"
+
+
+# -- explain ----------------------------------------------------------------------------------------
+def test_an_explanation_says_why_by_which_rule_and_what_to_type(call, app):
+    job = app.enqueue("crash", {"text": "boom"})
+    app.run_inline()
+    told = call("jobs", "explain", job.id).out
+    for words in (
+        "is dead",
+        "PROGRAMMING_ERROR, class permanent, by rule py.programming-error",
+        "decided: die",
+        "1 of 3 used  (system)",
+        f"mulligan jobs retry {job.id}",
+        f"mulligan jobs discard {job.id}",
+    ):
+        assert words in told
+
+
+def test_an_explanation_of_a_parked_job_names_its_choices(call, app, three):
+    told = call("jobs", "explain", three[1].id).out
+    assert f"mulligan jobs release {three[1].id} --choice left" in told
+    assert f"mulligan jobs release {three[1].id} --choice right" in told
+
+
+def test_an_explanation_of_one_that_waits_says_for_whom(call, app):
+    job = app.enqueue("nobody_knows_me", max_retries=7, unique="k")
+    told = json.loads(call("jobs", "explain", job.id, "-o", "json").out)
+    facts = {fact["name"]: (fact["value"], fact["origin"]) for fact in told["facts"]}
+    assert told["job"]["phase"] == "no_worker"
+    assert facts["retries"] == ("0 of 7 used", "job")
+    assert facts["workers for it"] == ("none is live", "")
+    assert facts["unique key"] == ("k (held)", "job")
+    assert told["next"][0] == "mulligan worker APP"
+
+
+def test_an_explanation_of_a_job_in_a_paused_queue_says_how_to_resume_it(call, app):
+    job = app.enqueue("add", {"a": 1, "b": 2}, queue="mail")
+    app.queues.pause("mail", reason="the provider is down")
+    told = call("jobs", "explain", job.id).out
+    assert "the provider is down" in told
+    assert "mulligan queues resume mail" in told
+
+
+def test_hints_name_the_database_that_was_named_without_its_password(call, app, store_url):
+    job = app.enqueue("ask")
+    (watch, *_) = [
+        line for line in call("jobs", "explain", job.id, "--database", store_url).out.splitlines() if "watch" in line
+    ]
+    assert "--database" in watch
+
+
+# -- watch ------------------------------------------------------------------------------------------
+def test_a_filter_is_watched_until_nothing_waits_or_runs(call, app, three):
+    answer = call("jobs", "watch", "kind:add")
+    assert answer.code == 0
+    assert "succeeded\t1" in answer.out
+    everything = call("jobs", "watch", "-o", "json")
+    assert everything.code == 6
+    counts = json.loads(everything.out)
+    assert (counts["dead"], counts["parked"], counts["succeeded"], counts["stops_at"]) == (1, 1, 1, 10_000)
+
+
+def test_a_watched_filter_gives_up_after_its_timeout(call, app):
+    app.enqueue("ask")
+    answer = call("jobs", "watch", "kind:ask", "--timeout", "0.1")
+    assert answer.code == 1
+    assert "1 queued" in answer.err
+    assert call("jobs", "watch", "kidn:ask").code == 2
