@@ -10,8 +10,8 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.engine.workers import worker_row
 from mulligan.errors import Refused, StoreUnavailable
 from mulligan.ids import new_id
-from mulligan.job import Ended, Lease, Memory, Outcome
+from mulligan.job import Ended, Lane, Lease, Memory, Micros, Outcome
 from mulligan.store.base import Store
 from mulligan.store.host import boot_id
 
@@ -55,6 +55,17 @@ class Inline:
 
     def run(self, *, until_idle: bool) -> int:
         """Run what is due; with `until_idle` until nothing is due any more. Returns how many attempts ran."""
+        ran = 0
+        with self.session() as step:
+            while step() is not None:
+                ran += 1
+                if not until_idle:
+                    break
+        return ran
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[], Lease | None]]:
+        """A worker's whole life. What it yields runs the next job that is due; None: there is none."""
         _not_on_a_loop()
         with ExitStack() as stack:
             loop = stack.enter_context(asyncio.Runner())
@@ -66,12 +77,14 @@ class Inline:
             stack.enter_context(self._interrupts)
             self.state = loop.run(call_hooks(self._registry.on_start, self.state))
             stack.callback(lambda: loop.run(call_hooks(self._registry.on_stop, self.state)))
-            ran = 0
-            while self._one(loop):
-                ran += 1
-                if not until_idle:
-                    break
-            return ran
+            yield lambda: self._one(loop)
+
+    def next_due(self) -> Micros | None:
+        """When the next of the jobs that wait here becomes due, or what holds them ends."""
+        with self._store.read() as unit:
+            if not any(Lane.parse(key).kind in self._claimer.kinds for key, _, _ in unit.look().lanes):
+                return None
+            return self._claimer.claim(unit, 0).next_due
 
     def _open(self, life_file: life.LifeFile) -> None:
         with self._store.begin() as unit:
@@ -86,22 +99,22 @@ class Inline:
         with self._store.begin() as unit:
             unit.close_worker(self.worker, "left in order", seen=None)
 
-    def _one(self, loop: asyncio.Runner) -> bool:
+    def _one(self, loop: asyncio.Runner) -> Lease | None:
         with self._store.begin() as unit:
             leases = self._claimer.claim(unit, 1).leases
             kept = memories(unit, leases)
         for lease in leases:
-            handler = self._registry.get(lease.kind)
+            handler = self._registry.stand_in(lease)
             context = Context(self, 0, lease, kept.get(lease.id, Memory({}, None)))
             began = time.monotonic()
             self._context = context
-            outcome = self._execute(loop, handler, context)
+            outcome = handler if isinstance(handler, Outcome) else self._execute(loop, handler, context)
             self._context = None
             took = round((time.monotonic() - began) * 1000)
             self._settle(Ending(lease, outcome, took))
             if self._interrupts.heard:
                 raise KeyboardInterrupt
-        return bool(leases)
+        return leases[0] if leases else None
 
     def _execute(self, loop: asyncio.Runner, handler: Handler, context: Context) -> Outcome:
         outcome = STOPPED

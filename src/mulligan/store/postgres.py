@@ -394,6 +394,12 @@ class PostgresStore(Store):
                 "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + "
                 f"(SELECT CAST(value AS bigint) FROM {self.prefix}meta WHERE key = 'clock_offset') $$"
             )
+            run("SELECT pg_notify(%s, '')", (self.channel,))  # something may have become due
+
+    def erase(self) -> None:
+        with self._connection() as connection:
+            run: Callable[..., Any] = connection.execute
+            run(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
 
     def facts(self) -> dict[str, str]:
         with self._connection() as connection:
