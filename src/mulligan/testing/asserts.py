@@ -133,7 +133,7 @@ def _why_not(job: Job, attempts: Sequence[AttemptRow], after: After | None, code
         return f"it is {job.state} ({job.phase}): {last.reason}"
     wait = (last.next_run_at - last.ended_at) / SECOND
     if not least - slack <= wait <= most + slack:
-        return f"after {wait:g} s, not {_spoken(after)}"
+        return f"after {round(wait, 1):g} s, not {_spoken(after)}"
     if code is not None and last.code != code:
         return f"with code {last.code}, not {code}"
     return ""

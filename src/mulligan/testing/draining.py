@@ -63,7 +63,7 @@ def drain(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int
     inline = app.inline(seed)
     with inline.session() as step:
         _sweep(app, prune=True)
-        for _ in range(most):
+        for _ in range(most + 2):
             _run_due(app, step, ran, most)
             leap = _leap(app, inline) if scheduled else None
             if leap is None:
@@ -71,6 +71,9 @@ def drain(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int
             advance(app, timedelta(microseconds=leap))
             moved += leap
             _sweep(app, prune=False)  # what ran in this drain must be there to be looked at
+        else:
+            message = f"the clock was moved {most} times, and what waits for it did not start"
+            raise StillBusy(message)
     return Drained(tuple(_jobs(app, ran)), len(ran), timedelta(microseconds=moved))
 
 

@@ -65,8 +65,8 @@ def force(app: Mulligan, kind: Named, *endings: Any, times: int = 1) -> Force:
 
     An ending is an outcome (`Fail("GW_5XX")`, `Retry()`, `Snooze(60)`, `Park("…")`, `Hold("gateway")`, `Cancel("…")`),
     an exception (an instance or a class), `Returns(value)`, "timeout" (the attempt ran into its time limit) or "lost"
-    (its worker died). `times` repeats the whole row. The rest is as always: judged by the same table, decided by the same
-    policy, settled by the same door.
+    (its worker died). `times` repeats the whole row. The rest is as always: the same table judges, the same policy
+    decides, the same door settles.
 
     It acts on what this process runs inline (`drain`, `app.run_inline`), not on workers.
     """

@@ -71,7 +71,7 @@ class Wish:
         slack = length("within", self.wanted.get("within", 1)) / SECOND
         delay = (job.run_at - job.created_at).total_seconds()
         if "delay" in self.wanted and abs(delay - length("delay", self.wanted["delay"]) / SECOND) > slack:
-            yield f"delay is {delay:g} s, not {self.wanted['delay']}"
+            yield f"delay is {round(delay, 1):g} s, not {self.wanted['delay']}"
         if "run_at" in self.wanted and abs((job.run_at - self.wanted["run_at"]).total_seconds()) > slack:
             yield f"run_at is {job.run_at.isoformat()}, not {self.wanted['run_at'].isoformat()}"
 
