@@ -164,13 +164,13 @@ class Mulligan:
         It holds for the whole process, so that handlers and threads that enqueue inside the block reach that database
         too. Blocks may be nested. See `mulligan.testing.temporary`.
         """
-        before = self.settings, self._store, self._specs
-        self.settings, self._store, self._specs = settings, None, (0.0, {})
+        before = self.settings, self._store, self._known
+        self.settings, self._store, self._known = settings, None, (0.0, {}, {})
         try:
             yield
         finally:
             self.close()
-            self.settings, self._store, self._specs = before
+            self.settings, self._store, self._known = before
 
     def manifest(self, app: str = "") -> Manifest:
         """The app as data."""

@@ -82,6 +82,21 @@ def test_drain_moves_time_to_what_is_scheduled_and_no_further(app, render):
     assert drain(app, scheduled=True).moved == timedelta(0)
 
 
+def test_a_rate_and_a_pause_hold_inline_too_and_a_scheduled_drain_goes_past_them(app):
+    app.queue("slow", rate="2/m")
+
+    @app.job(queue="slow")
+    def one() -> None: ...
+
+    one.enqueue_many({} for _ in range(4))
+    assert drain(app).attempts < 4
+    app.queues.pause("slow", until=HOUR)
+    assert drain(app).attempts == 0
+    report = drain(app, scheduled=True)
+    assert report.moved > timedelta(minutes=59)
+    refute_enqueued(app)
+
+
 def test_drain_does_not_wait_for_what_time_alone_will_not_start(app, render):
     force(app, render, Park("which one?", choices=("a", "b")))
     parked = render.enqueue(clip=1)

@@ -51,6 +51,7 @@ class Inline:
         self._context: Context | None = None  # of the attempt that runs
         self._task: asyncio.Task[Any] | None = None
         self._interrupts = _Interrupts()
+        self._next_due: Micros | None = None
         self._folder = life.state_folder(settings.worker.state_dir, store.place, store.identity)
 
     def run(self, *, until_idle: bool) -> int:
@@ -80,16 +81,19 @@ class Inline:
             yield lambda: self._one(loop)
 
     def next_due(self) -> Micros | None:
-        """When the next of the jobs that wait here becomes due, or what holds them ends."""
+        """When the next of the jobs that wait here may start, as the last look for one has found."""
         with self._store.read() as unit:
-            if not any(Lane.parse(key).kind in self._claimer.kinds for key, _, _ in unit.look().lanes):
-                return None
-            return self._claimer.claim(unit, 0).next_due
+            waits = any(Lane.parse(key).kind in self._claimer.kinds for key, _, _ in unit.look().lanes)
+        return self._next_due if waits else None
 
     def _open(self, life_file: life.LifeFile) -> None:
         with self._store.begin() as unit:
             unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
             unit.open_worker(worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1))
+        self.tend()
+
+    def tend(self) -> None:
+        """What a worker looks for before it looks for work."""
         upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), lambda _: False))
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)
@@ -101,7 +105,7 @@ class Inline:
 
     def _one(self, loop: asyncio.Runner) -> Lease | None:
         with self._store.begin() as unit:
-            leases = self._claimer.claim(unit, 1).leases
+            leases, _, self._next_due, _ = self._claimer.claim(unit, 1)
             kept = memories(unit, leases)
         for lease in leases:
             handler = self._registry.stand_in(lease)

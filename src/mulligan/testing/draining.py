@@ -50,7 +50,8 @@ class Drained:
 def drain(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int | None = None) -> Drained:
     """Run everything that is due, one job at a time in this process, until nothing is; what handlers enqueue too.
 
-    With `scheduled` also what is due later (delays, backoffs, snoozes, holds): the clock is moved to it, step by step.
+    With `scheduled` also what may start later (delays, backoffs, snoozes, holds, rates): the clock is moved to it, step
+    by step.
     After `most` attempts it raises StillBusy: a retry without end must not hang a test. `seed` makes jitter repeatable.
     Which promises inline mode keeps stands at the top of `mulligan.testing`.
     """
@@ -62,7 +63,8 @@ def drain(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int
     moved = 0
     inline = app.inline(seed)
     with inline.session() as step:
-        _sweep(app, prune=True)
+        _sweep(app)
+        _while_full(lambda: upkeep.prune(app.store, app.settings, app.manifest().kinds))
         for _ in range(most + 2):
             _run_due(app, step, ran, most)
             leap = _leap(app, inline) if scheduled else None
@@ -70,7 +72,8 @@ def drain(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int
                 break
             advance(app, timedelta(microseconds=leap))
             moved += leap
-            _sweep(app, prune=False)  # what ran in this drain must be there to be looked at
+            inline.tend()
+            _sweep(app)  # without retention: what ran in this drain must be there to be looked at
         else:
             message = f"the clock was moved {most} times, and what waits for it did not start"
             raise StillBusy(message)
@@ -109,13 +112,9 @@ def _leap(app: Mulligan, inline: Inline) -> Micros | None:
         return max(0, due - unit.now())
 
 
-def _sweep(app: Mulligan, *, prune: bool) -> None:
-    """What a worker does between jobs."""
-    upkeep.announce(app.store)
+def _sweep(app: Mulligan) -> None:
     _while_full(lambda: upkeep.expire_deadlines(app.store))
     upkeep.bury_unknown(app.store, app.settings.worker.unknown_kind_after)
-    if prune:
-        _while_full(lambda: upkeep.prune(app.store, app.settings, app.manifest().kinds))
 
 
 def _while_full(step: Callable[[], int]) -> None:
