@@ -347,6 +347,7 @@ class PostgresStore(Store):
         """False: we did not hear our own nonce, so nothing else will arrive either."""
         with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             connection.execute(f'LISTEN "{self.channel}"')
+            hint()  # for what came before we could hear it
             proved = 0.0
             while not stop.is_set():
                 if time.monotonic() - proved > LISTEN_AGAIN:
