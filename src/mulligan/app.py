@@ -169,6 +169,21 @@ class Mulligan:
             self._store.close()
             self._store = None
 
+    @contextmanager
+    def redirected(self, settings: Settings) -> Iterator[None]:
+        """For tests: the same app under other settings, on another database, for the length of a block.
+
+        It holds for the whole process, so that handlers and threads that enqueue inside the block reach that database
+        too. Blocks may be nested. See `mulligan.testing.temporary`.
+        """
+        before = self.settings, self._store, self._known
+        self.settings, self._store, self._known = settings, None, (0.0, {}, {})
+        try:
+            yield
+        finally:
+            self.close()
+            self.settings, self._store, self._known = before
+
     def manifest(self, app: str = "") -> Manifest:
         """The app as data."""
         return self.registry.manifest(app, self.settings.release)
@@ -407,8 +422,12 @@ class Mulligan:
     # -- run --------------------------------------------------------------------------------------
     def run_inline(self, *, until_idle: bool = True, seed: int | None = None) -> int:
         """Everything in this process, one job at a time, for scripts and tests. Returns how many attempts ran."""
+        return self.inline(seed).run(until_idle=until_idle)
+
+    def inline(self, seed: int | None = None) -> Inline:
+        """A worker in this process, for those who want to lead it step by step."""
         rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
-        return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng).run(until_idle=until_idle)
+        return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng)
 
 
 def _key_facts(unique: Any) -> dict[str, Any]:

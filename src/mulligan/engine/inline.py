@@ -10,8 +10,8 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.engine.workers import worker_row
 from mulligan.errors import Refused, StoreUnavailable
 from mulligan.ids import new_id
-from mulligan.job import Ended, Lease, Memory, Outcome
+from mulligan.job import Ended, Lane, Lease, Memory, Micros, Outcome
 from mulligan.store.base import Store
 from mulligan.store.host import boot_id
 
@@ -52,10 +52,22 @@ class Inline:
         self._context: Context | None = None  # of the attempt that runs
         self._task: asyncio.Task[Any] | None = None
         self._interrupts = _Interrupts()
+        self._next_due: Micros | None = None
         self._folder = life.state_folder(settings.worker.state_dir, store.place, store.identity)
 
     def run(self, *, until_idle: bool) -> int:
         """Run what is due; with `until_idle` until nothing is due any more. Returns how many attempts ran."""
+        ran = 0
+        with self.session() as step:
+            while step() is not None:
+                ran += 1
+                if not until_idle:
+                    break
+        return ran
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[], Lease | None]]:
+        """A worker's whole life. What it yields runs the next job that is due; None: there is none."""
         _not_on_a_loop()
         with ExitStack() as stack:
             loop = stack.enter_context(asyncio.Runner())
@@ -67,17 +79,22 @@ class Inline:
             stack.enter_context(self._interrupts)
             self.state = loop.run(call_hooks(self._registry.on_start, self.state))
             stack.callback(lambda: loop.run(call_hooks(self._registry.on_stop, self.state)))
-            ran = 0
-            while self._one(loop):
-                ran += 1
-                if not until_idle:
-                    break
-            return ran
+            yield lambda: self._one(loop)
+
+    def next_due(self) -> Micros | None:
+        """When the next of the jobs that wait here may start, as the last look for one has found."""
+        with self._store.read() as unit:
+            waits = any(Lane.parse(key).kind in self._claimer.kinds for key, _, _ in unit.look().lanes)
+        return self._next_due if waits else None
 
     def _open(self, life_file: life.LifeFile) -> None:
         with self._store.begin() as unit:
             unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
             unit.open_worker(worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1))
+        self.tend()
+
+    def tend(self) -> None:
+        """What a worker looks for before it looks for work."""
         upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), lambda _: False))
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)
@@ -88,22 +105,22 @@ class Inline:
         with self._store.begin() as unit:
             unit.close_worker(self.worker, "left in order", seen=None)
 
-    def _one(self, loop: asyncio.Runner) -> bool:
+    def _one(self, loop: asyncio.Runner) -> Lease | None:
         with self._store.begin() as unit:
-            leases = self._claimer.claim(unit, 1).leases
+            leases, _, self._next_due, _ = self._claimer.claim(unit, 1)
             kept = memories(unit, leases)
         for lease in leases:
-            handler = self._registry.get(lease.kind)
+            handler = self._registry.stand_in(lease)
             context = Context(self, 0, lease, kept.get(lease.id, Memory({}, None)))
             began = time.monotonic()
             self._context = context
-            outcome = self._execute(loop, handler, context)
+            outcome = handler if isinstance(handler, Outcome) else self._execute(loop, handler, context)
             self._context = None
             took = round((time.monotonic() - began) * 1000)
             self._settle(Ending(lease, outcome, took))
             if self._interrupts.heard:
                 raise KeyboardInterrupt
-        return bool(leases)
+        return leases[0] if leases else None
 
     def _execute(self, loop: asyncio.Runner, handler: Handler, context: Context) -> Outcome:
         outcome = STOPPED

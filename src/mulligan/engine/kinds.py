@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
-from mulligan.job import SECOND, Micros
+from mulligan.job import SECOND, Lease, Micros, Outcome
 
 # Lane keys are made of names with "|" and "," between them.
 _NAME = re.compile(r"^[^\s|,\x00-\x1f\x7f]{1,200}$")
@@ -163,6 +163,9 @@ def _read(spec: type[S], rows: Iterable[dict[str, Any]]) -> list[S]:
     return [spec(**{name: value for name, value in row.items() if name in known}) for row in rows]
 
 
+StandIn = Callable[[Handler, Lease], Handler | Outcome | None]  # None: this attempt is not its concern
+
+
 class Registry:
     """All handlers of one app, and its schedules."""
 
@@ -173,6 +176,7 @@ class Registry:
         self.schedules: dict[str, ScheduleSpec] = {}
         self.on_start: list[Callable[..., Any]] = []
         self.on_stop: list[Callable[..., Any]] = []
+        self.stand_ins: list[StandIn] = []  # of tests
 
     def add(self, handler: Handler) -> None:
         name = checked_name("kind", handler.spec.name)
@@ -187,6 +191,12 @@ class Registry:
             return self.handlers[kind]
         except KeyError:
             raise UnknownKind(unknown(kind, self.handlers)) from None
+
+    def stand_in(self, lease: Lease) -> Handler | Outcome:
+        """What runs this attempt inline: its handler, or what a test put in its place (the last one first)."""
+        handler = self.get(lease.kind)
+        answers = (stand_in(handler, lease) for stand_in in reversed(self.stand_ins))
+        return next((answer for answer in answers if answer is not None), handler)
 
     def manifest(self, app: str, release: str) -> Manifest:
         kinds = {name: handler.spec for name, handler in self.handlers.items()}

@@ -460,6 +460,10 @@ class Store(ABC):
         """For tests: move time for everybody who uses this database. Lease clocks on SQLite stay."""
 
     @abstractmethod
+    def erase(self) -> None:
+        """For tests: remove all that is ours from a server. A SQLite file is for its owner to remove."""
+
+    @abstractmethod
     def facts(self) -> dict[str, str]:
         """What `doctor` prints: product, version, durability settings, size."""
 

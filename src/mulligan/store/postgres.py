@@ -358,6 +358,7 @@ class PostgresStore(Store):
         """False: we did not hear our own nonce, so nothing else will arrive either."""
         with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             connection.execute(f'LISTEN "{self.channel}"')
+            hint()  # for what came before we could hear it
             proved = 0.0
             while not stop.is_set():
                 if time.monotonic() - proved > LISTEN_AGAIN:
@@ -420,6 +421,12 @@ class PostgresStore(Store):
                 "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + "
                 f"(SELECT CAST(value AS bigint) FROM {self.prefix}meta WHERE key = 'clock_offset') $$"
             )
+            run("SELECT pg_notify(%s, '')", (self.channel,))  # something may have become due
+
+    def erase(self) -> None:
+        with self._connection() as connection:
+            run: Callable[..., Any] = connection.execute
+            run(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
 
     def facts(self) -> dict[str, str]:
         with self._connection() as connection:

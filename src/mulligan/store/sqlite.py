@@ -365,6 +365,9 @@ class SqliteStore(Store):
                 {"by": str(by)},
             )
 
+    def erase(self) -> None:
+        """The file is not ours to remove."""
+
     def facts(self) -> dict[str, str]:
         with self._transaction("BEGIN") as handle:
             version = handle.execute("SELECT sqlite_version()")[0][0]

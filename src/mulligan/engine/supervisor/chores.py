@@ -40,6 +40,7 @@ class Chores:
         self._heard: dict[str, tuple[Micros, float]] = {}  # others: last renewal, and since when we know it
         self._pruned = 0.0
         self._timekeeper = Timekeeper(store, settings.worker)
+        self._hurried = False
 
     def look_around(self, worker: str) -> int:
         """First of all, while the runners still load the app: did a sibling leave jobs behind?"""
@@ -88,10 +89,10 @@ class Chores:
         self._renewed = now
         return renewal
 
-    def cancels(self, worker: str) -> list[tuple[str, int, str]]:
+    def cancels(self, worker: str) -> tuple[Micros, list[tuple[str, int, str]]]:
         """Only a look: a hint must not make us write, or we would hint ourselves."""
         with self._store.read() as unit:
-            return unit.cancels(worker)
+            return unit.now(), unit.cancels(worker)
 
     def must_not_claim(self) -> bool:
         """Who cannot renew must not take more than it may lose."""
@@ -120,9 +121,14 @@ class Chores:
         upkeep.announce(self._store)
         self._while_full(lambda: upkeep.expire_deadlines(self._store))
         upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
-        if time.monotonic() - self._pruned > 60 or self._pruned == 0.0:
+        if self._hurried or self._pruned == 0.0 or time.monotonic() - self._pruned > 60:
+            self._hurried = False
             self._prune()
         return requeued + fired
+
+    def hurry(self) -> None:
+        """The next sweep does what otherwise waits its turn."""
+        self._hurried = True
 
     def recover(self, worker: str) -> int:
         judge = upkeep.Judge(worker, self._boot, self._silent_for_a_lease)

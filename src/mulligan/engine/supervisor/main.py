@@ -44,6 +44,7 @@ log = logging.getLogger("mulligan.worker")
 
 NO_FILE = Path(os.devnull)
 HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
+LEAP = 5 * SECOND  # how far the store's clock must jump to be noticed
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
 
@@ -79,12 +80,16 @@ class Supervisor:
         return time.monotonic_ns() // 1000 + self._offset
 
     def _heard_clock(self, now: Micros) -> None:
-        self._offset = now - time.monotonic_ns() // 1000
+        before, self._offset = self._offset, now - time.monotonic_ns() // 1000
+        if abs(self._offset - before) > LEAP:  # set, or moved by a test: deadlines and retention may be due
+            self._chores.hurry()
+            self._sweep_now.set()
 
     # -- life -------------------------------------------------------------------------------------
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._sweep_now = asyncio.Event()
         self._signals = 0
         self._patient = False  # stopping, and what runs may take as long as it takes
         self._stopping = asyncio.Event()
@@ -346,7 +351,7 @@ class Supervisor:
                 renewed = now
                 await self._chore(self._renew())
             elif self._hinted and self._fleet.count:
-                self._hinted = False  # a hint may be somebody's wish to cancel
+                self._hinted = False  # a hint may be somebody's wish to cancel, or a clock that was moved
                 await self._chore(self._look_for_cancels())
             if self._news:
                 await self._chore(self._tell_news())
@@ -354,8 +359,11 @@ class Supervisor:
 
     async def _sweep_loop(self) -> None:
         while True:
+            self._sweep_now.clear()
             await self._chore(self._sweep())
-            await asyncio.sleep(self._settings.worker.sweep)
+            timer = self._loop.call_later(self._settings.worker.sweep, self._sweep_now.set)
+            await self._sweep_now.wait()
+            timer.cancel()
 
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
         """A chore that fails is tried again with the next round; the others are not its concern."""
@@ -380,7 +388,9 @@ class Supervisor:
             self._drain_asked(renewal.drain)
 
     async def _look_for_cancels(self) -> None:
-        self._cancel(await self._loop.run_in_executor(self._renew_thread, self._chores.cancels, self.worker))
+        now, wishes = await self._loop.run_in_executor(self._renew_thread, self._chores.cancels, self.worker)
+        self._heard_clock(now)
+        self._cancel(wishes)
 
     def _cancel(self, wishes: list[tuple[str, int, str]]) -> None:
         for job_id, token, reason in wishes:

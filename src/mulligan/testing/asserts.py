@@ -1,0 +1,166 @@
+"""Assertions about jobs. When one fails, its message shows what was there instead."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+
+from mulligan.app import Mulligan
+from mulligan.engine.moments import length
+from mulligan.errors import Refused, Seconds
+from mulligan.job import SECOND, AttemptRow, Job, State, Verb, to_datetime
+from mulligan.testing.matching import Wanted, Wish, checked
+from mulligan.testing.words import Named, id_of, name_of
+
+PAGE = 1000
+SHOWN = 5
+OURS = "mulligan."  # kinds of our own, which no test of an app expects
+
+After = Seconds | tuple[Seconds, Seconds]
+
+
+def assert_enqueued(
+    app: Mulligan, kind: Named | None = None, *, count: int | None = None, **wanted: Unpack[Wanted]
+) -> list[Job]:
+    """There is such a job, or with `count` exactly so many; returns them, newest first.
+
+    `kind` is what @app.job made, or a name; `payload` may be a part of the payload. Also told apart by: queue, owner,
+    priority, unique, batch, delay, run_at. Jobs that wait are meant; `state="any"`, or another state, for those that
+    have run.
+    """
+    __tracebackhide__ = True
+    given: Any = count
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+        message = f"count: a whole number, not {given!r}"
+        raise Refused(message)
+    wish = checked("" if kind is None else name_of(kind), wanted)
+    jobs = list(_all(app, wish))
+    found = [job for job in jobs if not wish.differences(job)]
+    if found if count is None else len(found) == count:
+        return found
+    raise AssertionError(_not_found(app, wish, jobs, found, count))
+
+
+def refute_enqueued(app: Mulligan, kind: Named | None = None, **wanted: Unpack[Wanted]) -> None:
+    """There is no such job."""
+    __tracebackhide__ = True
+    wish = checked("" if kind is None else name_of(kind), wanted)
+    found = [job for job in _all(app, wish) if not wish.differences(job)]
+    if found:
+        raise AssertionError("\n".join([f"expected no {wish}, but found {len(found)}:", *_shown(found)]))
+
+
+def assert_will_retry(
+    app: Mulligan, job: Job | str, *, after: After | None = None, code: str | None = None, within: Seconds = 1
+) -> datetime:
+    """The job has failed and waits for its next attempt; returns when that is.
+
+    `after`: how long after the end of the last attempt, or (least, most) where jitter draws it. `code`: of the failure.
+    """
+    __tracebackhide__ = True
+    fresh = app.jobs.get(id_of(job))
+    attempts = app.jobs.attempts(fresh.id)
+    wrong = _why_not(fresh, attempts, after, code, length("within", within) / SECOND)
+    if wrong:
+        raise AssertionError(
+            "\n".join([f"expected {fresh.kind} {fresh.id} to be retried, but {wrong}", *_story(attempts)])
+        )
+    return to_datetime(attempts[-1].next_run_at or 0)
+
+
+def assert_state(app: Mulligan, job: Job | str, state: State | str) -> Job:
+    """The job is in this state; returns it as it is now. The message tells its attempts, with the trace of the last."""
+    __tracebackhide__ = True
+    fresh = app.jobs.get(id_of(job))
+    if state not in list(State):
+        message = f"state: one of {', '.join(State)}, not {state!r}"
+        raise Refused(message)
+    if fresh.state == state:
+        return fresh
+    attempts = app.jobs.attempts(fresh.id)
+    head = f"expected {fresh.kind} {fresh.id} to be {state}, but it is {fresh.state}: {fresh.why}"
+    raise AssertionError("\n".join([head, *_story(attempts), *_trace(attempts)]))
+
+
+# -- what is there ------------------------------------------------------------------------------------
+def _all(app: Mulligan, wish: Wish) -> Iterator[Job]:
+    """Every job, newest first; without our own kinds, unless one of them is asked for."""
+    before: str | None = None
+    while page := app.jobs.list("", limit=PAGE, before=before):
+        yield from (job for job in page if wish.kind == job.kind or not job.kind.startswith(OURS))
+        before = page[-1].id
+
+
+def _not_found(app: Mulligan, wish: Wish, jobs: Sequence[Job], found: Sequence[Job], count: int | None) -> str:
+    expected = f"expected a {wish}" if count is None else f"expected {count} × {wish}"
+    lines = [f"{expected}, but found {len(found) or 'none'}{_hint(app, wish, jobs)}", *_shown(found)]
+    others = sorted((job for job in jobs if job not in found), key=wish.distance)
+    if others:
+        lines.append(f"{len(others)} other job{'s are' if len(others) > 1 else ' is'} there, nearest first:")
+    elif not found:
+        lines.append("there are no jobs at all")
+    return "\n".join([*lines, *_shown(others, wish)])
+
+
+def _hint(app: Mulligan, wish: Wish, jobs: Sequence[Job]) -> str:
+    known = app.registry.handlers
+    if not wish.kind or wish.kind in known or any(job.kind == wish.kind for job in jobs):
+        return ""
+    near = difflib.get_close_matches(wish.kind, known, n=1)
+    return f"; this app has no kind {wish.kind!r}" + (f", did you mean {near[0]!r}?" if near else "")
+
+
+def _shown(jobs: Sequence[Job], wish: Wish | None = None) -> Iterator[str]:
+    for job in jobs[:SHOWN]:
+        yield f"  {job.kind} {job.state} {job.id} payload {job.payload!r:.200}"
+        if wish is not None:
+            yield from (f"      {difference}" for difference in wish.differences(job))
+    if len(jobs) > SHOWN:
+        yield f"  and {len(jobs) - SHOWN} more"
+
+
+# -- what happened ------------------------------------------------------------------------------------
+def _why_not(job: Job, attempts: Sequence[AttemptRow], after: After | None, code: str | None, slack: float) -> str:
+    """Why this job is not one that will be retried as expected; empty if it is."""
+    least, most = _range(after)
+    if not attempts:
+        return f"it has not run yet: {job.why}"
+    last = attempts[-1]
+    if job.state is not State.QUEUED or last.next_run_at is None or last.verb not in (Verb.RETRY, Verb.LOSE):
+        return f"it is {job.state} ({job.phase}): {last.reason}"
+    wait = (last.next_run_at - last.ended_at) / SECOND
+    if not least - slack <= wait <= most + slack:
+        return f"after {round(wait, 1):g} s, not {_spoken(after)}"
+    if code is not None and last.code != code:
+        return f"with code {last.code}, not {code}"
+    return ""
+
+
+def _range(after: Any) -> tuple[float, float]:
+    if after is None:
+        return 0.0, float("inf")
+    least, most = after if isinstance(after, tuple | list) and len(after) == 2 else (after, after)
+    return length("after", least) / SECOND, length("after", most) / SECOND
+
+
+def _spoken(after: Any) -> str:
+    if isinstance(after, tuple | list):
+        return f"between {_spoken(after[0])} and {_spoken(after[1])}"
+    return f"{after.total_seconds() if isinstance(after, timedelta) else after:g} s"
+
+
+def _story(attempts: Sequence[AttemptRow]) -> Iterator[str]:
+    for row in attempts:
+        code = f" {row.code}" if row.code else ""
+        yield f"  attempt {row.attempt}: {row.ended}{code}, {row.reason}"
+
+
+def _trace(attempts: Sequence[AttemptRow]) -> Iterator[str]:
+    private = json.loads(attempts[-1].private or "{}") if attempts else {}
+    for name in ("message", "trace", "stderr"):
+        if private.get(name):
+            yield f"{name}:"
+            yield from (f"  {line}" for line in str(private[name]).splitlines())

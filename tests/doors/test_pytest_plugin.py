@@ -1,0 +1,206 @@
+"""The pytest plugin, in a little project of a user's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import psycopg
+import pytest
+
+# Here already, or the project's run would load them, forget them at its end, and the next one would load them twice.
+import mulligan.store.postgres
+import mulligan.store.sqlite
+import mulligan.testing  # noqa: F401 - the same
+
+pytest_plugins = ["pytester"]
+
+QUIET = ("-q", *(f"-pno:{other}" for other in ("hypothesispytest", "xdist", "timeout", "anyio", "cacheprovider")))
+
+JOBS = """
+from mulligan import Context, Mulligan, Policy, Table
+
+app = Mulligan()
+
+@app.job(name="render", policy=Policy(max_retries=3, backoff=Table([60])))
+def render(ctx: Context, clip: int) -> str:
+    thumbnail.options(unique=ctx.key("thumbnail"), queue="small").enqueue(clip=clip)
+    return f"clip {clip}"
+
+@app.job(name="thumbnail")
+def thumbnail(clip: int) -> int:
+    return 1 // clip
+"""
+SHOP = """
+from jobs import render
+
+def order(clip):
+    render.options(owner="acme", delay=3600).enqueue(clip=clip)
+"""
+INI = """
+[pytest]
+mulligan_app = jobs:app
+pythonpath = .
+"""
+GOOD = """
+import asyncio
+import pytest
+import jobs, shop
+from mulligan import Fail
+
+def test_code_that_enqueues(mulligan):
+    shop.order(7)
+    [job] = mulligan.assert_enqueued(jobs.render, payload={"clip": 7}, owner="acme", delay=3600)
+    mulligan.refute_enqueued(jobs.thumbnail)
+    mulligan.drain()
+    assert mulligan.assert_state(job, "queued")
+    mulligan.advance(3600)
+    report = mulligan.drain()
+    assert [job.kind for job in report.jobs] == ["render", "thumbnail"]
+    mulligan.assert_enqueued(jobs.thumbnail, payload={"clip": 7}, queue="small", state="succeeded", count=1)
+
+def test_a_gateway_that_is_down(mulligan):
+    job = jobs.render.enqueue(clip=1)
+    mulligan.force(jobs.render, Fail("GW_5XX"), times=2)
+    mulligan.drain()
+    at = mulligan.assert_will_retry(job, after=60, code="GW_5XX")
+    assert at > mulligan.now()
+    assert mulligan.drain(scheduled=True).attempts == 3
+
+def test_nothing_is_left_of_the_tests_before(mulligan):
+    mulligan.refute_enqueued(state="any")
+    assert mulligan.app.registry.stand_ins == []
+
+def test_the_app_alone(mulligan_app):
+    assert mulligan_app is jobs.app
+    job = jobs.render.enqueue(clip=3)
+    mulligan_app.run_inline()
+    assert job.refresh().result == "clip 3"
+
+def test_async_code(mulligan):
+    async def test():
+        await jobs.render.enqueue_async(clip=1)
+        assert (await mulligan.drain_async()).attempts == 2
+    asyncio.run(test())
+
+def test_a_real_worker(mulligan):
+    with mulligan.worker(env={"MULLIGAN_WORKER__SHUTDOWN_GRACE": "2"}):
+        job = jobs.render.options(delay=3600).enqueue(clip=5)
+        mulligan.advance(3600)
+        assert mulligan.app.jobs.wait(job.id, timeout=20).result == "clip 5"
+
+@pytest.fixture(autouse=True)
+def outside():
+    yield
+    assert jobs.app.settings.database_url == "sqlite:///mulligan.db", "back where it belongs"
+"""
+BAD = """
+import jobs
+
+def test_the_wrong_clip(mulligan):
+    jobs.render.enqueue(clip=8)
+    mulligan.assert_enqueued(jobs.render, payload={"clip": 7})
+
+def test_one_too_many(mulligan):
+    jobs.render.enqueue(clip=8)
+    mulligan.refute_enqueued(jobs.render)
+
+def test_a_handler_with_a_mistake(mulligan):
+    job = jobs.thumbnail.enqueue(clip=0)
+    mulligan.drain()
+    mulligan.assert_state(job, "succeeded")
+
+def test_a_job_without_end(mulligan):
+    mulligan.force(jobs.thumbnail, "lost", times=50)
+    jobs.thumbnail.options(policy=jobs.Policy(max_losses=1000)).enqueue(clip=1)
+    mulligan.drain(most=10)
+"""
+
+
+@pytest.fixture
+def project(pytester, monkeypatch):
+    for name in ("MULLIGAN_DATABASE_URL", "MULLIGAN_TEST_URL", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+    pytester.makepyfile(jobs=JOBS, shop=SHOP)
+    return pytester
+
+
+@pytest.fixture
+def tested_on(store_url, monkeypatch, project):
+    """The project's tests run on this store."""
+    if not store_url.startswith("sqlite"):
+        monkeypatch.setenv("MULLIGAN_TEST_URL", store_url)
+    return project
+
+
+def test_a_project_tests_its_jobs(tested_on, store_url):
+    tested_on.makefile(".ini", pytest=INI)
+    tested_on.makepyfile(test_shop=GOOD)
+    ended = tested_on.runpytest_inprocess(*QUIET)
+    ended.assert_outcomes(passed=6)
+    assert not list(tested_on.path.glob("mulligan.db*")), "the app's own database was never touched"
+    if not store_url.startswith("sqlite"):
+        with psycopg.connect(store_url) as connection:
+            found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'mulligan%'").fetchall()
+        assert found == [], "no schema is left"
+
+
+def test_what_fails_says_what_was_there_instead(project):
+    project.makefile(".ini", pytest=INI)
+    project.makepyfile(test_shop=BAD)
+    ended = project.runpytest_inprocess(*QUIET)
+    ended.assert_outcomes(failed=4)
+    ended.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: expected a queued job of kind 'render' with payload {'clip': 7}, but found none",
+            "E*1 other job is there, nearest first:",
+            "E*render queued * payload {'clip': 8}",
+            "E*payload.clip is 8, not 7",
+            "E*AssertionError: expected no queued job of kind 'render', but found 1:",
+            "E*AssertionError: expected thumbnail * to be succeeded, but it is dead: *",
+            "E*ZeroDivisionError*",
+            "E*still busy after 10 attempts: ran thumbnail 11 times*",
+        ]
+    )
+    ended.stdout.no_fnmatch_line("*def assert_enqueued*")
+
+
+def test_an_app_is_named_by_a_fixture_too(project):
+    project.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture
+        def mulligan_app():
+            from jobs import app
+            return app
+        """
+    )
+    project.makepyfile(
+        test_it="""
+        import jobs
+
+        def test_it(mulligan):
+            assert mulligan.app is jobs.app
+            jobs.render.enqueue(clip=1)
+            assert mulligan.drain().attempts == 2
+        """
+    )
+    project.syspathinsert()
+    project.runpytest_inprocess(*QUIET).assert_outcomes(passed=1)
+    assert not list(project.path.glob("mulligan.db*"))
+
+
+def test_an_app_that_nobody_named_is_asked_for(project):
+    project.makepyfile("def test_it(mulligan): ...")
+    ended = project.runpytest_inprocess(*QUIET)
+    ended.assert_outcomes(errors=1)
+    ended.stdout.fnmatch_lines(["*which app? Set the ini option mulligan_app = module:attribute, or define a fixture*"])
+
+
+def test_a_project_that_does_not_use_it_pays_next_to_nothing():
+    [entry] = entry_points(group="pytest11", name="mulligan")
+    code = f"import sys, {entry.value}; print(*(name for name in sys.modules if name[:8] in ('mulligan', 'pydantic')))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert sorted(said.stdout.split()) == ["mulligan", "mulligan._version", "mulligan.pytest_plugin"]
