@@ -35,6 +35,7 @@ class Worker:
         *,
         prefix: Sequence[str] = (),
         app: str = "support.faulty:app",
+        program: Sequence[str] = ("-m", "mulligan", "worker"),
         **settings: str,
     ) -> None:
         self.log = folder / f"worker-{len(list(folder.glob('worker-*.log')))}.log"
@@ -49,7 +50,7 @@ class Worker:
         }
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "mulligan", "worker", app],
+                [*prefix, sys.executable, *program, app],
                 env=env,
                 cwd=folder,
                 stdout=out,

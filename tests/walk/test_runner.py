@@ -145,6 +145,22 @@ def test_a_kind_this_process_does_not_know_is_given_back(app, serve):
     assert other.end(other.run("nobody"))[1] == "stopped"
 
 
+def test_what_cannot_be_accepted_is_given_back_and_what_comes_with_it_runs(app, serve):
+    @app.job(name="a")
+    def handler() -> str:
+        return "fine"
+
+    other = serve()
+    torn, [_, [[_, lease, _]]] = other.run("a", send=False)
+    first, [_, [before]] = other.run("a", send=False)
+    last, [_, [after]] = other.run("a", send=False)
+    for bad in ([torn, lease, [{"page": "no JSON at all"}, None]], [torn, lease[:-1], None], [torn, None, None]):
+        other.ended.clear()
+        other.say(["run", [before, bad, after]])
+        assert [other.end(seq)[1] for seq in (first, torn, last)] == ["returned", "stopped", "returned"]
+        assert other.ended[torn][2:] == [0, 0.0]
+
+
 def test_of_many_that_end_at_the_same_moment_none_is_forgotten(app, serve):
     together = threading.Barrier(16)
 

@@ -36,8 +36,12 @@ class Board:
     @classmethod
     def create(cls, slots: int) -> Board:
         fd = _anonymous_file()
-        os.ftruncate(fd, _size(slots))
-        return cls(fd, slots)
+        try:
+            os.ftruncate(fd, _size(slots))
+            return cls(fd, slots)
+        except OSError:
+            os.close(fd)
+            raise
 
     # -- the runner's side ------------------------------------------------------------------------
     def beat(self) -> None:

@@ -82,17 +82,15 @@ class Child:
         self.broken = ""  # what it said before it could not start
         self._stderr = bytearray()
         self.born_ns = time.monotonic_ns()
-        self.board = Board.create(slots)
-        ours, theirs = socket.socketpair()
-        self.wire = Wire(ours)
-        try:
-            self.process = self._start(recipe, theirs)
-        except OSError:
-            self.wire.close()
-            self.board.close()
-            raise
-        finally:
-            theirs.close()
+        with contextlib.ExitStack() as undo:  # what cannot be started must not keep descriptors: they may be the reason
+            self.board = Board.create(slots)
+            undo.callback(self.board.close)
+            ours, theirs = socket.socketpair()
+            self.wire = Wire(ours)
+            undo.callback(self.wire.close)
+            with theirs:
+                self.process = self._start(recipe, theirs)
+            undo.pop_all()
         self.pid = self.process.pid
 
     def _start(self, recipe: Recipe, theirs: socket.socket) -> subprocess.Popen[bytes]:

@@ -59,6 +59,7 @@ class Fleet:
         self._changed = asyncio.Event()
         self._memory_ns = 0
         self._respawn = 0.0
+        self._next_round: asyncio.TimerHandle | None = None  # when those that could not be started are tried again
         self._cleaning: set[asyncio.Task[None]] = set()
         self._burying: list[Flight] = []  # of dead runners, until their endings are known
         self.line_stuck = False  # jobs had to be called back from a runner's line
@@ -88,7 +89,7 @@ class Fleet:
             broken = next((child.broken for child in self._children if child.broken), "")
             if broken:
                 raise AppBroken(broken)
-            if not self._children:
+            if not self._children and self._next_round is None:
                 message = "the runner died before the app was loaded; its output is above"
                 raise AppBroken(message)
             if not await self._change(LOAD_PATIENCE):
@@ -134,8 +135,14 @@ class Fleet:
         self._children.append(child)
 
     def _refill_later(self) -> None:
-        self._respawn = min(RESPAWN_MOST, max(0.1, self._respawn * 2))
-        self._loop.call_later(self._respawn, self._refill)
+        """One round, however many could not be started: a round each would soon be millions."""
+        if self._next_round is None:
+            self._respawn = min(RESPAWN_MOST, max(0.1, self._respawn * 2))
+            self._next_round = self._loop.call_later(self._respawn, self._refill_again)
+
+    def _refill_again(self) -> None:
+        self._next_round = None
+        self._refill()
 
     # -- room -------------------------------------------------------------------------------------
     def flights(self) -> list[Flight]:

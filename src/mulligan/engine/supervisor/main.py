@@ -71,6 +71,7 @@ class Supervisor:
         self._hinted = self._woken = False  # something was written by somebody: cancels? new work?
         self._doubt = False  # a turn's answer was lost: look for leases we do not know of
         self._outage = 0.0
+        self._entered = False  # our row may be there
         self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000  # until the store tells its clock
         self._stop_watch = threading.Event()
         self._pace = Pace(settings.worker.concurrency)
@@ -132,6 +133,9 @@ class Supervisor:
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
         await self._fleet.close("shutdown")
+        if self._entered:  # its thread cannot be stopped: after it, the row is closed if it was written
+            with contextlib.suppress(StoreUnavailable):
+                await self._loop.run_in_executor(self._chore_thread, self._chores.close, self.worker)
         self._life.close()
         self._close_threads()
         return False
@@ -153,6 +157,7 @@ class Supervisor:
         self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues)
         self._fleet.on_learn = self._learned
         self._turns = Turns(self._store, self._policies, self._claimer)
+        self._entered = True
         await self._chore_until_done(partial(self._chores.open, self._row(manifest), manifest))
         log.info(
             "worker %s: %d kinds, concurrency %d, %s",

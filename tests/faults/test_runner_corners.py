@@ -1,0 +1,251 @@
+"""Runners that do not come, do not leave, or do not know: the worker stays, and no job pays for it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mulligan import Job, Mulligan, State
+from mulligan.config import Worker as WorkerSettings
+from mulligan.engine.supervisor import fleet as fleets
+from mulligan.engine.supervisor.child import Child, Recipe
+from mulligan.engine.supervisor.fleet import Fleet
+from support.reluctant import FORGET, STAY
+from support.store import RELEASED, finish, running, sql
+from support.troubled import HASTE, NO_FORK, PROGRAM, Troubles
+from support.waiting import until
+from support.worker import Worker
+
+Start = Callable[..., Worker]
+Starts = Callable[..., list[str]]
+
+RELUCTANT = "support.reluctant:app"
+only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # it is not about the store
+
+
+@pytest.fixture
+def troubles(tmp_path: Path) -> Troubles:
+    return Troubles(tmp_path)
+
+
+def uncharged(app: Mulligan, *jobs: Job) -> bool:
+    return all((job.refresh().failures, job.refresh().losses) == (0, 0) for job in jobs)
+
+
+def told(app: Mulligan, job: Job, what: str) -> int:
+    """How often this happened to it."""
+    return len([event for event in app.jobs.history(job.id) if event.type == f"job.{what}"])
+
+
+def open_files() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# -- runners that do not come -----------------------------------------------------------------------
+@only_sqlite
+def test_a_worker_that_cannot_start_a_runner_stays_and_its_jobs_run_once_it_can(
+    app: Mulligan, start: Start, starts: Starts, troubles: Troubles
+) -> None:
+    def tried(times: int) -> bool:
+        return worker.text().count("cannot start a runner") >= times
+
+    troubles.begin(NO_FORK)
+    worker = start(wait=False, program=PROGRAM)
+    until(lambda: tried(2))
+    troubles.end(NO_FORK)
+    lost = app.enqueue("nap_first", {"seconds": 60})
+    until(lambda: starts(lost.id), 15)
+
+    troubles.begin(NO_FORK)
+    os.kill(int(starts(lost.id)[0].split()[4]), signal.SIGKILL)
+    until(lambda: told(app, lost, "lost"))
+    fresh = app.enqueue("nap", {"seconds": 0})
+    until(lambda: tried(5))
+    assert [job.refresh().state for job in (lost, fresh)] == [State.QUEUED, State.QUEUED]
+    troubles.end(NO_FORK)
+    assert {app.jobs.wait(job.id, 15).state for job in (lost, fresh)} == {State.SUCCEEDED}
+    assert (told(app, lost, "lost"), told(app, lost, "started")) == (1, 2)
+    assert (uncharged(app, fresh), fresh.refresh().attempt) == (True, 1)
+    assert worker.process.poll() is None
+
+
+@only_sqlite
+def test_a_job_whose_own_runner_cannot_be_started_goes_back_uncharged_until_it_can(
+    app: Mulligan, start: Start, troubles: Troubles
+) -> None:
+    troubles.begin(HASTE)
+    worker = start(program=PROGRAM)
+    troubles.begin(NO_FORK)
+    jobs = [app.enqueue("alone", {}) for _ in range(3)]  # the spare takes one of them at most
+    until(lambda: sum(told(app, job, "released") > 0 for job in jobs) >= 2, 10)
+    assert uncharged(app, *jobs)
+    plain = app.enqueue("says", {"text": "x", "times": 1})
+    assert app.jobs.wait(plain.id, 10).state is State.SUCCEEDED
+    troubles.end(NO_FORK)
+    assert {app.jobs.wait(job.id, 15).state for job in jobs} == {State.SUCCEEDED}
+    assert uncharged(app, *jobs)
+    assert worker.end() == 0
+
+
+def test_runners_that_cannot_be_started_are_tried_again_by_one_clock_and_not_by_many(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tries: list[float] = []
+
+    class Full(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *_: object, **__: object) -> None:
+            self.returncode = 0
+            tries.append(time.monotonic())
+            raise BlockingIOError(errno.EAGAIN, "no room for another process")
+
+    async def story() -> None:
+        async with a_fleet(tmp_path, runners=3) as fleet:
+            fleet.start()
+            await moment(lambda: len(tries) >= 30)
+
+    monkeypatch.setattr(subprocess, "Popen", Full)
+    monkeypatch.setattr(fleets, "RESPAWN_MOST", 0.1)
+    asyncio.run(story())
+    assert tries[29] - tries[0] > 0.8  # three at a time, ten times, a tenth of a second apart
+
+
+@pytest.mark.parametrize("missing", ["socket.socketpair", "mmap.mmap", "subprocess.Popen"])
+def test_a_runner_that_cannot_be_started_leaves_no_descriptor_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def story() -> None:
+        async with a_fleet(tmp_path, runners=3) as fleet:
+            before = open_files()
+            monkeypatch.setattr(missing, refuse)
+            fleet.start()
+            assert open_files() == before
+
+    asyncio.run(story())
+
+
+# -- runners that do not leave ----------------------------------------------------------------------
+@only_sqlite
+def test_a_runner_that_was_told_to_leave_and_stays_is_killed_and_makes_room(
+    app: Mulligan, start: Start, troubles: Troubles
+) -> None:
+    troubles.begin(HASTE)
+    troubles.begin(STAY)
+    worker = start(app=RELUCTANT, program=PROGRAM, worker__concurrency="1")
+    jobs = [app.enqueue("alone") for _ in range(3)]  # there is room for two such runners
+    done = [app.jobs.wait(job.id, 15) for job in jobs]
+    assert {job.state for job in done} == {State.SUCCEEDED}
+    assert uncharged(app, *jobs)
+    until(lambda: not any(alive(job.result) for job in done), 5)
+    assert [told(app, job, "succeeded") for job in jobs] == [1, 1, 1]
+    assert worker.process.poll() is None
+
+
+@only_sqlite
+def test_a_doomed_runner_is_killed_after_the_grace_of_its_neighbours_and_they_are_not_charged(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    start(program=PROGRAM, worker__kill_grace="0.1", worker__neighbour_grace="0.3")
+    long = [app.enqueue("nap_first", {"seconds": 60}) for _ in range(2)]
+    until(lambda: all(starts(job.id) for job in long))
+    [doomed] = {int(starts(job.id)[0].split()[4]) for job in long}
+    over = app.enqueue("sleeping_thread", {}, timeout=0.2)
+    dead = app.jobs.wait(over.id, 10)
+    assert (dead.state, dead.failures, dead.losses, dead.attempts) == (State.DEAD, 1, 0, 1)
+    assert not alive(doomed)
+    for job in long:
+        done = app.jobs.wait(job.id, 10)
+        assert (done.state, done.failures, done.losses, done.token) == (State.SUCCEEDED, 0, 0, 2)
+        types = [event.type.removeprefix("job.") for event in app.jobs.history(job.id)]
+        assert types == ["queued", "started", "released", "started", "succeeded"]
+
+
+def test_a_runner_that_never_gets_ready_is_killed_and_another_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            fleet.start()
+            await fleet.loaded()
+            [first] = shared(fleet)
+            fleet.recipe.env["SLOW_IMPORT"] = "600"
+            os.kill(first.pid, signal.SIGKILL)
+            await moment(lambda: shared(fleet) not in ([], [first]))
+            del fleet.recipe.env["SLOW_IMPORT"]
+            [second] = shared(fleet)
+            fleet.tick()
+            assert not second.killed  # it has time
+            with monkeypatch.context() as later:
+                later.setattr(fleets, "LOAD_LIMIT_NS", 0)
+                fleet.tick()
+            await moment(lambda: fleet.can_take)
+            assert not alive(second.pid)
+
+    asyncio.run(story())
+
+
+# -- runners that do not know -----------------------------------------------------------------------
+@only_sqlite
+def test_a_job_its_runner_cannot_accept_goes_back_uncharged_and_the_others_run(
+    app: Mulligan, start: Start, troubles: Troubles
+) -> None:
+    app.store.prepare()
+    torn = running(app.store, kind="recalls", worker="earlier")
+    with app.store.begin() as unit:
+        unit.checkpoint(torn.id, torn.worker, torn.token, "page", "no JSON at all")
+    finish(app.store, torn, RELEASED)  # who ran before is given its memory
+    unknown = app.enqueue("forgotten")
+    troubles.begin(FORGET)
+    worker = start(app=RELUCTANT, program=PROGRAM)
+    strange = [app.jobs.get(torn.id), unknown]
+    until(lambda: all(told(app, job, "released") >= 2 for job in strange), 10, worker.text())
+    others = [app.enqueue("plain") for _ in range(5)]
+    assert {app.jobs.wait(job.id, 10).state for job in others} == {State.SUCCEEDED}
+    assert uncharged(app, *strange, *others)
+    sql(app.store, "UPDATE {p}checkpoint SET value = '7'")
+    assert app.jobs.wait(torn.id, 10).result == 7
+    assert worker.end() == 0
+    assert unknown.refresh().state is State.QUEUED
+    assert uncharged(app, *strange)
+
+
+# -- a fleet without a supervisor -------------------------------------------------------------------
+@asynccontextmanager
+async def a_fleet(folder: Path, **settings: int) -> AsyncIterator[Fleet]:
+    env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
+    env["MULLIGAN_DATABASE_URL"] = f"sqlite:///{folder}/mulligan.db"
+    recipe = Recipe("support.faulty:app", "w_test", folder, env=env)
+    fleet = Fleet(recipe, WorkerSettings(**settings), lambda _: None, lambda: time.time_ns() // 1000)
+    try:
+        yield fleet
+    finally:
+        await fleet.close("test")
+
+
+def shared(fleet: Fleet) -> list[Child]:
+    return [child for child in fleet._children if not child.solo]
+
+
+async def moment(happens: Callable[[], object]) -> None:
+    """`until`, while the loop goes on."""
+    async with asyncio.timeout(10):
+        while not happens():  # noqa: ASYNC110 - what is waited for may be in another process
+            await asyncio.sleep(0.01)

@@ -1,0 +1,160 @@
+"""A supervisor in a corner: a burial while the database is away, an answer that was lost, an end at the start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mulligan import Job, Mulligan, State
+from support.store import attempts, sql
+from support.troubled import AWAY, LOST_ANSWERS, PROGRAM, SLOW_BURIALS, SLOW_WRITES, Troubles
+from support.waiting import until
+from support.worker import Worker
+
+Start = Callable[..., Worker]
+Starts = Callable[..., list[str]]
+
+only_sqlite = pytest.mark.parametrize(
+    "store_url", ["sqlite"], indirect=True
+)  # what it does to a store is shown elsewhere
+
+KEPT = "their outcomes are kept"
+LONG = "60"  # a lease that no outage here outlasts: who cannot renew would stop to claim
+
+
+@pytest.fixture
+def troubles(tmp_path: Path) -> Troubles:
+    return Troubles(tmp_path)
+
+
+def told(app: Mulligan, job: Job) -> list[str]:
+    return [event.type.removeprefix("job.") for event in app.jobs.history(job.id)]
+
+
+# -- a burial while the database is away ------------------------------------------------------------
+def test_a_runner_buried_while_the_database_is_away_costs_each_of_its_jobs_one_loss(
+    app: Mulligan, start: Start, starts: Starts, troubles: Troubles
+) -> None:
+    worker = start(program=PROGRAM, worker__lease=LONG)
+    jobs = [app.enqueue("nap_first", {"seconds": 60}) for _ in range(3)]
+    until(lambda: all(starts(job.id) for job in jobs))
+    [runner] = {int(starts(job.id)[0].split()[4]) for job in jobs}
+
+    troubles.begin(SLOW_BURIALS)
+    os.kill(runner, signal.SIGKILL)
+    until(lambda: troubles.felt(SLOW_BURIALS))
+    troubles.begin(AWAY)
+    until(lambda: KEPT in worker.text(), 10, "a turn in doubt")
+    troubles.end(AWAY)
+    other = app.enqueue("nap", {"seconds": 0})
+    assert app.jobs.wait(other.id, 10).state is State.SUCCEEDED  # so the doubt is over, and nobody else has the three
+    assert [told(app, job) for job in jobs] == [["queued", "started"]] * 3
+    assert [len(starts(job.id)) for job in jobs] == [1] * 3
+
+    troubles.begin(AWAY)
+    troubles.end(SLOW_BURIALS)
+    until(lambda: "with 3 jobs" in worker.text() and worker.text().count(KEPT) >= 2, 10, "endings that must wait")
+    troubles.begin(LOST_ANSWERS)
+    troubles.end(AWAY)
+    until(lambda: all("lost" in told(app, job) for job in jobs), 10)
+    assert [job.refresh().losses for job in jobs] == [1] * 3
+    troubles.end(LOST_ANSWERS)
+
+    for job in jobs:
+        done = app.jobs.wait(job.id, 15)
+        assert (done.state, done.failures, done.token) == (State.SUCCEEDED, 0, 2)
+        assert told(app, job) == ["queued", "started", "lost", "started", "succeeded"]
+        assert [attempt.ended for attempt in attempts(app.store, job.id)] == ["lost", "returned"]
+        assert [line.split()[3] for line in starts(job.id)] == ["1", "2"]
+    assert worker.process.poll() is None
+
+
+# -- answers that were lost -------------------------------------------------------------------------
+def test_a_claim_whose_answer_was_lost_is_found_again_and_runs_once(
+    app: Mulligan, start: Start, starts: Starts, troubles: Troubles
+) -> None:
+    worker = start(program=PROGRAM, worker__lease=LONG)
+    troubles.begin(LOST_ANSWERS)
+    jobs = [app.enqueue("nap", {"seconds": 0}) for _ in range(3)]
+    until(lambda: any(job.refresh().state is State.RUNNING for job in jobs) and KEPT in worker.text(), 10)
+    assert [starts(job.id) for job in jobs] == [[]] * 3
+    troubles.end(LOST_ANSWERS)
+    for job in jobs:
+        done = app.jobs.wait(job.id, 10)
+        assert (done.state, done.attempts) == (State.SUCCEEDED, 1)
+        assert told(app, job) == ["queued", "started", "succeeded"]
+        assert len(starts(job.id)) == 1
+
+
+# -- endings the store refuses ----------------------------------------------------------------------
+REFUSE = (
+    "CREATE TRIGGER refuse BEFORE UPDATE ON {{p}}job WHEN OLD.id = '{id}' AND NEW.state <> 'running' "
+    "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+)
+
+
+@only_sqlite
+def test_a_job_whose_ending_is_refused_in_any_form_is_not_run_again_and_the_others_are(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    bad = app.enqueue("nap", {"seconds": 0})
+    sql(app.store, REFUSE.format(id=bad.id))
+    worker = start(program=PROGRAM)
+    until(lambda: "not even that can be recorded" in worker.text(), 10, worker.text())
+    others = [app.enqueue("nap", {"seconds": 0}) for _ in range(3)]
+    assert {app.jobs.wait(job.id, 10).state for job in others} == {State.SUCCEEDED}  # the doubt is over
+    assert worker.end() == 0
+    assert told(app, bad) == ["queued", "started"]
+    assert len(starts(bad.id)) == 1
+
+
+# -- an end at the start ----------------------------------------------------------------------------
+def nothing_is_left(app: Mulligan, worker: Worker, folder: Path) -> bool:
+    with app.store.read() as unit:
+        rows = unit.workers(closed=False)
+    return not (rows or worker.runners_left() or list((folder / "state").rglob("*.life")))
+
+
+@only_sqlite
+def test_sigterm_while_the_app_is_being_imported_ends_it_at_once_and_leaves_nothing(
+    app: Mulligan, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    app.store.prepare()
+    monkeypatch.setenv("SLOW_IMPORT", "600")
+    worker = start(wait=False, program=PROGRAM)
+    until(worker.runners)
+    worker.signal(signal.SIGTERM)
+    assert worker.process.wait(5) == 0
+    assert nothing_is_left(app, worker, tmp_path)
+
+
+@only_sqlite
+def test_sigterm_while_the_database_does_not_answer_yet_ends_it_at_once_and_leaves_nothing(
+    app: Mulligan, start: Start, troubles: Troubles, tmp_path: Path
+) -> None:
+    app.store.prepare()
+    troubles.begin(AWAY)
+    worker = start(wait=False, program=PROGRAM)
+    until(lambda: "trying again" in worker.text(), 10)
+    worker.signal(signal.SIGTERM)
+    assert worker.process.wait(5) == 0
+    assert nothing_is_left(app, worker, tmp_path)
+
+
+@only_sqlite
+def test_sigterm_while_it_writes_its_row_leaves_no_open_row(
+    app: Mulligan, start: Start, troubles: Troubles, tmp_path: Path
+) -> None:
+    app.store.prepare()
+    troubles.begin(SLOW_WRITES)
+    worker = start(wait=False, program=PROGRAM)
+    until(lambda: troubles.felt(SLOW_WRITES), 10)
+    worker.signal(signal.SIGTERM)
+    until(lambda: "stopping" in worker.text() and not worker.runners(), 10)
+    troubles.end(SLOW_WRITES)
+    assert worker.process.wait(10) == 0
+    assert nothing_is_left(app, worker, tmp_path)
