@@ -283,8 +283,9 @@ def sql(store: Store, statement: str, params: Mapping[str, Any] | None = None) -
 
 
 def wipe(store: Store) -> None:
-    for table in TABLES:
-        sql(store, f"DELETE FROM {{p}}{table}")  # noqa: S608
+    with store.transaction() as connection:
+        for table in TABLES:
+            connection.execute(f"DELETE FROM {prefix(store)}{table}")  # noqa: S608
 
 
 # -- threads ----------------------------------------------------------------------------------------

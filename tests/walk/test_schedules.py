@@ -13,6 +13,7 @@ from mulligan.engine import schedules as engine
 from mulligan.engine.kinds import Manifest
 from mulligan.errors import ConfigError, NotFound, PayloadRefused, Refused
 from mulligan.job import to_micros
+from mulligan.testing import drain
 from support.store import now as store_now
 from walk.tools import advance
 
@@ -164,6 +165,13 @@ def test_the_jobs_of_slots_hold_no_unique_key(app):
     advance(app, 3 * HOUR)
     assert app.run_inline() == 3
     assert [job.unique_key for job in jobs(app)] == [None] * 3
+
+
+def test_a_test_that_moves_the_clock_and_drains_sees_the_slot(app, sums):
+    app.schedule("hourly", "0 * * * *", sums, {"day": "2026-05-04"})
+    assert drain(app).attempts == 0
+    advance(app, HOUR)
+    assert [job.result for job in drain(app).of(sums)] == ["04.05. 1"]
 
 
 # -- missed -------------------------------------------------------------------------------------------------
