@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random, SystemRandom
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine.arguments import Arguments
@@ -52,6 +52,14 @@ MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is 
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@final
+class Untyped:
+    """Nobody has one, so only a parameter of type Any or object takes it.
+
+    It would take a Context too, and count as one: its arguments must be left unchecked instead.
+    """
 
 
 class Kind(Generic[P, R]):
@@ -189,6 +197,8 @@ class Mulligan:
         return self.registry.manifest(app, self.settings.release)
 
     # -- register ---------------------------------------------------------------------------------
+    @overload
+    def job(self, function: Callable[Concatenate[Untyped, P], R], /) -> Kind[..., R]: ...
     @overload
     def job(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
     @overload
@@ -438,6 +448,8 @@ def _key_facts(unique: Any) -> dict[str, Any]:
 class Decorator(Protocol):
     """The typed face of `@app.job(...)`."""
 
+    @overload
+    def __call__(self, function: Callable[Concatenate[Untyped, P], R], /) -> Kind[..., R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
     @overload
