@@ -43,7 +43,7 @@ from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, che
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
 from mulligan.engine.unique import Unique
-from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds
+from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import SECOND, Job, NewJob
 from mulligan.policy.retry import Policy
 from mulligan.store import Store, open_store
@@ -188,9 +188,14 @@ class Mulligan:
     def _open_beside_a_caller(self) -> Store:
         """The caller's transaction may hold SQLite's one write lock: the tables could only be waited for in vain."""
         if self._store is None and sqlite_file(self.settings.database_url) is not None:
-            with closing(self._opened()) as store:
-                if store.empty():
-                    raise SchemaError(NO_TABLES)
+            try:
+                with closing(self._opened()) as store:
+                    empty = store.empty()
+            except StoreUnavailable as error:  # a file that was never ours is not in WAL mode yet, and is locked
+                message = f"{error}. If your transaction is in the way, call app.open() when your program starts"
+                raise StoreUnavailable(message) from error
+            if empty:
+                raise SchemaError(NO_TABLES)
         return self.store
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ SERVES = re.compile(r"mulligan (worker|up|web|demo)\b(?! check)|\buvicorn |\bfla
 READY = re.compile(r"concurrency \d+|http://\S+")
 PORT = "8000"
 DONE = "-- done --"
-PATIENCE = 20.0  # seconds
+PATIENCE = 40.0  # seconds
 
 
 class Wrong(Exception):

@@ -12,6 +12,7 @@ import pytest
 from doc_pages import ROOT, blocks, name_of, pages, stores
 
 RUN = Path(__file__).parent / "run_page.py"
+PATIENCE = 170  # seconds: a page may start three servers, and the machine may be busy
 DONE = {"python", "console", "sh", "toml"}
 SHOWN = {"text", "mermaid", "ini", "dockerfile"}
 
@@ -36,6 +37,7 @@ def database_url(request: pytest.FixtureRequest, store: str) -> dict[str, str]:
     return {"DATABASE_URL": "sqlite+mulligan:///shop.db"} if store else {}
 
 
+@pytest.mark.timeout(PATIENCE + 10)
 @pytest.mark.parametrize(("page", "store"), by_store())
 def test_what_a_page_shows_works(page: Path, store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MULLIGAN_", "PYTEST_"))}
@@ -47,7 +49,7 @@ def test_what_a_page_shows_works(page: Path, store: str, tmp_path: Path, request
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=50,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout
 

@@ -158,7 +158,7 @@ from pathlib import Path
 from mulligan import Mulligan
 
 FILE = Path("legacy.db").absolute()
-app = Mulligan(f"sqlite+stdlib:///{FILE}")
+app = Mulligan()
 
 @app.job
 def add(a: int, b: int) -> int:
@@ -171,11 +171,12 @@ def add(a: int, b: int) -> int:
 """
 
 
-def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_library(start, call, folder):
+@pytest.mark.parametrize("command", ["worker", "up"])
+def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_library(start, call, folder, command):
     (folder / "jobs.py").write_text(USES_SQLITE3)
     with closing(Mulligan("sqlite:///legacy.db")) as app, app.transaction() as tx:
         tx.execute("CREATE TABLE sums (n INTEGER)")
-    worker = start("worker", "jobs:app")
+    worker = start(command, "jobs:app", MULLIGAN_DATABASE_URL=f"sqlite+stdlib:///{folder}/legacy.db")
     worker.says("concurrency")
     job = call("enqueue", "add", "a=40", "b=2", "--database", "sqlite:///legacy.db").out.strip()
     assert call("jobs", "watch", job, "--timeout", "20", "--database", "sqlite:///legacy.db").code == 0

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 
 import mulligan.dbapi
 from mulligan import Mulligan
-from mulligan.errors import ConnectionRefused, SchemaError, TwoLibraries
+from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
 
 WAYS_OUT = r"(?s)\(1\).*\(2\)"
 
@@ -291,3 +291,17 @@ def test_on_an_empty_sqlite_file_it_says_at_once_that_tables_cannot_be_made_now(
         app.enqueue("ship", {"order": 7}, connection=connection)
         connection.commit()
         assert len(app.jobs.list()) == 1
+
+
+def test_on_a_file_that_was_never_ours_it_names_what_would_help(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "legacy.db")) as mine:
+        mine.execute("CREATE TABLE orders (id INTEGER)")
+        mine.execute("INSERT INTO orders VALUES (7)")
+        with closing(Mulligan(f"sqlite+stdlib:///{tmp_path}/legacy.db")) as app:
+            with pytest.raises(StoreUnavailable, match=r"app\.open\(\)"):
+                app.enqueue("ship", {"order": 7}, connection=mine)
+            mine.commit()
+            app.open()
+            app.enqueue("ship", {"order": 7}, connection=mine)
+            mine.commit()
+            assert len(app.jobs.list()) == 1
