@@ -91,9 +91,13 @@ def test_every_setting_in_the_files_exists(tmp_path):
     assert settings.origin_of("worker.runners") == "environment MULLIGAN_WORKER__RUNNERS"
 
 
-def test_the_health_check_asks_the_program(tmp_path):
-    _, _, command = container()["HEALTHCHECK"][0].partition("CMD ")
-    assert json.loads(command) == ["mulligan", "workers", "check"]
+def healthy(folder: Path, environ: dict[str, str]) -> bool:
+    """What the container's own health check says."""
+    _, _, check = container()["HEALTHCHECK"][0].partition("CMD ")
+    program, *words = json.loads(check)
+    done = subprocess.run([BIN / program, *words], cwd=folder, env=environ, check=False, capture_output=True)
+    assert done.returncode in {0, 1}, done.stderr
+    return done.returncode == 0
 
 
 # -- what they do -----------------------------------------------------------------------------------
@@ -145,8 +149,10 @@ def test_their_command_runs_jobs_and_gives_back_what_is_not_done_when_it_is_stop
         quick, slow = app.enqueue("naps", {"seconds": 0}), app.enqueue("naps", {"seconds": 600})
         with subprocess.Popen(words, cwd=tmp_path, env=environ, stdout=log, stderr=log) as worker:
             until(lambda: quick.refresh().state == State.SUCCEEDED and slow.refresh().state == State.RUNNING, 20)
+            assert healthy(tmp_path, environ)
             os.kill(supervisor(worker.pid), signal.SIGTERM)
             assert worker.wait(20) == 0, (tmp_path / "log").read_text()
+        assert not healthy(tmp_path, environ)
         given_back = slow.refresh()
         assert (given_back.state, given_back.failures, given_back.losses) == (State.QUEUED, 0, 0)
 
