@@ -6,9 +6,9 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from random import Random, SystemRandom
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, final, overload
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine.arguments import Arguments
@@ -43,15 +43,28 @@ from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, che
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
 from mulligan.engine.unique import Unique
-from mulligan.errors import ConfigError, Moment, PayloadRefused, Seconds
+from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import SECOND, Job, NewJob
 from mulligan.policy.retry import Policy
 from mulligan.store import Store, open_store
+from mulligan.store.urls import sqlite_file
 
+NO_TABLES = (
+    "the database has no tables of Mulligan's yet, and they cannot be made while your transaction is open. Make them "
+    "before: mulligan migrate, or app.open() when your program starts"
+)
 MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@final
+class Untyped:
+    """Nobody has one, so only a parameter of type Any or object takes it.
+
+    It would take a Context too, and count as one: its arguments must be left unchecked instead.
+    """
 
 
 class Kind(Generic[P, R]):
@@ -120,7 +133,7 @@ class Kind(Generic[P, R]):
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         given = self._handler.arguments.bind(args, kwargs)
-        return (await asyncio.to_thread(self._app.insert, [self._new(given)], self._options.connection))[0]
+        return (await self._app.insert_async([self._new(given)], self._options.connection))[0]
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         """All of them or none, in one round trip."""
@@ -128,7 +141,7 @@ class Kind(Generic[P, R]):
 
     async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         new = [self._new(dict(payload)) for payload in payloads]
-        return await asyncio.to_thread(self._app.insert, new, self._options.connection)
+        return await self._app.insert_async(new, self._options.connection)
 
     def _new(self, given: Mapping[str, Any]) -> NewJob:
         payload = self._handler.arguments.encode(given)
@@ -154,15 +167,36 @@ class Mulligan:
     def store(self) -> Store:
         """Opened at first use, so that importing an app touches no database."""
         if self._store is None:
-            store = open_store(
-                self.settings.database_url,
-                schema=self.settings.schema_name,
-                notify_callers=self.settings.notify_callers,
-                listen_url=self.settings.listen_url,
-            )
+            store = self._opened()
             store.prepare()
             self._store = store
         return self._store
+
+    def _opened(self) -> Store:
+        return open_store(
+            self.settings.database_url,
+            schema=self.settings.schema_name,
+            notify_callers=self.settings.notify_callers,
+            listen_url=self.settings.listen_url,
+        )
+
+    def open(self) -> Self:
+        """Open the database now rather than at first use. An empty one gets its tables."""
+        _ = self.store
+        return self
+
+    def _open_beside_a_caller(self) -> Store:
+        """The caller's transaction may hold SQLite's one write lock: the tables could only be waited for in vain."""
+        if self._store is None and sqlite_file(self.settings.database_url) is not None:
+            try:
+                with closing(self._opened()) as store:
+                    empty = store.empty()
+            except StoreUnavailable as error:  # a file that was never ours is not in WAL mode yet, and is locked
+                message = f"{error}. If your transaction is in the way, call app.open() when your program starts"
+                raise StoreUnavailable(message) from error
+            if empty:
+                raise SchemaError(NO_TABLES)
+        return self.store
 
     def close(self) -> None:
         if self._store is not None:
@@ -189,6 +223,8 @@ class Mulligan:
         return self.registry.manifest(app, self.settings.release)
 
     # -- register ---------------------------------------------------------------------------------
+    @overload
+    def job(self, function: Callable[Concatenate[Untyped, P], R], /) -> Kind[..., R]: ...
     @overload
     def job(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
     @overload
@@ -376,11 +412,17 @@ class Mulligan:
     # -- enqueue ----------------------------------------------------------------------------------
     def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         """By name, without importing the handler; checked by it where it is known here."""
+        new, connection = self._named(kind, payload, options)
+        return self.insert([new], connection)[0]
+
+    def _named(self, kind: str, payload: Any, options: Mapping[str, Any]) -> tuple[NewJob, Any]:
+        """A checked job by the name of its kind, and the connection it should go through."""
+        if options.get("connection") is not None:
+            self._open_beside_a_caller()
         handler = self.registry.handlers.get(checked_name("kind", kind))
         spec = handler.spec if handler is not None else self._stored_spec(kind)
-        given: Any = payload
-        if not isinstance(given, Mapping | None):
-            message = f"enqueue({kind!r}): the payload is a mapping of arguments by name, not {type(given).__name__}"
+        if not isinstance(payload, Mapping | None):
+            message = f"enqueue({kind!r}): the payload is a mapping of arguments by name, not {type(payload).__name__}"
             raise PayloadRefused(message)
         plain: Any = dict(payload or {})
         if handler is not None:
@@ -390,10 +432,8 @@ class Mulligan:
         except TypeError as error:
             message = f"enqueue({kind!r}): {error}"
             raise PayloadRefused(message) from None
-        new = new_job(
-            spec, handler, plain, said, self.settings.limits.payload, {**self._known[2], **self.registry.queues}
-        )
-        return self.insert([new], said.connection)[0]
+        queues = {**self._known[2], **self.registry.queues}
+        return new_job(spec, handler, plain, said, self.settings.limits.payload, queues), said.connection
 
     def _stored_spec(self, kind: str) -> KindSpec:
         """What the newest manifest that knows this kind says of it; a kind nobody knows yet may still wait."""
@@ -407,11 +447,20 @@ class Mulligan:
         if not new:
             return []
         if connection is not None:
-            unit = self.store.join(connection)
+            unit = self._open_beside_a_caller().join(connection)
             return self.jobs.inserted(unit, new, unit.insert(new, announce=False))
         keyed = any(job.unique_hash is not None for job in new)
         with self.store.begin() if keyed else self.store.once() as unit:
             return self.jobs.inserted(unit, new, unit.insert(new, announce=True))
+
+    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
+        """On a thread; on SQLAlchemy's async connections and sessions where they are, by their own bridge."""
+        run_sync = getattr(connection, "run_sync", None)
+        if run_sync is None:
+            return await asyncio.to_thread(self.insert, new, connection)
+        await asyncio.to_thread(self.open)  # the first use may make the schema: not on the loop
+        jobs: list[Job] = await run_sync(lambda inner: self.insert(new, inner))
+        return jobs
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -439,6 +488,8 @@ class Decorator(Protocol):
     """The typed face of `@app.job(...)`."""
 
     @overload
+    def __call__(self, function: Callable[Concatenate[Untyped, P], R], /) -> Kind[..., R]: ...
+    @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Kind[P, R]: ...
@@ -454,4 +505,5 @@ class Aio:
         self.schedules = AsyncSchedules(app.schedules)
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
-        return await asyncio.to_thread(self._app.enqueue, kind, payload, **options)
+        new, connection = await asyncio.to_thread(self._app._named, kind, payload, options)  # noqa: SLF001 - its other half
+        return (await self._app.insert_async([new], connection))[0]

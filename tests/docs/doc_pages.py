@@ -10,6 +10,8 @@ ROOT = Path(__file__).parent.parent.parent
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 _FENCE = re.compile(r"^```(\w*)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 
+_STORES = re.compile(r"^<!-- stores: ([\w, +]+) -->$", re.MULTILINE)
+
 
 class Block(NamedTuple):
     language: str
@@ -28,6 +30,12 @@ def name_of(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 2) for m in _FENCE.finditer(text)]
+
+
+def stores(page: Path) -> list[str]:
+    """Where a page must work: `<!-- stores: sqlite, postgresql -->`. It gets a DATABASE_URL of each; "": of none."""
+    found = _STORES.search(page.read_text(encoding="utf-8"))
+    return [name.strip() for name in found[1].split(",")] if found else [""]
 
 
 def prose(page: Path) -> str:

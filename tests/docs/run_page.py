@@ -1,10 +1,11 @@
 """Does what a page says, in order: `python run_page.py PAGE`, in an empty directory.
 
-A block that begins with `# name.py` or `# name.toml` is saved under that name. Other ```python blocks are run, one
-after the other in one namespace; `print(…)  # what it shows` at the left margin must show just that. In ```console
-blocks every line that begins with `$ ` is given to one shell, and the lines below it must appear in what it prints, in
-their order. `…` stands for anything. A command that serves (worker, up, web, demo) goes to the background and is ended
-with the page.
+A block that begins with `# name.py` (or another file, perhaps in a folder) is saved under that name, one that begins
+with `# name.py, at the end` is put behind what is there. Other ```python blocks are run, one after the other in one
+namespace; `print(…)  # what it shows` at the left margin must show just that. In ```console blocks every line that
+begins with `$ ` is given to one shell, and the lines below it must appear in what it prints, in their order. `…`
+stands for anything. A command that serves (worker, up, web, demo, or a web server) goes to the background and is ended
+with the page. Port 8000 stands for one that is free.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,12 +24,13 @@ from typing import Any
 
 from doc_pages import Block, blocks
 
-SAVED = re.compile(r"# ([\w-]+\.(?:py|toml))\n")
+SAVED = re.compile(r"# ((?:[\w-]+/)*(?:[\w-]+\.(?:py|toml|service|txt|html)|Dockerfile))(, at the end)?\n")
 SHOWN = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
-SERVES = re.compile(r"mulligan (worker|up|web|demo)\b")
+SERVES = re.compile(r"mulligan (worker|up|web|demo)\b(?! check)|\buvicorn |\bflask .*\brun\b|manage\.py runserver")
 READY = re.compile(r"concurrency \d+|http://\S+")
+PORT = "8000"
 DONE = "-- done --"
-PATIENCE = 20.0  # seconds
+PATIENCE = 40.0  # seconds
 
 
 class Wrong(Exception):
@@ -89,8 +92,9 @@ def main() -> None:
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     shell = Shell()
     try:
+        port = free_port()
         for block in blocks(page):
-            do(block, page, names, shell)
+            do(block._replace(text=block.text.replace(PORT, port)), page, names, shell)
     finally:
         shell.close()
 
@@ -98,11 +102,22 @@ def main() -> None:
 def do(block: Block, page: Path, names: dict[str, Any], shell: Shell) -> None:
     saved = SAVED.match(block.text)
     if saved is not None:
-        Path(saved[1]).write_text(block.text)
+        save(Path(saved[1]), block.text, behind=bool(saved[2]))
     elif block.language == "python":
         run_python(block, page, names)
     elif block.language in {"console", "sh"}:
         run_console(block, shell)
+
+
+def save(path: Path, text: str, *, behind: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text((path.read_text() if behind else "") + text)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:

@@ -6,31 +6,50 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from doc_pages import ROOT, blocks, name_of, pages
+from doc_pages import ROOT, blocks, name_of, pages, stores
 
 RUN = Path(__file__).parent / "run_page.py"
+PATIENCE = 170  # seconds: a page may start three servers, and the machine may be busy
 DONE = {"python", "console", "sh", "toml"}
-SHOWN = {"text", "mermaid", "ini"}
+SHOWN = {"text", "mermaid", "ini", "dockerfile"}
 
 
 def with_examples() -> list[Path]:
     return [page for page in pages() if any(block.language in DONE for block in blocks(page))]
 
 
-@pytest.mark.parametrize("page", with_examples(), ids=name_of)
-def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("MULLIGAN_")}
+def by_store() -> list[Any]:
+    return [
+        pytest.param(page, store, id="-".join(filter(None, (name_of(page), store))))
+        for page in with_examples()
+        for store in stores(page)
+    ]
+
+
+def database_url(request: pytest.FixtureRequest, store: str) -> dict[str, str]:
+    """A page that says where it works finds a fresh database in DATABASE_URL, in SQLAlchemy's spelling."""
+    if store == "postgresql":
+        url: str = request.getfixturevalue("postgres_url")
+        return {"DATABASE_URL": url.replace("postgresql:", "postgresql+psycopg:", 1)}
+    return {"DATABASE_URL": "sqlite+mulligan:///shop.db"} if store else {}
+
+
+@pytest.mark.timeout(PATIENCE + 10)
+@pytest.mark.parametrize(("page", "store"), by_store())
+def test_what_a_page_shows_works(page: Path, store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MULLIGAN_", "PYTEST_"))}
     done = subprocess.run(
         [sys.executable, RUN, page],
         cwd=tmp_path,
-        env=environ | {"XDG_STATE_HOME": str(tmp_path / "state")},
+        env=environ | {"XDG_STATE_HOME": str(tmp_path / "state")} | database_url(request, store),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=50,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout
 

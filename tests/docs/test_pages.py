@@ -58,6 +58,13 @@ def test_a_page_can_be_reached_from_the_readme(page: Path) -> None:
     assert page in seen, f"no page links to {name_of(page)}"
 
 
+def test_every_page_has_a_line_on_its_shelf() -> None:
+    docs = ROOT / "docs"
+    listed = {(docs / link).resolve() for link in LINK.findall(prose(docs / "README.md"))}
+    kept = {page for page in docs.rglob("*.md") if page.parent.name != "decisions"}
+    assert {name_of(page) for page in kept - listed - {docs / "README.md"}} == set()
+
+
 def test_every_table_and_every_index_is_told_in_the_architecture() -> None:
     told = prose(ROOT / "ARCHITECTURE.md")
     made = "\n".join(path.read_text() for path in MIGRATIONS.glob("*.sql"))

@@ -83,3 +83,26 @@ def test_a_file_made_just_now_is_said_aloud(call, folder):
     assert answer.code == 0
     assert f"{folder}/mulligan.db did not exist" in answer.err
     assert "did not exist" not in call("enqueue", "add", "a=1").err
+
+
+@pytest.mark.parametrize(
+    ("pairs", "told"),
+    [
+        (("a=1", "b=2"), ""),
+        (("a=1", "c=2"), "add lacks b and does not take c; it takes a, b"),
+        (("a=1",), "add lacks b; it takes a, b"),
+    ],
+)
+def test_a_payload_whose_names_do_not_fit_is_said_at_once(app, call, pairs, told):
+    app.run_inline()  # so that the kinds are known
+    queued = call("enqueue", "add", *pairs)
+    assert queued.code == 0
+    assert ("warning" in queued.err, told in queued.err) == (bool(told), True)
+
+
+def test_a_kind_that_takes_any_name_is_left_alone(app, call):
+    @app.job(name="open")
+    def anything(**named: int) -> None: ...
+
+    app.run_inline()
+    assert "warning" not in call("enqueue", "open", "a=1").err

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,39 @@ def test_sigterm_while_the_app_is_still_imported_ends_it(start, folder):
     worker = start("worker", "slow:app")
     worker.says("importing")
     assert worker.stop().code == 143
+
+
+USES_SQLITE3 = """
+import sqlite3
+from pathlib import Path
+from mulligan import Mulligan
+
+FILE = Path("legacy.db").absolute()
+app = Mulligan()
+
+@app.job
+def add(a: int, b: int) -> int:
+    with sqlite3.connect(FILE) as mine:
+        mine.execute("INSERT INTO sums VALUES (?)", (a + b,))
+        if b:
+            add.options(connection=mine).enqueue(a=a, b=0)
+    mine.close()
+    return a + b
+"""
+
+
+@pytest.mark.parametrize("command", ["worker", "up"])
+def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_library(start, call, folder, command):
+    (folder / "jobs.py").write_text(USES_SQLITE3)
+    with closing(Mulligan("sqlite:///legacy.db")) as app, app.transaction() as tx:
+        tx.execute("CREATE TABLE sums (n INTEGER)")
+    worker = start(command, "jobs:app", MULLIGAN_DATABASE_URL=f"sqlite+stdlib:///{folder}/legacy.db")
+    worker.says("concurrency")
+    job = call("enqueue", "add", "a=40", "b=2", "--database", "sqlite:///legacy.db").out.strip()
+    assert call("jobs", "watch", job, "--timeout", "20", "--database", "sqlite:///legacy.db").code == 0
+    with closing(Mulligan("sqlite:///legacy.db")) as app:
+        until(lambda: [job.state for job in app.jobs.list()] == ["succeeded"] * 2)
+        with app.transaction() as tx:
+            assert tx.execute("SELECT n FROM sums ORDER BY n").fetchall() == [(40,), (42,)]
+    assert "sqlite:///" in worker.said
+    assert worker.stop().code == 0

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from mulligan import Context, Job, Kind, Mulligan, Policy, Retry, Unique
 
 app = Mulligan("sqlite:///x.db")
+
+
+@dataclass
+class Order:
+    item: str
 
 
 @app.job
@@ -44,6 +51,34 @@ async def waits_with_options(ctx: Context, host: str) -> None: ...
 def nothing() -> None: ...
 
 
+@app.job
+def perhaps_with_context(ctx: Context | None, clip: int) -> None: ...
+
+
+@app.job(timeout=timedelta(minutes=5))
+def takes_anything(data: Any, note: str = "") -> None: ...
+
+
+@app.job
+def takes_an_object(data: object, note: str) -> None: ...
+
+
+@app.job
+def takes_a_model(order: Order, *, express: bool) -> Order:
+    return order
+
+
+@app.job
+def takes_the_context_last(clip: int, ctx: Context) -> None: ...
+
+
+class Shop:
+    @staticmethod
+    @app.job
+    def ship(order: int) -> str:
+        return str(order)
+
+
 # -- right ------------------------------------------------------------------------------------------
 kept = plain
 kept = plain.options(delay=30, priority=5, owner="acme", unique="key", max_retries=5)  # the same type
@@ -61,10 +96,20 @@ assert_type(app.enqueue("plain", {"clip": 7}, queue="render"), Job)
 assert_type(app.jobs.get("id"), Job)
 assert_type(app.jobs.list("state:dead"), list[Job])
 assert_type(plain.name, str)
+assert_type(perhaps_with_context.enqueue(clip=7), Job)
+takes_anything.enqueue(data={"a": 1}, note="x")  # a first parameter that could be a context: left unchecked
+takes_an_object.enqueue(data={"a": 1}, note="x")
+assert_type(takes_a_model.enqueue(Order("lamp"), express=True), Job)
+assert_type(takes_a_model(Order("lamp"), express=True), Order)
+assert_type(Shop.ship.enqueue(order=7), Job)
+assert_type(plain.options(delay=datetime.now(UTC), deadline=timedelta(hours=1), unique=Unique()).enqueue(7), Job)
+assert_type(plain.options(connection=object()).enqueue_many([]), list[Job])
 
 
 async def walk() -> None:
     assert_type(await plain.enqueue_async(clip=7), Job)
+    assert_type(await plain.options(owner="acme").enqueue_async(7, size="large"), Job)
+    assert_type(await plain.enqueue_many_async([{"clip": 1}]), list[Job])
     assert_type(await waits(7), str)
     assert_type(await waits.enqueue_async(clip=7), Job)
     assert_type(await waits_with_context.enqueue_async(clip=7), Job)
@@ -96,6 +141,14 @@ plain.options(delay=30).enqueue(clip="x")  # wrong: arg-type
 with_options.options(priority=1).enqueue(clip="x")  # wrong: arg-type
 plain.options(prio=3)  # wrong: call-arg
 plain.options(priority="high")  # wrong: arg-type
+perhaps_with_context.enqueue(clip="x")  # wrong: arg-type
+takes_a_model.enqueue(order="lamp", express=True)  # wrong: arg-type
+takes_a_model.enqueue(Order("lamp"))  # wrong: call-arg
+takes_the_context_last.enqueue(clip=7)  # wrong: call-arg
+Shop.ship.enqueue(order="x")  # wrong: arg-type
+plain.enqueue_many([7])  # wrong: list-item
+plain.options(unique=7)  # wrong: arg-type
+plain.options(delay="soon")  # wrong: arg-type
 app.job(timeout="long")  # wrong: call-overload
 app.enqueue(7, {})  # wrong: arg-type
 Policy(max_retries="often")  # wrong: arg-type

@@ -1,24 +1,43 @@
-"""The types users meet: a wrong call is an error before it is run, a right one passes under --strict."""
+"""The types users meet: a wrong call is an error before it is run, a right one passes, for mypy and for pyright."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 CALLS = Path(__file__).with_name("calls.py")
+WRONG = {
+    number: match[1]
+    for number, line in enumerate(CALLS.read_text().splitlines(), 1)
+    if (match := re.search(r"# wrong: ([\w-]+)$", line))
+}
 
 
-def test_wrong_calls_are_errors_and_right_ones_are_not(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path), str(CALLS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    said = re.findall(r"calls\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
-    found = {(int(line), code) for line, code in said}
-    wanted = {
-        (number, match[1])
-        for number, line in enumerate(CALLS.read_text().splitlines(), 1)
-        if (match := re.search(r"# wrong: ([\w-]+)$", line))
-    }
-    assert found == wanted, done.stdout + done.stderr
-    assert len(wanted) > 20
+def checked(folder: Path, *command: str) -> str:
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 1, done.stdout + done.stderr  # wrong calls were found, and nothing else went wrong
+    return done.stdout
+
+
+def test_there_are_wrong_calls_to_find():
+    assert len(WRONG) > 30
+
+
+def test_mypy_finds_each_wrong_call_and_nothing_else(tmp_path):
+    said = checked(tmp_path, "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path), str(CALLS))
+    found = re.findall(r"calls\.py:(\d+): error: .*\[([\w-]+)\]$", said, re.MULTILINE)
+    assert {(int(line), code) for line, code in found} == set(WRONG.items()), said
+
+
+def test_pyright_finds_each_wrong_call_and_nothing_else(tmp_path):
+    (tmp_path / "calls.py").write_text(CALLS.read_text())
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["calls.py"], "typeCheckingMode": "strict"}))
+    said = checked(tmp_path, "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(tmp_path))
+    found = json.loads(said)["generalDiagnostics"]
+    lines = [diagnostic["range"]["start"]["line"] + 1 for diagnostic in found]
+    assert lines == sorted(WRONG), "\n".join(
+        f"{line}: {each['message']}" for line, each in zip(lines, found, strict=True)
+    )

@@ -258,3 +258,30 @@ def test_an_app_that_is_closed_opens_again_when_it_is_asked(app, kinds):
     app.close()
     assert app.jobs.get(job.id).id == job.id
     until(lambda: ran(app, job).result == "done")
+
+
+def test_hundreds_who_wait_on_one_loop_leave_its_threads_free(app, kinds):
+    async def wait_for_all() -> set[str]:
+        jobs = kinds[0].enqueue_many([{}] * 200)
+        waiting = [asyncio.create_task(app.aio.jobs.wait(job.id, 30)) for job in jobs]
+        assert await asyncio.to_thread(app.run_inline) == 200
+        return {(await each).state for each in waiting}
+
+    assert asyncio.run(wait_for_all()) == {State.SUCCEEDED}
+
+
+def test_awaited_or_not_a_wait_gives_up_in_time(app, kinds):
+    with pytest.raises(WaitTimeout, match="still queued"):
+        asyncio.run(app.aio.jobs.wait(kinds[0].enqueue().id, 0.1))
+
+
+def test_somebody_elses_job_answers_like_one_that_does_not_exist(app, kinds):
+    job = kinds[0].options(owner="acme").enqueue()
+    assert app.jobs.get(job.id, owner="acme").id == job.id
+    assert asyncio.run(app.aio.jobs.get(job.id, owner="acme")).id == job.id
+    for owner in ("other", ""):
+        with pytest.raises(NotFound) as refused:
+            app.jobs.get(job.id, owner=owner)
+        with pytest.raises(NotFound) as unknown:
+            app.jobs.get(job.id[:-1])
+        assert str(refused.value) == str(unknown.value).replace(job.id[:-1], job.id)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from django.db import transaction
 from psycopg.rows import dict_row
 from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
@@ -19,6 +20,7 @@ from sqlalchemy.orm import Session
 import mulligan.dbapi
 from mulligan import Mulligan, State
 from mulligan.errors import UniqueMismatch
+from support.django_connections import django_connection
 
 BOUND = 20.0  # seconds: nobody waits this long unless somebody waits for ever
 
@@ -113,11 +115,17 @@ def session(world: World) -> Iterator[Caller]:
         yield Caller(orm, lambda sql: orm.connection().exec_driver_sql(sql))
 
 
+@contextmanager
+def django(world: World) -> Iterator[Caller]:
+    with django_connection(world.url) as connection, transaction.atomic(using="shop"):
+        yield Caller(connection, lambda sql: connection.cursor().execute(sql))
+
+
 SQLALCHEMY = (core, core_as_you_go, raw_from_pool, session)
 WAYS = {
     "sqlite": (app_transaction, dbapi, *SQLALCHEMY),
-    "stdlib": (standard_library, *SQLALCHEMY),
-    "postgres": (app_transaction, psycopg_connection, psycopg_block, *SQLALCHEMY),
+    "stdlib": (standard_library, django, *SQLALCHEMY),
+    "postgres": (app_transaction, psycopg_connection, psycopg_block, django, *SQLALCHEMY),
 }
 
 
@@ -151,7 +159,7 @@ class World:
             elif self.store == "stdlib":
                 self._engine = create_engine(f"sqlite:///{self.file}")
             else:
-                self._engine = create_engine(f"sqlite:///{self.file}", module=mulligan.dbapi)
+                self._engine = create_engine(f"sqlite+mulligan:///{self.file}")
         return self._engine
 
     def caller(self) -> Any:

@@ -1,4 +1,4 @@
-"""SQLAlchemy's async connections and sessions: the same enqueue, inside run_sync."""
+"""SQLAlchemy's async connections and sessions: by enqueue_async, or by the plain enqueue inside run_sync."""
 
 from __future__ import annotations
 
@@ -67,13 +67,30 @@ def test_an_async_session_enqueues_inside_run_sync_and_keeps_its_keys(shop):
     assert len(shop.app.jobs.list()) == 1
 
 
-def test_outside_run_sync_both_are_refused_with_the_words_that_cure_it(shop):
+def test_enqueue_async_takes_an_async_connection_and_an_async_session_as_they_are(shop):
+    async def enqueue() -> None:
+        engine = shop.engine()
+        async with engine.begin() as conn:
+            await shop.ship.options(connection=conn).enqueue_async(order=7)
+        async with AsyncSession(engine) as session, session.begin():
+            await shop.ship.options(connection=session).enqueue_many_async([{"order": 8}, {"order": 9}])
+            await shop.app.aio.enqueue("ship", {"order": 10}, connection=session)
+        async with AsyncSession(engine) as session:
+            await shop.ship.options(connection=session).enqueue_async(order=11)
+            await session.rollback()
+        await engine.dispose()
+
+    asyncio.run(enqueue())
+    assert sorted(job.payload["order"] for job in shop.app.jobs.list()) == [7, 8, 9, 10]
+
+
+def test_a_plain_enqueue_refuses_both_with_the_words_that_cure_it(shop):
     async def enqueue() -> None:
         engine = shop.engine()
         async with engine.begin() as conn, AsyncSession(engine) as session:
             for given in (conn, session):
-                with pytest.raises(ConnectionRefused, match="run_sync"):
-                    await shop.ship.options(connection=given).enqueue_async(order=7)
+                with pytest.raises(ConnectionRefused, match="enqueue_async"):
+                    shop.ship.options(connection=given).enqueue(order=7)
         await engine.dispose()
 
     asyncio.run(enqueue())

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 
 import mulligan.dbapi
 from mulligan import Mulligan
-from mulligan.errors import ConnectionRefused, TwoLibraries
+from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
 
 WAYS_OUT = r"(?s)\(1\).*\(2\)"
 
@@ -120,7 +120,7 @@ def test_sqlalchemy_over_sqlite3_is_refused_with_the_words_that_cure_it(shop_on_
         finally:
             engine.dispose()
 
-    with pytest.raises(TwoLibraries, match=r"module=mulligan\.dbapi"):
+    with pytest.raises(TwoLibraries, match=r"sqlite\+mulligan"):
         through_sqlalchemy()
     assert app.jobs.list() == []
 
@@ -225,7 +225,7 @@ def test_what_is_no_connection_is_refused(shop, nonsense):
 
 def test_an_async_connection_is_refused_with_what_to_do(shop):
     app, ship = shop
-    with pytest.raises(ConnectionRefused, match=r"run_sync\(lambda c: .*to_thread"):
+    with pytest.raises(ConnectionRefused, match=r"enqueue_async.*run_sync.*to_thread"):
         ship.options(connection=AsyncpgConnection()).enqueue(order=7)
     with pytest.raises(ConnectionRefused, match="run_sync"):
         asyncio.run(ship.options(connection=AsyncpgConnection()).enqueue_async(order=7))
@@ -276,3 +276,32 @@ def test_without_a_transaction_there_is_no_common_fate_on_postgres(shop_on_postg
         with connection.transaction():
             ship.options(connection=connection).enqueue(order=7)
     assert len(app.jobs.list()) == 1
+
+
+def test_on_an_empty_sqlite_file_it_says_at_once_that_tables_cannot_be_made_now(sqlite_url):
+    with (
+        closing(mulligan.dbapi.connect(sqlite_url.partition("///")[2])) as connection,
+        closing(Mulligan(sqlite_url)) as app,
+    ):
+        connection.execute("CREATE TABLE orders (id INTEGER)")
+        with pytest.raises(SchemaError, match=r"mulligan migrate.*app\.open\(\)"):
+            app.enqueue("ship", {"order": 7}, queue="post", connection=connection)
+        connection.commit()
+        app.open()
+        app.enqueue("ship", {"order": 7}, connection=connection)
+        connection.commit()
+        assert len(app.jobs.list()) == 1
+
+
+def test_on_a_file_that_was_never_ours_it_names_what_would_help(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "legacy.db")) as mine:
+        mine.execute("CREATE TABLE orders (id INTEGER)")
+        mine.execute("INSERT INTO orders VALUES (7)")
+        with closing(Mulligan(f"sqlite+stdlib:///{tmp_path}/legacy.db")) as app:
+            with pytest.raises(StoreUnavailable, match=r"app\.open\(\)"):
+                app.enqueue("ship", {"order": 7}, connection=mine)
+            mine.commit()
+            app.open()
+            app.enqueue("ship", {"order": 7}, connection=mine)
+            mine.commit()
+            assert len(app.jobs.list()) == 1

@@ -46,6 +46,8 @@ COMMANDS = {
     "worker": ("mulligan.cli.worker:worker", "Run the jobs of an app."),
     "web": ("mulligan.cli.web:web", "Serve the page."),
     "migrate": ("mulligan.cli.migrate:migrate", "Bring the database's schema up to date."),
+    "backup": ("mulligan.cli.backup:backup", "Copy a live SQLite database to a file."),
+    "restored": ("mulligan.cli.backup:restored", "Once after a restore, before workers start."),
     "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),

@@ -14,6 +14,7 @@ from typing import Any
 
 from mulligan.config import Settings, read_settings
 from mulligan.errors import ConfigError, MulliganError
+from mulligan.store.urls import own_library
 
 URL_VARIABLE = "MULLIGAN_DATABASE_URL"
 
@@ -32,10 +33,10 @@ def settings_for(app: str, flags: dict[str, Any]) -> Settings:
     given = read_settings(flags)
     if given.origin_of("database_url") == "flag":
         os.environ[URL_VARIABLE] = given.database_url  # for an app that names none, in every process we start
-    if given.origin_of("database_url") != "default":
-        return given
-    facts = ask(app)
-    return read_settings({**facts, **{name: value for name, value in flags.items() if value is not None}})
+    if given.origin_of("database_url") == "default":
+        facts = ask(app)
+        given = read_settings({**facts, **{name: value for name, value in flags.items() if value is not None}})
+    return given.model_copy(update={"database_url": own_library(given.database_url)})
 
 
 def ask(app: str) -> dict[str, Any]:

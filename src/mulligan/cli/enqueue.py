@@ -12,8 +12,10 @@ from mulligan.app import Mulligan
 from mulligan.cli import options as shared
 from mulligan.cli.complete import kinds, queues
 from mulligan.cli.database import prepared, say, settings_with
+from mulligan.cli.fitting import misfit
 from mulligan.cli.output import as_json, job_record
 from mulligan.config import Settings
+from mulligan.engine.declared import stored_kinds
 from mulligan.engine.upkeep import known_kinds
 from mulligan.job import Job
 from mulligan.policy.phrase import duration
@@ -98,6 +100,10 @@ def _tell(store: Store, settings: Settings, job: Job) -> None:
         return
     with store.read() as unit:
         known = known_kinds(unit, unit.now())
+        spec = stored_kinds(unit).get(job.kind)
+    fault = misfit(spec.schema, job.payload) if spec is not None else ""
+    if fault:
+        say(f"warning: the worker will refuse this payload: {job.kind} {fault}")
     if job.kind not in known:
         near = difflib.get_close_matches(job.kind, known, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""

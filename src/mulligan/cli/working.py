@@ -102,8 +102,12 @@ async def _watch(page: Companion) -> bool:
 
 
 def start_page(settings: Settings, *, may_move: bool) -> Companion:
+    given = dict(os.environ)
     page_environment(settings)
-    return Companion("mulligan.web", "--leave-with-stdin", *(["--may-move"] if may_move else []), talk=True)
+    page = Companion("mulligan.web", "--leave-with-stdin", *(["--may-move"] if may_move else []), talk=True)
+    os.environ.clear()
+    os.environ.update(given)  # for the runners: their app may name the same file with another library
+    return page
 
 
 def page_environment(settings: Settings) -> None:

@@ -29,6 +29,7 @@ WAIT_MOST = 0.5
 LIST_MOST = 1000
 COUNT_MOST = 10_000
 NAMED = 5  # ids that are named when a beginning fits several
+WAITED_FOR = frozenset({*TERMINAL, State.PARKED})
 
 
 class Jobs:
@@ -42,10 +43,11 @@ class Jobs:
         return self._open()
 
     # -- read -------------------------------------------------------------------------------------
-    def get(self, job_id: str) -> Job:
+    def get(self, job_id: str, *, owner: str | None = None) -> Job:
+        """With `owner`, somebody else's job answers like one that does not exist."""
         with self._store.read() as unit:
             row = unit.get(job_id)
-            if row is None:
+            if row is None or owner not in (None, row.owner):
                 raise NotFound(_no_such(job_id))
             return jobs_of(unit, [row], self.get)[0]
 
@@ -98,20 +100,13 @@ class Jobs:
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
         """The job once it has ended (succeeded, dead, cancelled) or needs a person (parked)."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = WAIT_EVERY
-        while True:
-            state = self._state(job_id)
-            if state in TERMINAL or state == State.PARKED:
-                return self.get(job_id)
-            if deadline is not None and time.monotonic() >= deadline:
-                message = f"job {job_id} is still {state} after {timeout} s"
-                raise WaitTimeout(message)
-            time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
-            pause = min(WAIT_MOST, pause * 1.2)
+        patience = _Patience(job_id, timeout)
+        while (state := self._state(job_id)) not in WAITED_FOR:
+            time.sleep(patience.pause(state))
+        return self.get(job_id)
 
     def _state(self, job_id: str) -> str:
-        """Who waits for a job waits through an outage too."""
+        """For who waits; that may be through an outage too."""
         try:
             with self._store.read() as unit:
                 row = unit.get(job_id)
@@ -153,14 +148,34 @@ class Jobs:
         return replace(jobs_of(unit, [row], self.get)[0], deduplicated=True)
 
 
+class _Patience:
+    """How long to pause between two looks at a job, and when to give up."""
+
+    def __init__(self, job_id: str, timeout: float | None) -> None:
+        self._job_id = job_id
+        self._timeout = timeout
+        self._began = time.monotonic()
+        self._pause = WAIT_EVERY
+
+    def pause(self, state: str) -> float:
+        pause, self._pause = self._pause, min(WAIT_MOST, self._pause * 1.2)
+        if self._timeout is None:
+            return pause
+        left = self._began + self._timeout - time.monotonic()
+        if left <= 0:
+            message = f"job {self._job_id} is still {state} after {self._timeout} s"
+            raise WaitTimeout(message)
+        return min(pause, left)
+
+
 class AsyncJobs:
     """The same, awaitable: each call on a thread."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    async def get(self, job_id: str) -> Job:
-        return await asyncio.to_thread(self._jobs.get, job_id)
+    async def get(self, job_id: str, *, owner: str | None = None) -> Job:
+        return await asyncio.to_thread(self._jobs.get, job_id, owner=owner)
 
     async def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002
         return await asyncio.to_thread(self._jobs.list, filter, limit=limit, before=before)
@@ -178,7 +193,12 @@ class AsyncJobs:
         return await asyncio.to_thread(self._jobs.attempts, job_id)
 
     async def wait(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - the contract's name
-        return await asyncio.to_thread(self._jobs.wait, job_id, timeout)
+        """On a thread only for each look: a thousand may wait."""
+        patience = _Patience(job_id, timeout)
+        look = self._jobs._state  # noqa: SLF001 - its other half
+        while (state := await asyncio.to_thread(look, job_id)) not in WAITED_FOR:  # noqa: ASYNC110 - the end comes from elsewhere
+            await asyncio.sleep(patience.pause(state))
+        return await self.get(job_id)
 
     async def retry(self, job_id: str, *, reason: str = "", overrides: Mapping[str, Any] | None = None) -> Job:
         return await asyncio.to_thread(self._jobs.retry, job_id, reason=reason, overrides=overrides)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mulligan.errors import ConfigError
 from mulligan.store.base import Store
 
-SQLITE = ("sqlite:///", "sqlite+stdlib:///")
+SQLITE = ("sqlite:///", "sqlite+mulligan:///", "sqlite+stdlib:///")  # the second is SQLAlchemy's word for the first
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 
 

@@ -314,6 +314,10 @@ class Unit(ABC):
         """Running jobs whose worker is closed or missing: to be settled as lost, through the one door."""
 
     @abstractmethod
+    def lift_tokens(self, by: int) -> int:
+        """Raise the token of every job, so that none is given out twice after a restore. Returns how many jobs."""
+
+    @abstractmethod
     def forget_workers(self, before: Micros) -> int:
         """Delete closed worker rows that no running job names."""
 

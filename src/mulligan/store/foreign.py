@@ -23,20 +23,20 @@ NO_TRANSACTION = (
 )
 ASYNC = (
     "connection= got {name}, an async connection; the statement must run on it without a loop of its own. Two ways "
-    "out: (1) with SQLAlchemy: await conn.run_sync(lambda c: kind.options(connection=c).enqueue(...)), the same on an "
-    "AsyncSession; (2) do this transaction on a thread, with app.transaction() or a sync connection: "
-    "await asyncio.to_thread(...)."
+    "out: (1) with SQLAlchemy: await kind.options(connection=conn).enqueue_async(...), or inside conn.run_sync(...) "
+    "the plain enqueue, the same on an AsyncSession; (2) do this transaction on a thread, with app.transaction() or a "
+    "sync connection: await asyncio.to_thread(...)."
 )
 SQLITE_TAKES = (
     "connection= got {name}. Two ways out: (1) hand over what a SQLite store takes: app.transaction(), a "
-    "mulligan.dbapi connection, or SQLAlchemy over create_engine(url, module=mulligan.dbapi) (with sqlite+stdlib:///…: "
-    "a sqlite3 connection, or SQLAlchemy over it); (2) leave connection= out and enqueue once your transaction is "
+    "mulligan.dbapi connection, or SQLAlchemy over sqlite+mulligan:///… (with sqlite+stdlib:///…: a sqlite3 "
+    "connection, or SQLAlchemy or Django over it); (2) leave connection= out and enqueue once your transaction is "
     "committed."
 )
 POSTGRES_TAKES = (
     "connection= got {name}. Two ways out: (1) hand over what a PostgreSQL store takes: app.transaction(), a psycopg "
-    "(3) Connection, or SQLAlchemy over postgresql+psycopg://…; (2) leave connection= out and enqueue once your "
-    "transaction is committed."
+    "(3) Connection, Django's connection, or SQLAlchemy over postgresql+psycopg://…; (2) leave connection= out and "
+    "enqueue once your transaction is committed."
 )
 
 
@@ -48,9 +48,18 @@ class Postgres(Protocol):
 
 
 def driver_connection(connection: Any) -> Any:
-    """Unwrap SQLAlchemy's Connection or Session down to the driver's connection; anything else is itself."""
+    """Unwrap Django's connection, SQLAlchemy's Connection or Session to the driver's; anything else is itself."""
+    connection = _out_of_django(connection)
     pooled = _pooled(connection)
     return connection if pooled is None else pooled.driver_connection
+
+
+def _out_of_django(connection: Any) -> Any:
+    """`django.db.connection` is a proxy for a wrapper, which connects when it is first used."""
+    if not hasattr(connection, "ensure_connection"):
+        return connection
+    connection.ensure_connection()
+    return connection.connection
 
 
 def _pooled(connection: Any) -> Any:
@@ -129,6 +138,7 @@ def postgres_connection_of(connection: Any) -> Postgres:
     import psycopg  # noqa: PLC0415 - an optional extra
     from psycopg.rows import tuple_row  # noqa: PLC0415 - the same
 
+    connection = _out_of_django(connection)
     pooled = _pooled(connection)
     raw = connection if pooled is None else pooled.driver_connection
     if not isinstance(raw, psycopg.Connection | psycopg.AsyncConnection):
@@ -136,7 +146,8 @@ def postgres_connection_of(connection: Any) -> Postgres:
     if raw.autocommit and raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         raise ConnectionRefused(NO_TRANSACTION)
     if isinstance(raw, psycopg.Connection):
-        return _JoinedPsycopg(lambda: raw.cursor(row_factory=tuple_row))
+        # Not raw.cursor(): the caller may have chosen cursors that bind on the client, as Django does.
+        return _JoinedPsycopg(lambda: psycopg.Cursor(raw, row_factory=tuple_row))
     return _JoinedPsycopg(pooled.cursor)  # inside SQLAlchemy's run_sync, whose cursors need no await
 
 

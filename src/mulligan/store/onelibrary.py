@@ -28,7 +28,7 @@ _opens: Counter[FileKey] = Counter()
 ADVICE = (
     "Two SQLite libraries on one file in one process destroy each other's locks and lose rows. Two ways out: "
     "(1) put everything on Mulligan's library: app.transaction() for your own statements, or for SQLAlchemy "
-    "create_engine(url, module=mulligan.dbapi); "
+    'create_engine("sqlite+mulligan:///…"); '
     "(2) keep sqlite3 and open Mulligan with sqlite+stdlib:///… in this process (it may enqueue and read, not run "
     "workers)."
 )

@@ -287,6 +287,9 @@ class SqlUnit(Unit):
     def orphans(self, limit: int) -> list[Lease]:
         return [Lease._make(row) for row in self.rows("orphans", most=limit)]
 
+    def lift_tokens(self, by: int) -> int:
+        return len(self.rows("lift_tokens", by=by))
+
     def forget_workers(self, before: Micros) -> int:
         return len(self.rows("forget_workers", before=before))
 

@@ -12,6 +12,11 @@ def sqlite_file(url: str) -> Path | None:
     return Path(url.partition("///")[2] or "mulligan.db").absolute()
 
 
+def own_library(url: str) -> str:
+    """The same database through Mulligan's own SQLite library: for processes that hold none of the user's code."""
+    return url.replace("sqlite+stdlib:", "sqlite:", 1)
+
+
 def same_database(one: str, other: str) -> bool:
     files = sqlite_file(one), sqlite_file(other)
     if files[0] is not None and files[1] is not None:

@@ -1,0 +1,1 @@
+UPDATE {p}job SET token = token + :by RETURNING 1

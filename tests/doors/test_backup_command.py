@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+
+from mulligan import Mulligan, State
+from support.postgres import find_binaries
+from support.waiting import until
+
+FEEDER = """
+import sys
+from mulligan import Mulligan
+
+app = Mulligan(sys.argv[1])
+while True:
+    print(app.enqueue("add", {"a": 1, "b": 2}).id, flush=True)
+"""
+
+
+def checked(file: Path) -> str:
+    with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchall()[0][0]
+
+
+def ids_in(file: Path) -> set[str]:
+    with closing(apsw.Connection(str(file))) as connection:
+        return {row[0] for row in connection.execute("SELECT id FROM mulligan_job")}
+
+
+@pytest.fixture
+def acknowledged(folder, sqlite_url):
+    """Two programs enqueue as fast as they can. Answers with the ids they were given so far."""
+    (folder / "feeder.py").write_text(FEEDER)
+    Mulligan(sqlite_url).open().close()
+    logs = [folder / f"feeder-{number}.log" for number in range(2)]
+    running = []
+    for log in logs:
+        with log.open("wb") as out:
+            running.append(subprocess.Popen([sys.executable, "feeder.py", sqlite_url], stdout=out))
+    yield lambda: {line for log in logs for line in log.read_text().split("\n")[:-1]}
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_under_load_it_has_every_job_acknowledged_before_it_began(call, start, folder, acknowledged, sqlite_url):
+    start("worker", "jobs:app", "--database", sqlite_url).says("concurrency")
+    until(lambda: len(acknowledged()) > 100, 20)
+    for number in range(3):
+        before, target = acknowledged(), folder / f"copy-{number}.db"
+        assert call("backup", target, "--database", sqlite_url).code == 0
+        assert checked(target) == "ok"
+        assert before <= ids_in(target)
+        assert target.stat().st_mode & 0o777 == 0o600
+        assert list(folder.glob(".copy*")) == []
+        until(lambda: len(acknowledged()) > len(before), what="nobody was stopped by it")  # noqa: B023 - called here
+
+
+def test_cp_leaves_out_what_was_acknowledged(folder, sqlite_url, tmp_path):
+    with closing(Mulligan(sqlite_url)) as app:
+        app.open()
+        shutil.copy(tmp_path / "mulligan.db", folder / "before.db")
+        app.enqueue("add", {"a": 1, "b": 2})
+        shutil.copy(tmp_path / "mulligan.db", folder / "cp.db")
+    assert (folder / "cp.db").read_bytes() == (folder / "before.db").read_bytes()
+
+
+def test_it_replaces_nothing_and_leaves_nothing_behind(call, folder, sqlite_url):
+    Mulligan(sqlite_url).open().close()
+    (folder / "precious.db").write_text("keep me")
+    refused = call("backup", "precious.db", "--database", sqlite_url)
+    assert (refused.code, (folder / "precious.db").read_text()) == (2, "keep me")
+    assert "exists already" in refused.err
+    assert call("backup", "nowhere/copy.db", "--database", sqlite_url).code == 2
+    assert call("backup", "copy.db", "--database", "sqlite:///none.db").code == 1
+    assert [path.name for path in folder.glob("*.db*")] == ["precious.db"]
+
+
+def test_a_file_that_is_damaged_gives_no_backup(call, folder, sqlite_url, tmp_path):
+    with closing(Mulligan(sqlite_url)) as app:
+        app.enqueue("add", {"a": 1, "b": "x" * 200_000})
+    file = tmp_path / "mulligan.db"
+    with file.open("r+b") as damaged:
+        damaged.seek(file.stat().st_size - 3 * 4096)
+        damaged.write(os.urandom(2 * 4096))
+    assert call("backup", "copy.db", "--database", sqlite_url).code == 1
+    assert list(folder.glob("*copy*")) == []
+
+
+def test_postgresql_is_told_its_own_tool(call, postgres_url):
+    told = call("backup", "copy.db", "--database", postgres_url)
+    assert (told.code, "pg_dump --format=custom --schema=mulligan" in told.err) == (2, True)
+
+
+# -- restored -----------------------------------------------------------------------------------------
+def dumped(url: str, tmp_path: Path) -> None:
+    """Into a dump, and from it over what is there now, as docs/operate/backup.md says."""
+    binaries, dump = find_binaries(), str(tmp_path / "jobs.dump")
+    subprocess.run([binaries / "pg_dump", "--format=custom", "--schema=mulligan", "--file", dump, url], check=True)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA mulligan CASCADE")
+    subprocess.run([binaries / "pg_restore", "--dbname", url, dump], check=True)
+
+
+def copied(call, url: str, tmp_path: Path) -> None:
+    assert call("backup", tmp_path / "copy.db", "--database", url).code == 0
+    for left in tmp_path.glob("mulligan.db*"):
+        if left.is_file():
+            left.unlink()
+    shutil.move(tmp_path / "copy.db", tmp_path / "mulligan.db")
+
+
+def test_after_a_restore_what_ran_runs_again_under_a_token_never_seen(app, call, start, store_url, tmp_path):
+    (Path.cwd() / "slow.py").write_text(SLOW)
+    quick = {"MULLIGAN_WORKER__LEASE": "1", "MULLIGAN_WORKER__HEARTBEAT": "0.3", "MULLIGAN_WORKER__SWEEP": "0.3"}
+    job = app.enqueue("naps", {"seconds": 30})
+    first = start("worker", "slow:app", **quick)
+    until(lambda: app.jobs.get(job.id).state == State.RUNNING, 20)
+    refused = call("restored")
+    assert (refused.code, "may be alive" in refused.err) == (2, True)
+    first.process.kill()
+    first.ended()
+    app.close()
+    if store_url.startswith("sqlite"):
+        copied(call, store_url, tmp_path)
+    else:
+        dumped(store_url, tmp_path)
+    until(lambda: call("restored").code == 0, 10)
+    assert app.jobs.get(job.id).token == 1_000_001
+    app.close()
+    start("worker", "slow:app", NAP="0", **quick)
+    assert app.jobs.wait(job.id, timeout=20).result == 1_000_002
+    assert app.jobs.get(job.id).losses == 0
+
+
+SLOW = """
+import os, time
+from mulligan import Context, Mulligan
+
+app = Mulligan()
+
+@app.job
+def naps(ctx: Context, seconds: float) -> int:
+    time.sleep(float(os.environ.get("NAP", seconds)))
+    return ctx.token
+"""

@@ -1,0 +1,56 @@
+"""After a restore: nobody of before holds a job, and no token is given out twice."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+
+import pytest
+
+from mulligan import Mulligan
+from mulligan.engine.restored import LIFT, restored
+from mulligan.errors import Refused
+from mulligan.job import SECOND
+from support.store import open_worker
+from support.waiting import until
+
+
+@pytest.fixture
+def app(store_url):
+    with closing(Mulligan(store_url)) as app:
+        yield app
+
+
+def test_every_token_is_lifted_whatever_became_of_the_job(app):
+    @app.job(name="good")
+    def good() -> None: ...
+
+    done, waits = good.enqueue(), good.options(delay=60).enqueue()
+    app.run_inline()
+    assert restored(app.store) == (0, 2)
+    assert [job.refresh().token for job in (done, waits)] == [LIFT + 1, LIFT]
+    assert [event.type for event in app.jobs.history(done.id)] == ["job.queued", "job.started", "job.succeeded"]
+
+
+def test_it_refuses_while_a_worker_may_be_alive_and_writes_nothing(app):
+    @app.job(name="asks")
+    def asks() -> str:
+        with pytest.raises(Refused, match="may be alive"):
+            restored(app.store)
+        return "refused"
+
+    job = asks.enqueue()
+    app.run_inline()
+    assert (job.refresh().result, job.refresh().token) == ("refused", 1)
+
+
+def test_workers_of_before_are_closed_once_their_lease_is_over(app):
+    open_worker(app.store, "of-before", lease=SECOND // 10)  # as in a backup: open, and nobody behind it
+
+    def closed() -> int:
+        with suppress(Refused):
+            return restored(app.store).workers
+        return 0
+
+    assert until(closed) == 1
+    with app.store.read() as unit:
+        assert unit.workers(closed=False) == []
