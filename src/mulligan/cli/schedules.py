@@ -12,6 +12,7 @@ import click
 
 from mulligan.cli import options as shared
 from mulligan.cli.database import actor, desk, say
+from mulligan.cli.family import Family
 from mulligan.cli.output import as_json, chosen, job_record, show_rows
 from mulligan.engine.calendar import Schedule, Schedules
 from mulligan.policy.phrase import duration
@@ -22,7 +23,7 @@ NEXT = ("at", "utc")
 NEXT_FOR_PEOPLE = ("at", "utc", "in")
 
 
-@click.group()
+@click.group(cls=Family)
 def schedules() -> None:
     """List schedules, see when they run, run one now."""
 
