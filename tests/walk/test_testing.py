@@ -165,6 +165,18 @@ def test_deadlines_and_retention_follow_the_clock_inline(app, render):
         done.refresh()
 
 
+def test_schedules_follow_the_clock_inline(app, render):
+    app.schedule("daily", f"0 {(now(app).hour + 12) % 24} * * *", render, payload={"clip": 3})
+    drain(app)
+    assert app.calls == []
+    advance(app, DAY)
+    drain(app)
+    assert app.calls == [3]
+    render.options(delay=DAY).enqueue(clip=4)
+    assert drain(app, scheduled=True).moved < DAY + HOUR, "a schedule has no end: only jobs are gone for"
+    assert app.calls == [3, 3, 4]
+
+
 def test_what_a_scheduled_drain_ran_stays_to_be_looked_at(app, render):
     soon = render.enqueue(clip=1)
     render.options(delay=30 * DAY).enqueue(clip=2)
@@ -175,6 +187,8 @@ def test_what_a_scheduled_drain_ran_stays_to_be_looked_at(app, render):
 
 
 def test_a_running_worker_hears_that_time_moved(app, start):
+    app.schedule("hourly", "0 * * * *", "fine")
+    drain(app)  # its schedule is known from now on
     worker = start(worker__poll="30", worker__sweep="30", worker__heartbeat="3", worker__concurrency="2")
     delayed = app.enqueue("fine", delay=3600)
     advance(app, 3600)
@@ -182,6 +196,7 @@ def test_a_running_worker_hears_that_time_moved(app, start):
         lambda: delayed.refresh().state is State.SUCCEEDED,
         what="a delay of an hour, in a worker that polls twice a minute",
     )
+    until(lambda: len(app.jobs.list("kind:fine state:succeeded")) > 1, what="a schedule")
     expires = app.enqueue("fine", delay=7 * DAY, deadline=HOUR)
     runs = app.enqueue("naps", {"seconds": 600}, deadline=2 * HOUR)
     stays = app.enqueue("naps", {"seconds": 600})

@@ -89,12 +89,13 @@ class Inline:
 
     def _open(self, life_file: life.LifeFile) -> None:
         with self._store.begin() as unit:
-            unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
             unit.open_worker(worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1))
         self.tend()
 
     def tend(self) -> None:
-        """What a worker looks for before it looks for work."""
+        """What a worker does before it looks for work."""
+        with self._store.begin() as unit:
+            unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
         upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), lambda _: False))
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)

@@ -411,16 +411,18 @@ class PostgresStore(Store):
     def shift_clock(self, by: Micros) -> None:
         with self._connection() as connection:
             run: Callable[..., Any] = connection.execute
-            run(
+            moved = run(
                 f"INSERT INTO {self.prefix}meta VALUES ('clock_offset', %s) ON CONFLICT (key) DO UPDATE "
-                f"SET value = CAST(CAST({self.prefix}meta.value AS bigint) + CAST(excluded.value AS bigint) AS text)",
+                f"SET value = CAST(CAST({self.prefix}meta.value AS bigint) + CAST(excluded.value AS bigint) AS text) "
+                "RETURNING xmax <> 0",
                 (str(by),),
-            )
-            run(
-                f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT LANGUAGE sql STABLE AS $$ "
-                "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + "
-                f"(SELECT CAST(value AS bigint) FROM {self.prefix}meta WHERE key = 'clock_offset') $$"
-            )
+            ).fetchone()[0]
+            if not moved:  # for the first time; a new function makes every session plan anew
+                run(
+                    f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT LANGUAGE sql STABLE AS $$ "
+                    "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + "
+                    f"(SELECT CAST(value AS bigint) FROM {self.prefix}meta WHERE key = 'clock_offset') $$"
+                )
             run("SELECT pg_notify(%s, '')", (self.channel,))  # something may have become due
 
     def erase(self) -> None:

@@ -59,6 +59,11 @@ class Chores:
         manifest = self._manifest
         unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
 
+    def _say_we_are_here(self) -> None:
+        """Kinds and schedules hold for a day after they were named, and the clock may have leapt by more."""
+        with self._store.begin() as unit:
+            self._name_manifest(unit)
+
     def _refuse_second_machine(self) -> None:
         """Monotonic clocks of two kernels cannot be compared: two machines on one SQLite file are refused."""
         if not self._store.place:
@@ -116,13 +121,16 @@ class Chores:
     # -- sweep ------------------------------------------------------------------------------------
     def sweep(self, worker: str) -> int:
         """Returns how many jobs came to the queue."""
+        keeps_house = self._hurried or self._pruned == 0.0 or time.monotonic() - self._pruned > 60
+        self._hurried = False
+        if keeps_house:
+            self._say_we_are_here()
         fired = self._timekeeper.fire()
         requeued = self.recover(worker)
         upkeep.announce(self._store)
         self._while_full(lambda: upkeep.expire_deadlines(self._store))
         upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
-        if self._hurried or self._pruned == 0.0 or time.monotonic() - self._pruned > 60:
-            self._hurried = False
+        if keeps_house:
             self._prune()
         return requeued + fired
 
@@ -140,8 +148,6 @@ class Chores:
     def _prune(self) -> None:
         removed = self._while_full(lambda: upkeep.prune(self._store, self.settings, self._manifest.kinds))
         self._store.tidy()
-        with self._store.begin() as unit:
-            self._name_manifest(unit)
         self._pruned = 0.0 if removed else time.monotonic()  # more to do: go on with the next sweep
 
     def _while_full(self, step: Callable[[], int]) -> int:
