@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mulligan._version import __version__
 
 if TYPE_CHECKING:
-    from mulligan.app import Kind, Mulligan
+    from mulligan.app import Mulligan
+    from mulligan.engine.kind import Kind
     from mulligan.engine.runner.context import Context, LeaseLost
     from mulligan.engine.unique import Unique
     from mulligan.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from mulligan.policy.retry import Policy
 
 _HOMES = {
-    "mulligan.app": ("Kind", "Mulligan"),
+    "mulligan.app": ("Mulligan",),
+    "mulligan.engine.kind": ("Kind",),
     "mulligan.engine.runner.context": ("Context", "LeaseLost"),
     "mulligan.engine.unique": ("Unique",),
     "mulligan.errors": ("Cancel", "Fail", "Hold", "MulliganError", "Park", "ProcessFailed", "Retry", "Snooze"),

@@ -11,8 +11,8 @@ import pytest
 from doc_pages import ROOT, name_of, pages, prose
 
 import mulligan
-from mulligan.app import Kind
 from mulligan.engine.jobs import Jobs
+from mulligan.engine.kind import Kind
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CITED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mulligan.app import Kind
+from mulligan.engine.kind import Kind
 from mulligan.errors import Refused
 from mulligan.job import Job
 

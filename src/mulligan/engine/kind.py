@@ -1,0 +1,130 @@
+"""A kind as developers hold it: the plain function, and the typed way to enqueue it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
+
+from mulligan.config import Settings
+from mulligan.engine.enqueue import Options, new_job
+from mulligan.engine.kinds import Handler, Registry
+from mulligan.engine.runner.context import Context
+from mulligan.engine.unique import Unique
+from mulligan.errors import Moment, Seconds
+from mulligan.job import Job, NewJob
+from mulligan.policy.retry import Policy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Home(Protocol):
+    """What a kind needs of its app."""
+
+    settings: Settings
+    registry: Registry
+
+    def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
+
+    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
+
+
+@final
+class Untyped:
+    """Nobody has one, so only a parameter of type Any or object takes it.
+
+    It would take a Context too, and count as one: its arguments must be left unchecked instead.
+    """
+
+
+class Kind(Generic[P, R]):
+    """A registered handler: still the plain function, and the way to enqueue it."""
+
+    def __init__(self, app: Home, handler: Handler, function: Callable[..., R], options: Options) -> None:
+        self._app = app
+        self._handler = handler
+        self._function = function
+        self._options = options
+        self.__doc__ = function.__doc__
+        self.__name__ = handler.spec.name
+        self.__wrapped__ = function
+
+    @property
+    def name(self) -> str:
+        return self._handler.spec.name
+
+    @property
+    def handler(self) -> Handler:
+        return self._handler
+
+    @property
+    def has_options(self) -> bool:
+        return self._options != Options()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """The plain function, for unit tests."""
+        return self._function(*args, **kwargs)
+
+    def options(  # noqa: PLR0913 - each says one thing about one enqueue
+        self,
+        *,
+        queue: str | None = None,
+        delay: Moment | None = None,
+        priority: int | None = None,
+        owner: str = "",
+        unique: str | Unique | None = None,
+        batch: Any = None,
+        max_retries: int | None = None,
+        policy: Policy | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        connection: Any = None,
+    ) -> Kind[P, R]:
+        """The same kind with something said about the next enqueue."""
+        said = Options(
+            queue=queue,
+            delay=delay,
+            priority=priority,
+            owner=owner,
+            unique=unique,
+            batch=batch,
+            max_retries=max_retries,
+            policy=policy,
+            timeout=timeout,
+            deadline=deadline,
+            connection=connection,
+        )
+        return Kind(self._app, self._handler, self._function, said)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Durable when this returns (with `connection=`: when that transaction commits)."""
+        given = self._handler.arguments.bind(args, kwargs)
+        return self._app.insert([self._new(given)], self._options.connection)[0]
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        given = self._handler.arguments.bind(args, kwargs)
+        return (await self._app.insert_async([self._new(given)], self._options.connection))[0]
+
+    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """All of them or none, in one round trip."""
+        return self._app.insert([self._new(dict(payload)) for payload in payloads], self._options.connection)
+
+    async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
+        new = [self._new(dict(payload)) for payload in payloads]
+        return await self._app.insert_async(new, self._options.connection)
+
+    def _new(self, given: Mapping[str, Any]) -> NewJob:
+        payload = self._handler.arguments.encode(given)
+        limit = self._app.settings.limits.payload
+        return new_job(self._handler.spec, self._handler, payload, self._options, limit, self._app.registry.queues)
+
+
+class Decorator(Protocol):
+    """The typed face of `@app.job(...)`."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Untyped, P], R], /) -> Kind[..., R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Kind[P, R]: ...
