@@ -20,8 +20,7 @@ from typing import Any
 
 from mulligan import errors
 from mulligan.config import ENV_PREFIX, Section, Settings
-from mulligan.event import EventType
-from mulligan.job import RETRYABLE, Cls, Failure, Verb
+from mulligan.job import RETRYABLE, Cls, Failure
 from mulligan.policy import ends, lifecycle
 from mulligan.policy.phrase import duration
 from mulligan.policy.table import PROCESS_FAILED, ROWS, UNKNOWN, Row
@@ -328,113 +327,18 @@ def _exceptions() -> Iterator[list[str]]:
 
 
 # -- events -------------------------------------------------------------------------------------------
-WHEN = {
-    EventType.JOB_QUEUED: "a job was enqueued (for a caller's transaction: written shortly after its commit)",
-    EventType.JOB_STARTED: "an attempt was claimed",
-    EventType.JOB_RETRY_SCHEDULED: "an attempt failed and will be tried again",
-    EventType.JOB_SNOOZED: "the handler put the job off, or holds a dependency",
-    EventType.JOB_SUCCEEDED: "the handler returned a result",
-    EventType.JOB_DIED: "the job ended without success, for good",
-    EventType.JOB_CANCELLED: "the job was cancelled; if it ran, its code has stopped",
-    EventType.JOB_CANCEL_REQUESTED: "somebody asked a running job to stop",
-    EventType.JOB_PARKED: "the handler needs a person's decision",
-    EventType.JOB_RELEASED: "a person released a parked job, or a worker gave it back unharmed",
-    EventType.JOB_LOST: "its process or worker died; it goes on in a runner of its own",
-    EventType.JOB_RETRIED: "a person started a new generation",
-    EventType.JOB_DISCARDED: "a person gave a dead or parked job up",
-    EventType.JOB_PRUNED: "retention removed finished jobs; one event for each kind, state, owner and code",
-    EventType.JOB_STALE_REFUSED: "a worker reported the end of an attempt it had lost; nothing was changed",
-    EventType.DEPENDENCY_OPENED: "a handler returned `Hold`: jobs that use the dependency wait",
-    EventType.QUEUE_PAUSED: "a person paused a queue",
-    EventType.QUEUE_RESUMED: "a person let a paused queue go on",
-    EventType.QUEUE_CHANGED: "a person set or cleared the limits of a queue",
-    EventType.SCHEDULE_SKIPPED: "no worker was there when slots of a schedule came, and they will not run",
-    EventType.WORKER_STARTED: "a worker entered its row",
-    EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",
-}
-
-FIELDS = (
-    ("id", "grows; the cursor of readers"),
-    ("at", "when, in microseconds since 1970 UTC, by the clock of the store"),
-    ("type", "one of the names above"),
-    ("job_id, batch_id, owner", "whom it concerns, where it concerns a job"),
-    ("attempt, token", "which attempt, where it concerns one"),
-    ("actor", "who did it: `python`, `cli:NAME`, `upkeep`, `schedule`, `handler`, a worker id, or nothing"),
-    ("data", "what else is known; of a failure its public half only"),
-)
-
-DATA = (
-    ("kind, queue", "of the job"),
-    ("until, concurrency, rate, cleared", "of a pause or a limit"),
-    ("reason", "the sentence of the decision, or what a person gave"),
-    ("duration_ms", "how long the handler ran"),
-    ("next_retry_at", "when it goes on, in microseconds"),
-    ("code, class, message, rule", "the failure; `message` is the public sentence"),
-    ("http_status, exit_code, signal, errno, program, …", "evidence, where there is any"),
-    ("from, generation, choice", "of a move made by hand"),
-    ("worker, host, pid", "of a worker"),
-    ("run_at", "of `job.queued`: when it is due, in microseconds"),
-    ("schedule, slot_at", "of `job.queued`: the schedule that made the job, and for which slot, in microseconds"),
-    ("schedule, first, last, count", "of `schedule.skipped`: which slots, in microseconds; counting stops at 10,000"),
-)
-
-
-EVENTS = """\
-{notice}
-
-# Events
-
-An event row is written in the same transaction as the change it tells of. `app.jobs.history(id)` returns those of one
-job, `mulligan jobs show ID` prints them.
-
-## Which events are there?
-
-{events}
-
-{silent}Progress is not an event: it would drown the others.
-
-## What does an event hold?
-
-{fields}
-
-## What is in `data`?
-
-{data}
-"""
-
-
 def events_page() -> str:
-    written = _written()
-    for kind in EventType:
-        if bool(WHEN.get(kind)) != (kind in written):
-            message = f"docs/generate.py: WHEN[{kind}] must be told if and only if the code writes it"
-            raise LookupError(message)
-    rows = [[f"`{kind}`", WHEN[kind], _verbs(kind)] for kind in EventType if kind in written]
-    silent = ", ".join(f"`{kind}`" for kind in EventType if kind not in written)
-    return EVENTS.format(
-        notice=NOTICE,
-        events=table(("event", "when", "move"), rows),
-        silent=f"Reserved names that nothing writes yet: {silent}.\n\n" if silent else "",
-        fields=table(("field", "meaning"), ([f"`{name}`", words] for name, words in FIELDS)),
-        data=table(("key", "meaning"), ([f"`{name}`", words] for name, words in DATA)),
-    )
-
-
-def _verbs(kind: EventType) -> str:
-    return ", ".join(verb for verb in Verb if lifecycle.event_for(verb) == kind)
-
-
-def _written() -> set[EventType]:
-    """Named by a move, or somewhere in the code that writes."""
-    by_moves = {lifecycle.event_for(verb) for verb in Verb}
-    text = "\n".join(_source("event.py"))
-    return by_moves | {kind for kind in EventType if f"EventType.{kind.name}" in text}
+    return _page_of("generate_events", table, "\n".join(_source("event.py")))
 
 
 # -- the command line ---------------------------------------------------------------------------------
 def cli_page() -> str:
+    return _page_of("generate_cli")
+
+
+def _page_of(module: str, *given: Any) -> str:
     sys.path.insert(0, str(Path(__file__).parent))
-    return importlib.import_module("generate_cli").page(NOTICE)  # type: ignore[no-any-return]
+    return importlib.import_module(module).page(NOTICE, *given)  # type: ignore[no-any-return]
 
 
 # -- the house ----------------------------------------------------------------------------------------

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.postgres import PostgresServer
+
+# Whoever starts us in the background has SIGINT ignored, and so would every program that we start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is about processes and not about the store runs on SQLite; `make slow` runs it on PostgreSQL too."""
+    for item in items:
+        on = getattr(item, "callspec", None) and item.callspec.params.get("store_url")
+        if on == "postgres" and item.get_closest_marker("about_processes"):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from mulligan.engine.supervisor.pace import MOST_AHEAD, Pace
 from support.waiting import until
 from support.worker import Worker
 
+pytestmark = pytest.mark.about_processes
+
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 

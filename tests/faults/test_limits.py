@@ -13,6 +13,8 @@ from mulligan import Mulligan, State
 from support.waiting import until
 from support.worker import Worker, marked_processes
 
+pytestmark = pytest.mark.about_processes
+
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 

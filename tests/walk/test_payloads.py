@@ -272,6 +272,7 @@ OUT_OF_RANGE = [
 
 def test_an_option_out_of_range_is_refused_by_name_before_anything_is_written(app):
     app.open()
+
     @app.job(name="render")
     def render() -> None: ...
 

@@ -17,6 +17,8 @@ from support.waiting import until
 from support.worker import FAST, Worker
 from walk.tools import code_of, private_of, row_of, told
 
+pytestmark = pytest.mark.about_processes
+
 Start = Callable[..., Worker]
 STRANGE = "support.strange:app"
 

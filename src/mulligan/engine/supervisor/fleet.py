@@ -21,7 +21,7 @@ from mulligan.engine.life import kill_marked, session_memory
 from mulligan.engine.messages import STOPPED, outcome_from_wire
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
-from mulligan.engine.supervisor.verdicts import after_death, when_stopped
+from mulligan.engine.supervisor.verdicts import after_death, when_refused, when_stopped
 from mulligan.engine.workdirs import remove_workdir
 from mulligan.job import Lease, Memory, Micros
 
@@ -298,6 +298,8 @@ class Fleet:
 
     def _ending(self, flight: Flight, item: list[Any]) -> Ending:
         if item[1] == STOPPED:
+            if flight.asked is None and not flight.recalled:
+                return when_refused(flight, self._clock())
             ending = when_stopped(flight, flight.asked or Asked.RELEASE, self._clock(), cost=item[3])
             if flight.asked is None:  # it never started
                 return ending

@@ -12,11 +12,19 @@ from mulligan.job import SECOND, Ended, Failure, Micros, Outcome
 from mulligan.policy.ends import deadline_passed, memory_limit, process_died, timed_out
 from mulligan.policy.redact import scrub
 
+REFUSED_PAUSE = 5 * SECOND
+
 
 def when_stopped(flight: Flight, why: Asked, now: Micros, *, cost: float = 0.0) -> Ending:
     """The code has stopped because we asked it to."""
     outcome = _stopped(flight, why)
     return Ending(flight.lease, replace(outcome, ended_at=now, cost=cost))
+
+
+def when_refused(flight: Flight, now: Micros) -> Ending:
+    """Its runner could not even begin. Nobody is charged, but it must not come straight back for ever either."""
+    reason = "its runner could not take it; given back for a moment"
+    return Ending(flight.lease, Outcome(Ended.RELEASED, reason=reason, after=REFUSED_PAUSE, ended_at=now))
 
 
 def _stopped(flight: Flight, why: Asked) -> Outcome:

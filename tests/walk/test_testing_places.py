@@ -1,0 +1,140 @@
+"""`mulligan.testing`: databases for a while, and real workers on them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mulligan import Mulligan, Policy, State, Table
+from mulligan.errors import ConfigError, MulliganError
+from mulligan.testing import (
+    advance,
+    assert_enqueued,
+    assert_state,
+    drain,
+    environ,
+    force,
+    now,
+    refute_enqueued,
+    temporary,
+    worker,
+)
+from support.waiting import until
+from walk.tools import attempts_of, told
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def render(app):
+    """A handler that tells on itself when it is called."""
+
+    @app.job(name="render", uses="gateway", policy=Policy(max_retries=2, backoff=Table([60, 300])))
+    def render(clip: int) -> str:
+        calls.append(clip)
+        return f"clip {clip}"
+
+    calls: list[int] = []
+    app.calls = calls
+    return render
+
+
+@pytest.fixture
+def url(store_url):
+    """What `temporary` is given: nothing on SQLite, the server on PostgreSQL."""
+    return None if store_url.startswith("sqlite") else store_url
+
+
+def test_an_app_is_elsewhere_for_the_length_of_a_block(app, render, url):
+    @app.job
+    def parent() -> None:
+        render.enqueue(clip=99)
+
+    mine = render.enqueue(clip=1)
+    jobs = app.jobs
+    with temporary(app, url) as same:
+        assert same is app
+        assert jobs.list() == []
+        parent.enqueue()
+        force(app, render, "lost")
+        drain(app)
+        assert_enqueued(app, render, payload={"clip": 99}, state="any")
+        with temporary(app, url):
+            refute_enqueued(app, state="any")
+        assert len(app.jobs.list()) == 2
+        app.close()
+        assert len(app.jobs.list()) == 2, "it opens the same place again"
+        advance(app, 3600)
+    assert [job.id for job in jobs.list()] == [mine.id]
+    assert app.registry.stand_ins == []
+    assert abs(now(app) - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_two_blocks_never_share_a_database_and_leave_nothing_behind(app, render, url, tmp_path):
+    seen = set()
+    for _ in range(2):
+        with temporary(app, url, folder=tmp_path):
+            render.enqueue(clip=1)
+            assert len(drain(app).jobs) == 1
+            seen.add((app.settings.database_url, app.settings.schema_name))
+            state = Path(app.settings.worker.state_dir)
+    assert len(seen) == 2
+    assert list(state.rglob("*.life")) == []
+    if url:
+        with app.transaction() as connection:
+            found = connection.execute(
+                "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'mulligan_test_%'"
+            ).fetchall()
+        assert found == []
+
+
+def test_only_a_server_can_be_named(app):
+    with pytest.raises(ConfigError, match="on SQLite leave it out"), temporary(app, "sqlite:///x.db"):
+        pass
+
+
+def test_an_error_in_the_block_brings_the_app_back_too(app, url):
+    own = app.settings
+    with pytest.raises(ZeroDivisionError), temporary(app, url):
+        1 / 0  # noqa: B018 - it must fail
+    assert app.settings is own
+
+
+def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked_for(app, url, tmp_path):
+    fast = {"MULLIGAN_WORKER__LEASE": "4", "MULLIGAN_WORKER__HEARTBEAT": "1", "WITNESS": str(tmp_path / "witness")}
+    with temporary(app, url), worker(app, "support.strange:app", env=fast) as real:
+        job = app.enqueue("naps", {"seconds": 600})
+        until(lambda: job.refresh().state is State.RUNNING)
+        advance(app, HOUR)
+        drain(app)
+        assert (job.refresh().state, job.refresh().token) == (State.RUNNING, 1)
+        advance(app, HOUR, leases=True)
+        assert told(app, job)[:3] == ["queued", "started", "lost"]
+        until(lambda: job.refresh().token == 2, 20, "the worker goes on under a new name")
+        real.kill()
+        app.job(name="naps")(lambda seconds: "rested")
+        drain(app)
+        assert_state(app, job, "succeeded")
+        assert [row.ended for row in attempts_of(app, job)] == ["lost", "lost", "returned"]
+        assert "was declared lost" in real.output
+
+
+def test_a_worker_that_cannot_start_says_why(sqlite_url):
+    app = Mulligan(sqlite_url)
+    with pytest.raises(MulliganError, match="No module named 'nowhere'"), worker(app, "nowhere:app"):
+        pass
+    with pytest.raises(ConfigError, match="module:attribute"), worker(app, "nowhere"):
+        pass
+    app.close()
+
+
+def test_the_environment_of_a_process_on_the_same_database(app, url):
+    with temporary(app, url):
+        assert environ(app) == {
+            "MULLIGAN_DATABASE_URL": app.settings.database_url,
+            "MULLIGAN_SCHEMA_NAME": app.settings.schema_name,
+            "MULLIGAN_WORKER__STATE_DIR": app.settings.worker.state_dir,
+        }
