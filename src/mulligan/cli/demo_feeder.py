@@ -28,6 +28,7 @@ TRAFFIC: tuple[tuple[float, Callable[[], Job]], ...] = (
     (4, lambda: shop.import_table.enqueue(file=f"customers-{_number()}.csv")),
     (2, lambda: shop.parse_feed.enqueue(feed=f"feed-{_number()}")),
     (2, lambda: shop.build_report.enqueue(month="2026-02")),
+    (2, lambda: shop.charge_card.enqueue(order=_number())),
     (1, lambda: shop.publish_post.enqueue(post=f"post-{_number()}")),
     (0.7, lambda: shop.convert_raw.enqueue(photo=f"photo-{_number()}.raw")),
 )

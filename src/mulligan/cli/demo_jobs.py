@@ -9,10 +9,13 @@ import signal
 import time
 from typing import Any
 
-from mulligan import Context, Exponential, Fail, Fixed, Mulligan, Park, Policy, Snooze
+from mulligan import Context, Exponential, Fail, Fixed, Hold, Mulligan, Park, Policy, Snooze
 
 app = Mulligan(release="demo")
 SOON = Exponential(base=2, factor=2, cap=12, jitter="equal")
+
+app.queue("partner", rate="40/m")  # the partner's own limit, kept for the whole fleet
+app.dependency("payments", max_concurrency=2)
 
 
 @app.job
@@ -73,6 +76,23 @@ def sync_contacts(ctx: Context, page: int) -> int | Snooze:
     if ctx.attempt < 3:
         return Snooze(random.uniform(3, 8), reason="the partner allows one page every few seconds")
     return page
+
+
+@app.job(uses="payments")
+def charge_card(ctx: Context, order: int) -> int | Hold:
+    """Finds the payment provider down: all who need it wait, nobody is charged a retry."""
+    if ctx.attempt == 1:
+        return Hold("payments", until=8, reason="the provider is down for maintenance")
+    return order
+
+
+@app.job
+def count_stock() -> int:
+    """Comes by itself, every minute."""
+    return random.randrange(1000)
+
+
+app.schedule("stock", "* * * * *", count_stock)
 
 
 @app.job
