@@ -84,6 +84,18 @@ def test_it_replaces_nothing_and_leaves_nothing_behind(call, folder, sqlite_url)
     assert [path.name for path in folder.glob("*.db*")] == ["precious.db"]
 
 
+def test_a_file_system_without_links_gets_its_backup_too(call, folder, sqlite_url, monkeypatch):
+    Mulligan(sqlite_url).open().close()
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert call("backup", "copy.db", "--database", sqlite_url).code == 0
+    assert checked(folder / "copy.db") == "ok"
+    assert call("backup", "copy.db", "--database", sqlite_url).code != 0
+
+
 def test_a_file_that_is_damaged_gives_no_backup(call, folder, sqlite_url, tmp_path):
     with closing(Mulligan(sqlite_url)) as app:
         app.enqueue("add", {"a": 1, "b": "x" * 200_000})

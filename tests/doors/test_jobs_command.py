@@ -187,3 +187,25 @@ def test_a_database_that_does_not_answer_is_one_clear_line(call, impatient):
     assert answer.code == 1
     assert len(answer.err.splitlines()) == 1
     assert "s3cret" not in answer.err
+
+
+@pytest.mark.parametrize(
+    "command", [("jobs", "cancel"), ("jobs", "show"), ("workers", "drain"), ("workers", "check", "--id")]
+)
+def test_an_empty_id_is_nobody(call, app, command):
+    """An unset variable in a shell must not mean the only one there is."""
+    job = app.enqueue("add", {"a": 1, "b": 2})
+    answer = call(*command, "")
+    assert answer.code != 0
+    assert "empty" in answer.out + answer.err
+    assert job.refresh().state == "queued"
+
+
+def test_json_says_everything_and_commands_no_terminal(call, app):
+    strange = "\x9b31m \x7f \u202e half \ud800 é 🎈"
+    app.enqueue("echo", {"a": strange})
+    answer = call("jobs", "export")
+    assert answer.code == 0
+    assert json.loads(answer.out.splitlines()[0])["payload"]["a"] == strange
+    assert not {"\x9b", "\x7f", "\u202e"} & set(answer.out)
+    assert "é 🎈" in answer.out

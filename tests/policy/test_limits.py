@@ -34,7 +34,9 @@ def test_a_rate_may_be_written_per_second_minute_hour_or_day(text, rate):
     assert rate_of(text) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "-1", "5/y", "5 / s", "1e9/s", "5/s/s", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "fast", "-1", "5/y", "100/month", "5/ms", "1/season", "5 / s", "1e9/s", "5/s/s", "nan"]
+)
 def test_what_is_no_rate_is_none(text):
     assert rate_of(text) is None
 
@@ -64,8 +66,12 @@ def test_a_rate_never_lets_more_start_than_its_time_and_one_second_allow(rate, s
     assert started <= max(1.0, rate) + sum(steps) / SECOND * rate + 1e-6
 
 
-def test_a_clock_that_goes_back_brings_nothing_and_takes_nothing():
+def test_a_clock_that_was_set_back_brings_nothing_and_takes_nothing():
     assert refilled(Meter(0.5, 100 * SECOND), 1.0, 40 * SECOND) == Meter(0.5, 40 * SECOND)
+
+
+def test_who_looked_a_little_earlier_does_not_count_the_same_time_twice():
+    assert refilled(Meter(0.5, 100 * SECOND), 1.0, 99 * SECOND) == Meter(0.5, 100 * SECOND)
 
 
 @given(st.floats(0.001, 1000), st.floats(0, 0.999))

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from mulligan.errors import ConfigError
 from mulligan.job import SECOND, to_micros
 from mulligan.policy.cron import slots
-from mulligan.policy.schedule import MOST_MISSED, Moments, Plan, Timing, checked_missed, in_force, plan, restart
+from mulligan.policy.schedule import (
+    MOST_MISSED,
+    STEPPED_BACK,
+    Moments,
+    Plan,
+    Timing,
+    checked_missed,
+    in_force,
+    plan,
+    restart,
+)
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
@@ -141,9 +151,9 @@ def test_another_expression_begins_now_and_not_before_what_is_decided():
     assert restart(OLD, ("0 3 * * *", "Europe/Berlin"), NOON - DAY, NOON) == NOON
 
 
-def test_a_cursor_of_a_day_that_lies_ahead_is_not_waited_for():
-    assert restart(OLD, OLD, NOON + DAY, NOON) is None
-    assert restart(OLD, OLD, NOON + DAY + 1, NOON) == NOON
+def test_a_cursor_of_a_time_that_lies_ahead_is_not_waited_for():
+    assert restart(OLD, OLD, NOON + STEPPED_BACK, NOON) is None
+    assert restart(OLD, OLD, NOON + STEPPED_BACK + 1, NOON) == NOON
 
 
 # -- which manifests hold -----------------------------------------------------------------------------------

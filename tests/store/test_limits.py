@@ -8,7 +8,7 @@ import pytest
 
 from mulligan.engine.claims import Claimer
 from mulligan.engine.kinds import DependencySpec, Manifest, QueueSpec
-from mulligan.job import SECOND, LimitRow
+from mulligan.job import SECOND, Limit, LimitRow
 from mulligan.policy.limits import NO_LIMIT, share_of
 from support.store import (
     FAILED,
@@ -164,6 +164,17 @@ def test_whoever_finds_the_rate_used_up_knows_when_to_come_back(store):
     assert len(claim(store, 5)) == 1
 
 
+def test_a_clock_set_back_does_not_stop_a_rate(store):
+    limit(store, rate=10.0)
+    enqueue(store, 40)
+    assert len(claim(store, 40)) == 10
+    store.shift_clock(-24 * HOUR)
+    sql(store, "UPDATE {p}job SET run_at = 0 WHERE state = 'queued'")
+    claim(store, 40)
+    store.shift_clock(SECOND)
+    assert len(claim(store, 40)) >= 9
+
+
 def test_many_workers_share_one_rate(store):
     limit(store, rate=0.001)
     enqueue(store, 40)
@@ -207,6 +218,25 @@ def test_of_two_declarations_the_newer_one_holds(store):
     assert len(claim(store, 9)) == 3
 
 
+def test_what_a_workers_own_app_declares_holds_also_when_the_clock_has_leapt_over_a_day(store):
+    claimer = Claimer("w1", KINDS, own={("queue", "default"): Limit(concurrency=1)})
+    declare(store, QueueSpec("default", concurrency=1))
+    enqueue(store, 9)
+    assert len(claim(store, 9, claimer=claimer)) == 1
+    store.shift_clock(72 * HOUR)
+    assert claim(store, 9, claimer=claimer) == []
+
+
+def test_after_a_rollback_the_older_release_that_speaks_wins_over_the_newer_one_that_is_silent(store):
+    declare(store, QueueSpec("default", concurrency=3))
+    store.shift_clock(SECOND)
+    declare(store, QueueSpec("default", concurrency=1))
+    store.shift_clock(HOUR)
+    declare(store, QueueSpec("default", concurrency=3))
+    enqueue(store, 9)
+    assert len(claim(store, 9)) == 3
+
+
 # -- fairness -----------------------------------------------------------------------------------------
 def shared_job(owner, **changes):
     return a_job(owner=owner, share=share_of(owner), **changes)
@@ -244,6 +274,28 @@ def test_a_fair_queue_can_be_limited_too(store):
 
 
 # -- what it costs the others -------------------------------------------------------------------------
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_meter_in_a_frozen_hand_stops_what_it_limits_and_nothing_else(store):
+    limit(store, concurrency=5)
+    open_worker(store, "w2")
+    enqueue(store, 3)
+    assert len(claim(store)) == 1
+    with store.begin() as unit:
+        assert len(Claimer("w1", KINDS).claim(unit, 1).leases) == 1  # and goes no further
+        free = enqueue(store, 2, queue="other")
+
+        def turn():
+            with store.once() as mine:
+                return Claimer("w2", KINDS).claim(mine, 5)
+
+        claimed = Background(turn).answer()
+        assert sorted(lease.id for lease in claimed.leases) == sorted(free)
+        assert 0 < claimed.next_due - claimed.now < SECOND, "it comes back soon"
+        held = unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+        assert held == ("10s",), "and the server lets nobody hold it for long"
+    assert len(claim(store, 5, worker="w2")) == 1
+
+
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 def test_who_is_not_limited_waits_for_nobody(store):
     limit(store, concurrency=2)

@@ -104,6 +104,17 @@ def test_a_limit_with_an_end_gives_way_to_the_declared_one(app):
     assert (queue.concurrency, queue.set_by_hand) == (5, False)
 
 
+def test_a_limit_that_has_ended_does_not_come_back_with_another_and_an_end_is_not_lost(app):
+    app.queues.set("mail", concurrency=1, until=60)
+    assert app.queues.set("mail", rate=5).set_until is not None
+    assert app.queues.set("mail", until=None).set_until is None
+    app.queues.clear("mail")
+    app.queues.set("mail", concurrency=1, until=60)
+    advance(app, 61)
+    queue = app.queues.set("mail", rate=5)
+    assert (queue.concurrency, queue.rate, queue.set_until) == (None, 5.0, None)
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [

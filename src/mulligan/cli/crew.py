@@ -13,7 +13,7 @@ from mulligan.config import Settings
 from mulligan.engine.jobs import ambiguous
 from mulligan.engine.life import held_files, state_folder
 from mulligan.engine.workers import Seen, workers_seen
-from mulligan.errors import AccessDenied, NotFound, StoreUnavailable, WaitTimeout
+from mulligan.errors import AccessDenied, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.job import SECOND, to_datetime
 from mulligan.policy.phrase import duration
 from mulligan.store import Store, open_store
@@ -84,7 +84,16 @@ def run_drain(
             _until_left(store, {seen.row.id for seen in chosen_ones}, wait)
 
 
+def _given(worker: str) -> str:
+    """An unset variable in a shell must not mean the only worker there is, or any."""
+    if not worker:
+        message = "the worker's id is empty; give at least its first characters"
+        raise Refused(message)
+    return worker
+
+
 def _resolve(store: Store, given: str) -> Seen:
+    _given(given)
     with store.read() as unit:
         found = [seen for seen in workers_seen(unit) if seen.row.id.startswith(given)]
     if len(found) == 1:
@@ -115,6 +124,8 @@ def _until_left(store: Store, ids: set[str], wait: float | None) -> None:
 # -- check ------------------------------------------------------------------------------------------
 def run_check(worker: str | None, host: str | None, database: str | None) -> int:
     settings = settings_with(database)
+    if worker is not None:
+        _given(worker)
     try:
         with existing(settings) as store, store.read() as unit:
             found = workers_seen(unit)

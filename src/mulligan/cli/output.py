@@ -7,6 +7,7 @@ text, never markup.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -21,6 +22,7 @@ from mulligan.policy.redact import safe
 
 Record = Mapping[str, Any]
 LONGEST = 200_000
+_UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 LEAST = 8  # characters of a column that is cut
 UNBROKEN = frozenset(
     {"id", "phase", "age", "name", "status", "check", "life", "attempt", "code", "kind", "host", "renewed"}
@@ -125,7 +127,9 @@ def lines(text: str) -> str:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    """What a terminal would obey, or cannot write, is escaped: to a program it is the same."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def job_record(job: Job) -> dict[str, Any]:

@@ -98,7 +98,9 @@ def set_(
         if clear:
             _report(api.clear(name, reason=reason), output)
             return
-        _report(api.set(name, **_said(concurrency, rate), until=until, reason=reason), output)
+        _report(
+            api.set(name, **_said(concurrency, rate), until=KEEP if until is None else until, reason=reason), output
+        )
     say(f"mulligan queues set {name} --clear  goes back to what the code declares")
 
 

@@ -27,6 +27,7 @@ class Claimer:
     worker: str
     kinds: frozenset[str]
     queues: frozenset[str] | None = None
+    own: Mapping[Guarded, Limit] = field(default_factory=dict)  # what this worker's app declares: holds in any case
     credit: float = field(default=0.0)
     _served: dict[str, str] = field(default_factory=dict)  # fair queue → the share it gave to last
     _declared: Mapping[Guarded, Limit] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Claimer:
 
     def _learn(self, unit: Unit, now: Micros) -> None:
         if abs(now - self._declared_at) > DECLARED_TRUST:
-            self._declared = declared_limits(unit, now)
+            self._declared = {**self.own, **declared_limits(unit, now)}
             self._declared_at = now
 
     def _take(self, unit: Unit, due: Sequence[Open], free: int, look: Look) -> tuple[list[Lease], Micros | None]:

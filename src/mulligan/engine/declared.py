@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec
 from mulligan.job import SECOND, Guarded, Limit, Micros
+from mulligan.policy.schedule import SILENT, in_force
 from mulligan.store.base import Unit
 
 KNOWN_FOR = 86_400 * SECOND  # named by a manifest within a day: not gone, only away
@@ -14,6 +15,16 @@ KNOWN_FOR = 86_400 * SECOND  # named by a manifest within a day: not gone, only 
 def recent_manifests(unit: Unit, now: Micros) -> Iterator[Manifest]:
     """Newest first."""
     return (Manifest.from_json(body) for _, _, _, body, named in unit.manifests() if named > now - KNOWN_FOR)
+
+
+def holding_manifests(unit: Unit, now: Micros) -> list[Manifest]:
+    """Those whose declarations hold: first of those who speak now, newest first, then of those who are only away."""
+    stored = unit.manifests()
+    holds = in_force([(app, named) for _, app, _, _, named in stored], now, KNOWN_FOR)
+    held = [
+        (named <= now - SILENT, body) for (_, _, _, body, named), is_held in zip(stored, holds, strict=True) if is_held
+    ]
+    return [Manifest.from_json(body) for _, body in sorted(held, key=lambda one: one[0])]
 
 
 def stored_kinds(unit: Unit) -> dict[str, KindSpec]:
@@ -27,7 +38,7 @@ def stored_kinds(unit: Unit) -> dict[str, KindSpec]:
 
 def stored_queues(unit: Unit, now: Micros) -> dict[str, QueueSpec]:
     queues: dict[str, QueueSpec] = {}
-    for manifest in recent_manifests(unit, now):
+    for manifest in holding_manifests(unit, now):
         for name, spec in manifest.queues.items():
             queues.setdefault(name, spec)
     return queues
@@ -35,9 +46,12 @@ def stored_queues(unit: Unit, now: Micros) -> dict[str, QueueSpec]:
 
 def declared_limits(unit: Unit, now: Micros) -> dict[Guarded, Limit]:
     limits: dict[Guarded, Limit] = {}
-    for manifest in recent_manifests(unit, now):
-        for name, queue in manifest.queues.items():
-            limits.setdefault(("queue", name), Limit(queue.concurrency, queue.rate))
-        for key, dependency in manifest.dependencies.items():
-            limits.setdefault(("dependency", key), Limit(dependency.max_concurrency, dependency.rate))
+    for manifest in holding_manifests(unit, now):
+        limits = {**limits_of(manifest), **limits}
     return limits
+
+
+def limits_of(manifest: Manifest) -> dict[Guarded, Limit]:
+    queues = {("queue", name): Limit(spec.concurrency, spec.rate) for name, spec in manifest.queues.items()}
+    used = {("dependency", key): Limit(spec.max_concurrency, spec.rate) for key, spec in manifest.dependencies.items()}
+    return {**queues, **used}

@@ -20,6 +20,7 @@ from typing import Any
 from mulligan.config import Settings
 from mulligan.engine import life, upkeep
 from mulligan.engine.claims import Claimer, memories
+from mulligan.engine.declared import limits_of
 from mulligan.engine.kinds import Handler, Manifest, Registry
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
@@ -48,7 +49,7 @@ class Inline:
         self.result_limit = settings.limits.result
         self._rng = rng
         self.worker = f"w_{new_id()}"
-        self._claimer = Claimer(self.worker, frozenset(manifest.kinds))
+        self._claimer = Claimer(self.worker, frozenset(manifest.kinds), own=limits_of(manifest))
         self._context: Context | None = None  # of the attempt that runs
         self._task: asyncio.Task[Any] | None = None
         self._interrupts = _Interrupts()

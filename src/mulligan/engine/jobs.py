@@ -55,6 +55,9 @@ class Jobs:
         """A whole id, from as many of its first characters as make it unique."""
         if len(prefix) == LENGTH:
             return prefix
+        if not prefix:  # an unset variable in a shell: it must not mean the only job there is
+            message = "the id is empty; give at least its first characters"
+            raise Refused(message)
         with self._store.read() as unit:
             found = unit.find(prefix, NAMED + 1)
         if len(found) == 1:

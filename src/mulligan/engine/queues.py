@@ -92,21 +92,21 @@ class Queues:
         *,
         concurrency: int | None = KEEP,
         rate: float | str | None = KEEP,
-        until: Moment | None = None,
+        until: Moment | None = KEEP,
         reason: str = "",
     ) -> Queue:
-        """Fleet-wide limits that win over the declared ones; None: no limit. What is not given stays as it was set."""
+        """Fleet-wide limits that win over the declared ones; None: no limit, no end. Not given: as it was set."""
         checked_name("queue", name)
         with self._open().begin() as unit:
             now = unit.now()
-            before = next((row for row in unit.limits() if (row.scope, row.key) == ("queue", name)), None)
+            before = next((row for row in unit.limits() if row[:2] == ("queue", name) and lasts(row, now)), None)
             row = LimitRow(
                 "queue",
                 name,
                 _kept(concurrency, before and before.concurrency, checked_concurrency),
                 _kept(rate, before and before.rate, checked_rate),
                 now,
-                _end("until", until, now),
+                (before and before.until) if until is KEEP else _end("until", until, now),
                 reason,
                 self._actor,
             )

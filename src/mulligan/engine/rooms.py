@@ -1,7 +1,8 @@
 """What the limits on the way of due jobs still allow, inside one claim.
 
 Fleet-wide and exact: who claims under a limit holds its meter until the claim is written, so the next one counts
-what this one took. Jobs without a limit on their way pay nothing for it.
+what this one took. Nobody waits for a meter: while it is in another hand there is no room under that limit. Jobs
+without a limit on their way pay nothing for it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from mulligan.job import Guarded, Lane, Lease, Limit, Meter, Micros
+from mulligan.job import SECOND, Guarded, Lane, Lease, Limit, Micros
 from mulligan.policy.lanes import Candidate
 from mulligan.policy.limits import next_start, refilled, room
 from mulligan.store.base import Unit
+
+SOON = SECOND // 50
 
 
 class Rooms:
@@ -20,12 +23,15 @@ class Rooms:
 
     def __init__(self, unit: Unit, limits: Mapping[Guarded, Limit], now: Micros) -> None:
         self._limits = limits
-        self._meters = unit.meters(list(limits), Meter(0.0, 0))  # a new one has all the time in the world behind it
-        for key, limit in limits.items():
-            if limit.rate is not None:
-                self._meters[key] = refilled(self._meters[key], limit.rate, now)
+        self._now = now
+        held = {key: found for key, found in unit.meters(list(limits)).items() if found is not None}
+        self._stored = {key: meter for key, (meter, _) in held.items()}
+        self._meters = {key: refilled(meter, limits[key].rate or 0.0, at) for key, (meter, at) in held.items()}
         running = running_under(unit.running())
-        self._left = {key: room(limit, running[key], self._meters[key]) for key, limit in limits.items()}
+        self._left = {key: self._room(key, limit, running[key]) for key, limit in limits.items()}
+
+    def _room(self, key: Guarded, limit: Limit, running: int) -> int:
+        return room(limit, running, self._meters[key]) if key in self._meters else 0
 
     def of(self, lane: str) -> int | None:
         """How many of this lane may start; None: nothing limits it."""
@@ -44,14 +50,17 @@ class Rooms:
 
     def spend(self, unit: Unit, leases: Sequence[Lease]) -> None:
         taken = Counter(key for lease in leases for key in guards_of(lease.queue, lease.uses))
-        for key, limit in self._limits.items():
-            if limit.rate is not None and taken[key]:
-                self._meters[key] = self._meters[key]._replace(tokens=self._meters[key].tokens - taken[key])
-                unit.spend(key, self._meters[key])
+        for key, meter in self._meters.items():
+            left = meter._replace(tokens=meter.tokens - taken[key])
+            if self._limits[key].rate is not None and (taken[key] or left.at < self._stored[key].at):
+                self._meters[key] = left
+                unit.spend(key, left)
 
     def next_start(self) -> Micros | None:
-        """When a rate that is used up allows more."""
-        starts = (next_start(limit, self._meters[key]) for key, limit in self._limits.items())
+        """When a rate that is used up allows more, or a meter in another hand may be free again."""
+        starts = [next_start(self._limits[key], meter) for key, meter in self._meters.items()]
+        if len(self._meters) < len(self._limits):
+            starts.append(self._now + SOON)
         return min((start for start in starts if start is not None), default=None)
 
 

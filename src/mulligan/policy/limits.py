@@ -16,8 +16,11 @@ NO_LIMIT = 1_000_000_000  # an operator's way to lift a declared limit
 MOST_RATE = 1_000_000.0
 SHARES = 1024  # lanes of one fair queue and kind; two of a thousand owners may share one
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|m|h|d)\w*)?")
+STEPPED_BACK = 10 * SECOND
+
+_NAMES = {1: ("s", "sec", "second"), 60: ("m", "min", "minute"), 3600: ("h", "hour"), 86_400: ("d", "day")}
+_UNITS = {name: seconds for seconds, names in _NAMES.items() for name in names}
+_RATE = re.compile(rf"(\d+(?:\.\d+)?)(?:/({'|'.join(_UNITS)}))?")
 
 
 def rate_of(text: str) -> float | None:
@@ -46,9 +49,14 @@ def lasts(row: LimitRow, now: Micros) -> bool:
 
 
 def refilled(meter: Meter, rate: float, now: Micros) -> Meter:
-    """What the time since has brought; a clock that went back brings nothing."""
+    """What the time since has brought. A clock that went back brings nothing.
+
+    A little behind is somebody who looked earlier, and time must not be counted twice; far behind is a clock that was
+    set, and to wait for the old time could take days.
+    """
     tokens = meter.tokens + max(0, now - meter.at) / SECOND * rate
-    return Meter(min(max(1.0, rate), tokens), now)
+    behind = meter.at - now
+    return Meter(min(max(1.0, rate), tokens), meter.at if 0 < behind <= STEPPED_BACK else now)
 
 
 def room(limit: Limit, running: int, meter: Meter) -> int:

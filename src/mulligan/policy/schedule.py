@@ -17,7 +17,7 @@ MISSED = (LATEST, ALL, SKIP)
 MOST_MISSED = 1000  # of `all`
 MOST_COUNTED = 10_000
 SILENT: Micros = 600 * SECOND  # workers name their manifest every minute
-STEPPED_BACK: Micros = 86_400 * SECOND
+STEPPED_BACK: Micros = 900 * SECOND
 
 
 def checked_missed(value: Any) -> str:

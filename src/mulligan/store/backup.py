@@ -23,7 +23,7 @@ def copy(source: Path, target: Path, progress: Progress) -> None:
         _copy_pages(source, part, progress)
         _check(part)
         _to_disk(part)
-        os.link(part, target)  # unlike a rename, it never replaces a file that came meanwhile
+        _name(part, target)
         _to_disk(target.parent)
     except FileExistsError:
         raise Refused(_there(target)) from None
@@ -33,6 +33,17 @@ def copy(source: Path, target: Path, progress: Progress) -> None:
     finally:
         for left in (part, Path(f"{part}-journal"), Path(f"{part}-wal"), Path(f"{part}-shm")):
             left.unlink(missing_ok=True)
+
+
+def _name(part: Path, target: Path) -> None:
+    """A link, unlike a rename, never replaces a file that came meanwhile. Some file systems have none."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        part.replace(target)
 
 
 def _claim(target: Path, part: Path) -> None:

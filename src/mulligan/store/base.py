@@ -195,8 +195,8 @@ class Unit(ABC):
         """How many wait in a lane: due, and for later; counted up to the cap."""
 
     @abstractmethod
-    def meters(self, keys: Sequence[Guarded], full: Meter) -> dict[Guarded, Meter]:
-        """The meter of each, made `full` where there is none; waits for others who claim under these limits."""
+    def meters(self, keys: Sequence[Guarded]) -> dict[Guarded, tuple[Meter, Micros] | None]:
+        """The meter of each and the time now, made where there is none; None: in the hand of somebody who claims."""
 
     @abstractmethod
     def spend(self, key: Guarded, left: Meter) -> None: ...

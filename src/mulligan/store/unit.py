@@ -136,16 +136,16 @@ class SqlUnit(Unit):
         due, later = self.rows("depth", lane=lane, priority=priority, moment=now, cap=cap)[0]
         return due, later
 
-    def meters(self, keys: Sequence[Guarded], full: Meter) -> dict[Guarded, Meter]:
-        return {key: self._meter(key, full) for key in sorted(keys)}  # in one order: nobody waits in a circle
+    def meters(self, keys: Sequence[Guarded]) -> dict[Guarded, tuple[Meter, Micros] | None]:
+        return {key: self._meter(key) for key in sorted(keys)}
 
-    def _meter(self, key: Guarded, full: Meter) -> Meter:
+    def _meter(self, key: Guarded) -> tuple[Meter, Micros] | None:
         named = {"scope": key[0], "key": key[1]}
         found = self.rows("meter", **named)
-        if not found:
-            self.rows("new_meter", **named, tokens=full.tokens, at=full.at)
+        if not found and not self.rows("has_meter", **named):
+            self.rows("new_meter", **named, tokens=0.0, at=0)  # it has all the time in the world behind it
             found = self.rows("meter", **named)
-        return Meter._make(found[0])
+        return (Meter(found[0][0], found[0][1]), found[0][2]) if found else None
 
     def spend(self, key: Guarded, left: Meter) -> None:
         self.rows("spend", scope=key[0], key=key[1], tokens=left.tokens, at=left.at)

@@ -23,6 +23,7 @@ from typing import Any
 from mulligan.config import Settings, read_settings
 from mulligan.engine import life
 from mulligan.engine.claims import Claimer
+from mulligan.engine.declared import limits_of
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.settle import Ending, Policies
 from mulligan.engine.supervisor.child import Asked, Flight, Recipe
@@ -154,7 +155,7 @@ class Supervisor:
         manifest = await self._fleet.loaded()
         self._adopt(self._fleet.app_settings)
         self._policies = Policies(self._settings.retry, manifest.kinds, manifest.queues)
-        self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues)
+        self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues, limits_of(manifest))
         self._fleet.on_learn = self._learned
         self._turns = Turns(self._store, self._policies, self._claimer)
         self._entered = True
@@ -182,6 +183,7 @@ class Supervisor:
 
     def _learned(self, manifest: Manifest) -> None:
         self._claimer.kinds = frozenset(manifest.kinds)
+        self._claimer.own = limits_of(manifest)
 
     def _row(self, manifest: Manifest) -> WorkerRow:
         queues = self._options.queues or frozenset()

@@ -1,1 +1,1 @@
-SELECT tokens, at FROM {p}meter WHERE scope = :scope AND key = :key
+SELECT tokens, at, :now FROM {p}meter WHERE scope = :scope AND key = :key
