@@ -77,8 +77,7 @@ def _parked(case: Case) -> Decision:
 def _released(case: Case) -> Decision:
     reason = case.outcome.reason or "given back, not charged"
     decision = _move(case, Verb.GIVE_BACK, reason, failure=case.outcome.failure)
-    run_at = case.now + (case.outcome.after or 0)
-    return _requeue(case, replace(decision, alone=case.outcome.alone or case.lease.alone), run_at)
+    return _requeue(case, replace(decision, alone=case.outcome.alone or case.lease.alone), _asked_for(case, 0))
 
 
 def _lost(case: Case) -> Decision:
