@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import apsw
 
 BUSY_MS = 10_000
+AT_ONCE = 2.0  # seconds
 PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA journal_size_limit=67108864")
 
 UNAVAILABLE: tuple[type[Exception], ...] = (
@@ -51,6 +53,20 @@ class Handle(ABC):
     def close(self) -> None: ...
 
 
+def _set_up(handle: Handle) -> None:
+    """Several who open a new file at once each want to change its mode; SQLite refuses all but one without waiting."""
+    deadline = time.monotonic() + AT_ONCE
+    for pragma in PRAGMAS:
+        while True:
+            try:
+                handle.execute(pragma)
+                break
+            except apsw.BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+
 class ApswHandle(Handle):
     library = "apsw"
 
@@ -63,8 +79,7 @@ class ApswHandle(Handle):
         connection.set_busy_timeout(BUSY_MS)
         handle = cls(connection)
         try:
-            for pragma in PRAGMAS:
-                handle.execute(pragma)
+            _set_up(handle)
         except apsw.Error:
             connection.close()
             raise
