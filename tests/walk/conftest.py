@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mulligan import Mulligan
+from mulligan import Kind, Mulligan, Policy, Table
 from mulligan.config import read_settings
 from support.worker import FAST, Worker
 
@@ -37,6 +37,20 @@ def make_app(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Mulligan]
 @pytest.fixture
 def app(make_app: Callable[..., Mulligan]) -> Mulligan:
     return make_app()
+
+
+@pytest.fixture
+def render(app: Mulligan) -> Kind[[int], str]:
+    """A handler that tells on itself, in `app.calls`, when it is called."""
+    calls: list[int] = []
+    app.calls = calls  # type: ignore[attr-defined]
+
+    @app.job(name="render", uses="gateway", policy=Policy(max_retries=2, backoff=Table([60, 300])))
+    def render(clip: int) -> str:
+        calls.append(clip)
+        return f"clip {clip}"
+
+    return render
 
 
 @pytest.fixture

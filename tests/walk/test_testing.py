@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from mulligan import Cancel, Context, Fail, Fixed, Hold, Mulligan, Park, Policy, Retry, Snooze, State, Table
+from mulligan import Cancel, Context, Fail, Fixed, Hold, Mulligan, Park, Policy, Retry, Snooze, State
 from mulligan.errors import NotFound, Refused, UnknownKind
 from mulligan.testing import (
     Returns,
@@ -28,20 +28,6 @@ from walk.tools import attempts_of, told
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def render(app):
-    """A handler that tells on itself when it is called."""
-
-    @app.job(name="render", uses="gateway", policy=Policy(max_retries=2, backoff=Table([60, 300])))
-    def render(clip: int) -> str:
-        calls.append(clip)
-        return f"clip {clip}"
-
-    calls: list[int] = []
-    app.calls = calls
-    return render
 
 
 # -- drain --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mulligan import Mulligan, Policy, State, Table
+from mulligan import Mulligan, State
 from mulligan.errors import ConfigError, MulliganError
 from mulligan.testing import (
     advance,
@@ -25,21 +25,6 @@ from support.waiting import until
 from walk.tools import attempts_of, told
 
 HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def render(app):
-    """A handler that tells on itself when it is called."""
-
-    @app.job(name="render", uses="gateway", policy=Policy(max_retries=2, backoff=Table([60, 300])))
-    def render(clip: int) -> str:
-        calls.append(clip)
-        return f"clip {clip}"
-
-    calls: list[int] = []
-    app.calls = calls
-    return render
 
 
 @pytest.fixture
