@@ -54,7 +54,7 @@ def test_lengths_of_a_policy_may_be_timedeltas():
     [
         (lambda: Policy(classes={"rate_limit": Policy()}), "did you mean 'rate_limited'"),
         (lambda: Policy(classes={"xyz": Policy()}), "one of transient, timeout"),
-        (lambda: Policy(classes={"auth": Policy(max_losses=1)}), "may set max_retries and backoff only"),
+        (lambda: Policy(classes={"auth": Policy(max_losses=1)}), "may set max_retries, backoff and then only"),
         (lambda: Policy(max_retries=-1), "max_retries"),
         (lambda: Policy(max_retries=True), "max_retries"),
         (lambda: Policy(max_retries=2.5), "max_retries"),

@@ -77,6 +77,8 @@ def failure_to_wire(failure: Failure | None) -> list[Any] | None:
         plain(failure.evidence),
         plain(failure.private),
         failure.fingerprint,
+        plain(failure.terms),
+        plain(failure.judged),
     ]
 
 

@@ -96,7 +96,18 @@ class Fixed:
     type: Literal["fixed"] = Field(default="fixed", kw_only=True, repr=False)
 
 
-Backoff = Annotated[Table | Exponential | Fixed, Field(discriminator="type")]
+def _short(value: Any) -> Any:
+    """As in TOML: `30`, `[60, 300, 900]`, `{base = 5, factor = 3}`."""
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        return {"type": "fixed", "seconds": value}
+    if isinstance(value, list | tuple):
+        return {"type": "table", "seconds": value}
+    if isinstance(value, dict) and "type" not in value:
+        return {"type": "exponential" if "base" in value else "table", **value}
+    return value
+
+
+Backoff = Annotated[Table | Exponential | Fixed, Field(discriminator="type"), BeforeValidator(_short)]
 
 
 def delay(backoff: Table | Exponential | Fixed, n: int, rng: Rng) -> float:

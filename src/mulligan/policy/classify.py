@@ -9,7 +9,6 @@ Facts are captured, made safe and redacted elsewhere; what is judged here is wha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from mulligan.job import Failure
 from mulligan.policy.ends import (
@@ -25,6 +24,7 @@ from mulligan.policy.ends import (
     unknown_kind,
     worker_lost,
 )
+from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.table import (
     BY_CODE,
@@ -52,31 +52,6 @@ __all__ = [
     "unknown_kind",
     "worker_lost",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """All that is known of one failure. A cause and a leaf of a group are facts of their own."""
-
-    exception_types: tuple[str, ...] = ()  # dotted names of the class and its bases, most special first
-    message: str = ""
-    trace: str = ""
-    stderr: str = ""
-    exit_code: int | None = None
-    signal: int | None = None
-    errno: int | None = None
-    http_status: int | None = None
-    timed_out: bool = False
-    program: str = ""
-    provider_code: str = ""
-    code: str = ""  # declared by the handler, like the three below
-    public: str = ""
-    detail: str = ""
-    retry_after: float | None = None
-    ended_by: str = ""  # ours: a code such as TIMEOUT or MEMORY_LIMIT, when we ended it ourselves
-    causes: tuple[Facts, ...] = ()  # the chain below, nearest first
-    leaves: tuple[Facts, ...] = ()  # of an exception group
-    implied: bool = False  # a cause only by being handled when the next one was raised
 
 
 def classify(facts: Facts) -> Failure:

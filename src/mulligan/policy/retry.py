@@ -46,8 +46,40 @@ def _class_names(value: Any) -> Any:
 
 
 @dataclass(frozen=True, config=STRICT)
+class Then:
+    """How the next attempt differs from the last: another queue, more time or memory, other settings."""
+
+    queue: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    timeout: Seconds | None = None
+    memory_limit: Annotated[int, Field(gt=0, lt=2**63)] | None = None
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(_THEN.dump_json(self))
+
+
+_THEN = TypeAdapter(Then)
+
+
+def as_ladder(value: Any) -> tuple[Then, ...]:
+    """One step or several; the last one repeats."""
+    steps = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for step in steps:
+        if not isinstance(step, Then):
+            raise TypeError(f"then must be Then(...) or a list of them, not {step!r:.80}")
+    return steps
+
+
+def _steps(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+Ladder = Annotated[tuple[Then, ...], BeforeValidator(_steps)]
+
+
+@dataclass(frozen=True, config=STRICT)
 class Policy:
-    """What one scope says. In `classes` an entry may give `max_retries` and `backoff` for that class."""
+    """What one scope says. In `classes` an entry may give `max_retries`, `backoff` and `then` for that class."""
 
     max_retries: Count | None = None
     backoff: Backoff | None = None
@@ -56,13 +88,14 @@ class Policy:
     max_age: Seconds | None = None
     classes: Annotated[Mapping[Cls, Policy], BeforeValidator(_class_names)] = Field(default_factory=dict)
     retry_unknown: bool | None = None
+    then: Ladder | None = None  # how attempts after a failure differ
 
     @field_validator("classes", mode="after")
     @classmethod
     def _entries(cls, value: Mapping[Cls, Policy]) -> Mapping[Cls, Policy]:
         for name, entry in value.items():
-            if entry != Policy(max_retries=entry.max_retries, backoff=entry.backoff):
-                raise ValueError(f"the entry for {name} may set max_retries and backoff only")
+            if entry != Policy(max_retries=entry.max_retries, backoff=entry.backoff, then=entry.then):
+                raise ValueError(f"the entry for {name} may set max_retries, backoff and then only")
         return value
 
     def __hash__(self) -> int:
@@ -72,9 +105,18 @@ class Policy:
         """Only what was given, so that unset stays unset after the journey."""
         return _JSON.dump_json(self, exclude_none=True).decode()
 
+    def to_plain(self) -> dict[str, Any]:
+        """The same as plain data, as one writes it in TOML."""
+        said = _JSON.dump_python(self, mode="json", exclude_none=True)
+        return {name: value for name, value in said.items() if value not in ({}, [])}
+
     @classmethod
     def from_json(cls, text: str) -> Policy:
         return _JSON.validate_json(text)
+
+    @classmethod
+    def from_plain(cls, said: Mapping[str, Any]) -> Policy:
+        return _JSON.validate_python(dict(said))
 
 
 _JSON = TypeAdapter(Policy)
