@@ -11,25 +11,31 @@ from mulligan._version import __version__
 
 if TYPE_CHECKING:
     from mulligan.app import Mulligan
+    from mulligan.engine.judging import classify
     from mulligan.engine.kind import Kind
+    from mulligan.engine.rules import Pack, pack
     from mulligan.engine.runner.context import Context, LeaseLost
     from mulligan.engine.unique import Unique
     from mulligan.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
     from mulligan.job import Failure, Job, State
     from mulligan.policy.backoff import Exponential, Fixed, Table
     from mulligan.policy.redact import redact
-    from mulligan.policy.retry import Policy
+    from mulligan.policy.retry import Policy, Then
+    from mulligan.policy.rule import Rule
 
 _HOMES = {
     "mulligan.app": ("Mulligan",),
+    "mulligan.engine.judging": ("classify",),
     "mulligan.engine.kind": ("Kind",),
+    "mulligan.engine.rules": ("Pack", "pack"),
     "mulligan.engine.runner.context": ("Context", "LeaseLost"),
     "mulligan.engine.unique": ("Unique",),
     "mulligan.errors": ("Cancel", "Fail", "Hold", "MulliganError", "Park", "ProcessFailed", "Retry", "Snooze"),
     "mulligan.job": ("Failure", "Job", "State"),
     "mulligan.policy.backoff": ("Exponential", "Fixed", "Table"),
     "mulligan.policy.redact": ("redact",),
-    "mulligan.policy.retry": ("Policy",),
+    "mulligan.policy.retry": ("Policy", "Then"),
+    "mulligan.policy.rule": ("Rule",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -46,15 +52,20 @@ __all__ = [
     "LeaseLost",
     "Mulligan",
     "MulliganError",
+    "Pack",
     "Park",
     "Policy",
     "ProcessFailed",
     "Retry",
+    "Rule",
     "Snooze",
     "State",
     "Table",
+    "Then",
     "Unique",
     "__version__",
+    "classify",
+    "pack",
     "redact",
 ]
 

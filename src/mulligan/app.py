@@ -41,12 +41,14 @@ from mulligan.engine.kinds import (
 )
 from mulligan.engine.moments import length
 from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
+from mulligan.engine.rules import Rules, as_plain, kind_rules
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import SECOND, Job, NewJob
 from mulligan.policy.retry import Policy
+from mulligan.policy.rule import Rule
 from mulligan.store import Store, open_store
 from mulligan.store.urls import sqlite_file
 
@@ -68,6 +70,7 @@ class Mulligan:
         self.registry = Registry()
         self._store: Store | None = None
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
+        self.rules = Rules(lambda: self.settings)
         self.jobs = Jobs(lambda: self.store, self.settings)
         self.queues = Queues(lambda: self.store)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
@@ -131,7 +134,7 @@ class Mulligan:
 
     def manifest(self, app: str = "") -> Manifest:
         """The app as data."""
-        return self.registry.manifest(app, self.settings.release)
+        return self.registry.manifest(app, self.settings.release, as_plain(self.rules))
 
     # -- register ---------------------------------------------------------------------------------
     @overload
@@ -153,6 +156,7 @@ class Mulligan:
         isolate: bool = False,
         memory_limit: int | None = None,
         unique: Unique | None = None,
+        rules: Rule | Sequence[Rule] = (),
         retention: Seconds | None = None,
         cost: float | None = None,
     ) -> Decorator: ...
@@ -175,6 +179,7 @@ class Mulligan:
         isolate: bool = False,
         memory_limit: int | None = None,
         unique: Unique | None = None,
+        rules: Rule | Sequence[Rule] = (),
         retention: Seconds | None = None,
         cost: float | None = None,
     ) -> Kind[Any, Any]:
@@ -190,6 +195,7 @@ class Mulligan:
             retention=None if retention is None else length("retention", retention),
             uses="" if callable(uses) else uses_text(uses),
             schema=arguments.schema(),
+            rules=as_plain(kind_rules(name or function.__qualname__, rules)),
             **_key_facts(unique),
         )
         self._check_unique(spec, unique)

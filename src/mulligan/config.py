@@ -143,6 +143,8 @@ class Settings(Section):
     retention: Retention = Retention()
     limits: Limits = Limits()
     web: Web = Web()
+    rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")
+    packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
     _origins: dict[str, str] = {}
 
     def origin_of(self, name: str) -> str:

@@ -8,7 +8,6 @@ import pytest
 from mulligan.job import RETRYABLE, Cls
 from mulligan.policy import classify as rules
 from mulligan.policy.classify import Facts, classify
-from mulligan.policy.table import ROWS
 
 
 def types(*names):
@@ -30,19 +29,19 @@ CONNECTION = types("ConnectionResetError", "ConnectionError", "OSError")
             Cls.PERMANENT,
             "py.programming-error",
         ),
-        (Facts(types("ValueError")), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
+        (Facts(types("ValueError")), "INVALID_INPUT", Cls.INVALID_INPUT, "py.value"),
         (Facts(types("UnicodeDecodeError", "UnicodeError", "ValueError")), "INVALID_INPUT", Cls.INVALID_INPUT, None),
         (Facts(CONNECTION), "CONNECTION", Cls.TRANSIENT, "py.connection"),
-        (Facts(("socket.gaierror", *OS_ERROR), errno=-2), "CONNECTION", Cls.TRANSIENT, "py.connection"),
+        (Facts(("socket.gaierror", *OS_ERROR), errno=-2), "CONNECTION", Cls.TRANSIENT, "dns.failed"),
         (Facts(types("TimeoutError", "OSError")), "TIMEOUT", Cls.TIMEOUT, "py.timeout"),
         (Facts(types("MemoryError")), "MEMORY", Cls.RESOURCE, "py.memory"),
-        (Facts(OS_ERROR, errno=errno.ENOSPC), "DISK_FULL", Cls.RESOURCE, "py.disk-full"),
-        (Facts(OS_ERROR, errno=errno.EDQUOT), "DISK_FULL", Cls.RESOURCE, "py.disk-full"),
+        (Facts(OS_ERROR, errno=errno.ENOSPC), "DISK_FULL", Cls.RESOURCE, "os.disk-full"),
+        (Facts(OS_ERROR, errno=errno.EDQUOT), "DISK_FULL", Cls.RESOURCE, "os.disk-full"),
         (Facts(OS_ERROR, errno=9999), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
         (Facts(types("PermissionError", "OSError"), errno=errno.EACCES), "PERMISSION", Cls.PERMANENT, "py.permission"),
         (Facts(types("FileNotFoundError", "OSError")), "NOT_FOUND", Cls.PERMANENT, "py.not-found"),
         (Facts(types("SystemExit")), "HANDLER_EXIT", Cls.UNKNOWN, "py.handler-exit"),
-        (Facts(types("KeyboardInterrupt")), "HANDLER_EXIT", Cls.UNKNOWN, "py.handler-exit"),
+        (Facts(types("KeyboardInterrupt")), "STOPPED", Cls.CANCELLED, "py.interrupted"),
         (Facts(exit_code=127), "PROGRAM_MISSING", Cls.PERMANENT, "process.not-runnable"),
         (Facts(exit_code=1), "PROCESS_FAILED", Cls.UNKNOWN, "process.failed"),
         (Facts(signal=9), "PROCESS_KILLED", Cls.RESOURCE, "process.killed"),
@@ -50,7 +49,8 @@ CONNECTION = types("ConnectionResetError", "ConnectionError", "OSError")
         (Facts(signal=9, timed_out=True), "TIMEOUT", Cls.TIMEOUT, "process.timeout"),
         (Facts(http_status=429), "RATE_LIMITED", Cls.RATE_LIMITED, "http.rate-limited"),
         (Facts(http_status=503), "HTTP_5XX", Cls.TRANSIENT, "http.unavailable"),
-        (Facts(http_status=404), "HTTP_4XX", Cls.INVALID_INPUT, "http.refused"),
+        (Facts(http_status=404), "MISSING", Cls.INVALID_INPUT, "http.missing"),
+        (Facts(http_status=400), "HTTP_4XX", Cls.INVALID_INPUT, "http.refused"),
         (Facts(http_status=402), "QUOTA", Cls.QUOTA, "http.quota"),
         (Facts(http_status=401), "AUTH", Cls.AUTH, "http.auth"),
         (Facts(), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
@@ -65,8 +65,8 @@ def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
     assert failure.fingerprint.startswith("v1-")
 
 
-@pytest.mark.parametrize("text", ["HTTP 404 in clip_404.mp4", "out of memory", "Connection reset", "timeout"])
-def test_a_text_alone_decides_nothing(text):
+@pytest.mark.parametrize("text", ["clip_404.mp4", "memory", "timeout", "deleted", "order 50312 imported", "billing"])
+def test_a_bare_number_or_noun_in_a_text_decides_nothing(text):
     assert classify(Facts(types("RuntimeError"), message=text)).cls == Cls.UNKNOWN
 
 
@@ -86,7 +86,7 @@ def test_what_the_handler_declares_comes_before_types():
 def test_the_cause_explains_what_the_wrapper_does_not():
     wrapped = Facts(types("RuntimeError"), causes=(Facts(types("ValueError")), Facts(CONNECTION)))
     assert classify(wrapped).rule == "py.connection"
-    assert classify(Facts(KEY_ERROR, causes=(Facts(CONNECTION),))).rule == "py.programming-error"
+    assert classify(Facts(KEY_ERROR, causes=(Facts(CONNECTION),))).rule == "py.connection"
     assert classify(Facts(types("RuntimeError"), causes=(Facts(KEY_ERROR),))).rule == "py.programming-error"
 
 
@@ -101,7 +101,7 @@ def test_an_error_that_was_merely_being_handled_may_explain_a_retry_but_never_fo
     ("leaves", "rule"),
     [
         ((Facts(KEY_ERROR), Facts(CONNECTION)), "py.connection"),
-        ((Facts(KEY_ERROR), Facts(types("ValueError"))), "unknown"),
+        ((Facts(KEY_ERROR), Facts(types("RuntimeError"))), "unknown"),
         ((Facts(KEY_ERROR), Facts(types("FileNotFoundError"))), "py.programming-error"),
         ((Facts(types("RuntimeError"), causes=(Facts(CONNECTION),)),), "py.connection"),
     ],
@@ -123,17 +123,6 @@ def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
         "stderr": "stderr",
     }
     assert "hunter2" not in failure.public
-
-
-def test_every_row_has_a_sentence_and_an_id_of_its_own():
-    assert len({row.id for row in ROWS}) == len(ROWS)
-    assert all(row.public.endswith(".") for row in ROWS)
-
-
-def test_no_signal_is_claimed_by_two_rows():
-    for column in ("types", "errnos", "statuses", "exits", "signals"):
-        values = [value for row in ROWS for value in getattr(row, column)]
-        assert len(values) == len(set(values)), column
 
 
 @pytest.mark.parametrize(

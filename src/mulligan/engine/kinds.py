@@ -53,6 +53,7 @@ class KindSpec:
     schema: Mapping[str, Any] = field(default_factory=dict)
     unique_for: Micros | None = None  # how long a unique key is held, if not as long as its job is kept
     unique_while: str = ""  # states in which it is held, comma separated
+    rules: tuple[Mapping[str, Any], ...] = ()  # its own failure rules, as plain data
 
     @property
     def alone(self) -> bool:
@@ -124,6 +125,7 @@ class Manifest:
     queues: Mapping[str, QueueSpec] = field(default_factory=dict)
     dependencies: Mapping[str, DependencySpec] = field(default_factory=dict)
     schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
+    rules: tuple[Mapping[str, Any], ...] = ()  # the app's failure rules, as plain data
 
     @property
     def id(self) -> str:
@@ -137,6 +139,7 @@ class Manifest:
             "queues": _written(self.queues),
             "dependencies": _written(self.dependencies),
             "schedules": _written(self.schedules),
+            "rules": list(self.rules),
         }
         return json.dumps(body, sort_keys=True)
 
@@ -150,6 +153,7 @@ class Manifest:
             {spec.name: spec for spec in _read(QueueSpec, body.get("queues", ()))},
             {spec.key: spec for spec in _read(DependencySpec, body.get("dependencies", ()))},
             {spec.name: spec for spec in _read(ScheduleSpec, body.get("schedules", ()))},
+            tuple(body.get("rules", ())),
         )
 
 
@@ -198,9 +202,9 @@ class Registry:
         answers = (stand_in(handler, lease) for stand_in in reversed(self.stand_ins))
         return next((answer for answer in answers if answer is not None), handler)
 
-    def manifest(self, app: str, release: str) -> Manifest:
+    def manifest(self, app: str, release: str, rules: tuple[Mapping[str, Any], ...] = ()) -> Manifest:
         kinds = {name: handler.spec for name, handler in self.handlers.items()}
-        return Manifest(app, release, kinds, dict(self.queues), dict(self.dependencies), dict(self.schedules))
+        return Manifest(app, release, kinds, dict(self.queues), dict(self.dependencies), dict(self.schedules), rules)
 
     def declare(self, spec: QueueSpec | DependencySpec) -> None:
         """A thing is declared once: of two declarations nobody could say which holds."""

@@ -1,16 +1,20 @@
 """What went wrong, from facts to a Failure. Structure is read before text.
 
-    who ended it → declared by the handler → exception type, errno, exit code, status, link by link of the
-    cause chain → unknown
+    who ended it → declared by the handler → provider code → exception type through the cause chain → HTTP, gRPC,
+    SQLSTATE, errno, exit code, signal → what the text says → unknown
 
-Facts are captured, made safe and redacted elsewhere; what is judged here is what is stored.
+The kind's own rules are asked first, then the app's, then the built-in table. Facts are captured, made safe and
+redacted elsewhere; what is judged here is what is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from mulligan.job import Failure
+from mulligan.job import RETRYABLE, Cls, Failure
+from mulligan.policy.codes import CODES
 from mulligan.policy.ends import (
     Evidence,
     bad_outcome,
@@ -26,17 +30,9 @@ from mulligan.policy.ends import (
 )
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
-from mulligan.policy.table import (
-    BY_CODE,
-    BY_ERRNO,
-    BY_EXIT,
-    BY_SIGNAL,
-    BY_STATUS,
-    BY_TYPE,
-    PROCESS_FAILED,
-    UNKNOWN,
-    Row,
-)
+from mulligan.policy.judge import Verdict, judge
+from mulligan.policy.rule import PUBLIC_FIELDS
+from mulligan.policy.rulebook import Rulebook
 
 __all__ = [
     "Facts",
@@ -54,104 +50,99 @@ __all__ = [
 ]
 
 
-def classify(facts: Facts) -> Failure:
-    """The one verdict about `facts`; never raises, whatever they hold."""
+def classify(facts: Facts, books: Sequence[Rulebook] = ()) -> Failure:
+    """The one verdict about `facts`; never raises, whatever they hold. `books`: the kind's rules, then the app's."""
     if facts.ended_by:
-        return _failure(facts, facts, BY_CODE.get(facts.ended_by, UNKNOWN), code=facts.ended_by)
+        return _failure(facts, judge(facts, books), ours=facts.ended_by)
     if facts.code:
-        return _declared(facts)
-    judged = _judge_chain(facts)
-    return _failure(facts, *judged) if judged else _failure(facts, facts, UNKNOWN)
+        return _declared(facts, books)
+    return _failure(facts, judge(facts, books))
 
 
-def _declared(facts: Facts) -> Failure:
-    known = BY_CODE.get(facts.code, UNKNOWN)
-    public = known.public if known is not UNKNOWN else f"The job failed with {facts.code}."
-    row = Row("handler.declared", facts.code, known.cls, facts.public or public)
-    return _failure(facts, facts, row)
-
-
-def _judge_chain(facts: Facts) -> tuple[Facts, Row] | None:
-    """The nearest link that tells something.
-
-    `except KeyError: fetch()` leaves a KeyError in the context of whatever fetch raises. So an implied link may
-    explain why a retry makes sense, but never forbid one.
-    """
-    for link in (facts, *facts.causes):
-        judged = _judge_group(link) if link.leaves else _judge(link)
-        if judged is not None and (judged[1].retryable or not link.implied):
-            return judged
-    return None
-
-
-def _judge_group(group: Facts) -> tuple[Facts, Row]:
-    """A group is as hopeful as its most hopeful leaf: a job wrongly given up is lost, a wrong retry is not."""
-    judged = [_judge_chain(leaf) or (leaf, UNKNOWN) for leaf in group.leaves]
-    return next((verdict for verdict in judged if verdict[1].retryable), judged[0])
-
-
-def _judge(link: Facts) -> tuple[Facts, Row] | None:
-    row = _by_type(link) or _by_process(link) or _by_number(link)
-    return None if row is None else (link, row)
-
-
-def _by_type(link: Facts) -> Row | None:
-    for name in link.exception_types:
-        row = BY_TYPE.get(name)
-        if row is not None:
-            return row
-    return None
-
-
-def _by_process(link: Facts) -> Row | None:
-    if link.timed_out:
-        return BY_EXIT[124]
-    if link.signal is not None:
-        return BY_SIGNAL.get(link.signal, PROCESS_FAILED)
-    if link.exit_code is not None:
-        return BY_EXIT.get(link.exit_code, PROCESS_FAILED)
-    return None
-
-
-def _by_number(link: Facts) -> Row | None:
-    if link.errno is not None and link.errno in BY_ERRNO:
-        return BY_ERRNO[link.errno]
-    return None if link.http_status is None else BY_STATUS.get(link.http_status)
-
-
-def _failure(facts: Facts, link: Facts, row: Row, *, code: str = "") -> Failure:
-    evidence = _evidence(facts, link)
-    exception = facts.exception_types[0] if facts.exception_types else ""
-    signal = " ".join(f"{name} {value}" for name, value in evidence.items())
-    return Failure(
-        code=code or row.code,
-        cls=row.cls,
-        public=facts.public or row.public,
-        rule=row.id,
-        retryable=row.retryable,
-        retry_after=facts.retry_after,
-        evidence=evidence,
-        private=dict(_private(facts, exception)),
-        fingerprint=fingerprint(code or row.code, exception, facts.message, signal),
+def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
+    """The handler names the code; what it means is in the tables, else in what it was raised from."""
+    named = next((rule for book in books for rule in book.rules if rule.code == facts.code), None)
+    known = CODES.get(facts.code)
+    below = judge(replace(facts, exception_types=(), message="", stderr=""), books)
+    cls = Cls(named.cls) if named else known.cls if known else Cls(below.rule.cls)
+    public = (
+        facts.public or (named and named.public) or (known and known.public) or f"The job failed with {facts.code}."
+    )
+    failure = _failure(facts, below)
+    return replace(
+        failure,
+        code=facts.code,
+        cls=cls,
+        public=public,
+        rule=named.id if named else "handler.declared",
+        retryable=cls in RETRYABLE,
+        terms=named.terms() if named else {},
+        fingerprint=_fingerprint(facts, below.link, facts.code),
     )
 
 
+def _failure(facts: Facts, verdict: Verdict, *, ours: str = "") -> Failure:
+    rule = verdict.rule
+    known = CODES.get(ours)
+    code, cls = (ours, known.cls) if known else (ours or rule.code, Cls(rule.cls))
+    evidence = _evidence(facts, verdict.link)
+    return Failure(
+        code=code,
+        cls=cls,
+        public=facts.public or _sentence(rule.public or CODES["UNKNOWN_ERROR"].public, evidence),
+        rule=rule.id,
+        retryable=cls in RETRYABLE,
+        retry_after=facts.retry_after,
+        evidence=evidence,
+        private=dict(_private(facts)),
+        fingerprint=_fingerprint(facts, verdict.link, code),
+        terms=rule.terms(),
+        judged=_judged(verdict),
+    )
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
+    said: dict[str, Any] = {"table": verdict.table} if verdict.table else {}
+    if verdict.also:
+        said["also"] = list(verdict.also)
+    if verdict.shadow:
+        said["shadow"] = [dict(item) for item in verdict.shadow]
+    return said
+
+
+def _sentence(public: str, evidence: Evidence) -> str:
+    """The sentence with its holes filled; a hole nobody can fill stays a gap, never a brace."""
+    if "{" not in public:
+        return public
+    for name in PUBLIC_FIELDS:
+        public = public.replace(f"{{{name}}}", str(evidence.get(name, "?")))
+    return public
+
+
+def _fingerprint(facts: Facts, link: Facts, code: str) -> str:
+    exception = facts.exception_types[0] if facts.exception_types else ""
+    signal = " ".join(f"{name} {value}" for name, value in _evidence(facts, link).items())
+    return fingerprint(code, exception, facts.message, signal)
+
+
 def _evidence(facts: Facts, link: Facts) -> Evidence:
-    """Numbers and a program's name: fit for an owner's eyes. Types and texts are not."""
+    """Numbers and names: fit for an owner's eyes. Types and texts are not."""
     found: Evidence = {}
     for source in (link, facts):
         for name in ("exit_code", "signal", "errno", "http_status"):
             value = getattr(source, name)
             if value is not None:
                 found.setdefault(name, value)
-        if source.program:
-            found.setdefault("program", source.program)
+        for name in ("grpc_status", "sqlstate", "program"):
+            if text := getattr(source, name):
+                found.setdefault(name, text)
         if source.timed_out:
             found.setdefault("timed_out", True)
     return found
 
 
-def _private(facts: Facts, exception: str) -> Iterator[tuple[str, str]]:
+def _private(facts: Facts) -> Iterator[tuple[str, Any]]:
+    exception = facts.exception_types[0] if facts.exception_types else ""
     texts = (("exception", exception), ("message", facts.message), ("detail", facts.detail))
     for name, text in (*texts, ("trace", facts.trace), ("stderr", facts.stderr)):
         if text:

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from mulligan.job import SECOND, Cls, Decision, Ended, Failure, Lease, Micros, Outcome, State, Verb
 from mulligan.policy import ends, lifecycle
 from mulligan.policy.backoff import LONGEST, Rng, delay
+from mulligan.policy.codes import PROGRAMMING_ERROR
 from mulligan.policy.phrase import duration
 from mulligan.policy.retry import EffectivePolicy
-from mulligan.policy.table import PROGRAMMING_ERROR
 
 HOLD_DEFAULT = 60 * SECOND
 HOLD_LEAST = SECOND  # a hold is uncharged: without a floor a handler could spin for ever

@@ -12,9 +12,10 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 LONGEST = 500
+_RARE = 13  # letters: a word so long is not said by chance
 _FEW = 16  # a repeat of at most this many times is not unbounded
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_SPECIAL = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_")  # ENOSPC, SlowDown, insufficient_quota
+_SPECIAL = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_|\w/\w")  # ENOSPC, SlowDown, insufficient_quota, I/O
 
 
 def unfit(pattern: Any, *, alone: bool) -> str:
@@ -77,7 +78,7 @@ def _bare(tree: Any, *, alone: bool) -> str:
         words = _WORD.findall(spoken)
         if not words:
             return "is a bare number or sign; a number in an error text may mean anything"
-        if alone and len(words) < 2 and not _SPECIAL.search(spoken):
+        if alone and len(words) < 2 and len(words[0]) < _RARE and not _SPECIAL.search(spoken):
             return f"is the bare word {words[0]!r}; say more of the sentence, or add a condition such as program"
     return ""
 
@@ -100,5 +101,6 @@ def _parts(op: Any, value: Any) -> list[str]:
     if op is sre.ATOMIC_GROUP:
         return _spoken(value)
     if op in {sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT}:
-        return _spoken(value[2]) if value[0] else ["", *_spoken(value[2])]
+        ways = _spoken(value[2])
+        return ways if value[0] or not "".join(ways).strip() else ["", *ways]
     return [""] if op in {sre.AT, sre.ASSERT, sre.ASSERT_NOT} else [" "]

@@ -21,7 +21,8 @@ from mulligan.policy.pattern import unfit
 from mulligan.policy.retry import Policy, Then, as_ladder
 
 ALARMS = ("", "none", "notice", "warning", "page")
-NAMES = ("type", "provider_code", "grpc_status", "sqlstate", "program", "dependency", "ended")
+NAMES = ("type", "provider_code", "grpc_status", "sqlstate", "program", "dependency", "verdict")
+CONDITIONS = (*NAMES, "http_status", "errno", "exit_code", "signal", "message")
 NUMBERS = ("http_status", "errno", "exit_code", "signal")
 # What a public sentence may repeat of a failure: numbers and names, never texts.
 PUBLIC_FIELDS = ("http_status", "exit_code", "signal", "errno", "program")
@@ -34,10 +35,11 @@ _HUNDRED = re.compile(r"[1-5]xx")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of a table. `ended` is the code of an end without an exception, such as TIMEOUT or PROCESS_DIED.
+    """One row of a table.
 
     `type` is a class by its dotted name, or by its last word alone; a `*` at the end of a `provider_code` or a
-    `sqlstate` stands for anything; `http_status` takes "5xx" too.
+    `sqlstate` stands for anything; `http_status` takes "5xx" too. `verdict` is a code or a class that the built-in
+    table gives: so a rule can rename `TIMEOUT`, or all that is `rate_limited`, without knowing how it was found out.
     """
 
     id: str
@@ -52,8 +54,8 @@ class Rule:
     signal: int | Sequence[int] = ()
     program: str | Sequence[str] = ()
     dependency: str | Sequence[str] = ()
-    ended: str | Sequence[str] = ()
-    message: str | None = None
+    verdict: str | Sequence[str] = ()
+    message: str | Sequence[str] = ()
     code: str
     cls: Cls | str
     public: str = ""
@@ -67,11 +69,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         _check_words(self)
-        for name in NAMES:
-            _set(self, name, tuple(_names(self, name)))
-        for name in NUMBERS:
-            _set(self, name, tuple(_numbers(self, name)))
-        _set(self, "cls", _class(self))
+        _normalise(self)
         _check_message(self)
         _check_public(self)
         _check_terms(self)
@@ -83,14 +81,20 @@ class Rule:
     @property
     def conditions(self) -> int:
         """How much it asks for: of two rules that match, the one that asks for more knows more."""
-        return sum(bool(getattr(self, name)) for name in (*NAMES, *NUMBERS, "message"))
+        return sum(bool(getattr(self, name)) for name in CONDITIONS)
 
     @property
     def structural(self) -> bool:
-        return self.message is None
+        return not self.message
 
     def terms(self) -> dict[str, Any]:
         """What it changes about retries and alarms, as plain data; empty for most."""
+        if (
+            self.wait_for_hint
+            and not (self.backoff or self.then or self.alarm or self.runbook)
+            and self.max_retries is None
+        ):
+            return {}
         policy = Policy(max_retries=self.max_retries, backoff=self.backoff, then=as_ladder(self.then))
         said = policy.to_plain()
         if not self.wait_for_hint:
@@ -121,6 +125,25 @@ class Rule:
         except ValueError as error:
             raise ConfigError(f"{called}: {error}") from error
         return cls(**{**said, "backoff": policy.backoff, "then": policy.then or ()})
+
+
+def unchecked(name: str, **said: Any) -> Rule:
+    """A row of the built-in table: a test has checked them all, so that no process has to do it at start."""
+    rule = object.__new__(Rule)
+    for spec in fields(Rule):
+        _set(rule, spec.name, said.get(spec.name, spec.default))
+    _set(rule, "id", name)
+    _normalise(rule)
+    return rule
+
+
+def _normalise(rule: Rule) -> None:
+    for name in NAMES:
+        _set(rule, name, tuple(_names(rule, name)))
+    for name in NUMBERS:
+        _set(rule, name, tuple(_numbers(rule, name)))
+    _set(rule, "message", tuple(_listed(rule.message)) if rule.message else ())
+    _set(rule, "cls", _class(rule))
 
 
 def _set(rule: Rule, name: str, value: Any) -> None:
@@ -181,13 +204,11 @@ def _numbers(rule: Rule, name: str) -> Iterator[int]:
 
 
 def _check_message(rule: Any) -> None:
-    if rule.message is None:
-        if not rule.conditions:
-            _refuse(rule, "it has no condition, so it would match every failure")
-        return
-    why = unfit(rule.message, alone=rule.conditions == 1)
-    if why:
-        _refuse(rule, f"message {rule.message!r:.120} {why}")
+    if not rule.conditions:
+        _refuse(rule, "it has no condition, so it would match every failure")
+    for pattern in rule.message:
+        if why := unfit(pattern, alone=rule.conditions == 1):
+            _refuse(rule, f"message {pattern!r:.120} {why}")
 
 
 def _check_public(rule: Rule) -> None:

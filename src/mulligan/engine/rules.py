@@ -1,0 +1,133 @@
+"""The rules an app adds: from `mulligan.toml`, from code, from ready packs. Asked before the built-in table."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from mulligan.config import Settings
+from mulligan.errors import ConfigError
+from mulligan.policy.retry import Policy
+from mulligan.policy.rule import Rule
+from mulligan.policy.rulebook import EMPTY, Rulebook
+
+PACKS = files("mulligan") / "packs"
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Ready rules and the policy that goes with them, under one name."""
+
+    name: str
+    policy: Policy
+    rules: tuple[Rule, ...]
+
+
+class Rules:
+    """`app.rules`: in order, those of `mulligan.toml` first, so that whoever runs the app has the last word."""
+
+    def __init__(self, settings: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self._added: list[Rule] = []
+        self._book: tuple[int, Rulebook] | None = None
+
+    def add(self, *rules: Any) -> None:
+        """Add rules, in order; an id stands for one rule only."""
+        for rule in rules:
+            if not isinstance(rule, Rule):
+                message = f"app.rules.add takes Rule(...), not {rule!r:.80}"
+                raise ConfigError(message)
+            if rule.id in {known.id for known in self}:
+                message = f"rule {rule.id!r} is there already; give one of them another id"
+                raise ConfigError(message)
+            self._added.append(rule)
+
+    def use(self, name: str) -> Pack:
+        """Add all rules of a ready pack, and hand it over for its policy."""
+        found = pack(name)
+        self.add(*found.rules)
+        return found
+
+    def __iter__(self) -> Any:
+        return iter((*_configured(self._settings()), *self._added))
+
+    def __len__(self) -> int:
+        return len(list(self))
+
+    @property
+    def book(self) -> Rulebook:
+        """All of them, ready to be asked."""
+        if self._book is None or self._book[0] != len(self._added):
+            self._book = (len(self._added), Rulebook(self))
+        return self._book[1]
+
+
+def _configured(settings: Settings) -> list[Rule]:
+    found = [Rule.from_plain(said, "mulligan.toml") for said in settings.rules]
+    return [*found, *(rule for name in settings.packs for rule in pack(name).rules)]
+
+
+def kind_rules(kind: str, rules: Any) -> tuple[Rule, ...]:
+    """The `rules=` of a kind."""
+    given = (rules,) if isinstance(rules, Rule) else tuple(rules)
+    for rule in given:
+        if not isinstance(rule, Rule):
+            message = f"kind {kind!r}: rules takes Rule(...), not {rule!r:.80}"
+            raise ConfigError(message)
+    ids = [rule.id for rule in given]
+    if twins := sorted({name for name in ids if ids.count(name) > 1}):
+        message = f"kind {kind!r}: rule {twins[0]!r} is there twice; give one of them another id"
+        raise ConfigError(message)
+    return given
+
+
+def as_plain(rules: Iterable[Rule]) -> tuple[dict[str, Any], ...]:
+    return tuple(rule.to_plain() for rule in rules)
+
+
+def book_of(rules: Sequence[Mapping[str, Any]]) -> Rulebook:
+    """From a manifest; a rule that a newer version wrote and we cannot read is left aside."""
+    if not rules:
+        return EMPTY
+    found: list[Rule] = []
+    for said in rules:
+        try:
+            found.append(Rule.from_plain(said, "the manifest"))
+        except ConfigError:
+            continue
+    return Rulebook(found)
+
+
+def pack_names() -> list[str]:
+    return sorted(item.name.removesuffix(".toml") for item in PACKS.iterdir() if item.name.endswith(".toml"))
+
+
+def pack(name: str) -> Pack:
+    """A ready pack by its name, or one of your own by the path of its TOML file."""
+    path = Path(name)
+    where = path if name.endswith(".toml") else PACKS / f"{name}.toml"
+    try:
+        said = tomllib.loads(where.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        message = f"no rule pack {name!r}; there are {', '.join(pack_names())}, or give the path of a .toml file"
+        raise ConfigError(message) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        message = f"rule pack {name!r}: not valid TOML: {error}"
+        raise ConfigError(message) from error
+    return _pack(path.stem, said)
+
+
+def _pack(name: str, said: Mapping[str, Any]) -> Pack:
+    if unknown := sorted(said.keys() - {"about", "policy", "rules"}):
+        message = f"rule pack {name!r}: unknown part {unknown[0]!r}; it may have about, policy and rules"
+        raise ConfigError(message)
+    try:
+        policy = Policy.from_plain(said.get("policy", {}))
+    except ValueError as error:
+        message = f"rule pack {name!r}: policy: {error}"
+        raise ConfigError(message) from error
+    return Pack(name, policy, tuple(Rule.from_plain(rule, f"pack {name!r}") for rule in said.get("rules", ())))

@@ -1,0 +1,233 @@
+"""Exception types of the libraries jobs use. They are matched by name; nothing is imported."""
+
+from __future__ import annotations
+
+from mulligan.policy.builtin.http import SLOW_DOWN
+from mulligan.policy.builtin.row import row, words
+
+_HTTP_CLIENTS = (
+    row(
+        "client.no-auth",
+        "AUTH",
+        type=words(
+            """
+            NoCredentialsError PartialCredentialsError CredentialRetrievalError TokenRetrievalError SSOTokenLoadError
+            UnauthorizedSSOTokenError DefaultCredentialsError RefreshError ClientAuthenticationError
+            CredentialUnavailableError NoAuthTokenError openai.AuthenticationError anthropic.AuthenticationError
+            openai.PermissionDeniedError anthropic.PermissionDeniedError stripe.error.AuthenticationError
+            stripe.AuthenticationError stripe.PermissionError google.api_core.exceptions.Unauthenticated
+            google.api_core.exceptions.Forbidden google.api_core.exceptions.PermissionDenied BadCredentialsException
+            GatedRepoError LocalTokenNotFoundError paramiko.ssh_exception.AuthenticationException
+            AuthenticationException BadAuthenticationType PasswordRequiredException PartialAuthentication
+            TokenExpiredError ExpiredSignatureError InvalidSignatureError InvalidGrantError BadHostKeyException
+            SignatureVerificationError slack_sdk.errors.BotUserAccessError
+            """
+        ),
+    ),
+    row("client.certificate", "CERTIFICATE", type=("ClientConnectorCertificateError", "SSLCertVerificationError")),
+    row(
+        "client.invalid-url",
+        "INVALID_INPUT",
+        type=words(
+            """
+            InvalidURL InvalidSchema MissingSchema InvalidJSONError UnsupportedProtocol LocalProtocolError
+            TooManyRedirects DecodingError InvalidHeader InvalidProxyURL LocationParseError URLRequired
+            NonHttpUrlClientError InvalidUrlClientError UnknownProtocol LocationValueError ParamValidationError
+            InvalidEndpoint
+            """
+        ),
+    ),
+    row("client.pool", "TOO_MANY_FILES", type=words("httpx.PoolTimeout httpx2.PoolTimeout EmptyPoolError PoolTimeout")),
+    row(
+        "client.timeout",
+        "TIMEOUT",
+        type=words(
+            """
+            ConnectTimeout ReadTimeout WriteTimeout ConnectTimeoutError ReadTimeoutError ServerTimeoutError
+            SocketTimeoutError ConnectionTimeoutError APITimeoutError TimeoutException Timeout
+            ServiceResponseTimeoutError ServiceRequestTimeoutError DeadlineExceeded GatewayTimeout RequestTimeout
+            ConnectionTimeout TimedOut InferenceTimeoutError NoResponseError OperationTimedOut ServerTimeout
+            SMTPTimeoutError SMTPConnectTimeoutError SMTPReadTimeoutError
+            """
+        ),
+    ),
+    row(
+        "client.rate",
+        "RATE_LIMITED",
+        type=words(
+            """
+            TooManyRequests RateLimitError RateLimitExceeded RateLimitedError RetryAfter FloodWait FloodWaitError
+            RateLimitExceededException ThrottledError
+            """
+        ),
+    ),
+    row(
+        "client.proxy-refused",
+        "AUTH",
+        type="ProxyError",
+        message=(r"\btunnel connection failed: 40[37]\b", r"\bproxy authentication required\b"),
+    ),
+    row(
+        "client.denied-for-now",
+        "RATE_LIMITED",
+        type=words(
+            """
+            Forbidden PermissionDenied PermissionDeniedError Unauthenticated ClientAuthenticationError ClientError
+            HttpError
+            """
+        ),
+        message=SLOW_DOWN,
+    ),
+    row(
+        "ftp.many",
+        "RATE_LIMITED",
+        type="ftplib.error_perm",
+        message=(r"\bmax \d+ users\b", r"\b(?:number of|too many|maximum) connections\b", r"\btoo many users\b"),
+    ),
+    row("ftp.login", "AUTH", type="ftplib.error_perm", message=(r"^530 ", r"\blogin incorrect\b")),
+    row("ftp.refused", "MISSING", type="ftplib.error_perm"),
+    row("ftp.later", "NOT_READY", type=("ftplib.error_temp", "ftplib.error_reply")),
+    row(
+        "client.money",
+        "QUOTA",
+        type=words("RateLimitError TooManyRequests ResourceExhausted APIStatusError BadRequestError"),
+        message=(
+            r"\bexceeded your current quota\b",
+            r"\bcredit balance is too low\b",
+            r"\binsufficient_quota\b",
+            r"\bbilling\b.{0,40}\b(?:details|hard limit)\b",
+        ),
+    ),
+    row(
+        "client.refused",
+        "HTTP_4XX",
+        type=words(
+            """
+            openai.BadRequestError anthropic.BadRequestError openai.UnprocessableEntityError
+            google.api_core.exceptions.BadRequest google.api_core.exceptions.InvalidArgument
+            stripe.error.InvalidRequestError stripe.InvalidRequestError telegram.error.BadRequest
+            """
+        ),
+    ),
+    row(
+        "client.missing",
+        "MISSING",
+        type=words(
+            """
+            openai.NotFoundError anthropic.NotFoundError google.api_core.exceptions.NotFound ResourceNotFoundError
+            RepositoryNotFoundError EntryNotFoundError RevisionNotFoundError UnknownObjectException NoSuchKey
+            """
+        ),
+    ),
+    row(
+        "client.impossible",
+        "MISCONFIGURED",
+        type=words(
+            """
+            NoRegionError ProfileNotFound UnknownServiceError UnknownEndpointError DataNotFoundError
+            InvalidRegionError ConfigNotFound ImproperlyConfigured NoSuchModuleError
+            """
+        ),
+    ),
+    row(
+        "client.content",
+        "REFUSED_CONTENT",
+        type=words(
+            """
+            LengthFinishReasonError ContentFilterFinishReasonError BlockedPromptException StopCandidateException
+            """
+        ),
+    ),
+    row("client.card", "QUOTA", type=words("stripe.error.CardError stripe.CardError CardError")),
+    row(
+        "client.unavailable",
+        "HTTP_5XX",
+        type=words(
+            """
+            openai.InternalServerError anthropic.InternalServerError google.api_core.exceptions.ServiceUnavailable
+            google.api_core.exceptions.InternalServerError google.api_core.exceptions.BadGateway ServiceUnavailable
+            ServiceUnavailableError InternalServerError BadGateway OverloadedError google.api_core.exceptions.Aborted
+            ServerDisconnectedError
+            """
+        ),
+    ),
+    row(
+        "client.connection",
+        "CONNECTION",
+        type=words(
+            """
+            ConnectError ReadError WriteError CloseError RemoteProtocolError ProxyError ProtocolError
+            NewConnectionError MaxRetryError ChunkedEncodingError ContentDecodingError ClientConnectorError
+            ClientConnectorDNSError ClientOSError ClientPayloadError ServerDisconnectedError ServerConnectionError
+            ClientConnectionError ClientConnectionResetError ClientProxyConnectionError EndpointConnectionError
+            ConnectionClosedError HTTPClientError ResponseStreamingError IncompleteReadError APIConnectionError
+            ServiceRequestError ServiceResponseError ConnectionError ConnectionClosed ConnectionClosedOK
+            NoValidConnectionsError WebSocketConnectionClosedException SMTPServerDisconnected SMTPConnectError
+            ProxyConnectionError ConnectionLost ConnectionInterrupted TransferEncodingError ClientHttpProxyError
+            WSServerHandshakeError
+            """
+        ),
+    ),
+    row(
+        "client.service-timeout",
+        "TIMEOUT",
+        type=("botocore.exceptions.ReadTimeoutError", "botocore.exceptions.ConnectTimeoutError"),
+    ),
+)
+
+_FILES = (
+    row(
+        "file.validation",
+        "INVALID_INPUT",
+        type=words(
+            """
+            pydantic_core._pydantic_core.ValidationError pydantic.error_wrappers.ValidationError
+            pydantic.ValidationError pydantic_core.ValidationError jsonschema.exceptions.ValidationError
+            marshmallow.exceptions.ValidationError django.core.exceptions.ValidationError ValidationError
+            cerberus.validator.DocumentError
+            """
+        ),
+    ),
+    row(
+        "file.bad",
+        "BAD_FILE",
+        type=words(
+            """
+            zipfile.BadZipFile BadZipFile LargeZipFile PIL.UnidentifiedImageError UnidentifiedImageError
+            DecompressionBombError PdfReadError PdfStreamError EmptyFileError PDFSyntaxError PSEOF PDFNoValidXRef
+            PDFPasswordIncorrect PDFTextExtractionNotAllowed FileNotDecryptedError WrongPasswordError
+            PdfminerException PDFPageCountError tarfile.ReadError lzma.LZMAError gzip.BadGzipFile BadGzipFile
+            zlib.error EmptyDataError ParserError PackageNotFoundError InvalidFileException XLRDError BadRarFile
+            NotRarFile Bad7zFile xml.etree.ElementTree.ParseError lxml.etree.XMLSyntaxError XMLSyntaxError ParseError
+            csv.Error _csv.Error binascii.Error UnpicklingError yaml.scanner.ScannerError ScannerError
+            TOMLDecodeError OutputParserException InvalidMediaError FileDataError CouldntDecodeError
+            """
+        ),
+    ),
+    row(
+        "file.programming",
+        "PROGRAMMING_ERROR",
+        type=words(
+            """
+            TemplateNotFound TemplateSyntaxError UndefinedError FieldDoesNotExist FieldError ImproperlyConfigured
+            NoReverseMatch PicklingError NotRegistered NoSuchJobError InvalidRequestError ArgumentError
+            ObjectDeletedError DetachedInstanceError CompileError UnboundExecutionError MissingGreenlet
+            NoForeignKeysError AmbiguousForeignKeysError ResourceClosedError
+            """
+        ),
+    ),
+    row(
+        "file.unsupported",
+        "UNSUPPORTED",
+        type=words(
+            """
+            io.UnsupportedOperation UnsupportedOperation UnsupportedAlgorithm DependencyError
+            OptionalDependencyNotAvailable
+            """
+        ),
+    ),
+    row("file.no-row", "MISSING", type=words("ObjectDoesNotExist DoesNotExist NoResultFound MultipleResultsFound")),
+    row("selenium.gone", "CONNECTION", type=("TargetClosedError")),
+)
+
+RULES = (*_HTTP_CLIENTS, *_FILES)

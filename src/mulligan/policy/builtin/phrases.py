@@ -1,0 +1,134 @@
+"""What texts say. Read last, line by line from the end, after addresses, paths and ids have been masked.
+
+Every phrase is bounded by words and says more than a noun. `SPECIFIC` decides over what else a line says, `WEAK` is
+what programs say after the real reason: the lines before it are asked first.
+"""
+
+from __future__ import annotations
+
+from mulligan.policy.builtin import hopeful, hopeless
+from mulligan.policy.builtin.http import BLOCKED, MONEY, ONE_TOO_LARGE
+from mulligan.policy.builtin.row import row
+
+SPECIFIC = (
+    row("text.money", "QUOTA", message=MONEY),
+    row(
+        "text.long-quota",
+        "QUOTA",
+        message=(
+            r"\b(?:daily|monthly|weekly|yearly|per[- ]day|24[- ]hours?)\b[\w ()'-]{0,40}\b(?:limit|quota|cap|allowance|usage)\b",
+            r"\b(?:limit|quota|cap)\b[\w ()'/-]{0,30}\b(?:per|for (?:the|this)) (?:day|month)\b",
+            r"\bPerDay\b",
+            r"\bsending (?:limit|quota) (?:exceeded|reached)\b",
+            r"\bquota (?:has been )?(?:exhausted|used up)\b",
+            r"\bover (?:its|your|the|their|our) (?:\w+ )?quota\b",
+        ),
+    ),
+    row(
+        "text.too-large-for-limit",
+        "TOO_LARGE",
+        message=(
+            *ONE_TOO_LARGE,
+            r"\bmaximum context length\b",
+            r"\bcontext (?:length|window) (?:exceeded|of)\b",
+        ),
+    ),
+    row(
+        "text.oom",
+        "PROCESS_KILLED",
+        message=(
+            r"\bOOMKilled\b",
+            r"\boom[- ]kill(?:er|ed)?\b",
+            r"\bkilled process \d+\b",
+            r"\bout of memory: kill(?:ed)?\b",
+            r"\bMemory cgroup out of memory\b",
+            r"\bcontainer (?:was )?killed\b.{0,30}\bmemory\b",
+        ),
+    ),
+    row("text.blocked", "ACCESS_DENIED", message=BLOCKED),
+    row(
+        "text.no-space",
+        "DISK_FULL",
+        message=(
+            r"\bno space left\b",
+            r"\bflood[- ]stage\b",
+            r"\bread-only[ /-]+allow[- ]delete\b",
+        ),
+    ),
+    row(
+        "text.not-trusted",
+        "CERTIFICATE",
+        message=(
+            r"\bhost ?key verification failed\b",
+            r"\bREMOTE HOST IDENTIFICATION HAS CHANGED\b",
+            r"\bCERTIFICATE_VERIFY_FAILED\b",
+        ),
+    ),
+    row("text.not-let-in", "AUTH", message=r"\bpermission denied \(publickey\b"),
+    row("text.main-guard", "PROGRAMMING_ERROR", message=r"\bfinished its bootstrapping phase\b"),
+)
+
+NORMAL = (*hopeful.RULES, *hopeless.RULES)
+
+WEAK = (
+    row(
+        "text.try-again",
+        "HTTP_5XX",
+        message=(
+            r"\b(?:please )?(?:try again|retry)(?: your request)? (?:later|in (?:a|an|few|\d|some|[\w]+ (?:minutes|seconds))|shortly|soon|after|at a later|momentarily|again)",
+            r"\b(?:please|and) (?:try again|retry)\b",
+            r"\bsomething went wrong\b",
+            r"\btry (?:your request )?again\b",
+            r"\bserver (?:error|encountered an (?:internal |unexpected )?error|had an error)\b",
+        ),
+    ),
+    row(
+        "text.network",
+        "CONNECTION",
+        message=(
+            r"\bconnection (?:error|errors|broken|attempt failed)\b",
+            r"\bnot connected to\b",
+            r"\bnetwork (?:is )?(?:unreachable|error|failure|changed|down|problem|disconnected)\b",
+        ),
+    ),
+    row(
+        "text.unreadable",
+        "BAD_FILE",
+        message=(
+            r"\bInvalid data found when processing input\b",
+            r"\bError (?:while )?(?:opening|initializing|decoding|reading|parsing) (?:input|output|encoder|decoder|stream|filters?|file)\b",
+            r"\berror while decoding\b",
+            r"\bInvalid argument\b",
+            r"\bcannot (?:find or open|handle|process)\b",
+            r"\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:identify|decode|parse|read|determine|recogni[sz]e|decompress|decrypt|find (?:the )?(?:startxref|xref|trailer|end of central)|load|open) (?:the |an? )?(?:\w+ )?(?:image|document|file|pdf|zip|archive|stream|video|audio|page|header|frame|data|type|format|trailer|xref|input|bitstream|central directory)\b(?!.{0,40}\b(?:no such|permission|too many|temporar|shared object|lock))",
+        ),
+    ),
+    row(
+        "text.not-there",
+        "NOT_FOUND",
+        message=(
+            r"\bunable to (?:find|locate|open|load)\b(?! credentials)",
+            r"\bcan't (?:open|find|locate|stat|cd to|chdir)\b",
+            r"\bcould not (?:find|locate|open)\b(?! (?:a )?(?:free|connection))",
+            r"\b(?:does not|doesn't) exist\b",
+            r"\bnot found\b",
+        ),
+    ),
+    row(
+        "text.not-valid",
+        "INVALID_INPUT",
+        message=(
+            r"\b(?:is|are|was|were) (?:not (?:a )?(?:valid|allowed|supported|recognized|accepted)|invalid|unsupported|malformed|not an? (?:valid|supported))\b",
+            r"\bmust (?:be|have|not|contain|start|end|match|specify|provide|include)\b",
+            r"\bshould be (?:a|an|one|at|in|greater|less|of)\b",
+            r"\bvalue is not\b",
+            r"\bnot (?:a )?valid\b",
+            r"\bbad request\b",
+            r"\bdoes not (?:match|support|conform|contain|accept|allow)\b",
+            r"\bdoesn't (?:match|support|accept)\b",
+            r"\bout of (?:range|bounds)\b",
+            r"\bnot supported\b",
+            r"\btoo (?:large|long|big)\b",
+        ),
+    ),
+)

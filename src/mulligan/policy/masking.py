@@ -1,0 +1,21 @@
+"""Texts made comparable: addresses, paths and ids are replaced, so that no rule can match inside them."""
+
+from __future__ import annotations
+
+import re
+
+_HIDDEN = re.compile(
+    r"""
+      [a-z][a-z0-9+.-]{1,15}://[^\s"'<>]+                                    # an address
+    | \b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+                           # e-mail
+    | (?<![\w/<])(?:~|\.{1,2})?/(?!/)[\w.@+~%=:-]+(?:/[\w.@+~%=:-]*)*           # a path
+    | \b[A-Za-z]:\\[^\s"'<>]+
+    | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b
+    | \b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def masked(text: str) -> str:
+    return _HIDDEN.sub("<>", text)

@@ -1,0 +1,112 @@
+"""The shapes in which texts tell of structure, as data. Each is anchored by the words around it.
+
+`hints`: one of these must be in the text, or the pattern is not even tried. The value is the first group that matched.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import NamedTuple
+
+
+class Shape(NamedTuple):
+    fact: str  # http, code, grpc, sqlstate, mail, errno, exit, signal
+    hints: tuple[str, ...]
+    pattern: re.Pattern[str]
+    system: str = ""  # goes before a code that could be another system's too
+
+
+def _shape(fact: str, hints: str | tuple[str, ...], pattern: str, system: str = "", flags: int = 0) -> Shape:
+    return Shape(fact, (hints,) if isinstance(hints, str) else hints, re.compile(pattern, flags | re.MULTILINE), system)
+
+
+_I = re.IGNORECASE
+_REASONS = "|".join(sorted((re.escape(status.phrase) for status in HTTPStatus if status >= 400), key=len, reverse=True))
+_N = r"([45]\d\d)"
+_FOUR_FIVE = ("40", "41", "42", "43", "44", "45", "49", "50", "52", "53", "59")
+_GRPC = "CANCELLED|DEADLINE_EXCEEDED|NOT_FOUND|PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|UNIMPLEMENTED|UNAVAILABLE|UNAUTHENTICATED|INVALID_ARGUMENT"
+_REDIS = "LOADING|BUSY|MASTERDOWN|READONLY|OOM|MISCONF|CLUSTERDOWN|TRYAGAIN|NOAUTH|WRONGPASS|WRONGTYPE|NOSCRIPT|NOPERM|EXECABORT|MOVED|ASK|CROSSSLOT"
+
+# The last one that matches anywhere in the text wins, so the order is from vague to telling.
+HTTP = tuple(
+    _shape("http", hints, pattern, flags=_I)
+    for hints, pattern in (
+        (_FOUR_FIVE, rf"\b{_N}(?=\{{)"),
+        (("ode", "tatus", "CODE"), rf"[\"'](?:code|status)[\"']:\s?[\"']?{_N}\b"),
+        (("tatus",), rf"\b(?:response |bad |unexpected |with |http )?status(?: ?code)?[\"']?\s?(?:[:=(]|was|of|is|code)?\s?[\"'(\[]?{_N}\b"),
+        (("ode",), rf"\b(?:error|response|status|return(?:ed)?)[_ -]?code[\"']?\s?(?:[:=]|was|of|is)?\s?[\"'(]?{_N}\b(?!\.\d)"),
+        (("eturned", "ot ", "eceived", "esponse", "nswered", "esponded"), rf"\b(?:returned|responded with|response|got|received|answered)(?: an?)?(?: error| HTTP| status| code| response)*:? ?[\"'(]?{_N}(?: (?:{_REASONS})|[\"')]? (?:error|response|from|status)\b|$)"),
+        (("lient", "erver"), rf"\b{_N} (?:Client|Server) Error\b|\b(?:Client|Server) error [\"']{_N}\b"),
+        (("ttp", "TTP"), rf"\bHTTP(?:/\d(?:\.\d)?)?[\"']? ?(?:error|status|code|response|request failed with status)?(?: ?code)?[ :=(]{{1,2}}{_N}\b|\bHttpError {_N}\b|\bhttp_?status(?:_?code)?[\"']?\s?[:=]\s?[\"']?{_N}\b|\(HTTP {_N}\)"),
+        (_FOUR_FIVE, rf"(?<![\w.:-]){_N}[\"']?,?[ :-]{{1,3}}[\"']?(?:{_REASONS})"),
+        (("URL", "erver"), rf"\b(?:URL returned error|Server returned|server responded with)(?: status)?(?: code)?[: ]{{1,2}}{_N}\b"),
+    )
+)  # fmt: skip
+HTTP_LEAD = re.compile(rf"^(?:[\w:.]+: )?{_N}(?=[ :]{{1,2}}(?:[A-Z][A-Za-z_ ]+[.:({{]|GET|POST|PUT|PATCH|DELETE|HEAD))")
+
+CODES = (
+    _shape("code", "occurred (", r" error occurred \(([A-Za-z][\w.]{2,60})\)"),
+    _shape("code", "</", r"<(?:Code|Error|code)>([A-Za-z][\w.]{2,60})</"),
+    _shape(
+        "code",
+        ('":', "':", '" :'),
+        r"[\"'](?:code|type|status|reason|error|errorCode|error_code|error_type|quotaId|__type|name|Code|errcode|error_name)[\"']\s?:\s?[\"']([A-Za-z][\w.#/-]{2,80})[\"']",
+    ),
+    _shape(
+        "code",
+        ("ode:", "ode=", "ode =", "ode :", "eason:", "eason=", "eason ="),
+        r"\b(?:ErrorCode|Error Code|error code|error_code|Code|code|reason|Reason|errorCode)\s{0,8}[:=]\s?[\"']?([A-Za-z][A-Za-z_]{3,60}\w*)\b",
+    ),
+    _shape("code", ": ", r"(?:^|: )([a-z]{2,}(?:[A-Z][a-z]+){1,5})(?=: )"),
+    _shape("code", "(", r"\(([a-z]+(?:_[a-z]+){1,5})\)"),
+    _shape("grpc", ("StatusCode.", "code = "), r"\b(?:StatusCode\.|code = )([A-Z][A-Za-z_]{4,})\b"),
+    _shape("grpc", _FOUR_FIVE, r"\b[45]\d\d ([A-Z]{4,}(?:_[A-Z]+)*)\b"),
+    _shape("grpc", ("ED:", "ND:", "NT:", "LE:", "ON:"), rf"\b({_GRPC}): "),
+    _shape("grpc", ("ED", "ND", "NT", "LE", "ON"), rf"[\"']({_GRPC})[\"']"),
+    _shape("sqlstate", "SQLSTATE", r"SQLSTATE[\"']?\s?[:=(\[]?\s?[\"']?([0-9A-Z]{5})\b"),
+    _shape("sqlstate", "ERROR ", r"\bERROR \d{4} \(([0-9A-Z]{5})\)"),
+    _shape("code", "(", r"\(\s?([12]\d{3}),\s?['\"u]|^(?:\w+(?:\.\w+)*: )?([12]\d{3}) \([0-9A-Z]{5}\):", "mysql"),
+    _shape("code", "ERROR ", r"\bERROR ([12]\d{3}) \([0-9A-Z]{5}\)", "mysql"),
+    _shape("code", "curl: (", r"\bcurl: \((\d{1,3})\)", "curl"),
+    _shape("code", "ORA-", r"\bORA-(\d{5})\b", "ora"),
+    _shape("code", "[SSL", r"\[SSL:?\ ?([A-Z0-9_]{6,})\]", "ssl"),
+    _shape("code", "SQLITE_", r"\b(SQLITE_[A-Z]+)\b", "sqlite"),
+    _shape("code", tuple(_REDIS.split("|")), rf"(?:^(?:\w+(?:\.\w+)*: )?|\([\"'])-?({_REDIS}) [A-Zcdkt]", "redis"),
+    _shape("code", "AADSTS", r"\b(AADSTS\d+)\b"),
+    _shape("mail", (".0", ".1", ".2", ".3", ".4", ".5", ".6", ".7"), r"(?<![\w.(/-])#?([45]\.[0-7]\.\d{1,3})(?=[ :,)'\"\]]|$)(?!\.\d)"),
+    _shape("mail", ("(4", "(5", "( 4", "( 5"), r"\(\s?([45]\d\d),\s?b?['\"]"),
+    _shape("mail", _FOUR_FIVE, r"(?<![\w.])([45]\d\d)[ -](?:#?[45]\.\d{1,2}\.\d{1,3})\b"),
+)  # fmt: skip
+
+ERRNO = (
+    _shape("errno", ("rrno", "os error"), r"\b(?:Errno|os error|errno)[\]: =(]{1,2}(\d{1,3})\b"),
+    _shape("errno", "E", r"(?:\b|code: ?['\"])(E[A-Z]{3,14})\b(?=[:,' )\"\]]|$| -)"),
+)
+
+EXITS = (
+    _shape(
+        "exit",
+        ("tatus", "code", "Code"),
+        r"\b(?:exit(?:ed|s|ing)?|returned|finished|terminated|failed|completed|quit)(?: (?:with|unexpectedly with))? (?:an? )?(?:non-?zero )?(?:exit |return |error )?(?:status|code) ?(?:of )?[:=]? ?(-?\d{1,3})\b(?!\.)",
+        flags=_I,
+    ),
+    _shape("exit", ("xit", "eturn", "ret"), r"\bexit(?: (?:code|status)|code|_code)['\"]? ?[:=]? ?\(?(-?\d{1,3})\b|\b(?:return|rc|ret)[ _-]?code ?[:=]? ?(-?\d{1,3})\b", flags=_I),
+    _shape("exit", ("xited (", "eturned -"), r"\bExited \((\d{1,3})\)|\breturned (-\d{1,2})\b", flags=_I),
+)  # fmt: skip
+
+SIGNALS = (
+    _shape("signal", "SIG", r"\b(SIG[A-Z]{3,5})\b"),
+    _shape("signal", "ignal", r"\b[sS]ignal[: ]\s?(\d{1,2})\b|\b(?:signal:|by signal|with signal) (killed|terminated|aborted|interrupt)"),
+    _shape("signal", ("Killed", "Terminated"), r"^(?:\S+: )?(?:line \d+: +\d+ )?(Killed|Terminated)\b(?=\s|$)"),
+    _shape("signal", ("OOM", "oom", "Out of"), r"\b(OOMKilled|oom[-_ ]kill(?:ed|er)?|Out of memory: Kill(?:ed)? process)\b"),
+    _shape("signal", ("fault", "dumped", "instruction", "Bus error", "Floating"), r"(Segmentation fault|Aborted \(core dumped\)|Illegal instruction|Bus error|Floating point exception)"),
+)  # fmt: skip
+
+_ENDING = (
+    "Error|Exception|Timeout|Expired|Exit|Interrupt|Disconnected|Refused|Failed|Failure|Busy|Aborted|Denied|Exceeded|NotFound|"
+    "Redirects|Cancelled|Canceled|Detected|Violation|Lost|Full|Fault|Unavailable|Mismatch|TooLarge|TooLong"
+)
+TYPE = re.compile(
+    rf"(?<![\w./'\"-])((?:[a-zA-Z_]\w*(?:\.|::))+_?[A-Z]\w*|[A-Z]\w*?(?:{_ENDING})\d?)(?=:|\(|\)|\s*$|,| -|<|;)", re.MULTILINE
+)  # fmt: skip
