@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mulligan.job import Cls
 from mulligan.policy import builtin
 from mulligan.policy.facts import Facts
-from mulligan.policy.masking import masked
+from mulligan.policy.masking import masked, unquoted
 from mulligan.policy.normal import normal
 from mulligan.policy.rule import Rule
 from mulligan.policy.rulebook import NUMBER, PROVIDER, TYPE, Match, Rulebook, last_word, same_name, words_of
@@ -81,17 +81,23 @@ class Reading:
         return _best(found.link, book.about((found.rule.code, found.rule.cls), self.facts, self._masked), book)
 
     def by_builtin(self) -> Verdict:
+        found = self.by_structure(builtin.STRUCTURE) or self.by_group()
+        if found and found.rule.cls != Cls.UNKNOWN:
+            return found
+        said = self.by_words()
+        return said if said and (found is None or said.rule.cls != Cls.UNKNOWN) else found or self._unknown()
+
+    def by_words(self) -> Verdict | None:
+        """What texts and names say, from what is hard to say by chance to what is faint."""
         return (
-            self.by_structure(builtin.STRUCTURE)
-            or self.by_group()
-            or self.by_told(builtin.STRUCTURE, self.told, (PROVIDER,))
+            self.by_told(builtin.STRUCTURE, self.told, (PROVIDER,))
             or self.by_names(self.links)
             or self.by_specific_lines()
             or self.by_lines()
             or self.by_weak_lines()
             or self.by_structure(builtin.LAST)
             or self.by_told(builtin.LAST, self.told)
-            or self._unknown()
+            or self.by_faint_lines()
         )
 
     def by_structure(self, book: Rulebook) -> Verdict | None:
@@ -140,12 +146,21 @@ class Reading:
         for raw, line in self.lines:
             link = told(raw)
             found = self.by_told(builtin.STRUCTURE, link, (TYPE, NUMBER)) or self.by_names([link])
-            if found := found or self._say(builtin.NORMAL, line):
+            found = found or self._say(builtin.NORMAL, line)
+            if found and found.rule.cls != Cls.UNKNOWN:
                 return found
         return None
 
     def by_weak_lines(self) -> Verdict | None:
         return next((found for _, line in self.lines if (found := self._say(builtin.WEAK, line))), None)
+
+    def by_faint_lines(self) -> Verdict | None:
+        """Asked last, and not where anything sounds hopeful. What is quoted is somebody's name for something."""
+        names = [spelled(name) for link in (*self.links, self.told) for name in link.exception_types[:1]]
+        lines = [unquoted(line) for line in (*(line for _, line in self.lines), *names)]
+        if any(builtin.HOPE.search(line) for line in lines):
+            return None
+        return next((found for line in lines if (found := self._say(builtin.FAINT, line))), None)
 
     def _say(self, book: Rulebook, line: str) -> Verdict | None:
         return _best(self.facts, book.textual(self.facts, line, words_of(line)), book)
@@ -172,9 +187,18 @@ def _best(link: Facts, matches: Sequence[Match], book: Rulebook) -> Verdict | No
     return Verdict(link, rule, also, book.version)
 
 
-def _order(link: Facts, match: Match) -> tuple[int, int]:
+def _order(link: Facts, match: Match) -> tuple[int, int, int]:
     depth = {TYPE: _depth, PROVIDER: _place}.get(match.rank)
-    return (depth(link, match.rule) if depth else 0, -match.weight)
+    return (depth(link, match.rule) if depth else 0, -match.weight, 0 if _exact(link, match.rule) else 1)
+
+
+def _exact(link: Facts, rule: Rule) -> bool:
+    """Whether the rule names the very package of the type: `tarfile.ReadError` is not `ReadError` of a client."""
+    return any(
+        "." in wanted and wanted.split(".", 1)[0] == name.split(".", 1)[0] and last_word(wanted) == last_word(name)
+        for wanted in rule.type
+        for name in link.exception_types
+    )
 
 
 def _place(link: Facts, rule: Rule) -> int:

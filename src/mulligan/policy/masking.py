@@ -19,3 +19,10 @@ _HIDDEN = re.compile(
 
 def masked(text: str) -> str:
     return _HIDDEN.sub("<>", text)
+
+
+_QUOTED = re.compile(r"'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}[`']|\\\w+")
+
+
+def unquoted(text: str) -> str:
+    return _QUOTED.sub("<>", text)

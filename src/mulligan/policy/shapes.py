@@ -33,6 +33,7 @@ HTTP = tuple(
     _shape("http", hints, pattern, flags=_I)
     for hints, pattern in (
         (_FOUR_FIVE, rf"\b{_N}(?=\{{)"),
+        (_FOUR_FIVE, rf"(?:Error|Exception)\({_N}(?=,|\))"),
         (("ode", "tatus", "CODE"), rf"[\"'](?:code|status)[\"']:\s?[\"']?{_N}\b"),
         (("tatus",), rf"\b(?:response |bad |unexpected |with |http )?status(?: ?code)?[\"']?\s?(?:[:=(]|was|of|is|code)?\s?[\"'(\[]?{_N}\b"),
         (("ode",), rf"\b(?:error|response|status|return(?:ed)?)[_ -]?code[\"']?\s?(?:[:=]|was|of|is)?\s?[\"'(]?{_N}\b(?!\.\d)"),
@@ -51,7 +52,7 @@ CODES = (
     _shape(
         "code",
         ('":', "':", '" :'),
-        r"[\"'](?:code|type|status|reason|error|errorCode|error_code|error_type|quotaId|__type|name|Code|errcode|error_name)[\"']\s?:\s?[\"']([A-Za-z][\w.#/-]{2,80})[\"']",
+        r"u?[\"'](?:code|type|status|reason|error|errorCode|error_code|error_type|quotaId|__type|name|Code|errcode|error_name)[\"']\s?:\s?u?[\"']([A-Za-z][\w.#/-]{2,80})[\"']",
     ),
     _shape(
         "code",
@@ -74,8 +75,8 @@ CODES = (
     _shape("code", "SQLITE_", r"\b(SQLITE_[A-Z]+)\b", "sqlite"),
     _shape("code", tuple(_REDIS.split("|")), rf"(?:^(?:\w+(?:\.\w+)*: )?|\([\"'])-?({_REDIS}) [A-Zcdkt]", "redis"),
     _shape("code", "AADSTS", r"\b(AADSTS\d+)\b"),
-    _shape("mail", (".0", ".1", ".2", ".3", ".4", ".5", ".6", ".7"), r"(?<![\w.(/-])#?([45]\.[0-7]\.\d{1,3})(?=[ :,)'\"\]]|$)(?!\.\d)"),
-    _shape("mail", ("(4", "(5", "( 4", "( 5"), r"\(\s?([45]\d\d),\s?b?['\"]"),
+    _shape("mail", (".0", ".1", ".2", ".3", ".4", ".5", ".6", ".7"), r"(?<![\w.(/:-])#?([45]\.[0-7]\.\d{1,3})(?=[ :,)'\"\]]|$)(?!\.\d)"),
+    _shape("mail", ("(4", "(5", "( 4", "( 5"), r"\(\s?([45]\d\d),\s?b['\"]"),
     _shape("mail", _FOUR_FIVE, r"(?<![\w.])([45]\d\d)[ -](?:#?[45]\.\d{1,2}\.\d{1,3})\b"),
 )  # fmt: skip
 
@@ -85,6 +86,7 @@ ERRNO = (
 )
 
 EXITS = (
+    _shape("exit", "CalledProcessError(", r"\bCalledProcessError\((-?\d{1,3})\b"),
     _shape(
         "exit",
         ("tatus", "code", "Code"),
@@ -105,7 +107,7 @@ SIGNALS = (
 
 _ENDING = (
     "Error|Exception|Timeout|Expired|Exit|Interrupt|Disconnected|Refused|Failed|Failure|Busy|Aborted|Denied|Exceeded|NotFound|"
-    "Redirects|Cancelled|Canceled|Detected|Violation|Lost|Full|Fault|Unavailable|Mismatch|TooLarge|TooLong"
+    "Redirects|Cancelled|Canceled|Detected|Violation|Lost|Full|Fault|Unavailable|Mismatch|TooLarge|TooLong|Required|Missing|Invalid|Unsupported|Shutdown|Overflow|Closed|Died|Unknown"
 )
 TYPE = re.compile(
     rf"(?<![\w./'\"-])((?:[a-zA-Z_]\w*(?:\.|::))+_?[A-Z]\w*|[A-Z]\w*?(?:{_ENDING})\d?)(?=:|\(|\)|\s*$|,| -|<|;)", re.MULTILINE

@@ -123,7 +123,7 @@ def _codes(text: str) -> list[tuple[str, str]]:
 
 def _code(shape: Shape, value: str, text: str) -> Iterator[tuple[str, str]]:
     if shape.fact == "mail":
-        if _MAIL.search(text):
+        if "." not in value or _MAIL.search(text):
             yield "code", f"smtp:{value}"
     elif shape.fact == "grpc" or value.upper() in GRPC:
         if name := grpc_name(value):

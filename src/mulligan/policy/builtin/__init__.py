@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mulligan.policy.builtin import clouds, databases, http, mail, phrases, process, python, rpc
 from mulligan.policy.builtin.row import row
 from mulligan.policy.rulebook import Rulebook
@@ -15,6 +17,8 @@ STRUCTURE = Rulebook(
 SPECIFIC = Rulebook(phrases.SPECIFIC)
 NORMAL = Rulebook(phrases.NORMAL)
 WEAK = Rulebook(phrases.WEAK)
+FAINT = Rulebook(phrases.FAINT)
+HOPE = re.compile(phrases.HOPE, re.IGNORECASE)
 LAST = Rulebook(python.LAST)
-BOOKS = (STRUCTURE, SPECIFIC, NORMAL, WEAK, LAST)
+BOOKS = (STRUCTURE, SPECIFIC, NORMAL, WEAK, LAST, FAINT)
 RULES = tuple(rule for book in BOOKS for rule in book.rules)

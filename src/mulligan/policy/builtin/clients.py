@@ -82,7 +82,11 @@ _HTTP_CLIENTS = (
         "ftp.many",
         "RATE_LIMITED",
         type="ftplib.error_perm",
-        message=(r"\bmax \d+ users\b", r"\b(?:number of|too many|maximum) connections\b", r"\btoo many users\b"),
+        message=(
+            r"\bmax \d+ users\b",
+            r"\b(?:number of|too many|maximum) (?:connections|clients|users)\b",
+            r"\btoo many users\b",
+        ),
     ),
     row("ftp.login", "AUTH", type="ftplib.error_perm", message=(r"^530 ", r"\blogin incorrect\b")),
     row("ftp.refused", "MISSING", type="ftplib.error_perm"),

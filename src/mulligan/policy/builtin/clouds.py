@@ -427,4 +427,21 @@ _AZURE = (
     ),
 )
 
-RULES = (*_AI, *_GOOGLE, *_AZURE, *_AWS)
+_MORE = (
+    row(
+        "aws.conflict-inside",
+        "DATABASE_CONFLICT",
+        provider_code="TransactionCanceledException",
+        message=(r"\bTransactionConflict\b", r"\bThrottlingError\b", r"\bProvisionedThroughputExceeded\b"),
+    ),
+    row("aws.cancelled", "ALREADY_EXISTS", provider_code="TransactionCanceledException"),
+    row(
+        "aws.in-progress",
+        "BUSY",
+        provider_code=("ValidationError", "InvalidParameterException"),
+        message=r"_IN_PROGRESS\b",
+    ),
+    row("aws.over-limit", "RATE_LIMITED", provider_code=("OverLimit", "ExpiredIteratorException")),
+)
+
+RULES = (*_MORE, *_AI, *_GOOGLE, *_AZURE, *_AWS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mulligan.policy.builtin.row import row
 
 DAILY = (
+    r"/ ?(?:day|month)\b",
     r"\b(?:per|each|a) ?(?:day|month)\b",
     r"\b(?:daily|monthly|weekly)\b[\w -]{0,30}\b(?:limit|quota|cap|allowance)",
     r"PerDay",
@@ -40,8 +41,10 @@ SLOW_DOWN = (
     r"\btoo many (?:connections|attempts|messages) from\b",
     r"\breduce your request rate\b",
     r"\bexceeded rate limits?\b",
+    r"\brequest limit reached\b",
 )
 IN_PROGRESS = (
+    r"\bresource lock\b",
     r"\b(?:in progress|being (?:processed|modified|updated|created|deleted)|locked|try again|please retry|concurrent(?:ly)?|conflicting (?:operation|conditional)|another (?:operation|request|process)|aborted|transaction contention|not ready|still (?:processing|running))\b",
 )
 WARMING = (
@@ -62,6 +65,13 @@ RULES = (
     row("http.in-progress", "NOT_READY", http_status=(400, 404, 409, 412, 423), message=WARMING),
     row("http.conflict", "BUSY", http_status=409, message=IN_PROGRESS),
     row("http.temporary-400", "HTTP_5XX", http_status=400, message=TRANSIENT_400),
+    row(
+        "http.untrusted",
+        "CERTIFICATE",
+        http_status=(500, 502, 503, 525, 526),
+        message=(r"\bCERTIFICATE_VERIFY_FAILED\b", r"\bcertificate verify failed\b"),
+    ),
+    row("http.unknown-domain", "MISCONFIGURED", http_status=(500, 502, 503), message=r"\bunknown domain\b"),
     row("http.blocked", "ACCESS_DENIED", http_status=(400, 403, 451), message=BLOCKED),
     row("http.rate-limited", "RATE_LIMITED", http_status=(420, 429, 509)),
     row("http.timeout", "TIMEOUT", http_status=(408, 504, 522, 524, 598, 599)),

@@ -16,6 +16,11 @@ SPECIFIC = (
         "text.long-quota",
         "QUOTA",
         message=(
+            r"\bquota\b.{0,60}\bexceeded\b.{0,40}\b(?:globally|limit: 0)",
+            r"\bwill exceed your \w+ limit\b",
+            r"\bexceeding approved\b.{0,60}\bquota\b",
+            r"\b(?:calls|requests|queries|messages|credits) ?(?:/|per|a) ?(?:month|day)\b",
+            r"\bquota increase\b",
             r"\b(?:daily|monthly|weekly|yearly|per[- ]day|24[- ]hours?)\b[\w ()'-]{0,40}\b(?:limit|quota|cap|allowance|usage)\b",
             r"\b(?:limit|quota|cap)\b[\w ()'/-]{0,30}\b(?:per|for (?:the|this)) (?:day|month)\b",
             r"\bPerDay\b",
@@ -37,6 +42,7 @@ SPECIFIC = (
         "text.oom",
         "PROCESS_KILLED",
         message=(
+            r"\bkilled\b.{0,40}\bmemory\b",
             r"\bOOMKilled\b",
             r"\boom[- ]kill(?:er|ed)?\b",
             r"\bkilled process \d+\b",
@@ -59,10 +65,23 @@ SPECIFIC = (
         "text.not-trusted",
         "CERTIFICATE",
         message=(
+            r"\bhandshake failed: tls\b",
+            r"\bhost key is not trusted\b",
             r"\bhost ?key verification failed\b",
             r"\bREMOTE HOST IDENTIFICATION HAS CHANGED\b",
             r"\bCERTIFICATE_VERIFY_FAILED\b",
         ),
+    ),
+    row("text.syntax", "MISCONFIGURED", message=r"\bsyntax error\b"),
+    row(
+        "text.drm",
+        "UNAVAILABLE_CONTENT",
+        message=(r"\bDRM[- ]protected\b", r"\blocked with DRM\b", r"\bprotected (?:by|with) DRM\b"),
+    ),
+    row(
+        "text.for-now",
+        "HTTP_5XX",
+        message=(r"\btemporary authentication failure\b", r"\bis_transient['\x22]?: ?true\b"),
     ),
     row("text.not-let-in", "AUTH", message=r"\bpermission denied \(publickey\b"),
     row("text.main-guard", "PROGRAMMING_ERROR", message=r"\bfinished its bootstrapping phase\b"),
@@ -86,6 +105,9 @@ WEAK = (
         "text.network",
         "CONNECTION",
         message=(
+            r"\b(?:cannot|could not|couldn't|can't|unable to|failed to|failure to|error while|not able to) (?:establish (?:a )?(?:new )?)?(?:connect|reach|contact|communicate with|open a connection|establish)\b",
+            r"\bconnection failed\b",
+            r"\bsocket error\b",
             r"\bconnection (?:error|errors|broken|attempt failed)\b",
             r"\bnot connected to\b",
             r"\bnetwork (?:is )?(?:unreachable|error|failure|changed|down|problem|disconnected)\b",
@@ -131,4 +153,34 @@ WEAK = (
             r"\btoo (?:large|long|big)\b",
         ),
     ),
+)
+
+# Said of what will not change by itself, more often than not; asked last of all, and only where nothing sounds hopeful.
+FAINT = (
+    row(
+        "text.cannot",
+        "MISCONFIGURED",
+        message=(
+            r"\b(?:cannot|can't|can not|could not|couldn't|unable to|not able to|failed to|won't|refuses? to) \w+",
+            r"\bmissing (?:a |an |the |required )?\w+",
+            r"\b(?:\w+ )?(?:is|are|was|were|seems) (?:missing|wrong|incorrect|undefined|ambiguous|incomplete|inconsistent|obsolete|outdated|too (?:old|new|short|small|few))\b",
+            r"\bno (?:suitable|such|matching|valid|known|compatible|usable|rule|kernel image|backend|module|default|input|output|value|rows?|data|result) \w+",
+            r"\b(?:undefined|unexpected|unresolved|unbound|unhandled|uncaught|duplicate|conflicting|incompatible|unsatisfiable|mismatched|outdated|obsolete) \w+",
+            r"\b(?:requires?|required|needs?|expects?|expected|supports? only|only supports?|must|should|have to|has to) (?:a |an |the |to |be |all |at |that )?\w+",
+            r"\b(?:please|make sure|ensure|check|verify|consider|try|did you|use|run|install|specify|provide|set|pass|add|remove|increase|enable|update|upgrade|correct) (?:to |that |you |the |your |a |an |using )?\w+",
+            r"\b(?:already|not) (?:has|have|been|exist|exists|registered|recogni[sz]ed|up to date|compatible|equal|unique|empty|divisible|enough|match|accepted|applicable|possible|a|an|the) ?\w*",
+            r"\b(?:wrong|bad|illegal|incorrect|improper|invalid|malformed|unknown|unsupported|unrecogni[sz]ed|forbidden|disallowed) \w+",
+            r"\b(?:parsing|parse|decode|decoding|deserializ\w+|conversion|converting|validation|syntax|schema|format|type|assertion|compile|compilation|import|configuration|definition) (?:error|failed|failure|problem|exception)\b",
+            r"\bpanicked at\b|\bunwrap\(\)|\bassert(?:ion)? (?:triggered|failed)\b|\bfatal error\b|\bemergency stop\b|\bcore dumped\b",
+            r"\b(?:mismatch|overflow|out of (?:range|bounds|order|date|sync))\b.{0,0} ?\w*",
+        ),
+    ),
+)
+
+# Where one of these is said, a faint sign is not believed.
+HOPE = (
+    r"\b(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
+    r"connection|connect|socket|peer|upstream|gateway|memory|killed|killing|crash(?:ed)?|died|dead|shutdown|restart(?:ed|ing)?|interrupted by|network|"
+    r"disk|exhausted|throttl\w*|too many|limit reached|slow|concurrent\w*|deadlock\w*|replica|leader|stale|dropped|abort(?:ed)?|hang|hung|unresponsive|"
+    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly)\b"
 )

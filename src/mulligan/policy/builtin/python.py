@@ -122,6 +122,7 @@ _BUILTIN = (
             """
         ),
     ),
+    row("py.sharing", "BUSY", type=_builtins("PermissionError"), message=r"\bWinError 3[23]\b"),
     row("py.permission", "PERMISSION", type=_builtins("PermissionError")),
     row("py.not-found", "NOT_FOUND", type=_builtins("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")),
     row("py.exists", "ALREADY_EXISTS", type=_builtins("FileExistsError")),
