@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec
+from mulligan.engine.rules import book_of
 from mulligan.job import SECOND, Guarded, Limit, Micros
+from mulligan.policy.rule import Rule
 from mulligan.policy.schedule import SILENT, in_force
 from mulligan.store.base import Unit
 
@@ -34,6 +36,15 @@ def stored_kinds(unit: Unit) -> dict[str, KindSpec]:
         for name, spec in Manifest.from_json(body).kinds.items():
             kinds.setdefault(name, spec)
     return kinds
+
+
+def stored_rules(unit: Unit, kind: str) -> list[Rule]:
+    """The rules of a kind, then those of its app, as the newest manifest that knows the kind says."""
+    for _, _, _, body, _ in unit.manifests():
+        manifest = Manifest.from_json(body)
+        if kind in manifest.kinds:
+            return [*book_of(manifest.kinds[kind].rules).rules, *book_of(manifest.rules).rules]
+    return []
 
 
 def stored_queues(unit: Unit, now: Micros) -> dict[str, QueueSpec]:

@@ -53,7 +53,7 @@ class Rules:
         return found
 
     def __iter__(self) -> Any:
-        return iter((*_configured(self._settings()), *self._added))
+        return iter((*configured_rules(self._settings()), *self._added))
 
     def __len__(self) -> int:
         return len(list(self))
@@ -66,7 +66,8 @@ class Rules:
         return self._book[1]
 
 
-def _configured(settings: Settings) -> list[Rule]:
+def configured_rules(settings: Settings) -> list[Rule]:
+    """Those of `mulligan.toml`, and of the packs it names."""
     found = [Rule.from_plain(said, "mulligan.toml") for said in settings.rules]
     return [*found, *(rule for name in settings.packs for rule in pack(name).rules)]
 

@@ -42,6 +42,7 @@ __all__ = [
     "memory_limit",
     "payload_refused",
     "process_died",
+    "renamed",
     "result_refused",
     "retry_requested",
     "timed_out",
@@ -52,11 +53,51 @@ __all__ = [
 
 def classify(facts: Facts, books: Sequence[Rulebook] = ()) -> Failure:
     """The one verdict about `facts`; never raises, whatever they hold. `books`: the kind's rules, then the app's."""
+    acting = [book.acting for book in books]
+    failure = _classified(facts, acting)
+    if all(one is other for one, other in zip(acting, books, strict=True)):
+        return failure
+    return _shadowed(failure, _classified(facts, books), books)
+
+
+def _classified(facts: Facts, books: Sequence[Rulebook]) -> Failure:
     if facts.ended_by:
         return _failure(facts, judge(facts, books), ours=facts.ended_by)
-    if facts.code:
-        return _declared(facts, books)
-    return _failure(facts, judge(facts, books))
+    return _declared(facts, books) if facts.code else _failure(facts, judge(facts, books))
+
+
+def _shadowed(failure: Failure, would: Failure, books: Sequence[Rulebook]) -> Failure:
+    """What was decided, beside what would have been decided had the rules in shadow been asked."""
+    if would.rule not in {rule.id for book in books for rule in book.rules if rule.shadow}:
+        return failure
+    said = {"rule": would.rule, "code": would.code, "class": str(would.cls), "retryable": would.retryable}
+    terms = {"terms": dict(would.terms)} if would.terms else {}
+    return replace(failure, judged={**failure.judged, "shadow": said | terms})
+
+
+def renamed(failure: Failure, books: Sequence[Rulebook]) -> Failure:
+    """An end without an exception, such as TIMEOUT, as the rules about such verdicts have it."""
+    facts = Facts(exit_code=_number(failure, "exit_code"), signal=_number(failure, "signal"))
+    for book in books:
+        matches = book.acting.about((failure.code, failure.cls), facts, str)
+        if matches:
+            rule = matches[0].rule
+            return replace(
+                failure,
+                code=rule.code,
+                cls=Cls(rule.cls),
+                public=_sentence(rule.public, dict(failure.evidence)) or failure.public,
+                rule=rule.id,
+                retryable=rule.retryable,
+                terms=rule.terms(),
+                judged={**failure.judged, "table": book.version},
+            )
+    return failure
+
+
+def _number(failure: Failure, name: str) -> int | None:
+    value = failure.evidence.get(name)
+    return value if isinstance(value, int) else None
 
 
 def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
@@ -105,8 +146,6 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
     said: dict[str, Any] = {"table": verdict.table} if verdict.table else {}
     if verdict.also:
         said["also"] = list(verdict.also)
-    if verdict.shadow:
-        said["shadow"] = [dict(item) for item in verdict.shadow]
     return said
 
 

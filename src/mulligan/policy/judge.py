@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mulligan.job import Cls
 from mulligan.policy import builtin
@@ -26,7 +26,6 @@ class Verdict(NamedTuple):
     rule: Rule
     also: tuple[str, ...] = ()
     table: str = ""
-    shadow: tuple[Mapping[str, Any], ...] = ()
 
 
 def judge(facts: Facts, books: Sequence[Rulebook] = ()) -> Verdict:

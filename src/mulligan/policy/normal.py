@@ -30,7 +30,7 @@ GRPC = frozenset(
     ]
 )
 _GRPC_OF = {name.replace("_", "").lower(): name for name in GRPC}
-_SQLSTATE = re.compile(r"(?=.*\d)[0-9A-Z]{5}")
+_SQLSTATE = re.compile(r"(?=.*\d)(?=.*[A-Z])[0-9A-Z]{5}|(?:08|23|40|42|53|55|57)\d{3}")
 _MAIL = re.compile(r"[45]\.\d{1,2}\.\d{1,3}")
 _DEATHS = frozenset({1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15})
 _OWN_EXITS = frozenset({"ffmpeg", "ffprobe", "ffplay"})  # for them 128 + n is no signal
@@ -57,7 +57,7 @@ def normal(facts: Facts) -> Facts:
     for code in facts.provider_codes:
         if not facts.grpc_status and code.isupper() and (name := grpc_name(code)):
             facts = replace(facts, grpc_status=name)
-        elif not facts.sqlstate and _SQLSTATE.fullmatch(code) and not code.isdigit():
+        elif not facts.sqlstate and _SQLSTATE.fullmatch(code):
             facts = replace(facts, sqlstate=code)
         elif facts.errno is None and code in _NUMBER_OF:
             facts = replace(facts, errno=_NUMBER_OF[code])

@@ -7,6 +7,7 @@ An error text may be written by an attacker, and a word in it proves little. So 
 from __future__ import annotations
 
 import re
+import warnings
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -23,8 +24,10 @@ def unfit(pattern: Any, *, alone: bool) -> str:
     if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST:
         return f"must be a pattern of 1 to {LONGEST} characters"
     try:
-        tree = _parser.parse(pattern, re.IGNORECASE)
-    except (re.error, RecursionError, OverflowError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a pattern that Python warns of may mean something else tomorrow
+            tree = _parser.parse(pattern, re.IGNORECASE)
+    except (re.error, RecursionError, OverflowError, Warning) as error:
         return f"is no regular expression: {error}"
     return _explosive(tree) or _matches_nothing(pattern) or _bare(tree, alone=alone)
 

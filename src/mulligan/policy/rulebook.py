@@ -52,6 +52,12 @@ class Rulebook:
         for rule in self.rules:
             self._file(Match(rule, rank_of(rule), rule.conditions))
 
+    @cached_property
+    def acting(self) -> Rulebook:
+        """Without the rules in shadow, which only say what they would have done."""
+        acting = [rule for rule in self.rules if not rule.shadow]
+        return self if len(acting) == len(self.rules) else Rulebook(acting)
+
     def __bool__(self) -> bool:
         return bool(self.rules)
 

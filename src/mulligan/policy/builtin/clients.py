@@ -88,7 +88,15 @@ _HTTP_CLIENTS = (
             r"\btoo many users\b",
         ),
     ),
-    row("ftp.login", "AUTH", type="ftplib.error_perm", message=(r"^530 ", r"\blogin incorrect\b")),
+    row(
+        "ftp.login",
+        "AUTH",
+        type="ftplib.error_perm",
+        message=(
+            r"^530 (?:login|user|not logged|please|sorry|authentication|permission|this|access|wrong|invalid)\b",
+            r"\blogin incorrect\b",
+        ),
+    ),
     row("ftp.refused", "MISSING", type="ftplib.error_perm"),
     row("ftp.later", "NOT_READY", type=("ftplib.error_temp", "ftplib.error_reply")),
     row(

@@ -10,7 +10,7 @@ _TIME = (
         "TIMEOUT",
         message=(
             r"\bprocess timeout\b",
-            r"\btimeout (?:of )?\d+ ?(?:ms|s|sec|seconds|milliseconds)\b",
+            r"\btimeout (?:of )?\d+ ?(?:ms|sec|seconds|milliseconds)\b",
             r"\bE?SOCKETTIMEDOUT\b",
             r"\bdue to time limit\b",
             r"\btime limit\b.{0,20}\b(?:reached|exceeded|expired)\b",
@@ -120,7 +120,7 @@ _ROOM = (
         message=(
             r"\blog\b.{0,40}\bis full\b",
             r"\blow on resource\b",
-            r"\b(?:disk|memory|pid)-?pressure\b",
+            r"\b(?:disk|memory|pid)[- ]pressure\b",
             r"\bephemeral[- ]storage\b",
             r"\b(?:disk|device|volume|filesystem|drive|storage|partition|tablespace|quota)(?: or disk| space)? (?:is |was |has been )?(?:full|exceeded|exhausted)\b",
             r"\bdisk (?:quota|full|space)\b[\w ]{0,15}\b(?:exceeded|exhausted|full|error)?",

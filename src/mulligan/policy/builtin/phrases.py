@@ -171,8 +171,9 @@ FAINT = (
             r"\b(?:already|not) (?:has|have|been|exist|exists|registered|recogni[sz]ed|up to date|compatible|equal|unique|empty|divisible|enough|match|accepted|applicable|possible|a|an|the) ?\w*",
             r"\b(?:wrong|bad|illegal|incorrect|improper|invalid|malformed|unknown|unsupported|unrecogni[sz]ed|forbidden|disallowed) \w+",
             r"\b(?:parsing|parse|decode|decoding|deserializ\w+|conversion|converting|validation|syntax|schema|format|type|assertion|compile|compilation|import|configuration|definition) (?:error|failed|failure|problem|exception)\b",
-            r"\bpanicked at\b|\bunwrap\(\)|\bassert(?:ion)? (?:triggered|failed)\b|\bfatal error\b|\bemergency stop\b|\bcore dumped\b",
-            r"\b(?:mismatch|overflow|out of (?:range|bounds|order|date|sync))\b.{0,0} ?\w*",
+            r"\bpanicked at\b|\bResult::unwrap\b|\bassert(?:ion)? (?:triggered|failed)\b|\bfatal error\b|\bemergency stop\b|\bcore dumped\b",
+            r"\b(?:\w+ )(?:mismatch|overflow)\b",
+            r"\bout of (?:range|bounds|order|date|sync)\b",
         ),
     ),
 )

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from importlib.resources import files
+from random import Random
+
+import pytest
+
+from mulligan import classify, pack
+from mulligan.engine.rules import pack_names
+from mulligan.errors import ConfigError
+from mulligan.job import RETRYABLE
+from mulligan.policy.backoff import delay, nominal
+from mulligan.policy.retry import Policy, RetrySettings, layer
+
+
+def waits(name, cls, count, code=None):
+    """The nominal waits that a failure of this code gets under the pack's policy."""
+    mine = pack(name)
+    rule = next((rule for rule in mine.rules if rule.code == code and rule.backoff), None)
+    backoff = rule.backoff if rule else layer(RetrySettings(), kind=mine.policy).backoff_for(cls)
+    return [nominal(backoff, n) for n in range(count)], backoff
+
+
+def verdict(name, text="", **facts):
+    failure = classify(text, **facts, rules=pack(name).rules)
+    return failure.code, str(failure.cls)
+
+
+@pytest.mark.parametrize("name", pack_names())
+def test_a_pack_is_short_and_each_of_its_codes_has_a_sentence_a_verdict_and_a_limit(name):
+    mine = pack(name)
+    text = (files("mulligan") / "packs" / f"{name}.toml").read_text()
+    assert len(text.splitlines()) <= 40
+    assert mine.policy.max_retries is not None
+    for rule in mine.rules:
+        assert rule.public.strip(), rule.id
+        assert rule.retryable == (rule.cls in RETRYABLE)
+    effective = layer(RetrySettings(), kind=mine.policy)
+    assert all(effective.limit_for(rule.cls) >= 0 for rule in mine.rules)
+
+
+@pytest.mark.parametrize("cls", sorted(RETRYABLE))
+def test_watermark_waits_1_5_and_15_minutes_for_every_class_it_retries(cls):
+    found, backoff = waits("watermark", cls, 4)
+    assert found == [60, 300, 900, 900]
+    assert delay(backoff, 0, Random(1)) == 60
+    assert layer(RetrySettings(), kind=pack("watermark").policy).limit_for(cls) == 3
+
+
+@pytest.mark.parametrize("cls", sorted(RETRYABLE))
+def test_pdfxml_waits_5_15_45_s_give_or_take_a_fifth(cls):
+    found, backoff = waits("pdfxml", cls, 3)
+    assert found == [5, 15, 45]
+    drawn = [delay(backoff, 1, Random(seed)) for seed in range(200)]
+    assert 12 <= min(drawn) < 12.5
+    assert 17.5 < max(drawn) <= 18
+
+
+@pytest.mark.parametrize("cls", sorted(RETRYABLE))
+def test_videogen_waits_30_s_doubled_up_to_an_hour_and_draws_after_the_cap(cls):
+    found, backoff = waits("videogen", cls, 9)
+    assert found == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+    drawn = [delay(backoff, 8, Random(seed)) for seed in range(400)]
+    assert 2880 <= min(drawn) < 3600 < max(drawn) <= 4320
+
+
+@pytest.mark.parametrize("cls", sorted(RETRYABLE))
+def test_render_waits_1_2_4_s(cls):
+    assert waits("render", cls, 3)[0] == [1, 2, 4]
+    assert pack("render").policy.max_losses == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "cls", "retries", "expected"),
+    [
+        ("NetworkTimeout", "timeout", 3, [30, 60, 120]),
+        ("RateLimitExceeded", "rate_limited", 5, [60, 180, 540, 1620, 4860]),
+        ("TemporaryServiceError", "transient", 3, [30, 60, 120]),
+        ("ResourceConstraint", "resource", 2, [30, 45]),
+        ("UnknownError", "unknown", 2, [30, 60]),
+    ],
+)
+def test_clipscribe_has_a_number_and_a_wait_for_each_kind_of_trouble(code, cls, retries, expected):
+    assert waits("clipscribe", cls, len(expected), code)[0] == expected
+    assert next(rule.max_retries for rule in pack("clipscribe").rules if rule.code == code) == retries
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "expected"),
+    [
+        ("watermark", {"text": "Invalid data found when processing input"}, ("CORRUPT_SOURCE", "invalid_input")),
+        ("watermark", {"text": "[mov] moov atom not found"}, ("CORRUPT_SOURCE", "invalid_input")),
+        ("watermark", {"text": "open input: no such file or directory"}, ("SOURCE_GONE", "invalid_input")),
+        ("watermark", {"text": "unknown job type: detct"}, ("UNKNOWN_JOB_TYPE", "permanent")),
+        ("watermark", {"text": "exit status 137"}, ("OUT_OF_MEMORY", "resource")),
+        ("watermark", {"text": "context deadline exceeded"}, ("ENCODE_TIMEOUT", "timeout")),
+        ("watermark", {"text": "write: no space left on device"}, ("DISK_WRITE", "resource")),
+        ("watermark", {"text": "open out.mp4: permission denied"}, ("DISK_WRITE", "transient")),
+        ("watermark", {"exit_code": 127, "program": "python"}, ("TOOL_MISSING", "transient")),
+        ("watermark", {"text": "what is this"}, ("ENCODE_FAILED", "transient")),
+        ("pdfxml", {"http_status": 400}, ("GW_4XX", "invalid_input")),
+        ("pdfxml", {"http_status": 406}, ("GW_4XX", "invalid_input")),
+        ("pdfxml", {"http_status": 413}, ("GW_4XX", "invalid_input")),
+        ("pdfxml", {"http_status": 415}, ("GW_4XX", "invalid_input")),
+        ("pdfxml", {"http_status": 500}, ("GW_5XX", "transient")),
+        ("pdfxml", {"http_status": 503}, ("GW_5XX", "transient")),
+        ("pdfxml", {"exception_type": "httpx.ConnectError"}, ("GW_5XX", "transient")),
+        ("pdfxml", {"exception_type": "httpx.ReadTimeout"}, ("GW_TIMEOUT", "timeout")),
+        ("pdfxml", {"errno": 5}, ("IO_ERROR", "transient")),
+        ("videogen", {"exception_type": "builtins.TimeoutError"}, ("TIMEOUT", "timeout")),
+        ("videogen", {"http_status": 429}, ("RATE_LIMIT", "rate_limited")),
+        ("videogen", {"http_status": 401}, ("AUTHENTICATION_FAILED", "auth")),
+        ("videogen", {"http_status": 422}, ("VALIDATION_ERROR", "invalid_input")),
+        ("videogen", {"http_status": 503}, ("SERVICE_UNAVAILABLE", "transient")),
+        (
+            "render",
+            {"program": "ffmpeg", "exit_code": 1, "text": "Invalid data found when processing input"},
+            ("FFMPEG_ERROR", "invalid_input"),
+        ),
+        ("render", {"program": "ffmpeg", "exit_code": 1}, ("FFMPEG_ERROR", "resource")),
+        ("render", {"exception_type": "builtins.ConnectionResetError"}, ("IMAGE_DOWNLOAD_FAILED", "transient")),
+        ("clipscribe", {"text": "Connection timeout while downloading"}, ("NetworkTimeout", "timeout")),
+        ("clipscribe", {"text": "Video is private"}, ("InvalidInput", "invalid_input")),
+        ("clipscribe", {"http_status": 429}, ("RateLimitExceeded", "rate_limited")),
+        ("clipscribe", {"http_status": 503}, ("TemporaryServiceError", "transient")),
+        ("clipscribe", {"exit_code": -9}, ("ResourceConstraint", "resource")),
+        ("clipscribe", {"http_status": 403}, ("AuthenticationFailure", "auth")),
+        ("clipscribe", {"http_status": 402}, ("PaymentRequired", "quota")),
+        ("clipscribe", {"text": "daily limit reached"}, ("QuotaExceeded", "quota")),
+        ("clipscribe", {"text": "Video exceeds maximum duration"}, ("VideoExceedsLimits", "invalid_input")),
+        ("clipscribe", {"text": "frame 404 of 9000: connection reset"}, ("NetworkTimeout", "timeout")),
+    ],
+)
+def test_each_seeds_table_gives_its_own_codes(name, facts, expected):
+    assert verdict(name, **facts) == expected
+
+
+def test_a_failed_write_of_pdfxml_is_tried_once_more():
+    rule = next(rule for rule in pack("pdfxml").rules if rule.code == "IO_ERROR")
+    assert rule.terms() == {"max_retries": 1}
+
+
+def test_a_pack_that_does_not_exist_names_those_that_do(tmp_path):
+    with pytest.raises(ConfigError, match="clipscribe, pdfxml, render, videogen, watermark"):
+        pack("nope")
+    mine = tmp_path / "mine.toml"
+    mine.write_text('policy = { max_retries = 1 }\nrules = [{ id = "a", errno = 5, code = "A", cls = "quota" }]\n')
+    assert pack(str(mine)).policy == Policy(max_retries=1)
+    mine.write_text("rulez = []\n")
+    with pytest.raises(ConfigError, match="unknown part 'rulez'"):
+        pack(str(mine))

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan import Exponential, Rule, Table, Then, classify
+from mulligan.errors import ConfigError
+from mulligan.policy.builtin import FAINT, RULES
+from mulligan.policy.codes import CODES
+from mulligan.policy.keywords import keywords
+from mulligan.policy.pattern import unfit
+from mulligan.policy.rulebook import TEXT, rank_of, words_of
+
+
+def rule(**said):
+    return Rule("mine", **{"code": "X", "cls": "transient", **said})
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, "no condition"),
+        ({"message": "404"}, "bare number"),
+        ({"message": r"\b50[23]\b"}, "bare number"),
+        ({"message": "memory"}, "bare word 'memory'"),
+        ({"message": r"\btimeout\b|\bmoov atom not found\b"}, "bare word 'timeout'"),
+        ({"message": r"(?:gateway )?timeout"}, "bare word 'timeout'"),
+        ({"message": r"(\w+\s?)+ not found"}, "repeat inside a repeat"),
+        ({"message": r"(?:a|b+)*c not found"}, "repeat inside a repeat"),
+        ({"message": r"(job) \1 failed"}, "refers back"),
+        ({"message": "("}, "no regular expression"),
+        ({"message": ".*"}, "empty text"),
+        ({"message": "x " * 300}, "1 to 500 characters"),
+        ({"program": "ffmpeg", "cls": "transiant"}, "did you mean 'transient'?"),
+        ({"program": "ffmpeg", "cls": "nonsense!"}, "unknown class"),
+        ({"http_status": 999}, "between 100 and 599"),
+        ({"http_status": "6xx"}, "whole number"),
+        ({"errno": "28"}, "whole number"),
+        ({"program": ""}, "1 to 200 characters"),
+        ({"provider_code": "*"}, "may only end a name"),
+        ({"program": "ffmpeg", "code": "not a code"}, "must be a word"),
+        ({"program": "ffmpeg", "public": "see {message}"}, "not {message}"),
+        ({"program": "ffmpeg", "alarm": "loud"}, "is not one of"),
+        ({"program": "ffmpeg", "max_retries": -1}, "at least 0"),
+        ({"program": "ffmpeg", "cls": "auth", "max_retries": 3}, "never retried"),
+        ({"program": "ffmpeg", "backoff": 30}, "Table(...)"),
+        ({"program": "ffmpeg", "then": "big"}, "Then(...)"),
+        ({"program": "ffmpeg", "shadow": "yes"}, "true or false"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_with_its_id_and_the_reason(said, words):
+    with pytest.raises(ConfigError, match=re.escape(words)) as refused:
+        rule(**said)
+    assert "rule 'mine'" in str(refused.value)
+
+
+def test_a_single_word_may_judge_beside_a_structural_condition():
+    assert rule(message="killed", program="ffmpeg").message == ("killed",)
+
+
+def test_a_rule_survives_the_journey_through_plain_data():
+    mine = rule(
+        http_status=["5xx", 429],
+        type=("openai.RateLimitError", "Timeout"),
+        message=(r"\bslow down please\b", r"\bcome back tomorrow\b"),
+        backoff=Exponential(5, 3, jitter=0.2),
+        then=[Then(queue="big", memory_limit=10**9), Then(settings={"model": "small"})],
+        max_retries=4,
+        wait_for_hint=False,
+        alarm="page",
+        runbook="https://example.org/slow",
+        public="Status {http_status}.",
+        shadow=True,
+    )
+    assert Rule.from_plain(mine.to_plain()) == mine
+    assert Rule.from_plain(
+        {"id": "t", "code": "X", "cls": "timeout", "errno": 110, "backoff": [1, 2]}
+    ).backoff == Table([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"id": "a", "code": "X", "cls": "timeout", "progam": "x"}, "unknown field 'progam'; did you mean 'program'?"),
+        ({"id": "a", "cls": "timeout"}, "code must be given"),
+        ({"id": "a", "code": "X", "cls": "timeout", "errno": 1, "backoff": {"base": -1}}, "backoff"),
+    ],
+)
+def test_plain_data_that_is_no_rule_is_refused_with_the_rules_id(said, words):
+    with pytest.raises(ConfigError, match=re.escape(words)) as refused:
+        Rule.from_plain(said, "mulligan.toml")
+    assert "rule 'a' in mulligan.toml" in str(refused.value)
+
+
+@given(st.text(alphabet="ab( )+*?|{}[]\\.^$1,0", max_size=30))
+def test_no_pattern_makes_the_check_itself_fail(pattern):
+    assert isinstance(unfit(pattern, alone=True), str)
+
+
+def test_the_built_in_table_keeps_the_rules_it_asks_of_others():
+    """All but the faint ones, which are asked last and only where nothing sounds hopeful."""
+    for row in RULES:
+        if not row.verdict and row not in FAINT.rules:
+            said = {name: value for name, value in row.to_plain().items() if name != "id"}
+            Rule(row.id, **said)
+    assert not [pattern for row in FAINT.rules for pattern in row.message if unfit(pattern, alone=False)]
+    ids = [row.id for row in RULES]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_code_has_a_sentence_and_a_class_and_every_row_a_code():
+    assert all(code.public.endswith(".") and len(code.public) > 10 for code in CODES.values())
+    assert {row.code for row in RULES} <= CODES.keys()
+    assert all(row.cls == CODES[row.code].cls for row in RULES)
+
+
+def test_few_built_in_patterns_have_to_be_tried_on_every_text():
+    texts = [row for row in RULES if rank_of(row) == TEXT and not row.verdict]
+    loose = [pattern for row in texts for pattern in row.message if not keywords(pattern)]
+    assert len(loose) <= 20, loose
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"\bmoov atom not found\b", "x: moov atom not found"),
+        (r"\b(?:connection|link) (?:was )?reset\b", "the link was reset"),
+        (r"\btimed?[- ]out\b", "it timed out"),
+        (r"\bno (?:free )?slots\b", "no slots"),
+        (r"(?:first word|second thing)", "a second thing"),
+    ],
+)
+def test_a_text_that_matches_holds_one_of_the_patterns_key_words(pattern, text):
+    assert re.search(pattern, text)
+    found = keywords(pattern)
+    assert not found or found & words_of(text)
+
+
+def test_hostile_texts_are_judged_in_bounded_time():
+    texts = [
+        "a" * 200_000,
+        "connection " * 20_000,
+        "1 " * 100_000,
+        "\n" * 100_000,
+        "http://" + "a/" * 50_000,
+        "E" * 100_000,
+    ]
+    for text in texts:
+        begun = time.perf_counter()
+        classify(text)
+        assert time.perf_counter() - begun < 1.0, text[:20]
