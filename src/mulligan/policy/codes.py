@@ -90,6 +90,7 @@ CODES: dict[str, Code] = {
         PERMISSION="The job may not do that here.",
         NOT_FOUND="A file the job needs is not there.",
         PROGRAM_MISSING="A program could not be run.",
+        PROGRAM_CRASHED="A program crashed on this input.",
         MISCONFIGURED="Something is set up in a way that cannot work.",
         UNSUPPORTED="What was asked for is not supported.",
         HTTP_IMPOSSIBLE="A service cannot do what was asked.",

@@ -10,7 +10,7 @@ from mulligan.job import Cls
 from mulligan.policy import builtin
 from mulligan.policy.facts import Facts
 from mulligan.policy.masking import masked, unquoted
-from mulligan.policy.normal import normal
+from mulligan.policy.normal import grpc_name, normal
 from mulligan.policy.rule import Rule
 from mulligan.policy.rulebook import NUMBER, PROVIDER, TYPE, Match, Rulebook, last_word, same_name, words_of
 from mulligan.policy.told import spelled, told
@@ -110,6 +110,8 @@ class Reading:
             for link, matches in found:
                 if verdict := _best(link, [match for match in matches if match.rank == rank], book):
                     return verdict
+            if rank == PROVIDER and book is builtin.STRUCTURE and (named := self.by_codes()):
+                return named
         hopeful = (_best(link, book.structural(link, self._masked), book) for link in self.implied)
         return next((verdict for verdict in hopeful if verdict and verdict.rule.retryable), None)
 
@@ -128,6 +130,11 @@ class Reading:
 
     def by_text(self, book: Rulebook) -> Verdict | None:
         return _best(self.facts, book.textual(self.facts, self.masked, words_of(self.masked)), book)
+
+    def by_codes(self) -> Verdict | None:
+        """Codes of providers that nobody has written a rule for: `UNABLE_TO_LOCK_ROW` is a sentence too."""
+        lines = [spelled(code) for link in self.links for code in link.provider_codes if _telling(code)]
+        return next((said for line in lines if (said := self._say(builtin.NORMAL, line))), None)
 
     def by_names(self, links: Iterable[Facts]) -> Verdict | None:
         """Types and codes nobody has written a rule for: their names are sentences too."""
@@ -172,6 +179,11 @@ class Reading:
         if process is not None:
             return Verdict(process, builtin.PROCESS_FAILED)
         return Verdict(self.facts, builtin.UNKNOWN)
+
+
+def _telling(code: str) -> bool:
+    """Long enough to be a sentence, and not a name that has its own rules."""
+    return len(code) > 8 and not grpc_name(code)
 
 
 def _best(link: Facts, matches: Sequence[Match], book: Rulebook) -> Verdict | None:

@@ -21,7 +21,7 @@ def masked(text: str) -> str:
     return _HIDDEN.sub("<>", text)
 
 
-_QUOTED = re.compile(r"'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}[`']|\\\w+")
+_QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}[`']|\\\w+")
 
 
 def unquoted(text: str) -> str:

@@ -59,7 +59,7 @@ CODES = (
         ("ode:", "ode=", "ode =", "ode :", "eason:", "eason=", "eason ="),
         r"\b(?:ErrorCode|Error Code|error code|error_code|Code|code|reason|Reason|errorCode)\s{0,8}[:=]\s?[\"']?([A-Za-z][A-Za-z_]{3,60}\w*)\b",
     ),
-    _shape("code", ": ", r"(?:^|: )([a-z]{2,}(?:[A-Z][a-z]+){1,5})(?=: )"),
+    _shape("code", (": ", ", "), r"(?:^|: |, )([a-z]{2,}(?:[A-Z][a-z]+){1,5})(?=: |$)"),
     _shape("code", "(", r"\(([a-z]+(?:_[a-z]+){1,5})\)"),
     _shape("grpc", ("StatusCode.", "code = "), r"\b(?:StatusCode\.|code = )([A-Z][A-Za-z_]{4,})\b"),
     _shape("grpc", _FOUR_FIVE, r"\b[45]\d\d ([A-Z]{4,}(?:_[A-Z]+)*)\b"),

@@ -14,9 +14,9 @@ _HTTP_CLIENTS = (
             NoCredentialsError PartialCredentialsError CredentialRetrievalError TokenRetrievalError SSOTokenLoadError
             UnauthorizedSSOTokenError DefaultCredentialsError RefreshError ClientAuthenticationError
             CredentialUnavailableError NoAuthTokenError openai.AuthenticationError anthropic.AuthenticationError
-            openai.PermissionDeniedError anthropic.PermissionDeniedError stripe.error.AuthenticationError
+            stripe.error.AuthenticationError
             stripe.AuthenticationError stripe.PermissionError google.api_core.exceptions.Unauthenticated
-            google.api_core.exceptions.Forbidden google.api_core.exceptions.PermissionDenied BadCredentialsException
+            BadCredentialsException
             GatedRepoError LocalTokenNotFoundError paramiko.ssh_exception.AuthenticationException
             AuthenticationException BadAuthenticationType PasswordRequiredException PartialAuthentication
             TokenExpiredError ExpiredSignatureError InvalidSignatureError InvalidGrantError BadHostKeyException
@@ -87,6 +87,24 @@ _HTTP_CLIENTS = (
             r"\b(?:number of|too many|maximum) (?:connections|clients|users)\b",
             r"\btoo many users\b",
         ),
+    ),
+    row(
+        "ftp.full",
+        "SERVICE_FULL",
+        type="ftplib.error_perm",
+        message=(r"\bdisk full\b", r"\binsufficient storage\b", r"\bupload later\b"),
+    ),
+    row(
+        "client.held",
+        "BUSY",
+        type=("stripe.error.InvalidRequestError", "stripe.InvalidRequestError", "InvalidRequestError"),
+        message=(r"\banother (?:API )?request\b", r"\block_timeout\b", r"\bretry the request\b"),
+    ),
+    row(
+        "ssh.gone",
+        "CONNECTION",
+        type=("AuthenticationException",),
+        message=(r"\btransport shut down\b", r"\bsaw EOF\b", r"\bauthentication timeout\b"),
     ),
     row(
         "ftp.login",

@@ -329,6 +329,12 @@ _BROKERS = (
     ),
     row("amqp.auth", "AUTH", type=("ProbableAuthenticationError", "ProbableAccessDeniedError")),
     row(
+        "amqp.closed",
+        "MISCONFIGURED",
+        type=("ChannelClosedByBroker", "ChannelClosed"),
+        message=(r"\bNOT_FOUND\b", r"\bPRECONDITION_FAILED\b", r"\bACCESS_REFUSED\b"),
+    ),
+    row(
         "amqp.refused", "MISCONFIGURED", type=words("ChannelPreconditionFailed ChannelNotFoundEntity ChannelNotAllowed")
     ),
     row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mulligan.policy.builtin.row import row
+from mulligan.policy.builtin.row import row, words
 
 _SETUP = (
     row(
@@ -53,6 +53,10 @@ _SETUP = (
         "text.denied",
         "ACCESS_DENIED",
         message=(
+            r"\bZugriff verweigert\b",
+            r"\baccès refusé\b",
+            r"\bacceso denegado\b",
+            r"отказано в доступе|拒绝访问|アクセスが拒否",
             r"\baccess (?:is |was |has been |to .{1,40} (?:is |was |has been )?)?(?:denied|forbidden|restricted|blocked|not allowed)\b",
             r"\b(?:not|don't|doesn't|do not|does not|without|lack(?:s|ing)?|insufficient|no|missing) (?:have )?(?:the |sufficient |enough |required |necessary )*(?:permission|privilege|access rights|authorization|rights|scope)s?\b",
             r"\bpermission(?:s)? (?:was |is |are )?(?:required|needed|missing|insufficient)\b",
@@ -144,6 +148,10 @@ _SETUP = (
         "text.permission",
         "PERMISSION",
         message=(
+            r"\bpermission non accordée\b",
+            r"\bKeine Berechtigung\b",
+            r"\bpermiso denegado\b",
+            r"\bpermissão negada\b",
             r"\bpermission denied\b",
             r"\bread-only file ?system\b",
             r"\bnot writ(?:e)?able\b",
@@ -159,6 +167,11 @@ _SETUP = (
         "text.misconfigured",
         "MISCONFIGURED",
         message=(
+            r"\b(?:variable|setting|option|parameter|environment|property)\b.{0,60}\bnot (?:set|defined|found|specified|provided|configured|given)\b",
+            r"\bconnect to display\b",
+            r"\bcertificate verify locations\b",
+            r"\blockfile\b.{0,80}\bnot up to date\b",
+            r"\bcapacity exceeded, sorry\b",
             r"\bresolve dependenc\w+",
             r"\bdependency tree\b",
             r"\baccess refused\b",
@@ -213,6 +226,7 @@ _SETUP = (
         "text.programming",
         "PROGRAMMING_ERROR",
         message=(
+            r"\bevent loop is (?:already running|closed)\b",
             r"\b(?:KeyError|TypeError|AttributeError|NameError|IndexError|ZeroDivisionError|AssertionError|UnboundLocalError|NotImplementedError|RecursionError|ReferenceError|NullPointerException|SyntaxError|IndentationError)\b(?=[ :(']|$)",
             r"\bobject has no attribute\b",
             r"\bis not (?:defined|a function|callable|subscriptable|iterable|serializable|JSON serializable|picklable)\b",
@@ -303,6 +317,9 @@ _CONTENT = (
         "text.bad-file",
         "BAD_FILE",
         message=(
+            r"\berror while deserializing\b",
+            r"\bdeserializ\w+ (?:error|failed|header)\b",
+            r"\bincomplete (?:buffer|header|metadata|frame|document)\b",
             r"\bmoov atom not found\b",
             r"\bcould not find codec parameters\b",
             r"\b(?:file|image|archive|document|data|pdf|zip|input|header|stream|video|page|jpeg|png|xref|object|zip file|tar|block|packet|footer|image file|bitstream)s? (?:is |are |was |seems |appears |may be |might be |has been |being |to be |probably )*(?:corrupt(?:ed)?|damaged|truncated|broken|malformed|invalid|unreadable|encrypted|password[- ]protected|not (?:a valid|valid|recognized|supported)|empty|not readable|of (?:an )?unsupported)\b",
@@ -354,6 +371,12 @@ _CONTENT = (
             r"\bInvalid frame header\b",
             r"\bcould not open file .{1,80} as",
         ),
+    ),
+    row(
+        "text.archive",
+        "BAD_FILE",
+        program=words("tar gzip gunzip unzip zip bzip2 xz 7z unrar zstd"),
+        message=r"\bunexpected (?:eof|end of file)\b",
     ),
     row(
         "text.too-large",

@@ -28,7 +28,6 @@ MONEY = (
 ONE_TOO_LARGE = (
     r"\b(?:request|message|prompt|input|payload|tokens?) (?:is |was )?(?:too (?:large|long|big))\b",
     r"\bmust be reduced\b",
-    r"\breduce (?:the |your )?(?:length|prompt|message)",
 )
 SLOW_DOWN = (
     r"\brate[- ]?limit(?:ed|ing|s)?\b(?: (?:exceeded|reached|hit))?",
@@ -42,6 +41,8 @@ SLOW_DOWN = (
     r"\breduce your request rate\b",
     r"\bexceeded rate limits?\b",
     r"\brequest limit reached\b",
+    r"\bper (?:minute|second)\b",
+    r"PerMinute|PerSecond",
 )
 IN_PROGRESS = (
     r"\bresource lock\b",
@@ -62,6 +63,7 @@ RULES = (
     row("http.too-large-for-limit", "TOO_LARGE", http_status=(429, 400), message=ONE_TOO_LARGE),
     row("http.quota-long", "QUOTA", http_status=(403, 429), message=DAILY),
     row("http.slow-down", "RATE_LIMITED", http_status=(400, 403, 404, 409, 420, 500, 502, 503), message=SLOW_DOWN),
+    row("http.per-minute", "RATE_LIMITED", http_status=429, message=r"PerMinute|PerSecond"),
     row("http.in-progress", "NOT_READY", http_status=(400, 404, 409, 412, 423), message=WARMING),
     row("http.conflict", "BUSY", http_status=409, message=IN_PROGRESS),
     row("http.temporary-400", "HTTP_5XX", http_status=400, message=TRANSIENT_400),
@@ -76,6 +78,12 @@ RULES = (
     row("http.rate-limited", "RATE_LIMITED", http_status=(420, 429, 509)),
     row("http.timeout", "TIMEOUT", http_status=(408, 504, 522, 524, 598, 599)),
     row("http.auth", "AUTH", http_status=(401, 407, 511)),
+    row(
+        "http.disk-block",
+        "SERVICE_FULL",
+        http_status=(403, 429),
+        message=(r"\bflood-stage watermark\b", r"\bread-only[ /-]+allow[- ]delete\b"),
+    ),
     row("http.denied", "ACCESS_DENIED", http_status=403),
     row("http.quota", "QUOTA", http_status=402),
     row("http.missing", "MISSING", http_status=(404, 410)),
@@ -83,6 +91,7 @@ RULES = (
     row("http.refused", "HTTP_4XX", http_status=(400, 405, 406, 415, 416, 422)),
     row("http.exists", "ALREADY_EXISTS", http_status=409),
     row("http.impossible", "HTTP_IMPOSSIBLE", http_status=(411, 412, 417, 426, 428, 451, 501, 505, 525, 526)),
+    row("http.moved", "HTTP_IMPOSSIBLE", http_status=(300, 301, 302, 303, 305, 307, 308)),
     row("http.stopped", "STOPPED", http_status=499),
     row("http.full", "SERVICE_FULL", http_status=507),
     row("http.unavailable", "HTTP_5XX", http_status=(421, 423, 425, 500, 502, 503, 520, 521, 523, 527, 529, 530)),

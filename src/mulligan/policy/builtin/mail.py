@@ -51,5 +51,4 @@ RULES = (
     row("smtp.type-auth", "AUTH", type="smtplib.SMTPAuthenticationError"),
     row("smtp.type-unsupported", "MISCONFIGURED", type=("smtplib.SMTPNotSupportedError", "SMTPNotSupported")),
     row("smtp.type-gone", "CONNECTION", type=("smtplib.SMTPServerDisconnected", "smtplib.SMTPConnectError")),
-    row("smtp.type-address", "BAD_ADDRESS", type=("smtplib.SMTPRecipientsRefused", "smtplib.SMTPSenderRefused")),
 )

@@ -72,6 +72,7 @@ SPECIFIC = (
             r"\bCERTIFICATE_VERIFY_FAILED\b",
         ),
     ),
+    row("text.per-minute", "RATE_LIMITED", message=r"\bquotaId\b.{0,80}(?:PerMinute|PerSecond)"),
     row("text.syntax", "MISCONFIGURED", message=r"\bsyntax error\b"),
     row(
         "text.drm",
@@ -129,6 +130,14 @@ WEAK = (
         "text.not-there",
         "NOT_FOUND",
         message=(
+            r"\bn'existe pas\b",
+            r"\bexistiert nicht\b",
+            r"\bno existe\b",
+            r"\bnão existe\b",
+            r"\bне существует\b",
+            r"\bnicht gefunden\b",
+            r"\bintrouvable\b",
+            r"不存在|見つかりません|存在しません|找不到",
             r"\bunable to (?:find|locate|open|load)\b(?! credentials)",
             r"\bcan't (?:open|find|locate|stat|cd to|chdir)\b",
             r"\bcould not (?:find|locate|open)\b(?! (?:a )?(?:free|connection))",
@@ -140,6 +149,11 @@ WEAK = (
         "text.not-valid",
         "INVALID_INPUT",
         message=(
+            r"\bno (?:es )?válid[oa]\b",
+            r"\bungültig\w*",
+            r"\bnon valide\b",
+            r"\bdañad[oa]\b|\bbeschädigt\b|\bendommagé\b",
+            r"不是有效|無効な|无效",
             r"\b(?:is|are|was|were) (?:not (?:a )?(?:valid|allowed|supported|recognized|accepted)|invalid|unsupported|malformed|not an? (?:valid|supported))\b",
             r"\bmust (?:be|have|not|contain|start|end|match|specify|provide|include)\b",
             r"\bshould be (?:a|an|one|at|in|greater|less|of)\b",
@@ -183,5 +197,5 @@ HOPE = (
     r"\b(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
     r"connection|connect|socket|peer|upstream|gateway|memory|killed|killing|crash(?:ed)?|died|dead|shutdown|restart(?:ed|ing)?|interrupted by|network|"
     r"disk|exhausted|throttl\w*|too many|limit reached|slow|concurrent\w*|deadlock\w*|replica|leader|stale|dropped|abort(?:ed)?|hang|hung|unresponsive|"
-    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly)\b"
+    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly)\b"
 )

@@ -26,6 +26,12 @@ _OTHERS = (
     row("sysexits.denied", "PERMISSION", program=_SYSEXITS, exit_code=77),
     row("sysexits.setup", "MISCONFIGURED", program=_SYSEXITS, exit_code=(64, 70, 72, 73, 76, 78)),
     row(
+        "curl.tls",
+        "CERTIFICATE",
+        provider_code="curl:35",
+        message=r"\bSSL routines\b.{0,60}\b(?:unsafe|unsupported|wrong|legacy|alert|handshake)\b",
+    ),
+    row(
         "curl.connection",
         "CONNECTION",
         provider_code=words(
@@ -56,7 +62,8 @@ _SIGNALS = (
     row("process.interrupted", "STOPPED", signal=(2, 3)),
     row("process.pipe", "CONNECTION", signal=13),
     row("process.bus", "PROCESS_CRASHED", signal=(7, 10)),
-    row("process.crashed", "PROCESS_CRASHED", signal=(4, 6, 8, 11)),
+    row("process.aborted", "PROCESS_CRASHED", signal=6),
+    row("process.crashed", "PROGRAM_CRASHED", signal=(4, 8, 11)),
     row("process.cpu-limit", "TIMEOUT", signal=(14, 24)),
     row("process.timeout", "TIMEOUT", exit_code=124),
     row("process.not-runnable", "PROGRAM_MISSING", exit_code=(126, 127)),

@@ -272,6 +272,16 @@ RULES = (*_OWN, *_BUILTIN, *_NAMES, *clients.RULES, *_ERRNO)
 
 # Asked only when nothing else, not even the text, has said anything.
 LAST = (
+    row(
+        "smtp.type-address",
+        "BAD_ADDRESS",
+        type=("smtplib.SMTPRecipientsRefused", "smtplib.SMTPSenderRefused", "SMTPRecipientsRefused"),
+    ),
+    row(
+        "client.denied",
+        "ACCESS_DENIED",
+        type=("Forbidden", "PermissionDenied", "PermissionDeniedError", "AuthorizationException"),
+    ),
     row("ssh.failed", "CONNECTION", type=words("SSHException TransportError NetworkError InterfaceError")),
     row("db.programming", "DATABASE_SCHEMA", type=("ProgrammingError", "NotSupportedError")),
     row("db.operational", "DATABASE_UNAVAILABLE", type=("OperationalError",)),

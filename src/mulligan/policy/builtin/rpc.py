@@ -10,6 +10,7 @@ _TRANSPORT = (
 )
 
 RULES = (
+    row("grpc.per-minute", "RATE_LIMITED", grpc_status="RESOURCE_EXHAUSTED", message=r"PerMinute|PerSecond"),
     row("grpc.quota-money", "QUOTA", grpc_status="RESOURCE_EXHAUSTED", message=MONEY),
     row("grpc.quota-long", "QUOTA", grpc_status="RESOURCE_EXHAUSTED", message=DAILY),
     row(
