@@ -13,7 +13,7 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 LONGEST = 500
-_RARE = 13  # letters: a word so long is not said by chance
+_RARE = 13  # letters: a word so long is not said by chance; other scripts have no spaces between words
 _FEW = 16  # a repeat of at most this many times is not unbounded
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SPECIAL = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_|\w/\w")  # ENOSPC, SlowDown, insufficient_quota, I/O
@@ -81,7 +81,7 @@ def _bare(tree: Any, *, alone: bool) -> str:
         words = _WORD.findall(spoken)
         if not words:
             return "is a bare number or sign; a number in an error text may mean anything"
-        if alone and len(words) < 2 and len(words[0]) < _RARE and not _SPECIAL.search(spoken):
+        if alone and len(words) < 2 and words[0].isascii() and len(words[0]) < _RARE and not _SPECIAL.search(spoken):
             return f"is the bare word {words[0]!r}; say more of the sentence, or add a condition such as program"
     return ""
 

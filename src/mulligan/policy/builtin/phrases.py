@@ -136,7 +136,7 @@ WEAK = (
             r"\bnão existe\b",
             r"\bне существует\b",
             r"\bnicht gefunden\b",
-            r"\bintrouvable\b",
+            r"\b(?:est|fichier|sont) introuvables?\b",
             r"不存在|見つかりません|存在しません|找不到",
             r"\bunable to (?:find|locate|open|load)\b(?! credentials)",
             r"\bcan't (?:open|find|locate|stat|cd to|chdir)\b",
