@@ -79,9 +79,9 @@ def renamed(failure: Failure, books: Sequence[Rulebook]) -> Failure:
     """An end without an exception, such as TIMEOUT, as the rules about such verdicts have it."""
     facts = Facts(exit_code=_number(failure, "exit_code"), signal=_number(failure, "signal"))
     for book in books:
-        matches = book.acting.about((failure.code, failure.cls), facts, str)
-        if matches:
-            rule = matches[0].rule
+        rules = book.acting.about((failure.code, failure.cls), facts, str)
+        if rules:
+            rule = rules[0]
             return replace(
                 failure,
                 code=rule.code,

@@ -8,26 +8,21 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from mulligan.policy.facts import Facts
 from mulligan.policy.keywords import keywords
 from mulligan.policy.rule import Rule
 
 PROVIDER, TYPE, NUMBER, TEXT = 4, 3, 2, 1  # structure before text
-_FILED = ("provider_code", "type", "sqlstate", "grpc_status", "errno", "http_status", "exit_code", "signal")
+_NUMBERS = ("sqlstate", "grpc_status", "errno", "http_status", "exit_code", "signal")
+_FILED = ("provider_code", "type", *_NUMBERS)
 _TOKEN = re.compile(r"[a-z]{2,}")
 
-
-class Match(NamedTuple):
-    """A rule that fits, how telling its best condition is, and how much it asks for."""
-
-    rule: Rule
-    rank: int
-    weight: int
+Text = Callable[[], str]
 
 
 def rank_of(rule: Rule) -> int:
@@ -38,19 +33,55 @@ def rank_of(rule: Rule) -> int:
     return NUMBER if any(getattr(rule, name) for name in _FILED) else TEXT
 
 
+class Entry:
+    """A rule with what is asked of it again and again worked out once."""
+
+    __slots__ = ("filed", "order", "packages", "rule", "simple", "weight")
+
+    def __init__(self, rule: Rule, order: int) -> None:
+        self.rule = rule
+        self.order = order
+        self.weight = rule.conditions
+        self.filed = next((name for name in _FILED if getattr(rule, name)), "")
+        self.simple = self.weight == 1  # found where it is filed: nothing is left to ask
+        self.packages = _packages(rule.type)
+
+    def knows(self, name: str) -> int | None:
+        """0: the very package of this type, 1: any package, None: another one. `openai.X` is `openai._exceptions.X`."""
+        packages = self.packages.get(last_word(name))
+        if packages is None:
+            return None
+        package = name.split(".", 1)[0] if "." in name else ""
+        if package and package in packages:
+            return 0
+        return 1 if "" in packages or not package else None
+
+
+def _packages(types: Iterable[str]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for name in types:
+        found[last_word(name)].add(name.split(".", 1)[0] if "." in name else "")
+    return {name: frozenset(packages) for name, packages in found.items()}
+
+
 class Rulebook:
     """An ordered table of rules. `version` names exactly these rules: the same table, the same name."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self.rules = tuple(rules)
-        self._filed: dict[tuple[str, str | int], list[Match]] = defaultdict(list)
-        self._prefixes: dict[str, list[tuple[str, Match]]] = defaultdict(list)
-        self._unfiled: list[Match] = []  # rules of texts: filed when the first text is asked about
-        self._texts: dict[str, list[tuple[Match, str]]] = defaultdict(list)
-        self._loose: list[tuple[Match, str]] = []
-        self._verdicts: list[Match] = []  # rules about what the built-in table says
-        for rule in self.rules:
-            self._file(Match(rule, rank_of(rule), rule.conditions))
+        self._filed: dict[tuple[str, str | int], list[Entry]] = defaultdict(list)
+        self._prefixes: dict[str, list[tuple[str, Entry]]] = defaultdict(list)
+        self._unfiled: list[Entry] = []  # rules of texts: filed when the first text is asked about
+        self._texts: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
+        self._loose: list[tuple[Entry, str]] = []
+        self._verdicts: list[Entry] = []  # rules about what the built-in table says
+        for order, rule in enumerate(self.rules):
+            self._file(Entry(rule, order))
+
+    @cached_property
+    def version(self) -> str:
+        text = json.dumps([rule.to_plain() for rule in self.rules], sort_keys=True, default=str)
+        return blake2b(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
 
     @cached_property
     def acting(self) -> Rulebook:
@@ -58,67 +89,87 @@ class Rulebook:
         acting = [rule for rule in self.rules if not rule.shadow]
         return self if len(acting) == len(self.rules) else Rulebook(acting)
 
-    def __bool__(self) -> bool:
-        return bool(self.rules)
-
-    def _file(self, match: Match) -> None:
-        if match.rule.verdict:
-            self._verdicts.append(match)
-            return
-        name = next((name for name in _FILED if getattr(match.rule, name)), "")
-        for value in getattr(match.rule, name) if name else ():
+    def _file(self, entry: Entry) -> None:
+        if entry.rule.verdict:
+            self._verdicts.append(entry)
+        elif not entry.filed:
+            self._unfiled.append(entry)
+        for value in getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ():
             if isinstance(value, str) and value.endswith("*"):
-                self._prefixes[name].append((value[:-1].lower(), match))
+                self._prefixes[entry.filed].append((value[:-1].lower(), entry))
             else:
-                self._filed[name, _key(name, value)].append(match)
-        if not name:
-            self._unfiled.append(match)
+                self._filed[entry.filed, _key(entry.filed, value)].append(entry)
 
-    @cached_property
-    def version(self) -> str:
-        text = json.dumps([rule.to_plain() for rule in self.rules], sort_keys=True, default=str)
-        return blake2b(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
-
-    def _file_text(self, match: Match) -> None:
-        for pattern in match.rule.message or [""]:
+    def _file_text(self, entry: Entry) -> None:
+        for pattern in entry.rule.message or [""]:
             words = keywords(pattern)
             for word in words:
-                self._texts[word].append((match, pattern))
+                self._texts[word].append((entry, pattern))
             if not words:
-                self._loose.append((match, pattern))
+                self._loose.append((entry, pattern))
 
-    def structural(self, facts: Facts, text: Callable[[], str]) -> list[Match]:
-        """Rules with a structural condition that fit this link; `text` is what their `message` is tried on."""
-        found = [match for match in self._filed_under(facts) if fits(match.rule, facts, text)]
-        return found if len(found) < 2 else _distinct(found)
+    # -- asked, by rank: the equals that fit best ---------------------------------------------------
+    def by_code(self, link: Facts, text: Text) -> list[Rule]:
+        """By the provider's codes, the most telling first."""
+        for code in link.provider_codes:
+            if found := [entry for entry in self._under("provider_code", code.lower()) if fits(entry, link, text)]:
+                return _weightiest(found)
+        return []
 
-    def _filed_under(self, facts: Facts) -> Iterator[Match]:
-        filed = self._filed
-        for name, value in _values(facts):
-            yield from filed.get((name, value), ())
-            for prefix, match in self._prefixes.get(name, ()):
-                if str(value).startswith(prefix):
-                    yield match
+    def by_type(self, link: Facts, text: Text) -> list[Rule]:
+        """By the exception's class, then its bases."""
+        for name in link.exception_types:
+            near = [(entry.knows(name), entry) for entry in self._filed.get(("type", last_word(name)), ())]
+            found = [(how, entry) for how, entry in near if how is not None and fits(entry, link, text)]
+            if found:
+                most = max(entry.weight for _, entry in found)
+                weighty = [(how, entry) for how, entry in found if entry.weight == most]
+                nearest = min(how for how, _ in weighty)
+                return [entry.rule for how, entry in weighty if how == nearest]
+        return []
 
-    def textual(self, facts: Facts, text: str, words: frozenset[str]) -> list[Match]:
-        """Rules without a structural condition that fit; `words` are the words of `text`, from `words_of`."""
+    def by_number(self, link: Facts, text: Text) -> list[Rule]:
+        found: list[Entry] = []
+        for name in _NUMBERS:
+            value = getattr(link, name)
+            if value is not None and value != "":
+                key = value.lower() if isinstance(value, str) else value
+                found += [entry for entry in self._under(name, key) if fits(entry, link, text)]
+        return _weightiest(found)
+
+    def by_words(self, link: Facts, text: str, words: frozenset[str]) -> list[Rule]:
+        """Rules without a structural condition; `words` are the words of `text`, from `words_of`."""
         while self._unfiled:
             self._file_text(self._unfiled.pop())
-        found = [pair for word in words & self._texts.keys() for pair in self._texts[word]]
-        return _distinct([m for m, pattern in (*found, *self._loose) if _says(pattern, text) and _fits(m.rule, facts)])
+        found = [
+            entry for word in words & self._texts.keys() for entry, pattern in self._texts[word] if _says(pattern, text)
+        ]
+        found += [entry for entry, pattern in self._loose if _says(pattern, text)]
+        return _weightiest([entry for entry in found if _fits(entry.rule, link)])
 
-    def about(self, verdict: Collection[str], facts: Facts, text: Callable[[], str]) -> list[Match]:
-        """Rules about one of these codes and classes that fit."""
-        named = [match for match in self._verdicts if not set(match.rule.verdict).isdisjoint(verdict)]
-        return [match for match in named if fits(match.rule, facts, text)]
+    def about(self, verdict: Collection[str], link: Facts, text: Text) -> list[Rule]:
+        """Rules about one of these codes and classes."""
+        named = [entry for entry in self._verdicts if not set(entry.rule.verdict).isdisjoint(verdict)]
+        return [entry.rule for entry in named if fits(entry, link, text)]
+
+    def _under(self, name: str, value: str | int) -> Iterator[Entry]:
+        yield from self._filed.get((name, value), ())
+        for prefix, entry in self._prefixes.get(name, ()):
+            if str(value).startswith(prefix):
+                yield entry
+
+
+def _weightiest(found: list[Entry]) -> list[Rule]:
+    """Those that ask for most, each once, in the order of the table."""
+    if not found:
+        return []
+    most = max(entry.weight for entry in found)
+    equals = {entry.order: entry.rule for entry in found if entry.weight == most}
+    return [equals[order] for order in sorted(equals)]
 
 
 def words_of(text: str) -> frozenset[str]:
     return frozenset(_TOKEN.findall(text.lower()))
-
-
-def _distinct(found: list[Match]) -> list[Match]:
-    return list({match.rule.id: match for match in found}.values())
 
 
 def _key(name: str, value: str | int) -> str | int:
@@ -131,62 +182,44 @@ def last_word(dotted: str) -> str:
     return dotted.rsplit(".", 1)[-1]
 
 
-def _values(facts: Facts) -> Iterator[tuple[str, str | int]]:
-    """What this link could be filed under."""
-    for code in facts.provider_codes:
-        yield "provider_code", code.lower()
-    for name in facts.exception_types:
-        yield "type", last_word(name)
-    if facts.sqlstate:
-        yield "sqlstate", facts.sqlstate.lower()
-    if facts.grpc_status:
-        yield "grpc_status", facts.grpc_status.lower()
-    for name in ("errno", "http_status", "exit_code", "signal"):
-        number = getattr(facts, name)
-        if number is not None:
-            yield name, number
+def fits(entry: Entry, link: Facts, text: Text) -> bool:
+    """Whether every condition of the rule holds, beyond the one it was found by."""
+    rule = entry.rule
+    if entry.simple:
+        return True
+    return _fits(rule, link) and (not rule.message or any(_says(pattern, text()) for pattern in rule.message))
 
 
-def fits(rule: Rule, facts: Facts, text: Callable[[], str]) -> bool:
-    """Whether every condition of the rule holds."""
-    return _fits(rule, facts) and (not rule.message or any(_says(pattern, text()) for pattern in rule.message))
+def _fits(rule: Rule, link: Facts) -> bool:
+    """All but its text."""
+    return _names_fit(rule, link) and _numbers_fit(rule, link)
 
 
-def _fits(rule: Rule, facts: Facts) -> bool:
-    if rule.type and not any(_same_type(wanted, name) for wanted in rule.type for name in facts.exception_types):
-        return False
-    return _names_fit(rule, facts) and _numbers_fit(rule, facts)
-
-
-def _same_type(wanted: str, name: str) -> bool:
-    """By the last word and, where both say one, the package: `openai.X` is `openai._exceptions.X`."""
-    if last_word(wanted) != last_word(name):
-        return False
-    return "." not in wanted or "." not in name or wanted.split(".", 1)[0] == name.split(".", 1)[0]
-
-
-def _names_fit(rule: Rule, facts: Facts) -> bool:
-    pairs = (
-        (rule.provider_code, facts.provider_codes),
-        (rule.sqlstate, (facts.sqlstate,)),
-        (rule.grpc_status, (facts.grpc_status,)),
-        (rule.program, (facts.program,)),
-        (rule.dependency, facts.uses),
+def _names_fit(rule: Rule, link: Facts) -> bool:
+    """The package of a type was asked where the rule was found; here its name is enough."""
+    pairs: tuple[tuple[Any, tuple[str, ...]], ...] = (
+        (rule.provider_code, link.provider_codes),
+        (rule.sqlstate, (link.sqlstate,)),
+        (rule.grpc_status, (link.grpc_status,)),
+        (rule.program, (link.program,)),
+        (rule.dependency, link.uses),
     )
-    return all(not wanted or any(same_name(one, other) for one in wanted for other in had) for wanted, had in pairs)
+    if rule.type and {last_word(name) for name in rule.type}.isdisjoint([last_word(n) for n in link.exception_types]):
+        return False
+    return all(not wanted or any(_same(one, other) for one in wanted for other in had) for wanted, had in pairs)
 
 
-def same_name(wanted: str, had: str) -> bool:
+def _same(wanted: str, had: str) -> bool:
     wanted, had = wanted.lower(), had.lower()
-    return had.startswith(wanted[:-1]) and bool(had) if wanted.endswith("*") else had == wanted
+    return had.startswith(wanted[:-1]) if wanted.endswith("*") else had == wanted
 
 
-def _numbers_fit(rule: Rule, facts: Facts) -> bool:
+def _numbers_fit(rule: Rule, link: Facts) -> bool:
     pairs: tuple[tuple[Any, int | None], ...] = (
-        (rule.errno, facts.errno),
-        (rule.http_status, facts.http_status),
-        (rule.exit_code, facts.exit_code),
-        (rule.signal, facts.signal),
+        (rule.errno, link.errno),
+        (rule.http_status, link.http_status),
+        (rule.exit_code, link.exit_code),
+        (rule.signal, link.signal),
     )
     return all(not wanted or had in wanted for wanted, had in pairs)
 
@@ -201,4 +234,3 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 EMPTY = Rulebook()
-Books = Mapping[str, Rulebook]
