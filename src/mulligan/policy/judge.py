@@ -67,10 +67,10 @@ class Reading:
         return masked(self.text)
 
     @cached_property
-    def lines(self) -> list[tuple[str, str]]:
-        """The last lines, last first, as they are and masked."""
-        lines = [line for line in self.text.splitlines() if line.strip()]
-        return [(line, masked(line)) for line in lines[: -LINES - 1 : -1]]
+    def lines(self) -> list[tuple[str, str, frozenset[str]]]:
+        """The last lines, last first: as they are, masked, and their words."""
+        lines = [line for line in self.text.splitlines() if line.strip()][: -LINES - 1 : -1]
+        return [(line, shown, words_of(shown)) for line in lines if (shown := masked(line))]
 
     @cached_property
     def told(self) -> Facts:
@@ -166,12 +166,12 @@ class Reading:
         """The last line that says something: the structure it tells of, else its words."""
         structure = builtin.STRUCTURE
         tells = self.told != Facts(message=self.told.message)
-        for raw, line in self.lines:
+        for raw, line, words in self.lines:
             link = told(raw) if tells else Facts()
             found = tells and (
                 self.by_told(structure, link, (structure.by_type, structure.by_number)) or self.by_names([link])
             )
-            found = found or self._say(builtin.NORMAL, line)
+            found = found or self._say(builtin.NORMAL, line, words)
             if found and found.known:
                 return found
         return None
@@ -179,16 +179,16 @@ class Reading:
     def by_faint_signs(self) -> Verdict | None:
         """Asked last, and not where anything sounds hopeful. What is quoted is somebody's name for something."""
         names = [spelled(name) for link in (*self.links, self.told) for name in link.exception_types[:1]]
-        lines = [unquoted(line) for line in (*(line for _, line in self.lines), *names)]
+        lines = [unquoted(line) for line in (*(line for _, line, _ in self.lines), *names)]
         if any(builtin.HOPE.search(line) for line in lines):
             return None
         return next((found for line in lines if (found := self._say(builtin.FAINT, line))), None)
 
     def _last_line(self, book: Rulebook) -> Verdict | None:
-        return next((found for _, line in self.lines if (found := self._say(book, line))), None)
+        return next((found for _, line, words in self.lines if (found := self._say(book, line, words))), None)
 
-    def _say(self, book: Rulebook, line: str) -> Verdict | None:
-        return _best(self.facts, book.by_words(self.facts, line, words_of(line)), book)
+    def _say(self, book: Rulebook, line: str, words: frozenset[str] | None = None) -> Verdict | None:
+        return _best(self.facts, book.by_words(self.facts, line, words_of(line) if words is None else words), book)
 
     def _unknown(self) -> Verdict:
         process = next((link for link in self.links if link.exit_code is not None or link.signal is not None), None)

@@ -74,6 +74,7 @@ class Rulebook:
         self._unfiled: list[Entry] = []  # rules of texts: filed when the first text is asked about
         self._texts: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
         self._loose: list[tuple[Entry, str]] = []
+        self._foreign: list[tuple[Entry, str]] = []  # in other scripts: asked only where a text has some
         self._verdicts: list[Entry] = []  # rules about what the built-in table says
         for order, rule in enumerate(self.rules):
             self._file(Entry(rule, order))
@@ -106,7 +107,7 @@ class Rulebook:
             for word in words:
                 self._texts[word].append((entry, pattern))
             if not words:
-                self._loose.append((entry, pattern))
+                (self._foreign if _foreign(pattern) else self._loose).append((entry, pattern))
 
     # -- asked, by rank: the equals that fit best ---------------------------------------------------
     def by_code(self, link: Facts, text: Text) -> list[Rule]:
@@ -144,7 +145,8 @@ class Rulebook:
         found = [
             entry for word in words & self._texts.keys() for entry, pattern in self._texts[word] if _says(pattern, text)
         ]
-        found += [entry for entry, pattern in self._loose if _says(pattern, text)]
+        others = self._loose if text.isascii() else [*self._loose, *self._foreign]
+        found += [entry for entry, pattern in others if _says(pattern, text)]
         return _weightiest([entry for entry in found if _fits(entry.rule, link)])
 
     def about(self, verdict: Collection[str], link: Facts, text: Text) -> list[Rule]:
@@ -170,6 +172,10 @@ def _weightiest(found: list[Entry]) -> list[Rule]:
 
 def words_of(text: str) -> frozenset[str]:
     return frozenset(_TOKEN.findall(text.lower()))
+
+
+def _foreign(pattern: str) -> bool:
+    return not re.search("[a-zA-Z]", re.sub(r"\\.", "", pattern))
 
 
 def _key(name: str, value: str | int) -> str | int:
