@@ -16,7 +16,7 @@ from mulligan.policy.rulebook import Rulebook, Text, words_of
 from mulligan.policy.told import spelled, told
 
 READ = 4000  # characters of a text that are asked about; its end says most
-LINES = 40
+LINES = 16
 
 Ask = Callable[[Facts, Text], list[Rule]]
 
