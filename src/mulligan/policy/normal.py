@@ -61,6 +61,8 @@ def normal(facts: Facts) -> Facts:
             facts = replace(facts, sqlstate=code)
         elif facts.errno is None and code in _NUMBER_OF:
             facts = replace(facts, errno=_NUMBER_OF[code])
+        elif code.startswith("ORA-"):
+            facts = replace(facts, provider_codes=(f"ora:{code[4:]}", *facts.provider_codes))
         elif _MAIL.fullmatch(code):
             facts = replace(facts, provider_codes=(f"smtp:{code}", *facts.provider_codes))
     if facts.timed_out:  # whoever set the limit killed it: that is the reason, not the signal

@@ -113,8 +113,12 @@ class Rulebook:
     def by_code(self, link: Facts, text: Text) -> list[Rule]:
         """By the provider's codes, the most telling first."""
         for code in link.provider_codes:
-            if found := [entry for entry in self._under("provider_code", code.lower()) if fits(entry, link, text)]:
-                return _weightiest(found)
+            name = code.lower()
+            exact = [entry for entry in self._filed.get(("provider_code", name), ()) if fits(entry, link, text)]
+            loose = [entry for entry in self._under("provider_code", name) if fits(entry, link, text)]
+            if loose:  # holds the exact ones too; a `*` gives way to a name, but not to one that asks for less
+                best = _weightiest(loose)
+                return [rule for rule in best if rule in [entry.rule for entry in exact]] or best
         return []
 
     def by_type(self, link: Facts, text: Text) -> list[Rule]:

@@ -82,7 +82,7 @@ CODES = (
 
 ERRNO = (
     _shape("errno", ("rrno", "os error"), r"\b(?:Errno|os error|errno)[\]: =(]{1,2}(\d{1,3})\b"),
-    _shape("errno", "E", r"(?:\b|code: ?['\"])(E[A-Z]{3,14})\b(?=[:,' )\"\]]|$| -)"),
+    _shape("errno", "E", r"(?:\b|code: ?['\"])(E[A-Z]{3,14}|E2BIG)\b(?=[:,' )\"\]]|$| -)"),
 )
 
 EXITS = (

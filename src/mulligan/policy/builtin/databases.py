@@ -150,6 +150,47 @@ _MYSQL = (
             """
         ),
     ),
+    row("mysql.other", "DATABASE_SCHEMA", provider_code=("mysql:1*", "mysql:3*")),
+)
+
+_ORACLE = (
+    row(
+        "oracle.unavailable",
+        "DATABASE_UNAVAILABLE",
+        provider_code=words(
+            """
+            ora:01033 ora:01034 ora:01089 ora:01090 ora:03113 ora:03114 ora:03135 ora:12152 ora:12153 ora:12514 ora:12528
+            ora:12537 ora:12541 ora:12543 ora:12547 ora:12571 ora:01092 ora:25408 ora:12526 ora:12505
+            """
+        ),
+    ),
+    row("oracle.timeout", "TIMEOUT", provider_code=words("ora:12170 ora:01013 ora:12535 ora:02049 ora:12606")),
+    row(
+        "oracle.conflict",
+        "DATABASE_CONFLICT",
+        provider_code=words("ora:00054 ora:00060 ora:08177 ora:01555 ora:04021 ora:30006"),
+    ),
+    row(
+        "oracle.too-many",
+        "TOO_MANY_FILES",
+        provider_code=words("ora:00018 ora:00020 ora:12516 ora:12518 ora:12519 ora:12520 ora:02391"),
+    ),
+    row(
+        "oracle.full",
+        "DISK_FULL",
+        provider_code=words("ora:01652 ora:01653 ora:01654 ora:01691 ora:00257 ora:01536 ora:19809"),
+    ),
+    row("oracle.memory", "MEMORY", provider_code=words("ora:04031 ora:27102 ora:04030")),
+    row("oracle.auth", "AUTH", provider_code=words("ora:01017 ora:28000 ora:28001 ora:01045 ora:01005 ora:28009")),
+    row("oracle.denied", "ACCESS_DENIED", provider_code=words("ora:01031 ora:01950 ora:00990")),
+    row(
+        "oracle.data",
+        "DATA_REFUSED",
+        provider_code=words(
+            "ora:00001 ora:01400 ora:01438 ora:01722 ora:02290 ora:02291 ora:02292 ora:12899 ora:01861 ora:01843 ora:01858"
+        ),
+    ),
+    row("oracle.other", "DATABASE_SCHEMA", provider_code="ora:*"),
 )
 
 _SQLITE = (
@@ -382,4 +423,4 @@ _BROKERS = (
     row("mongo.data", "DATA_REFUSED", type=words("DuplicateKeyError InvalidDocument InvalidBSON WriteError InvalidId")),
 )
 
-RULES = (*_POSTGRES, *_DRIVERS, *_MYSQL, *_SQLITE, *_BROKERS)
+RULES = (*_POSTGRES, *_DRIVERS, *_MYSQL, *_ORACLE, *_SQLITE, *_BROKERS)

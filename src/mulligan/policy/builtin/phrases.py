@@ -73,6 +73,8 @@ SPECIFIC = (
         ),
     ),
     row("text.per-minute", "RATE_LIMITED", message=r"\bquotaId\b.{0,80}(?:PerMinute|PerSecond)"),
+    row("text.redis-full", "SERVICE_FULL", message=r"\bOOM command not allowed\b"),
+    row("text.impossible-size", "INVALID_INPUT", message=r"\ballocate \d{13,} bytes\b"),
     row("text.syntax", "MISCONFIGURED", message=r"\bsyntax error\b"),
     row(
         "text.drm",
@@ -130,6 +132,7 @@ WEAK = (
         "text.not-there",
         "NOT_FOUND",
         message=(
+            r"\bno \w+ (?:was |were )?(?:found|given|specified|selected|provided|defined|detected|recogni[sz]ed|matched)\b",
             r"\bn'existe pas\b",
             r"\bexistiert nicht\b",
             r"\bno existe\b",

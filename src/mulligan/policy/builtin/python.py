@@ -95,6 +95,7 @@ _BUILTIN = (
             """
         ),
         message=(
+            r"\bSSL module is not available\b",
             r"\bCERTIFICATE_VERIFY_FAILED\b",
             r"\bcertificate verify failed\b",
             r"\bWRONG_VERSION_NUMBER\b",
