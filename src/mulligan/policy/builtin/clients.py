@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mulligan.policy.builtin.http import SLOW_DOWN
+from mulligan.policy.builtin.http import ONE_TOO_LARGE, SLOW_DOWN
 from mulligan.policy.builtin.row import row, words
 
 _HTTP_CLIENTS = (
@@ -51,6 +51,7 @@ _HTTP_CLIENTS = (
             """
         ),
     ),
+    row("client.one-too-large", "TOO_LARGE", type=("RateLimitError", "TooManyRequests"), message=ONE_TOO_LARGE),
     row(
         "client.rate",
         "RATE_LIMITED",

@@ -428,6 +428,8 @@ _AZURE = (
 )
 
 _MORE = (
+    row("azure.auth-for-now", "HTTP_5XX", provider_code=words("AADSTS90033 AADSTS90012 AADSTS90013 AADSTS900432")),
+    row("azure.active", "BUSY", provider_code=words("DeploymentActive OperationInProgress AnotherOperationInProgress")),
     row(
         "aws.conflict-inside",
         "DATABASE_CONFLICT",

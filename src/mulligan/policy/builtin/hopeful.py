@@ -24,7 +24,7 @@ _TIME = (
             r"\b(?:has |have |had |was |were |is )?(?:timed[- ]out|time[- ]out)\b",
             r"\btimeout (?:exceeded|expired|occurred|reached|error|was reached|after|while|when|waiting|period|of \d|on |in |during|for |communicating|has expired)",
             r"\b(?:connect|connection|read|write|request|gateway|operation|upstream|socket|lock|handshake|statement|query|execution|response|server|idle|network|command|task|job|navigation|script|acquire|pool|script|page load|wait|deadline|client|transaction|execution|await|i/o|inactivity) timeout\b(?! ?[=:] ?\w+ (?:is|must|should))",
-            r"\b(?:connecttimeout|connectiontimeout|readtimeout|writetimeout|requesttimeout|gatewaytimeout|sockettimeout|servertimeout|pooltimeout)\b",
+            r"\b(?:connecttimeout|connectiontimeout|requesttimeout|gatewaytimeout|sockettimeout|servertimeout)\b",
             r"\b(?:deadline|time limit) (?:has been |was )?exceeded\b",
             r"\bcontext deadline exceeded\b",
             r"\btook (?:too long|longer than)\b",
@@ -42,6 +42,7 @@ _NETWORK = (
         "text.connection",
         "CONNECTION",
         message=(
+            r"\bcannot open data connection\b",
             r"\bnetwork name is no longer available\b",
             r"\bnetwork path was not found\b",
             r"\bsemaphore timeout\b",

@@ -25,7 +25,7 @@ _SETUP = (
             r"\b(?:api[- ]?key|token|credentials?|session|password|secret|certificate|signature|access key|refresh token|cookies?|authorization|key)(?: provided| you provided| included)? (?:is|are|was|were|has|have|could not be|cannot be|does not|not)(?: been| be)? (?:invalid|expired|revoked|missing|incorrect|not valid|no longer valid|verified|disabled|rejected|found to be invalid|match|deactivated|wrong|required|not set|set)\b",
             r"\b(?:authentication|authorization|login|log[- ]?in|sign[- ]?in|auth|logon)\b[\w ]{0,15}\b(?:failed|failure|required|error|unsuccessful|denied|rejected|is needed|is missing|expired|necessary)\b",
             r"\b(?:please|must|need to|have to|you'll need to) (?:log ?in|sign ?in|authenticate|login|re-?authenticate)\b",
-            r"\bunauthorized (?:access|request|client|user|operation|for|to|error|$)|\bunauthorised (?:access|request|client|user|operation|for|to)\b",
+            r"\bunauthorized (?:access|request|client|user|operation|for|to|error)|\bunauthorised (?:access|request|client|user|operation|for|to)\b",
             r"\b(?:error|status|is|was|code|response|access):? unauthori[sz]ed\b",
             r"\bnot (?:authenticated|logged in|authorized|authori[sz]ed to)\b",
             r"\bunauthenticated\b",

@@ -40,11 +40,13 @@ SLOW_DOWN = (
     r"\btoo many (?:connections|attempts|messages) from\b",
     r"\breduce your request rate\b",
     r"\bexceeded rate limits?\b",
+    r"\bexceeds the rate limit\b",
     r"\brequest limit reached\b",
     r"\bper (?:minute|second)\b",
     r"PerMinute|PerSecond",
 )
 IN_PROGRESS = (
+    r"\bstill (?:active|being|running|in use|locked)\b",
     r"\bresource lock\b",
     r"\b(?:in progress|being (?:processed|modified|updated|created|deleted)|locked|try again|please retry|concurrent(?:ly)?|conflicting (?:operation|conditional)|another (?:operation|request|process)|aborted|transaction contention|not ready|still (?:processing|running))\b",
 )
@@ -55,6 +57,7 @@ TRANSIENT_400 = (
     r"\b(?:RequestTimeout|socket connection to the server was not read|try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
 )
 BLOCKED = (
+    r"\b(?:block|restrict)\w* access from your (?:country|region|location|network)\b",
     r"\b(?:country|region|territory|location|geo(?:graphic)?)[\w ]{0,20}(?:not supported|restrict|unsupported|blocked|unavailable)",
 )
 
@@ -62,7 +65,12 @@ RULES = (
     row("http.quota-money", "QUOTA", http_status=(400, 401, 403, 429, 503), message=MONEY),
     row("http.too-large-for-limit", "TOO_LARGE", http_status=(429, 400), message=ONE_TOO_LARGE),
     row("http.quota-long", "QUOTA", http_status=(403, 429), message=DAILY),
-    row("http.slow-down", "RATE_LIMITED", http_status=(400, 403, 404, 409, 420, 500, 502, 503), message=SLOW_DOWN),
+    row(
+        "http.slow-down",
+        "RATE_LIMITED",
+        http_status=(400, 403, 404, 409, 410, 412, 420, 500, 502, 503),
+        message=SLOW_DOWN,
+    ),
     row("http.per-minute", "RATE_LIMITED", http_status=429, message=r"PerMinute|PerSecond"),
     row("http.in-progress", "NOT_READY", http_status=(400, 404, 409, 412, 423), message=WARMING),
     row("http.conflict", "BUSY", http_status=409, message=IN_PROGRESS),
