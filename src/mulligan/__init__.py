@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mulligan.job import Failure, Job, State
     from mulligan.policy.backoff import Exponential, Fixed, Table
     from mulligan.policy.redact import redact
-    from mulligan.policy.retry import Policy
+    from mulligan.policy.retry import Policy, Then
 
 _HOMES = {
     "mulligan.app": ("Mulligan",),
@@ -29,7 +29,7 @@ _HOMES = {
     "mulligan.job": ("Failure", "Job", "State"),
     "mulligan.policy.backoff": ("Exponential", "Fixed", "Table"),
     "mulligan.policy.redact": ("redact",),
-    "mulligan.policy.retry": ("Policy",),
+    "mulligan.policy.retry": ("Policy", "Then"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -53,6 +53,7 @@ __all__ = [
     "Snooze",
     "State",
     "Table",
+    "Then",
     "Unique",
     "__version__",
     "redact",
