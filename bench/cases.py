@@ -141,8 +141,8 @@ def _claim_rate(place: World, n: int) -> float:
 def _finish(place: World, worker: str) -> None:
     """End what was claimed, so that the next round starts from the same table."""
     from mulligan.config import Retry  # noqa: PLC0415 - only here
-    from mulligan.engine.layers import Layers
-from mulligan.engine.settle import Ending, settle  # noqa: PLC0415 - only here
+    from mulligan.engine.layers import Layers  # noqa: PLC0415 - only here
+    from mulligan.engine.settle import Ending, settle  # noqa: PLC0415 - only here
     from mulligan.job import Ended, Outcome  # noqa: PLC0415 - only here
 
     with place.app.store.begin() as unit:
