@@ -40,6 +40,7 @@ from mulligan.engine.kinds import (
     place_of,
 )
 from mulligan.engine.moments import length
+from mulligan.engine.policies import AsyncPolicies, Policies
 from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
@@ -70,6 +71,7 @@ class Mulligan:
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.jobs = Jobs(lambda: self.store, self.settings)
         self.queues = Queues(lambda: self.store)
+        self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
         self.aio = Aio(self)
 
@@ -402,6 +404,7 @@ class Aio:
         self._app = app
         self.jobs = AsyncJobs(app.jobs)
         self.queues = AsyncQueues(app.queues)
+        self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
