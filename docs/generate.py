@@ -104,13 +104,17 @@ def settings_page() -> str:
     parts = []
     for section, title in SECTIONS.items():
         rows = [_setting(name, value) for name, value in Settings().values() if _section(name) == section]
-        parts += [f"## {title}", *PREFACE.get(section, ()), table(("setting", "default", "allowed", "environment", "meaning"), rows)]
+        parts += [
+            f"## {title}",
+            *PREFACE.get(section, ()),
+            table(("setting", "default", "allowed", "environment", "meaning"), rows),
+        ]
     return SETTINGS.format(notice=NOTICE, sections="\n\n".join(parts))
 
 
 ONE_CLASS = """\
-For `CLASS` write `transient`, `timeout`, `rate_limited`, `resource` or `unknown`; other classes are never retried. A kind's own
-numbers for a class stand above these; `retry.enabled` and `retry.only` above everything.""".strip()
+For `CLASS` write `transient`, `timeout`, `rate_limited`, `resource` or `unknown`; other classes are never retried.
+A kind's own numbers for a class stand above these; `retry.enabled` and `retry.only` above everything."""
 PREFACE = {"retry.classes.transient": (ONE_CLASS,)}
 
 
@@ -123,7 +127,13 @@ def _setting(name: str, value: Any) -> list[str]:
     if _section(name) == "retention":
         shown += f" ({duration(value)})"
     environment = ENV_PREFIX + name.upper().replace(".", "__").replace("__TRANSIENT__", "__CLASS__")
-    return [f"`{name.replace('.transient.', '.CLASS.')}`", shown, _allowed(name), f"`{environment}`", setting_meaning(name)]
+    return [
+        f"`{name.replace('.transient.', '.CLASS.')}`",
+        shown,
+        _allowed(name),
+        f"`{environment}`",
+        setting_meaning(name),
+    ]
 
 
 def _plain(value: Any) -> str:
