@@ -19,6 +19,8 @@ from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
 from mulligan.store.base import Settlement, Unit
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` would make it anew each time
+
 
 class Ending(NamedTuple):
     lease: Lease
@@ -114,7 +116,7 @@ def _judged(decision: Decision) -> str | None:
         said["terms"] = dict(failure.terms)
     if decision.then:
         said["then"] = dict(decision.then)
-    return json.dumps(said, separators=(",", ":")) if said else None
+    return _encode(said) if said else None
 
 
 def _lane(lease: Lease, decision: Decision, queue: str, layers: Layers) -> str:
@@ -177,4 +179,4 @@ def _stale(ending: Ending, actor: str) -> NewEvent:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":")) if value else "{}"
+    return _encode(value) if value else "{}"

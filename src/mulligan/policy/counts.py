@@ -10,6 +10,7 @@ from mulligan.job import Cls, Failure
 
 # A handler may make up codes as it goes. Beyond this many only those a rule has terms for are counted: rules are few.
 MOST_CODES = 100
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` would make it anew each time
 
 
 class Counts(NamedTuple):
@@ -30,8 +31,10 @@ class Counts(NamedTuple):
     def of_code(self, code: str) -> int:
         return self.codes.get(code, 0)
 
-    def to_json(self) -> str:
-        return json.dumps({"classes": self.classes, "codes": self.codes}, separators=(",", ":"))
+    def to_json(self) -> str | None:
+        if not self.classes:
+            return None
+        return _encode({"classes": self.classes, "codes": self.codes})
 
 
 def read_counts(text: str | None) -> Counts:

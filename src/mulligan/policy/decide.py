@@ -166,16 +166,12 @@ def _try_again(case: Case, run_at: Micros, reason: str, charge: Charge, step: Th
     if age is not None and run_at > case.lease.first_started_at + _micros(age):
         too_late = f"not retried: the next try would start later than max_age, {duration(age)} after the first start"
         return _die(case, too_late, charge)
-    return _requeue(case, _with_step(case, _charged(case, Verb.RETRY, reason, charge), step), run_at)
+    decision = _move(case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at)
+    return _requeue(case, _with_step(case, decision, step), run_at)
 
 
 def _die(case: Case, reason: str, charge: Charge) -> Decision:
-    return _charged(case, Verb.DIE, reason, charge)
-
-
-def _charged(case: Case, verb: Verb, reason: str, charge: Charge) -> Decision:
-    decision = _move(case, verb, reason, failure=charge.failure, failures=charge.failures)
-    return replace(decision, counts=charge.counts.to_json() if charge.counts.classes else case.lease.counts)
+    return _move(case, Verb.DIE, reason, failure=charge.failure, charge=charge)
 
 
 def _next_step(policy: EffectivePolicy, charge: Charge, more: int = 0) -> Then | None:
@@ -236,7 +232,7 @@ def _requeue(case: Case, decision: Decision, run_at: Micros) -> Decision:
     """Back to the queue at that moment, unless the deadline comes first."""
     deadline = case.lease.deadline_at
     if deadline is None or run_at <= deadline:
-        return replace(decision, run_at=run_at)
+        return decision if decision.run_at == run_at else replace(decision, run_at=run_at)
     failure = ends.deadline_passed(decision.failure or case.outcome.ended)
     reason = f"the deadline passes first ({decision.reason})"
     return replace(
@@ -244,6 +240,7 @@ def _requeue(case: Case, decision: Decision, run_at: Micros) -> Decision:
         verb=Verb.DIE,
         state=State.DEAD,
         reason=reason,
+        run_at=None,
         failure=failure,
         alone=False,
         hold=None,
@@ -258,9 +255,10 @@ def _move(
     reason: str,
     *,
     failure: Failure | None = None,
-    failures: int | None = None,
     losses: int | None = None,
     snoozes: int | None = None,
+    charge: Charge | None = None,
+    run_at: Micros | None = None,
 ) -> Decision:
     """The decision for a move, with the counters of the lease where no new ones are given."""
     lease, outcome = case.lease, case.outcome
@@ -268,14 +266,15 @@ def _move(
         verb,
         lifecycle.move(verb, State.RUNNING),
         reason,
-        failures=lease.failures if failures is None else failures,
+        run_at,
+        failures=lease.failures if charge is None else charge.failures,
         losses=_losses(lease, outcome) if losses is None else losses,
         snoozes=lease.snoozes if snoozes is None else snoozes,
         alone=outcome.alone,
         failure=failure,
         choices=outcome.choices if verb is Verb.PARK else (),
         cost=outcome.cost,
-        counts=lease.counts,
+        counts=lease.counts if charge is None else charge.counts.to_json(),
         settings=lease.settings,
     )
 

@@ -15,6 +15,8 @@ from mulligan.job import SECOND, Lease
 from mulligan.policy.phrase import duration, size
 from mulligan.policy.retry import Then
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class Escalated(NamedTuple):
     """What the next attempts get; `then` is what changes now, empty when nothing does."""
@@ -39,7 +41,7 @@ def escalate(lease: Lease, step: Then) -> Escalated:
     if step.queue is not None and step.queue != lease.queue:
         changed["queue"] = step.queue
         after["home"] = before.get("home", lease.queue)
-    return Escalated(json.dumps(after, separators=(",", ":")) if after else None, changed)
+    return Escalated(_encode(after) if after else None, changed)
 
 
 def _limits(step: Then) -> dict[str, int]:

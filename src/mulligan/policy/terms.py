@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from mulligan.job import Failure
 from mulligan.policy.retry import AnyBackoff, Policy, Then
@@ -20,15 +19,25 @@ class Terms(NamedTuple):
 NONE = Terms()
 
 
+MOST_KNOWN = 1000
+_known: dict[str, Terms] = {}  # by how they are written: the same few come again and again
+
+
 def terms_of(failure: Failure) -> Terms:
     """Most rules have none."""
-    return _read(json.dumps(dict(failure.terms), sort_keys=True, default=str)) if failure.terms else NONE
+    if not failure.terms:
+        return NONE
+    written = repr(failure.terms)
+    found = _known.get(written)
+    if found is None:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        found = _known[written] = _read(failure.terms)
+    return found
 
 
-@lru_cache(maxsize=1024)
-def _read(text: str) -> Terms:
+def _read(said: Mapping[str, Any]) -> Terms:
     """What a newer version wrote and we cannot read counts as unsaid."""
-    said = json.loads(text)
     waits = said.get("wait_for_hint") is not False
     try:
         policy = Policy.from_plain({name: said[name] for name in ("max_retries", "backoff", "then") if name in said})
