@@ -141,12 +141,13 @@ def _claim_rate(place: World, n: int) -> float:
 def _finish(place: World, worker: str) -> None:
     """End what was claimed, so that the next round starts from the same table."""
     from mulligan.config import Retry  # noqa: PLC0415 - only here
-    from mulligan.engine.settle import Ending, Policies, settle  # noqa: PLC0415 - only here
+    from mulligan.engine.layers import Layers  # noqa: PLC0415 - only here
+    from mulligan.engine.settle import Ending, settle  # noqa: PLC0415 - only here
     from mulligan.job import Ended, Outcome  # noqa: PLC0415 - only here
 
     with place.app.store.begin() as unit:
         endings = [Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.claimed(worker)]
-        settle(unit, endings, Policies(Retry(), {}), unit.now(), Random(1))
+        settle(unit, endings, Layers(Retry(), {}), unit.now(), Random(1))
         unit.close_worker(worker, "done", seen=None)
 
 

@@ -47,6 +47,7 @@ MEANING = {
     "schema_name": "the PostgreSQL schema that holds all tables; SQLite ignores it",
     "release": "a name for what is deployed; stored with the manifest and the worker",
     "retry.enabled": "`false`: no failure is retried, whatever a policy says",
+    "retry.only": "classes that may be retried, and no others: `timeout,rate_limited`; unset: all that can be",
     "retry.max_retries": "retries of one generation: 3 means at most 4 attempts that fail",
     "retry.factor": "each delay is this many times the one before",
     "retry.jitter": "how a delay is spread: `full` 0 to all of it, `equal` half to all, a number ± that share",
@@ -66,6 +67,7 @@ MEANING = {
 SECTIONS = {
     "": "The database and the app",
     "retry": "Retries: what holds where neither the job nor its kind says anything",
+    "retry.classes.transient": "Retries of one class",
     "worker": "One worker: a supervisor and its runners",
     "retention": "How long history stays",
     "limits": "Sizes",
@@ -102,8 +104,18 @@ def settings_page() -> str:
     parts = []
     for section, title in SECTIONS.items():
         rows = [_setting(name, value) for name, value in Settings().values() if _section(name) == section]
-        parts += [f"## {title}", table(("setting", "default", "allowed", "environment", "meaning"), rows)]
+        parts += [
+            f"## {title}",
+            *PREFACE.get(section, ()),
+            table(("setting", "default", "allowed", "environment", "meaning"), rows),
+        ]
     return SETTINGS.format(notice=NOTICE, sections="\n\n".join(parts))
+
+
+ONE_CLASS = """\
+For `CLASS` write `transient`, `timeout`, `rate_limited`, `resource` or `unknown`; other classes are never retried.
+A kind's own numbers for a class stand above these; `retry.enabled` and `retry.only` above everything."""
+PREFACE = {"retry.classes.transient": (ONE_CLASS,)}
 
 
 def _section(name: str) -> str:
@@ -114,8 +126,14 @@ def _setting(name: str, value: Any) -> list[str]:
     shown = "" if value in ("", None) else f"`{_plain(value)}`"
     if _section(name) == "retention":
         shown += f" ({duration(value)})"
-    environment = ENV_PREFIX + name.upper().replace(".", "__")
-    return [f"`{name}`", shown, _allowed(name), f"`{environment}`", setting_meaning(name)]
+    environment = ENV_PREFIX + name.upper().replace(".", "__").replace("__TRANSIENT__", "__CLASS__")
+    return [
+        f"`{name.replace('.transient.', '.CLASS.')}`",
+        shown,
+        _allowed(name),
+        f"`{environment}`",
+        setting_meaning(name),
+    ]
 
 
 def _plain(value: Any) -> str:

@@ -40,6 +40,7 @@ from mulligan.engine.kinds import (
     place_of,
 )
 from mulligan.engine.moments import length
+from mulligan.engine.policies import AsyncPolicies, Policies
 from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
 from mulligan.engine.rules import Rules, as_plain, kind_rules
 from mulligan.engine.runner.context import Context
@@ -73,6 +74,7 @@ class Mulligan:
         self.rules = Rules(lambda: self.settings)
         self.jobs = Jobs(lambda: self.store, self.settings)
         self.queues = Queues(lambda: self.store)
+        self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
         self.aio = Aio(self)
 
@@ -408,6 +410,7 @@ class Aio:
         self._app = app
         self.jobs = AsyncJobs(app.jobs)
         self.queues = AsyncQueues(app.queues)
+        self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:

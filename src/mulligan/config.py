@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mulligan.errors import ConfigError
+from mulligan.job import RETRYABLE, Cls
 
 ENV_PREFIX = "MULLIGAN_"
 FILE = "mulligan.toml"
@@ -25,6 +26,7 @@ DEFAULT_URL = "sqlite:///mulligan.db"
 NOT_SETTINGS = ("MULLIGAN_ATTEMPT", "MULLIGAN_CONFIG", "MULLIGAN_TEST_")
 
 DAY = 86_400.0
+RETRIED = tuple(str(cls) for cls in Cls if cls in RETRYABLE)
 
 
 def _finite(value: float) -> float:
@@ -55,9 +57,31 @@ def _jitter(value: Any) -> Any:
     return share
 
 
+def _classes(value: Any) -> Any:
+    """Names of classes, as a list or with commas between them; a wrong one gets the nearest that exists."""
+    named = value.split(",") if isinstance(value, str) else value
+    if not isinstance(named, list | tuple | None):
+        message = "must be a list of classes, or a text with commas between them"
+        raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
+    if named is None:
+        return None
+    names = tuple(str(name).strip() for name in named)
+    if not any(names):
+        message = "names no class; to retry nothing at all, set retry.enabled to false"
+        raise ValueError(message)
+    for name in names:
+        if name not in RETRIED:
+            near = difflib.get_close_matches(name, RETRIED, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"classes that may be retried: {', '.join(RETRIED)}"
+            message = f"class {name} is never retried" if name in list(Cls) else f"unknown class {name!r}; {hint}"
+            raise ValueError(message)
+    return names
+
+
 Positive = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=10 * 365 * DAY)]
 NotNegative = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=10 * 365 * DAY)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000)]
+Growth = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=100)]
 Jitter = Annotated[Literal["full", "equal", "none"] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_jitter)]
 
 
@@ -65,25 +89,56 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class OfClass(Section):
+    """What the system layer says of one class; a delay that is unset is the general one."""
+
+    max_retries: Count | None = Field(None, description="retries after failures of this class; 0: none")
+    base_delay: NotNegative | None = Field(None, description="seconds before the first of them, before jitter")
+    max_delay: NotNegative | None = Field(None, description="seconds; the cap of the nominal delay")
+    factor: Growth | None = Field(None, description="each delay is this many times the one before")
+    jitter: Jitter | None = Field(None, description="as in `retry.jitter`")
+
+
+class Classes(Section):
+    """Those that may be retried at all."""
+
+    transient: OfClass = OfClass()
+    timeout: OfClass = OfClass()
+    rate_limited: OfClass = OfClass()
+    resource: OfClass = OfClass()
+    unknown: OfClass = OfClass()
+
+
 class Retry(Section):
     """The system layer of every retry policy."""
 
     enabled: bool = True
+    only: Annotated[tuple[str, ...] | None, BeforeValidator(_classes)] = Field(
+        None, description="classes that may be retried, and no others; unset: all that can be"
+    )
     max_retries: Count = 3
     base_delay: NotNegative = Field(30.0, description="seconds before the first retry, before jitter")
     max_delay: NotNegative = Field(3600.0, description="seconds; the cap of the nominal delay")
-    factor: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=100)] = 2.0
+    factor: Growth = 2.0
     jitter: Jitter = "full"
     max_losses: Count = Field(2, description="how often the process may die under a job before it is dead")
     max_snoozes: Count | None = None
     unknown_retries: Count = Field(2, description="retries of class unknown where no scope names a number")
+    classes: Classes = Classes()
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.base_delay > self.max_delay:
-            message = f"base_delay ({self.base_delay}) must not exceed max_delay ({self.max_delay})"
-            raise ValueError(message)
+        self._check_order("", self)
+        for name in RETRIED:
+            self._check_order(f"classes.{name}.", getattr(self.classes, name))
         return self
+
+    def _check_order(self, name: str, said: Retry | OfClass) -> None:
+        base = self.base_delay if said.base_delay is None else said.base_delay
+        most = self.max_delay if said.max_delay is None else said.max_delay
+        if base > most:
+            message = f"{name}base_delay ({base}) must not exceed {name}max_delay ({most})"
+            raise ValueError(message)
 
 
 class Worker(Section):
@@ -241,6 +296,9 @@ def _known(name: str, origin: str) -> None:
     names = [known for known, _ in Settings().values()]
     if name in names:
         return
+    if hopeless := [cls for cls in Cls if cls not in RETRYABLE and f"{name}.".startswith(f"retry.classes.{cls}.")]:
+        message = f"{name}: class {hopeless[0]} is never retried, so nothing can be set for it (from {origin})"
+        raise ConfigError(message)
     spell = _spelled if origin == "environment" else str
     inside = [known for known in names if known.startswith(f"{name}.")]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -151,7 +151,7 @@ class Retry(OutcomeRequest):
 
 
 class Snooze(OutcomeRequest):
-    """Not yet: come back later, not counted as a failure."""
+    """Not yet: come back later, in a second at least; not counted as a failure."""
 
     def __init__(self, seconds: Moment, reason: str = "") -> None:
         self.seconds = seconds

@@ -6,6 +6,7 @@ hold in their hands, shows datetimes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -146,6 +147,8 @@ class Lease(NamedTuple):
     unique_key: str | None
     unique_cover: str | None  # states, comma separated, in which the key is held
     cancel_reason: str | None  # set when somebody asked to stop it
+    counts: str | None = None  # JSON: counted failures of this generation, by class and by code
+    settings: str | None = None  # JSON: what an escalation gave this attempt; None: nothing
 
     @property
     def fence(self) -> tuple[str, int]:
@@ -169,6 +172,9 @@ class Decision:
     choices: tuple[str, ...] = ()
     hold: tuple[str, Micros] | None = None  # close this dependency until then
     cost: float = 0.0
+    counts: str | None = None  # as in the lease, with this failure
+    settings: str | None = None  # as in the lease, or as a step of an escalation has it
+    then: Mapping[str, Any] | None = None  # that step, when it changed anything
 
 
 class Memory(NamedTuple):
@@ -246,6 +252,8 @@ class JobRow(NamedTuple):
     cost: float
     policy: str | None = None  # JSON of a Policy given with the job
     timeout: Micros | None = None
+    counts: str | None = None  # JSON: counted failures of this generation, by class and by code
+    settings: str | None = None  # JSON: what an escalation gave the next attempts
 
 
 class AttemptRow(NamedTuple):
@@ -271,6 +279,7 @@ class AttemptRow(NamedTuple):
     next_run_at: Micros | None
     reason: str
     cost: float
+    judged: str | None = None  # JSON: table, rules that disagreed, terms of the rule, what the next attempt gets
 
 
 class WorkerRow(NamedTuple):
@@ -306,6 +315,15 @@ class Gate(NamedTuple):
     until: Micros | None  # None: until opened by hand
     reason: str
     actor: str
+
+
+_NAME = re.compile(r"[^\s|,\x00-\x1f\x7f\ud800-\udfff]{1,200}")
+NAME_RULE = "a name is 1 to 200 characters without spaces, '|' or ','"
+
+
+def is_name(value: object) -> bool:
+    """Fit for a lane's key, which has "|" and "," between names."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 class Lane(NamedTuple):

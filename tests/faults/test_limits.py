@@ -57,6 +57,26 @@ def test_a_memory_limit_ends_the_attempt_with_its_own_code(app: Mulligan, start:
     assert (dead.state, dead.error["code"]) == (State.DEAD, "MEMORY_LIMIT")
 
 
+def test_an_escalation_gives_the_next_attempt_more_time(app: Mulligan, start: Start, starts: Starts) -> None:
+    start()
+    job = app.enqueue("needs_time", {})
+    done = app.jobs.wait(job.id, 25)
+    assert (done.state, done.result, done.failures, len(starts(job.id))) == (State.SUCCEEDED, "in time", 1, 2)
+
+
+def test_an_escalations_memory_limit_is_watched_in_a_runner_of_its_own(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    start()
+    job = app.enqueue("grows", {})
+    dead = app.jobs.wait(job.id, 25)
+    assert dead.error is not None
+    assert (dead.state, dead.error["code"]) == (State.DEAD, "MEMORY_LIMIT")
+    assert dead.error["limit"] == 150 * 1024 * 1024
+    first, second = (line.split()[4] for line in starts(job.id)[:2])
+    assert first != second
+
+
 @pytest.mark.parametrize("kind", ["nap", "nap_async"])
 def test_cancel_of_a_running_job_is_recorded_once_its_code_has_stopped(
     app: Mulligan, start: Start, starts: Starts, kind: str

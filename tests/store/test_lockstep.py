@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from mulligan.config import Retry
 from mulligan.engine import recover, upkeep
 from mulligan.engine.claims import Claimer
-from mulligan.engine.settle import Ending, Policies, settle
+from mulligan.engine.layers import Layers
+from mulligan.engine.settle import Ending, settle
 from mulligan.errors import MulliganError
 from mulligan.job import SECOND, Ended, Lease, NewJob, Outcome
 from mulligan.policy.lifecycle import MOVES
@@ -46,7 +47,7 @@ from support.store import (
 
 STEP = 1000 * SECOND
 SYSTEM = Retry(base_delay=100, max_delay=400, jitter="equal", max_losses=1, max_retries=2, max_snoozes=3)
-POLICIES = Policies(SYSTEM, {})
+POLICIES = Layers(SYSTEM, {})
 OUTCOMES = {
     "returned": RETURNED,
     "failed": FAILED,

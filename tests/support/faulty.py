@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mulligan import Context, Fixed, Mulligan, Policy, Snooze
+from mulligan import Context, Fixed, Mulligan, Policy, Snooze, Then
 
 app = Mulligan()
 NOW = Policy(max_retries=3, backoff=Fixed(0))
@@ -109,6 +109,22 @@ def eats_memory(ctx: Context) -> None:
     while True:
         held.append(bytearray(10 * 1024 * 1024))
         time.sleep(0.02)
+
+
+@app.job(timeout=1, policy=Policy(max_retries=3, backoff=Fixed(0), classes={"timeout": Policy(then=Then(timeout=30))}))
+def needs_time(ctx: Context) -> str:
+    witness(ctx, "start")
+    time.sleep(2.5)
+    return "in time"
+
+
+@app.job(policy=Policy(max_retries=1, backoff=Fixed(0), then=Then(memory_limit=150 * 1024 * 1024, settings={"eat": 1})))
+def grows(ctx: Context) -> None:
+    """Fails at first, then eats, in a runner of its own."""
+    witness(ctx, "start")
+    if not ctx.settings:
+        raise ConnectionError
+    eats_memory(ctx)
 
 
 @app.job(isolate=True)

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from mulligan.config import Retry
 from mulligan.engine import upkeep
 from mulligan.engine.claims import Claimer
-from mulligan.engine.settle import Ending, Policies, Verdict, settle
+from mulligan.engine.layers import Layers
+from mulligan.engine.settle import Ending, Verdict, settle
 from mulligan.engine.unique import DEFAULT_COVER, unique_hash
 from mulligan.event import Event
 from mulligan.ids import new_id
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 HOUR = 3600 * SECOND
 KINDS = frozenset({"render", "mail", "report"})
-POLICIES = Policies(Retry(), {})
+POLICIES = Layers(Retry(), {})
 TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned", "limits", "meter",
           "schedule", "slot")  # fmt: skip
 
@@ -218,7 +219,7 @@ def take(store: Store, *ids: str, worker: str = "w1") -> list[Lease]:
 
 
 def finish(
-    store: Store, leases: Lease | Sequence[Lease], outcome: Outcome = RETURNED, *, policies: Policies = POLICIES
+    store: Store, leases: Lease | Sequence[Lease], outcome: Outcome = RETURNED, *, policies: Layers = POLICIES
 ) -> list[Verdict]:
     found = [leases] if isinstance(leases, Lease) else leases
     with store.begin() as unit:
@@ -252,8 +253,8 @@ def once_more(store: Store, job_id: str, *, worker: str = "w1") -> Lease:
     return lease
 
 
-def policies(**system: Any) -> Policies:
-    return Policies(Retry(**system), {})
+def policies(**system: Any) -> Layers:
+    return Layers(Retry(**system), {})
 
 
 def without_retries() -> str:

@@ -56,7 +56,7 @@ def test_attempts_count_within_a_generation_and_tokens_over_the_whole_life(app):
         raise OSError("no")
 
     job = stubborn.enqueue()
-    assert ran(app, job).state is State.DEAD
+    assert ran_out(app, job).state is State.DEAD
     app.jobs.retry(job.id)
     assert ran(app, job).state is State.DEAD
     assert seen == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 4), (2, 2, 5)]
@@ -74,7 +74,7 @@ def test_previous_is_the_last_failure_also_over_a_manual_retry_and_never_a_snooz
         raise ConnectionResetError("gone") if ctx.token == 1 else ValueError("bad")
 
     job = remembers.enqueue()
-    ran(app, job)
+    ran_out(app, job)
     app.jobs.retry(job.id)
     ran(app, job)
     reset, unknown = ("CONNECTION", "transient", 1), ("UNKNOWN_ERROR", "unknown", 3)
@@ -119,7 +119,7 @@ def test_a_snooze_or_a_loss_brings_the_last_attempt_no_nearer(app):
         seen.append(ctx.last_attempt)
         return Snooze(0) if ctx.attempt < 4 else Retry(0)
 
-    ran(app, sleepy.enqueue())
+    ran_out(app, sleepy.enqueue())
     assert seen == [False, False, False, False, True]
 
 
@@ -333,7 +333,7 @@ def test_costs_add_up_on_the_attempt_and_on_the_job(app):
         return Snooze(0) if ctx.attempt == 2 else None
 
     job = spends.enqueue()
-    assert ran(app, job).cost == pytest.approx(3 * 3.75)
+    assert ran_out(app, job).cost == pytest.approx(3 * 3.75)
     assert [a.cost for a in attempts_of(app, job)] == [pytest.approx(3.75)] * 3
 
 

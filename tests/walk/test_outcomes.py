@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mulligan import Cancel, Context, Fail, Fixed, Hold, Job, Park, Policy, Retry, Snooze, State
-from walk.tools import advance, attempts_of, code_of, private_of, ran, row_of, stand_by, told, works
+from walk.tools import advance, attempts_of, code_of, private_of, ran, ran_out, row_of, stand_by, told, works
 
 POLICY = Policy(max_retries=1, backoff=Fixed(100))
 
@@ -167,7 +167,7 @@ def test_max_snoozes_ends_a_job_that_puts_itself_off_for_ever(make_app, by):
         return Snooze(0)
 
     job = lazy.options(policy=Policy(max_snoozes=2) if by == "job" else None).enqueue()
-    done = ran(app, job)
+    done = ran_out(app, job)
     assert (done.state, code_of(done), done.attempt) == (State.DEAD, "SNOOZE_LIMIT", 3)
     assert told(app, job).count("snoozed") == 2
 
@@ -177,7 +177,7 @@ def test_without_a_limit_a_job_may_snooze_as_often_as_it_likes(app):
     def lazy(ctx: Context) -> object:
         return Snooze(0) if ctx.attempt < 30 else "awake"
 
-    assert ran(app, lazy.enqueue()).result == "awake"
+    assert ran_out(app, lazy.enqueue()).result == "awake"
 
 
 # -- holds ------------------------------------------------------------------------------------------

@@ -89,9 +89,9 @@ def test_drain_does_not_wait_for_what_time_alone_will_not_start(app, render):
 
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_an_endless_retry_ends_with_a_clear_error(app, scheduled):
-    @app.job
-    def restless() -> Snooze:
-        return Snooze(60 if scheduled else 0, reason="not yet")
+    @app.job(policy=Policy(max_retries=1000))
+    def restless() -> Retry:
+        return Retry(60 if scheduled else 0, reason="not yet")
 
     job = restless.enqueue()
     with pytest.raises(StillBusy, match=rf"still busy after 20 attempts: ran .*restless 21 times.*{job.id}.*not yet"):
@@ -259,7 +259,7 @@ def test_the_row_is_repeated_then_the_handler_is_called_again(app, render):
     assert (app.calls, forced.left) == ([1], 0)
     twice = force(app, render, Snooze(0), times=2)
     render.enqueue(clip=2)
-    assert drain(app).attempts == 3
+    assert drain(app, scheduled=True).attempts == 3
     assert twice.used == 2
 
 

@@ -35,8 +35,11 @@ def doctor(database: str | None, output: str | None) -> int:
 
 
 def _settings(settings: Settings) -> list[dict[str, Any]]:
+    """Of what can be said about single classes, only what was said."""
     return [
-        {"name": name, "value": _masked(value), "origin": settings.origin_of(name)} for name, value in settings.values()
+        {"name": name, "value": _masked(value), "origin": settings.origin_of(name)}
+        for name, value in settings.values()
+        if value is not None or not name.startswith("retry.classes.")
     ]
 
 

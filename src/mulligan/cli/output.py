@@ -141,7 +141,7 @@ def attempt_record(attempt: AttemptRow) -> dict[str, Any]:
     record = attempt._asdict()
     for name in ("started_at", "ended_at", "next_run_at"):
         record[name] = None if record[name] is None else to_datetime(record[name]).isoformat()
-    for name in ("evidence", "private"):
+    for name in ("evidence", "private", "judged"):
         record[name] = json.loads(record[name] or "{}")
     return record
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mulligan.config import Retry
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.kinds import DEFAULT_TIMEOUT, KindSpec
-from mulligan.engine.settle import Policies
+from mulligan.engine.layers import Layers
 from mulligan.engine.view import jobs_of
 from mulligan.engine.workers import workers_seen
 from mulligan.job import SECOND, AttemptRow, Cls, Job, JobRow, State, Verb, WorkerRow
@@ -42,7 +42,7 @@ class Explanation:
 
 def explanation(unit: Unit, row: JobRow, system: Retry, again: Callable[[str], Job]) -> Explanation:
     kinds = stored_kinds(unit)
-    policy = Policies(system, kinds, stored_queues(unit, unit.now())).of(row)
+    policy = Layers(system, kinds, stored_queues(unit, unit.now())).of(row)
     spec = kinds.get(row.kind)
     facts = (*_workers(unit, row), *_limits(row, spec), *_policy(row, policy), *_key(row))
     return Explanation(

@@ -22,11 +22,12 @@ from mulligan.engine import life, upkeep
 from mulligan.engine.claims import Claimer, memories
 from mulligan.engine.declared import limits_of
 from mulligan.engine.kinds import Handler, Manifest, Registry
+from mulligan.engine.layers import Layers
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
 from mulligan.engine.schedules import Timekeeper
-from mulligan.engine.settle import Ending, Policies, settle
+from mulligan.engine.settle import Ending, settle
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.engine.workers import worker_row
 from mulligan.errors import Refused, StoreUnavailable
@@ -45,7 +46,7 @@ class Inline:
         self._settings = settings
         self._registry = registry
         self._manifest = manifest
-        self.policies = Policies(settings.retry, manifest.kinds, manifest.queues)
+        self.policies = Layers(settings.retry, manifest.kinds, manifest.queues)
         self.result_limit = settings.limits.result
         self._rng = rng
         self.worker = f"w_{new_id()}"

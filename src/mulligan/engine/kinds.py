@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
@@ -13,28 +12,18 @@ from typing import Any, TypeVar
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
-from mulligan.job import SECOND, Lease, Micros, Outcome
+from mulligan.job import NAME_RULE, SECOND, Lease, Micros, Outcome, is_name
 
-# Lane keys are made of names with "|" and "," between them.
-_NAME = re.compile(r"^[^\s|,\x00-\x1f\x7f]{1,200}$")
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
 
 S = TypeVar("S")
 
 
 def checked_name(what: str, name: Any) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or not _encodable(name):
-        message = f"{what} {name!r}: a name is 1 to 200 characters without spaces, '|' or ','"
+    if not is_name(name):
+        message = f"{what} {name!r}: {NAME_RULE}"
         raise ConfigError(message)
-    return name
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a character
-        return False
-    return True
+    return str(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from mulligan.engine.declared import stored_queues
 from mulligan.engine.settle import frees_key
 from mulligan.engine.unique import unique_hash
 from mulligan.errors import IllegalMove, NotFound, Refused
 from mulligan.event import EventType, NewEvent
-from mulligan.job import JobRow, State, Verb
+from mulligan.job import JobRow, Lane, State, Verb
 from mulligan.policy import lifecycle
+from mulligan.policy.escalate import given
 from mulligan.policy.lifecycle import TERMINAL
+from mulligan.policy.limits import share_of
 from mulligan.store.base import Move, Store, Unit
 
 ROUNDS = 3  # somebody else may move the job between our look and our move
@@ -123,6 +126,7 @@ def _move(
 ) -> Move:
     again = verb is Verb.RETRY_BY_HAND
     queued = state is State.QUEUED
+    home = given(row.settings).get("home") if again else None
     return Move(
         id=row.id,
         from_state=row.state,
@@ -137,7 +141,16 @@ def _move(
         choice=choice,
         unique_hash=_key_of(row, state),
         max_retries=max_retries,
+        queue=home,
+        lane=None if home is None else _lane(unit, row, home),
     )
+
+
+def _lane(unit: Unit, row: JobRow, queue: str) -> str:
+    """Back in the queue it was enqueued for, from where an escalation had moved it."""
+    spec = stored_queues(unit, unit.now()).get(queue)
+    share = share_of(row.owner) if spec is not None and spec.fair else ""
+    return Lane(queue, row.kind, row.uses, False, share).key
 
 
 def _key_of(row: JobRow, state: State) -> str | None:

@@ -8,22 +8,18 @@ repeated when the database asks for it or when nobody knows whether a commit arr
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
 
-from mulligan.config import Retry
-from mulligan.engine.kinds import KindSpec, QueueSpec
+from mulligan.engine.layers import Layers
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Decision, Failure, Gate, JobRow, Lease, Micros, Outcome, State
+from mulligan.job import Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
-from mulligan.policy.retry import EffectivePolicy, Policy, RetrySettings, layer
 from mulligan.store.base import Settlement, Unit
 
-log = logging.getLogger("mulligan.settle")
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` would make it anew each time
 
 
 class Ending(NamedTuple):
@@ -39,55 +35,14 @@ class Verdict(NamedTuple):
     decision: Decision | None
 
 
-class Policies:
-    """The effective policy of any job, layered once and remembered."""
-
-    def __init__(
-        self, system: Retry, kinds: Mapping[str, KindSpec], queues: Mapping[str, QueueSpec] | None = None
-    ) -> None:
-        self._system = RetrySettings(**system.model_dump())
-        self._kinds = kinds
-        self._queues = queues or {}
-        self._layered = lru_cache(maxsize=4096)(self._layer)
-
-    def of(self, lease: Lease | JobRow) -> EffectivePolicy:
-        return self._layered(lease.kind, lease.queue, lease.policy, lease.max_retries)
-
-    def for_kind(self, kind: str) -> EffectivePolicy:
-        spec = self._kinds.get(kind)
-        return self._layered(kind, "" if spec is None else spec.queue, None, None)
-
-    def _layer(self, kind: str, queue: str, job: str | None, max_retries: int | None) -> EffectivePolicy:
-        return layer(
-            self._system,
-            queue=_policy(_said(self._queues.get(queue))),
-            kind=_policy(_said(self._kinds.get(kind))),
-            job=_policy(job),
-            job_max_retries=max_retries,
-        )
-
-
-def _said(spec: KindSpec | QueueSpec | None) -> str | None:
-    return None if spec is None else spec.policy
-
-
-def _policy(text: str | None) -> Policy | None:
-    """A stored policy; one that a newer version wrote and we cannot read counts as unset."""
-    try:
-        return Policy.from_json(text) if text else None
-    except ValueError:
-        log.warning("a stored policy cannot be read and is left aside: %s", text)
-        return None
-
-
 def settle(
-    unit: Unit, endings: Sequence[Ending], policies: Policies, now: Micros, rng: Random, *, actor: str = ""
+    unit: Unit, endings: Sequence[Ending], layers: Layers, now: Micros, rng: Random, *, actor: str = ""
 ) -> list[Verdict]:
     """Decide and write. `now` is the store's clock as the caller knows it."""
     if not endings:
         return []
-    decisions = {e.lease.fence: decide(e.lease, e.outcome, policies.of(e.lease), now, rng) for e in endings}
-    refusals = unit.settle([_row(e, decisions[e.lease.fence], actor) for e in endings])
+    decisions = {e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng) for e in endings}
+    refusals = unit.settle([_row(e, decisions[e.lease.fence], layers, actor) for e in endings])
     refused = {(r.id, r.token) for r in refusals}
     _hold(unit, [decision for fence, decision in decisions.items() if fence not in refused], now)
     lost = {(r.id, r.token) for r in refusals if r.why == "stale"}
@@ -103,12 +58,13 @@ def settle(
         for ending in endings
         if ending.lease.fence in again
     ]
-    return verdicts + settle(unit, asked, policies, now, rng, actor=actor)
+    return verdicts + settle(unit, asked, layers, now, rng, actor=actor)
 
 
-def _row(ending: Ending, decision: Decision, actor: str) -> Settlement:
+def _row(ending: Ending, decision: Decision, layers: Layers, actor: str) -> Settlement:
     lease, failure = ending.lease, decision.failure
     queued = decision.state is State.QUEUED
+    queue = decision.then.get("queue") if decision.then else None
     return Settlement(
         id=lease.id,
         worker=lease.worker,
@@ -144,7 +100,28 @@ def _row(ending: Ending, decision: Decision, actor: str) -> Settlement:
         owner=lease.owner,
         batch_id=lease.batch_id,
         data=_json(_news(ending, decision)),
+        counts=decision.counts,
+        settings=decision.settings,
+        judged=_judged(decision),
+        queue=queue,
+        lane=None if queue is None else _lane(lease, decision, queue, layers),
     )
+
+
+def _judged(decision: Decision) -> str | None:
+    """How the verdict came about, and how the next attempt differs; of most attempts there is nothing to say."""
+    failure = decision.failure
+    said: dict[str, Any] = {} if failure is None else dict(failure.judged)
+    if failure is not None and failure.terms:
+        said["terms"] = dict(failure.terms)
+    if decision.then:
+        said["then"] = dict(decision.then)
+    return _encode(said) if said else None
+
+
+def _lane(lease: Lease, decision: Decision, queue: str, layers: Layers) -> str:
+    """In another queue: owners may take turns there, or not any more."""
+    return Lane(queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)).key
 
 
 def _news(ending: Ending, decision: Decision) -> dict[str, Any]:
@@ -202,4 +179,4 @@ def _stale(ending: Ending, actor: str) -> NewEvent:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":")) if value else "{}"
+    return _encode(value) if value else "{}"

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from mulligan.config import Retry, Settings
 from mulligan.engine.declared import recent_manifests, stored_kinds, stored_queues
 from mulligan.engine.kinds import KindSpec
+from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked, surely_dead
-from mulligan.engine.settle import Ending, Policies, Verdict, error_of, frees_key, settle
+from mulligan.engine.settle import Ending, Verdict, error_of, frees_key, settle
 from mulligan.errors import StoreUnavailable
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Ended, Failure, JobRow, Lane, Outcome, State, Verb, WorkerRow
@@ -76,7 +77,7 @@ def settle_orphans(store: Store, retry: Retry, rng: Random) -> list[Verdict]:
         if not leases:
             return []
         now = unit.now()
-        policies = Policies(retry, stored_kinds(unit), stored_queues(unit, now))
+        policies = Layers(retry, stored_kinds(unit), stored_queues(unit, now))
     endings = [Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now)) for lease in leases]
     try:
         with store.begin() as unit:
@@ -88,7 +89,7 @@ def settle_orphans(store: Store, retry: Retry, rng: Random) -> list[Verdict]:
         return [verdict for ending in endings for verdict in _settle_orphan(store, ending, policies, rng)]
 
 
-def _settle_orphan(store: Store, ending: Ending, policies: Policies, rng: Random) -> list[Verdict]:
+def _settle_orphan(store: Store, ending: Ending, policies: Layers, rng: Random) -> list[Verdict]:
     try:
         with store.begin() as unit:
             return settle(unit, [ending], policies, unit.now(), rng, actor="upkeep")

@@ -126,6 +126,16 @@ def nominal(backoff: Table | Exponential | Fixed, n: int) -> float:
     return min(backoff.cap, _grown(backoff.base, backoff.factor, max(n, 0)))
 
 
+def bounds(backoff: Table | Exponential | Fixed, n: int) -> tuple[float, float]:
+    """The shortest and the longest that `delay` may draw."""
+    wait = nominal(backoff, n)
+    if not isinstance(backoff, Exponential) or backoff.jitter == "none":
+        return wait, wait
+    if isinstance(backoff.jitter, str):
+        return (0.0 if backoff.jitter == "full" else wait / 2), wait
+    return wait * (1 - backoff.jitter), wait * (1 + backoff.jitter)
+
+
 def _grown(base: float, factor: float, n: int) -> float:
     if base == 0:
         return 0.0

@@ -3,8 +3,10 @@
 The counters and who pays: `failures` for what the handler did (against max_retries), `losses` for a process that
 died under it (against max_losses), `snoozes`. What is given back or held costs nothing.
 
-Only the total of failures is stored, so a class cap is compared with the total too: two transient failures and
-one unknown make three, and an unknown cap of two ends it. That errs on the cautious side.
+Failures are counted in total, by class and by code. Three limits stand side by side, and all must allow a retry: the
+total against max_retries, the class against its own, the code against the one its rule names. A backoff or a ladder
+goes on with the count of what it was said for: a rule's with its code, a class's with the class, any other with the
+total.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ from typing import NamedTuple
 from mulligan.job import SECOND, Cls, Decision, Ended, Failure, Lease, Micros, Outcome, State, Verb
 from mulligan.policy import ends, lifecycle
 from mulligan.policy.backoff import LONGEST, Rng, delay
-from mulligan.policy.codes import PROGRAMMING_ERROR
+from mulligan.policy.counts import read_counts
+from mulligan.policy.escalate import escalate, in_words, step_of
 from mulligan.policy.phrase import duration
-from mulligan.policy.retry import EffectivePolicy
+from mulligan.policy.refuse import Charge, refused, refused_by_total, switched_off
+from mulligan.policy.retry import AnyBackoff, EffectivePolicy, Then
+from mulligan.policy.terms import NONE, terms_of
 
 HOLD_DEFAULT = 60 * SECOND
 HOLD_LEAST = SECOND  # a hold is uncharged: without a floor a handler could spin for ever
 HOLD_MOST = 3600 * SECOND
+FINAL = "not retried: the handler said it is final"
+SNOOZE_LEAST = SECOND  # for the same reason
 _LONGEST = int(LONGEST) * SECOND
 
 
@@ -58,6 +65,8 @@ def _returned(lease: Lease, outcome: Outcome) -> Decision:
         snoozes=lease.snoozes,
         result=outcome.result,
         cost=outcome.cost,
+        counts=lease.counts,
+        settings=lease.settings,
     )
 
 
@@ -87,15 +96,18 @@ def _lost(case: Case) -> Decision:
         reason = f"lost {losses} times, {most} allowed: {failure.public}"
         return _move(case, Verb.DIE, reason, failure=failure, losses=losses)
     reason = f"lost, {losses} of {most} allowed; the next attempt runs alone"
-    decision = _move(case, Verb.LOSE, reason, failure=failure, losses=losses)
-    return _requeue(case, replace(decision, alone=True), case.now)
+    decision = replace(_move(case, Verb.LOSE, reason, failure=failure, losses=losses), alone=True)
+    if failure.cls is Cls.RESOURCE:  # the kernel's word that it was too large: the same again would end the same
+        charge = Charge(failure, terms_of(failure), case.lease.failures, read_counts(case.lease.counts))
+        decision = _with_step(case, decision, _next_step(case.policy, charge, more=losses))
+    return _requeue(case, decision, case.now)
 
 
 def _snoozed(case: Case) -> Decision:
     snoozes, most = case.lease.snoozes + 1, case.policy.max_snoozes
     if most is not None and snoozes > most:
         return _move(case, Verb.DIE, f"{most} of {most} snoozes used", failure=ends.snooze_limit(most), snoozes=snoozes)
-    run_at = _asked_for(case, 0)
+    run_at = max(_asked_for(case, 0), case.now + SNOOZE_LEAST)
     reason = _with(f"snoozed for {_until(case, run_at)}", case.outcome.reason)
     return _requeue(case, _move(case, Verb.SNOOZE, reason, snoozes=snoozes), run_at)
 
@@ -112,86 +124,88 @@ def _held(case: Case) -> Decision:
 
 
 def _retry(case: Case) -> Decision:
-    """Asked for by the handler, so no class has a say: only the total counts."""
+    """Asked for by the handler, so no class has a say: only the total counts, and what nothing widens."""
     failure = case.outcome.failure or ends.retry_requested(case.outcome.reason)
-    failures, most = case.lease.failures + 1, case.policy.max_retries
-    refusal = _refused_by_count(case.policy, failures)
+    charge = Charge(failure, NONE, case.lease.failures + 1, read_counts(case.lease.counts))
+    refusal = switched_off(case.policy, failure) or refused_by_total(case.policy, charge)
     if refusal:
-        return _move(case, Verb.DIE, refusal, failure=failure, failures=failures)
+        return _die(case, refusal, charge)
     drawn = _micros(delay(case.policy.backoff, case.lease.failures, case.rng))
     run_at = _asked_for(case, drawn)
-    reason = _with(f"retry {failures} of {most} in {_until(case, run_at)}: asked for", case.outcome.reason)
-    return _try_again(case, run_at, reason, failure)
+    most = case.policy.max_retries
+    reason = _with(f"retry {charge.failures} of {most} in {_until(case, run_at)}: asked for", case.outcome.reason)
+    return _try_again(case, run_at, reason, charge, step_of(case.policy.then, charge.failures))
 
 
 def _failed(case: Case) -> Decision:
     failure = case.outcome.failure or ends.unreported()
-    failures = case.lease.failures + 1
-    refusal = _refusal(case, failure, failures)
+    charge = Charge(failure, terms_of(failure), case.lease.failures + 1, read_counts(case.lease.counts).plus(failure))
+    refusal = FINAL if case.outcome.final else refused(case.policy, charge)
     if refusal:
-        return _move(case, Verb.DIE, refusal, failure=failure, failures=failures)
-    run_at = case.now + _micros(_wait(case, failure))
-    most = case.policy.limit_for(failure.cls)
-    return _try_again(case, run_at, f"retry {failures} of {most} in {_until(case, run_at)}: {failure.cls}", failure)
+        return _die(case, refusal, charge)
+    run_at = case.now + _micros(_wait(case, charge))
+    reason = f"retry {_counted(case.policy, charge)} in {_until(case, run_at)}: {failure.cls}"
+    return _try_again(case, run_at, reason, charge, _next_step(case.policy, charge))
 
 
-def _try_again(case: Case, run_at: Micros, reason: str, failure: Failure) -> Decision:
+def _counted(policy: EffectivePolicy, charge: Charge) -> str:
+    """`2 of 5`; with the tighter limits it also keeps: `2 of 5 (1 of 1 for its class)`."""
+    cap, own = policy.cap_for(charge.failure.cls), charge.terms.max_retries
+    tighter = [
+        f"{count} of {limit} for its {what}"
+        for what, count, limit in (("class", charge.of_class, cap), ("code", charge.of_code, own))
+        if limit is not None and limit < policy.max_retries
+    ]
+    beside = f" ({', '.join(tighter)})" if tighter else ""
+    return f"{charge.failures} of {policy.max_retries}{beside}"
+
+
+def _try_again(case: Case, run_at: Micros, reason: str, charge: Charge, step: Then | None) -> Decision:
     """A counted retry, unless it would come too late for `max_age`."""
-    failures, age = case.lease.failures + 1, case.policy.max_age
+    age = case.policy.max_age
     if age is not None and run_at > case.lease.first_started_at + _micros(age):
         too_late = f"not retried: the next try would start later than max_age, {duration(age)} after the first start"
-        return _move(case, Verb.DIE, too_late, failure=failure, failures=failures)
-    return _requeue(case, _move(case, Verb.RETRY, reason, failure=failure, failures=failures), run_at)
+        return _die(case, too_late, charge)
+    decision = _move(case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at)
+    return _requeue(case, _with_step(case, decision, step), run_at)
 
 
-def _refusal(case: Case, failure: Failure, failures: int) -> str:
-    """Why this failure is not retried; empty if it is. Whether comes before how often."""
-    policy = case.policy
-    if case.outcome.final:
-        return "not retried: the handler said it is final"
-    if not failure.retryable and not _excused(policy, failure):
-        return f"not retried: rule {failure.rule} says the class is {failure.cls}{_advice(failure)}"
-    if policy.retry_unknown is False and failure.cls == Cls.UNKNOWN:
-        return f"not retried: the class is unknown and the {policy.retry_unknown_from} says retry_unknown=False"
-    return _refused_by_count(policy, failures) or _refused_by_class(policy, failure, failures)
+def _die(case: Case, reason: str, charge: Charge) -> Decision:
+    return _move(case, Verb.DIE, reason, failure=charge.failure, charge=charge)
 
 
-def _excused(policy: EffectivePolicy, failure: Failure) -> bool:
-    """`retry_unknown=True` also means: a KeyError of ours is no proof that it will always be one."""
-    return policy.retry_unknown is True and failure.rule == PROGRAMMING_ERROR
+def _next_step(policy: EffectivePolicy, charge: Charge, more: int = 0) -> Then | None:
+    """The most specific ladder, and how far up it this failure leads; `more`: losses, which no count holds."""
+    own = policy.by_class[charge.failure.cls]
+    if charge.terms.then and own.then_from != "job":
+        return step_of(charge.terms.then, charge.of_code + more)
+    return step_of(own.then, (charge.of_class if own.then_of_class else charge.failures) + more)
 
 
-def _advice(failure: Failure) -> str:
-    if failure.rule == PROGRAMMING_ERROR:
-        return "; to retry such errors, use Policy(retry_unknown=True)"
-    if failure.rule.startswith("mulligan."):
-        return ""  # our own verdict about a fact; no rule of theirs can change it
-    return "; to retry it all the same, return Retry() from the handler"
+def _with_step(case: Case, decision: Decision, step: Then | None) -> Decision:
+    if step is None:
+        return decision
+    settings, then = escalate(case.lease, step)
+    reason = f"{decision.reason}; {in_words(then)}" if then else decision.reason
+    return replace(decision, reason=reason, settings=settings, then=then or None)
 
 
-def _refused_by_count(policy: EffectivePolicy, failures: int) -> str:
-    if not policy.enabled:
-        return "not retried: retries are switched off"
-    most = policy.max_retries
-    if failures <= most:
-        return ""
-    return f"{most} of {most} retries used" if most else f"not retried: the {policy.max_retries_from} allows none"
-
-
-def _refused_by_class(policy: EffectivePolicy, failure: Failure, failures: int) -> str:
-    cap = policy.cap_for(failure.cls)
-    if cap is None or failures <= cap:
-        return ""
-    return f"{cap} of {cap} retries used that the {policy.cap_from(failure.cls)} allows for class {failure.cls}"
-
-
-def _wait(case: Case, failure: Failure) -> float:
+def _wait(case: Case, charge: Charge) -> float:
     """A server's hint is a floor, and spread: or all who heard it come back in the same instant."""
-    drawn = delay(case.policy.backoff_for(failure.cls), case.lease.failures, case.rng)
-    hint = failure.retry_after
-    if hint is None or not math.isfinite(hint) or hint <= 0:
+    backoff, before = _backoff(case.policy, charge)
+    drawn = delay(backoff, before, case.rng)
+    hint = charge.failure.retry_after
+    if hint is None or not math.isfinite(hint) or hint <= 0 or not charge.terms.wait_for_hint:
         return drawn
     return max(drawn, hint) + case.rng.uniform(0, min(0.1 * hint, 60.0))
+
+
+def _backoff(policy: EffectivePolicy, charge: Charge) -> tuple[AnyBackoff, int]:
+    """Job, then rule, then kind, queue, system; and how many came before this one of what it was said for."""
+    own = policy.by_class[charge.failure.cls]
+    if charge.terms.backoff is not None and own.backoff_from != "job":
+        return charge.terms.backoff, charge.of_code - 1
+    return own.backoff, (charge.of_class if own.backoff_of_class else charge.failures) - 1
 
 
 def _asked_for(case: Case, otherwise: Micros) -> Micros:
@@ -218,10 +232,21 @@ def _requeue(case: Case, decision: Decision, run_at: Micros) -> Decision:
     """Back to the queue at that moment, unless the deadline comes first."""
     deadline = case.lease.deadline_at
     if deadline is None or run_at <= deadline:
-        return replace(decision, run_at=run_at)
+        return decision if decision.run_at == run_at else replace(decision, run_at=run_at)
     failure = ends.deadline_passed(decision.failure or case.outcome.ended)
     reason = f"the deadline passes first ({decision.reason})"
-    return replace(decision, verb=Verb.DIE, state=State.DEAD, reason=reason, failure=failure, alone=False, hold=None)
+    return replace(
+        decision,
+        verb=Verb.DIE,
+        state=State.DEAD,
+        reason=reason,
+        run_at=None,
+        failure=failure,
+        alone=False,
+        hold=None,
+        settings=case.lease.settings,
+        then=None,
+    )
 
 
 def _move(
@@ -230,9 +255,10 @@ def _move(
     reason: str,
     *,
     failure: Failure | None = None,
-    failures: int | None = None,
     losses: int | None = None,
     snoozes: int | None = None,
+    charge: Charge | None = None,
+    run_at: Micros | None = None,
 ) -> Decision:
     """The decision for a move, with the counters of the lease where no new ones are given."""
     lease, outcome = case.lease, case.outcome
@@ -240,13 +266,16 @@ def _move(
         verb,
         lifecycle.move(verb, State.RUNNING),
         reason,
-        failures=lease.failures if failures is None else failures,
+        run_at,
+        failures=lease.failures if charge is None else charge.failures,
         losses=_losses(lease, outcome) if losses is None else losses,
         snoozes=lease.snoozes if snoozes is None else snoozes,
         alone=outcome.alone,
         failure=failure,
         choices=outcome.choices if verb is Verb.PARK else (),
         cost=outcome.cost,
+        counts=lease.counts if charge is None else charge.counts.to_json(),
+        settings=lease.settings,
     )
 
 

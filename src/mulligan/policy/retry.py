@@ -9,6 +9,7 @@ field is unset unless given, so that the layer below shows through:
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from mulligan.job import Cls
+from mulligan.job import NAME_RULE, Cls, is_name
 from mulligan.policy.backoff import STRICT, Backoff, Exponential, Factor, Fixed, Jitter, Seconds, Table, finite
 
 Scope = Literal["job", "kind", "queue", "system"]
@@ -45,14 +46,44 @@ def _class_names(value: Any) -> Any:
     return value
 
 
+MOST_SETTINGS = 10_000  # characters of JSON: they travel with every attempt
+
+
+def _queue_name(value: Any) -> Any:
+    if value is not None and not is_name(value):
+        raise ValueError(f"queue {value!r}: {NAME_RULE}")
+    return value
+
+
+def _some_time(value: float | None) -> float | None:
+    if value == 0:
+        raise ValueError("timeout must be above 0 s")
+    return value
+
+
+def _plain_settings(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        text = json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("settings must be plain JSON values by name") from None
+    if len(text) > MOST_SETTINGS:
+        raise ValueError(f"settings are {len(text)} characters of JSON, the limit is {MOST_SETTINGS}")
+    return value
+
+
 @dataclass(frozen=True, config=STRICT)
 class Then:
     """How the next attempt differs from the last: another queue, more time or memory, other settings."""
 
-    queue: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    timeout: Seconds | None = None
-    memory_limit: Annotated[int, Field(gt=0, lt=2**63)] | None = None
-    settings: Mapping[str, Any] = Field(default_factory=dict)
+    queue: Annotated[str | None, BeforeValidator(_queue_name)] = None
+    timeout: Annotated[Seconds | None, AfterValidator(_some_time)] = None
+    memory_limit: Annotated[int, Field(gt=0, lt=2**63)] | None = None  # bytes; such an attempt runs alone
+    settings: Annotated[Mapping[str, Any], AfterValidator(_plain_settings)] = Field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Only what it changes."""
+        said: dict[str, Any] = _THEN.dump_python(self, mode="json", exclude_none=True)
+        return {name: value for name, value in said.items() if value != {}}
 
     def __hash__(self) -> int:
         return hash(_THEN.dump_json(self))
@@ -123,10 +154,22 @@ _JSON = TypeAdapter(Policy)
 
 
 @dataclass(frozen=True, config=STRICT)
+class ClassSettings:
+    """What the settings say of one class; a delay that is unset is the general one."""
+
+    max_retries: Count | None = None
+    base_delay: Seconds | None = None
+    max_delay: Seconds | None = None
+    factor: Factor | None = None
+    jitter: Jitter | None = None
+
+
+@dataclass(frozen=True, config=STRICT)
 class RetrySettings:
-    """The system layer: what holds where nobody said anything."""
+    """The system layer: what holds where nobody said anything, and two switches that nothing widens."""
 
     enabled: bool = True
+    only: tuple[Cls, ...] | None = None
     max_retries: Count = 3
     base_delay: Seconds = 30.0
     max_delay: Seconds = 3600.0
@@ -135,6 +178,7 @@ class RetrySettings:
     max_losses: Count = 2
     max_snoozes: Count | None = None
     unknown_retries: Count = 2
+    classes: Mapping[Cls, ClassSettings] = Field(default_factory=dict)
 
 
 T = TypeVar("T")
@@ -149,12 +193,21 @@ class Said(NamedTuple):
 
 
 class ClassPolicy(NamedTuple):
-    """What holds for one class: its own cap, if any, and its backoff, each with the scope it came from."""
+    """What holds for one class: its own cap, if any, its backoff and its ladder, each with the scope it came from.
+
+    A backoff or a ladder that was said for the class goes on with each failure of the class; a general one with each
+    failure.
+    """
 
     cap: int | None
     cap_from: Scope | None
+    configured: bool  # the cap was named by somebody; else it is our own caution
     backoff: AnyBackoff
     backoff_from: Scope
+    backoff_of_class: bool
+    then: tuple[Then, ...]
+    then_from: Scope
+    then_of_class: bool
 
 
 @plain_dataclass(frozen=True, slots=True, eq=False)
@@ -162,6 +215,7 @@ class EffectivePolicy:
     """All layers made into one, once; asking it is a lookup. Compared and hashed by identity, to be cached."""
 
     enabled: bool
+    only: frozenset[Cls] | None  # classes that may be retried; None: no such switch
     max_retries: int
     max_retries_from: Scope
     max_losses: int
@@ -174,7 +228,13 @@ class EffectivePolicy:
     retry_unknown_from: Scope
     backoff: AnyBackoff
     backoff_from: Scope
+    then: tuple[Then, ...]
+    then_from: Scope
     by_class: Mapping[Cls, ClassPolicy]
+
+    def allows(self, cls: Cls) -> bool:
+        """By the two switches: `retry.enabled` and `retry.only`."""
+        return self.enabled and (self.only is None or cls in self.only)
 
     def backoff_for(self, cls: Cls) -> AnyBackoff:
         return self.by_class[cls].backoff
@@ -188,6 +248,10 @@ class EffectivePolicy:
 
     def cap_from(self, cls: Cls) -> Scope | None:
         return self.by_class[cls].cap_from
+
+    def cap_setting(self, cls: Cls) -> str:
+        """The name of the setting behind a cap that comes from the system."""
+        return f"retry.classes.{cls}.max_retries" if self.by_class[cls].configured else "retry.unknown_retries"
 
     def limit_for(self, cls: Cls) -> int:
         """Retries a failure of this class can get at all: both limits must allow."""
@@ -212,17 +276,21 @@ def layer(
     snoozes = _first(said, "max_snoozes", system.max_snoozes)
     age: tuple[float | None, Scope] = _first(said, "max_age", None)
     unknown: tuple[bool | None, Scope] = _first(said, "retry_unknown", None)
-    backoff = _first(said, "backoff", _system_backoff(system))
+    backoff = _first(said, "backoff", backoff_of(system))
+    then: tuple[tuple[Then, ...], Scope] = _first(said, "then", ())
     builtin = _builtin_caps(system, named=retries[1] != "system", retry_unknown=unknown[0])
+    said.append(Said("system", Policy(backoff=backoff_of(system), classes=_entries_of(system))))
     return EffectivePolicy(
         system.enabled,
+        None if system.only is None else frozenset(system.only),
         *retries,
         *losses,
         *snoozes,
         *age,
         *unknown,
         *backoff,
-        MappingProxyType({cls: _for_class(cls, said, builtin.get(cls), system) for cls in Cls}),
+        *then,
+        MappingProxyType({cls: _for_class(cls, said, builtin.get(cls)) for cls in Cls}),
     )
 
 
@@ -234,8 +302,23 @@ def _first(said: list[Said], field: str, otherwise: T) -> tuple[T, Scope]:
     return otherwise, "system"
 
 
-def _system_backoff(system: RetrySettings) -> AnyBackoff:
+def backoff_of(system: RetrySettings) -> AnyBackoff:
     return Exponential(system.base_delay, system.factor, system.max_delay, system.jitter)
+
+
+def _entries_of(system: RetrySettings) -> dict[Cls, Policy]:
+    return {cls: _entry_of(system, entry) for cls, entry in system.classes.items() if entry != ClassSettings()}
+
+
+def _entry_of(system: RetrySettings, entry: ClassSettings) -> Policy:
+    """A delay that is said for a class has the general numbers where it says nothing itself."""
+    if entry == ClassSettings(max_retries=entry.max_retries):
+        return Policy(max_retries=entry.max_retries)
+    base, factor, cap, jitter = (
+        getattr(system if getattr(entry, name) is None else entry, name)
+        for name in ("base_delay", "factor", "max_delay", "jitter")
+    )
+    return Policy(max_retries=entry.max_retries, backoff=Exponential(base, factor, cap, jitter))
 
 
 def _builtin_caps(system: RetrySettings, *, named: bool, retry_unknown: bool | None) -> dict[Cls, int]:
@@ -245,26 +328,24 @@ def _builtin_caps(system: RetrySettings, *, named: bool, retry_unknown: bool | N
     return {Cls.UNKNOWN: system.unknown_retries}
 
 
-def _for_class(cls: Cls, said: list[Said], builtin: int | None, system: RetrySettings) -> ClassPolicy:
-    cap, cap_from = _class_cap(cls, said, builtin)
-    backoff, backoff_from = _class_backoff(cls, said, system)
-    return ClassPolicy(cap, cap_from, backoff, backoff_from)
+def _for_class(cls: Cls, said: list[Said], builtin: int | None) -> ClassPolicy:
+    cap = _class_cap(cls, said, builtin)
+    return ClassPolicy(*cap, *_special(cls, said, "backoff", None), *_special(cls, said, "then", ()))
 
 
-def _class_cap(cls: Cls, said: list[Said], builtin: int | None) -> tuple[int | None, Scope | None]:
+def _class_cap(cls: Cls, said: list[Said], builtin: int | None) -> tuple[int | None, Scope | None, bool]:
     for scope, policy in said:
         entry = policy.classes.get(cls)
         if entry is not None and entry.max_retries is not None:
-            return entry.max_retries, scope
-    return builtin, None if builtin is None else "system"
+            return entry.max_retries, scope, True
+    return builtin, None if builtin is None else "system", False
 
 
-def _class_backoff(cls: Cls, said: list[Said], system: RetrySettings) -> tuple[AnyBackoff, Scope]:
-    """Scope by scope, and within a scope the entry for the class before the general one."""
+def _special(cls: Cls, said: list[Said], field: str, otherwise: Any) -> tuple[Any, Scope, bool]:
+    """Scope by scope, and within a scope the entry for the class before the general one; which of the two it was."""
     for scope, policy in said:
-        entry = policy.classes.get(cls)
-        if entry is not None and entry.backoff is not None:
-            return entry.backoff, scope
-        if policy.backoff is not None:
-            return policy.backoff, scope
-    return _system_backoff(system), "system"
+        for source, of_class in ((policy.classes.get(cls), True), (policy, False)):
+            value = getattr(source, field, None)
+            if value is not None:
+                return value, scope, of_class
+    return otherwise, "system", False

@@ -84,6 +84,11 @@ class Settlement(NamedTuple):
     owner: str
     batch_id: str | None
     data: str
+    counts: str | None = None
+    settings: str | None = None
+    judged: str | None = None
+    queue: str | None = None  # None: the one it is in
+    lane: str | None = None  # of that queue
 
 
 class Refusal(NamedTuple):
@@ -111,6 +116,8 @@ class Move(NamedTuple):
     choice: str | None
     unique_hash: str | None
     max_retries: int | None
+    queue: str | None = None  # None: the one it is in
+    lane: str | None = None  # of that queue
 
 
 class Renewal(NamedTuple):

@@ -9,15 +9,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from mulligan.engine.arguments import to_json
+from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked
 from mulligan.engine.moments import length
 from mulligan.engine.runner.program import Program, in_a_thread
-from mulligan.engine.settle import Policies
 from mulligan.errors import MulliganError, Refused, Seconds
 from mulligan.job import SECOND, Cls, Job, Lease, Memory, Micros, State, to_datetime
+from mulligan.policy.counts import read_counts
+from mulligan.policy.escalate import given
 from mulligan.policy.redact import safe, scrub
 
 log = logging.getLogger("mulligan.job")
@@ -29,7 +32,7 @@ class Link(Protocol):
     """What a context needs of the process around it: a runner, or `run_inline`."""
 
     state: Any
-    policies: Policies
+    policies: Layers
     result_limit: int
 
     def progress(self, context: Context, fraction: float | None, message: str) -> None: ...
@@ -62,6 +65,7 @@ class Context:
         self.lease = lease
         self._checkpoints = {name: json.loads(value) for name, value in memory.checkpoints.items()}
         self.previous: Mapping[str, Any] | None = memory.previous
+        self._settings = MappingProxyType(given(lease.settings).get("settings", {}))
         self.spent = 0.0
         self.stop_seen = False
         self._stop_asked = False
@@ -88,8 +92,15 @@ class Context:
     def last_attempt(self) -> bool:
         """A hint: one more counted failure of class unknown would end this job."""
         policy = self._link.policies.of(self.lease)
-        hopeless = not policy.enabled or policy.retry_unknown is False
-        return hopeless or self.lease.failures >= policy.limit_for(Cls.UNKNOWN)
+        forbidden = not policy.allows(Cls.UNKNOWN) or policy.retry_unknown is False
+        cap = policy.cap_for(Cls.UNKNOWN)
+        used = cap is not None and read_counts(self.lease.counts).of_class(Cls.UNKNOWN) >= cap
+        return forbidden or used or self.lease.failures >= policy.max_retries
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a step of an escalation (`Then(settings=…)`) gave this attempt; empty at first."""
+        return self._settings
 
     @property
     def choice(self) -> str | None:

@@ -22,12 +22,12 @@ from typing import Any
 from mulligan.config import Settings
 from mulligan.engine.board import Board
 from mulligan.engine.kinds import Handler, Registry
+from mulligan.engine.layers import Layers
 from mulligan.engine.messages import outcome_to_wire, stopped_to_wire, work_from_wire
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.crew import Crew
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
-from mulligan.engine.settle import Policies
 from mulligan.engine.wire import Wire, WireClosed
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.job import Lease, Memory, Outcome
@@ -57,7 +57,7 @@ class Runner:
     def __init__(
         self, registry: Registry, wire: Wire, board: Board, *, mark: str, folder: Path, settings: Settings
     ) -> None:
-        self.policies = Policies(settings.retry, registry.manifest("", "").kinds, registry.queues)
+        self.policies = Layers(settings.retry, registry.manifest("", "").kinds, registry.queues)
         self.result_limit = settings.limits.result
         self.state: Any = SimpleNamespace()
         self._registry = registry

@@ -21,7 +21,8 @@ from mulligan.engine.life import MARK, kill_session
 from mulligan.engine.messages import work_to_wire
 from mulligan.engine.supervisor.relay import relay
 from mulligan.engine.wire import Wire, WireClosed
-from mulligan.job import Lease, Memory
+from mulligan.job import Lease, Memory, Micros
+from mulligan.policy.escalate import given
 
 STDERR_TAIL = 4096
 STALE_BEAT_NS = 1_750_000_000  # a living loop beats every 0.5 s
@@ -49,6 +50,13 @@ class Flight:
     asked_ns: int = 0
     recalled: bool = False  # asked back if it has not started
     peak: int = 0  # bytes, sampled where a memory limit is set
+    timeout: Micros = field(init=False)  # of this attempt: an escalation's, else the job's, else the kind's
+    memory_limit: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        changed = given(self.lease.settings)
+        self.timeout = changed.get("timeout") or self.lease.timeout or self.spec.timeout
+        self.memory_limit = changed.get("memory_limit") or self.spec.memory_limit
 
 
 class Death(NamedTuple):

@@ -24,6 +24,7 @@ from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
 from mulligan.engine.supervisor.verdicts import after_death, when_refused, when_stopped
 from mulligan.engine.workdirs import remove_workdir
 from mulligan.job import Lease, Memory, Micros
+from mulligan.policy.escalate import given
 
 log = logging.getLogger("mulligan.worker")
 
@@ -176,7 +177,7 @@ class Fleet:
     def is_alone(self, lease: Lease) -> bool:
         """Does this attempt get a runner of its own?"""
         spec = self._spec(lease)
-        return lease.alone or (spec is not None and spec.alone)
+        return lease.alone or (spec is not None and spec.alone) or "memory_limit" in given(lease.settings)
 
     def _share_out(self, work: list[tuple[Flight, Memory | None]]) -> None:
         runners = [child for child in self._children if child.open and not child.solo]
@@ -347,9 +348,8 @@ class Fleet:
     def _check_limit(self, child: Child, flight: Flight, since_ns: int, now_ns: int) -> None:
         if flight.asked is not None:
             return
-        limit_us = flight.lease.timeout or flight.spec.timeout
         ran_us = (now_ns - max(since_ns, flight.sent_ns)) // 1000
-        if ran_us >= limit_us:
+        if ran_us >= flight.timeout:
             child.ask(flight, Asked.TIMEOUT)
         elif flight.lease.deadline_at is not None and self._clock() >= flight.lease.deadline_at:
             child.ask(flight, Asked.DEADLINE)
@@ -363,11 +363,10 @@ class Fleet:
 
     def _check_memory(self, child: Child) -> None:
         for flight in child.flights.values():
-            limit = flight.spec.memory_limit
-            if limit is None:
+            if flight.memory_limit is None:
                 continue
             flight.peak = max(flight.peak, session_memory(child.pid))
-            if flight.peak > limit:
+            if flight.peak > flight.memory_limit:
                 flight.asked = Asked.MEMORY
                 child.kill("memory")
 

@@ -25,7 +25,8 @@ from mulligan.engine import life
 from mulligan.engine.claims import Claimer
 from mulligan.engine.declared import limits_of
 from mulligan.engine.kinds import Manifest
-from mulligan.engine.settle import Ending, Policies
+from mulligan.engine.layers import Layers
+from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Flight, Recipe
 from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.fleet import TICK, AppBroken, Fleet
@@ -154,7 +155,7 @@ class Supervisor:
         await self._chore_until_done(partial(self._chores.look_around, self.worker))
         manifest = await self._fleet.loaded()
         self._adopt(self._fleet.app_settings)
-        self._policies = Policies(self._settings.retry, manifest.kinds, manifest.queues)
+        self._policies = Layers(self._settings.retry, manifest.kinds, manifest.queues)
         self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues, limits_of(manifest))
         self._fleet.on_learn = self._learned
         self._turns = Turns(self._store, self._policies, self._claimer)

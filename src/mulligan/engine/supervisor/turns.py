@@ -12,7 +12,8 @@ from random import Random, SystemRandom
 from typing import NamedTuple
 
 from mulligan.engine.claims import Claimer, memories
-from mulligan.engine.settle import Ending, Policies, Verdict, settle
+from mulligan.engine.layers import Layers
+from mulligan.engine.settle import Ending, Verdict, settle
 from mulligan.errors import StoreUnavailable
 from mulligan.job import Ended, Lease, Memory, Micros, Outcome
 from mulligan.policy.ends import unrecordable
@@ -35,7 +36,7 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    def __init__(self, store: Store, policies: Policies, claimer: Claimer) -> None:
+    def __init__(self, store: Store, policies: Layers, claimer: Claimer) -> None:
         self._store = store
         self._policies = policies
         self._claimer = claimer

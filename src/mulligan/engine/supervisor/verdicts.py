@@ -30,12 +30,11 @@ def when_refused(flight: Flight, now: Micros) -> Ending:
 def _stopped(flight: Flight, why: Asked) -> Outcome:
     match why:
         case Asked.TIMEOUT:
-            limit = (flight.lease.timeout or flight.spec.timeout) / SECOND
-            return Outcome(Ended.FAILED, failure=timed_out(limit))
+            return Outcome(Ended.FAILED, failure=timed_out(flight.timeout / SECOND))
         case Asked.DEADLINE:
             return Outcome(Ended.FAILED, failure=deadline_passed(), final=True)
         case Asked.MEMORY:
-            return Outcome(Ended.FAILED, failure=memory_limit(flight.spec.memory_limit or 0, flight.peak))
+            return Outcome(Ended.FAILED, failure=memory_limit(flight.memory_limit or 0, flight.peak))
         case Asked.CANCEL:
             return Outcome(Ended.CANCELLED, reason=flight.lease.cancel_reason or "cancelled")
         case Asked.RELEASE:

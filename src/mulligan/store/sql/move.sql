@@ -1,6 +1,7 @@
 -- A move outside an attempt: compare-and-set, so twenty people pressing at once make one move.
 UPDATE {p}job SET
-  state = :state, run_at = COALESCE(:run_at, run_at), lane = substr(lane, 1, length(lane) - 1) || '0',
+  state = :state, run_at = COALESCE(:run_at, run_at), queue = COALESCE(:queue, queue),
+  lane = COALESCE(:lane, substr(lane, 1, length(lane) - 1) || '0'),
   reason = :reason, error = :error, choices = NULL,
   choice = CASE WHEN :state = 'queued' THEN :choice ELSE choice END,
   generation = CASE WHEN :new_generation THEN generation + 1 ELSE generation END,
@@ -8,6 +9,8 @@ UPDATE {p}job SET
   failures = CASE WHEN :new_generation THEN 0 ELSE failures END,
   losses = CASE WHEN :new_generation THEN 0 ELSE losses END,
   snoozes = CASE WHEN :new_generation THEN 0 ELSE snoozes END,
+  counts = CASE WHEN :new_generation THEN NULL ELSE counts END,
+  settings = CASE WHEN :new_generation THEN NULL ELSE settings END,
   first_started_at = CASE WHEN :new_generation THEN NULL ELSE first_started_at END,
   deadline_at = CASE WHEN :new_generation THEN :now + deadline_span ELSE deadline_at END,
   finished_at = CASE WHEN :finished THEN :now END,

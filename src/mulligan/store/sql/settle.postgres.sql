@@ -13,10 +13,13 @@ WITH locked AS MATERIALIZED (
 ), settled AS (
   UPDATE {p}job AS job SET
     state = locked.state, worker = NULL, run_at = COALESCE(locked.run_at, job.run_at),
+    queue = COALESCE(locked.queue, job.queue),
     lane = CASE WHEN locked.state = 'queued'
-                THEN substr(job.lane, 1, length(job.lane) - 1) || CASE WHEN locked.failures > 0 THEN '1' ELSE '0' END
+                THEN COALESCE(locked.lane, substr(job.lane, 1, length(job.lane) - 1)
+                                           || CASE WHEN locked.failures > 0 THEN '1' ELSE '0' END)
                 ELSE job.lane END,
     failures = locked.failures, losses = locked.losses, snoozes = locked.snoozes, alone = locked.alone,
+    counts = locked.counts, settings = locked.settings,
     result = locked.result, error = locked.error, choices = locked.choices, reason = locked.reason,
     cost = job.cost + locked.cost,
     finished_at = CASE WHEN locked.finished THEN locked.at END,
@@ -29,7 +32,7 @@ WITH locked AS MATERIALIZED (
 ), written AS (
   INSERT INTO {p}attempt ({attempt})
   SELECT id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
-         private, fingerprint, run_at, reason, cost
+         private, fingerprint, run_at, reason, cost, judged
   FROM settled
 ), mark AS MATERIALIZED (
   SELECT {p}mark_events() AS seen

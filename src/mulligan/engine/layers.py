@@ -1,0 +1,64 @@
+"""The effective policy of any job, layered once and remembered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import lru_cache
+
+from mulligan.config import Retry
+from mulligan.engine.kinds import KindSpec, QueueSpec
+from mulligan.job import JobRow, Lease
+from mulligan.policy.limits import share_of
+from mulligan.policy.retry import EffectivePolicy, Policy, RetrySettings, layer
+
+log = logging.getLogger("mulligan.settle")
+
+
+class Layers:
+    """What the settings, the queue, the kind and the job say, as one."""
+
+    def __init__(
+        self, system: Retry, kinds: Mapping[str, KindSpec], queues: Mapping[str, QueueSpec] | None = None
+    ) -> None:
+        self._system = RetrySettings(**system.model_dump())
+        self._kinds = kinds
+        self._queues = queues or {}
+        self._layered = lru_cache(maxsize=4096)(self._layer)
+
+    def of(self, job: Lease | JobRow) -> EffectivePolicy:
+        return self._layered(job.kind, job.queue, job.policy, job.max_retries)
+
+    def for_kind(
+        self, kind: str, *, queue: str | None = None, policy: str | None = None, max_retries: int | None = None
+    ) -> EffectivePolicy:
+        """As for a job that is enqueued with these options."""
+        spec = self._kinds.get(kind)
+        return self._layered(kind, queue or ("" if spec is None else spec.queue), policy, max_retries)
+
+    def share(self, queue: str, owner: str) -> str:
+        """Part of a lane's key where owners take turns."""
+        spec = self._queues.get(queue)
+        return share_of(owner) if spec is not None and spec.fair else ""
+
+    def _layer(self, kind: str, queue: str, job: str | None, max_retries: int | None) -> EffectivePolicy:
+        return layer(
+            self._system,
+            queue=_policy(_said(self._queues.get(queue))),
+            kind=_policy(_said(self._kinds.get(kind))),
+            job=_policy(job),
+            job_max_retries=max_retries,
+        )
+
+
+def _said(spec: KindSpec | QueueSpec | None) -> str | None:
+    return None if spec is None else spec.policy
+
+
+def _policy(text: str | None) -> Policy | None:
+    """A stored policy; one that a newer version wrote and we cannot read counts as unset."""
+    try:
+        return Policy.from_json(text) if text else None
+    except ValueError:
+        log.warning("a stored policy cannot be read and is left aside: %s", text)
+        return None

@@ -1,0 +1,50 @@
+"""How often a job has failed in this generation, by class and by code. Stored beside it as JSON; None: never."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from mulligan.job import Cls, Failure
+
+# A handler may make up codes as it goes. Beyond this many only those a rule has terms for are counted: rules are few.
+MOST_CODES = 100
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` would make it anew each time
+
+
+class Counts(NamedTuple):
+    classes: Mapping[str, int]
+    codes: Mapping[str, int]
+
+    def plus(self, failure: Failure) -> Counts:
+        """With one failure more."""
+        cls, code = failure.cls.value, failure.code
+        classes = {**self.classes, cls: self.classes.get(cls, 0) + 1}
+        if code not in self.codes and len(self.codes) >= MOST_CODES and not failure.terms:
+            return Counts(classes, self.codes)
+        return Counts(classes, {**self.codes, code: self.codes.get(code, 0) + 1})
+
+    def of_class(self, cls: Cls) -> int:
+        return self.classes.get(cls.value, 0)
+
+    def of_code(self, code: str) -> int:
+        return self.codes.get(code, 0)
+
+    def to_json(self) -> str | None:
+        if not self.classes:
+            return None
+        return _encode({"classes": self.classes, "codes": self.codes})
+
+
+def read_counts(text: str | None) -> Counts:
+    """What cannot be read counts as nothing: the total, which has a column of its own, still holds."""
+    try:
+        said = json.loads(text) if text else {}
+        return Counts(_numbers(said.get("classes")), _numbers(said.get("codes")))
+    except (AttributeError, ValueError):
+        return Counts({}, {})
+
+
+def _numbers(value: Any) -> dict[str, int]:
+    return {str(name): count for name, count in (value or {}).items() if type(count) is int and count > 0}

@@ -1,0 +1,140 @@
+"""What a failure leaves beside the job: counts, what the next attempts get, another queue with the lane that is its."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from mulligan.config import Retry
+from mulligan.engine import recover
+from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec
+from mulligan.engine.layers import Layers
+from mulligan.engine.settle import Ending, settle
+from mulligan.job import Cls, Ended, Lane, Outcome
+from mulligan.policy.backoff import Fixed
+from mulligan.policy.limits import share_of
+from mulligan.policy.retry import Policy, Then
+from support.store import (
+    FATAL,
+    RETURNED,
+    a_failure,
+    attempts,
+    claim,
+    finish,
+    get,
+    running,
+    sql,
+)
+
+STEP = Then(queue="big", memory_limit=8_000, timeout=7, settings={"preset": "fast"})
+LADDER = Policy(max_retries=9, backoff=Fixed(0), classes={"resource": Policy(then=[STEP, Then(queue="huge")])})
+QUEUES = {"turns": QueueSpec("turns", fair=True)}
+LAYERS = Layers(Retry(), {"render": KindSpec("render", policy=LADDER.to_json())}, QUEUES)
+TOO_LARGE = Outcome(Ended.FAILED, failure=a_failure(Cls.RESOURCE, "OOM"))
+
+
+def lane_of(store, job_id):
+    return sql(store, "SELECT lane FROM {p}job WHERE id = :id", {"id": job_id})[0][0]
+
+
+def test_a_job_that_moved_is_found_in_its_new_lane_and_nowhere_else(store):
+    lease = running(store, uses="bucket")
+    finish(store, lease, TOO_LARGE, policies=LAYERS)
+    row = get(store, lease.id)
+    assert (row.queue, row.state) == ("big", "queued")
+    assert lane_of(store, lease.id) == Lane("big", "render", "bucket", True).key
+    with store.read() as unit:
+        assert [key for key, _, _ in unit.look().lanes] == ["big|render|bucket|1"]
+    (again,) = claim(store)
+    assert (again.queue, again.attempt) == ("big", 2)
+    assert json.loads(again.counts) == {"classes": {"resource": 1}, "codes": {"OOM": 1}}
+    assert json.loads(again.settings) == {
+        "timeout": 7_000_000,
+        "memory_limit": 8_000,
+        "settings": {"preset": "fast"},
+        "home": "default",
+    }
+
+
+def test_the_attempt_tells_how_the_next_one_differs(store):
+    lease = running(store)
+    failure = a_failure(Cls.RESOURCE, "OOM", judged={"table": "t1"}, terms={"alarm": "page"})
+    finish(store, lease, Outcome(Ended.FAILED, failure=failure), policies=LAYERS)
+    (attempt,) = attempts(store, lease.id)
+    assert json.loads(attempt.judged) == {
+        "table": "t1",
+        "terms": {"alarm": "page"},
+        "then": {"queue": "big", "memory_limit": 8_000, "timeout": 7.0, "settings": {"preset": "fast"}},
+    }
+    assert attempt.reason.endswith(
+        "the next attempt goes to queue big with 8 kB of memory, 7 s of time and other settings (preset)"
+    )
+
+
+def test_who_has_nothing_to_tell_stores_nothing(store):
+    lease = running(store)
+    finish(store, lease, RETURNED, policies=LAYERS)
+    row = get(store, lease.id)
+    assert (row.counts, row.settings, attempts(store, lease.id)[0].judged) == (None, None, None)
+
+
+def test_several_endings_in_one_flush_keep_their_own(store):
+    leases = [running(store, uses=f"d{n}", owner=f"o{n}") for n in range(3)]
+    outcomes = [TOO_LARGE, RETURNED, Outcome(Ended.FAILED, failure=a_failure())]
+    endings = [Ending(lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True)]
+    with store.begin() as unit:
+        settle(unit, endings, LAYERS, unit.now(), Random(7))
+    assert [get(store, lease.id).queue for lease in leases] == ["big", "default", "default"]
+    assert [lane_of(store, lease.id) for lease in leases] == [
+        "big|render|d0|1",
+        "default|render|d1|0",
+        "default|render|d2|1",
+    ]
+
+
+@pytest.mark.parametrize(("before", "after"), [("turns", "big"), ("default", "turns")])
+def test_a_share_comes_and_goes_with_a_fair_queue(store, before, after):
+    policy = Policy(max_retries=9, backoff=Fixed(0), then=Then(queue=after))
+    layers = Layers(Retry(), {"render": KindSpec("render", policy=policy.to_json())}, QUEUES)
+    share = share_of("acme")
+    lease = running(store, queue=before, share=share if before == "turns" else "")
+    finish(store, lease, TOO_LARGE, policies=layers)
+    assert lane_of(store, lease.id) == Lane(after, "render", "", True, share if after == "turns" else "").key
+
+
+@pytest.mark.parametrize("home", ["default", "turns"])
+def test_a_new_generation_begins_at_home_without_counts(store, home):
+    with store.begin() as unit:
+        manifest = Manifest("app", "", {}, QUEUES)
+        unit.store_manifest(manifest.id, "app", "", manifest.to_json())
+    share = share_of("acme") if home == "turns" else ""
+    lease = running(store, queue=home, share=share)
+    finish(store, lease, TOO_LARGE, policies=LAYERS)
+    (again,) = claim(store)
+    finish(store, again, FATAL, policies=LAYERS)
+    dead = get(store, lease.id)
+    assert (dead.state, dead.queue) == ("dead", "big")
+    assert json.loads(dead.counts)["classes"] == {"resource": 1, "permanent": 1}
+    recover.retry(store, lease.id, actor="me")
+    row = get(store, lease.id)
+    assert (row.queue, row.counts, row.settings, row.generation) == (home, None, None, 2)
+    assert lane_of(store, lease.id) == Lane(home, "render", "", False, share).key
+
+
+def test_who_never_moved_stays_where_it_is_in_a_new_generation(store):
+    lease = running(store, queue="mine")
+    finish(store, lease, FATAL, policies=LAYERS)
+    recover.retry(store, lease.id, actor="me")
+    assert (get(store, lease.id).queue, lane_of(store, lease.id)) == ("mine", "mine|render||0")
+
+
+def test_a_step_further_goes_on_from_where_the_job_is_and_home_stays_home(store):
+    lease = running(store)
+    finish(store, lease, TOO_LARGE, policies=LAYERS)
+    (again,) = claim(store)
+    finish(store, again, TOO_LARGE, policies=LAYERS)
+    row = get(store, lease.id)
+    assert (row.queue, json.loads(row.settings)["home"]) == ("huge", "default")
+    assert json.loads(row.settings)["memory_limit"] == 8_000
