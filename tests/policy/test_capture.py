@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan import errors
-from mulligan.engine.runner.capture import capture, outcome_of, raised
+from mulligan.engine.runner.capture import capture
+from mulligan.engine.runner.outcomes import outcome_of, raised
 from mulligan.job import SECOND, Cls, Ended, to_datetime
 from mulligan.policy.classify import classify
 from policy.builders import NOW

@@ -62,7 +62,7 @@ def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
     assert rule is None or failure.rule == rule
     assert failure.retryable == (cls in RETRYABLE)
     assert failure.public
-    assert failure.fingerprint.startswith("v1-")
+    assert failure.fingerprint.startswith("v2-")
 
 
 @pytest.mark.parametrize("text", ["HTTP 404 in clip_404.mp4", "out of memory", "Connection reset", "timeout"])
@@ -156,7 +156,7 @@ def test_no_signal_is_claimed_by_two_rows():
 def test_ends_without_an_exception(failure, code, cls, words):
     assert (failure.code, failure.cls) == (code, cls)
     assert words in failure.public
-    assert failure.fingerprint.startswith("v1-")
+    assert failure.fingerprint.startswith("v2-")
     json.dumps(dict(failure.evidence))
 
 

@@ -122,7 +122,6 @@ def _by_number(link: Facts) -> Row | None:
 def _failure(facts: Facts, link: Facts, row: Row, *, code: str = "") -> Failure:
     evidence = _evidence(facts, link)
     exception = facts.exception_types[0] if facts.exception_types else ""
-    signal = " ".join(f"{name} {value}" for name, value in evidence.items())
     return Failure(
         code=code or row.code,
         cls=row.cls,
@@ -132,7 +131,7 @@ def _failure(facts: Facts, link: Facts, row: Row, *, code: str = "") -> Failure:
         retry_after=facts.retry_after,
         evidence=evidence,
         private=dict(_private(facts, exception)),
-        fingerprint=fingerprint(code or row.code, exception, facts.message, signal),
+        fingerprint=fingerprint(facts, code or row.code, row.cls, link),
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler
-from mulligan.engine.runner.capture import outcome_of, raised
 from mulligan.engine.runner.context import Context
+from mulligan.engine.runner.outcomes import outcome_of, raised
 from mulligan.engine.runner.program import in_a_thread
 from mulligan.errors import OutcomeRequest, PayloadRefused, Stopped
 from mulligan.job import Ended, Micros, Outcome
