@@ -182,7 +182,7 @@ def test_frames_are_those_of_the_jobs_own_code():
     with pytest.raises(json.JSONDecodeError) as info:
         parse()
     frames = capture(info.value, NOW).frames
-    assert frames[-1].endswith("test_shapes:test_frames_are_those_of_the_jobs_own_code.<locals>.parse")
+    assert frames[-1].endswith("test_captured:test_frames_are_those_of_the_jobs_own_code.<locals>.parse")
     assert not any(frame.startswith("json") for frame in frames)
 
 
