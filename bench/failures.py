@@ -147,7 +147,8 @@ def measured(n: int) -> Iterator[tuple[str, float]]:
     every: list[float] = []
     for name, raise_it in KINDS.items():
         times = []
-        for exc in [_raised(raise_it, i) for i in range(n)]:
+        for i in range(n):
+            exc = _raised(raise_it, i)
             began = time.perf_counter()
             failure = classify(capture(exc))
             times.append((time.perf_counter() - began) * 1e6)

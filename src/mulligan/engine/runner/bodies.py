@@ -79,22 +79,26 @@ def _document(body: dict[Any, Any], *, ok: bool) -> Told:
     if ok:  # GraphQL and others say there what went wrong; anything else in it is what was asked for
         body = {name: body[name] for name in ("error", "errors") if body.get(name)}
     error = body.get("error", body.get("Error"))
-    inner = error if isinstance(error, dict) else {}
-    details = read_details(inner.get("details") or body.get("details"))
-    codes = list(details.codes)
-    for part in (inner, body):
-        if part:
-            _codes(part, codes)
-            _listed(part.get("errors"), codes)
-    codes.append("" if inner else as_code(error))
-    statuses = (value for part in (inner, body) for value in (part.get("code"), part.get("status")))
-    return Told(
-        codes=[code for code in dict.fromkeys(codes) if code][:_FEW],
-        said=_sentence(inner) or _sentence(body),
-        status=next((value for value in statuses if type(value) is int and 400 <= value <= 599), None),
-        grpc=next((name for part in (inner, body) if (name := part.get("status")) in CANONICAL), ""),
-        hint=details.hint,
-    )
+    inner = error if isinstance(error, dict) else None
+    details = (inner or body).get("details")
+    codes: list[str] = []
+    hint = None
+    if details:
+        told = read_details(details)
+        codes, hint = list(told.codes), told.hint
+    status, grpc, said = None, "", ""
+    for part in (body,) if inner is None else (inner, body):
+        _codes(part, codes)
+        status = status or _status(part.get("code")) or _status(part.get("status"))
+        if not grpc and part.get("status") in CANONICAL:
+            grpc = part["status"]
+        said = said or _sentence(part)
+    codes.append(as_code(error))
+    return Told([code for code in dict.fromkeys(codes) if code][:_FEW], said, status, grpc, hint)
+
+
+def _status(value: Any) -> int | None:
+    return value if type(value) is int and 400 <= value <= 599 else None
 
 
 def _codes(part: dict[Any, Any], codes: list[str]) -> None:
@@ -102,22 +106,23 @@ def _codes(part: dict[Any, Any], codes: list[str]) -> None:
     if isinstance(nested, dict):
         codes.append(as_code(nested.get("code")))
     for name in _CODE_NAMES:
-        if name in part:
-            value = part[name]
+        value = part.get(name)
+        if value is not None:
             if isinstance(value, str) and ("#" in value or "/" in value):  # a name within an address
                 value = re.split("[#/]", value[:300])[-1]
             code = as_code(value)
             codes.append("" if code in CANONICAL else code)
+    for entry in _entries(part.get("errors")):
+        _codes(entry, codes)
 
 
 _CODE_NAMES = ("code", "error_code", "errorCode", "Code", "reason", "type", "__type", "codeName")
 
 
-def _listed(errors: Any, codes: list[str]) -> None:
-    if isinstance(errors, list | tuple):
-        for entry in errors[:_FEW]:
-            if isinstance(entry, dict):
-                _codes(entry, codes)
+def _entries(errors: Any) -> list[dict[Any, Any]]:
+    if not isinstance(errors, list | tuple):
+        return []
+    return [entry for entry in errors[:_FEW] if isinstance(entry, dict)]
 
 
 def _sentence(part: dict[Any, Any]) -> str:

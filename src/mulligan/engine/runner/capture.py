@@ -14,7 +14,7 @@ from typing import Any
 from mulligan.engine.runner.frames import walk
 from mulligan.engine.runner.shapes import kind_of, read, type_name
 from mulligan.policy.facts import Facts
-from mulligan.policy.hints import from_words
+from mulligan.policy.hints import Hint, from_words
 from mulligan.policy.redact import LIMIT, safe, scrub
 
 __all__ = ["capture", "text_of", "type_name"]
@@ -65,9 +65,6 @@ def _capture(exc: BaseException, now: float) -> Facts:
     for link in chain:
         link.message = _message(link, told)
         link.lines, link.frames, home = walk(_traceback(link.exc), home)
-    hint = next((link.found.hint for link in chain if link.found.hint), None) or next(
-        (said for link in chain if (said := from_words(link.message, now))), None
-    )
     causes = tuple([_facts(link, leaves=_leaves(link.exc, now)) for link in chain[1:]])
     first = chain[0]
     return _facts(
@@ -76,8 +73,19 @@ def _capture(exc: BaseException, now: float) -> Facts:
         stderr=_stderr(chain),
         leaves=_leaves(exc, now),
         causes=causes,
-        hint=hint,
+        hint=_hint(chain, told, now),
     )
+
+
+def _hint(chain: list[_Link], told: dict[str, str], now: float) -> Hint | None:
+    """The nearest; words are the last resort."""
+    for link in chain:
+        if link.found.hint:
+            return link.found.hint
+    for message in told.values():
+        if hint := from_words(message, now):
+            return hint
+    return None
 
 
 def _chain(exc: BaseException, now: float) -> list[_Link]:
@@ -102,17 +110,18 @@ def _chain(exc: BaseException, now: float) -> list[_Link]:
 
 
 def _below(exc: BaseException, *, implied: bool) -> list[tuple[BaseException, bool]]:
-    fields = BaseException.__dict__
-    cause = fields["__cause__"].__get__(exc)
+    cause = _cause_of(exc)
     if cause is not None:
         return [(cause, implied)]
-    context = fields["__context__"].__get__(exc)
-    suppressed = fields["__suppress_context__"].__get__(exc)
-    return [] if context is None or suppressed else [(context, True)]
+    context = _context_of(exc)
+    return [] if context is None or _suppressed(exc) else [(context, True)]
 
 
-def _traceback(exc: BaseException) -> Any:
-    return BaseException.__dict__["__traceback__"].__get__(exc)
+# As the interpreter keeps them, whatever the class makes of these names.
+_cause_of = BaseException.__dict__["__cause__"].__get__
+_context_of = BaseException.__dict__["__context__"].__get__
+_suppressed = BaseException.__dict__["__suppress_context__"].__get__
+_traceback = BaseException.__dict__["__traceback__"].__get__
 
 
 def _facts(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sysconfig
-from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
 from mulligan.policy.redact import safe
@@ -32,12 +31,35 @@ class Place(NamedTuple):
     installed: bool  # somebody's library, or the app itself where it is installed as one
 
 
-@lru_cache(maxsize=4096)
-def _place(file: str, function: str, qualified: str, module: str) -> Place:
+# By identity: equality of code compares its constants. The code is kept with its place, so no other gets its number.
+_known: dict[int, tuple[CodeType, Place]] = {}
+_MOST = 4096
+
+
+def _place(frame: FrameType) -> Place:
+    code = frame.f_code
+    known = _known.get(id(code))
+    if known is None:
+        if len(_known) >= _MOST:
+            _known.clear()
+        known = _known[id(code)] = code, _describe(code, frame.f_globals.get("__name__"))
+    return known[1]
+
+
+def _describe(code: CodeType, module: object) -> Place:
+    file = code.co_filename
     installed = "/site-packages/" in file or "/dist-packages/" in file
     ours = file.startswith((_OURS, "<frozen ")) or (not installed and file.startswith(_PYTHON))
-    name = safe(f"{module}:{qualified}", 300)
-    return Place(f"  {safe(file, 500)}:", f" in {safe(function, 300)}", name, module.partition(".")[0], ours, installed)
+    package = module if type(module) is str else "?"
+    name = safe(f"{package}:{code.co_qualname}", 300)
+    return Place(
+        file=f"  {safe(file, 500)}:",
+        function=f" in {safe(code.co_name, 300)}",
+        name=name,
+        package=package.partition(".")[0],
+        ours=ours,
+        installed=installed,
+    )
 
 
 def walk(trace: TracebackType | None, home: str = "") -> tuple[list[str], list[str], str]:
@@ -53,10 +75,7 @@ def walk(trace: TracebackType | None, home: str = "") -> tuple[list[str], list[s
     lines: list[str] = []
     own: list[str] = []
     for step in steps[-FRAMES:]:
-        frame = step.tb_frame
-        code = frame.f_code
-        module = frame.f_globals.get("__name__")
-        place = _place(code.co_filename, code.co_name, code.co_qualname, module if type(module) is str else "?")
+        place = _place(step.tb_frame)
         lines.append(f"{place.file}{step.tb_lineno}{place.function}")
         if place.ours:
             continue

@@ -111,6 +111,7 @@ def _fit(code: str) -> str:
     return code if len(code) <= 20 and code.isprintable() else scrub(code, 100)
 
 
+args_of = BaseException.__dict__["args"].__get__  # whatever the class makes of the name
 Values = dict[str, Any]
 Reader = Callable[[BaseException, Kind, Values, Found], None]
 
@@ -165,7 +166,7 @@ def read(exc: BaseException, kind: Kind, now: float) -> Found:
     """Everything its shape tells. Never raises."""
     found = Found()
     values = _attributes(exc, kind)
-    for reader in _readers(kind.family, kind.request, frozenset(values)):
+    for reader in _readers(kind.family, kind.request, frozenset(values)) if values or kind.family else _ALWAYS:
         try:
             reader(exc, kind, values, found)
         except BaseException:  # noqa: BLE001, S112 - foreign code may raise anything; what was found stays
@@ -236,8 +237,8 @@ _GAI = {
 
 def _inside(exc: BaseException, kind: Kind, values: Values, found: Found) -> None:
     """`requests` and others put what happened into their arguments, drivers' wrappers into an attribute."""
-    held = [values[name] for name in _NESTED if name in values]
-    for value in (*held, *BaseException.__dict__["args"].__get__(exc)[:3]):
+    held = [values[name] for name in _NESTED if name in values] if values else []
+    for value in (*held, *args_of(exc)[:3]):
         if issubclass(type(value), BaseException):
             found.nested.append(value)
     if kind.family == "tenacity" and "last_attempt" in values:
@@ -416,7 +417,7 @@ def _trailers(_exc: BaseException, kind: Kind, values: Values, found: Found) -> 
 
 
 def _driver(exc: BaseException, kind: Kind, values: Values, found: Found) -> None:
-    state, codes = read_driver(kind.family, kind.names[0], values, BaseException.__dict__["args"].__get__(exc))
+    state, codes = read_driver(kind.family, kind.names[0], values, args_of(exc))
     found.sqlstate = state
     found.codes[:0] = codes
 
@@ -437,7 +438,9 @@ def _hints(values: Values, found: Found, now: float) -> None:
     found.hint = found.hint or hints.from_headers(headers, found.status, now)
 
 
-_HEADERS_WANTED = hints.HEADERS | {"x-amzn-errortype", "x-ms-error-code"}
+_HEADERS_WANTED: dict[Any, str] = {
+    key: name for name in (*hints.HEADERS, "x-amzn-errortype", "x-ms-error-code") for key in (name, name.encode())
+}
 
 
 def _headers(values: Values) -> dict[str, str]:
@@ -452,13 +455,14 @@ def _headers(values: Values) -> dict[str, str]:
         return {}
     raw = getattr(held, "raw", None)  # of httpx: a list, where `items` would make a dict first
     found: dict[str, str] = {}
-    for key, value in (raw if isinstance(raw, list) else list(held.items()))[:_HEADERS]:
-        name = (key.decode("latin-1") if isinstance(key, bytes) else key).lower()
-        if name in _HEADERS_WANTED:
+    for key, value in raw if isinstance(raw, list) else held.items():
+        name = _HEADERS_WANTED.get(key.lower())
+        if name is not None:
             found[name] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
     return found
 
 
+_ALWAYS: tuple[Reader, ...] = (_system, _inside)
 _READERS: tuple[tuple[Reader, frozenset[str], frozenset[str]], ...] = (
     (_system, frozenset(), frozenset()),
     (_inside, frozenset(), frozenset()),
