@@ -165,7 +165,11 @@ _SHAPES: tuple[_Shape, ...] = (
     ),
     _Shape(("pass", "identified by"), rf"(?P<keep>(?:passw(?:or)?d|identified by)\s{{1,8}}){_QUOTED}", ("'", '"')),
     _Shape(("credential", "signature"), rf"(?P<keep>(?:credentials?|signature){_IS})(?=[^\s&,;<>]{{8}}){_VALUE}"),
-    _Shape(("token",), rf"(?P<keep>token{_SUFFIX}{_IS})(?=\\?[\"']?[^\s\"']{{6}}){_VALUE}"),
+    _Shape(
+        ("token",),
+        rf"(?P<keep>token{_SUFFIX}{_IS})(?=\\?[\"']?[^\s\"']{{6}}){_VALUE}",
+        ("token=", "token:", "token_", "token-", "token'", 'token"', "token ", "token\\"),
+    ),
     _Shape(("sig=", "pass="), rf"(?P<keep>(?<![a-z])(?:sig|pass)=){_PLAIN}"),
     _Shape(
         ("?", "&"),

@@ -264,11 +264,13 @@ def _process(exc: BaseException, _kind: Kind, values: Values, found: Found) -> N
     if isinstance(said, bytes | bytearray):
         said = bytes(said[-_STDERR:]).decode("utf-8", "replace")
     if isinstance(said, str):
-        found.stderr = _BANNER.sub(r"\1", str.__str__(said), count=1)
+        text = str.__str__(said)
+        banner = _BANNER.match(text)
+        found.stderr = f"{banner[1]}{text[banner.end() :]}" if banner else text
 
 
 # What ffmpeg says of itself before it says anything else; its version is enough.
-_BANNER = re.compile(r"\A(ff\w{2,5} version [^\n]{0,200}\n)(?:  [^\n]*\n)*")
+_BANNER = re.compile(r"(ff\w{2,5} version [^\n]{0,200}\n)(?:  [^\n]*+\n)*+")
 _EXITS = ("returncode", "exit_code", "exit_status", "retcode")
 _COMMANDS = ("cmd", "command", "full_cmd")
 
