@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from bench.failures import measured
 from bench.world import World, cpu_seconds, family, pss_megabytes, until, world
 from mulligan.engine.claims import Claimer
 from mulligan.ids import new_id
@@ -179,6 +180,12 @@ def _kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def capture(store: str, n: int) -> Figures:
+    """One failure, from the exception to its name: capture, classify, fingerprint. Needs no store."""
+    del store
+    return dict(measured(max(300, n // 10)))
+
+
 CASES: dict[str, Callable[[str, int], Figures]] = {
     "enqueue": enqueue,
     "drain": drain,
@@ -187,4 +194,5 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "idle": idle,
     "crash": crash,
     "backlog": backlog,
+    "capture": capture,
 }

@@ -22,8 +22,10 @@ from mulligan import errors
 from mulligan.config import ENV_PREFIX, Section, Settings
 from mulligan.job import RETRYABLE, Cls, Failure
 from mulligan.policy import ends, lifecycle
+from mulligan.policy.builtin import FAINT, PROCESS_FAILED, RULES, UNKNOWN
+from mulligan.policy.codes import CODES
 from mulligan.policy.phrase import duration
-from mulligan.policy.table import PROCESS_FAILED, ROWS, UNKNOWN, Row
+from mulligan.policy.rule import Rule
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "mulligan"
@@ -280,7 +282,7 @@ def codes_page() -> str:
         notice=NOTICE,
         classes=table(("class", "retried", "means"), _classes()),
         ends=table(("code", "class", "counts as", "rule", "when"), _ends()),
-        rows=table(("code", "class", "retried", "rule", "matches"), _rows()),
+        rows=table(("code", "class", "retried", "what an owner reads", "rules", "matches"), _rows()),
         tree=_tree(),
         exceptions=table(("exception", "code", "worth repeating the call"), _exceptions()),
     )
@@ -313,19 +315,44 @@ def _makes_failures(thing: Any) -> bool:
 
 
 def _rows() -> Iterator[list[str]]:
-    for row in (*ROWS, PROCESS_FAILED, UNKNOWN):
-        yield [f"`{row.code}`", f"`{row.cls}`", _yes(answer=row.retryable), f"`{row.id}`", _matches(row)]
+    """One line per code: which rules give it, and by what they know it."""
+    for code in CODES.values():
+        rules = [rule for rule in (*RULES, PROCESS_FAILED, UNKNOWN) if rule.code == code.name]
+        names = ", ".join(f"`{rule.id}`" for rule in rules)
+        matched = "; ".join(dict.fromkeys(filter(None, map(_matches, rules)))) or "set by Mulligan or by `Fail`"
+        yield [f"`{code.name}`", f"`{code.cls}`", _yes(answer=code.retryable), code.public, names, matched]
 
 
-def _matches(row: Row) -> str:
-    found = [f"`{name.removeprefix('builtins.')}`" for name in row.types]
-    found += [f"errno `{_errno(number)}`" for number in row.errnos]
-    for word, numbers in (("HTTP", row.statuses), ("exit code", row.exits), ("signal", row.signals)):
-        if numbers:
-            found.append(f"{word} {', '.join(str(number) for number in numbers)}")
-    if row is PROCESS_FAILED:
+FEW = 4  # of a kind are named; the rest is counted: the table itself is in policy/builtin
+
+
+def _matches(rule: Rule) -> str:
+    if rule is PROCESS_FAILED:
         return "any other exit code or signal of a program"
-    return ", ".join(found) or ("everything else" if row is UNKNOWN else "set by Mulligan or by `Fail`")
+    if rule is UNKNOWN:
+        return "everything else"
+    found = [f"program {_few(rule.program)}"] if rule.program else []
+    found += [f"code {_few(rule.provider_code)}"] if rule.provider_code else []
+    found += [_few([name.removeprefix("builtins.") for name in rule.type])] if rule.type else []
+    found += [f"errno {_few([_errno(number) for number in rule.errno])}"] if rule.errno else []
+    for word, name in (
+        ("HTTP", "http_status"),
+        ("gRPC", "grpc_status"),
+        ("SQLSTATE", "sqlstate"),
+        ("exit code", "exit_code"),
+    ):
+        if values := getattr(rule, name):
+            found.append(f"{word} {', '.join(str(value) for value in values)}")
+    found += [f"signal {', '.join(str(number) for number in rule.signal)}"] if rule.signal else []
+    if rule.message:
+        texts = "faint signs in the text" if rule in FAINT.rules else "what the text says"
+        found.append(texts)
+    return " and ".join(found)
+
+
+def _few(names: Iterable[Any]) -> str:
+    shown = [f"`{name}`" for name in names]
+    return ", ".join(shown[:FEW]) + (f" and {len(shown) - FEW} more" if len(shown) > FEW else "")
 
 
 def _errno(number: int) -> str:

@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan import errors
-from mulligan.engine.runner.capture import capture, outcome_of, raised
+from mulligan.engine.runner.capture import capture
+from mulligan.engine.runner.outcomes import outcome_of, raised
 from mulligan.job import SECOND, Cls, Ended, to_datetime
 from mulligan.policy.classify import classify
 from policy.builders import NOW
+from support.hostile import HOSTILE, ClassTrap, OddClass, StrRaises, Traps
 
 
 def thrown(exc, cause=None):
@@ -156,133 +158,6 @@ def test_only_the_last_frames_are_kept():
 
 
 # hostile
-
-
-class StrRaises(Exception):
-    def __str__(self):
-        raise RuntimeError("no text for you")
-
-
-class StrExits(Exception):
-    def __str__(self):
-        raise SystemExit(3)
-
-
-class StrIsNoStr(Exception):
-    def __str__(self):
-        return 7  # noqa: PLE0307 - the point of the story
-
-
-class Liar(str):
-    __slots__ = ()
-
-    def __len__(self):
-        return 3
-
-    def isprintable(self):
-        raise RuntimeError("never call me")
-
-
-class StrLies(Exception):
-    def __str__(self):
-        return Liar("\0" * 100_000)
-
-
-class NeedsArguments(Exception):
-    def __init__(self, one, two):
-        super().__init__(one, two)
-
-
-class Traps(Exception):
-    def __getattribute__(self, name):
-        raise RuntimeError(f"no {name}")
-
-
-class ClassTrap(Exception):
-    @property
-    def __class__(self):
-        raise RuntimeError("no class")
-
-
-class Meta(type):
-    def __hash__(cls):
-        raise RuntimeError("no hash")
-
-    @property
-    def __module__(cls):
-        raise RuntimeError("no module")
-
-
-class OddClass(Exception, metaclass=Meta):
-    pass
-
-
-class OddModule(Exception):
-    __module__ = "a\0b\ud800" * 1000
-
-
-class NoModule(Exception):
-    __module__ = None
-
-
-def cyclic():
-    one, two = ValueError("one"), ValueError("two")
-    one.__cause__, two.__cause__ = two, one
-    return one
-
-
-def own_cause():
-    exc = ValueError("own")
-    exc.__cause__ = exc
-    return exc
-
-
-def long_chain():
-    first = exc = ValueError("0")
-    for i in range(10_000):
-        exc.__context__ = ValueError(str(i))
-        exc = exc.__context__
-    return first
-
-
-def deep_group():
-    group = ExceptionGroup("leaf", [ValueError("x")])
-    for _ in range(500):
-        group = ExceptionGroup("g", [group])
-    return group
-
-
-HOSTILE = {
-    "nul": lambda: ValueError("a\0b"),
-    "surrogates": lambda: ValueError("a\ud800b"),
-    "huge": lambda: ValueError("x" * 20_000_000),
-    "huge nul": lambda: ValueError("\0" * 20_000_000),
-    "huge argument": lambda: KeyError("x" * 5_000_000),
-    "str raises": StrRaises,
-    "str exits": StrExits,
-    "str is no str": StrIsNoStr,
-    "str lies": StrLies,
-    "needs arguments": lambda: NeedsArguments(1, 2),
-    "traps": Traps,
-    "class trap": ClassTrap,
-    "odd class": OddClass,
-    "odd module": OddModule,
-    "no module": NoModule,
-    "cyclic": cyclic,
-    "own cause": own_cause,
-    "long chain": long_chain,
-    "deep group": deep_group,
-    "wide group": lambda: ExceptionGroup("g", [ValueError(str(i)) for i in range(10_000)]),
-    "base group": lambda: BaseExceptionGroup("g", [KeyboardInterrupt(), SystemExit(1)]),
-    "exit": lambda: SystemExit("\0"),
-    "interrupt": KeyboardInterrupt,
-    "generator exit": GeneratorExit,
-    "stop": lambda: StopIteration(1),
-    "html": lambda: ValueError("<script>alert(1)</script>"),
-    "odd errno": lambda: OSError("x", "y", "z"),
-    "odd process": lambda: errors.ProcessFailed(None, exit_code="1", signal=[], stderr=b"x"),
-    "odd command": lambda: subprocess.CalledProcessError(None, []),
-}
 
 
 @pytest.mark.timeout(20)

@@ -63,7 +63,7 @@ def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
     assert rule is None or failure.rule == rule
     assert failure.retryable == (cls in RETRYABLE)
     assert failure.public
-    assert failure.fingerprint.startswith("v1-")
+    assert failure.fingerprint.startswith("v2-")
 
 
 @pytest.mark.parametrize("text", ["clip_404.mp4", "memory", "timeout", "deleted", "order 50312 imported", "billing"])
@@ -146,7 +146,7 @@ def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
 def test_ends_without_an_exception(failure, code, cls, words):
     assert (failure.code, failure.cls) == (code, cls)
     assert words in failure.public
-    assert failure.fingerprint.startswith("v1-")
+    assert failure.fingerprint.startswith("v2-")
     json.dumps(dict(failure.evidence))
 
 

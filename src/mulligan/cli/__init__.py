@@ -93,9 +93,9 @@ def exit_code(error: errors.MulliganError) -> int:
 
 def complain(error: errors.MulliganError) -> int:
     """One line on stderr; its exit code."""
-    from mulligan.policy.redact import redact
+    from mulligan.policy.redact import without_secrets
 
-    click.echo(f"mulligan: {redact(' '.join(str(error).split()))} [{error.code}]", err=True)
+    click.echo(f"mulligan: {without_secrets(' '.join(str(error).split()))} [{error.code}]", err=True)
     return exit_code(error)
 
 

@@ -15,7 +15,7 @@ import click
 from mulligan.config import Settings, read_settings
 from mulligan.engine.jobs import Jobs
 from mulligan.errors import AccessDenied, ConfigError, StoreUnavailable
-from mulligan.policy.redact import redact
+from mulligan.policy.redact import without_secrets
 from mulligan.store import POSTGRES, SQLITE, Store, open_store
 from mulligan.store.urls import sqlite_file
 
@@ -31,7 +31,7 @@ def checked(settings: Settings) -> Settings:
     url = settings.database_url
     if not url.startswith((*SQLITE, *POSTGRES)):
         origin = settings.origin_of("database_url")
-        message = f"database_url: {redact(url)!r} is neither sqlite:///path nor postgresql://…, from {origin}"
+        message = f"database_url: {without_secrets(url)!r} is neither sqlite:///path nor postgresql://…, from {origin}"
         raise ConfigError(message)
     return settings
 
@@ -57,7 +57,7 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
     with _opened(settings) as store:
         _prepare(store, patient=aloud)
         if aloud:
-            say(f"database: {file or redact(settings.database_url)}")
+            say(f"database: {file or without_secrets(settings.database_url)}")
         if fresh:
             say(f"warning: {file} did not exist; it was created just now. Is this the right directory?")
         yield store
@@ -115,7 +115,7 @@ def patiently(question: Callable[[], T], deadline: float | None = None) -> T:
             if deadline is not None and time.monotonic() >= deadline:
                 raise
             if not said:
-                say(f"{redact(' '.join(str(away).split()))}; waiting for it")
+                say(f"{without_secrets(' '.join(str(away).split()))}; waiting for it")
             said = True
             time.sleep(1.0)
 
@@ -134,5 +134,5 @@ def say(words: str) -> None:
 
 def typed(*words: str, database: str | None = None) -> str:
     """What to type next, on the same database; a password is not repeated."""
-    said = words if database is None else (*words, "--database", redact(database))
+    said = words if database is None else (*words, "--database", without_secrets(database))
     return f"mulligan {shlex.join(said)}"

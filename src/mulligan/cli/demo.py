@@ -35,7 +35,7 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
     from mulligan.cli import working
     from mulligan.cli.database import say, settings_with
     from mulligan.engine.supervisor.main import Options
-    from mulligan.policy.redact import redact
+    from mulligan.policy.redact import without_secrets
     from mulligan.store import open_store
     from mulligan.store.urls import sqlite_file
 
@@ -45,8 +45,8 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
     settings = settings_with(database, flags | {"web.host": host, "web.port": port})
     store = open_store(settings.database_url, schema=settings.schema_name)
     store.prepare()
-    say(f"database: {sqlite_file(database) or redact(database)}")
-    say(f"try in another terminal: mulligan jobs list state:dead --database {redact(database)}")
+    say(f"database: {sqlite_file(database) or without_secrets(database)}")
+    say(f"try in another terminal: mulligan jobs list state:dead --database {without_secrets(database)}")
     feeder = working.Companion("mulligan.cli.demo_feeder", str(seconds))
     options = Options(APP, log_level=log_level)
     try:

@@ -14,7 +14,7 @@ from mulligan.cli.database import say, settings_with
 from mulligan.cli.output import as_json, cell, chosen, show_rows
 from mulligan.config import Settings
 from mulligan.policy.phrase import duration
-from mulligan.policy.redact import redact
+from mulligan.policy.redact import without_secrets
 
 SETTING = ("name", "value", "origin")
 READABLE = 100_000
@@ -44,7 +44,7 @@ def _settings(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _masked(value: Any) -> Any:
-    return redact(value) if isinstance(value, str) else value
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _print(settings: list[dict[str, Any]], facts: dict[str, str], checks: list[Check], form: str) -> None:

@@ -118,7 +118,7 @@ def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
         rule=named.id if named else "handler.declared",
         retryable=cls in RETRYABLE,
         terms=named.terms() if named else {},
-        fingerprint=_fingerprint(facts, below.link, facts.code),
+        fingerprint=fingerprint(facts, facts.code, cls, below.link),
     )
 
 
@@ -136,7 +136,7 @@ def _failure(facts: Facts, verdict: Verdict, *, ours: str = "") -> Failure:
         retry_after=facts.retry_after,
         evidence=evidence,
         private=dict(_private(facts)),
-        fingerprint=_fingerprint(facts, verdict.link, code),
+        fingerprint=fingerprint(facts, code, cls, verdict.link),
         terms=rule.terms(),
         judged=_judged(verdict),
     )
@@ -156,12 +156,6 @@ def _sentence(public: str, evidence: Evidence) -> str:
     for name in PUBLIC_FIELDS:
         public = public.replace(f"{{{name}}}", str(evidence.get(name, "?")))
     return public
-
-
-def _fingerprint(facts: Facts, link: Facts, code: str) -> str:
-    exception = facts.exception_types[0] if facts.exception_types else ""
-    signal = " ".join(f"{name} {value}" for name, value in _evidence(facts, link).items())
-    return fingerprint(code, exception, facts.message, signal)
 
 
 def _evidence(facts: Facts, link: Facts) -> Evidence:

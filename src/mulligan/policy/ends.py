@@ -6,6 +6,7 @@ import signal as signals
 from collections.abc import Mapping
 
 from mulligan.job import RETRYABLE, Cls, Failure
+from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.phrase import duration, size
 
@@ -16,7 +17,8 @@ def _failure(
     code: str, cls: Cls, public: str, *, evidence: Evidence | None = None, private: Mapping[str, str] | None = None
 ) -> Failure:
     rule = f"mulligan.{code.lower().replace('_', '-')}"
-    return Failure(code, cls, public, rule, cls in RETRYABLE, None, evidence or {}, private or {}, fingerprint(code))
+    name = fingerprint(Facts(ended_by=code), code, cls)
+    return Failure(code, cls, public, rule, cls in RETRYABLE, None, evidence or {}, private or {}, name)
 
 
 def timed_out(limit_s: float) -> Failure:

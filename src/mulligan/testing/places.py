@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from mulligan.app import Mulligan
 from mulligan.config import Settings
 from mulligan.errors import ConfigError
-from mulligan.policy.redact import redact
+from mulligan.policy.redact import without_secrets
 from mulligan.store import POSTGRES
 
 PREFIX = "mulligan_test_"
@@ -61,7 +61,8 @@ def _place(folder: Path | str | None, stack: ExitStack) -> Path:
 def _settings(own: Settings, url: str | None, place: Path) -> Settings:
     if url and not url.startswith(POSTGRES):
         message = (
-            f"temporary(): {redact(url)!r} is not postgresql://…; on SQLite leave it out and get a file of your own"
+            f"temporary(): {without_secrets(url)!r} is not postgresql://…; "
+            "on SQLite leave it out and get a file of your own"
         )
         raise ConfigError(message)
     scheme = "sqlite+stdlib" if own.database_url.startswith("sqlite+stdlib:") else "sqlite"

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from mulligan.config import Settings
 from mulligan.errors import NotFound, Refused
-from mulligan.policy.redact import redact
+from mulligan.policy.redact import without_secrets
 from mulligan.web import present
 from mulligan.web.guard import Guard
 from mulligan.web.reading import Away, Reader
@@ -52,7 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
 class Pages:
     def __init__(self, reader: Reader, settings: Settings) -> None:
         self._reader = reader
-        self._database = redact(settings.database_url)
+        self._database = without_secrets(settings.database_url)
         self._templates = Environment(
             loader=PackageLoader("mulligan.web"),
             autoescape=True,  # everything from a payload or an error is hostile
@@ -104,4 +104,4 @@ class Pages:
         return self._message(status, title, "", "This page only shows; jobs are repaired with mulligan jobs.")
 
     def _message(self, status: int, title: str, detail: str, words: str) -> HTMLResponse:
-        return self._page("message.html", status, title=title, detail=redact(detail), words=words)
+        return self._page("message.html", status, title=title, detail=without_secrets(detail), words=words)

@@ -8,7 +8,7 @@ from mulligan.cli.checks.host import host_checks
 from mulligan.cli.checks.inside import inside_checks
 from mulligan.cli.checks.settings import settings_checks
 from mulligan.config import Settings
-from mulligan.policy.redact import redact
+from mulligan.policy.redact import without_secrets
 from mulligan.store import Store, open_store
 from mulligan.store.urls import sqlite_file
 
@@ -37,9 +37,9 @@ def examine(settings: Settings) -> tuple[dict[str, str], list[Check]]:
 
 def _unreachable(error: Exception) -> Check:
     advice = "is the server up, and database_url right?"
-    return Check(FAIL, "database", redact(" ".join(str(error).split())), advice)
+    return Check(FAIL, "database", without_secrets(" ".join(str(error).split())), advice)
 
 
 def _reached(store: Store, facts: dict[str, str]) -> list[Check]:
-    reached = Check(OK, "database", facts.get("file") or redact(facts.get("url", "")))
+    reached = Check(OK, "database", facts.get("file") or without_secrets(facts.get("url", "")))
     return [reached, *versions(facts), *schema(store), *durability(facts), *database_checks(store, facts)]

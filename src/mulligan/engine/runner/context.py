@@ -21,7 +21,7 @@ from mulligan.errors import MulliganError, Refused, Seconds
 from mulligan.job import SECOND, Cls, Job, Lease, Memory, Micros, State, to_datetime
 from mulligan.policy.counts import read_counts
 from mulligan.policy.escalate import given
-from mulligan.policy.redact import safe, scrub
+from mulligan.policy.redact import safe, shown
 
 log = logging.getLogger("mulligan.job")
 MESSAGE_LIMIT = 500
@@ -144,8 +144,8 @@ class Context:
         """How far it is, 0 to 1; the last value within a second wins."""
         if fraction is not None and not math.isfinite(fraction):
             fraction = None
-        shown = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
-        self._link.progress(self, shown, scrub(str(message), MESSAGE_LIMIT))
+        share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
+        self._link.progress(self, share, shown(str(message), MESSAGE_LIMIT))
 
     def cost(self, amount: float) -> None:
         """Add to what this attempt has cost, whatever the unit."""

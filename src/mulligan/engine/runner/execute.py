@@ -10,12 +10,13 @@ from typing import Any
 
 from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler
-from mulligan.engine.runner.capture import outcome_of, raised
 from mulligan.engine.runner.context import Context
+from mulligan.engine.runner.outcomes import outcome_of, raised
 from mulligan.engine.runner.program import in_a_thread
 from mulligan.errors import OutcomeRequest, PayloadRefused, Stopped
 from mulligan.job import Ended, Micros, Outcome
 from mulligan.policy.ends import payload_refused, result_refused
+from mulligan.policy.redact import scrub
 
 STOPPED = None  # instead of an outcome: the code stopped because it was asked to
 
@@ -78,7 +79,7 @@ def _returned(context: Context, value: Any, limit: int) -> Outcome | None:
 def _raised(context: Context, error: BaseException) -> Outcome | None:
     kind = type(error)  # `isinstance` would ask `__class__`, which may be a property that raises
     if issubclass(kind, _BadPayload):
-        return Outcome(Ended.FAILED, failure=payload_refused(str(error)), cost=context.spent)
+        return Outcome(Ended.FAILED, failure=payload_refused(scrub(str(error))), cost=context.spent)
     asked = issubclass(kind, OutcomeRequest) and not issubclass(kind, Stopped)
     if issubclass(kind, Stopped) or (context.stop_asked and not asked):
         return STOPPED
@@ -86,7 +87,7 @@ def _raised(context: Context, error: BaseException) -> Outcome | None:
 
 
 def _refused(context: Context, code: str, why: str) -> Outcome:
-    return Outcome(Ended.FAILED, failure=result_refused(code, why), cost=context.spent)
+    return Outcome(Ended.FAILED, failure=result_refused(code, scrub(why)), cost=context.spent)
 
 
 def _with_cost(outcome: Outcome, context: Context) -> Outcome:

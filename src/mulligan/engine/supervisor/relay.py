@@ -8,6 +8,8 @@ import sys
 import threading
 from queue import Empty, Full, Queue
 
+from mulligan.policy.redact import without_secrets
+
 WAITING = 500  # chunks; what comes after them while nobody reads is lost
 
 
@@ -56,4 +58,4 @@ class RelayHandler(logging.Handler):
     """Logging that never waits for a reader either."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        relay.write(f"{self.format(record)}\n".encode("utf-8", "replace"))
+        relay.write(f"{without_secrets(self.format(record))}\n".encode("utf-8", "replace"))
