@@ -21,9 +21,8 @@ from typing import Any
 from mulligan import errors
 from mulligan.config import ENV_PREFIX, Section, Settings
 from mulligan.job import RETRYABLE, Cls, Failure
-from mulligan.policy import ends, lifecycle
+from mulligan.policy import codes, ends, lifecycle
 from mulligan.policy.builtin import FAINT, PROCESS_FAILED, RULES, UNKNOWN
-from mulligan.policy.codes import CODES
 from mulligan.policy.phrase import duration
 from mulligan.policy.rule import Rule
 
@@ -316,7 +315,7 @@ def _makes_failures(thing: Any) -> bool:
 
 def _rows() -> Iterator[list[str]]:
     """One line per code: which rules give it, and by what they know it."""
-    for code in CODES.values():
+    for code in codes.CODES.values():
         rules = [rule for rule in (*RULES, PROCESS_FAILED, UNKNOWN) if rule.code == code.name]
         names = ", ".join(f"`{rule.id}`" for rule in rules)
         matched = "; ".join(dict.fromkeys(filter(None, map(_matches, rules)))) or "set by Mulligan or by `Fail`"
