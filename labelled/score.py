@@ -29,7 +29,7 @@ class Score:
     hopeful_wrong: int = 0
     right_class: int = 0
     unknown: int = 0
-    mistakes: list[tuple[Row, Failure]] = field(default_factory=list)
+    mistakes: list[tuple[Row, Failure]] = field(default_factory=list, repr=False)
 
     @property
     def false_retriable(self) -> float:

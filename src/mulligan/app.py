@@ -42,7 +42,7 @@ from mulligan.engine.kinds import (
 from mulligan.engine.moments import length
 from mulligan.engine.policies import AsyncPolicies, Policies
 from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
-from mulligan.engine.rules import Rules, as_plain, kind_rules
+from mulligan.engine.rules import Rules, as_plain, book_of, kind_rules
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
 from mulligan.engine.unique import Unique
@@ -50,6 +50,7 @@ from mulligan.errors import ConfigError, PayloadRefused, SchemaError, Seconds, S
 from mulligan.job import SECOND, Job, NewJob
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
+from mulligan.policy.rulebook import Rulebook
 from mulligan.store import Store, open_store
 from mulligan.store.urls import sqlite_file
 
@@ -210,10 +211,16 @@ class Mulligan:
             uses=uses if callable(uses) else None,
             unique=unique,
             place=place_of(function),
+            books=self._books(spec.rules),
         )
         self.registry.add(handler)
         self._check_schedules(handler)
         return Kind(self, handler, function, Options())
+
+    def _books(self, rules: Sequence[Mapping[str, Any]]) -> Callable[[], tuple[Rulebook, ...]]:
+        """The kind's own rules, then the app's as they are when they are asked."""
+        own = book_of(rules)
+        return lambda: tuple(book for book in (own, self.rules.book) if book.rules)
 
     def _check_unique(self, spec: KindSpec, unique: Any) -> None:
         """A key that should be held longer than its job is kept would end silently."""

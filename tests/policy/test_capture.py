@@ -50,16 +50,16 @@ def test_an_ordinary_exception_gives_type_message_and_trace():
     ("exc", "rule"),
     [
         (KeyError("x"), "py.programming-error"),
-        (ValueError("x"), "unknown"),
+        (ValueError("x"), "py.value"),
         (ConnectionResetError(errno.ECONNRESET, "reset"), "py.connection"),
-        (socket.gaierror(-2, "no name"), "py.connection"),
+        (socket.gaierror(-2, "no name"), "dns.unknown"),
         (TimeoutError(), "py.timeout"),
-        (OSError(errno.ENOSPC, "full"), "py.disk-full"),
+        (OSError(errno.ENOSPC, "full"), "os.disk-full"),
         (PermissionError(errno.EACCES, "no"), "py.permission"),
         (FileNotFoundError(errno.ENOENT, "no"), "py.not-found"),
         (MemoryError(), "py.memory"),
         (SystemExit(429), "py.handler-exit"),
-        (KeyboardInterrupt(), "py.handler-exit"),
+        (KeyboardInterrupt(), "py.interrupted"),
         (subprocess.TimeoutExpired("x", 1), "py.timeout"),
         (subprocess.CalledProcessError(-9, ["/usr/bin/ffmpeg", "-i"]), "process.killed"),
         (subprocess.CalledProcessError(127, "foo --bar"), "process.not-runnable"),
@@ -78,7 +78,7 @@ def test_exceptions_of_the_field_meet_their_rule(exc, rule):
 def test_a_refused_payload_is_invalid_input():
     with pytest.raises(pydantic.ValidationError) as info:
         pydantic.TypeAdapter(int).validate_python("x")
-    assert judged(info.value).rule == "py.invalid-input"
+    assert judged(info.value).rule == "file.validation"
 
 
 def test_a_failed_program_shows_its_name_and_keeps_its_stderr_private():

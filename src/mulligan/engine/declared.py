@@ -33,18 +33,15 @@ def stored_kinds(unit: Unit) -> dict[str, KindSpec]:
     """Every kind any stored manifest knows, as the newest one says."""
     kinds: dict[str, KindSpec] = {}
     for _, _, _, body, _ in unit.manifests():
-        for name, spec in Manifest.from_json(body).kinds.items():
+        for name, spec in Manifest.from_json(body).ruled.items():
             kinds.setdefault(name, spec)
     return kinds
 
 
 def stored_rules(unit: Unit, kind: str) -> list[Rule]:
     """The rules of a kind, then those of its app, as the newest manifest that knows the kind says."""
-    for _, _, _, body, _ in unit.manifests():
-        manifest = Manifest.from_json(body)
-        if kind in manifest.kinds:
-            return [*book_of(manifest.kinds[kind].rules).rules, *book_of(manifest.rules).rules]
-    return []
+    spec = stored_kinds(unit).get(kind)
+    return [] if spec is None else list(book_of(spec.rules).rules)
 
 
 def stored_queues(unit: Unit, now: Micros) -> dict[str, QueueSpec]:

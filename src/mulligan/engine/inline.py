@@ -46,7 +46,7 @@ class Inline:
         self._settings = settings
         self._registry = registry
         self._manifest = manifest
-        self.policies = Layers(settings.retry, manifest.kinds, manifest.queues)
+        self.policies = Layers(settings.retry, manifest.ruled, manifest.queues)
         self.result_limit = settings.limits.result
         self._rng = rng
         self.worker = f"w_{new_id()}"

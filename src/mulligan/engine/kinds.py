@@ -6,13 +6,14 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
 from mulligan.job import NAME_RULE, SECOND, Lease, Micros, Outcome, is_name
+from mulligan.policy.rulebook import Rulebook
 
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
 
@@ -82,6 +83,7 @@ class Handler:
     uses: Callable[[Any], Any] | None  # of the payload
     unique: Unique | None
     place: str  # file:line, to name both places when a name is registered twice
+    books: Callable[[], tuple[Rulebook, ...]] = tuple  # the kind's own rules, then the app's
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,13 @@ class Manifest:
     dependencies: Mapping[str, DependencySpec] = field(default_factory=dict)
     schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
     rules: tuple[Mapping[str, Any], ...] = ()  # the app's failure rules, as plain data
+
+    @property
+    def ruled(self) -> dict[str, KindSpec]:
+        """The kinds, each with the app's rules after its own: in the order in which they are asked."""
+        if not self.rules:
+            return dict(self.kinds)
+        return {name: replace(spec, rules=(*spec.rules, *self.rules)) for name, spec in self.kinds.items()}
 
     @property
     def id(self) -> str:

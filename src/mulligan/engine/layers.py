@@ -8,9 +8,11 @@ from functools import lru_cache
 
 from mulligan.config import Retry
 from mulligan.engine.kinds import KindSpec, QueueSpec
+from mulligan.engine.rules import book_of
 from mulligan.job import JobRow, Lease
 from mulligan.policy.limits import share_of
 from mulligan.policy.retry import EffectivePolicy, Policy, RetrySettings, layer
+from mulligan.policy.rulebook import EMPTY, Rulebook
 
 log = logging.getLogger("mulligan.settle")
 
@@ -25,6 +27,7 @@ class Layers:
         self._kinds = kinds
         self._queues = queues or {}
         self._layered = lru_cache(maxsize=4096)(self._layer)
+        self._book = lru_cache(maxsize=1024)(self._compiled)
 
     def of(self, job: Lease | JobRow) -> EffectivePolicy:
         return self._layered(job.kind, job.queue, job.policy, job.max_retries)
@@ -35,6 +38,14 @@ class Layers:
         """As for a job that is enqueued with these options."""
         spec = self._kinds.get(kind)
         return self._layered(kind, queue or ("" if spec is None else spec.queue), policy, max_retries)
+
+    def books(self, kind: str) -> list[Rulebook]:
+        """The rules of a kind and of its app, for ends that no runner has judged."""
+        return [self._book(kind)]
+
+    def _compiled(self, kind: str) -> Rulebook:
+        spec = self._kinds.get(kind)
+        return EMPTY if spec is None else book_of(spec.rules)
 
     def share(self, queue: str, owner: str) -> str:
         """Part of a lane's key where owners take turns."""

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
 from mulligan.engine.layers import Layers
 from mulligan.event import EventType, NewEvent
 from mulligan.job import Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
+from mulligan.policy.classify import renamed
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
 from mulligan.store.base import Settlement, Unit
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` would make it anew each time
+
+
+OURS = "mulligan."  # how the rules of our own ends begin
 
 
 class Ending(NamedTuple):
@@ -41,6 +46,7 @@ def settle(
     """Decide and write. `now` is the store's clock as the caller knows it."""
     if not endings:
         return []
+    endings = [_ruled(ending, layers) for ending in endings]
     decisions = {e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng) for e in endings}
     refusals = unit.settle([_row(e, decisions[e.lease.fence], layers, actor) for e in endings])
     refused = {(r.id, r.token) for r in refusals}
@@ -59,6 +65,15 @@ def settle(
         if ending.lease.fence in again
     ]
     return verdicts + settle(unit, asked, layers, now, rng, actor=actor)
+
+
+def _ruled(ending: Ending, layers: Layers) -> Ending:
+    """An end of our own making, such as a time limit, as the kind's rules have it; runners have judged all others."""
+    failure = ending.outcome.failure
+    if failure is None or not failure.rule.startswith(OURS):
+        return ending
+    ruled = renamed(failure, layers.books(ending.lease.kind))
+    return ending if ruled is failure else ending._replace(outcome=replace(ending.outcome, failure=ruled))
 
 
 def _row(ending: Ending, decision: Decision, layers: Layers, actor: str) -> Settlement:

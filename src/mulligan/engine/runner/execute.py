@@ -11,11 +11,13 @@ from typing import Any
 from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler
 from mulligan.engine.runner.context import Context
-from mulligan.engine.runner.outcomes import outcome_of, raised
+from mulligan.engine.runner.outcomes import Judge, outcome_of, raised
 from mulligan.engine.runner.program import in_a_thread
 from mulligan.errors import OutcomeRequest, PayloadRefused, Stopped
-from mulligan.job import Ended, Micros, Outcome
+from mulligan.job import Ended, Failure, Micros, Outcome
+from mulligan.policy.classify import classify
 from mulligan.policy.ends import payload_refused, result_refused
+from mulligan.policy.facts import Facts
 from mulligan.policy.redact import scrub
 
 STOPPED = None  # instead of an outcome: the code stopped because it was asked to
@@ -24,9 +26,9 @@ STOPPED = None  # instead of an outcome: the code stopped because it was asked t
 async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
-        outcome = _returned(context, await handler.call(**kwargs), result_limit)
+        outcome = _returned(handler, context, await handler.call(**kwargs), result_limit)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
-        outcome = _raised(context, error)
+        outcome = _raised(context, error, _judge(handler, context))
     if context.untidy:
         with suppress(CancelledError, Exception):  # too late: it has ended already
             await in_a_thread(context.tidy, lambda: None)
@@ -36,9 +38,9 @@ async def execute_async(handler: Handler, context: Context, result_limit: int) -
 def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
-        outcome = _returned(context, handler.call(**kwargs), result_limit)
+        outcome = _returned(handler, context, handler.call(**kwargs), result_limit)
     except BaseException as error:  # noqa: BLE001 - same
-        outcome = _raised(context, error)
+        outcome = _raised(context, error, _judge(handler, context))
     if context.untidy:
         with suppress(Exception):  # what is left, the supervisor finds by its mark
             context.tidy()
@@ -61,11 +63,21 @@ def _arguments(handler: Handler, context: Context) -> dict[str, Any]:
     return kwargs
 
 
-def _returned(context: Context, value: Any, limit: int) -> Outcome | None:
+def _judge(handler: Handler, context: Context) -> Judge:
+    """The rules of this kind and its app, and what the job uses: all a verdict needs beside the facts."""
+    uses = tuple(filter(None, context.lease.uses.split(",")))
+
+    def judge(facts: Facts) -> Failure:
+        return classify(replace(facts, uses=uses) if uses else facts, handler.books())
+
+    return judge
+
+
+def _returned(handler: Handler, context: Context, value: Any, limit: int) -> Outcome | None:
     if value is None:
         return STOPPED if context.stop_seen else Outcome(Ended.RETURNED, result="null", cost=context.spent)
     if isinstance(value, BaseException):
-        return STOPPED if isinstance(value, Stopped) else _with_cost(outcome_of(value, _now()), context)
+        return STOPPED if isinstance(value, Stopped) else _asked(handler, context, value)
     try:
         text = to_json(value, "the result")
     except PayloadRefused as refused:
@@ -76,14 +88,18 @@ def _returned(context: Context, value: Any, limit: int) -> Outcome | None:
     return Outcome(Ended.RETURNED, result=text, cost=context.spent)
 
 
-def _raised(context: Context, error: BaseException) -> Outcome | None:
+def _asked(handler: Handler, context: Context, request: BaseException) -> Outcome:
+    return _with_cost(outcome_of(request, _now(), _judge(handler, context)), context)
+
+
+def _raised(context: Context, error: BaseException, judge: Judge) -> Outcome | None:
     kind = type(error)  # `isinstance` would ask `__class__`, which may be a property that raises
     if issubclass(kind, _BadPayload):
         return Outcome(Ended.FAILED, failure=payload_refused(scrub(str(error))), cost=context.spent)
     asked = issubclass(kind, OutcomeRequest) and not issubclass(kind, Stopped)
     if issubclass(kind, Stopped) or (context.stop_asked and not asked):
         return STOPPED
-    return _with_cost(raised(error, _now()), context)
+    return _with_cost(raised(error, _now(), judge), context)
 
 
 def _refused(context: Context, code: str, why: str) -> Outcome:

@@ -155,7 +155,7 @@ class Supervisor:
         await self._chore_until_done(partial(self._chores.look_around, self.worker))
         manifest = await self._fleet.loaded()
         self._adopt(self._fleet.app_settings)
-        self._policies = Layers(self._settings.retry, manifest.kinds, manifest.queues)
+        self._policies = Layers(self._settings.retry, manifest.ruled, manifest.queues)
         self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues, limits_of(manifest))
         self._fleet.on_learn = self._learned
         self._turns = Turns(self._store, self._policies, self._claimer)
