@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mulligan.event import Event, EventType
 from mulligan.job import Gate, JobRow, Micros
 from mulligan.policy.phrase import clock, one_line, who
 
-CLOSED = {EventType.QUEUE_PAUSED: "queue", EventType.DEPENDENCY_OPENED: "dependency"}
-OPENED = {EventType.QUEUE_RESUMED: "queue", EventType.DEPENDENCY_CLOSED: "dependency"}
+CLOSED: Mapping[str, str] = {EventType.QUEUE_PAUSED: "queue", EventType.DEPENDENCY_OPENED: "dependency"}
+OPENED: Mapping[str, str] = {EventType.QUEUE_RESUMED: "queue", "dependency.closed": "dependency"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,10 @@ def _told(news: Sequence[Event]) -> Iterator[Closure]:
     """Fold the events: a later word about the same gate ends the one before."""
     open_: dict[tuple[str, str], Closure] = {}
     for event in news:
-        kind = EventType(event.type)
-        scope = CLOSED.get(kind) or OPENED[kind]
+        scope = CLOSED.get(event.type) or OPENED[event.type]
         name = (scope, str(event.data.get(scope, "")))
         before = open_.pop(name, None)
-        if kind in OPENED:
+        if event.type in OPENED:
             shut = before or Closure(*name, None, None)
             yield replace(shut, until=event.at, opened_by=event.actor, opened_why=str(event.data.get("reason") or ""))
             continue

@@ -221,7 +221,7 @@ _MOVES: Mapping[str, Callable[[Event], str]] = {
     EventType.JOB_DISCARDED: lambda event: f"{_name(event)} discarded it{_because(event)}",
     EventType.JOB_DIED: _died,
     EventType.JOB_STALE_REFUSED: _stale,
-    EventType.JOB_EDITED: lambda event: f"{_name(event)} changed it{_because(event)}",
+    "job.edited": lambda event: f"{_name(event)} changed it{_because(event)}",
 }
 
 
