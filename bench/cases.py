@@ -178,6 +178,25 @@ def _kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def insight(store: str, n: int) -> Figures:
+    """`app.insight()` over 200,000 attempts with traces, of which it looks at its 100,000; then over all of them."""
+    from mulligan.engine import insight as engine  # noqa: PLC0415 - only here
+    from support.history import many_lives  # noqa: PLC0415 - same
+
+    del n
+    with world(store) as place:
+        with place.app.store.read() as unit:
+            now = unit.now()
+        many_lives(place.app.store, 111_112, now=now)
+        figures = {}
+        for name, most in (("100,000 attempts, s", engine.ATTEMPTS), ("200,000 attempts, s", 200_000)):
+            engine.ATTEMPTS = engine.JOBS = most
+            began = time.monotonic()
+            place.app.insight(timedelta(days=7))
+            figures[name] = time.monotonic() - began
+        return figures
+
+
 CASES: dict[str, Callable[[str, int], Figures]] = {
     "enqueue": enqueue,
     "drain": drain,
@@ -186,4 +205,5 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "idle": idle,
     "crash": crash,
     "backlog": backlog,
+    "insight": insight,
 }

@@ -20,7 +20,8 @@ WITH cohort AS MATERIALIZED ({part:cohort}
   FROM life
 )
 SELECT cls, outcome, retried, hopeless,
-  CASE WHEN outcome = 'dead' THEN ms * 0 WHEN ms < 1000 THEN ms WHEN ms < 10000 THEN ms / 10 * 10 WHEN ms < 100000 THEN ms / 100 * 100
+  CASE WHEN outcome = 'dead' THEN ms * 0 WHEN ms < 1000 THEN ms
+       WHEN ms < 10000 THEN ms / 10 * 10 WHEN ms < 100000 THEN ms / 100 * 100
        WHEN ms < 1000000 THEN ms / 1000 * 1000 WHEN ms < 10000000 THEN ms / 10000 * 10000
        WHEN ms < 100000000 THEN ms / 100000 * 100000 ELSE ms / 1000000 * 1000000 END AS ms,
   count(*) AS jobs
