@@ -179,13 +179,34 @@ def test_evidence_is_told_and_the_private_half_is_not_unless_it_is_asked_for():
     )
 
 
-def test_what_a_rule_of_an_escalation_changes_and_who_disagreed_is_told_where_it_is_stored():
+def a_judged_failure(judged, **changes):
     class Judged(AttemptRow):
-        judged = json.dumps({"table": "v3", "also": ["other.rule"], "then": {"queue": "big"}})
+        pass
 
-    words = told(a_row_like(), [Judged._make(a_failure())])
-    assert "Other rules saw it differently and were less careful: other.rule." in words
-    assert "The next attempt differs from this one: queue big." in words
+    attempt = Judged._make(a_failure(**changes))
+    attempt.judged = json.dumps(judged)
+    return attempt
+
+
+def test_how_the_next_attempt_differs_and_who_disagreed_is_told_but_no_value_of_a_setting():
+    then = {"queue": "big", "memory_limit": 8_000_000_000, "timeout": 600, "settings": {"key": "s3cret"}}
+    words = told(a_row_like(), [a_judged_failure({"table": "v3", "also": ["other.rule"], "then": then})])
+    assert "Other rules saw it differently and were not followed: other.rule." in words
+    assert words[-1] == (
+        "The next attempt differs from this one: it goes to queue big, it gets 8 GB of memory, it gets 10 min of time, "
+        "it gets other settings (key)."
+    )
+
+
+def test_a_rules_own_schedule_explains_its_wait():
+    terms = {"terms": {"backoff": {"type": "table", "seconds": [60, 300]}}}
+    first = a_failure(code="OTHER")
+    second = a_judged_failure(
+        terms, token=2, at=NOW + MINUTE, wait=60, reason="retry 2 of 3 (1 of 2 for its code) in …"
+    )
+    assert told(a_row_like(), [first, second])[-1] == (
+        "Retry 2 of 3 (1 of 2 for its code) was set for 22:15:21 UTC, a wait of 1 min: step 1 of the schedule 1 min, 5 min."
+    )
 
 
 def test_a_result_of_nothing_is_said_so():

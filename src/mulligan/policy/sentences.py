@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.event import Event, EventType
 from mulligan.job import SECOND, AttemptRow, Cls, Ended, JobRow, Micros, Verb
-from mulligan.policy.arithmetic import arithmetic
+from mulligan.policy.arithmetic import AnyBackoff, arithmetic
 from mulligan.policy.phrase import clock, duration, one_line, size, span, stopped, who
 from mulligan.policy.remedies import remedy
-from mulligan.policy.retry import EffectivePolicy
+from mulligan.policy.retry import EffectivePolicy, Policy
 
 MEANS: Mapping[str, str] = {
     Cls.TRANSIENT: "trouble that usually passes",
@@ -26,7 +26,7 @@ MEANS: Mapping[str, str] = {
     Cls.CANCELLED: "it was not wanted any more",
     Cls.UNKNOWN: "a cause no rule knows",
 }
-_COUNT = re.compile(r"retry (\d+) of (\d+)")
+_COUNT = re.compile(r"retry (\d+ of \d+(?: \([^)]*\))?)")
 
 
 # -- begin ------------------------------------------------------------------------------------------
@@ -110,31 +110,53 @@ def _evidence(attempt: AttemptRow) -> str:
 
 
 # -- what was decided -------------------------------------------------------------------------------
-def decided(attempt: AttemptRow, failures: int, policy: EffectivePolicy) -> Iterator[str]:
-    """`failures`: counted ones of its generation so far, this one included."""
+class Nth(NamedTuple):
+    """The how manieth counted failure of its generation: of all, of its class, of its code."""
+
+    total: int
+    of_class: int
+    of_code: int
+
+
+def decided(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy) -> Iterator[str]:
+    judged = judged_of(attempt)
     if attempt.verb == Verb.RETRY:
-        yield _retry(attempt, failures, policy)
+        yield _retry(attempt, nth, policy, judged)
     elif attempt.verb == Verb.LOSE:
         yield f"It goes back to the queue at once; {stopped(attempt.reason)}"
     elif attempt.verb == Verb.DIE:
         yield f"That was the end: {stopped(attempt.reason.partition('; to retry')[0])}"
         if change := remedy(attempt, policy):
             yield change
-    yield from _judged(attempt)
+    if also := judged.get("also"):
+        yield f"Other rules saw it differently and were not followed: {', '.join(map(str, also))}."
+    if then := judged.get("then"):
+        yield f"The next attempt differs from this one: {', '.join(_changes(then))}."
 
 
-def _retry(attempt: AttemptRow, failures: int, policy: EffectivePolicy) -> str:
-    count = _COUNT.search(attempt.reason)
+def _retry(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy, judged: Mapping[str, Any]) -> str:
     cls = Cls(attempt.cls) if attempt.cls in list(Cls) else Cls.UNKNOWN
-    number, most = (count[1], count[2]) if count else (str(failures), str(policy.limit_for(cls)))
+    count = _COUNT.search(attempt.reason)
+    number = count[1] if count else f"{nth.total} of {policy.limit_for(cls)}"
     at = attempt.next_run_at or attempt.ended_at
     drawn = max(0, at - attempt.ended_at) / SECOND
     if attempt.ended == Ended.RETRY:
         why = "the handler asked for it"
     else:
-        why = arithmetic(policy.backoff_for(cls), failures - 1, drawn, _hint(attempt))
+        why = arithmetic(*_backoff(policy, cls, nth, judged), drawn, _hint(attempt))
     when = clock(at, attempt.ended_at)
-    return f"Retry {number} of {most} was set for {when}, a wait of {duration(drawn)}: {why}."
+    return f"Retry {number} was set for {when}, a wait of {duration(drawn)}: {why}."
+
+
+def _backoff(policy: EffectivePolicy, cls: Cls, nth: Nth, judged: Mapping[str, Any]) -> tuple[AnyBackoff, int]:
+    """The schedule that held, a rule's own or the policy's, and how many came before this one of what it is about."""
+    terms = judged.get("terms") or {}
+    if "backoff" in terms:
+        own = Policy.from_plain({"backoff": terms["backoff"]}).backoff
+        if own is not None:
+            return own, nth.of_code - 1
+    of_class = getattr(policy.by_class[cls], "backoff_of_class", False)
+    return policy.backoff_for(cls), (nth.of_class if of_class else nth.total) - 1
 
 
 def _hint(attempt: AttemptRow) -> float | None:
@@ -143,19 +165,22 @@ def _hint(attempt: AttemptRow) -> float | None:
 
 
 def judged_of(attempt: AttemptRow) -> dict[str, Any]:
-    """What else is stored about a verdict: the table's version, rules that disagreed, how the next attempt differs."""
+    """What else is stored about a verdict: who disagreed, what its rule changes, how the next attempt differs."""
     text = getattr(attempt, "judged", None)
     found = json.loads(text) if text else {}
     return found if isinstance(found, dict) else {}
 
 
-def _judged(attempt: AttemptRow) -> Iterator[str]:
-    judged = judged_of(attempt)
-    if also := judged.get("also"):
-        yield f"Other rules saw it differently and were less careful: {', '.join(map(str, also))}."
-    if then := judged.get("then"):
-        changes = ", ".join(f"{name} {one_line(str(value), 80)}" for name, value in dict(then).items())
-        yield f"The next attempt differs from this one: {changes}."
+def _changes(then: Mapping[str, Any]) -> Iterator[str]:
+    """Of settings only the names: their values may be secret."""
+    if "queue" in then:
+        yield f"it goes to queue {one_line(str(then['queue']))}"
+    if "memory_limit" in then:
+        yield f"it gets {size(then['memory_limit'])} of memory"
+    if "timeout" in then:
+        yield f"it gets {duration(then['timeout'])} of time"
+    if "settings" in then:
+        yield f"it gets other settings ({', '.join(map(one_line, sorted(then['settings'])))})"
 
 
 # -- by hand, and without an attempt ----------------------------------------------------------------

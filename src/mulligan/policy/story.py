@@ -132,13 +132,15 @@ def _due_after(item: _Item, due: Micros | None) -> Micros | None:
     return due
 
 
-def _failures(attempts: Sequence[AttemptRow]) -> dict[int, int]:
+def _failures(attempts: Sequence[AttemptRow]) -> dict[int, sentences.Nth]:
     """By token: counted failures of its generation, up to this attempt and with it."""
-    found: dict[int, int] = {}
-    so_far: Counter[int] = Counter()
+    found: dict[int, sentences.Nth] = {}
+    so_far: Counter[tuple[int, str, str | None]] = Counter()
     for one in attempts:
-        so_far[one.generation] += one.ended in _COUNTED
-        found[one.token] = so_far[one.generation]
+        keys = [(one.generation, "", None), (one.generation, "class", one.cls), (one.generation, "code", one.code)]
+        if one.ended in _COUNTED:
+            so_far.update(keys)
+        found[one.token] = sentences.Nth(*(so_far[key] for key in keys))
     return found
 
 
