@@ -186,6 +186,25 @@ def capture(store: str, n: int) -> Figures:
     return dict(measured(max(300, n // 10)))
 
 
+def insight(store: str, n: int) -> Figures:
+    """`app.insight()` over 200,000 attempts with traces, of which it looks at its 100,000; then over all of them."""
+    from mulligan.engine import insight as engine  # noqa: PLC0415 - only here
+    from support.history import many_lives  # noqa: PLC0415 - same
+
+    del n
+    with world(store) as place:
+        with place.app.store.read() as unit:
+            now = unit.now()
+        many_lives(place.app.store, 111_112, now=now)
+        figures = {}
+        for name, most in (("100,000 attempts, s", engine.ATTEMPTS), ("200,000 attempts, s", 200_000)):
+            engine.ATTEMPTS = engine.JOBS = most
+            began = time.monotonic()
+            place.app.insight(timedelta(days=7))
+            figures[name] = time.monotonic() - began
+        return figures
+
+
 CASES: dict[str, Callable[[str, int], Figures]] = {
     "enqueue": enqueue,
     "drain": drain,
@@ -195,4 +214,5 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "crash": crash,
     "backlog": backlog,
     "capture": capture,
+    "insight": insight,
 }

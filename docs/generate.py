@@ -388,7 +388,11 @@ def _page_of(module: str, *given: Any) -> str:
 # -- the house ----------------------------------------------------------------------------------------
 ROOM = 120  # characters
 LAYERS = (
-    ("words", "stdlib, pydantic", ("errors.py", "job.py", "event.py", "ids.py", "config.py", "_version.py")),
+    (
+        "words",
+        "stdlib, pydantic",
+        ("errors.py", "job.py", "event.py", "tally.py", "ids.py", "config.py", "_version.py"),
+    ),
     ("rules", "words; pure: no clock, no random source, no database", ("policy/",)),
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
     ("hands", "words, rules, memory", ("engine/",)),

@@ -54,7 +54,7 @@ DATA = (
     ("next_retry_at", "when it goes on, in microseconds"),
     ("code, class, message, rule", "the failure; `message` is the public sentence"),
     ("http_status, exit_code, signal, errno, program, …", "evidence, where there is any"),
-    ("from, generation, choice", "of a move made by hand"),
+    ("from, generation, choice, max_retries", "of a move made by hand"),
     ("worker, host, pid", "of a worker"),
     ("run_at", "of `job.queued`: when it is due, in microseconds"),
     ("schedule, slot_at", "of `job.queued`: the schedule that made the job, and for which slot, in microseconds"),

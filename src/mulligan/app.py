@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from random import Random, SystemRandom
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
@@ -25,6 +26,7 @@ from mulligan.engine.enqueue import (
     uses_text,
 )
 from mulligan.engine.inline import Inline
+from mulligan.engine.insight import Insight, insight
 from mulligan.engine.jobs import AsyncJobs, Jobs
 from mulligan.engine.kind import Decorator, Kind, Untyped
 from mulligan.engine.kinds import (
@@ -46,7 +48,7 @@ from mulligan.engine.rules import Rules, as_plain, book_of, kind_rules
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
 from mulligan.engine.unique import Unique
-from mulligan.errors import ConfigError, PayloadRefused, SchemaError, Seconds, StoreUnavailable
+from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import SECOND, Job, NewJob
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
@@ -58,6 +60,7 @@ NO_TABLES = (
     "the database has no tables of Mulligan's yet, and they cannot be made while your transaction is open. Make them "
     "before: mulligan migrate, or app.open() when your program starts"
 )
+INSIGHT_SINCE = timedelta(days=7)
 MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
 
 P = ParamSpec("P")
@@ -394,6 +397,14 @@ class Mulligan:
         with self.store.transaction() as connection:
             yield connection
 
+    # -- look back ----------------------------------------------------------------------------------
+    def insight(self, since: Moment = INSIGHT_SINCE, *, kind: str | None = None, queue: str | None = None) -> Insight:
+        """What the jobs enqueued since then came to: what retries are worth, what failures cost, what that advises.
+
+        `since`: seconds or a timedelta back from now, or a datetime.
+        """
+        return insight(self.store, self.settings, since, kind, queue)
+
     # -- run --------------------------------------------------------------------------------------
     def run_inline(self, *, until_idle: bool = True, seed: int | None = None) -> int:
         """Everything in this process, one job at a time, for scripts and tests. Returns how many attempts ran."""
@@ -419,6 +430,11 @@ class Aio:
         self.queues = AsyncQueues(app.queues)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
+
+    async def insight(
+        self, since: Moment = INSIGHT_SINCE, *, kind: str | None = None, queue: str | None = None
+    ) -> Insight:
+        return await asyncio.to_thread(self._app.insight, since, kind=kind, queue=queue)
 
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         new, connection = await asyncio.to_thread(self._app._named, kind, payload, options)  # noqa: SLF001 - its other half

@@ -43,3 +43,9 @@ def created_ms(job_id: str) -> int:
     for char in job_id:
         value = value * 32 + _ALPHABET.index(char)
     return value >> (80 + _SEQUENCE_BITS)
+
+
+def first_id(ms: int) -> str:
+    """Below every id that is made from this millisecond on."""
+    value = max(0, ms) << (80 + _SEQUENCE_BITS)
+    return "".join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])

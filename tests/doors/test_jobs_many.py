@@ -75,14 +75,31 @@ def test_an_explanation_says_why_by_which_rule_and_what_to_type(call, app):
     app.run_inline()
     told = call("jobs", "explain", job.id).out
     for words in (
-        "is dead",
-        "PROGRAMMING_ERROR, class permanent, by rule py.programming-error",
-        "decided: die",
+        "queue default, dead. As of",
+        "PROGRAMMING_ERROR (class permanent: trying again would not help; judged by rule py.programming-error)",
+        "That was the end: not retried",
+        "To have such errors tried again: Policy(retry_unknown=True)",
         "1 of 3 used  (system)",
         f"mulligan jobs retry {job.id}",
         f"mulligan jobs discard {job.id}",
     ):
         assert words in told
+
+
+def test_the_private_half_is_told_only_if_it_is_asked_for(call, app):
+    job = app.enqueue("crash", {"text": "boom"})
+    app.run_inline()
+    for form in ((), ("-o", "json")):
+        assert "boom" not in call("jobs", "explain", job.id, *form).out.replace('"text": "boom"', "")
+        assert "boom" in call("jobs", "explain", job.id, "--private", *form).out.replace('"text": "boom"', "")
+
+
+def test_python_and_the_command_line_tell_the_same_story(call, app, three):
+    for job in three:
+        text, out = app.jobs.explain(job.id).text, call("jobs", "explain", job.id).out
+        assert out.split("What happened")[1].startswith(text.split("What happened")[1].rstrip())
+        told = json.loads(call("jobs", "explain", job.id, "-o", "json").out)
+        assert [one["text"] for one in told["story"]] == [one.text for one in app.jobs.explain(job.id).story]
 
 
 def test_an_explanation_of_a_parked_job_names_its_choices(call, app, three):

@@ -54,6 +54,7 @@ COMMANDS = {
     "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
     "policy": ("mulligan.cli.policy:policy", "What holds when a job fails, who says so, and when it is tried again."),
     "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
+    "insight": ("mulligan.cli.insight:insight", "What retries are worth, what failures cost, what that advises."),
     "workers": ("mulligan.cli.workers:workers", "List workers, let one drain, check that one lives."),
     "events": ("mulligan.cli.events:events", "What happened, and what happens."),
     "completion": ("mulligan.cli.completion:completion", "Print a script that completes commands in your shell."),

@@ -1,4 +1,4 @@
-"""`mulligan jobs explain`: why a job is where it is, and what to type next."""
+"""`mulligan jobs explain`: a job's story, why it is where it is, and what to type next."""
 
 from __future__ import annotations
 
@@ -8,62 +8,42 @@ from typing import Any
 import click
 
 from mulligan.cli.database import desk, typed
-from mulligan.cli.output import as_json, attempt_record, cell, job_record
+from mulligan.cli.output import as_json, attempt_record, cell, job_record, lines
 from mulligan.engine.explain import Explanation, Fact
-from mulligan.job import SECOND, AttemptRow, State, Verb
-from mulligan.policy.phrase import duration, moment
+from mulligan.job import State, Verb
 
 INDENT = "  "
 
 
-def show_explanation(given: str, database: str | None, output: str | None) -> None:
+def show_explanation(given: str, database: str | None, output: str | None, *, private: bool = False) -> None:
     with desk(database) as at:
-        told = at.jobs.explain(at.jobs.resolve(given))
+        told = at.jobs.explain(at.jobs.resolve(given), private=private)
     commands = list(_next(told, database))
     if output in {"json", "jsonl"}:
-        click.echo(as_json(_record(told, commands), 2 if output == "json" else None))
+        record = _record(told, commands, private=private)
+        click.echo(as_json(record, 2 if output == "json" else None))
         return
-    for line in (*_head(told), *_attempts(told), *_facts(told), *_commands(commands)):
+    for line in (lines(told.text).rstrip(), *_facts(told), *_commands(commands)):
         click.echo(line)
 
 
-def _record(told: Explanation, commands: list[tuple[str, str]]) -> dict[str, Any]:
+def _record(told: Explanation, commands: list[tuple[str, str]], *, private: bool) -> dict[str, Any]:
+    attempts = [attempt_record(attempt) for attempt in told.attempts]
     return {
         "job": job_record(told.job),
         "why": told.job.why,
+        "now": told.now,
+        "story": [{"at": one.at.isoformat(), "text": one.text} for one in told.story],
+        "text": told.text,
         "facts": [fact._asdict() for fact in told.facts],
-        "attempts": [attempt_record(attempt) for attempt in told.attempts],
+        "attempts": attempts if private else [_public(attempt) for attempt in attempts],
         "choices": told.choices,
         "next": [command for command, _ in commands],
     }
 
 
-def _head(told: Explanation) -> Iterator[str]:
-    job = told.job
-    phase = f"{job.state}, {job.phase}" if job.phase != job.state else str(job.state)
-    yield f"{job.kind} {job.id} is {phase}."
-    yield f"{INDENT}{cell(job.why)}"
-    if job.error is not None:
-        yield f"{INDENT}{job.error.get('code')} ({job.error.get('class')}): {cell(job.error.get('message'))}"
-
-
-def _attempts(told: Explanation) -> Iterator[str]:
-    yield from ("", "What happened")
-    if not told.attempts:
-        yield f"{INDENT}no attempt has ended yet"
-    several = told.job.generation > 1
-    for row in told.attempts:
-        yield from _attempt(row, several=several)
-
-
-def _attempt(row: AttemptRow, *, several: bool) -> Iterator[str]:
-    life = f" of life {row.generation}" if several else ""
-    ran = duration((row.ended_at - row.started_at) / SECOND)
-    yield f"{INDENT}attempt {row.attempt}{life}, {moment(row.started_at)}: {row.ended} after {ran}"
-    if row.code:
-        yield f"{INDENT * 3}{row.code}, class {row.cls}, by rule {row.rule}: {cell(row.public)}"
-    then = f"{row.verb}, next at {moment(row.next_run_at)}" if row.next_run_at else row.verb
-    yield f"{INDENT * 3}decided: {then}; {cell(row.reason)}" if row.reason else f"{INDENT * 3}decided: {then}"
+def _public(attempt: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attempt.items() if name != "private"}
 
 
 def _facts(told: Explanation) -> Iterator[str]:

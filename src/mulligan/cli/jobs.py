@@ -52,13 +52,14 @@ def show(job_id: str, database: str | None, output: str | None) -> None:
 
 @jobs.command()
 @one_id
+@click.option("--private", is_flag=True, help="With messages and traces, which are not for owners.")
 @shared.database
 @shared.output
-def explain(job_id: str, database: str | None, output: str | None) -> None:
-    """Why a job is where it is, what holds for it, how each attempt was judged, and what to type next."""
+def explain(job_id: str, database: str | None, output: str | None, *, private: bool) -> None:
+    """A job's story in sentences, why it is where it is, what holds for it, and what to type next."""
     from mulligan.cli.explaining import show_explanation
 
-    show_explanation(job_id, database, output)
+    show_explanation(job_id, database, output, private=private)
 
 
 @jobs.command(help=f"Every job as one line of JSON, newest first: a stream, however many there are. {FILTER}")

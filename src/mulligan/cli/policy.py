@@ -9,6 +9,7 @@ from mulligan.cli import options as shared
 from mulligan.cli.database import existing, say, settings_with
 from mulligan.cli.family import Family
 from mulligan.cli.policy_table import show_all, show_one
+from mulligan.cli.testing_rules import test
 from mulligan.engine.policies import Policies
 
 
@@ -31,3 +32,6 @@ def show(kind: str | None, database: str | None, output: str | None) -> None:
         else:
             show_one(book.explain(kind), output)
     say("the system layer is as the settings say here; a worker with other settings has another")
+
+
+policy.add_command(test)

@@ -1,26 +1,33 @@
-"""Why a job is where it is: the facts that hold for it, each with where it comes from, and what could be done."""
+"""Why a job is where it is: its story in sentences, the facts that hold for it, and what could be done."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mulligan.config import Retry
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.kinds import DEFAULT_TIMEOUT, KindSpec
 from mulligan.engine.layers import Layers
-from mulligan.engine.view import jobs_of
-from mulligan.engine.workers import workers_seen
-from mulligan.job import SECOND, AttemptRow, Cls, Job, JobRow, State, Verb, WorkerRow
+from mulligan.engine.view import jobs_of, traffic_now
+from mulligan.engine.workers import Seen, workers_seen
+from mulligan.event import Event
+from mulligan.job import SECOND, AttemptRow, Cls, Job, JobRow, Micros, State, Verb, WorkerRow
 from mulligan.policy.backoff import Fixed, Table
 from mulligan.policy.lifecycle import legal_from
+from mulligan.policy.phase import NO_TRAFFIC
 from mulligan.policy.phrase import duration
 from mulligan.policy.retry import EffectivePolicy
+from mulligan.policy.standing import Scene, standing
+from mulligan.policy.story import Life, Sentence, story, waits, written
 from mulligan.store.base import Unit
 
 BY_HAND = (Verb.RETRY_BY_HAND, Verb.RELEASE, Verb.CANCEL, Verb.DISCARD)
+WAITS = 10  # how many waits are looked into, the newest
+NEWS = 5_000  # events read at each end of a wait
+NEAR = 100  # events before it: a hold is told just before or after the ending that asked for it
 
 
 class Fact(NamedTuple):
@@ -34,24 +41,76 @@ class Fact(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Explanation:
     job: Job
+    now: str  # one line: why, until when, what would end it sooner
+    story: tuple[Sentence, ...]  # what happened, in order
+    text: str  # both, as plain text
     facts: tuple[Fact, ...]
     attempts: tuple[AttemptRow, ...]  # oldest first
     choices: tuple[str, ...]  # what a parked job offers
     moves: tuple[Verb, ...]  # what a person may do to it now
 
 
-def explanation(unit: Unit, row: JobRow, system: Retry, again: Callable[[str], Job]) -> Explanation:
-    kinds = stored_kinds(unit)
-    policy = Layers(system, kinds, stored_queues(unit, unit.now())).of(row)
+def explanation(
+    unit: Unit, row: JobRow, system: Retry, again: Callable[[str], Job], *, private: bool = False
+) -> Explanation:
+    kinds, now = stored_kinds(unit), unit.now()
+    policy = Layers(system, kinds, stored_queues(unit, now)).of(row)
     spec = kinds.get(row.kind)
-    facts = (*_workers(unit, row), *_limits(row, spec), *_policy(row, policy), *_key(row))
+    fit = _fit(unit, row)
+    line = standing(row, _scene(unit, row, spec, fit, now))
+    life = _life(unit, row, policy)
+    told = story(life, private=private)
     return Explanation(
         job=jobs_of(unit, [row], again)[0],
-        facts=facts,
-        attempts=tuple(unit.attempts(row.id)),
+        now=line,
+        story=told,
+        text=written(row, line, told, now),
+        facts=(*_workers(row, fit), *_limits(row, spec), *_policy(row, policy), *_key(row)),
+        attempts=tuple(life.attempts),
         choices=_choices(row),
         moves=tuple(verb for verb in BY_HAND if verb in legal_from(State(row.state)) or _may_ask(verb, row)),
     )
+
+
+def _life(unit: Unit, row: JobRow, policy: EffectivePolicy) -> Life:
+    life = Life(row, unit.attempts(row.id), unit.story(row.id), policy)
+    late = waits(life)[-WAITS:]
+    if not late:
+        return life
+    return replace(life, gates=unit.gates(), news=_news(unit, life.events, late))
+
+
+def _news(unit: Unit, events: Sequence[Event], late: Sequence[tuple[Micros, Micros]]) -> list[Event]:
+    """What happened to gates during these waits; ids grow with time, so the job's own events mark where to look."""
+    found: dict[int, Event] = {}
+    for begin, end in late:
+        after = max((event.id for event in events if event.at <= begin), default=0)
+        before = min((event.id for event in events if event.at >= end), default=0)
+        found |= {event.id: event for event in unit.gate_news(max(0, after - NEAR), before + 1, NEWS)}
+    return [found[key] for key in sorted(found)]
+
+
+def _scene(unit: Unit, row: JobRow, spec: KindSpec | None, fit: Sequence[Seen], now: Micros) -> Scene:
+    waiting = row.state == State.QUEUED
+    return Scene(
+        now,
+        unit.gates() if waiting else (),
+        traffic_now(unit, now) if waiting else NO_TRAFFIC,
+        len(fit),
+        _free(fit),
+        row.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT),
+    )
+
+
+def _fit(unit: Unit, row: JobRow) -> list[Seen]:
+    """Live workers that take this job, asked only while it waits."""
+    if row.state != State.QUEUED:
+        return []
+    return [seen for seen in workers_seen(unit) if seen.life == "live" and _takes(seen.row, row)]
+
+
+def _free(fit: Sequence[Seen]) -> int:
+    return sum(max(0, seen.row.concurrency - seen.running) for seen in fit)
 
 
 def _choices(row: JobRow) -> tuple[str, ...]:
@@ -63,13 +122,11 @@ def _may_ask(verb: Verb, row: JobRow) -> bool:
     return verb is Verb.CANCEL and row.state == State.RUNNING and row.cancel_reason is None
 
 
-def _workers(unit: Unit, row: JobRow) -> Iterator[Fact]:
+def _workers(row: JobRow, fit: Sequence[Seen]) -> Iterator[Fact]:
     if row.state == State.RUNNING:
         yield Fact("worker", row.worker or "")
     elif row.state == State.QUEUED:
-        fit = [seen for seen in workers_seen(unit) if seen.life == "live" and _takes(seen.row, row)]
-        free = sum(max(0, seen.row.concurrency - seen.running) for seen in fit)
-        yield Fact("workers for it", f"{len(fit)} live, {free} free slots" if fit else "none is live")
+        yield Fact("workers for it", f"{len(fit)} live, {_free(fit)} free slots" if fit else "none is live")
 
 
 def _takes(worker: WorkerRow, row: JobRow) -> bool:

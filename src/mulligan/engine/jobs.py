@@ -79,13 +79,13 @@ class Jobs:
         with self._store.read() as unit:
             return unit.count_matching(where, cap)
 
-    def explain(self, job_id: str) -> Explanation:
-        """Why a job is where it is, what holds for it, and what could be done."""
+    def explain(self, job_id: str, *, private: bool = False) -> Explanation:
+        """Its story, why it is where it is, what holds for it, what could be done; `private`: with messages, traces."""
         with self._store.read() as unit:
             row = unit.get(job_id)
             if row is None:
                 raise NotFound(_no_such(job_id))
-            return explanation(unit, row, self._settings.retry, self.get)
+            return explanation(unit, row, self._settings.retry, self.get, private=private)
 
     def history(self, job_id: str) -> Story:
         """Everything that happened to a job, in order."""
@@ -186,8 +186,8 @@ class AsyncJobs:
     async def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> int:  # noqa: A002
         return await asyncio.to_thread(self._jobs.count, filter, cap=cap)
 
-    async def explain(self, job_id: str) -> Explanation:
-        return await asyncio.to_thread(self._jobs.explain, job_id)
+    async def explain(self, job_id: str, *, private: bool = False) -> Explanation:
+        return await asyncio.to_thread(self._jobs.explain, job_id, private=private)
 
     async def history(self, job_id: str) -> Story:
         return await asyncio.to_thread(self._jobs.history, job_id)

@@ -113,7 +113,8 @@ def _moved(
     state = lifecycle.move(verb, State(row.state))
     done = unit.move(_move(unit, row, verb, state, reason, choice, max_retries))
     if done:
-        unit.write_events([_event(lifecycle.event_for(verb), row, actor, _news(row, verb, reason, choice))])
+        news = _news(row, verb, reason, choice, max_retries)
+        unit.write_events([_event(lifecycle.event_for(verb), row, actor, news)])
     return done
 
 
@@ -160,12 +161,11 @@ def _key_of(row: JobRow, state: State) -> str | None:
     return row.unique_hash or unique_hash(row.owner, row.kind, row.unique_key)
 
 
-def _news(row: JobRow, verb: Verb, reason: str, choice: str | None) -> dict[str, Any]:
+def _news(row: JobRow, verb: Verb, reason: str, choice: str | None, max_retries: int | None) -> dict[str, Any]:
     news: dict[str, Any] = {"from": row.state, "reason": reason, "generation": row.generation}
     if verb is Verb.RETRY_BY_HAND:
         news["generation"] += 1
-    if choice is not None:
-        news["choice"] = choice
+    news |= {name: said for name, said in (("choice", choice), ("max_retries", max_retries)) if said is not None}
     return news
 
 

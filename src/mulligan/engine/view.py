@@ -25,12 +25,12 @@ def jobs_of(unit: Unit, rows: Sequence[JobRow], again: Callable[[str], Job] | No
     waiting = any(row.state == State.QUEUED for row in rows)
     gates = unit.gates() if waiting else []
     known = live_kinds(unit) if waiting else None
-    traffic = _traffic(unit, now) if waiting else NO_TRAFFIC
+    traffic = traffic_now(unit, now) if waiting else NO_TRAFFIC
     latest = unit.latest_attempts([row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED])
     return [job_of(row, latest.get(row.id), phase(row, gates, now, known, traffic), again) for row in rows]
 
 
-def _traffic(unit: Unit, now: Micros) -> Traffic:
+def traffic_now(unit: Unit, now: Micros) -> Traffic:
     said = {(row.scope, row.key): Limit(row.concurrency, row.rate) for row in unit.limits() if lasts(row, now)}
     limits = effective(declared_limits(unit, now), said)
     return Traffic(limits, running_under(unit.running()) if limits else {})

@@ -45,8 +45,8 @@ def phase(
 def _queued(
     row: JobRow, gates: Iterable[Gate], now: Micros, known_kinds: frozenset[str] | None, traffic: Traffic
 ) -> tuple[str, str]:
-    gate = _last_to_open(row, gates, now)
-    if gate is not None and (gate.until is None or gate.until >= row.run_at):
+    gate = keeps(row, gates, now)
+    if gate is not None:
         return "held", _held(gate, now)
     if row.run_at <= now and known_kinds is not None and row.kind not in known_kinds:
         return "no_worker", f"no live worker knows kind {row.kind}; start one that does"
@@ -61,22 +61,33 @@ def _queued(
 
 
 def _limited(row: JobRow, traffic: Traffic) -> tuple[str, str] | None:
+    full = full_limit(row, traffic)
+    return full and ("limited", limit_words(*full))
+
+
+def full_limit(row: JobRow, traffic: Traffic) -> tuple[Guarded, Limit, int] | None:
+    """The first limit on its way that leaves no room, or that a rate paces; and how many run under it."""
     for key in Lane(row.queue, row.kind, row.uses, retry=False).guards:
-        limit, name = traffic.limits.get(key, Limit()), " ".join(key)
-        running = traffic.running.get(key, 0)
-        if limit.concurrency is not None and running >= limit.concurrency:
-            return "limited", f"{name} runs at most {limit.concurrency} at a time, {running} now; waits for one to end"
-        if limit.rate is not None:
-            return "limited", f"{name} starts at most {per(limit.rate)}; waits for its turn"
+        limit, running = traffic.limits.get(key, Limit()), traffic.running.get(key, 0)
+        if limit.rate is not None or (limit.concurrency is not None and running >= limit.concurrency):
+            return key, limit, running
     return None
 
 
-def _last_to_open(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
-    """Of the closed gates on this job's way the one that keeps it longest."""
+def limit_words(key: Guarded, limit: Limit, running: int) -> str:
+    name = " ".join(key)
+    if limit.concurrency is not None and running >= limit.concurrency:
+        return f"{name} runs at most {limit.concurrency} at a time, {running} now; waits for one to end"
+    return f"{name} starts at most {per(limit.rate or 0)}; waits for its turn"
+
+
+def keeps(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
+    """The closed gate that keeps this job longest, if it does so longer than the job's own time."""
     uses = row.uses.split(",") if row.uses else []
     on_the_way = {("queue", row.queue), ("kind", row.kind), *(("dependency", key) for key in uses)}
     closed = [gate for gate in gates if (gate.scope, gate.key) in on_the_way and is_closed(gate, now)]
-    return max(closed, key=lambda gate: (gate.until is None, gate.until or 0), default=None)
+    gate = max(closed, key=lambda gate: (gate.until is None, gate.until or 0), default=None)
+    return gate if gate is not None and (gate.until is None or gate.until >= row.run_at) else None
 
 
 def _held(gate: Gate, now: Micros) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mulligan.job import Micros, to_datetime
+from mulligan.job import SECOND, Micros, to_datetime
+from mulligan.policy.redact import safe
 
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
@@ -45,3 +46,48 @@ def size(count: int) -> str:
             return f"{_short(value)} {unit}"
         value /= 1000
     return f"{_short(value)} TB"
+
+
+_ACTORS = {
+    "": "somebody",
+    "python": "a program (through Python)",
+    "handler": "a job's own code",
+    "upkeep": "Mulligan's upkeep",
+    "schedule": "a schedule",
+}
+
+
+def who(actor: str) -> str:
+    """An actor as one names them in a sentence: `kim (on the command line)`, `a program (through Python)`."""
+    if actor.startswith("cli:"):
+        return f"{one_line(actor.removeprefix('cli:'))} (on the command line)"
+    return _ACTORS.get(actor) or one_line(actor)
+
+
+def span(start: Micros, end: Micros) -> str:
+    """How long from one moment to another; clocks that went back make it nothing."""
+    seconds = max(0, end - start) / SECOND
+    return duration(round(seconds) if seconds >= 10 else seconds)
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """A text from outside, fit for the middle of a sentence."""
+    return " ".join(safe(text, limit).split())
+
+
+def stopped(text: str) -> str:
+    """One line with a full stop at its end, where it has none."""
+    said = one_line(text, 2000)
+    return said if not said or said[-1] in ".!?…" else f"{said}."
+
+
+def clock(at: Micros, beside: Micros) -> str:
+    """A moment that is told beside another: without its date where that is the same."""
+    said, other = moment(at), moment(beside)
+    return said[11:] if said[:10] == other[:10] and said.endswith("UTC") else said
+
+
+def ordinal(n: int) -> str:
+    """`1st`, `2nd`, `3rd`, `4th`, `11th`."""
+    ending = "th" if n % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"

@@ -27,6 +27,7 @@ from mulligan.job import (
     NewJob,
     WorkerRow,
 )
+from mulligan.store.hindsight import Hindsight
 
 
 class Inserted(NamedTuple):
@@ -147,7 +148,7 @@ class ScheduleRow(NamedTuple):
     named_at: Micros  # when a manifest in force was last seen to name it, to the day
 
 
-class Unit(ABC):
+class Unit(Hindsight):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from mulligan.job import (
     WorkerRow,
 )
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
+from mulligan.store.hindsight import SqlHindsight
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.words import unique_race
 
@@ -34,7 +35,7 @@ MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(Unit):
+class SqlUnit(SqlHindsight, Unit):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod

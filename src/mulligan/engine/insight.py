@@ -1,0 +1,99 @@
+"""`app.insight`: what the jobs of the last days came to, from counts the store makes over a bounded range of ids."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mulligan.config import Settings
+from mulligan.engine.declared import stored_kinds
+from mulligan.engine.kinds import KindSpec
+from mulligan.engine.moments import length_or_moment
+from mulligan.errors import Moment, Refused
+from mulligan.ids import first_id
+from mulligan.job import SECOND, Micros
+from mulligan.policy.advice import Advice, advice
+from mulligan.policy.insight import Numbers, numbers
+from mulligan.policy.phrase import duration, moment
+from mulligan.store.base import Store, Unit
+from mulligan.store.hindsight import Asked
+from mulligan.tally import Tally
+
+JOBS = 100_000  # at most so many are looked at, the newest
+ATTEMPTS = 100_000
+ROWS = 20_000  # of one answer
+STEPS = 32  # into which the time is divided, to let what is old count less
+DAY = 86_400 * SECOND
+SKEW = DAY  # by so much the clock of whoever made an id may differ from the store's
+LEAST: Micros = 60 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Insight:
+    """The numbers, what they advise, and what to keep in mind when reading them."""
+
+    kind: str | None
+    queue: str | None
+    partial: bool  # only the newest jobs were looked at
+    notes: tuple[str, ...]
+    numbers: Numbers
+    advice: tuple[Advice, ...]
+
+
+def insight(store: Store, settings: Settings, since: Moment, kind: str | None, queue: str | None) -> Insight:
+    with store.read() as unit:
+        now, kinds = unit.now(), stored_kinds(unit)
+        span = _span(since, now)
+        kept = _kept(settings, kinds.get(kind or ""))
+        tally = _counted(unit, now, min(span, kept), kind, queue)
+    notes = tuple(_notes(tally, span, kept, () if kind else tuple(_short(kinds, min(span, kept)))))
+    return Insight(kind, queue, tally.cut, notes, numbers(tally), advice(tally))
+
+
+def _span(since: Moment, now: Micros) -> Micros:
+    length, at = length_or_moment("since", since)
+    span = length if length is not None else now - (at or 0)
+    if span < LEAST:
+        message = f"since must be at least a minute ago, not {since!r}"
+        raise Refused(message)
+    return span
+
+
+def _kept(settings: Settings, spec: KindSpec | None) -> Micros:
+    """For how long succeeded jobs stay. Of what is older only failures are left, and every rate would be wrong."""
+    if spec is not None and spec.retention is not None:
+        return spec.retention
+    return round(settings.retention.succeeded * SECOND)
+
+
+def _counted(unit: Unit, now: Micros, span: Micros, kind: str | None, queue: str | None) -> Tally:
+    low = first_id((time.time_ns() // 1000 - span - SKEW) // 1000)
+    width = max(DAY, span // STEPS)
+    return unit.tally(Asked(low, now - span, width, kind, queue, JOBS, ATTEMPTS, ROWS))
+
+
+def _short(kinds: Mapping[str, KindSpec], span: Micros) -> Iterator[str]:
+    return (name for name, spec in sorted(kinds.items()) if spec.retention is not None and spec.retention < span)
+
+
+def _notes(tally: Tally, span: Micros, kept: Micros, short: tuple[str, ...]) -> Iterator[str]:
+    if span > kept:
+        yield (
+            f"Succeeded jobs are kept for {duration(kept / SECOND)} (retention), so nothing older is counted: "
+            "of older jobs only failures are left."
+        )
+    if short:
+        yield f"Jobs of kind {', '.join(short)} are kept for less time; their failures look commoner than they are."
+    if tally.cut:
+        yield (
+            f"More was there than is looked at: only the newest jobs are counted, up to {JOBS:,} jobs and {ATTEMPTS:,} "
+            f"attempts. The oldest of them was enqueued on {moment(_oldest(tally))[:10]}."
+        )
+    pending = sum(row.jobs for row in tally.jobs if row.state in {"queued", "running", "parked"})
+    if pending:
+        yield f"{pending} jobs have not ended yet; they are in no rate, and may change it."
+
+
+def _oldest(tally: Tally) -> Micros:
+    return min((row.day * DAY for row in tally.jobs), default=tally.since)

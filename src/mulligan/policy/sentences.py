@@ -1,0 +1,261 @@
+"""One sentence for each thing that can happen to a job. Plain English for whoever has to answer its owner."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mulligan.event import Event, EventType
+from mulligan.job import SECOND, AttemptRow, Cls, Ended, JobRow, Micros, Verb
+from mulligan.policy.arithmetic import AnyBackoff, arithmetic
+from mulligan.policy.phrase import clock, duration, one_line, size, span, stopped, who
+from mulligan.policy.remedies import remedy
+from mulligan.policy.retry import EffectivePolicy, Policy
+
+MEANS: Mapping[str, str] = {
+    Cls.TRANSIENT: "trouble that usually passes",
+    Cls.TIMEOUT: "something took too long",
+    Cls.RATE_LIMITED: "somebody asked us to slow down",
+    Cls.RESOURCE: "memory, disk or another resource ran out",
+    Cls.QUOTA: "an allowance is used up",
+    Cls.AUTH: "credentials were not accepted",
+    Cls.INVALID_INPUT: "the input is at fault",
+    Cls.PERMANENT: "trying again would not help",
+    Cls.CANCELLED: "it was not wanted any more",
+    Cls.UNKNOWN: "a cause no rule knows",
+}
+_COUNT = re.compile(r"retry (\d+ of \d+(?: \([^)]*\))?)")
+
+
+# -- begin ------------------------------------------------------------------------------------------
+def enqueued(row: JobRow, event: Event | None) -> str:
+    data: Mapping[str, Any] = {} if event is None else event.data
+    by = f" by schedule {one_line(str(data['schedule']))}" if data.get("schedule") else ""
+    if event is not None and event.actor not in ("", "schedule"):
+        by += f", started by {who(event.actor)}"
+    owner = f" for owner {one_line(row.owner)}" if row.owner else ""
+    key = f", under the unique key {one_line(row.unique_key)}" if row.unique_key else ""
+    batch = f", in batch {row.batch_id}" if row.batch_id else ""
+    when = _due(row, data.get("run_at"))
+    return f"The job was enqueued{by}{owner}: kind {row.kind}, queue {row.queue}{key}{batch}, {when}{_deadline(row)}."
+
+
+def _due(row: JobRow, run_at: Any) -> str:
+    if not isinstance(run_at, int) or run_at - row.created_at < SECOND:
+        return "to start at once"
+    return f"to start not before {clock(run_at, row.created_at)}, {span(row.created_at, run_at)} later"
+
+
+def _deadline(row: JobRow) -> str:
+    """A retry by hand begins a deadline anew, so only the first life can be told here."""
+    if row.deadline_at is None or row.generation > 1:
+        return ""
+    return f", to be done by {clock(row.deadline_at, row.created_at)}"
+
+
+def began(row: JobRow) -> str:
+    life = f" of life {row.generation}" if row.generation > 1 else ""
+    return f"Attempt {row.attempt}{life} began on worker {row.worker} and is still running."
+
+
+# -- attempts ---------------------------------------------------------------------------------------
+def attempt_ended(attempt: AttemptRow, row: JobRow) -> str:
+    """When it began, where it ran, how long, and how it ended."""
+    life = f" of life {attempt.generation}" if row.generation > 1 else ""
+    begun = f"begun {clock(attempt.started_at, attempt.ended_at)} on worker {attempt.worker}"
+    ran = span(attempt.started_at, attempt.ended_at)
+    return f"Attempt {attempt.attempt}{life}, {begun}, {_how(attempt, row, ran)}"
+
+
+def _how(attempt: AttemptRow, row: JobRow, ran: str) -> str:
+    reason = one_line(attempt.reason)
+    if attempt.ended == Ended.RETURNED:
+        return f"succeeded after {ran}{_result(attempt, row)}."
+    if attempt.verb == Verb.STOP:
+        return f"was stopped after {ran}: {stopped(reason)}"
+    if attempt.ended == Ended.LOST:
+        return f"was lost after {ran}, because its process or worker died under it{_verdict(attempt)}"
+    if attempt.ended == Ended.RELEASED:
+        return f"was given back unharmed after {ran}, at no cost: {stopped(reason)}"
+    if attempt.ended == Ended.PARKED and attempt.verb == Verb.PARK:
+        return f"stopped after {ran} to ask a person: {stopped(reason)}"
+    if attempt.ended in {Ended.SNOOZED, Ended.HELD} and attempt.verb in {Verb.SNOOZE, Verb.HOLD}:
+        return f"put the job off after {ran}, which costs no retry: {stopped(reason)}"
+    asked = "asked for another try" if attempt.ended == Ended.RETRY else "failed"
+    return f"{asked} after {ran}{_verdict(attempt)}"
+
+
+def _result(attempt: AttemptRow, row: JobRow) -> str:
+    if row.result is None or attempt.token != row.token:
+        return ""
+    if row.result == "null":
+        return "; it returned nothing"
+    return f"; its result has {size(len(row.result.encode()))}"
+
+
+def _verdict(attempt: AttemptRow) -> str:
+    """` with TIMEOUT (class timeout, …; judged by rule py.timeout): The service took too long.`."""
+    if not attempt.code:
+        return "."
+    means = MEANS.get(attempt.cls or "", "")
+    judged = f"class {attempt.cls}{means and f': {means}'}; judged by rule {attempt.rule}"
+    return f" with {attempt.code} ({judged}){_evidence(attempt)}: {stopped(attempt.public or '')}"
+
+
+def _evidence(attempt: AttemptRow) -> str:
+    found = [f"{name} {one_line(str(value), 80)}" for name, value in json.loads(attempt.evidence or "{}").items()]
+    return f", {', '.join(found)}" if found else ""
+
+
+# -- what was decided -------------------------------------------------------------------------------
+class Nth(NamedTuple):
+    """The how manieth counted failure of its generation: of all, of its class, of its code."""
+
+    total: int
+    of_class: int
+    of_code: int
+
+
+def decided(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy) -> Iterator[str]:
+    judged = judged_of(attempt)
+    if attempt.verb == Verb.RETRY:
+        yield _retry(attempt, nth, policy, judged)
+    elif attempt.verb == Verb.LOSE:
+        yield f"It goes back to the queue at once; {stopped(attempt.reason)}"
+    elif attempt.verb == Verb.DIE:
+        yield f"That was the end: {stopped(attempt.reason.partition('; to retry')[0])}"
+        if change := remedy(attempt, policy):
+            yield change
+    if also := judged.get("also"):
+        yield f"Other rules saw it differently and were not followed: {', '.join(map(str, also))}."
+    if then := judged.get("then"):
+        yield f"The next attempt differs from this one: {', '.join(_changes(then))}."
+
+
+def _retry(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy, judged: Mapping[str, Any]) -> str:
+    cls = Cls(attempt.cls) if attempt.cls in list(Cls) else Cls.UNKNOWN
+    count = _COUNT.search(attempt.reason)
+    number = count[1] if count else f"{nth.total} of {policy.limit_for(cls)}"
+    at = attempt.next_run_at or attempt.ended_at
+    drawn = max(0, at - attempt.ended_at) / SECOND
+    if attempt.ended == Ended.RETRY:
+        why = "the handler asked for it"
+    else:
+        why = arithmetic(*_backoff(policy, cls, nth, judged), drawn, _hint(attempt))
+    when = clock(at, attempt.ended_at)
+    return f"Retry {number} was set for {when}, a wait of {duration(drawn)}: {why}."
+
+
+def _backoff(policy: EffectivePolicy, cls: Cls, nth: Nth, judged: Mapping[str, Any]) -> tuple[AnyBackoff, int]:
+    """The schedule that held, a rule's own or the policy's, and how many came before this one of what it is about."""
+    terms = judged.get("terms") or {}
+    if "backoff" in terms:
+        own = Policy.from_plain({"backoff": terms["backoff"]}).backoff
+        if own is not None:
+            return own, nth.of_code - 1
+    of_class = getattr(policy.by_class[cls], "backoff_of_class", False)
+    return policy.backoff_for(cls), (nth.of_class if of_class else nth.total) - 1
+
+
+def _hint(attempt: AttemptRow) -> float | None:
+    found = json.loads(attempt.evidence or "{}").get("retry_after")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def judged_of(attempt: AttemptRow) -> dict[str, Any]:
+    """What else is stored about a verdict: who disagreed, what its rule changes, how the next attempt differs."""
+    text = getattr(attempt, "judged", None)
+    found = json.loads(text) if text else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _changes(then: Mapping[str, Any]) -> Iterator[str]:
+    """Of settings only the names: their values may be secret."""
+    if "queue" in then:
+        yield f"it goes to queue {one_line(str(then['queue']))}"
+    if "memory_limit" in then:
+        yield f"it gets {size(then['memory_limit'])} of memory"
+    if "timeout" in then:
+        yield f"it gets {duration(then['timeout'])} of time"
+    if "settings" in then:
+        yield f"it gets other settings ({', '.join(map(one_line, sorted(then['settings'])))})"
+
+
+# -- by hand, and without an attempt ----------------------------------------------------------------
+def happened(event: Event) -> str:
+    """Moves that no attempt tells of; empty: nothing to say."""
+    say = _MOVES.get(event.type)
+    return say(event) if say else ""
+
+
+def _because(event: Event) -> str:
+    reason = event.data.get("reason")
+    return f": {stopped(str(reason))}" if reason else "."
+
+
+def _name(event: Event) -> str:
+    name = who(event.actor)
+    return name[0].upper() + name[1:] if event.actor in ("", "python", "handler", "schedule") else name
+
+
+def _retried(event: Event) -> str:
+    life = event.data.get("generation", "?")
+    more = event.data.get("max_retries")
+    allowed = f" with at most {more} retries" if more is not None else ""
+    return (
+        f"{_name(event)} retried it by hand{allowed}{_because(event)} "
+        f"That began life {life} (generation {life}): the counters start at zero, the history stays."
+    )
+
+
+def _released(event: Event) -> str:
+    if "from" not in event.data:  # given back by a worker: the attempt has said it
+        return ""
+    choice = event.data.get("choice")
+    chosen = f" with the choice {one_line(str(choice))!r}" if choice else ""
+    return f"{_name(event)} released it{chosen}{_because(event)}"
+
+
+def _cancelled(event: Event) -> str:
+    return "" if event.token is not None else f"{_name(event)} cancelled it{_because(event)}"
+
+
+def _died(event: Event) -> str:
+    if event.token is not None:
+        return ""
+    data = event.data
+    judged = f"{data.get('code')} (class {data.get('class')}; judged by rule {data.get('rule')})"
+    said = stopped(str(data.get("message") or ""))
+    return f"It ended while it waited, without a further attempt, with {judged}: {said}"
+
+
+def _stale(event: Event) -> str:
+    return (
+        f"Worker {one_line(str(event.data.get('worker', '')))} reported an end of attempt {event.attempt} after it had "
+        "lost the job; nothing was changed by that."
+    )
+
+
+_MOVES: Mapping[str, Callable[[Event], str]] = {
+    EventType.JOB_RETRIED: _retried,
+    EventType.JOB_RELEASED: _released,
+    EventType.JOB_CANCEL_REQUESTED: lambda event: f"{_name(event)} asked the running attempt to stop{_because(event)}",
+    EventType.JOB_CANCELLED: _cancelled,
+    EventType.JOB_DISCARDED: lambda event: f"{_name(event)} discarded it{_because(event)}",
+    EventType.JOB_DIED: _died,
+    EventType.JOB_STALE_REFUSED: _stale,
+    "job.edited": lambda event: f"{_name(event)} changed it{_because(event)}",
+}
+
+
+def late(due: Micros, started: Micros, kept: list[str]) -> str:
+    """It could have begun at `due`."""
+    waited = span(due, started)
+    if kept:
+        return f"It began {waited} after its time, because {'; '.join(kept)}."
+    return (
+        f"It began {waited} after its time: no worker was free for it, none was there, or a limit left no room. "
+        "Which of these is not recorded."
+    )

@@ -1,0 +1,75 @@
+"""Verbs that look back: what became of gates meanwhile, what many attempts came to. They count and decide nothing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from mulligan.event import Event
+from mulligan.job import Micros
+from mulligan.store.rows import event_of
+from mulligan.tally import CodeCount, EndCount, FailureCount, HandCount, JobCount, LifeCount, Tally, TrialCount
+
+
+class Asked(NamedTuple):
+    """Which jobs insight looks at, and at how many at most."""
+
+    low: str  # ids above this one
+    since: Micros
+    width: Micros
+    kind: str | None
+    queue: str | None
+    jobs: int
+    attempts: int
+    rows: int  # of one answer
+
+
+class Hindsight(ABC):
+    """Part of every `Unit`. Each verb reads a range of an index, and no more of it than its limit says."""
+
+    @abstractmethod
+    def gate_news(self, after: int, before: int, most: int) -> list[Event]:
+        """Pauses, holds and their ends among the first and the last `most` events between two ids."""
+
+    @abstractmethod
+    def tally(self, asked: Asked) -> Tally:
+        """What the newest jobs came to: at most `asked.jobs` of them and `asked.attempts` attempts are read."""
+
+
+class SqlHindsight(Hindsight):
+    @abstractmethod
+    def now(self) -> Micros: ...
+
+    @abstractmethod
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    def gate_news(self, after: int, before: int, most: int) -> list[Event]:
+        return [event_of(row) for row in self.rows("gate_news", after=after, before=before, most=most)]
+
+    def tally(self, asked: Asked) -> Tally:
+        bounds = self.rows("insight_span", low=asked.low, jobs=asked.jobs, attempts=asked.attempts)[0]
+        after = max(asked.low, *(bound or "" for bound in bounds))
+        chosen = {"after": after, "since": asked.since, "kind": asked.kind, "queue": asked.queue}
+        counted = defaultdict(list)
+        for what, *row in self.rows("insight_attempts", **chosen, width=asked.width, most=asked.rows):
+            counted[what].append(row)
+        lives = self.rows("insight_lives", **chosen, most=asked.rows)
+        return Tally(
+            now=self.now(),
+            since=asked.since,
+            width=asked.width,
+            cut=after > asked.low or asked.rows in (len(lives), sum(map(len, counted.values()))),
+            jobs=[JobCount(*row) for row in self.rows("insight_jobs", **chosen)],
+            ended=[EndCount(row[0], row[5], row[7], int(row[8])) for row in counted["ended"]],
+            codes=[CodeCount(row[0], row[1], row[5], row[4]) for row in counted["code"]],
+            failures=[_failure(row) for row in counted["failure"]],
+            trials=[TrialCount._make((*row[:8], int(row[8]))) for row in counted["trial"]],
+            lives=[LifeCount(row[0], row[1], bool(row[2]), bool(row[3]), row[4], row[5]) for row in lives],
+            by_hand=[HandCount(*row) for row in self.rows("insight_by_hand", **chosen, most=asked.rows)],
+        )
+
+
+def _failure(row: list[Any]) -> FailureCount:
+    rule, _, verb = row[2].rpartition(" ")
+    return FailureCount(row[0], row[1], rule, verb, row[3], row[5], row[7], int(row[8]))

@@ -1,0 +1,147 @@
+"""One line: why, until when, and what to type to end it sooner."""
+
+# ruff: noqa: E501 - sentences are compared as they are shown
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mulligan.job import SECOND, Gate, Limit
+from mulligan.policy.phase import Traffic
+from mulligan.policy.standing import Scene, standing
+from policy.builders import NOW, a_row
+
+MINUTE = 60 * SECOND
+AGAIN = "Sooner, with fresh counters: mulligan jobs cancel job && mulligan jobs retry job"
+
+
+def gate(scope, key, until=None):
+    return Gate(scope, key, NOW - MINUTE, until, "deploy", "cli:ann")
+
+
+def limited(scope, key, *, running=2, **limit):
+    return Traffic({(scope, key): Limit(**limit)}, {(scope, key): running})
+
+
+@pytest.mark.parametrize(
+    ("row", "scene", "line"),
+    [
+        (
+            a_row(),
+            Scene(NOW, [gate("queue", "default", NOW + MINUTE)], workers=1),
+            (
+                "It waits because queue default is paused, since 2023-11-14 22:12:20 UTC by ann (on the command line), with the "
+                "reason 'deploy', until 2023-11-14 22:14:20 UTC (in 1 min). Sooner: mulligan queues resume default"
+            ),
+        ),
+        (
+            a_row(uses="s3"),
+            Scene(NOW, [gate("dependency", "s3", NOW + MINUTE)], workers=1),
+            (
+                "It waits because dependency s3 is held, since 2023-11-14 22:12:20 UTC by ann (on the command line), with the "
+                "reason 'deploy', until 2023-11-14 22:14:20 UTC (in 1 min). It opens by itself then; no command does it sooner."
+            ),
+        ),
+        (
+            a_row(),
+            Scene(NOW),
+            (
+                "It is due and waits: no live worker takes kind render from queue default, and so it stays until one does. "
+                "Start one: mulligan worker APP"
+            ),
+        ),
+        (
+            a_row(),
+            Scene(NOW, (), limited("queue", "default", concurrency=2), 1, 3),
+            (
+                "It is due and waits: queue default runs at most 2 at a time, 2 now; waits for one to end; when that is cannot "
+                "be said. To allow more: mulligan queues set default --concurrency N --rate N/s"
+            ),
+        ),
+        (
+            a_row(uses="s3"),
+            Scene(NOW, (), limited("dependency", "s3", rate=5.0), 1, 3),
+            (
+                "It is due and waits: dependency s3 starts at most 5 a second; waits for its turn; when that is cannot be said. "
+                "To allow more: a larger max_concurrency= or rate= in app.dependency()"
+            ),
+        ),
+        (
+            a_row(),
+            Scene(NOW, workers=2, free=0),
+            (
+                "It is due and waits for a free place: 2 live workers take it, with 0 of their places free now. Another one "
+                "makes it sooner: mulligan worker APP"
+            ),
+        ),
+        (a_row(run_at=NOW + MINUTE), Scene(NOW), f"It waits for its time, 2023-11-14 22:14:20 UTC (in 1 min). {AGAIN}"),
+        (
+            a_row(run_at=NOW + MINUTE, attempt=1, reason="retry 1 of 3 in 1 min: timeout"),
+            Scene(NOW),
+            (
+                "It waits before its next attempt (retry 1 of 3 in 1 min: timeout), which is due at 2023-11-14 22:14:20 UTC "
+                f"(in 1 min). {AGAIN}"
+            ),
+        ),
+        (
+            a_row(run_at=NOW + MINUTE, deadline_at=NOW + 2 * MINUTE),
+            Scene(NOW),
+            (
+                f"It waits for its time, 2023-11-14 22:14:20 UTC (in 1 min). {AGAIN} "
+                "(It dies if it has not ended by 2023-11-14 22:15:20 UTC (in 2 min).)"
+            ),
+        ),
+        (
+            a_row(state="running", attempt=2, started_at=NOW - MINUTE, worker="w1"),
+            Scene(NOW, timeout=5 * MINUTE),
+            (
+                "Attempt 2 has been running for 1 min on worker w1; its time limit ends it at 2023-11-14 22:17:20 UTC "
+                "(in 4 min). To stop it: mulligan jobs cancel job"
+            ),
+        ),
+        (
+            a_row(state="running", attempt=2, started_at=NOW - MINUTE, worker="w1", cancel_reason="too dear"),
+            Scene(NOW),
+            (
+                "Attempt 2 has been running for 1 min on worker w1. It was asked to stop (too dear) and ends when its code has "
+                "stopped."
+            ),
+        ),
+        (
+            a_row(state="parked", reason="who pays?", choices='["us","them"]'),
+            Scene(NOW),
+            (
+                "It waits for a person, for as long as nobody decides: who pays? To let it go on: "
+                "mulligan jobs release job --choice us|them"
+            ),
+        ),
+        (
+            a_row(state="succeeded", attempt=2, generation=1, finished_at=NOW + MINUTE),
+            Scene(NOW + 2 * MINUTE),
+            (
+                "It succeeded at 2023-11-14 22:14:20 UTC (1 min ago), 1 min after it was enqueued, on attempt 2. "
+                "Nothing is left to do."
+            ),
+        ),
+        (
+            a_row(state="dead", finished_at=NOW, error=json.dumps({"code": "GONE", "message": "It is gone"})),
+            Scene(NOW),
+            (
+                "It died at 2023-11-14 22:13:20 UTC (0 s ago) with GONE: It is gone. Nothing more happens unless somebody "
+                "retries it: mulligan jobs retry job --reason WHY"
+            ),
+        ),
+        (
+            a_row(state="cancelled", finished_at=NOW, reason="too dear"),
+            Scene(NOW),
+            (
+                "It was cancelled at 2023-11-14 22:13:20 UTC (0 s ago): too dear. To run it all the same: "
+                "mulligan jobs retry job"
+            ),
+        ),
+    ],
+)
+def test_where_a_job_stands(row, scene, line):
+    assert standing(row, scene) == line
