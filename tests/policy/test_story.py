@@ -108,7 +108,7 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_as_one_text():
         "  2023-11-14 22:21:21 UTC  That was the end: not retried: rule py.programming-error says the class is"
         " permanent.\n"
         "  2023-11-14 22:21:21 UTC  To have such errors tried again: Policy(retry_unknown=True) for the kind, or a rule"
-        ' of your own before it. Such a rule: Rule("retry-programming-error", …, code="PROGRAMMING_ERROR",'
+        ' of your own before it. Such a rule: Rule("retry-programming-error", verdict="PROGRAMMING_ERROR", code="PROGRAMMING_ERROR",'
         ' cls="transient").\n'
         "  2023-11-14 22:23:20 UTC  kim (on the command line) retried it by hand: the code is repaired. That began life"
         " 2 (generation 2): the counters start at zero, the history stays.\n"
@@ -180,12 +180,7 @@ def test_evidence_is_told_and_the_private_half_is_not_unless_it_is_asked_for():
 
 
 def a_judged_failure(judged, **changes):
-    class Judged(AttemptRow):
-        pass
-
-    attempt = Judged._make(a_failure(**changes))
-    attempt.judged = json.dumps(judged)
-    return attempt
+    return a_failure(**changes)._replace(judged=json.dumps(judged))
 
 
 def test_how_the_next_attempt_differs_and_who_disagreed_is_told_but_no_value_of_a_setting():

@@ -6,6 +6,7 @@ import click
 
 from mulligan.cli import complete
 from mulligan.cli import options as shared
+from mulligan.cli.backtesting import backtest
 from mulligan.cli.database import existing, say, settings_with
 from mulligan.cli.family import Family
 from mulligan.cli.policy_table import show_all, show_one
@@ -35,3 +36,4 @@ def show(kind: str | None, database: str | None, output: str | None) -> None:
 
 
 policy.add_command(test)
+policy.add_command(backtest)

@@ -44,14 +44,14 @@ class Insight:
 def insight(store: Store, settings: Settings, since: Moment, kind: str | None, queue: str | None) -> Insight:
     with store.read() as unit:
         now, kinds = unit.now(), stored_kinds(unit)
-        span = _span(since, now)
+        span = span_of(since, now)
         kept = _kept(settings, kinds.get(kind or ""))
         tally = _counted(unit, now, min(span, kept), kind, queue)
     notes = tuple(_notes(tally, span, kept, () if kind else tuple(_short(kinds, min(span, kept)))))
     return Insight(kind, queue, tally.cut, notes, numbers(tally), advice(tally))
 
 
-def _span(since: Moment, now: Micros) -> Micros:
+def span_of(since: Moment, now: Micros) -> Micros:
     length, at = length_or_moment("since", since)
     span = length if length is not None else now - (at or 0)
     if span < LEAST:

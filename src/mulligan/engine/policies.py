@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from mulligan.config import Settings
+from mulligan.engine.backtest import Backtest, backtested
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.enqueue import policy_text
 from mulligan.engine.kind import Kind
 from mulligan.engine.kinds import KindSpec, QueueSpec, Registry, checked_name
 from mulligan.engine.layers import Layers
-from mulligan.errors import NotFound
+from mulligan.errors import Moment, NotFound
 from mulligan.job import Cls
 from mulligan.policy.backoff import Exponential, Fixed, Table
 from mulligan.policy.outlook import DELAYS, ClassOutlook, Origin, outlook
 from mulligan.policy.retry import EffectivePolicy, Policy, Scope, Then
+from mulligan.policy.rule import Rule
 from mulligan.store.base import Store
 
+WEEK = timedelta(days=7)
 SYSTEM = ""  # the name under which the system layer alone is explained
 
 
@@ -109,6 +113,13 @@ class Policies:
         effective = Layers(self._settings().retry, {}).for_kind(SYSTEM)
         return explained(SYSTEM, "", effective, self._settings())
 
+    def backtest(self, rules: Iterable[Rule] = (), *, since: Moment = WEEK, kind: str | None = None) -> Backtest:
+        """What these rules, asked before all others, would have done with the failures that are stored.
+
+        Without rules: what today's tables would do. Reads at most the newest 50,000 attempts and writes nothing.
+        """
+        return backtested(self._open(), tuple(rules), since, kind)
+
     def _declared(self) -> tuple[Mapping[str, KindSpec], Mapping[str, QueueSpec]]:
         """What is declared here holds here; of other apps what their manifests say."""
         with self._open().read() as unit:
@@ -125,6 +136,9 @@ class AsyncPolicies:
 
     async def kinds(self) -> list[str]:
         return await asyncio.to_thread(self._policies.kinds)
+
+    async def backtest(self, rules: Iterable[Rule] = (), **said: Any) -> Backtest:
+        return await asyncio.to_thread(self._policies.backtest, rules, **said)
 
     async def explain(self, kind: str | Kind[Any, Any], **said: Any) -> PolicyExplanation:
         return await asyncio.to_thread(self._policies.explain, kind, **said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -52,17 +52,20 @@ class Rules:
         self.add(*found.rules)
         return found
 
-    def __iter__(self) -> Any:
-        return iter((*configured_rules(self._settings()), *self._added))
+    def all(self) -> tuple[Rule, ...]:
+        return (*configured_rules(self._settings()), *self._added)
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.all())
 
     def __len__(self) -> int:
-        return len(list(self))
+        return len(self.all())
 
     @property
     def book(self) -> Rulebook:
         """All of them, ready to be asked."""
         if self._book is None or self._book[0] != len(self._added):
-            self._book = (len(self._added), Rulebook(self))
+            self._book = (len(self._added), Rulebook(self.all()))
         return self._book[1]
 
 

@@ -33,6 +33,7 @@ from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.judge import Verdict, judge
 from mulligan.policy.rule import PUBLIC_FIELDS
 from mulligan.policy.rulebook import Rulebook
+from mulligan.policy.stored import to_plain
 
 __all__ = [
     "Facts",
@@ -180,3 +181,5 @@ def _private(facts: Facts) -> Iterator[tuple[str, Any]]:
     for name, text in (*texts, ("trace", facts.trace), ("stderr", facts.stderr)):
         if text:
             yield name, text
+    if facts.exception_types or facts.provider_codes or facts.causes:
+        yield "facts", to_plain(facts)

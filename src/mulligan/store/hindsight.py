@@ -25,6 +25,25 @@ class Asked(NamedTuple):
     rows: int  # of one answer
 
 
+class PastRow(NamedTuple):
+    """One attempt as a back-test needs it."""
+
+    job_id: str
+    kind: str
+    uses: str
+    token: int
+    generation: int
+    ended: str
+    verb: str
+    code: str | None
+    cls: str | None
+    rule: str | None
+    reason: str
+    evidence: str | None
+    private: str | None
+    cost: float
+
+
 class Hindsight(ABC):
     """Part of every `Unit`. Each verb reads a range of an index, and no more of it than its limit says."""
 
@@ -35,6 +54,14 @@ class Hindsight(ABC):
     @abstractmethod
     def tally(self, asked: Asked) -> Tally:
         """What the newest jobs came to: at most `asked.jobs` of them and `asked.attempts` attempts are read."""
+
+    @abstractmethod
+    def past_begins(self, low: str, attempts: int) -> str:
+        """The id after which the newest so many attempts lie, at least `low`."""
+
+    @abstractmethod
+    def past(self, begin: tuple[str, int], since: Micros, kind: str | None, most: int) -> list[PastRow]:
+        """Attempts after this (job, token), in that order."""
 
 
 class SqlHindsight(Hindsight):
@@ -68,6 +95,15 @@ class SqlHindsight(Hindsight):
             lives=[LifeCount(row[0], row[1], bool(row[2]), bool(row[3]), row[4], row[5]) for row in lives],
             by_hand=[HandCount(*row) for row in self.rows("insight_by_hand", **chosen, most=asked.rows)],
         )
+
+    def past_begins(self, low: str, attempts: int) -> str:
+        _, begin = self.rows("insight_span", low=low, jobs=attempts, attempts=attempts)[0]
+        return max(low, begin or "")
+
+    def past(self, begin: tuple[str, int], since: Micros, kind: str | None, most: int) -> list[PastRow]:
+        job_id, token = begin
+        found = self.rows("past", from_id=job_id, from_token=token, since=since, kind=kind, most=most)
+        return [PastRow(*row) for row in found]
 
 
 def _failure(row: list[Any]) -> FailureCount:
