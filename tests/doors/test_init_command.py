@@ -24,7 +24,14 @@ def test_what_init_writes_runs_at_once_fails_once_and_succeeds(call, start, fold
     done = subprocess.run(
         ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True, timeout=50
     )
-    for words in ("code 0", "is succeeded", "attempt 1", "CONNECTION, class transient", "decided: retry", "attempt 2"):
+    for words in (
+        "code 0",
+        "It succeeded at",
+        "Attempt 1",
+        "with CONNECTION (class transient",
+        "Retry 1 of",
+        "Attempt 2",
+    ):
         assert words in done.stdout
 
 
