@@ -141,7 +141,7 @@ class Reading:
             or self.by_names(self.links)
             or self._last_line(builtin.SPECIFIC)
             or self.by_lines()
-            or self._last_line(builtin.WEAK)
+            or self.by_weak_signs()
             or self.by_structure(last)
             or self.by_told(last, self.told, (last.by_code, last.by_type))
             or self.by_faint_signs()
@@ -155,12 +155,18 @@ class Reading:
     def by_names(self, links: Iterable[Facts]) -> Verdict | None:
         """Types and codes nobody has written a rule for: their names say what they are."""
         for name in [name for link in links for name in (*link.provider_codes, *link.exception_types)]:
-            if said := self._say(builtin.NORMAL, line := spelled(name)):
+            if said := self._say(builtin.NORMAL, spelled(name)):
                 return said
-            weak = self._say(builtin.WEAK, line)
-            if weak and not weak.rule.retryable:
-                return weak
         return None
+
+    def by_weak_signs(self) -> Verdict | None:
+        """The last line that says something weakly, else a name that does; names alone never give hope."""
+        said = self._last_line(builtin.WEAK)
+        if said and said.rule.retryable:
+            return said
+        names = [name for link in (*self.links, self.told) for name in (*link.provider_codes, *link.exception_types)]
+        found = (self._say(builtin.WEAK, spelled(name)) for name in names)
+        return next((one for one in found if one and not one.rule.retryable), said)
 
     def by_lines(self) -> Verdict | None:
         """The last line that says something: the structure it tells of, else its words."""

@@ -65,6 +65,8 @@ def normal(facts: Facts) -> Facts:
             facts = replace(facts, provider_codes=(f"ora:{code[4:]}", *facts.provider_codes))
         elif _MAIL.fullmatch(code):
             facts = replace(facts, provider_codes=(f"smtp:{code}", *facts.provider_codes))
+    if facts.errno is not None and facts.errno < 0:  # of a name that was not resolved: no errno of the system's
+        facts = replace(facts, errno=None, provider_codes=(f"gai:{facts.errno}", *facts.provider_codes))
     if facts.timed_out:  # whoever set the limit killed it: that is the reason, not the signal
         return replace(facts, exit_code=124, signal=None)
     exit_code, signal = death(facts.exit_code, facts.signal, facts.program)

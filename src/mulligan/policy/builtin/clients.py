@@ -207,6 +207,7 @@ _HTTP_CLIENTS = (
 )
 
 _FILES = (
+    row("wkhtmltopdf.missing", "MISSING", type=("ContentNotFoundError", "ProtocolUnknownError", "ContentAccessDenied")),
     row(
         "file.validation",
         "INVALID_INPUT",
@@ -228,9 +229,9 @@ _FILES = (
             DecompressionBombError PdfReadError PdfStreamError EmptyFileError PDFSyntaxError PSEOF PDFNoValidXRef
             PDFPasswordIncorrect PDFTextExtractionNotAllowed FileNotDecryptedError WrongPasswordError
             PdfminerException PDFPageCountError tarfile.ReadError lzma.LZMAError gzip.BadGzipFile BadGzipFile
-            zlib.error EmptyDataError ParserError PackageNotFoundError InvalidFileException XLRDError BadRarFile
-            NotRarFile Bad7zFile xml.etree.ElementTree.ParseError lxml.etree.XMLSyntaxError XMLSyntaxError ParseError
-            csv.Error _csv.Error binascii.Error UnpicklingError yaml.scanner.ScannerError ScannerError
+            zlib.error EmptyDataError pandas.errors.ParserError PackageNotFoundError InvalidFileException XLRDError BadRarFile
+            NotRarFile Bad7zFile xml.etree.ElementTree.ParseError lxml.etree.XMLSyntaxError XMLSyntaxError
+            csv.Error _csv.Error binascii.Error UnpicklingError yaml.scanner.ScannerError
             TOMLDecodeError OutputParserException InvalidMediaError FileDataError CouldntDecodeError
             """
         ),

@@ -41,7 +41,6 @@ _DRIVERS = (
             """
             AdminShutdown CrashShutdown CannotConnectNow CannotConnectNowError AdminShutdownError
             ConnectionDoesNotExistError ConnectionFailure ReadOnlySqlTransaction PostgresConnectionError
-            ConnectionException
             """
         ),
     ),

@@ -26,6 +26,7 @@ MONEY = (
     r"\bplan limit\b",
 )
 ONE_TOO_LARGE = (
+    r"\b(?:metadata|header|message|request) size exceeds\b",
     r"\b(?:request|message|prompt|input|payload|tokens?) (?:is |was )?(?:too (?:large|long|big))\b",
     r"\bmust be reduced\b",
 )
@@ -54,7 +55,7 @@ WARMING = (
     r"\b(?:is (?:currently )?loading|not (?:yet )?ready|still (?:being )?(?:processing|processed|starting)|warming up|is starting|try again (?:later|in)|temporarily)\b",
 )
 TRANSIENT_400 = (
-    r"\b(?:RequestTimeout|socket connection to the server was not read|try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
+    r"\b(?:RequestTimeout|backend error|socket connection to the server was not read|try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
 )
 BLOCKED = (
     r"\b(?:block|restrict)\w* access from your (?:country|region|location|network)\b",
@@ -74,7 +75,7 @@ RULES = (
     row("http.per-minute", "RATE_LIMITED", http_status=429, message=r"PerMinute|PerSecond"),
     row("http.in-progress", "NOT_READY", http_status=(400, 404, 409, 412, 423), message=WARMING),
     row("http.conflict", "BUSY", http_status=409, message=IN_PROGRESS),
-    row("http.temporary-400", "HTTP_5XX", http_status=400, message=TRANSIENT_400),
+    row("http.temporary-400", "HTTP_5XX", http_status=(400, 410), message=TRANSIENT_400),
     row(
         "http.untrusted",
         "CERTIFICATE",

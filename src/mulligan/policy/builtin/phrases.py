@@ -86,7 +86,11 @@ SPECIFIC = (
         "HTTP_5XX",
         message=(r"\btemporary authentication failure\b", r"\bis_transient['\x22]?: ?true\b"),
     ),
-    row("text.not-let-in", "AUTH", message=r"\bpermission denied \(publickey\b"),
+    row(
+        "text.not-let-in",
+        "AUTH",
+        message=(r"\bpermission denied \(publickey\b", r"\btoo many authentication failures\b"),
+    ),
     row("text.main-guard", "PROGRAMMING_ERROR", message=r"\bfinished its bootstrapping phase\b"),
 )
 
@@ -97,6 +101,9 @@ WEAK = (
         "text.try-again",
         "HTTP_5XX",
         message=(
+            r"\bfailed to (?:fetch|download|retrieve|contact|perform)\b",
+            r"\bunable to write to file\b",
+            r"\bfailed to download\b",
             r"\b(?:please )?(?:try again|retry)(?: your request)? (?:later|in (?:a|an|few|\d|some|[\w]+ (?:minutes|seconds))|shortly|soon|after|at a later|momentarily|again)",
             r"\b(?:please|and) (?:try again|retry)\b",
             r"\bsomething went wrong\b",
@@ -132,6 +139,8 @@ WEAK = (
         "text.not-there",
         "NOT_FOUND",
         message=(
+            r"\bno \w+ (?:can|could) (?:handle|be|load|read)\b",
+            r"\bfile exists\b",
             r"\bno \w+ (?:was |were )?(?:found|given|specified|selected|provided|defined|detected|recogni[sz]ed|matched)\b",
             r"\bn'existe pas\b",
             r"\bexistiert nicht\b",
@@ -178,7 +187,7 @@ FAINT = (
         "text.cannot",
         "MISCONFIGURED",
         message=(
-            r"\b(?:cannot|can't|can not|could not|couldn't|unable to|not able to|failed to|won't|refuses? to) \w+",
+            r"\b(?:cannot|can't|can not|could not|couldn't|unable to|not able to|won't|refuse to|refuses to) \w+",
             r"\bmissing (?:a |an |the |required )?\w+",
             r"\b(?:\w+ )?(?:is|are|was|were|seems) (?:missing|wrong|incorrect|undefined|ambiguous|incomplete|inconsistent|obsolete|outdated|too (?:old|new|short|small|few))\b",
             r"\bno (?:suitable|such|matching|valid|known|compatible|usable|rule|kernel image|backend|module|default|input|output|value|rows?|data|result) \w+",

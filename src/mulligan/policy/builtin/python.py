@@ -163,6 +163,7 @@ _BUILTIN = (
 _NAMES = (
     row("dns.again", "CONNECTION", provider_code=words("gai:-3 gai:-4 gai:2 gai:11002 EAI_AGAIN")),
     row("dns.unknown", "CONNECTION", provider_code=words("gai:-2 gai:-5 gai:8 gai:11001")),
+    row("dns.impossible", "MISCONFIGURED", provider_code=("gai:-9", "gai:-6", "gai:-7", "gai:-8")),
     row("dns.failed", "CONNECTION", type=words("socket.gaierror socket.herror NameResolutionError gaierror")),
     row(
         "tls.certificate",
