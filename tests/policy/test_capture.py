@@ -50,7 +50,7 @@ def test_an_ordinary_exception_gives_type_message_and_trace():
     ("exc", "rule"),
     [
         (KeyError("x"), "py.programming-error"),
-        (ValueError("x"), "py.value"),
+        (ValueError("x"), "unknown"),
         (ConnectionResetError(errno.ECONNRESET, "reset"), "py.connection"),
         (socket.gaierror(-2, "no name"), "dns.unknown"),
         (TimeoutError(), "py.timeout"),

@@ -29,7 +29,7 @@ CONNECTION = types("ConnectionResetError", "ConnectionError", "OSError")
             Cls.PERMANENT,
             "py.programming-error",
         ),
-        (Facts(types("ValueError")), "INVALID_INPUT", Cls.INVALID_INPUT, "py.value"),
+        (Facts(types("ValueError")), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
         (Facts(types("UnicodeDecodeError", "UnicodeError", "ValueError")), "INVALID_INPUT", Cls.INVALID_INPUT, None),
         (Facts(CONNECTION), "CONNECTION", Cls.TRANSIENT, "py.connection"),
         (Facts(("socket.gaierror", *OS_ERROR), errno=-2), "CONNECTION", Cls.TRANSIENT, "dns.failed"),

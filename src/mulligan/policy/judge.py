@@ -138,14 +138,23 @@ class Reading:
         last = builtin.LAST
         return (
             self.by_told(builtin.STRUCTURE, self.told, (builtin.STRUCTURE.by_code,))
-            or self.by_names(self.links)
             or self._last_line(builtin.SPECIFIC)
+            or self.by_last_words()
+            or self.by_names(self.links)
             or self.by_lines()
             or self.by_weak_signs()
             or self.by_structure(last)
             or self.by_told(last, self.told, (last.by_code, last.by_type))
             or self.by_faint_signs()
         )
+
+    def by_last_words(self) -> Verdict | None:
+        """The structure that the last line tells of."""
+        structure = builtin.STRUCTURE
+        if not self.lines:
+            return None
+        found = self.by_told(structure, told(self.lines[0][0]), (structure.by_type, structure.by_number))
+        return found if found and found.known else None
 
     def by_codes(self) -> Verdict | None:
         """Codes of providers that nobody has written a rule for: `UNABLE_TO_LOCK_ROW` is a sentence too."""

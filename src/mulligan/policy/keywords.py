@@ -3,52 +3,91 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-_WHOLE = re.compile(r"(?<![a-z\0])[a-z]{2,}(?![a-z\0])")  # \0 stands for something that may be a letter
-# So common that looking for them saves nothing.
-_COMMON = frozenset(
-    {"not", "is", "the", "to", "in", "of", "for", "has", "been", "error", "failed", "no", "be", "or", "and"}
-)
+_OPEN = "\0"  # something that may be a letter: a word beside it may be longer
+_WHOLE = re.compile(rf"(?<![a-z{_OPEN}])[a-z]{{2,}}(?![a-z{_OPEN}])")
+_WAYS = 400  # through one part of a pattern; more are not followed
+# So common that looking for them saves little.
+_COMMON = frozenset({"not", "is", "the", "to", "in", "of", "for", "has", "been", "error", "failed", "no", "be", "or"})
+_REPEATS = frozenset({sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT})
+
+Words = frozenset[str]
 
 
-def keywords(pattern: str) -> frozenset[str]:
+def keywords(pattern: str) -> Words:
     """Words of which every match holds at least one; empty if none can be named."""
-    return _needed(_parser.parse(pattern, re.IGNORECASE)) or frozenset()
+    return _needed(list(_parser.parse(pattern, re.IGNORECASE)), _OPEN, _OPEN) or frozenset()
 
 
-def _needed(tree: Any) -> frozenset[str] | None:
-    """The best word of the sequence itself, else the words of a part that cannot be left out."""
-    text, parts = _plain(tree)
-    words = sorted(_WHOLE.findall(text), key=lambda word: (word in _COMMON, -len(word)))
-    if words and words[0] not in _COMMON:
-        return frozenset(words[:1])
-    inner = [found for part in parts if (found := _of_part(part))]
-    if inner:
-        return min(inner, key=len)
-    return frozenset(words[:1]) or None
+def _needed(tree: list[Any], left: str, right: str) -> Words | None:
+    """Of the parts between two boundaries, the one whose words are fewest and least common."""
+    if len(tree) == 1 and tree[0][0] is sre.BRANCH:
+        found = [_needed(list(branch), left, right) for branch in tree[0][1][1]]
+        return None if any(words is None for words in found) else frozenset().union(*[words or () for words in found])
+    if len(tree) == 1 and tree[0][0] is sre.SUBPATTERN:
+        return _needed(list(tree[0][1][3]), left, right)
+    chosen = [words for part, before, after in _parts(tree, left, right) if (words := _of_part(part, before, after))]
+    return min(chosen, key=lambda words: (bool(words & _COMMON), len(words), -min(map(len, words))), default=None)
 
 
-def _plain(tree: Any) -> tuple[str, list[Any]]:
-    """The literal text of a sequence, and its parts that must be there."""
-    text, parts = [], []
+def _parts(tree: list[Any], left: str, right: str) -> Iterator[tuple[list[Any], str, str]]:
+    """The pieces of a sequence between what is certainly no letter, each with what stands beside it."""
+    piece: list[Any] = []
+    before = left
     for op, value in tree:
-        if op is sre.LITERAL:
-            text.append(chr(value).lower())
-        elif op is sre.AT:
-            text.append(" ")
-        elif op is sre.SUBPATTERN or op is sre.BRANCH:
-            parts.append((op, value))
-            text.append("\0")
-        elif op is sre.IN and not _letters(value):
-            text.append(" ")
-        elif op in {sre.ASSERT, sre.ASSERT_NOT}:
-            continue
-        else:
-            text.append("\0")
-    return "".join(text), parts
+        if op is sre.AT or (op is sre.LITERAL and not chr(value).isalpha()) or (op is sre.IN and not _letters(value)):
+            if piece:
+                yield piece, before, " "
+            piece, before = [], " "
+        elif op not in {sre.ASSERT, sre.ASSERT_NOT}:
+            piece.append((op, value))
+    if piece:
+        yield piece, before, right
+
+
+def _of_part(part: list[Any], left: str, right: str) -> Words | None:
+    if len(part) == 1 and part[0][0] in {sre.SUBPATTERN, sre.BRANCH}:
+        return _needed(part, left, right)
+    ways = _ways(part)
+    if ways is None:
+        return None
+    found = [
+        sorted(_WHOLE.findall(f"{left}{way}{right}"), key=lambda word: (word in _COMMON, -len(word))) for way in ways
+    ]
+    return frozenset(words[0] for words in found) if all(found) else None
+
+
+def _ways(tree: Any) -> list[str] | None:
+    """Every text this piece can be, as far as it is certain; None if there are too many."""
+    ways = [""]
+    for op, value in tree:
+        more = _texts(op, value)
+        if more is None or len(ways) * len(more) > _WAYS:
+            return None
+        ways = [way + text for way in ways for text in more]
+    return ways
+
+
+def _texts(op: Any, value: Any) -> list[str] | None:
+    if op is sre.LITERAL:
+        return [chr(value).lower()]
+    if op is sre.SUBPATTERN:
+        return _ways(value[3])
+    if op is sre.BRANCH:
+        found = [_ways(branch) for branch in value[1]]
+        return None if None in found else [way for ways in found for way in ways or ()]
+    if op in _REPEATS and value[0] == 0 and value[1] == 1:
+        inner = _ways(value[2])
+        return None if inner is None else ["", *inner]
+    if op is sre.IN and all(choice is sre.LITERAL for choice, _ in value):
+        return [chr(letter).lower() for _, letter in value]
+    if op is sre.AT or (op is sre.IN and not _letters(value)):
+        return [" "]
+    return [""] if op in {sre.ASSERT, sre.ASSERT_NOT} else [_OPEN]
 
 
 def _letters(choices: Any) -> bool:
@@ -61,13 +100,3 @@ def _letters(choices: Any) -> bool:
         if op in {sre.RANGE, sre.NEGATE}:
             return True
     return False
-
-
-def _of_part(part: Any) -> frozenset[str] | None:
-    op, value = part
-    if op is sre.SUBPATTERN:
-        return _needed(value[3])
-    found = [_needed(branch) for branch in value[1]]
-    if any(one is None for one in found):
-        return None
-    return frozenset().union(*[one for one in found if one])

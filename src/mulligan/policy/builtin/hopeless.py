@@ -9,6 +9,8 @@ _SETUP = (
         "text.auth",
         "AUTH",
         message=(
+            r"\bcheckpoint required\b",
+            r"\bchallenge required\b",
             r"\baccount is (?:locked|disabled|expired|suspended)\b",
             r"\blogin was refused\b",
             r"\bACCESS_REFUSED\b",
@@ -85,6 +87,7 @@ _SETUP = (
         "text.certificate",
         "CERTIFICATE",
         message=(
+            r"\bcertificate\b.{0,40}\bnot OK\b",
             r"\bcertificate (?:verify failed|verification failed|has expired|is not trusted|problem|is not valid|validation|unknown|expired|name mismatch|common name|signed by unknown)\b",
             r"\bself[- ]?signed certificate\b",
             r"\bunable to get (?:local )?issuer certificate\b",
@@ -171,6 +174,7 @@ _SETUP = (
         "text.misconfigured",
         "MISCONFIGURED",
         message=(
+            r"\bdid not opt in\b",
             r"\btoo many packets buffered\b",
             r"\bnot[- ]negotiated\b",
             r"\bSSL module is not available\b",
@@ -261,6 +265,7 @@ _SETUP = (
         "text.stopped",
         "STOPPED",
         message=(
+            r"\bwas cancelled\b(?! due)",
             r"\b(?:locally|context|future|task|call|operation|request|job|query|download|upload|execution) (?:was )?cancel(?:l)?ed\b",
             r"\bcancel(?:l)?ed by (?:the )?application\b",
             r"\bcancel execution\b",

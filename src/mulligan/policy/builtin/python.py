@@ -308,6 +308,5 @@ LAST = (
         ),
     ),
     row("py.not-json", "INVALID_INPUT", type=("json.decoder.JSONDecodeError", "JSONDecodeError")),
-    row("py.value", "INVALID_INPUT", type=_builtins("ValueError", "OverflowError", "ArithmeticError")),
     row("py.lookup", "PROGRAMMING_ERROR", type=_builtins("LookupError", "StopIteration", "BufferError")),
 )
