@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from mulligan import Context, Job, Kind, Mulligan, Policy, Retry, Unique
+from mulligan import Context, Fixed, Job, Kind, Mulligan, Policy, Retry, Table, Then, Unique
 
 app = Mulligan("sqlite:///x.db")
 
@@ -152,6 +152,9 @@ plain.options(delay="soon")  # wrong: arg-type
 app.job(timeout="long")  # wrong: call-overload
 app.enqueue(7, {})  # wrong: arg-type
 Policy(max_retries="often")  # wrong: arg-type
+Policy(backoff=Table([60, 300, 900]), classes={"timeout": Policy(backoff=Fixed(5))}, then=Then(queue="big"))
+Policy(then=[Then(memory_limit=8_000_000_000, timeout=60), Then(settings={"preset": "fast"})])
+Then(queue=7)  # wrong: arg-type
 
 
 async def goes_wrong() -> None:

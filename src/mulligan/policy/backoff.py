@@ -7,6 +7,7 @@ jobs that failed longest on the same second again.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Protocol
 
@@ -57,10 +58,10 @@ def _jitter(value: Any, info: ValidationInfo) -> Any:
     return share
 
 
-def _table(value: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+def _table(value: Sequence[float], info: ValidationInfo) -> tuple[float, ...]:
     if not value:
         raise ValueError(f"{info.field_name} must hold at least one delay")
-    return value
+    return tuple(value)
 
 
 Seconds = Annotated[float, BeforeValidator(finite), AfterValidator(_seconds)]
@@ -73,7 +74,7 @@ STRICT = ConfigDict(extra="forbid")
 class Table:
     """Exactly these delays; the last one repeats."""
 
-    seconds: Annotated[tuple[Seconds, ...], AfterValidator(_table)]
+    seconds: Annotated[Sequence[Seconds], AfterValidator(_table)]
     type: Literal["table"] = Field(default="table", kw_only=True, repr=False)
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
@@ -102,10 +102,13 @@ def as_ladder(value: Any) -> tuple[Then, ...]:
 
 
 def _steps(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else (value,)
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-Ladder = Annotated[tuple[Then, ...], BeforeValidator(_steps)]
+if TYPE_CHECKING:
+    Ladder = Then | Sequence[Then]  # what may be given; a tuple, once it is checked
+else:
+    Ladder = Annotated[tuple[Then, ...], BeforeValidator(_steps)]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -117,17 +120,21 @@ class Policy:
     max_losses: Count | None = None
     max_snoozes: Count | None = None
     max_age: Seconds | None = None
-    classes: Annotated[Mapping[Cls, Policy], BeforeValidator(_class_names)] = Field(default_factory=dict)
+    classes: Annotated[Mapping[str, Policy], BeforeValidator(_class_names)] = Field(default_factory=dict)
     retry_unknown: bool | None = None
     then: Ladder | None = None  # how attempts after a failure differ
 
     @field_validator("classes", mode="after")
     @classmethod
-    def _entries(cls, value: Mapping[Cls, Policy]) -> Mapping[Cls, Policy]:
+    def _entries(cls, value: Mapping[str, Policy]) -> Mapping[str, Policy]:
         for name, entry in value.items():
             if entry != Policy(max_retries=entry.max_retries, backoff=entry.backoff, then=entry.then):
                 raise ValueError(f"the entry for {name} may set max_retries, backoff and then only")
         return value
+
+    @property
+    def ladder(self) -> tuple[Then, ...]:
+        return () if self.then is None else as_ladder(self.then)
 
     def __hash__(self) -> int:
         return hash(self.to_json())
@@ -306,7 +313,7 @@ def backoff_of(system: RetrySettings) -> AnyBackoff:
     return Exponential(system.base_delay, system.factor, system.max_delay, system.jitter)
 
 
-def _entries_of(system: RetrySettings) -> dict[Cls, Policy]:
+def _entries_of(system: RetrySettings) -> dict[str, Policy]:
     return {cls: _entry_of(system, entry) for cls, entry in system.classes.items() if entry != ClassSettings()}
 
 

@@ -43,4 +43,4 @@ def _read(said: Mapping[str, Any]) -> Terms:
         policy = Policy.from_plain({name: said[name] for name in ("max_retries", "backoff", "then") if name in said})
     except ValueError:
         return Terms(wait_for_hint=waits)
-    return Terms(policy.max_retries, policy.backoff, policy.then or (), waits)
+    return Terms(policy.max_retries, policy.backoff, policy.ladder, waits)
