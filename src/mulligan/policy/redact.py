@@ -16,6 +16,7 @@ from typing import NamedTuple
 LIMIT = 8192
 _WINDOW = 65_536  # what is searched for secrets before the final cut
 _EDGE = 4096  # of a window, given up so that no secret is cut in two
+_ROUNDS = 8
 _MARK = 48  # room for the words that say how much was cut
 _GONE = "[redacted]"
 
@@ -211,6 +212,20 @@ _WORD_LIST = tuple((word, tuple(numbers)) for word, numbers in _WORDS.items())
 
 def without_secrets(text: str) -> str:
     """The text with every known shape of a secret replaced; doing it twice changes nothing."""
+    return _settled(text, _hide_secrets)
+
+
+def _settled(text: str, hide: Callable[[str], str]) -> str:
+    """What is hidden may uncover a shape that was not one before: again, until nothing changes."""
+    for _ in range(_ROUNDS):
+        hidden = hide(text)
+        if hidden == text:
+            break
+        text = hidden
+    return text
+
+
+def _hide_secrets(text: str) -> str:
     lowered = text.lower()
     tried = [number for word, numbers in _WORD_LIST if word in lowered for number in numbers]
     for number in sorted(set(tried)) if tried else ():
@@ -253,7 +268,11 @@ _IPV6 = re.compile(r"(?<![\w:.])[0-9a-f:]{2,39}(?:%\w{1,15})?(?![\w:])", re.IGNO
 
 def redact(text: str) -> str:
     """What any outlet would show: no secrets, no paths, no addresses; doing it twice changes nothing."""
-    text = without_secrets(text)
+    return _settled(text, _hide_all)
+
+
+def _hide_all(text: str) -> str:
+    text = _hide_secrets(text)
     if "/" in text or "\\" in text:
         text = _PATH.sub(_without_path, text)
     if "@" in text:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
-from typing import NamedTuple
+from types import CodeType, TracebackType
 
 from mulligan.policy.redact import safe
 
@@ -20,30 +19,20 @@ _PYTHON = tuple(
 _OURS = f"{Path(__file__).parents[2]}/"
 
 
-class Place(NamedTuple):
-    """A function in a file, as it is told."""
-
-    file: str
-    function: str
-    name: str  # module:function
-    package: str
-    ours: bool  # Python's own, or Mulligan's: never part of a story
-    installed: bool  # somebody's library, or the app itself where it is installed as one
-
+# (its code, the file as told, the function as told, module:function, top package, whether it is Python's or ours and
+# so never part of a story, whether it is installed: somebody's library, or the app itself)
+Place = tuple[CodeType, str, str, str, str, bool, bool]
 
 # By identity: equality of code compares its constants. The code is kept with its place, so no other gets its number.
-_known: dict[int, tuple[CodeType, Place]] = {}
+_known: dict[int, Place] = {}
 _MOST = 4096
 
 
-def _place(frame: FrameType) -> Place:
-    code = frame.f_code
-    known = _known.get(id(code))
-    if known is None:
-        if len(_known) >= _MOST:
-            _known.clear()
-        known = _known[id(code)] = code, _describe(code, frame.f_globals.get("__name__"))
-    return known[1]
+def _learn(code: CodeType, module: object) -> Place:
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[id(code)] = place = _describe(code, module)
+    return place
 
 
 def _describe(code: CodeType, module: object) -> Place:
@@ -51,15 +40,8 @@ def _describe(code: CodeType, module: object) -> Place:
     installed = "/site-packages/" in file or "/dist-packages/" in file
     ours = file.startswith((_OURS, "<frozen ")) or (not installed and file.startswith(_PYTHON))
     package = module if type(module) is str else "?"
-    name = safe(f"{package}:{code.co_qualname}", 300)
-    return Place(
-        file=f"  {safe(file, 500)}:",
-        function=f" in {safe(code.co_name, 300)}",
-        name=name,
-        package=package.partition(".")[0],
-        ours=ours,
-        installed=installed,
-    )
+    told = f"  {safe(file, 500)}:", f" in {safe(code.co_name, 300)}", safe(f"{package}:{code.co_qualname}", 300)
+    return code, *told, package.partition(".")[0], ours, installed
 
 
 def walk(trace: TracebackType | None, home: str = "") -> tuple[list[str], list[str], str]:
@@ -75,11 +57,14 @@ def walk(trace: TracebackType | None, home: str = "") -> tuple[list[str], list[s
     lines: list[str] = []
     own: list[str] = []
     for step in steps[-FRAMES:]:
-        place = _place(step.tb_frame)
-        lines.append(f"{place.file}{step.tb_lineno}{place.function}")
-        if place.ours:
+        frame = step.tb_frame
+        code = frame.f_code
+        place = _known.get(id(code)) or _learn(code, frame.f_globals.get("__name__"))
+        _, file, function, name, package, ours, installed = place
+        lines.append(f"{file}{step.tb_lineno}{function}")
+        if ours:
             continue
-        home = home or place.package
-        if (not place.installed or place.package == home) and (not own or own[-1] != place.name):
-            own.append(place.name)
+        home = home or package
+        if (not installed or package == home) and (not own or own[-1] != name):
+            own.append(name)
     return lines, own[-OWN:], home

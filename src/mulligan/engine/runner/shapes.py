@@ -180,8 +180,8 @@ def read(exc: BaseException, kind: Kind, now: float) -> Found:
 @lru_cache(maxsize=1024)
 def _readers(family: str, request: bool, names: frozenset[str]) -> tuple[Reader, ...]:  # noqa: FBT001 - a key of a cache
     """Those that could find something in these attributes."""
-    if request:
-        return (_inside,)
+    if request or family == "mulligan":
+        return (_inside,) if request else (_inside, _process)
     return tuple(reader for reader, wanted, families in _READERS if not wanted or wanted & names or family in families)
 
 
@@ -298,9 +298,16 @@ def _program_ended(found: Found, command: Any, code: int | None, signal: int | N
 
 def program_name(command: Any) -> str:
     """Its name alone: arguments, folders and settings before it are nobody's business."""
-    words = str(command)[:_LINE].split() if isinstance(command, str) else list(command)[:_CODES]
-    first = next((str(word) for word in words if "=" not in str(word)), "")
-    name = first[:_LINE].replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".exe")
+    if isinstance(command, str):
+        words = str.__str__(command)[:_LINE].split()
+    else:
+        words = [str(word)[:_LINE] for word in list(command)[:_CODES]]
+    return next((_base_name(word) for word in words if "=" not in word), "")
+
+
+@lru_cache(maxsize=256)
+def _base_name(word: str) -> str:
+    name = word.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".exe")
     return name if _PROGRAM.fullmatch(name) else ""
 
 
@@ -468,7 +475,7 @@ _ALWAYS: tuple[Reader, ...] = (_system, _inside)
 _READERS: tuple[tuple[Reader, frozenset[str], frozenset[str]], ...] = (
     (_system, frozenset(), frozenset()),
     (_inside, frozenset(), frozenset()),
-    (_process, frozenset({*_EXITS, *_COMMANDS}), frozenset({"mulligan"})),
+    (_process, frozenset({*_EXITS, *_COMMANDS}), frozenset()),
     (_response, frozenset({"response", "resp"}), frozenset()),
     (_status, frozenset({*_STATUSES, "code", "grpc_status_code"}), frozenset()),
     (_bodies, frozenset({*_BODIES, "details", "errors", "response"}), frozenset()),
