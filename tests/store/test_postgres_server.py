@@ -186,7 +186,7 @@ def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, mo
             enqueue_and_take(unit)
         unit.insert(jobs(9000, delay=HOUR), announce=True)
         assert rows_read_by(unit, enqueue_and_take) > 9000, "the kept plan reads the whole table"
-        monkeypatch.setattr("mulligan.store.postgres.SLOW", 0.0)
+        monkeypatch.setattr("mulligan.store.postgres_unit.SLOW", 0.0)
         enqueue_and_take(unit)
         assert rows_read_by(unit, enqueue_and_take) < 10
 

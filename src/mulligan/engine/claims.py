@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mulligan.engine.declared import declared_limits
 from mulligan.engine.rooms import Rooms
 from mulligan.job import SECOND, Guarded, Lane, Lease, Limit, Memory, Micros
 from mulligan.policy.lanes import Candidate, in_turn, open_lanes, pick
 from mulligan.policy.limits import effective, share_of
-from mulligan.store.base import Look, Unit
+from mulligan.store.base import Look, Plain, Unit
 
 OVERASK = 3  # several workers choose from the same rows; those somebody else has locked are passed over
 MOST_CROWD = 2000  # candidates of fair or limited lanes in one claim
+MOST_PLAIN = 50  # lanes that are worth a claim in one trip
 DECLARED_TRUST = 5 * SECOND  # for which the limits that code declares are believed
 
 Open = tuple[str, int]  # lane key, priority
@@ -32,9 +33,13 @@ class Claimer:
     _served: dict[str, str] = field(default_factory=dict)  # fair queue → the share it gave to last
     _declared: Mapping[Guarded, Limit] = field(default_factory=dict)
     _declared_at: Micros = 0
+    _alone: tuple[Any, list[str]] = field(
+        default=(None, [])
+    )  # lanes nothing limits, and under which kinds and declarations
 
     def claim(self, unit: Unit, free: int) -> Claimed:
-        look = unit.look()
+        plain = self._plain()
+        look, leases = unit.look_and_take(self.worker, plain, free) if plain.lanes and free > 0 else (unit.look(), [])
         self._learn(unit, look.now)
         known = [(Lane.parse(key), priority, run_at) for key, priority, run_at in look.lanes]
         lanes = open_lanes(((lane, p) for lane, p, _ in known), look.gates, look.now, self.queues, self.kinds)
@@ -43,9 +48,24 @@ class Claimer:
         due = [lane for lane, run_at in zip(lanes, ahead, strict=True) if run_at <= look.now]
         wakes = [run_at for run_at in ahead if run_at > look.now]
         wakes += [gate.until for gate in look.gates if gate.until is not None and gate.until > look.now]
-        leases, later = self._take(unit, due, free, look) if due and free > 0 else ([], None)
+        later = None
+        if due and free > 0 and not leases:
+            leases, later = self._take(unit, due, free, look)
         wakes += [] if later is None else [later]
         return Claimed(leases, look.now, min(wakes, default=None), bool(due))
+
+    def _plain(self) -> Plain:
+        """Lanes that were taken from alone, with the same kinds and declarations in force as now."""
+        known_by, lanes = self._alone
+        current = known_by == (self.kinds, self._declared)
+        return Plain(
+            list(lanes) if current else [], self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST
+        )
+
+    def _know(self, lane: str) -> None:
+        known_by = (self.kinds, self._declared)
+        lanes = self._alone[1] if self._alone[0] == known_by else []
+        self._alone = known_by, [lane, *(other for other in lanes if other != lane)][:MOST_PLAIN]
 
     def _learn(self, unit: Unit, now: Micros) -> None:
         if abs(now - self._declared_at) > DECLARED_TRUST:
@@ -61,6 +81,7 @@ class Claimer:
             with unit.together():
                 return self._take_within(unit, due, free, Rooms(unit, limits, look.now))
         if len(due) == 1:
+            self._know(due[0][0])
             return unit.take_due(self.worker, *due[0], free), None
         fresh, retries = self._candidates(unit, due, free * OVERASK)
         chosen, _ = pick(fresh, retries, free * OVERASK, self.credit)

@@ -47,6 +47,14 @@ class Look(NamedTuple):
     lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
 
 
+class Plain(NamedTuple):
+    """Lanes that a worker knows and nothing that code declares limits, and from when to when it may believe so."""
+
+    lanes: Sequence[str]
+    since: Micros
+    until: Micros
+
+
 class Settlement(NamedTuple):
     """One ending, ready to write: the fence, the job's new columns, the attempt row, the event."""
 
@@ -163,6 +171,13 @@ class Unit(ABC):
     # -- claim ------------------------------------------------------------------------------------
     @abstractmethod
     def look(self) -> Look: ...
+
+    def look_and_take(self, worker: str, plain: Plain, limit: int) -> tuple[Look, list[Lease]]:
+        """`look`, and where one trip can do both also `take_due`: if only one lane is due, a plain one, and nothing
+        is closed or limited by an operator. A store may as well take nothing.
+        """
+        del worker, plain, limit
+        return self.look(), []
 
     @abstractmethod
     def candidates(

@@ -111,9 +111,13 @@ class SqlUnit(Unit):
 
     # -- claim ------------------------------------------------------------------------------------
     def look(self) -> Look:
+        return self.looked(self.rows("look", lanes=MOST_LANES))
+
+    @staticmethod
+    def looked(rows: Iterable[Sequence[Any]]) -> Look:
         now, gates, lanes = 0, [], []
         limits: dict[Guarded, tuple[Micros | None, Limit]] = {}
-        for what, name, key, first, second, reason, actor in self.rows("look", most=MOST_LANES):
+        for what, name, key, first, second, reason, actor in rows:
             if what == "lane":
                 lanes.append((name, first, second))
             elif what == "gate":
