@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mulligan.engine.declared import declared_limits
 from mulligan.engine.rooms import Rooms
@@ -33,13 +33,12 @@ class Claimer:
     _served: dict[str, str] = field(default_factory=dict)  # fair queue → the share it gave to last
     _declared: Mapping[Guarded, Limit] = field(default_factory=dict)
     _declared_at: Micros = 0
-    _alone: tuple[Any, list[str]] = field(
-        default=(None, [])
-    )  # lanes nothing limits, and under which kinds and declarations
+    _plain: tuple[str, ...] = ()  # lanes that were due alone and no code limits, the last one first
+    _plain_by: tuple[object, object] = ((), ())  # the kinds and declarations under which that was so
+    _full: bool = False  # the last claim took all it wanted
 
-    def claim(self, unit: Unit, free: int) -> Claimed:
-        plain = self._plain()
-        look, leases = unit.look_and_take(self.worker, plain, free) if plain.lanes and free > 0 else (unit.look(), [])
+    def claim(self, unit: Unit, free: int, *, hinted: bool = False) -> Claimed:
+        look, leases = self._look(unit, free, hopeful=hinted or self._full)
         self._learn(unit, look.now)
         known = [(Lane.parse(key), priority, run_at) for key, priority, run_at in look.lanes]
         lanes = open_lanes(((lane, p) for lane, p, _ in known), look.gates, look.now, self.queues, self.kinds)
@@ -52,20 +51,24 @@ class Claimer:
         if due and free > 0 and not leases:
             leases, later = self._take(unit, due, free, look)
         wakes += [] if later is None else [later]
+        self._full = 0 < free <= len(leases)
         return Claimed(leases, look.now, min(wakes, default=None), bool(due))
 
-    def _plain(self) -> Plain:
-        """Lanes that were taken from alone, with the same kinds and declarations in force as now."""
-        known_by, lanes = self._alone
-        current = known_by == (self.kinds, self._declared)
-        return Plain(
-            list(lanes) if current else [], self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST
-        )
+    def _look(self, unit: Unit, free: int, *, hopeful: bool) -> tuple[Look, list[Lease]]:
+        """Taking is tried with the first look only where something is likely to be there: it costs more."""
+        if not hopeful or free <= 0 or not self._plain or self._plain_by != (self.kinds, self._declared):
+            return unit.look(), []
+        plain = Plain(self._plain, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
+        return unit.look_and_take(self.worker, plain, free)
 
     def _know(self, lane: str) -> None:
-        known_by = (self.kinds, self._declared)
-        lanes = self._alone[1] if self._alone[0] == known_by else []
-        self._alone = known_by, [lane, *(other for other in lanes if other != lane)][:MOST_PLAIN]
+        """It was due alone. What code limits is no plain lane, whatever an operator has said for now."""
+        limited = effective(self._declared, {})
+        if any(key in limited for key in Lane.parse(lane).guards):
+            return
+        by = (self.kinds, self._declared)
+        others = [other for other in self._plain if other != lane] if self._plain_by == by else []
+        self._plain, self._plain_by = (lane, *others[: MOST_PLAIN - 1]), by
 
     def _learn(self, unit: Unit, now: Micros) -> None:
         if abs(now - self._declared_at) > DECLARED_TRUST:

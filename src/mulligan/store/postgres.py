@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import re
+import select
 import threading
 import time
 import weakref
@@ -69,6 +70,7 @@ class PostgresStore(Store):
         self.notify_callers = notify_callers
         self.prepared = True
         self._lock = threading.Lock()
+        self._at_hand = threading.local()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
         self._used: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
         self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
@@ -112,8 +114,10 @@ class PostgresStore(Store):
             connection.prepare_threshold = None
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
-        """Ask only a connection that was idle for a while: the server may have been restarted meanwhile."""
-        if time.monotonic() - self._used.get(connection, 0.0) > IDLE_TRUST:
+        """Ask one that is new or of which there is doubt, and one that was idle for a while if it has something to say:
+        a server that leaves says so."""
+        used = self._used.get(connection)
+        if used is None or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
             ConnectionPool.check_connection(connection)
 
     @contextmanager
@@ -143,6 +147,13 @@ class PostgresStore(Store):
     @contextmanager
     def once(self) -> Iterator[PostgresUnit]:
         """A statement alone is a transaction: one trip instead of three."""
+        at_hand: psycopg.Connection[Any] | None = getattr(self._at_hand, "connection", None)
+        if at_hand is not None:
+            try:
+                yield PostgresUnit(at_hand, self)
+            except UNAVAILABLE as error:
+                raise unavailable(error) from error
+            return
         with self._connection() as connection:
             connection.autocommit = True
             try:
@@ -234,9 +245,18 @@ class PostgresStore(Store):
                     if not self._hears(connection, hint):
                         return False
                     proved = time.monotonic()
-                if any(True for _ in connection.notifies(timeout=1.0, stop_after=1)):
-                    hint()
+                if list(connection.notifies(timeout=1.0, stop_after=1)):
+                    self._hint_over(connection, hint)
         return True
+
+    def _hint_over(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> None:
+        """What the one who is hinted asks next, it asks over the connection that is awake already."""
+        if self._listen_dsn == self.dsn:
+            self._at_hand.connection = connection
+        try:
+            hint()
+        finally:
+            self._at_hand.connection = None
 
     def _hears(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> bool:
         nonce = f"nonce {uuid4()}"
@@ -331,6 +351,13 @@ class PostgresStore(Store):
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close(timeout=5)
+
+
+def _speaks(connection: psycopg.Connection[Any]) -> bool:
+    """Is there something to read that nobody asked for? An end of the line is read too."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _is_refusal(text: str) -> bool:
