@@ -114,8 +114,7 @@ class PostgresStore(Store):
             connection.prepare_threshold = None
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
-        """Ask one that is new or of which there is doubt, and one that was idle for a while if it has something to say:
-        a server that leaves says so."""
+        """Ask one that is new or in doubt, and one that was idle if it has something to say: who leaves says so."""
         used = self._used.get(connection)
         if used is None or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
             ConnectionPool.check_connection(connection)
@@ -237,6 +236,7 @@ class PostgresStore(Store):
     def _listen(self, hint: Callable[[], None], stop: threading.Event) -> bool:
         """False: we did not hear our own nonce, so nothing else will arrive either."""
         with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
+            self._configure(connection)
             connection.execute(f'LISTEN "{self.channel}"')
             hint()  # for what came before we could hear it
             proved = 0.0

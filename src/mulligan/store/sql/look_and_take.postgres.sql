@@ -6,7 +6,8 @@ WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
   WHERE run_at <= {p}now_us()
   HAVING count(*) = 1 AND min(lane) = ANY (CAST(:plain AS text[]))
     AND {p}now_us() BETWEEN CAST(:since AS bigint) AND CAST(:until AS bigint)
-    AND NOT EXISTS (SELECT 1 FROM {p}gate) AND NOT EXISTS (SELECT 1 FROM {p}limits)
+    AND NOT EXISTS (SELECT 1 FROM {p}gate AS shut WHERE shut.until IS NULL OR shut.until > {p}now_us())
+    AND NOT EXISTS (SELECT 1 FROM {p}limits AS said WHERE said.until IS NULL OR said.until > {p}now_us())
 ), locked AS MATERIALIZED (
   SELECT row_number() OVER () AS place, job.locked_id, job.locked_at, job.was_announced FROM (
     SELECT id AS locked_id, ctid AS locked_at, announced AS was_announced FROM {p}job AS job
