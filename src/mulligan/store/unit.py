@@ -330,6 +330,10 @@ class SqlUnit(Unit):
     def prune_slots(self, before: Micros, limit: int) -> int:
         return len(self.rows("prune_slots", before=before, most=limit))
 
+    def end_schedules(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            self.rows("end_schedule", name=name)
+
     def forget_schedules(self, before: Micros) -> int:
         return len(self.rows("forget_schedules", before=before))
 
