@@ -13,9 +13,9 @@ from mulligan.engine import schedules as engine
 from mulligan.engine.kinds import Manifest
 from mulligan.errors import ConfigError, NotFound, PayloadRefused, Refused
 from mulligan.job import to_micros
-from mulligan.testing import drain
 from support.store import now as store_now
 from walk.tools import advance
+from walk.tools import drain_anywhere as drain
 
 DAY, HOUR, MINUTE = 86_400, 3600, 60
 
