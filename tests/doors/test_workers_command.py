@@ -58,6 +58,13 @@ def test_draining_can_be_waited_for_and_a_signal_ends_the_patience(call, app, wo
     assert (app.jobs.get(job.id).state, app.jobs.get(job.id).failures) == ("queued", 0)
 
 
+def test_a_timeout_without_a_wait_is_refused_before_anybody_is_asked(call, app):
+    app.store.prepare()
+    answer = call("workers", "drain", "w_somebody", "--timeout", "5m")
+    assert answer.code == 2
+    assert "--timeout is how long --wait waits" in answer.err
+
+
 def test_a_dry_run_asks_nobody_and_a_worker_that_was_killed_is_not_alive(call, app, worker):
     (row,) = listed(call)
     answer = call("workers", "drain", row["id"], "--dry-run")

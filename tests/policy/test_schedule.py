@@ -19,6 +19,7 @@ from mulligan.policy.schedule import (
     Plan,
     Timing,
     checked_missed,
+    given_up,
     in_force,
     plan,
     restart,
@@ -154,6 +155,26 @@ def test_another_expression_begins_now_and_not_before_what_is_decided():
 def test_a_cursor_of_a_time_that_lies_ahead_is_not_waited_for():
     assert restart(OLD, OLD, NOON + STEPPED_BACK, NOON) is None
     assert restart(OLD, OLD, NOON + STEPPED_BACK + 1, NOON) == NOON
+
+
+# -- what was given up ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("stored", "gone"),
+    [
+        ([], set()),  # never seen before
+        ([("a", HOUR, {"nightly"})], set()),  # everybody was away
+        ([("a", HOUR, {"nightly"}), ("a", 30 * MINUTE, set())], {"nightly"}),
+        ([("a", HOUR, {"nightly"}), ("a", 50 * MINUTE, set())], set()),  # within ten minutes it would still have held
+        ([("a", HOUR, {"nightly"}), ("a", 2 * HOUR, set())], set()),  # a release before it was first declared
+        ([("a", HOUR, {"nightly"}), ("b", 0, set())], set()),  # another app never had it
+        ([("a", HOUR, {"nightly"}), ("a", 0, set()), ("b", 0, {"nightly"})], set()),  # another app kept it alive
+        ([("a", HOUR, {"nightly"}), ("a", 30 * MINUTE, set()), ("a", 0, {"nightly"})], set()),  # it is back already
+        ([("a", HOUR, {"nightly", "daily"}), ("a", 30 * MINUTE, {"daily"})], {"nightly"}),
+    ],
+)
+def test_a_schedule_is_given_up_by_an_app_that_speaks_without_it_and_not_by_one_that_is_away(stored, gone):
+    past = [(app, NOON - ago, names) for app, ago, names in stored]
+    assert given_up(past, "a", ["daily", "nightly"]) == gone
 
 
 # -- which manifests hold -----------------------------------------------------------------------------------

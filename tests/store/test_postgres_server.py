@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import threading
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from mulligan.engine.settle import Ending, _row
 from mulligan.errors import StoreUnavailable
 from mulligan.policy.decide import decide
 from mulligan.store import open_store
+from mulligan.store import sql as statements
 from mulligan.store.rows import array
 from mulligan.store.sql import load
 from support.store import (
     HOUR,
     POLICIES,
     RETURNED,
+    Background,
     a_job,
     all_rows,
     claim,
@@ -31,6 +37,8 @@ from support.store import (
     together,
     unique_job,
 )
+
+FILES = Path(statements.__file__).parent
 
 
 def end_all_others(url):
@@ -124,6 +132,70 @@ def test_the_url_people_see_has_no_password(postgres, postgres_url):
     assert secret not in str(postgres.facts())
 
 
+# -- who hears ------------------------------------------------------------------------------------------------
+@contextmanager
+def asked_by_the_hint(store):
+    """The server processes a hint's questions went to, one after the other."""
+    pids, stop = [], threading.Event()
+
+    def hint():
+        with store.once() as unit:
+            pids.append(unit._connection.info.backend_pid)
+
+    listener = Background(lambda: store.watch(hint, stop))
+    try:
+        yield pids
+    finally:
+        stop.set()
+        listener.answer()
+
+
+def hears(store, pids):
+    """Insert until a hint was heard that came after the first, which every listener gives itself."""
+    for _ in range(100):
+        insert(store, a_job())
+        if len(pids) > 2:
+            return
+        time.sleep(0.05)
+
+
+def test_what_is_asked_because_of_a_hint_goes_over_the_connection_that_heard_it(postgres):
+    with asked_by_the_hint(postgres) as pids:
+        hears(postgres, pids)
+        with postgres.once() as unit:
+            assert unit._connection.info.backend_pid != pids[-1], "others have their own"
+    assert len(set(pids[2:])) == 1
+    with postgres.once() as unit:
+        assert unit._connection.info.backend_pid not in pids[2:], "it is closed with the watch"
+
+
+def test_a_connection_of_its_own_for_listening_does_nothing_else(postgres, postgres_url):
+    store = open_store(postgres_url, listen_url=f"{postgres_url}?sslmode=prefer")
+    with closing(store), asked_by_the_hint(store) as pids:
+        hears(store, pids)
+        last_words = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+        ((ear,),) = sql(store, last_words)
+    assert len(pids) > 2
+    assert ear not in pids
+
+
+def test_a_connection_that_was_idle_is_asked_only_if_the_server_had_something_to_say(
+    postgres, postgres_url, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr("mulligan.store.postgres.IDLE_TRUST", 0.0)
+    monkeypatch.setattr(
+        "mulligan.store.postgres.ConnectionPool.check_connection",
+        lambda connection: asked.append(connection.execute("SELECT 1")),
+    )
+    enqueue(postgres)
+    asked.clear()
+    enqueue(postgres)
+    assert asked == []
+    end_all_others(postgres_url)
+    enqueue(postgres)
+
+
 # -- plans ----------------------------------------------------------------------------------------------------
 def rows_of_jobs_read(node):
     """How many rows of the job table the scans of a plan looked at."""
@@ -176,6 +248,22 @@ def test_a_claim_from_one_lane_reads_the_rows_it_wants_and_no_others(postgres, o
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    plain = {"plain": array(["default|render||0"]), "since": 0, "until": 1 << 62}
+    plan = explained(postgres, "look_and_take", {"worker": "w1", "most": 100, "lanes": 100, **plain}, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+
+
+def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_read():
+    verbs = {
+        file.name.split(".")[0] for file in FILES.glob("*.sql") if not file.name.endswith((".part.sql", ".sqlite.sql"))
+    }
+    long = {verb for verb in verbs if len(load(verb, "postgres", '"mulligan".')) > MAX_CACHED_STATEMENT_LENGTH}
+    assert verbs
+    assert not long
+
+
 def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, monkeypatch):
     open_worker(postgres)
     sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
@@ -186,7 +274,7 @@ def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, mo
             enqueue_and_take(unit)
         unit.insert(jobs(9000, delay=HOUR), announce=True)
         assert rows_read_by(unit, enqueue_and_take) > 9000, "the kept plan reads the whole table"
-        monkeypatch.setattr("mulligan.store.postgres.SLOW", 0.0)
+        monkeypatch.setattr("mulligan.store.postgres_unit.SLOW", 0.0)
         enqueue_and_take(unit)
         assert rows_read_by(unit, enqueue_and_take) < 10
 

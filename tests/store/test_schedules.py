@@ -8,6 +8,7 @@ import pytest
 
 from mulligan.config import Settings, Worker
 from mulligan.engine import upkeep
+from mulligan.engine.declared import speak
 from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec, ScheduleSpec
 from mulligan.engine.schedules import Timekeeper, timetable
 from mulligan.job import SECOND, Lane
@@ -23,7 +24,7 @@ def declare(store, *specs, app="jobs:app", kinds=("render",)):
     manifest = Manifest(app, "", {kind: KindSpec(kind) for kind in kinds},
                         schedules={spec.name: spec for spec in specs})  # fmt: skip
     with store.begin() as unit:
-        unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+        speak(unit, manifest)
     return manifest
 
 
@@ -248,6 +249,57 @@ def test_what_a_release_no_longer_declares_stops_once_its_workers_are_gone(store
     store.shift_clock(11 * 60 * SECOND)
     declare(store)
     assert held(store) == {}
+
+
+# -- what was given up and taken up again -----------------------------------------------------------------------
+HOURLY = ScheduleSpec("hourly", "0 * * * *", "render", missed="all")
+
+
+def test_what_an_app_went_without_for_days_begins_now_when_it_is_declared_again(store):
+    declare(store, HOURLY)
+    fire(store)
+    for _ in range(5):
+        store.shift_clock(DAY)
+        declare(store)
+        fire(store)
+    declare(store, HOURLY)
+    assert fire(store) == 0
+    assert skips(store) == []
+    store.shift_clock(HOUR)
+    declare(store, HOURLY)
+    assert fire(store) == 1
+
+
+def test_so_it_does_in_another_release_than_before(store):
+    declare(store, HOURLY)
+    fire(store)
+    store.shift_clock(DAY)
+    declare(store)
+    store.shift_clock(DAY)
+    declare(store, HOURLY, kinds=("render", "mail"))
+    assert fire(store) == 0
+
+
+def test_what_nobody_was_there_to_run_was_missed_whatever_else_changed(store):
+    declare(store)
+    store.shift_clock(HOUR)
+    declare(store, HOURLY)
+    fire(store)
+    store.shift_clock(2 * DAY)
+    declare(store, app="other:app")
+    store.shift_clock(DAY)
+    declare(store, HOURLY, kinds=("render", "mail"))
+    assert fire(store) == 72
+
+
+def test_a_release_without_it_that_was_taken_back_at_once_costs_no_slot(store):
+    declare(store, HOURLY)
+    fire(store)
+    store.shift_clock(5 * 60 * SECOND)
+    declare(store)
+    store.shift_clock(3 * HOUR)
+    declare(store, HOURLY)
+    assert fire(store) == 3
 
 
 def test_an_old_body_without_schedules_and_a_newer_one_with_unknown_words_are_both_read(store):

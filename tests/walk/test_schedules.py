@@ -13,9 +13,9 @@ from mulligan.engine import schedules as engine
 from mulligan.engine.kinds import Manifest
 from mulligan.errors import ConfigError, NotFound, PayloadRefused, Refused
 from mulligan.job import to_micros
-from mulligan.testing import drain
 from support.store import now as store_now
 from walk.tools import advance
+from walk.tools import drain_anywhere as drain
 
 DAY, HOUR, MINUTE = 86_400, 3600, 60
 
@@ -291,11 +291,11 @@ def test_all_of_it_is_awaitable(app, sums):
 
 
 # -- releases -----------------------------------------------------------------------------------------------
-def release(make_app, cron=None) -> Mulligan:
+def release(make_app, cron=None, **said) -> Mulligan:
     app = make_app()
     app.job(name="work")(lambda: None)
     if cron is not None:
-        app.schedule("tick", cron, "work")
+        app.schedule("tick", cron, "work", **said)
     return app
 
 
@@ -308,6 +308,21 @@ def test_a_new_release_may_change_a_schedule_and_an_old_one_may_come_back(make_a
     advance(old, 20 * MINUTE)
     old.run_inline()
     assert release(make_app).schedules.list()[0].cron == "0 * * * *"
+
+
+def test_a_schedule_put_back_into_the_code_makes_up_for_nothing_but_one_whose_workers_were_away_does(make_app):
+    with_it, without = release(make_app, "0 * * * *", missed="all"), release(make_app)
+    with_it.run_inline()
+    advance(with_it, 24 * 60 * MINUTE)
+    assert with_it.run_inline() == 24
+    advance(without, 60 * MINUTE)
+    without.run_inline()
+    advance(without, 24 * 60 * MINUTE)
+    without.run_inline()
+    advance(with_it, 5 * 60 * MINUTE)
+    assert with_it.run_inline() == 0
+    advance(with_it, 60 * MINUTE)
+    assert with_it.run_inline() == 1
 
 
 def test_a_release_without_the_schedule_ends_it(make_app):

@@ -13,18 +13,18 @@ from mulligan.errors import NotFound, Refused, UnknownKind
 from mulligan.testing import (
     Returns,
     StillBusy,
-    advance,
     assert_enqueued,
     assert_state,
     assert_will_retry,
-    drain,
-    drain_async,
     force,
     now,
     refute_enqueued,
 )
 from support.waiting import until
+from walk.tools import advance_anywhere as advance
 from walk.tools import attempts_of, told
+from walk.tools import drain_anywhere as drain
+from walk.tools import drain_anywhere_async as drain_async
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -335,7 +335,7 @@ def test_a_job_is_found_by_any_part_of_it(app):
         assert [found.id for found in assert_enqueued(app, mail, **wanted)] == [job.id][: wanted.get("count", 1)]
     assert assert_enqueued(app)[0].id == job.id
     refute_enqueued(app, mail, delay=90)
-    refute_enqueued(app, "other")
+    refute_enqueued(app, "mulligan.other")
 
 
 def test_when_none_is_found_the_message_shows_the_nearest_first(app, render):
@@ -360,6 +360,24 @@ def test_when_none_is_found_the_message_shows_the_nearest_first(app, render):
     assert "      owner is 'bell', not 'acme'" in lines
     assert lines[-2].endswith("payload {'clip': 8}") or "kind is 'mail'" in text
     assert text.index(near.id) < text.index(far.id) < text.index("  mail queued")
+
+
+def test_that_nothing_of_a_kind_is_there_can_be_said_of_a_kind_that_somebody_knows(app, render, make_app):
+    with pytest.raises(UnknownKind, match="no app knows a kind 'rendre'; did you mean 'render'"):
+        refute_enqueued(app, "rendre")
+    with pytest.raises(UnknownKind, match=r"no app knows a kind 'mail'; .*count=0"):
+        refute_enqueued(app, "mail")
+    assert assert_enqueued(app, "mail", count=0) == []
+    other = make_app()
+    other.job(name="mail")(lambda: None)
+    other.run_inline()
+    refute_enqueued(app, "mail")
+    with pytest.raises(UnknownKind, match="did you mean 'mail'"):
+        refute_enqueued(app, "mial")
+    app.enqueue("strange")
+    refute_enqueued(app, "strange", payload={"n": 1})
+    with pytest.raises(AssertionError, match="expected no"):
+        refute_enqueued(app, "strange")
 
 
 def test_messages_name_states_counts_times_and_misspelled_kinds(app, render):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.errors import ConfigError, MulliganError
+from mulligan.errors import ConfigError, MulliganError, Refused
 from mulligan.testing import (
     advance,
     assert_enqueued,
     assert_state,
     drain,
+    drain_async,
     environ,
     force,
     now,
@@ -56,6 +59,28 @@ def test_an_app_is_elsewhere_for_the_length_of_a_block(app, render, url):
     assert [job.id for job in jobs.list()] == [mine.id]
     assert app.registry.stand_ins == []
     assert abs(now(app) - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_a_database_that_is_not_only_for_a_test_is_left_alone_unless_somebody_says_so(app, render, url):
+    job, before = render.enqueue(clip=1), now(app)
+    with pytest.raises(Refused, match=r"drain\(\) runs .*temporary\(app\).*drain\(…, anywhere=True\)"):
+        drain(app)
+    with pytest.raises(Refused, match=r"advance\(\) moves .*temporary\(app\).*advance\(…, anywhere=True\)"):
+        advance(app, HOUR)
+    with pytest.raises(Refused, match=r"drain\(\) runs"):
+        asyncio.run(drain_async(app))
+    assert (job.refresh().state, app.calls) == (State.QUEUED, [])
+    assert now(app) - before < timedelta(minutes=1)
+    advance(app, HOUR, anywhere=True)
+    assert drain(app, scheduled=True, anywhere=True).attempts == 1
+    assert asyncio.run(drain_async(app, anywhere=True)).attempts == 0
+
+
+def test_the_refusal_shows_no_password(app, store_url):
+    with pytest.raises(Refused) as refused:
+        drain(app)
+    secret = urlsplit(store_url).password
+    assert secret is None or secret not in str(refused.value)
 
 
 def test_two_blocks_never_share_a_database_and_leave_nothing_behind(app, render, url, tmp_path):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
-from mulligan import Job, Mulligan
+from mulligan import Job, Mulligan, testing
 from mulligan.ids import new_id
 from mulligan.job import SECOND, AttemptRow, JobRow
 from support.store import open_worker
+
+# A test's store is its own, whoever made it.
+drain_anywhere = partial(testing.drain, anywhere=True)
+drain_anywhere_async = partial(testing.drain_async, anywhere=True)
+advance_anywhere = partial(testing.advance, anywhere=True)
 
 
 def ran(app: Mulligan, job: Job) -> Job:

@@ -43,6 +43,9 @@ def drain(
     """
     from mulligan.cli.crew import run_drain
 
+    if timeout is not None and not wait:
+        message = "--timeout is how long --wait waits; without --wait nobody waits. Say both, or neither"
+        raise click.UsageError(message)
     run_drain(ids, reason, database, output, dry_run=dry_run, wait=timeout if wait else 0.0)
 
 

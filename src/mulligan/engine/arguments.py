@@ -151,10 +151,13 @@ def _sentence(name: str, errors: ValidationError) -> str:
     return f"{name}: {'; '.join(parts)}"
 
 
+_dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=to_jsonable_python).encode
+
+
 def to_json(value: Any, what: str) -> str:
     """ASCII JSON text: NUL and lone surrogates travel escaped, so both stores keep them the same."""
     try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False, default=to_jsonable_python)
+        text = _dump(value)
     except RecursionError:
         raise PayloadRefused(_too_deep(what)) from None
     except (TypeError, ValueError, PydanticSerializationError) as error:

@@ -11,10 +11,11 @@ from mulligan.engine.rooms import Rooms
 from mulligan.job import SECOND, Guarded, Lane, Lease, Limit, Memory, Micros
 from mulligan.policy.lanes import Candidate, in_turn, open_lanes, pick
 from mulligan.policy.limits import effective, share_of
-from mulligan.store.base import Look, Unit
+from mulligan.store.base import Look, Plain, Unit
 
 OVERASK = 3  # several workers choose from the same rows; those somebody else has locked are passed over
 MOST_CROWD = 2000  # candidates of fair or limited lanes in one claim
+MOST_PLAIN = 50  # lanes that are worth a claim in one trip
 DECLARED_TRUST = 5 * SECOND  # for which the limits that code declares are believed
 
 Open = tuple[str, int]  # lane key, priority
@@ -32,9 +33,12 @@ class Claimer:
     _served: dict[str, str] = field(default_factory=dict)  # fair queue → the share it gave to last
     _declared: Mapping[Guarded, Limit] = field(default_factory=dict)
     _declared_at: Micros = 0
+    _plain: tuple[str, ...] = ()  # lanes that were due alone and no code limits, the last one first
+    _plain_by: tuple[object, object] = ((), ())  # the kinds and declarations under which that was so
+    _full: bool = False  # the last claim took all it wanted
 
-    def claim(self, unit: Unit, free: int) -> Claimed:
-        look = unit.look()
+    def claim(self, unit: Unit, free: int, *, hinted: bool = False) -> Claimed:
+        look, leases = self._look(unit, free, hopeful=hinted or self._full)
         self._learn(unit, look.now)
         known = [(Lane.parse(key), priority, run_at) for key, priority, run_at in look.lanes]
         lanes = open_lanes(((lane, p) for lane, p, _ in known), look.gates, look.now, self.queues, self.kinds)
@@ -43,9 +47,28 @@ class Claimer:
         due = [lane for lane, run_at in zip(lanes, ahead, strict=True) if run_at <= look.now]
         wakes = [run_at for run_at in ahead if run_at > look.now]
         wakes += [gate.until for gate in look.gates if gate.until is not None and gate.until > look.now]
-        leases, later = self._take(unit, due, free, look) if due and free > 0 else ([], None)
+        later = None
+        if due and free > 0 and not leases:
+            leases, later = self._take(unit, due, free, look)
         wakes += [] if later is None else [later]
+        self._full = 0 < free <= len(leases)
         return Claimed(leases, look.now, min(wakes, default=None), bool(due))
+
+    def _look(self, unit: Unit, free: int, *, hopeful: bool) -> tuple[Look, list[Lease]]:
+        """Taking is tried with the first look only where something is likely to be there: it costs more."""
+        if not hopeful or free <= 0 or not self._plain or self._plain_by != (self.kinds, self._declared):
+            return unit.look(), []
+        plain = Plain(self._plain, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
+        return unit.look_and_take(self.worker, plain, free)
+
+    def _know(self, lane: str) -> None:
+        """It was due alone. What code limits is no plain lane, whatever an operator has said for now."""
+        limited = effective(self._declared, {})
+        if any(key in limited for key in Lane.parse(lane).guards):
+            return
+        by = (self.kinds, self._declared)
+        others = [other for other in self._plain if other != lane] if self._plain_by == by else []
+        self._plain, self._plain_by = (lane, *others[: MOST_PLAIN - 1]), by
 
     def _learn(self, unit: Unit, now: Micros) -> None:
         if abs(now - self._declared_at) > DECLARED_TRUST:
@@ -61,6 +84,7 @@ class Claimer:
             with unit.together():
                 return self._take_within(unit, due, free, Rooms(unit, limits, look.now))
         if len(due) == 1:
+            self._know(due[0][0])
             return unit.take_due(self.worker, *due[0], free), None
         fresh, retries = self._candidates(unit, due, free * OVERASK)
         chosen, _ = pick(fresh, retries, free * OVERASK, self.credit)

@@ -1,4 +1,4 @@
-"""What code declares, as the stored manifests say: the newest that names a thing wins, for a day after it did."""
+"""What code declares and how it is told: the newest manifest that names a thing wins, for a day after it did."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec
 from mulligan.engine.rules import book_of
 from mulligan.job import SECOND, Guarded, Limit, Micros
 from mulligan.policy.rule import Rule
-from mulligan.policy.schedule import SILENT, in_force
+from mulligan.policy.schedule import SILENT, given_up, in_force
 from mulligan.store.base import Unit
 
 KNOWN_FOR = 86_400 * SECOND  # named by a manifest within a day: not gone, only away
+
+
+def speak(unit: Unit, manifest: Manifest) -> None:
+    """Name a manifest as one that is run now. Schedules that its app gave up and declares again begin anew."""
+    if manifest.schedules:
+        past = [(app, named, Manifest.from_json(body).schedules) for _, app, _, body, named in unit.manifests()]
+        unit.end_schedules(given_up(past, manifest.app, manifest.schedules))
+    unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
 
 
 def recent_manifests(unit: Unit, now: Micros) -> Iterator[Manifest]:

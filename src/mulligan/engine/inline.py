@@ -20,7 +20,7 @@ from typing import Any
 from mulligan.config import Settings
 from mulligan.engine import life, upkeep
 from mulligan.engine.claims import Claimer, memories
-from mulligan.engine.declared import limits_of
+from mulligan.engine.declared import limits_of, speak
 from mulligan.engine.kinds import Handler, Manifest, Registry
 from mulligan.engine.layers import Layers
 from mulligan.engine.runner.context import Context
@@ -97,7 +97,7 @@ class Inline:
     def tend(self) -> None:
         """What a worker does before it looks for work."""
         with self._store.begin() as unit:
-            unit.store_manifest(self._manifest.id, self._manifest.app, self._manifest.release, self._manifest.to_json())
+            speak(unit, self._manifest)
         upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), lambda _: False))
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)

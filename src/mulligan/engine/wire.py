@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _HEAD = struct.Struct(">I")
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16  # more would be memory asked of the kernel for each message
 _dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
 

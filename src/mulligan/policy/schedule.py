@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import islice
@@ -39,6 +39,21 @@ def in_force(manifests: Sequence[tuple[str, Micros]], now: Micros, known_for: Mi
     """
     speaking = {app for app, named in manifests if named > now - SILENT}
     return [named > now - (SILENT if app in speaking else known_for) for app, named in manifests]
+
+
+def given_up(past: Sequence[tuple[str, Micros, Container[str]]], app: str, names: Iterable[str]) -> set[str]:
+    """Of the schedules that an app is about to name: those it went without for longer than a deploy takes.
+
+    `past`: what was named before, as (app, last named, its schedules). A schedule whose app was only away, or that
+    another app has kept alive, is not given up.
+    """
+    return {name for name in names if _ended(past, app, name)}
+
+
+def _ended(past: Sequence[tuple[str, Micros, Container[str]]], app: str, name: str) -> bool:
+    named = max((at for _, at, schedules in past if name in schedules), default=None)
+    without = max((at for who, at, schedules in past if who == app and name not in schedules), default=None)
+    return named is not None and without is not None and without - named > SILENT
 
 
 def restart(known: tuple[str, str], wanted: tuple[str, str], cursor: Micros, now: Micros) -> Micros | None:

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 from mulligan.event import Event, NewEvent
 from mulligan.job import (
@@ -19,7 +19,6 @@ from mulligan.job import (
     Guarded,
     JobRow,
     Lease,
-    Limit,
     LimitRow,
     Memory,
     Meter,
@@ -28,124 +27,21 @@ from mulligan.job import (
     WorkerRow,
 )
 from mulligan.store.hindsight import Hindsight
+from mulligan.store.values import Inserted, Look, Move, Plain, Pruned, Refusal, Renewal, ScheduleRow, Settlement
 
-
-class Inserted(NamedTuple):
-    """The answer to one NewJob: its own id, or the id of the twin that holds its unique key."""
-
-    id: str
-    fresh: bool
-    run_at: Micros = 0
-    created_at: Micros = 0
-
-
-class Look(NamedTuple):
-    """What a claim must know first, from small tables and one loose index scan."""
-
-    now: Micros
-    gates: list[Gate]
-    limits: dict[Guarded, Limit]  # as operators have set them, while they last
-    lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
-
-
-class Settlement(NamedTuple):
-    """One ending, ready to write: the fence, the job's new columns, the attempt row, the event."""
-
-    id: str
-    worker: str
-    token: int
-    saw_cancel: bool
-    state: str
-    run_at: int | None
-    failures: int
-    losses: int
-    snoozes: int
-    alone: bool
-    result: str | None
-    error: str | None
-    choices: str | None
-    reason: str
-    finished: bool
-    free_key: bool
-    cost: float
-    generation: int
-    attempt: int
-    settled_by: str
-    started_at: int
-    ended: str
-    verb: str
-    code: str | None
-    cls: str | None
-    rule: str | None
-    public: str | None
-    evidence: str | None
-    private: str | None
-    fingerprint: str | None
-    event: str
-    owner: str
-    batch_id: str | None
-    data: str
-    counts: str | None = None
-    settings: str | None = None
-    judged: str | None = None
-    queue: str | None = None  # None: the one it is in
-    lane: str | None = None  # of that queue
-
-
-class Refusal(NamedTuple):
-    """A settlement that changed nothing, and why."""
-
-    id: str
-    token: int
-    why: str  # "settled": this very ending is already written · "cancel": decide again · "stale": the lease is lost
-    cancel_reason: str | None
-
-
-class Move(NamedTuple):
-    """A move outside an attempt (by a person or by upkeep), compare-and-set on (state, generation, token)."""
-
-    id: str
-    from_state: str
-    generation: int
-    token: int
-    state: str
-    run_at: int | None
-    new_generation: bool
-    finished: bool
-    error: str | None
-    reason: str
-    choice: str | None
-    unique_hash: str | None
-    max_retries: int | None
-    queue: str | None = None  # None: the one it is in
-    lane: str | None = None  # of that queue
-
-
-class Renewal(NamedTuple):
-    alive: bool  # False: this worker's row was closed by somebody; it must go on under a new id
-    now: Micros
-    cancels: list[tuple[str, int, str]]  # job id, token, reason
-    drain: str | None = None  # somebody wants this worker to finish what it runs and leave; why
-
-
-class Pruned(NamedTuple):
-    kind: str
-    state: str
-    owner: str
-    code: str
-    jobs: int
-    first_id: str
-    last_id: str
-
-
-class ScheduleRow(NamedTuple):
-    """What is remembered of a schedule; everything else about it is in the manifest."""
-
-    name: str
-    cron: str
-    timezone: str
-    cursor: Micros  # every slot up to here is decided
-    named_at: Micros  # when a manifest in force was last seen to name it, to the day
+__all__ = [
+    "Inserted",
+    "Look",
+    "Move",
+    "Plain",
+    "Pruned",
+    "Refusal",
+    "Renewal",
+    "ScheduleRow",
+    "Settlement",
+    "Store",
+    "Unit",
+]
 
 
 class Unit(Hindsight):
@@ -171,6 +67,13 @@ class Unit(Hindsight):
     # -- claim ------------------------------------------------------------------------------------
     @abstractmethod
     def look(self) -> Look: ...
+
+    def look_and_take(self, worker: str, plain: Plain, limit: int) -> tuple[Look, list[Lease]]:
+        """`look`, and where one trip can do both also `take_due`: if only one lane is due, a plain one, and nothing
+        is closed or limited by an operator. A store may as well take nothing.
+        """
+        del worker, plain, limit
+        return self.look(), []
 
     @abstractmethod
     def candidates(
@@ -363,6 +266,10 @@ class Unit(Hindsight):
 
     @abstractmethod
     def prune_slots(self, before: Micros, limit: int) -> int: ...
+
+    @abstractmethod
+    def end_schedules(self, names: Iterable[str]) -> None:
+        """Forget how far they were: declared again they begin anew. A slot that has a job keeps it."""
 
     @abstractmethod
     def forget_schedules(self, before: Micros) -> int:

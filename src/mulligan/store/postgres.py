@@ -1,4 +1,4 @@
-"""PostgreSQL: a pool, transactions, LISTEN as a hint, and the verbs that differ from SQLite's.
+"""PostgreSQL: a pool, transactions, LISTEN as a hint, the schema.
 
 Works behind a transaction pooler: no session settings, no session locks, names fully qualified. Whether
 LISTEN and prepared statements survive the way to the server is tried, not assumed (`watch`).
@@ -10,10 +10,11 @@ import hashlib
 import logging
 import os
 import re
+import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -24,15 +25,11 @@ from psycopg import errors as pg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from mulligan.errors import AccessDenied, SchemaError, StoreUnavailable
-from mulligan.event import Event
-from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.job import Micros
 from mulligan.store import migrate as migrations
-from mulligan.store.base import Inserted, Move, Settlement, Store
+from mulligan.store.base import Store
 from mulligan.store.foreign import Postgres, postgres_connection_of
-from mulligan.store.rows import Wanted, array, event_of, insert_row
-from mulligan.store.sql import load
-from mulligan.store.unit import SqlUnit
-from mulligan.store.words import fit, taken, unique_race
+from mulligan.store.postgres_unit import PostgresUnit
 
 log = logging.getLogger("mulligan.store")
 
@@ -54,137 +51,10 @@ UNAVAILABLE = (
     pg.ReadOnlySqlTransaction,
 )
 IDLE_TRUST = 0.5  # seconds for which a connection that just worked is believed to work
-LARGE = 10  # rows of a set that are worth a plan of their own
-SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
 REPLAN_EVERY = 10.0  # seconds
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
 REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist')
-
-
-class PostgresUnit(SqlUnit):
-    def __init__(self, connection: Postgres, store: PostgresStore) -> None:
-        self._connection = connection
-        self._store = store
-
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._run(verb, params)
-
-    def _run(
-        self, verb: str, params: dict[str, Any], *, prepare: bool | None = None, lone: bool = False
-    ) -> list[tuple[Any, ...]]:
-        statement = load(verb, "postgres", self._store.prefix, lone=lone)
-        began = time.monotonic()
-        try:
-            cursor = self._connection.execute(statement, params, prepare=prepare)
-        except (UnicodeEncodeError, psycopg.DataError) as error:
-            if getattr(error, "sqlstate", None):  # the server's word, not the driver's
-                raise
-            fitting = {name: fit(value) for name, value in params.items()}
-            cursor = self._connection.execute(statement, fitting, prepare=prepare)
-        if prepare is None and time.monotonic() - began > SLOW:
-            self._store.plan_anew(self._connection)
-        return cursor.fetchall() if cursor.description else []
-
-    def command(self, text: str) -> None:
-        self._connection.execute(text)
-
-    def _set(self, verb: str, rows: Sequence[Any], **params: Any) -> list[tuple[Any, ...]]:
-        """Run a verb on a set of rows, one array per column.
-
-        A large set is planned anew each time: a plan kept from a day when the table was small would read the whole
-        of it for every row.
-        """
-        if len(rows) == 1:
-            return self._run(verb, rows[0]._asdict() | params, lone=True)
-        columns = zip(type(rows[0])._fields, zip(*rows, strict=True), strict=True)
-        arrays = {name: array(column) for name, column in columns}
-        return self._run(verb, arrays | params, prepare=None if len(rows) < LARGE else False)
-
-    def ids(self, ids: Sequence[str]) -> Any:
-        return array(ids)
-
-    def now(self) -> Micros:
-        return int(self.rows("now")[0][0])
-
-    def mono(self) -> Micros:
-        return time.monotonic_ns() // 1000
-
-    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        rows = [insert_row(job) for job in jobs]
-        channel = self._store.channel if announce or self._store.notify_callers else None
-        try:
-            found = self._set("insert", rows, announce=announce, channel=channel)
-        except pg.SerializationFailure as unseen:  # only in a caller's transaction: ours are READ COMMITTED
-            raise unique_race(next((job.unique_key for job in jobs if job.unique_hash), None)) from unseen
-        return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
-
-    def announce(self, limit: int) -> int:
-        return len(self.rows("announce", most=limit))
-
-    def candidates(
-        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
-    ) -> list[tuple[int, Micros, str, str]]:
-        if not lanes:
-            return []
-        if len(lanes) == 1:
-            (lane, priority), *_ = lanes
-            return self._candidates("candidates", lane=lane, priority=priority, most=min(limit, each or limit))
-        keys, priorities = map(array, zip(*lanes, strict=True))
-        return self._candidates("candidates_of_many", lanes=keys, priorities=priorities, most=limit, each=each or limit)
-
-    def _candidates(self, verb: str, **params: Any) -> list[tuple[int, Micros, str, str]]:
-        return [(row[0], row[1], row[2], row[3]) for row in self.rows(verb, **params)]
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        connection = self._connection
-        if not isinstance(connection, psycopg.Connection) or not connection.autocommit:
-            yield
-            return
-        with connection.transaction():
-            yield
-
-    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        if not ids:
-            return []
-        return [Lease._make(row) for row in self._set("take", [*map(Wanted, ids)], worker=worker, most=limit)]
-
-    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        found = self.rows("take_due", worker=worker, lane=lane, priority=priority, most=limit)
-        return [Lease._make(row) for row in found]
-
-    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        if not settlements:
-            return set()
-        return {(row[0], row[1]) for row in self._set("settle", settlements)}
-
-    def move(self, move: Move) -> bool:
-        try:
-            with self.savepoint():  # one taken key must not abort its neighbours
-                return super().move(move)
-        except pg.UniqueViolation as clash:
-            raise taken(move.id, str(clash.diag.message_detail)) from clash
-
-    def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
-        return bool(self.rows("request_cancel", id=job_id, token=token, reason=reason, channel=self._store.channel))
-
-    def expired(self, worker: WorkerRow) -> bool:
-        return self.now() - worker.renewed_at > worker.lease
-
-    def events_after(self, cursor: int, limit: int) -> list[Event]:
-        return [
-            event_of(row) for row in self.rows("events_between", cursor=cursor, top=self.newest_event(), most=limit)
-        ]
-
-    def newest_event(self) -> int:
-        # The order matters: what the sequence has given out is read before the marks of those still writing.
-        top: int = self.rows("event_top")[0][0]
-        floor: int | None = self.rows("event_floor")[0][0]
-        return top if floor is None else min(top, floor)
-
-    def event_lag(self) -> Micros:
-        return int(self.rows("event_lag")[0][0])
 
 
 class PostgresStore(Store):
@@ -200,6 +70,7 @@ class PostgresStore(Store):
         self.notify_callers = notify_callers
         self.prepared = True
         self._lock = threading.Lock()
+        self._at_hand = threading.local()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
         self._used: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
         self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
@@ -243,8 +114,9 @@ class PostgresStore(Store):
             connection.prepare_threshold = None
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
-        """Ask only a connection that was idle for a while: the server may have been restarted meanwhile."""
-        if time.monotonic() - self._used.get(connection, 0.0) > IDLE_TRUST:
+        """Ask one that is new or in doubt, and one that was idle if it has something to say: who leaves says so."""
+        used = self._used.get(connection)
+        if used is None or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
             ConnectionPool.check_connection(connection)
 
     @contextmanager
@@ -274,6 +146,13 @@ class PostgresStore(Store):
     @contextmanager
     def once(self) -> Iterator[PostgresUnit]:
         """A statement alone is a transaction: one trip instead of three."""
+        at_hand: psycopg.Connection[Any] | None = getattr(self._at_hand, "connection", None)
+        if at_hand is not None:
+            try:
+                yield PostgresUnit(at_hand, self)
+            except UNAVAILABLE as error:
+                raise unavailable(error) from error
+            return
         with self._connection() as connection:
             connection.autocommit = True
             try:
@@ -357,6 +236,7 @@ class PostgresStore(Store):
     def _listen(self, hint: Callable[[], None], stop: threading.Event) -> bool:
         """False: we did not hear our own nonce, so nothing else will arrive either."""
         with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
+            self._configure(connection)
             connection.execute(f'LISTEN "{self.channel}"')
             hint()  # for what came before we could hear it
             proved = 0.0
@@ -365,9 +245,18 @@ class PostgresStore(Store):
                     if not self._hears(connection, hint):
                         return False
                     proved = time.monotonic()
-                if any(True for _ in connection.notifies(timeout=1.0, stop_after=1)):
-                    hint()
+                if list(connection.notifies(timeout=1.0, stop_after=1)):
+                    self._hint_over(connection, hint)
         return True
+
+    def _hint_over(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> None:
+        """What the one who is hinted asks next, it asks over the connection that is awake already."""
+        if self._listen_dsn == self.dsn:
+            self._at_hand.connection = connection
+        try:
+            hint()
+        finally:
+            self._at_hand.connection = None
 
     def _hears(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> bool:
         nonce = f"nonce {uuid4()}"
@@ -462,6 +351,13 @@ class PostgresStore(Store):
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close(timeout=5)
+
+
+def _speaks(connection: psycopg.Connection[Any]) -> bool:
+    """Is there something to read that nobody asked for? An end of the line is read too."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _is_refusal(text: str) -> bool:

@@ -112,9 +112,13 @@ class SqlUnit(SqlHindsight, Unit):
 
     # -- claim ------------------------------------------------------------------------------------
     def look(self) -> Look:
+        return self.looked(self.rows("look", lanes=MOST_LANES))
+
+    @staticmethod
+    def looked(rows: Iterable[Sequence[Any]]) -> Look:
         now, gates, lanes = 0, [], []
         limits: dict[Guarded, tuple[Micros | None, Limit]] = {}
-        for what, name, key, first, second, reason, actor in self.rows("look", most=MOST_LANES):
+        for what, name, key, first, second, reason, actor in rows:
             if what == "lane":
                 lanes.append((name, first, second))
             elif what == "gate":
@@ -326,6 +330,10 @@ class SqlUnit(SqlHindsight, Unit):
 
     def prune_slots(self, before: Micros, limit: int) -> int:
         return len(self.rows("prune_slots", before=before, most=limit))
+
+    def end_schedules(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            self.rows("end_schedule", name=name)
 
     def forget_schedules(self, before: Micros) -> int:
         return len(self.rows("forget_schedules", before=before))

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from mulligan.app import Mulligan
+from mulligan.engine.declared import stored_kinds
 from mulligan.engine.moments import length
-from mulligan.errors import Refused, Seconds
+from mulligan.errors import Refused, Seconds, UnknownKind
 from mulligan.job import SECOND, AttemptRow, Job, State, Verb, to_datetime
 from mulligan.testing.matching import Wanted, Wish, checked
 from mulligan.testing.words import Named, id_of, name_of
@@ -45,10 +46,12 @@ def assert_enqueued(
 
 
 def refute_enqueued(app: Mulligan, kind: Named | None = None, **wanted: Unpack[Wanted]) -> None:
-    """There is no such job."""
+    """There is no such job. A kind that nobody knows is an error: of a misspelt one there is never any."""
     __tracebackhide__ = True
     wish = checked("" if kind is None else name_of(kind), wanted)
-    found = [job for job in _all(app, wish) if not wish.differences(job)]
+    jobs = list(_all(app, wish))
+    _refuse_unknown(app, wish.kind, jobs)
+    found = [job for job in jobs if not wish.differences(job)]
     if found:
         raise AssertionError("\n".join([f"expected no {wish}, but found {len(found)}:", *_shown(found)]))
 
@@ -92,6 +95,18 @@ def _all(app: Mulligan, wish: Wish) -> Iterator[Job]:
     while page := app.jobs.list("", limit=PAGE, before=before):
         yield from (job for job in page if wish.kind == job.kind or not job.kind.startswith(OURS))
         before = page[-1].id
+
+
+def _refuse_unknown(app: Mulligan, kind: str, jobs: Sequence[Job]) -> None:
+    if not kind or kind in app.registry.handlers or kind.startswith(OURS) or any(job.kind == kind for job in jobs):
+        return
+    with app.store.read() as unit:
+        known = {*app.registry.handlers, *stored_kinds(unit)}
+    if kind not in known:
+        near = difflib.get_close_matches(kind, sorted(known), n=1)
+        other = "if it is another app's: assert_enqueued(…, count=0)"
+        message = f"no app knows a kind {kind!r}; {f'did you mean {near[0]!r}? Or, ' if near else ''}{other}"
+        raise UnknownKind(message)
 
 
 def _not_found(app: Mulligan, wish: Wish, jobs: Sequence[Job], found: Sequence[Job], count: int | None) -> str:

@@ -12,6 +12,7 @@ from mulligan.errors import Moment, Refused
 from mulligan.job import Micros, to_datetime
 from mulligan.store.base import Store
 from mulligan.store.host import boot_id
+from mulligan.testing.places import refuse_elsewhere
 
 
 def now(app: Mulligan) -> datetime:
@@ -19,7 +20,7 @@ def now(app: Mulligan) -> datetime:
     return to_datetime(_now(app.store))
 
 
-def advance(app: Mulligan, by: Moment, *, leases: bool = False) -> datetime:
+def advance(app: Mulligan, by: Moment, *, leases: bool = False, anywhere: bool = False) -> datetime:
     """Move time forward, by seconds or a timedelta, or up to a datetime; returns the time it is then.
 
     Due times, backoffs, schedules, deadlines, retention and the end of a hold follow. Workers that run on this database
@@ -27,8 +28,11 @@ def advance(app: Mulligan, by: Moment, *, leases: bool = False) -> datetime:
     says in your code. No worker is taken for dead because of it; `leases=True` asks for that: the leases that are
     shorter than the move have run out, and what ran under them is lost.
 
-    It cannot be undone: time in this database stays moved. Never do it to one whose jobs you need.
+    It cannot be undone: time in this database stays moved. So it is refused outside of `temporary`, unless `anywhere`
+    says that nobody needs the jobs of that database.
     """
+    if not anywhere:
+        refuse_elsewhere(app, "advance", "moves the time of a database for good")
     store = app.store
     span = _span(store, by)
     store.shift_clock(span)

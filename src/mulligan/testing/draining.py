@@ -15,6 +15,7 @@ from mulligan.engine.inline import Inline
 from mulligan.errors import MulliganError, NotFound, Refused
 from mulligan.job import Job, Lease, Micros, State
 from mulligan.testing.clock import advance
+from mulligan.testing.places import refuse_elsewhere
 from mulligan.testing.words import Named, name_of
 
 MOST = 1000
@@ -47,14 +48,19 @@ class Drained:
         return f"{self.attempts} attempts of {len(self.jobs)} jobs" + (f": {ends}" if ends else "")
 
 
-def drain(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int | None = None) -> Drained:
+def drain(
+    app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int | None = None, anywhere: bool = False
+) -> Drained:
     """Run everything that is due, one job at a time in this process, until nothing is; what handlers enqueue too.
 
     With `scheduled` also what may start later (delays, backoffs, snoozes, holds, rates): the clock is moved to it, step
     by step.
     After `most` attempts it raises StillBusy: a retry without end must not hang a test. `seed` makes jitter repeatable.
+    Outside of `temporary` it is refused, unless `anywhere` says that the database is only for tests.
     Which promises inline mode keeps stands at the top of `mulligan.testing`.
     """
+    if not anywhere:
+        refuse_elsewhere(app, "drain", "runs every job that is due")
     given: Any = most
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         message = f"drain(most): a whole number above 0, not {given!r}"
@@ -70,7 +76,7 @@ def drain(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int
             leap = _leap(app, inline) if scheduled else None
             if leap is None:
                 break
-            advance(app, timedelta(microseconds=leap))
+            advance(app, timedelta(microseconds=leap), anywhere=anywhere)
             moved += leap
             inline.tend()
             _sweep(app)  # without retention: what ran in this drain must be there to be looked at
@@ -80,9 +86,11 @@ def drain(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int
     return Drained(tuple(_jobs(app, ran)), len(ran), timedelta(microseconds=moved))
 
 
-async def drain_async(app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int | None = None) -> Drained:
+async def drain_async(
+    app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int | None = None, anywhere: bool = False
+) -> Drained:
     """The same from async code: on a thread, because handlers get a loop of their own."""
-    return await asyncio.to_thread(drain, app, scheduled=scheduled, most=most, seed=seed)
+    return await asyncio.to_thread(drain, app, scheduled=scheduled, most=most, seed=seed, anywhere=anywhere)
 
 
 def _run_due(app: Mulligan, step: Callable[[], Lease | None], ran: list[Lease], most: int) -> None:

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 from mulligan.app import Mulligan
 from mulligan.config import Settings
-from mulligan.errors import ConfigError
-from mulligan.policy.redact import without_secrets
+from mulligan.errors import ConfigError, Refused
+from mulligan.policy.redact import redact, without_secrets
 from mulligan.store import POSTGRES
 
 PREFIX = "mulligan_test_"
@@ -40,6 +40,17 @@ def temporary(app: Mulligan, url: str | None = None, *, folder: Path | str | Non
 
 def is_temporary(app: Mulligan) -> bool:
     return any(app.settings is settings for settings in _in_force)
+
+
+def refuse_elsewhere(app: Mulligan, call: str, does: str) -> None:
+    """A test that forgot `temporary` must not do this to somebody's jobs."""
+    if not is_temporary(app):
+        message = (
+            f"{call}() {does}, and {redact(app.settings.database_url)} was not made for this test. Write `with "
+            "mulligan.testing.temporary(app):` around it or use the pytest fixture `mulligan`; or, if that whole "
+            f"database is only for tests, say {call}(…, anywhere=True)"
+        )
+        raise Refused(message)
 
 
 def environ(app: Mulligan) -> dict[str, str]:

@@ -11,11 +11,12 @@ from random import Random, SystemRandom
 
 from mulligan.config import Settings
 from mulligan.engine import life, upkeep
+from mulligan.engine.declared import speak
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.schedules import Timekeeper
 from mulligan.errors import ConfigError
 from mulligan.job import SECOND, Micros, WorkerRow
-from mulligan.store.base import Renewal, Store, Unit
+from mulligan.store.base import Renewal, Store
 from mulligan.store.host import boot_id
 
 log = logging.getLogger("mulligan.upkeep")
@@ -51,18 +52,14 @@ class Chores:
         """Enter our row and our manifest."""
         self._manifest = manifest
         with self._store.begin() as unit:
-            self._name_manifest(unit)
+            speak(unit, manifest)
             unit.open_worker(row)
         self._renewed = self._unbroken_since = time.monotonic()
-
-    def _name_manifest(self, unit: Unit) -> None:
-        manifest = self._manifest
-        unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
 
     def _say_we_are_here(self) -> None:
         """Kinds and schedules hold for a day after they were named, and the clock may have leapt by more."""
         with self._store.begin() as unit:
-            self._name_manifest(unit)
+            speak(unit, self._manifest)
 
     def _refuse_second_machine(self) -> None:
         """Monotonic clocks of two kernels cannot be compared: two machines on one SQLite file are refused."""

@@ -1,6 +1,6 @@
 """The supervisor: claims, renews, settles, sweeps. It runs no user code and imports no handler.
 
-One loop on the main thread watches the runners; three threads talk to the database (turns, renewals, chores).
+One loop on the main thread watches the runners; other threads talk to the database (turns, renewals, chores, hints).
 Nothing a handler does can stop a renewal, and nothing the database does can stop a time limit.
 """
 
@@ -26,14 +26,13 @@ from mulligan.engine.claims import Claimer
 from mulligan.engine.declared import limits_of
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.layers import Layers
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Flight, Recipe
 from mulligan.engine.supervisor.chores import Chores
+from mulligan.engine.supervisor.desk import OUTAGE_WAIT, Desk
 from mulligan.engine.supervisor.fleet import TICK, AppBroken, Fleet
 from mulligan.engine.supervisor.memory import oom_killed
-from mulligan.engine.supervisor.pace import Pace
 from mulligan.engine.supervisor.relay import relay
-from mulligan.engine.supervisor.turns import News, Turn, Turns
+from mulligan.engine.supervisor.turns import Turns
 from mulligan.engine.workers import worker_row
 from mulligan.errors import StoreUnavailable
 from mulligan.ids import new_id
@@ -45,9 +44,7 @@ from mulligan.store.urls import same_database
 log = logging.getLogger("mulligan.worker")
 
 NO_FILE = Path(os.devnull)
-HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
 LEAP = 5 * SECOND  # how far the store's clock must jump to be noticed
-OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
 
 class TwoDatabases(AppBroken):
@@ -68,15 +65,10 @@ class Supervisor:
         self._store = store
         self._settings = settings
         self._options = options
-        self._endings: list[Ending] = []
-        self._news: dict[tuple[str, int], tuple[float | None, str]] = {}
-        self._hinted = self._woken = False  # something was written by somebody: cancels? new work?
-        self._doubt = False  # a turn's answer was lost: look for leases we do not know of
-        self._outage = 0.0
+        self._hinted = False  # something was written by somebody: cancels?
         self._entered = False  # our row may be there
         self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000  # until the store tells its clock
         self._stop_watch = threading.Event()
-        self._pace = Pace(settings.worker.concurrency)
 
     # -- the store's clock --------------------------------------------------------------------------
     def clock(self) -> Micros:
@@ -91,12 +83,10 @@ class Supervisor:
     # -- life -------------------------------------------------------------------------------------
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
         self._sweep_now = asyncio.Event()
         self._signals = 0
         self._patient = False  # stopping, and what runs may take as long as it takes
         self._stopping = asyncio.Event()
-        self._leaving = False
         self._now = asyncio.Event()  # a second signal: at once
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signalled)
@@ -104,6 +94,7 @@ class Supervisor:
         self._turn_thread = ThreadPoolExecutor(1, "mulligan-turns")
         self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
         self._renew_thread = ThreadPoolExecutor(1, "mulligan-renewals")  # nothing a sweep does may delay a renewal
+        self._desk = Desk(self._settings.worker, self._turn_thread, self.clock, self._heard_clock, self._may_claim)
         try:
             if not await self._opened():
                 return 0
@@ -115,7 +106,7 @@ class Supervisor:
             self._life.close()
             relay.flush()
             return 2 if isinstance(broken, TwoDatabases) else 1
-        parts = (self._turn_loop(), self._renew_loop(), self._sweep_loop(), self._tick_loop())
+        parts = (self._desk.loop(), self._renew_loop(), self._sweep_loop(), self._tick_loop())
         tasks = [self._loop.create_task(part) for part in parts]
         threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
         try:
@@ -148,7 +139,7 @@ class Supervisor:
         self._life = life.LifeFile(folder, self.worker)
         recipe = Recipe(self._options.app, self.worker, life.work_folder(folder, self.worker), self._options.log_level)
         self._chores = Chores(self._store, self._settings, folder)
-        self._fleet = Fleet(recipe, self._settings.worker, self._ended, self.clock)
+        self._fleet = Fleet(recipe, self._settings.worker, self._desk.ended, self.clock)
         self._fleet.on_progress = self._progress
         self._fleet.on_keep = self._keep
         self._fleet.start()
@@ -159,6 +150,7 @@ class Supervisor:
         self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues, limits_of(manifest))
         self._fleet.on_learn = self._learned
         self._turns = Turns(self._store, self._policies, self._claimer)
+        self._desk.serve(self._fleet, self._turns)
         self._entered = True
         await self._chore_until_done(partial(self._chores.open, self._row(manifest), manifest))
         log.info(
@@ -209,20 +201,22 @@ class Supervisor:
             self._stopping.set()
         else:
             self._now.set()
-        self._wake.set()
+        self._desk.wake.set()
 
     def _drain_asked(self, reason: str) -> None:
         if not self._stopping.is_set():
             log.info("draining: no new jobs; leaves when those that run have ended (%s)", reason)
             self._patient = True
             self._stopping.set()
-            self._wake.set()
+            self._desk.wake.set()
+
+    def _may_claim(self) -> bool:
+        return not self._stopping.is_set() and not self._chores.must_not_claim()
 
     def _watch(self) -> None:
         def hint() -> None:
-            self._hinted = self._woken = True
-            with contextlib.suppress(RuntimeError):  # the loop is gone
-                self._loop.call_soon_threadsafe(self._wake.set)
+            self._hinted = True
+            self._desk.hint()
 
         while not self._stop_watch.is_set():
             try:
@@ -231,99 +225,6 @@ class Supervisor:
                 log.exception("no wake-ups for now; polling goes on")
                 self._stop_watch.wait(10)
 
-    # -- turns ------------------------------------------------------------------------------------
-    def _ended(self, endings: list[Ending]) -> None:
-        self._endings += endings
-        self._wake.set()
-
-    async def _turn_loop(self) -> None:
-        pause = self._settings.worker.poll
-        while not self._leaving:
-            timer = self._loop.call_later(pause, self._wake.set)  # `wait_for` would cost each job a task
-            await self._wake.wait()
-            timer.cancel()
-            self._wake.clear()
-            pause = await self._one_turn()
-
-    async def _one_turn(self) -> float:
-        """Returns how long to wait for the next one when nothing happens."""
-        endings, self._endings = self._endings, []
-        free = self._free()
-        if not endings and free <= 0 and not self._doubt:
-            return self._settings.worker.poll
-        known = self._known(endings) if self._doubt else None
-        news, hinted, self._woken = self._last_news(endings), self._woken, False
-        take = partial(self._turns.take, endings, free, self.clock(), known, news, hinted=hinted)
-        try:
-            turn: Turn = await self._loop.run_in_executor(self._turn_thread, take)
-        except StoreUnavailable as away:
-            self._endings = endings + self._endings
-            return self._away(away)
-        except Exception:
-            log.exception("a turn failed")
-            return await self._one_by_one(endings)
-        self._outage, self._doubt = 0.0, False
-        self._heard_clock(turn.now)
-        self._learn_pace(free, endings, turn)
-        if turn.leases:
-            self._fleet.dispatch(turn.leases, turn.memories)
-        if self._endings or (turn.more and self._free() > 0 and len(turn.leases) >= free > 0):
-            self._wake.set()
-        return self._pause(turn)
-
-    def _learn_pace(self, free: int, endings: list[Ending], turn: Turn) -> None:
-        heavy = sum(len(lease.payload) for lease in turn.leases) > HEAVY
-        if heavy or self._fleet.line_stuck or any(self._fleet.is_alone(lease) for lease in turn.leases):
-            self._fleet.line_stuck = False
-            self._pace.hold_back()
-            return
-        ran = [e.duration_ms for e in endings if e.duration_ms is not None and not self._fleet.is_alone(e.lease)]
-        self._pace.turned(free, len(turn.leases), ran)
-
-    async def _one_by_one(self, endings: list[Ending]) -> float:
-        """Something in this turn is refused by the store; it must not take the others with it."""
-        self._doubt = True
-        try:
-            await self._loop.run_in_executor(self._turn_thread, self._turns.settle_each, endings, self.clock())
-        except StoreUnavailable as away:
-            self._endings = endings + self._endings
-            return self._away(away)
-        except Exception:
-            log.exception("endings could not be recorded one by one either")
-        return OUTAGE_WAIT[1]
-
-    def _last_news(self, endings: list[Ending]) -> list[News]:
-        """What a job said last is written with its ending; afterwards nobody would take it."""
-        if not self._news:
-            return []
-        fences = [ending.lease.fence for ending in endings if ending.lease.fence in self._news]
-        return [(*fence, *self._news.pop(fence)) for fence in fences]
-
-    def _free(self) -> int:
-        """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
-        if self._stopping.is_set() or not self._fleet.can_take or self._chores.must_not_claim():
-            return 0
-        return self._pace.room(self._fleet.count + len(self._endings))
-
-    def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
-        flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up
-        return flights | {ending.lease.fence for ending in (*endings, *self._endings)}
-
-    def _away(self, away: StoreUnavailable) -> float:
-        """Keep everything, wait a little longer each time, look for lost answers afterwards."""
-        if not self._outage:
-            log.warning("%s; running jobs go on, their outcomes are kept", away)
-        self._doubt = True
-        least, most = OUTAGE_WAIT
-        self._outage = min(most, max(least, self._outage * 2))
-        return self._outage
-
-    def _pause(self, turn: Turn) -> float:
-        poll = self._settings.worker.poll
-        if turn.next_due is None:
-            return poll
-        return min(poll, max(0.001, (turn.next_due - self.clock()) / SECOND))
-
     # -- limits, progress, checkpoints ----------------------------------------------------------------
     async def _tick_loop(self) -> None:
         while True:
@@ -331,7 +232,7 @@ class Supervisor:
             self._fleet.tick()
 
     def _progress(self, flight: Flight, fraction: float | None, message: str) -> None:
-        self._news[flight.lease.fence] = (fraction, message)
+        self._desk.news[flight.lease.fence] = (fraction, message)
 
     async def _keep(self, flight: Flight, name: str, value: str) -> bool:
         """A checkpoint: returns when it is durable, however long the database is away."""
@@ -362,7 +263,7 @@ class Supervisor:
             elif self._hinted and self._fleet.count:
                 self._hinted = False  # a hint may be somebody's wish to cancel, or a clock that was moved
                 await self._chore(self._look_for_cancels())
-            if self._news:
+            if self._desk.news:
                 await self._chore(self._tell_news())
             await asyncio.sleep(min(0.5, beat / 4))
 
@@ -410,18 +311,18 @@ class Supervisor:
         log.warning("worker %s was declared lost; going on under a new id", self.worker)
         await self._fleet.close("closed")
         self._life.close()
-        self._doubt = False  # whatever the old name holds is not ours any more
+        self._desk.doubt = False  # whatever the old name holds is not ours any more
         await self._open()
-        self._wake.set()
+        self._desk.wake.set()
 
     async def _tell_news(self) -> None:
-        news, self._news = self._news, {}
+        news, self._desk.news = self._desk.news, {}
         rows = [(job_id, token, fraction, text) for (job_id, token), (fraction, text) in news.items()]
         await self._loop.run_in_executor(self._renew_thread, self._chores.progress, self.worker, rows)
 
     async def _sweep(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker):
-            self._wake.set()
+            self._desk.wake.set()
 
     # -- the end ----------------------------------------------------------------------------------
     async def _until_stopped(self, tasks: list[asyncio.Task[None]]) -> int:
@@ -440,8 +341,8 @@ class Supervisor:
 
     async def _finish(self, turns: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
         """The turn under way holds endings nobody else has: it is never cut off."""
-        self._leaving = True
-        self._wake.set()
+        self._desk.leaving = True
+        self._desk.wake.set()
         await asyncio.gather(turns, return_exceptions=True)
         for task in others:
             task.cancel()
@@ -451,7 +352,7 @@ class Supervisor:
         """Short jobs finish, long ones are asked, then ended and given back; all within the grace."""
         grace = self._settings.worker.shutdown_grace
         self._fleet.release_waiting()
-        while self._patient and (self._fleet.count or self._endings):  # noqa: ASYNC110 - a count, for once in a life
+        while self._patient and (self._fleet.count or self._desk.endings):  # noqa: ASYNC110 - a count, for once in a life
             await asyncio.sleep(0.05)
         ends = time.monotonic() + grace
         await self._empty_until(ends - min(3.0, grace * 0.3))
@@ -462,7 +363,7 @@ class Supervisor:
     async def _empty_until(self, deadline: float) -> None:
         # A count, looked at for a few seconds at the end of a life.
         while (  # noqa: ASYNC110
-            (self._fleet.count or self._endings) and time.monotonic() < deadline and not self._now.is_set()
+            (self._fleet.count or self._desk.endings) and time.monotonic() < deadline and not self._now.is_set()
         ):
             await asyncio.sleep(0.02)
 
@@ -471,7 +372,7 @@ class Supervisor:
         await self._fleet.close("shutdown")
         for _ in range(3):
             try:
-                endings = self._endings
+                endings = self._desk.endings
                 await self._loop.run_in_executor(self._turn_thread, self._turns.leave, endings, self.clock())
                 await self._loop.run_in_executor(self._renew_thread, self._chores.close, self.worker)
                 break

@@ -61,7 +61,7 @@ class Turns:
             if news:
                 unit.progress(self._claimer.worker, news)
             verdicts = settle(unit, endings, self._policies, now, self._rng)
-            claimed = self._claimer.claim(unit, free)
+            claimed = self._claimer.claim(unit, free, hinted=hinted)
             leases = claimed.leases
             if known is not None:
                 fresh = {lease.fence for lease in leases}

@@ -3,8 +3,8 @@ the same in both exists once, as `claim.sql`.
 
 In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix
 of every name of ours (a schema on PostgreSQL, letters on SQLite), `{lease}` and its like the columns of that value in
-order, `{part:…}` the text of that part, `{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the
-only row as it is.
+order (`{no:lease}`: as many NULLs), `{part:…}` the text of that part, `{set:…}` (PostgreSQL) a set of rows passed as
+one array per column, or the only row as it is.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "w
 @cache
 def load(verb: str, dialect: str, prefix: str, *, lone: bool = False) -> str:
     """The statement for a verb in a dialect, ready to execute; `lone`: its set is a single row."""
-    text = _find(verb, dialect).read_text(encoding="utf-8")
-    text = _PART.sub(lambda part: _part(part[1]), text)
+    text = _PART.sub(lambda part: _terse(_HERE / f"{part[1]}.part.sql"), _terse(_find(verb, dialect)))
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
+        text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
     for name, value in _SETS.items():
         text = text.replace(f"{{set:{name}}}", _lone(value) if lone else _unnest(value))
     if dialect == "postgres":
@@ -55,9 +55,9 @@ def _find(verb: str, dialect: str) -> Path:
     return own if own.exists() else _HERE / f"{verb}.sql"
 
 
-def _part(name: str) -> str:
-    """Without its comment: the statement sent has one already."""
-    lines = (_HERE / f"{name}.part.sql").read_text(encoding="utf-8").splitlines()
+def _terse(file: Path) -> str:
+    """Without comments and indentation: the driver reads a long statement anew each time it is sent."""
+    lines = map(str.strip, file.read_text(encoding="utf-8").splitlines())
     return "\n".join(line for line in lines if not line.startswith("--"))
 
 

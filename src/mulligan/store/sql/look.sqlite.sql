@@ -14,4 +14,4 @@ WITH RECURSIVE found (lane, priority, run_at) AS (
 SELECT 'now', NULL, NULL, :now, NULL, NULL, NULL
 UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
 UNION ALL SELECT 'limit', scope, key, concurrency, until, CAST(rate AS text), NULL FROM {p}limits
-UNION ALL SELECT * FROM (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :most)
+UNION ALL SELECT * FROM (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :lanes)

@@ -1,4 +1,4 @@
--- What `take` and `take_due` have in common: what is locked becomes leases, with their events. A locked row stays
+-- What all that take have in common: what is locked becomes leases, with their events. A locked row stays
 -- where it is, so it is found by its place.
 taken AS (
   UPDATE {p}job SET state = 'running', worker = :worker, token = token + 1, attempt = attempt + 1,
@@ -22,4 +22,3 @@ taken AS (
            '{"worker":"' || worker || '"}' FROM leased
   ) AS news CROSS JOIN mark
 )
-SELECT {lease} FROM leased ORDER BY place

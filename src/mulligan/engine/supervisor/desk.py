@@ -1,0 +1,212 @@
+"""When a worker turns to the store, with what, and what becomes of the answer. One turn at a time.
+
+A turn is the loop's, on a thread of its own, or, while the loop has nothing to do, of the thread that hears a hint: it
+claims on the spot, since every hand-over between two threads costs as much as a trip to the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from mulligan.config import Worker
+from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor.fleet import Fleet
+from mulligan.engine.supervisor.pace import Pace
+from mulligan.engine.supervisor.turns import News, Turn, Turns
+from mulligan.errors import StoreUnavailable
+from mulligan.job import SECOND, Micros
+
+log = logging.getLogger("mulligan.worker")
+
+HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
+OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
+
+
+class Desk:
+    def __init__(
+        self,
+        settings: Worker,
+        thread: ThreadPoolExecutor,
+        clock: Callable[[], Micros],
+        on_clock: Callable[[Micros], None],
+        may_claim: Callable[[], bool],
+    ) -> None:
+        self.endings: list[Ending] = []
+        self.news: dict[tuple[str, int], tuple[float | None, str]] = {}
+        self.wake = asyncio.Event()
+        self.leaving = False
+        self.doubt = False  # a turn's answer was lost: look for leases we do not know of
+        self._settings = settings
+        self._thread = thread
+        self._clock = clock
+        self._on_clock = on_clock
+        self._may_claim = may_claim
+        self._loop = asyncio.get_running_loop()
+        self._pace = Pace(settings.concurrency)
+        self._outage = 0.0
+        self._woken = False  # something was written by somebody: new work?
+        self._timer: asyncio.TimerHandle | None = None
+        # Who hears a hint says so and then looks for the offer; the loop takes its offer back and then looks for
+        # somebody at it. Whatever the order, one of the two sees the other.
+        self._offered = False
+        self._at_it = False
+        self._answered = asyncio.Event()
+
+    def serve(self, fleet: Fleet, turns: Turns) -> None:
+        self._fleet = fleet
+        self._turns = turns
+
+    def ended(self, endings: list[Ending]) -> None:
+        self.endings += endings
+        self.wake.set()
+
+    # -- the loop's turns ---------------------------------------------------------------------------
+    async def loop(self) -> None:
+        pause = self._settings.poll
+        while not self.leaving:
+            self._rest(pause)
+            self._offered = not self.doubt
+            await self.wake.wait()
+            await self._take_back()
+            self.wake.clear()
+            pause = await self._one_turn()
+
+    def _rest(self, pause: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(pause, self.wake.set)  # `wait_for` would cost each job a task
+
+    async def _take_back(self) -> None:
+        self._offered = False
+        while self._at_it:
+            self._answered.clear()
+            await self._answered.wait()
+
+    async def _one_turn(self) -> float:
+        """Returns how long to wait for the next one when nothing happens."""
+        endings, self.endings = self.endings, []
+        free = self._free()
+        if not endings and free <= 0 and not self.doubt:
+            return self._settings.poll
+        known = self._known(endings) if self.doubt else None
+        news, hinted, self._woken = self._last_news(endings), self._woken, False
+        take = partial(self._turns.take, endings, free, self._clock(), known, news, hinted=hinted)
+        try:
+            turn: Turn = await self._loop.run_in_executor(self._thread, take)
+        except StoreUnavailable as away:
+            self.endings = endings + self.endings
+            return self._away(away)
+        except Exception:
+            log.exception("a turn failed")
+            return await self._one_by_one(endings)
+        return self._turned(turn, free, endings)
+
+    def _turned(self, turn: Turn, free: int, endings: list[Ending]) -> float:
+        self._outage, self.doubt = 0.0, False
+        self._on_clock(turn.now)
+        if turn.leases:
+            self._fleet.dispatch(turn.leases, turn.memories)
+        self._learn_pace(free, endings, turn)
+        if self.endings or (turn.more and self._free() > 0 and len(turn.leases) >= free > 0):
+            self.wake.set()
+        return self._pause(turn)
+
+    def _learn_pace(self, free: int, endings: list[Ending], turn: Turn) -> None:
+        heavy = sum(len(lease.payload) for lease in turn.leases) > HEAVY
+        if heavy or self._fleet.line_stuck or any(self._fleet.is_alone(lease) for lease in turn.leases):
+            self._fleet.line_stuck = False
+            self._pace.hold_back()
+            return
+        ran = [e.duration_ms for e in endings if e.duration_ms is not None and not self._fleet.is_alone(e.lease)]
+        self._pace.turned(free, len(turn.leases), ran)
+
+    async def _one_by_one(self, endings: list[Ending]) -> float:
+        """Something in this turn is refused by the store; it must not take the others with it."""
+        self.doubt = True
+        try:
+            await self._loop.run_in_executor(self._thread, self._turns.settle_each, endings, self._clock())
+        except StoreUnavailable as away:
+            self.endings = endings + self.endings
+            return self._away(away)
+        except Exception:
+            log.exception("endings could not be recorded one by one either")
+        return OUTAGE_WAIT[1]
+
+    def _last_news(self, endings: list[Ending]) -> list[News]:
+        """What a job said last is written with its ending; afterwards nobody would take it."""
+        if not self.news:
+            return []
+        fences = [ending.lease.fence for ending in endings if ending.lease.fence in self.news]
+        return [(*fence, *self.news.pop(fence)) for fence in fences]
+
+    def _free(self) -> int:
+        """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
+        if not self._fleet.can_take or not self._may_claim():
+            return 0
+        return self._pace.room(self._fleet.count + len(self.endings))
+
+    def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
+        flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up
+        return flights | {ending.lease.fence for ending in (*endings, *self.endings)}
+
+    def _away(self, away: StoreUnavailable) -> float:
+        """Keep everything, wait a little longer each time, look for lost answers afterwards."""
+        if not self._outage:
+            log.warning("%s; running jobs go on, their outcomes are kept", away)
+        self.doubt = True
+        least, most = OUTAGE_WAIT
+        self._outage = min(most, max(least, self._outage * 2))
+        return self._outage
+
+    def _pause(self, turn: Turn) -> float:
+        poll = self._settings.poll
+        if turn.next_due is None:
+            return poll
+        return min(poll, max(0.001, (turn.next_due - self._clock()) / SECOND))
+
+    # -- turns of who hears a hint ------------------------------------------------------------------
+    def hint(self) -> None:
+        """Something was written by somebody. On the thread that heard it, always the same one."""
+        self._woken = True
+        tell = self._claim_now() if self._offered and not self._at_it else self.wake.set
+        with contextlib.suppress(RuntimeError):  # the loop is gone
+            self._loop.call_soon_threadsafe(tell)
+
+    def _claim_now(self) -> Callable[[], None]:
+        """Returns what the loop has to do with it."""
+        self._at_it = True
+        try:
+            free = self._free() if self._offered else 0
+            if free <= 0:
+                return self._not_now
+            self._woken = False
+            turn = self._turns.take([], free, self._clock(), None, hinted=True)
+        except Exception as error:  # noqa: BLE001 - the loop deals with it
+            return partial(self._failed_now, error)
+        return partial(self._turned_now, turn, free)
+
+    def _turned_now(self, turn: Turn, free: int) -> None:
+        self._done_now(self._turned(turn, free, []))
+
+    def _failed_now(self, error: Exception) -> None:
+        if isinstance(error, StoreUnavailable):
+            pause = self._away(error)
+        else:
+            log.error("a turn failed", exc_info=error)
+            self.doubt, pause = True, OUTAGE_WAIT[1]
+        self._offered = False
+        self._done_now(pause)
+
+    def _not_now(self) -> None:
+        self._done_now(self._settings.poll)
+        self.wake.set()
+
+    def _done_now(self, pause: float) -> None:
+        self._at_it = False
+        self._answered.set()
+        self._rest(pause)

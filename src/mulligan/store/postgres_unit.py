@@ -1,0 +1,165 @@
+"""One transaction on PostgreSQL: the verbs that differ from SQLite's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import errors as pg
+
+from mulligan.event import Event
+from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.store.base import Inserted, Look, Move, Plain, Settlement
+from mulligan.store.foreign import Postgres
+from mulligan.store.rows import Wanted, array, event_of, insert_row
+from mulligan.store.sql import load
+from mulligan.store.unit import MOST_LANES, SqlUnit
+from mulligan.store.words import fit, taken, unique_race
+
+if TYPE_CHECKING:
+    from mulligan.store.postgres import PostgresStore
+
+LOOK = 7  # columns of a look; those of a lease follow
+LARGE = 10  # rows of a set that are worth a plan of their own
+SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
+
+
+class PostgresUnit(SqlUnit):
+    def __init__(self, connection: Postgres, store: PostgresStore) -> None:
+        self._connection = connection
+        self._store = store
+
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._run(verb, params)
+
+    def _run(
+        self, verb: str, params: dict[str, Any], *, prepare: bool | None = None, lone: bool = False
+    ) -> list[tuple[Any, ...]]:
+        statement = load(verb, "postgres", self._store.prefix, lone=lone)
+        began = time.monotonic()
+        try:
+            cursor = self._connection.execute(statement, params, prepare=prepare)
+        except (UnicodeEncodeError, psycopg.DataError) as error:
+            if getattr(error, "sqlstate", None):  # the server's word, not the driver's
+                raise
+            fitting = {name: fit(value) for name, value in params.items()}
+            cursor = self._connection.execute(statement, fitting, prepare=prepare)
+        if prepare is None and time.monotonic() - began > SLOW:
+            self._store.plan_anew(self._connection)
+        return cursor.fetchall() if cursor.description else []
+
+    def command(self, text: str) -> None:
+        self._connection.execute(text)
+
+    def _set(self, verb: str, rows: Sequence[Any], **params: Any) -> list[tuple[Any, ...]]:
+        """Run a verb on a set of rows, one array per column.
+
+        A large set is planned anew each time: a plan kept from a day when the table was small would read the whole
+        of it for every row.
+        """
+        if len(rows) == 1:
+            return self._run(verb, rows[0]._asdict() | params, lone=True)
+        columns = zip(type(rows[0])._fields, zip(*rows, strict=True), strict=True)
+        arrays = {name: array(column) for name, column in columns}
+        return self._run(verb, arrays | params, prepare=None if len(rows) < LARGE else False)
+
+    def ids(self, ids: Sequence[str]) -> Any:
+        return array(ids)
+
+    def now(self) -> Micros:
+        return int(self.rows("now")[0][0])
+
+    def mono(self) -> Micros:
+        return time.monotonic_ns() // 1000
+
+    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        rows = [insert_row(job) for job in jobs]
+        channel = self._store.channel if announce or self._store.notify_callers else None
+        try:
+            found = self._set("insert", rows, announce=announce, channel=channel)
+        except pg.SerializationFailure as unseen:  # only in a caller's transaction: ours are READ COMMITTED
+            raise unique_race(next((job.unique_key for job in jobs if job.unique_hash), None)) from unseen
+        return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
+
+    def announce(self, limit: int) -> int:
+        return len(self.rows("announce", most=limit))
+
+    def look_and_take(self, worker: str, plain: Plain, limit: int) -> tuple[Look, list[Lease]]:
+        found = self.rows(
+            "look_and_take",
+            worker=worker,
+            plain=array(plain.lanes),
+            since=plain.since,
+            until=plain.until,
+            most=limit,
+            lanes=MOST_LANES,
+        )
+        leases = [Lease._make(row[LOOK:]) for row in found if row[0] == "lease"]
+        return self.looked(row[:LOOK] for row in found[len(leases) :]), leases
+
+    def candidates(
+        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
+    ) -> list[tuple[int, Micros, str, str]]:
+        if not lanes:
+            return []
+        if len(lanes) == 1:
+            (lane, priority), *_ = lanes
+            return self._candidates("candidates", lane=lane, priority=priority, most=min(limit, each or limit))
+        keys, priorities = map(array, zip(*lanes, strict=True))
+        return self._candidates("candidates_of_many", lanes=keys, priorities=priorities, most=limit, each=each or limit)
+
+    def _candidates(self, verb: str, **params: Any) -> list[tuple[int, Micros, str, str]]:
+        return [(row[0], row[1], row[2], row[3]) for row in self.rows(verb, **params)]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        connection = self._connection
+        if not isinstance(connection, psycopg.Connection) or not connection.autocommit:
+            yield
+            return
+        with connection.transaction():
+            yield
+
+    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        if not ids:
+            return []
+        return [Lease._make(row) for row in self._set("take", [*map(Wanted, ids)], worker=worker, most=limit)]
+
+    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
+        found = self.rows("take_due", worker=worker, lane=lane, priority=priority, most=limit)
+        return [Lease._make(row) for row in found]
+
+    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+        if not settlements:
+            return set()
+        return {(row[0], row[1]) for row in self._set("settle", settlements)}
+
+    def move(self, move: Move) -> bool:
+        try:
+            with self.savepoint():  # one taken key must not abort its neighbours
+                return super().move(move)
+        except pg.UniqueViolation as clash:
+            raise taken(move.id, str(clash.diag.message_detail)) from clash
+
+    def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
+        return bool(self.rows("request_cancel", id=job_id, token=token, reason=reason, channel=self._store.channel))
+
+    def expired(self, worker: WorkerRow) -> bool:
+        return self.now() - worker.renewed_at > worker.lease
+
+    def events_after(self, cursor: int, limit: int) -> list[Event]:
+        return [
+            event_of(row) for row in self.rows("events_between", cursor=cursor, top=self.newest_event(), most=limit)
+        ]
+
+    def newest_event(self) -> int:
+        # The order matters: what the sequence has given out is read before the marks of those still writing.
+        top: int = self.rows("event_top")[0][0]
+        floor: int | None = self.rows("event_floor")[0][0]
+        return top if floor is None else min(top, floor)
+
+    def event_lag(self) -> Micros:
+        return int(self.rows("event_lag")[0][0])

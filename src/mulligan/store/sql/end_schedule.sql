@@ -1,0 +1,1 @@
+DELETE FROM {p}schedule WHERE name = :name RETURNING name

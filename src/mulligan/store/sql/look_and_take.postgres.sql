@@ -1,0 +1,22 @@
+-- `look` and, in the plainest case, `take_due` in one trip: only one (lane, priority) is due, the worker knows it as one
+-- without a limit and learned that within `since` and `until`, nothing is closed and no operator has set a limit.
+-- In every other case nothing is taken. The lane is looked up as a value, so that the index gives the order.
+WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
+  SELECT min(lane) AS lane, min(priority) AS priority FROM (SELECT * FROM found LIMIT :lanes) AS waits
+  WHERE run_at <= {p}now_us()
+  HAVING count(*) = 1 AND min(lane) = ANY (CAST(:plain AS text[]))
+    AND {p}now_us() BETWEEN CAST(:since AS bigint) AND CAST(:until AS bigint)
+    AND NOT EXISTS (SELECT 1 FROM {p}gate AS shut WHERE shut.until IS NULL OR shut.until > {p}now_us())
+    AND NOT EXISTS (SELECT 1 FROM {p}limits AS said WHERE said.until IS NULL OR said.until > {p}now_us())
+), locked AS MATERIALIZED (
+  SELECT row_number() OVER () AS place, job.locked_id, job.locked_at, job.was_announced FROM (
+    SELECT id AS locked_id, ctid AS locked_at, announced AS was_announced FROM {p}job AS job
+    WHERE state = 'queued' AND lane = (SELECT lane FROM plain) AND priority = (SELECT priority FROM plain)
+      AND run_at <= {p}now_us() AND (deadline_at IS NULL OR deadline_at > {p}now_us())
+      AND EXISTS (SELECT 1 FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
+    ORDER BY run_at, id LIMIT :most
+    FOR UPDATE OF job SKIP LOCKED
+  ) AS job
+), {part:taken}
+(SELECT 'lease', NULL, NULL, CAST(NULL AS bigint), CAST(NULL AS bigint), NULL, NULL, {lease} FROM leased ORDER BY place)
+UNION ALL SELECT look.*, {no:lease} FROM ({part:look}) AS look
