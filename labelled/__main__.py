@@ -10,7 +10,7 @@ from labelled.score import scores
 def main() -> None:
     for found in scores():
         print(found)
-        if "--mistakes" in sys.argv and found.name == "tune":
+        if "--mistakes" in sys.argv and found.name.startswith("tune"):
             for row, failure in found.mistakes:
                 print(f"  {row['id']}: {row['cls']} called {failure.cls} by {failure.rule}: {row['text'][-160:]!r}")
 

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 GIVEN = ("exception_type", "http_status", "exit_code", "signal", "errno", "provider_code", "program")
 MOST_HOPELESS = 0.05  # of the hopeless may be called retriable
 MOST_HOPEFUL = 0.04  # of the retriable may be called hopeless
+MOST_TRAPPED = 0.20  # of the traps, either way
 
 Row = Mapping[str, Any]
 
@@ -84,9 +85,10 @@ def score(name: str, rows: Iterable[Row]) -> Score:
 
 
 def scores() -> list[Score]:
-    """Each set, and of each the traps alone: texts that would fool a reader in a hurry."""
-    found = []
-    for name in ("tune", "aside"):
-        rows = list(rows_of(name))
-        found += [score(name, rows), score(f"{name}, traps", [row for row in rows if row["trap"]])]
-    return found
+    """Of each set the plain rows, and apart from them the traps: texts that would fool a reader in a hurry."""
+    return [plain_or_traps(name, traps=traps) for name in ("tune", "aside") for traps in (False, True)]
+
+
+def plain_or_traps(name: str, *, traps: bool) -> Score:
+    rows = [row for row in rows_of(name) if row["trap"] is traps]
+    return score(f"{name}, {'traps' if traps else 'plain'}", rows)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from labelled.score import GIVEN, MOST_HOPEFUL, MOST_HOPELESS, rows_of, score
+from labelled.score import GIVEN, MOST_HOPEFUL, MOST_HOPELESS, MOST_TRAPPED, plain_or_traps, rows_of, score
 
 from mulligan.job import RETRYABLE, Cls
 
@@ -12,9 +12,22 @@ SETS = ("tune", "aside")
 
 @pytest.mark.parametrize("name", SETS)
 def test_few_hopeless_errors_are_retried_and_few_hopeful_ones_given_up(name):
-    found = score(name, rows_of(name))
+    found = plain_or_traps(name, traps=False)
     assert found.false_retriable < MOST_HOPELESS, found
     assert found.false_permanent < MOST_HOPEFUL, found
+
+
+def test_with_its_traps_the_set_that_rules_are_made_from_keeps_the_targets_too():
+    found = score("tune", rows_of("tune"))
+    assert found.false_retriable < MOST_HOPELESS, found
+    assert found.false_permanent < MOST_HOPEFUL, found
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_most_traps_are_seen_through(name):
+    found = plain_or_traps(name, traps=True)
+    assert found.false_retriable < MOST_TRAPPED, found
+    assert found.false_permanent < MOST_TRAPPED, found
 
 
 def test_every_row_has_a_source_a_reason_and_one_meaning():

@@ -9,6 +9,7 @@ _POSTGRES = (
     row("sql.timeout", "TIMEOUT", sqlstate=words("57014 25P03 25P04 HYT00 HYT01")),
     row("sql.conflict", "DATABASE_CONFLICT", sqlstate=words("40* 55P03 55006 HY008")),
     row("sql.shutting-down", "DATABASE_UNAVAILABLE", sqlstate=words("08* 57P* 58030 25006 72000")),
+    row("sql.cached-plan", "DATABASE_CONFLICT", sqlstate="0A000", message=r"\bcached plan must not change\b"),
     row("sql.disk-full", "DISK_FULL", sqlstate="53100"),
     row("sql.memory", "MEMORY", sqlstate="53200"),
     row("sql.too-many", "TOO_MANY_FILES", sqlstate=words("53300 53400 53000")),
@@ -167,7 +168,7 @@ _ORACLE = (
     row(
         "oracle.conflict",
         "DATABASE_CONFLICT",
-        provider_code=words("ora:00054 ora:00060 ora:08177 ora:01555 ora:04021 ora:30006"),
+        provider_code=words("ora:00054 ora:00060 ora:03170 ora:08177 ora:01555 ora:04021 ora:30006"),
     ),
     row(
         "oracle.too-many",

@@ -9,6 +9,7 @@ _TIME = (
         "text.timed-out",
         "TIMEOUT",
         message=(
+            r"\bexecution time exceeded\b",
             r"\bZeitüberschreitung\b",
             r"\bdélai (?:d'attente )?dépassé\b",
             r"\btiempo de espera (?:agotado|excedido)\b",
@@ -280,6 +281,7 @@ _SERVICE = (
         "text.unavailable",
         "HTTP_5XX",
         message=(
+            r"\b(?:coordinator|leader|partition|replica|quorum|primary) (?:is )?not (?:yet )?(?:available|active)\b",
             r"\bmaintenance (?:window|mode|work|period)\b",
             r"\bdown for maintenance\b",
             r"\bcome back (?:later|soon)\b",
@@ -374,6 +376,7 @@ _SERVICE = (
         "text.busy",
         "BUSY",
         message=(
+            r"\bacquiring\b.{0,20}\block\b",
             r"\b(?:another \w+|operation|update|sync|change|transaction|upgrade|backup|snapshot|build|deployment|migration|request|recovery|rebalance|refresh|import|export)(?: \([^)]{1,40}\))? (?:is )?(?:already |currently |still )?in progress\b",
             r"\b(?:already|still) in progress\b",
             r"\bcould not lock\b",

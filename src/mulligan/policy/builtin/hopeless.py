@@ -174,6 +174,9 @@ _SETUP = (
         "text.misconfigured",
         "MISCONFIGURED",
         message=(
+            r"\bCROSSSLOT\b",
+            r"\bcan not be satisfied\b|\bcannot be satisfied\b",
+            r"\bconfiguration is not available\b",
             r"\bdid not opt in\b",
             r"\btoo many packets buffered\b",
             r"\bnot[- ]negotiated\b",
@@ -396,7 +399,7 @@ _CONTENT = (
         "text.too-large",
         "TOO_LARGE",
         message=(
-            r"\b(?:file|payload|message|request|body|image|video|document|upload|attachment|input|entity|request entity|value|object|field|text|header|content|prompt|packet|record|string|argument list|duration|audio|dimensions?|size|key|name|filename|line|query|statement)s?\b[\w '\x22()-]{0,30}\b(?:too (?:large|long|big|high|many)|larger than|longer than|exceeds|exceeded|over the|bigger than|above the)\b",
+            r"\b(?:file|payload|message|request|body|image|video|document|upload|attachment|input|entity|request entity|value|object|field|text|header|content|prompt|packet|record|string|argument list|duration|audio|dimensions?|size|key|name|filename|line)s?\b[\w '\x22()-]{0,30}\b(?:too (?:large|long|big|high|many)|larger than|longer than|exceeds|exceeded|over the|bigger than|above the)\b",
             r"\bexceed(?:s|ed|ing)? (?:the |our |its )?(?:maximum|max|size|allowed|upload|file|limit of|length|permitted)\b",
             r"\b(?:maximum|max) (?:allowed )?(?:\w+ )?(?:size|length|duration|dimension)\b",
         ),
@@ -405,6 +408,8 @@ _CONTENT = (
         "text.data",
         "DATA_REFUSED",
         message=(
+            r"\bwould be truncated\b",
+            r"\blarger than available\b",
             r"\bzu lang für\b",
             r"\btrop long(?:ue)? pour\b",
             r"\bdemasiado larg[oa] para\b",
