@@ -32,7 +32,7 @@ CONNECTION = types("ConnectionResetError", "ConnectionError", "OSError")
         (Facts(types("ValueError")), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
         (Facts(types("UnicodeDecodeError", "UnicodeError", "ValueError")), "INVALID_INPUT", Cls.INVALID_INPUT, None),
         (Facts(CONNECTION), "CONNECTION", Cls.TRANSIENT, "py.connection"),
-        (Facts(("socket.gaierror", *OS_ERROR), errno=-2), "CONNECTION", Cls.TRANSIENT, "dns.failed"),
+        (Facts(("socket.gaierror", *OS_ERROR), errno=-2), "CONNECTION", Cls.TRANSIENT, "dns.unknown"),
         (Facts(types("TimeoutError", "OSError")), "TIMEOUT", Cls.TIMEOUT, "py.timeout"),
         (Facts(types("MemoryError")), "MEMORY", Cls.RESOURCE, "py.memory"),
         (Facts(OS_ERROR, errno=errno.ENOSPC), "DISK_FULL", Cls.RESOURCE, "os.disk-full"),
@@ -122,6 +122,7 @@ def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
         "detail": "more",
         "trace": "trace",
         "stderr": "stderr",
+        "facts": {"exception_types": ["app.Secret"], "exit_code": 3, "program": "ffmpeg"},
     }
     assert "hunter2" not in failure.public
 

@@ -140,8 +140,9 @@ class Reading:
             self.by_told(builtin.STRUCTURE, self.told, (builtin.STRUCTURE.by_code,))
             or self._last_line(builtin.SPECIFIC)
             or self.by_last_words()
-            or self.by_names(self.links)
+            or self.by_names(self.links, hopeful=True)
             or self.by_lines()
+            or self.by_names(self.links)
             or self.by_weak_signs()
             or self.by_structure(last)
             or self.by_told(last, self.told, (last.by_code, last.by_type))
@@ -159,12 +160,14 @@ class Reading:
     def by_codes(self) -> Verdict | None:
         """Codes of providers that nobody has written a rule for: `UNABLE_TO_LOCK_ROW` is a sentence too."""
         lines = [spelled(code) for link in self.links for code in link.provider_codes if _telling(code)]
-        return next((said for line in lines if (said := self._say(builtin.NORMAL, line))), None)
+        found = (self._say(builtin.NORMAL, line) for line in lines)
+        return next((said for said in found if said and said.rule.retryable), None)
 
-    def by_names(self, links: Iterable[Facts]) -> Verdict | None:
-        """Types and codes nobody has written a rule for: their names say what they are."""
+    def by_names(self, links: Iterable[Facts], *, hopeful: bool = False) -> Verdict | None:
+        """Types and codes nobody has written a rule for: their names say what they are. Hope is looked for first."""
         for name in [name for link in links for name in (*link.provider_codes, *link.exception_types)]:
-            if said := self._say(builtin.NORMAL, spelled(name)):
+            said = self._say(builtin.NORMAL, spelled(name))
+            if said and (said.rule.retryable or not hopeful):
                 return said
         return None
 

@@ -130,27 +130,6 @@ _HTTP_CLIENTS = (
         ),
     ),
     row(
-        "client.refused",
-        "HTTP_4XX",
-        type=words(
-            """
-            openai.BadRequestError anthropic.BadRequestError openai.UnprocessableEntityError
-            google.api_core.exceptions.BadRequest google.api_core.exceptions.InvalidArgument
-            stripe.error.InvalidRequestError stripe.InvalidRequestError telegram.error.BadRequest
-            """
-        ),
-    ),
-    row(
-        "client.missing",
-        "MISSING",
-        type=words(
-            """
-            openai.NotFoundError anthropic.NotFoundError google.api_core.exceptions.NotFound ResourceNotFoundError
-            RepositoryNotFoundError EntryNotFoundError RevisionNotFoundError UnknownObjectException NoSuchKey
-            """
-        ),
-    ),
-    row(
         "client.impossible",
         "MISCONFIGURED",
         type=words(

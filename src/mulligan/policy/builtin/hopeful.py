@@ -196,6 +196,8 @@ _ROOM = (
         "text.too-many",
         "TOO_MANY_FILES",
         message=(
+            r"\bnot have enough resources\b",
+            r"\bpool exhausted\b",
             r"\btrop de (?:clients|connexions)\b",
             r"\bzu viele (?:Verbindungen|Clients)\b",
             r"\bdemasiadas conexiones\b",
@@ -334,6 +336,8 @@ _SERVICE = (
         "text.rate",
         "RATE_LIMITED",
         message=(
+            r"\bover its \w+ limit\b",
+            r"\bmessage limit exceeded\b",
             r"\bFLOOD_WAIT",
             r"\ba wait of \d+ seconds\b",
             r"\b(?:calls|requests|messages|queries|operations|writes|reads) per (?:second|minute|hour)\b",
@@ -376,6 +380,8 @@ _SERVICE = (
         "text.busy",
         "BUSY",
         message=(
+            r"\brequires exclusive access\b",
+            r"\bperforming an operation\b",
             r"\bacquiring\b.{0,20}\block\b",
             r"\b(?:another \w+|operation|update|sync|change|transaction|upgrade|backup|snapshot|build|deployment|migration|request|recovery|rebalance|refresh|import|export)(?: \([^)]{1,40}\))? (?:is )?(?:already |currently |still )?in progress\b",
             r"\b(?:already|still) in progress\b",

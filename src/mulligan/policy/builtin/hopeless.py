@@ -87,6 +87,8 @@ _SETUP = (
         "text.certificate",
         "CERTIFICATE",
         message=(
+            r"\bdh key too small\b",
+            r"\bincompatible ssh peer\b",
             r"\bcertificate\b.{0,40}\bnot OK\b",
             r"\bcertificate (?:verify failed|verification failed|has expired|is not trusted|problem|is not valid|validation|unknown|expired|name mismatch|common name|signed by unknown)\b",
             r"\bself[- ]?signed certificate\b",
@@ -174,6 +176,9 @@ _SETUP = (
         "text.misconfigured",
         "MISCONFIGURED",
         message=(
+            r"\bonly use HTTP and not HTTPS\b",
+            r"\bquery is too complex\b",
+            r"\bverify your region\b",
             r"\bCROSSSLOT\b",
             r"\bcan not be satisfied\b|\bcannot be satisfied\b",
             r"\bconfiguration is not available\b",
@@ -297,7 +302,9 @@ _CONTENT = (
         "text.unavailable-content",
         "UNAVAILABLE_CONTENT",
         message=(
-            r"\b(?:this |the )?(?:video|content|post|clip|track|playlist|account|channel|media|page|file|reel|item|stream|tweet|album|image|recording|episode|song|live event|resource|message|user)s? (?:is |has been |was |are |have been |isn't |is no longer |is not |you requested is not |no longer )*(?:private|unavailable|removed|deleted|not available|available|taken down|blocked|terminated|members[- ]only|expired|age[- ]restricted|drm protected|suspended|geo-?restricted|not found|hidden)\b(?<!is available)",
+            r"\b(?:video|content|post|clip|track|playlist|account|channel|media|reel|tweet|album|recording|episode|song|live event)s? (?:is |has been |was |are |have been |isn't |is no longer |is not |no longer )*(?:private|unavailable|removed|deleted|not available|taken down|blocked|terminated|members[- ]only|expired|age[- ]restricted|drm protected|suspended|geo-?restricted|not found|hidden)\b",
+            r"\b(?:page|file|item|stream|image|resource|message|user)s? (?:has been |was |have been |is )(?:private|removed|deleted|taken down|suspended)\b",
+            r"\b(?:video|content|page|file|item|stream|resource)s? (?:is |are )?no longer available\b",
             r"\bprivate (?:video|account|content|playlist|post)\b",
             r"\b(?:video|content) unavailable\b",
             r"\bnot (?:available|made this video available) (?:in|from) your (?:country|region|location|area)\b",
@@ -334,6 +341,7 @@ _CONTENT = (
         "text.bad-file",
         "BAD_FILE",
         message=(
+            r"\bfinding central directory\b",
             r"\berror while deserializing\b",
             r"\bdeserializ\w+ (?:error|failed|header)\b",
             r"\bincomplete (?:buffer|header|metadata|frame|document)\b",
@@ -440,6 +448,7 @@ _CONTENT = (
         "text.invalid",
         "INVALID_INPUT",
         message=(
+            r"\bno connection adapters\b",
             r"\bnet::ERR_(?:TOO_MANY_REDIRECTS|INVALID_\w+|FILE_NOT_FOUND|UNKNOWN_URL_SCHEME|BLOCKED_\w+|DISALLOWED_\w+)\b",
             r"\b(?:invalid|illegal|malformed|unsupported|unrecognized|unknown|bad|wrong|unexpected) (?:\w+ )?(?:argument|parameter|value|url|uri|input|request|format|type|name|address|email|e-mail|payload|field|schema|json|option|syntax|query|date|time|number|id|identifier|path|file type|media type|content[- ]type|mime|encoding)s?\b",
             r"\b(?:invalid|illegal|malformed|unsupported|unrecognized|unknown|bad|wrong|unexpected) (?:\w+ )?(?:character|token|image|language|key|phone number|recipient|currency|country|code|operation|method|model|state|size|range|length|version|extension|codec|pixel format|sample rate|file format|channel|destination|message|body|header|string|literal|url scheme)s?\b",

@@ -26,11 +26,13 @@ MONEY = (
     r"\bplan limit\b",
 )
 ONE_TOO_LARGE = (
+    r"\bexceeds? (?:the )?context (?:limit|length|window)\b",
     r"\b(?:metadata|header|message|request) size exceeds\b",
     r"\b(?:request|message|prompt|input|payload|tokens?) (?:is |was )?(?:too (?:large|long|big))\b",
     r"\bmust be reduced\b",
 )
 SLOW_DOWN = (
+    r"\bover its \w+ limit\b",
     r"\brate[- ]?limit(?:ed|ing|s)?\b(?: (?:exceeded|reached|hit))?",
     r"\btoo many requests\b",
     r"\bslow ?down\b",
@@ -47,6 +49,8 @@ SLOW_DOWN = (
     r"PerMinute|PerSecond",
 )
 IN_PROGRESS = (
+    r"\bin progress\b",
+    r"\bexclusive access\b",
     r"\bstill (?:active|being|running|in use|locked)\b",
     r"\bresource lock\b",
     r"\b(?:in progress|being (?:processed|modified|updated|created|deleted)|locked|try again|please retry|concurrent(?:ly)?|conflicting (?:operation|conditional)|another (?:operation|request|process)|aborted|transaction contention|not ready|still (?:processing|running))\b",
@@ -55,7 +59,7 @@ WARMING = (
     r"\b(?:is (?:currently )?loading|not (?:yet )?ready|still (?:being )?(?:processing|processed|starting)|warming up|is starting|try again (?:later|in)|temporarily)\b",
 )
 TRANSIENT_400 = (
-    r"\b(?:RequestTimeout|backend error|socket connection to the server was not read|try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
+    r"\b(?:RequestTimeout|backend error|retrying the job|socket connection to the server was not read|try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
 )
 BLOCKED = (
     r"\b(?:block|restrict)\w* access from your (?:country|region|location|network)\b",

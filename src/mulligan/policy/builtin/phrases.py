@@ -16,6 +16,7 @@ SPECIFIC = (
         "text.long-quota",
         "QUOTA",
         message=(
+            r"\binsufficient (?:\w+ )?quota\b",
             r"\bquota\b.{0,60}\bexceeded\b.{0,40}\b(?:globally|limit: 0)",
             r"\bwill exceed your \w+ limit\b",
             r"\bexceeding approved\b.{0,60}\bquota\b",

@@ -51,6 +51,13 @@ _OTHERS = (
     row("wget.connection", "CONNECTION", program="wget", exit_code=4),
     row("wget.certificate", "CERTIFICATE", program="wget", exit_code=5),
     row("wget.auth", "AUTH", program="wget", exit_code=6),
+    row(
+        "rsync.denied",
+        "AUTH",
+        program="rsync",
+        exit_code=(12, 255),
+        message=(r"\bpermission denied\b", r"\bauthentication failures\b", r"\bhost key verification failed\b"),
+    ),
     row("rsync.connection", "CONNECTION", program="rsync", exit_code=(5, 10, 12, 35)),
     row("rsync.timeout", "TIMEOUT", program="rsync", exit_code=30),
     row("rsync.syntax", "MISCONFIGURED", program="rsync", exit_code=(1, 2, 4)),

@@ -275,6 +275,27 @@ RULES = (*_OWN, *_BUILTIN, *_NAMES, *clients.RULES, *_ERRNO)
 # Asked only when nothing else, not even the text, has said anything.
 LAST = (
     row(
+        "client.refused",
+        "HTTP_4XX",
+        type=words(
+            """
+            openai.BadRequestError anthropic.BadRequestError openai.UnprocessableEntityError
+            google.api_core.exceptions.BadRequest google.api_core.exceptions.InvalidArgument
+            stripe.error.InvalidRequestError stripe.InvalidRequestError telegram.error.BadRequest
+            """
+        ),
+    ),
+    row(
+        "client.missing",
+        "MISSING",
+        type=words(
+            """
+            openai.NotFoundError anthropic.NotFoundError google.api_core.exceptions.NotFound ResourceNotFoundError
+            RepositoryNotFoundError EntryNotFoundError RevisionNotFoundError UnknownObjectException NoSuchKey
+            """
+        ),
+    ),
+    row(
         "smtp.type-address",
         "BAD_ADDRESS",
         type=("smtplib.SMTPRecipientsRefused", "smtplib.SMTPSenderRefused", "SMTPRecipientsRefused"),
