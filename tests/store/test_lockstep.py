@@ -74,10 +74,10 @@ def picture(store: Store) -> dict[str, Any]:
     """All that must be equal: everything but times."""
     rows = sql(
         store,
-        "SELECT id, state, queue, priority, lane, counts, settings, payload, result, error, worker, token, generation, attempt, failures, "
-        "losses, snoozes, alone, announced, max_retries, unique_key, unique_hash, batch_id, cancel_reason, choice, "
-        "choices, reason, progress, progress_message, cost, started_at IS NULL, first_started_at IS NULL, "
-        "finished_at IS NULL, deadline_at IS NULL FROM {p}job ORDER BY id",
+        "SELECT id, state, queue, priority, lane, counts, settings, payload, result, error, worker, token, generation, "
+        "attempt, failures, losses, snoozes, alone, announced, max_retries, unique_key, unique_hash, batch_id, "
+        "cancel_reason, choice, choices, reason, progress, progress_message, cost, started_at IS NULL, "
+        "first_started_at IS NULL, finished_at IS NULL, deadline_at IS NULL FROM {p}job ORDER BY id",
     )
     attempts = sql(
         store,
