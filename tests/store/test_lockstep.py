@@ -22,7 +22,7 @@ from mulligan.engine.claims import Claimer
 from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending, settle
 from mulligan.errors import MulliganError
-from mulligan.job import SECOND, Ended, Lease, NewJob, Outcome
+from mulligan.job import SECOND, Cls, Ended, Lease, NewJob, Outcome
 from mulligan.policy.lifecycle import MOVES
 from mulligan.store import Store
 from support.store import (
@@ -35,6 +35,7 @@ from support.store import (
     PARKED,
     RELEASED,
     RETURNED,
+    a_failure,
     a_job,
     a_worker,
     folded,
@@ -51,6 +52,9 @@ POLICIES = Layers(SYSTEM, {})
 OUTCOMES = {
     "returned": RETURNED,
     "failed": FAILED,
+    "too large": Outcome(
+        Ended.FAILED, failure=a_failure(Cls.RESOURCE, "OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]})
+    ),
     "fatal": FATAL,
     "retry": Outcome(Ended.RETRY, after=500 * SECOND),
     "snoozed": Outcome(Ended.SNOOZED, after=500 * SECOND, cost=0.5),
@@ -70,15 +74,16 @@ def picture(store: Store) -> dict[str, Any]:
     """All that must be equal: everything but times."""
     rows = sql(
         store,
-        "SELECT id, state, priority, lane, payload, result, error, worker, token, generation, attempt, failures, "
-        "losses, snoozes, alone, announced, max_retries, unique_key, unique_hash, batch_id, cancel_reason, choice, "
-        "choices, reason, progress, progress_message, cost, started_at IS NULL, first_started_at IS NULL, "
-        "finished_at IS NULL, deadline_at IS NULL FROM {p}job ORDER BY id",
+        "SELECT id, state, queue, priority, lane, counts, settings, payload, result, error, worker, token, generation, "
+        "attempt, failures, losses, snoozes, alone, announced, max_retries, unique_key, unique_hash, batch_id, "
+        "cancel_reason, choice, choices, reason, progress, progress_message, cost, started_at IS NULL, "
+        "first_started_at IS NULL, finished_at IS NULL, deadline_at IS NULL FROM {p}job ORDER BY id",
     )
     attempts = sql(
         store,
         "SELECT job_id, token, generation, attempt, worker, settled_by, ended, verb, code, cls, rule, public, "
-        "evidence, private, fingerprint, next_run_at IS NULL, reason, cost FROM {p}attempt ORDER BY job_id, token",
+        "evidence, private, fingerprint, next_run_at IS NULL, reason, cost, judged "
+        "FROM {p}attempt ORDER BY job_id, token",
     )
     events = sql(
         store,
