@@ -33,7 +33,7 @@ from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.judge import Verdict, judge
 from mulligan.policy.rule import PUBLIC_FIELDS
 from mulligan.policy.rulebook import Rulebook
-from mulligan.policy.stored import to_plain
+from mulligan.policy.stored import FACTS, to_text
 
 __all__ = [
     "Facts",
@@ -175,11 +175,11 @@ def _evidence(facts: Facts, link: Facts) -> Evidence:
     return found
 
 
-def _private(facts: Facts) -> Iterator[tuple[str, Any]]:
+def _private(facts: Facts) -> Iterator[tuple[str, str]]:
     exception = facts.exception_types[0] if facts.exception_types else ""
     texts = (("exception", exception), ("message", facts.message), ("detail", facts.detail))
     for name, text in (*texts, ("trace", facts.trace), ("stderr", facts.stderr)):
         if text:
             yield name, text
     if facts.exception_types or facts.provider_codes or facts.causes:
-        yield "facts", to_plain(facts)
+        yield FACTS, to_text(facts)

@@ -8,11 +8,16 @@ from typing import Any
 
 from mulligan.policy.facts import Facts
 
+FACTS = "facts"  # under which they stand in the private half, for programs
 _APART = ("message", "stderr", "detail")  # kept as texts of their own, for people
 _NAMES = ("exception_types", "provider_codes")
 _PLAIN = ("http_status", "grpc_status", "sqlstate", "errno", "exit_code", "signal", "timed_out", "program", "code")
 _CAUSES = 6
 _WORDS = 500  # of a cause's message
+
+
+def to_text(facts: Facts) -> str:
+    return json.dumps(to_plain(facts), separators=(",", ":"))
 
 
 def to_plain(facts: Facts) -> dict[str, Any]:
@@ -36,18 +41,18 @@ def from_attempt(evidence: str | None, private: str | None, uses: str = "") -> F
     told, kept = _read(private), _read(evidence)
     if not told and not kept:
         return None
-    said = told.get("facts")
+    said = _read(told.get(FACTS))
     plain = {"exception_types": [told["exception"]]} if "exception" in told else {}
     plain |= {name: value for name, value in kept.items() if name in _PLAIN}
-    plain |= said if isinstance(said, dict) else {}
+    plain |= said
     texts = {name: str(told[name]) for name in _APART if name in told}
     return _facts({**plain, **texts}, tuple(filter(None, uses.split(","))))
 
 
-def _read(text: str | None) -> Mapping[str, Any]:
+def _read(text: Any) -> Mapping[str, Any]:
     try:
         value = json.loads(text) if text else {}
-    except ValueError:
+    except (TypeError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
