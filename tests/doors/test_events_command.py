@@ -28,7 +28,7 @@ def test_only_those_of_a_job_a_type_an_owner_or_a_code(call, app):
 
     assert types("--job", second.id) == ["job.queued", "job.started", "job.succeeded"]
     assert types("--filter", "owner:acme") == ["job.queued", "job.started", "job.died"]
-    assert types("--filter", "code:BAD_FILE class:unknown") == ["job.died"]
+    assert types("--filter", "code:BAD_FILE class:invalid_input") == ["job.died"]
     assert types("--type", "job.died", "--type", "job.succeeded", "--job", first.id) == ["job.died"]
 
 

@@ -234,7 +234,7 @@ RAISED: list[tuple[str, Callable[[], Any], str]] = [
     ("recursion", too_deep, "PROGRAMMING_ERROR"),
     ("SystemExit", raising(SystemExit(3)), "HANDLER_EXIT"),
     ("sys.exit with a text", raising(SystemExit("bye")), "HANDLER_EXIT"),
-    ("KeyboardInterrupt", raising(KeyboardInterrupt()), "HANDLER_EXIT"),
+    ("KeyboardInterrupt", raising(KeyboardInterrupt()), "STOPPED"),
     ("GeneratorExit", raising(GeneratorExit()), "HANDLER_EXIT"),
     ("cancelled by nobody", raising(asyncio.CancelledError()), "TASK_CANCELLED"),
     ("cancelled by nobody, with words", raising(asyncio.CancelledError("why not")), "TASK_CANCELLED"),

@@ -124,7 +124,7 @@ def test_a_handler_that_raises_keyboard_interrupt_itself_is_only_a_failure(app):
         raise KeyboardInterrupt
 
     job = pretends.enqueue()
-    assert ran(app, job).error["code"] == "HANDLER_EXIT"
+    assert ran(app, job).error["code"] == "STOPPED"
 
 
 def test_the_handler_of_interrupts_is_given_back(app):

@@ -252,13 +252,13 @@ def test_a_program_runs_in_the_work_directory_and_carries_the_mark_of_its_attemp
 def test_a_failed_program_is_a_failure_with_exit_code_program_and_stderr(app):
     @app.job(policy=Policy(max_retries=1, backoff=Fixed(0)))
     def fails(ctx: Context) -> None:
-        ctx.run(["sh", "-c", "echo 'password=hunter2 was wrong' >&2; exit 7"])
+        ctx.run(["sh", "-c", "echo 'password=hunter2 and so on' >&2; exit 7"])
 
     job = fails.enqueue()
     done = ran(app, job)
     assert done.error["code"] == "PROCESS_FAILED"
     assert (done.error["exit_code"], done.error["program"]) == (7, "sh")
-    assert private_of(app, job)["stderr"].strip() == "password=[redacted] was wrong"
+    assert private_of(app, job)["stderr"].strip() == "password=[redacted] and so on"
     assert [a.cls for a in attempts_of(app, job)] == ["unknown", "unknown"]
 
 

@@ -92,7 +92,7 @@ def test_a_job_that_waits_says_why_until_when_and_what_ends_it_sooner(app, waiti
 def test_a_pause_that_is_over_is_still_told(app, render):
     app.queues.pause("default", reason="deploy")
     job = render.enqueue(clip=1)
-    testing.advance(app, 60)
+    testing.advance(app, 60, anywhere=True)
     app.queues.resume("default", reason="done")
     app.run_inline()
     told = " ".join(one.text for one in app.jobs.explain(job.id).story)

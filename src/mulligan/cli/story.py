@@ -11,6 +11,7 @@ from mulligan.cli.database import Desk
 from mulligan.cli.output import as_json, attempt_record, cell, event_record, job_record, lines
 from mulligan.event import Event
 from mulligan.job import SECOND, AttemptRow, Job
+from mulligan.policy import stored
 from mulligan.policy.phrase import duration, moment
 
 FACTS = (
@@ -57,7 +58,7 @@ def _attempts(attempts: list[AttemptRow]) -> Iterable[str]:
         if row.code:
             yield f"      class {row.cls}, rule {row.rule}: {cell(row.public)}"
         yield from _half("evidence", record["evidence"])
-        yield from _half("private", record["private"])
+        yield from _half("private", {part: value for part, value in record["private"].items() if part != stored.FACTS})
 
 
 def _half(name: str, parts: Mapping[str, Any]) -> Iterable[str]:

@@ -147,7 +147,7 @@ class Manifest:
         return cls(
             body["app"],
             body["release"],
-            {spec.name: spec for spec in _read(KindSpec, body["kinds"])},
+            {spec.name: replace(spec, rules=tuple(spec.rules)) for spec in _read(KindSpec, body["kinds"])},
             {spec.name: spec for spec in _read(QueueSpec, body.get("queues", ()))},
             {spec.key: spec for spec in _read(DependencySpec, body.get("dependencies", ()))},
             {spec.name: spec for spec in _read(ScheduleSpec, body.get("schedules", ()))},

@@ -112,6 +112,7 @@ CODES: dict[str, Code] = {
         Cls.CANCELLED,
         CANCELLED="The job was cancelled.",
         STOPPED="The work was stopped because somebody asked for it.",
+        TASK_CANCELLED="The job's code was cancelled from within.",
     ),
     **_codes(
         Cls.UNKNOWN,
@@ -120,7 +121,6 @@ CODES: dict[str, Code] = {
         PROCESS_CRASHED="A program crashed.",
         PROCESS_DIED="The process of this job died.",
         HANDLER_EXIT="The job's code asked its process to exit.",
-        TASK_CANCELLED="The job's code was cancelled from within.",
         REMOTE_ERROR="A service failed without saying why.",
         UNREPORTED="The job failed without saying why.",
     ),

@@ -16,6 +16,7 @@ from mulligan.policy.closures import Closure, closure_words, closures
 from mulligan.policy.phrase import moment, one_line
 from mulligan.policy.redact import safe
 from mulligan.policy.retry import EffectivePolicy
+from mulligan.policy.stored import FACTS
 
 LATE = 2 * SECOND  # a start that is later than this after its time is worth a word
 FIRST, LAST = 60, 340  # sentences kept of a life that is longer
@@ -150,8 +151,9 @@ def _detail(attempt: AttemptRow) -> tuple[str, ...]:
 
 
 def _private(attempt: AttemptRow) -> dict[str, Any]:
+    """For people: the facts beside it are for programs."""
     found: dict[str, Any] = json.loads(attempt.private or "{}")
-    return found
+    return {name: value for name, value in found.items() if name != FACTS}
 
 
 def _shortened(told: list[Sentence]) -> tuple[Sentence, ...]:

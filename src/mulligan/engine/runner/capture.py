@@ -23,7 +23,7 @@ LINKS = 16  # of a cause chain
 LEAVES = 16  # of an exception group
 TRACE = LIMIT
 _TOLD = 500  # characters of a message repeated in the trace
-_UNREADABLE = "an exception whose text could not be read"
+_UNREADABLE = "an exception without a readable text"
 _AWS = re.compile(r"An error occurred \((\w{1,100})\) when calling the \w{1,100} operation")
 
 
@@ -32,7 +32,7 @@ def capture(exc: BaseException, now: float | None = None) -> Facts:
     try:
         return _capture(exc, time.time() if now is None else now)
     except BaseException:  # noqa: BLE001 - foreign code runs in `str`, in properties and in metaclasses
-        return Facts(exception_types=kind_of(type(exc)).names, message="an exception that could not be read")
+        return Facts(exception_types=kind_of(type(exc)).names, message=_UNREADABLE)
 
 
 def text_of(exc: BaseException) -> str:

@@ -353,7 +353,7 @@ _CONTENT = (
             r"\bnot in gzip format\b",
             r"\binvalid (?:pdf|zip|image|file|header|magic|data stream|literal|block|compressed|xref|huffman|SOS|JPEG|PNG|TIFF|distance|stored block|checksum in|input file|bit ?stream|NAL|signature|tar header|pointer|central directory|content stream|utf-8|start byte|byte|token|character|xml|json|base64|number of channels|sample|frame|media|mime|codec|pixel)",
             r"\b(?:may not be|is not) a PDF\b",
-            r"\bno (?:pages|objects found|/Root object|valid header|startxref|text|trailer|frames|images)\b[\w ]{0,20}\b(?:found|in|defined)?",
+            r"\bno (?:pages|objects found|/Root object|valid header|startxref|text|trailer|frames|images)\b[\w ]{0,20}\b(?:found|in|defined)\b",
             r"\bEOF marker not found\b",
             r"\bincorrect (?:header check|startxref|data check|password)\b",
             r"\bunexpected end of (?:file|archive|data|JSON input|input|stream) ?(?:in|while parsing)",

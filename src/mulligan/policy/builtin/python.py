@@ -312,7 +312,7 @@ LAST = (
     row("py.interrupted", "STOPPED", type=_builtins("KeyboardInterrupt")),
     row(
         "py.task-cancelled",
-        "STOPPED",
+        "TASK_CANCELLED",
         type=words(
             """
             asyncio.exceptions.CancelledError concurrent.futures._base.CancelledError CancelledError
@@ -329,5 +329,5 @@ LAST = (
         ),
     ),
     row("py.not-json", "INVALID_INPUT", type=("json.decoder.JSONDecodeError", "JSONDecodeError")),
-    row("py.lookup", "PROGRAMMING_ERROR", type=_builtins("LookupError", "StopIteration", "BufferError")),
+    row("py.lookup", "PROGRAMMING_ERROR", type=_builtins("LookupError", "BufferError")),
 )
