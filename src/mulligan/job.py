@@ -92,7 +92,7 @@ class Failure:
     retryable: bool
     retry_after: float | None = None
     evidence: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    private: Mapping[str, str] = field(default_factory=dict)  # message, trace, stderr, facts
+    private: Mapping[str, Any] = field(default_factory=dict)  # texts for people, and the facts beside them
     fingerprint: str = ""
     terms: Mapping[str, Any] = field(default_factory=dict)  # what its rule changes: max_retries, backoff, then, alarm…
     judged: Mapping[str, Any] = field(default_factory=dict)  # table version, rules that disagreed or ran in shadow

@@ -122,7 +122,7 @@ def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
         "detail": "more",
         "trace": "trace",
         "stderr": "stderr",
-        "facts": '{"exception_types":["app.Secret"],"exit_code":3,"program":"ffmpeg"}',
+        "facts": {"exception_types": ["app.Secret"], "exit_code": 3, "program": "ffmpeg"},
     }
     assert "hunter2" not in failure.public
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from mulligan.engine.runner.capture import capture
@@ -38,7 +37,7 @@ def classify(  # noqa: PLR0913 - one argument per thing that can be known
         "provider_codes": None if provider_code is None else (str(provider_code),),
         "program": program,
     }
-    facts = replace(known, **{name: value for name, value in said.items() if value is not None})
+    facts = known._replace(**{name: value for name, value in said.items() if value is not None})
     own = tuple(rules)
     return classify_facts(facts, [Rulebook(own)] if own else [])
 

@@ -9,7 +9,7 @@ redacted elsewhere; what is judged here is what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +32,8 @@ from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.judge import Verdict, judge
 from mulligan.policy.rule import PUBLIC_FIELDS
-from mulligan.policy.rulebook import Rulebook
-from mulligan.policy.stored import FACTS, to_text
+from mulligan.policy.rulebook import NoText, Rulebook
+from mulligan.policy.stored import FACTS, to_plain
 
 __all__ = [
     "Facts",
@@ -80,7 +80,7 @@ def renamed(failure: Failure, books: Sequence[Rulebook]) -> Failure:
     """An end without an exception, such as TIMEOUT, as the rules about such verdicts have it."""
     facts = Facts(exit_code=_number(failure, "exit_code"), signal=_number(failure, "signal"))
     for book in books:
-        rules = book.acting.about((failure.code, failure.cls), facts, str)
+        rules = book.acting.about((failure.code, failure.cls), facts, NoText())
         if rules:
             rule = rules[0]
             return replace(
@@ -105,7 +105,7 @@ def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
     """The handler names the code; what it means is in the tables, else in what it was raised from."""
     named = next((rule for book in books for rule in book.rules if rule.code == facts.code), None)
     known = CODES.get(facts.code)
-    below = judge(replace(facts, exception_types=(), message="", stderr=""), books)
+    below = judge(facts._replace(exception_types=(), message="", stderr=""), books)
     cls = Cls(named.cls) if named else known.cls if known else Cls(below.rule.cls)
     public = (
         facts.public or (named and named.public) or (known and known.public) or f"The job failed with {facts.code}."
@@ -136,7 +136,7 @@ def _failure(facts: Facts, verdict: Verdict, *, ours: str = "") -> Failure:
         retryable=cls in RETRYABLE,
         retry_after=facts.retry_after,
         evidence=evidence,
-        private=dict(_private(facts)),
+        private=_private(facts),
         fingerprint=fingerprint(facts, code, cls, verdict.link),
         terms=rule.terms(),
         judged=_judged(verdict),
@@ -162,7 +162,7 @@ def _sentence(public: str, evidence: Evidence) -> str:
 def _evidence(facts: Facts, link: Facts) -> Evidence:
     """Numbers and names: fit for an owner's eyes. Types and texts are not."""
     found: Evidence = {}
-    for source in (link, facts):
+    for source in (facts,) if link is facts else (link, facts):
         for name in ("exit_code", "signal", "errno", "http_status"):
             value = getattr(source, name)
             if value is not None:
@@ -175,11 +175,13 @@ def _evidence(facts: Facts, link: Facts) -> Evidence:
     return found
 
 
-def _private(facts: Facts) -> Iterator[tuple[str, str]]:
+def _private(facts: Facts) -> dict[str, Any]:
+    """Texts for people, and under one name what a later table needs to judge again."""
     exception = facts.exception_types[0] if facts.exception_types else ""
-    texts = (("exception", exception), ("message", facts.message), ("detail", facts.detail))
-    for name, text in (*texts, ("trace", facts.trace), ("stderr", facts.stderr)):
-        if text:
-            yield name, text
+    texts = {"exception": exception, "message": facts.message, "detail": facts.detail, "trace": facts.trace}
+    found: dict[str, Any] = {name: text for name, text in texts.items() if text}
+    if facts.stderr:
+        found["stderr"] = facts.stderr
     if facts.exception_types or facts.provider_codes or facts.causes:
-        yield FACTS, to_text(facts)
+        found[FACTS] = to_plain(facts)
+    return found

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """One link of a failure. A cause and a leaf of a group are facts of their own.
 
     Provider codes are as the provider spells them (`SlowDown`, `insufficient_quota`); where a code is a number that

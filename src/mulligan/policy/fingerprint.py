@@ -42,16 +42,17 @@ def explain_fingerprint(facts: Facts, code: str, cls: str, link: Facts | None = 
 
 
 def _parts(facts: Facts, code: str, cls: str, link: Facts) -> tuple[str, str, str, str, list[str], str]:
-    kind = _root_type(facts, link)
-    signal, telling = _signal(link) or _signal(facts) or ("", False)
+    own = _signal(link)
+    kind = _root_type(facts, link, own)
+    signal, telling = own or (None if link is facts else _signal(facts)) or ("", False)
     frames = list((link.frames or facts.frames)[-TOP:])
     wordless = telling or facts.code or (frames and kind and kind not in _VAGUE and not signal)
     return str(cls), code, kind, signal, frames, "" if wordless else mask(_line(facts, link))
 
 
-def _root_type(facts: Facts, link: Facts) -> str:
+def _root_type(facts: Facts, link: Facts, own: tuple[str, bool] | None) -> str:
     """Of the link that was judged; where none was, of the deepest cause somebody named."""
-    if link is facts and not _signal(facts):
+    if link is facts and not own:
         for cause in reversed(facts.causes):
             if cause.exception_types and not cause.implied:
                 return cause.exception_types[0]

@@ -67,6 +67,10 @@ class Reading:
         return masked(self.text)
 
     @cached_property
+    def words(self) -> frozenset[str]:
+        return words_of(self.masked)
+
+    @cached_property
     def lines(self) -> list[tuple[str, str, frozenset[str]]]:
         """The last lines, last first: as they are, masked, and their words."""
         lines = [line for line in self.text.splitlines() if line.strip()][: -LINES - 1 : -1]
@@ -76,18 +80,15 @@ class Reading:
     def told(self) -> Facts:
         return told(self.text)
 
-    def _masked(self) -> str:
-        return self.masked
-
     # -- verdicts ---------------------------------------------------------------------------------
     def by(self, book: Rulebook) -> Verdict | None:
         """What a book of rules of their own says: structure first, then what texts say."""
         said = self.by_structure(book) or self.by_told(book, self.told, (book.by_code, book.by_type, book.by_number))
-        return said or _best(self.facts, book.by_words(self.facts, self.masked, words_of(self.masked)), book)
+        return said or _best(self.facts, book.by_words(self.facts, self.masked, self.words), book)
 
     def about(self, found: Verdict, book: Rulebook) -> Verdict | None:
         """What a book says to the verdict of the built-in table."""
-        return _best(found.link, book.about((found.rule.code, found.rule.cls), self.facts, self._masked)[:1], book)
+        return _best(found.link, book.about((found.rule.code, found.rule.cls), self.facts, self)[:1], book)
 
     def by_builtin(self) -> Verdict:
         found = self.by_structure(builtin.STRUCTURE) or self.by_group()
@@ -102,10 +103,7 @@ class Reading:
         `except KeyError: fetch()` leaves a KeyError in the context of whatever fetch raises. So an implied link may
         explain why a retry makes sense, but never forbid one.
         """
-        found = self._by(book, book.by_code)
-        if found is None and book is builtin.STRUCTURE:
-            found = self.by_codes()
-        found = found or self._by(book, book.by_type) or self._by(book, book.by_number)
+        found = self._by_code(book) or self._by(book, book.by_type) or self._by(book, book.by_number)
         if found is not None:
             return found
         for link in self.implied:
@@ -114,9 +112,15 @@ class Reading:
                 return hopeful
         return None
 
+    def _by_code(self, book: Rulebook) -> Verdict | None:
+        if not any(link.provider_codes for link in self.links):
+            return None
+        found = self._by(book, book.by_code)
+        return self.by_codes() if found is None and book is builtin.STRUCTURE else found
+
     def _by(self, book: Rulebook, ask: Ask) -> Verdict | None:
         for link in self.links:
-            if verdict := _best(link, ask(link, self._masked), book):
+            if verdict := _best(link, ask(link, self), book):
                 return verdict
         return None
 
@@ -128,7 +132,7 @@ class Reading:
     def by_told(self, book: Rulebook, link: Facts, asks: Sequence[Ask]) -> Verdict | None:
         """Structure that only a text tells of."""
         for ask in asks:
-            if verdict := _best(link, ask(link, self._masked), book):
+            if verdict := _best(link, ask(link, self), book):
                 return verdict
         return None
 

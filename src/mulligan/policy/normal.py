@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from errno import errorcode
 
 from mulligan.policy.facts import Facts
@@ -54,22 +53,30 @@ def death(exit_code: int | None, signal: int | None, program: str = "") -> tuple
 
 def normal(facts: Facts) -> Facts:
     """The same facts, each in its own place."""
+    if not facts.provider_codes and facts.exit_code is None and facts.errno is None and not facts.timed_out:
+        return facts
     for code in facts.provider_codes:
-        if not facts.grpc_status and code.isupper() and (name := grpc_name(code)):
-            facts = replace(facts, grpc_status=name)
-        elif not facts.sqlstate and _SQLSTATE.fullmatch(code):
-            facts = replace(facts, sqlstate=code)
-        elif facts.errno is None and code in _NUMBER_OF:
-            facts = replace(facts, errno=_NUMBER_OF[code])
-        elif code.startswith("ORA-"):
-            facts = replace(facts, provider_codes=(f"ora:{code[4:]}", *facts.provider_codes))
-        elif _MAIL.fullmatch(code):
-            facts = replace(facts, provider_codes=(f"smtp:{code}", *facts.provider_codes))
+        facts = _placed(facts, code)
     if facts.errno is not None and facts.errno < 0:  # of a name that was not resolved: no errno of the system's
-        facts = replace(facts, errno=None, provider_codes=(f"gai:{facts.errno}", *facts.provider_codes))
+        facts = facts._replace(errno=None, provider_codes=(f"gai:{facts.errno}", *facts.provider_codes))
     if facts.timed_out:  # whoever set the limit killed it: that is the reason, not the signal
-        return replace(facts, exit_code=124, signal=None)
+        return facts._replace(exit_code=124, signal=None)
     exit_code, signal = death(facts.exit_code, facts.signal, facts.program)
     if (exit_code, signal) != (facts.exit_code, facts.signal):
-        facts = replace(facts, exit_code=exit_code, signal=signal)
+        facts = facts._replace(exit_code=exit_code, signal=signal)
+    return facts
+
+
+def _placed(facts: Facts, code: str) -> Facts:
+    """A provider's code, where it belongs if it is none."""
+    if not facts.grpc_status and code.isupper() and (name := grpc_name(code)):
+        return facts._replace(grpc_status=name)
+    if not facts.sqlstate and _SQLSTATE.fullmatch(code):
+        return facts._replace(sqlstate=code)
+    if facts.errno is None and code in _NUMBER_OF:
+        return facts._replace(errno=_NUMBER_OF[code])
+    if code.startswith("ORA-"):
+        return facts._replace(provider_codes=(f"ora:{code[4:]}", *facts.provider_codes))
+    if _MAIL.fullmatch(code):
+        return facts._replace(provider_codes=(f"smtp:{code}", *facts.provider_codes))
     return facts

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 from mulligan.policy.facts import Facts
 from mulligan.policy.keywords import keywords
@@ -22,7 +22,19 @@ _NUMBERS = ("sqlstate", "grpc_status", "errno", "http_status", "exit_code", "sig
 _FILED = ("provider_code", "type", *_NUMBERS)
 _TOKEN = re.compile(r"[a-z]{2,}")
 
-Text = Callable[[], str]
+
+class Text(Protocol):
+    """A text that rules ask about: without addresses, paths and ids; and its words."""
+
+    @property
+    def masked(self) -> str: ...
+    @property
+    def words(self) -> frozenset[str]: ...
+
+
+class NoText:
+    masked = ""
+    words: frozenset[str] = frozenset()
 
 
 def rank_of(rule: Rule) -> int:
@@ -36,15 +48,25 @@ def rank_of(rule: Rule) -> int:
 class Entry:
     """A rule with what is asked of it again and again worked out once."""
 
-    __slots__ = ("filed", "order", "packages", "rule", "simple", "weight")
+    __slots__ = ("_patterns", "filed", "more", "order", "packages", "rule", "weight")
 
     def __init__(self, rule: Rule, order: int) -> None:
         self.rule = rule
         self.order = order
         self.weight = rule.conditions
         self.filed = next((name for name in _FILED if getattr(rule, name)), "")
-        self.simple = self.weight == 1  # found where it is filed: nothing is left to ask
+        self.more = self.weight > bool(self.filed) + bool(rule.message)  # than what it is found by and its text
         self.packages = _packages(rule.type)
+        self._patterns: list[tuple[re.Pattern[str], frozenset[str]]] | None = None
+
+    def says(self, text: Text) -> bool:
+        """Whether one of its patterns matches; most are ruled out by the words they need."""
+        if self._patterns is None:
+            self._patterns = [(_compiled(pattern), keywords(pattern)) for pattern in self.rule.message]
+        for pattern, needed in self._patterns:
+            if (not needed or not needed.isdisjoint(text.words)) and pattern.search(text.masked):
+                return True
+        return False
 
     def knows(self, name: str) -> int | None:
         """0: the very package of this type, 1: any package, None: another one. `openai.X` is `openai._exceptions.X`."""
@@ -71,7 +93,7 @@ class Rulebook:
         self.rules = tuple(rules)
         self._part_of = part_of
         self._filed: dict[tuple[str, str | int], list[Entry]] = defaultdict(list)
-        self._prefixes: dict[str, list[tuple[str, Entry]]] = defaultdict(list)
+        self._prefixes: dict[tuple[str, str], list[tuple[str, Entry]]] = defaultdict(list)  # by their first letter
         self._unfiled: list[Entry] = []  # rules of texts: filed when the first text is asked about
         self._texts: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
         self._loose: list[tuple[Entry, str]] = []
@@ -100,7 +122,7 @@ class Rulebook:
             self._unfiled.append(entry)
         for value in getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ():
             if isinstance(value, str) and value.endswith("*"):
-                self._prefixes[entry.filed].append((value[:-1].lower(), entry))
+                self._prefixes[entry.filed, value[0].lower()].append((value[:-1].lower(), entry))
             else:
                 self._filed[entry.filed, _key(entry.filed, value)].append(entry)
 
@@ -117,11 +139,11 @@ class Rulebook:
         """By the provider's codes, the most telling first."""
         for code in link.provider_codes:
             name = code.lower()
-            exact = [entry for entry in self._filed.get(("provider_code", name), ()) if fits(entry, link, text)]
-            loose = [entry for entry in self._under("provider_code", name) if fits(entry, link, text)]
-            if loose:  # holds the exact ones too; a `*` gives way to a name, but not to one that asks for less
-                best = _weightiest(loose)
-                return [rule for rule in best if rule in [entry.rule for entry in exact]] or best
+            found = [entry for entry in self._under("provider_code", name) if fits(entry, link, text)]
+            if found:  # a `*` gives way to a name, but not to one that asks for less
+                best = _weightiest(found)
+                exact = {entry.rule.id for entry in self._filed.get(("provider_code", name), ())}
+                return [rule for rule in best if rule.id in exact] or best
         return []
 
     def by_type(self, link: Facts, text: Text) -> list[Rule]:
@@ -159,13 +181,14 @@ class Rulebook:
     def about(self, verdict: Collection[str], link: Facts, text: Text) -> list[Rule]:
         """Rules about one of these codes and classes."""
         named = [entry for entry in self._verdicts if not set(entry.rule.verdict).isdisjoint(verdict)]
-        return [entry.rule for entry in named if fits(entry, link, text)]
+        return [entry.rule for entry in named if _fits(entry.rule, link) and fits(entry, link, text)]
 
     def _under(self, name: str, value: str | int) -> Iterator[Entry]:
         yield from self._filed.get((name, value), ())
-        for prefix, entry in self._prefixes.get(name, ()):
-            if str(value).startswith(prefix):
-                yield entry
+        if isinstance(value, str):
+            for prefix, entry in self._prefixes.get((name, value[:1]), ()):
+                if value.startswith(prefix):
+                    yield entry
 
 
 def _weightiest(found: list[Entry]) -> list[Rule]:
@@ -197,10 +220,7 @@ def last_word(dotted: str) -> str:
 
 def fits(entry: Entry, link: Facts, text: Text) -> bool:
     """Whether every condition of the rule holds, beyond the one it was found by."""
-    rule = entry.rule
-    if entry.simple:
-        return True
-    return _fits(rule, link) and (not rule.message or any(_says(pattern, text()) for pattern in rule.message))
+    return (not entry.more or _fits(entry.rule, link)) and (not entry.rule.message or entry.says(text))
 
 
 def _fits(rule: Rule, link: Facts) -> bool:

@@ -16,10 +16,6 @@ _CAUSES = 6
 _WORDS = 500  # of a cause's message
 
 
-def to_text(facts: Facts) -> str:
-    return json.dumps(to_plain(facts), separators=(",", ":"))
-
-
 def to_plain(facts: Facts) -> dict[str, Any]:
     """What is known of one link and those below it, without what is kept apart; empty for a plain exception."""
     said: dict[str, Any] = {name: list(value) for name in _NAMES if (value := getattr(facts, name))}
@@ -41,10 +37,10 @@ def from_attempt(evidence: str | None, private: str | None, uses: str = "") -> F
     told, kept = _read(private), _read(evidence)
     if not told and not kept:
         return None
-    said = _read(told.get(FACTS))
+    said = told.get(FACTS)
     plain = {"exception_types": [told["exception"]]} if "exception" in told else {}
     plain |= {name: value for name, value in kept.items() if name in _PLAIN}
-    plain |= said
+    plain |= said if isinstance(said, dict) else {}
     texts = {name: str(told[name]) for name in _APART if name in told}
     return _facts({**plain, **texts}, tuple(filter(None, uses.split(","))))
 

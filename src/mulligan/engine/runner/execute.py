@@ -68,7 +68,7 @@ def _judge(handler: Handler, context: Context) -> Judge:
     uses = tuple(filter(None, context.lease.uses.split(",")))
 
     def judge(facts: Facts) -> Failure:
-        return classify(replace(facts, uses=uses) if uses else facts, handler.books())
+        return classify(facts._replace(uses=uses) if uses else facts, handler.books())
 
     return judge
 

@@ -72,8 +72,7 @@ def _fail(request: Any, now: Micros, judge: Judge) -> Outcome:
         raise ValueError("code must not be empty")
     found = capture(request, now / SECOND)
     said = request.retry_after is not None
-    facts = replace(
-        found,
+    facts = found._replace(
         code=code,
         message=_words("message", request.message or "", LIMIT),
         detail=_words("detail", request.detail or "", LIMIT),
