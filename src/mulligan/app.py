@@ -163,6 +163,7 @@ class Mulligan:
         memory_limit: int | None = None,
         unique: Unique | None = None,
         rules: Rule | Sequence[Rule] = (),
+        shadow: Policy | None = None,
         retention: Seconds | None = None,
         cost: float | None = None,
     ) -> Decorator: ...
@@ -186,6 +187,7 @@ class Mulligan:
         memory_limit: int | None = None,
         unique: Unique | None = None,
         rules: Rule | Sequence[Rule] = (),
+        shadow: Policy | None = None,
         retention: Seconds | None = None,
         cost: float | None = None,
     ) -> Kind[Any, Any]:
@@ -202,6 +204,7 @@ class Mulligan:
             uses="" if callable(uses) else uses_text(uses),
             schema=arguments.schema(),
             rules=as_plain(kind_rules(name or function.__qualname__, rules)),
+            shadow=policy_text(shadow),
             **_key_facts(unique),
         )
         self._check_unique(spec, unique)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from mulligan import Context, Fixed, Policy, Rule, Then
@@ -160,3 +162,18 @@ def test_an_escalation_step_of_a_rule_moves_the_next_attempt(app):
     app.run_inline()
     assert job.refresh().state == "succeeded"
     assert seen == [("default", {}), ("big", {"tier": 2})]
+
+
+def test_a_policy_in_shadow_changes_nothing_and_says_what_it_would_have_done(app):
+    @app.job(policy=Policy(max_retries=2, backoff=Fixed(0)), shadow=Policy(max_retries=1, backoff=Fixed(60)))
+    def fetch() -> None:
+        raise Status(503)
+
+    job = fetch.enqueue()
+    app.run_inline()
+    attempts = app.jobs.explain(job.id).attempts
+    assert len(attempts) == 3
+    would = [json.loads(attempt.judged)["shadow_policy"] for attempt in attempts]
+    assert [said["verb"] for said in would] == ["retry", "die", "die"]
+    assert would[0]["wait"] == 60
+    assert would[1]["reason"] == "1 of 1 retries used"

@@ -44,6 +44,7 @@ class KindSpec:
     unique_for: Micros | None = None  # how long a unique key is held, if not as long as its job is kept
     unique_while: str = ""  # states in which it is held, comma separated
     rules: tuple[Mapping[str, Any], ...] = ()  # its own failure rules, as plain data
+    shadow: str | None = None  # JSON of a policy that only says what it would have done
 
     @property
     def alone(self) -> bool:

@@ -47,16 +47,26 @@ class Layers:
         spec = self._kinds.get(kind)
         return EMPTY if spec is None else book_of(spec.rules)
 
+    def shadow(self, job: Lease) -> EffectivePolicy | None:
+        """With the policy that the kind runs in shadow instead of its own; None: it runs none."""
+        spec = self._kinds.get(job.kind)
+        if spec is None or spec.shadow is None:
+            return None
+        return self._layered(job.kind, job.queue, job.policy, job.max_retries, shadow=True)
+
     def share(self, queue: str, owner: str) -> str:
         """Part of a lane's key where owners take turns."""
         spec = self._queues.get(queue)
         return share_of(owner) if spec is not None and spec.fair else ""
 
-    def _layer(self, kind: str, queue: str, job: str | None, max_retries: int | None) -> EffectivePolicy:
+    def _layer(
+        self, kind: str, queue: str, job: str | None, max_retries: int | None, *, shadow: bool = False
+    ) -> EffectivePolicy:
+        spec = self._kinds.get(kind)
         return layer(
             self._system,
             queue=_policy(_said(self._queues.get(queue))),
-            kind=_policy(_said(self._kinds.get(kind))),
+            kind=_policy(spec.shadow if shadow and spec is not None else _said(spec)),
             job=_policy(job),
             job_max_retries=max_retries,
         )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from mulligan.engine.layers import Layers
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
+from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
@@ -48,7 +48,7 @@ def settle(
         return []
     endings = [_ruled(ending, layers) for ending in endings]
     decisions = {e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng) for e in endings}
-    refusals = unit.settle([_row(e, decisions[e.lease.fence], layers, actor) for e in endings])
+    refusals = unit.settle([_row(e, decisions[e.lease.fence], layers, now, actor) for e in endings])
     refused = {(r.id, r.token) for r in refusals}
     _hold(unit, [decision for fence, decision in decisions.items() if fence not in refused], now)
     lost = {(r.id, r.token) for r in refusals if r.why == "stale"}
@@ -76,7 +76,7 @@ def _ruled(ending: Ending, layers: Layers) -> Ending:
     return ending if ruled is failure else ending._replace(outcome=replace(ending.outcome, failure=ruled))
 
 
-def _row(ending: Ending, decision: Decision, layers: Layers, actor: str) -> Settlement:
+def _row(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor: str) -> Settlement:
     lease, failure = ending.lease, decision.failure
     queued = decision.state is State.QUEUED
     queue = decision.then.get("queue") if decision.then else None
@@ -117,18 +117,30 @@ def _row(ending: Ending, decision: Decision, layers: Layers, actor: str) -> Sett
         data=_json(_news(ending, decision)),
         counts=decision.counts,
         settings=decision.settings,
-        judged=_judged(decision),
+        judged=_judged(decision, _would(ending, layers, now)),
         queue=queue,
         lane=None if queue is None else _lane(lease, decision, queue, layers),
     )
 
 
-def _judged(decision: Decision) -> str | None:
+def _would(ending: Ending, layers: Layers, now: Micros) -> dict[str, Any] | None:
+    """What the policy in shadow would have decided; it draws from a source of its own, so that it disturbs nothing."""
+    policy = layers.shadow(ending.lease) if ending.outcome.failure is not None else None
+    if policy is None:
+        return None
+    would = decide(ending.lease, ending.outcome, policy, now, Random(ending.lease.token))
+    wait = {} if would.run_at is None else {"wait": round((would.run_at - now) / SECOND, 1)}
+    return {"verb": would.verb.value, "reason": would.reason, **wait}
+
+
+def _judged(decision: Decision, would: Mapping[str, Any] | None) -> str | None:
     """How the verdict came about, and how the next attempt differs; of most attempts there is nothing to say."""
     failure = decision.failure
     said: dict[str, Any] = {} if failure is None else dict(failure.judged)
     if failure is not None and failure.terms:
         said["terms"] = dict(failure.terms)
+    if would is not None:
+        said["shadow_policy"] = would
     if decision.then:
         said["then"] = dict(decision.then)
     return _encode(said) if said else None
