@@ -49,7 +49,7 @@ class PostgresUnit(SqlUnit):
             cursor = self._connection.execute(statement, fitting, prepare=prepare)
         if prepare is None and time.monotonic() - began > SLOW:
             self._store.plan_anew(self._connection)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if _has_rows(cursor) else []
 
     def command(self, text: str) -> None:
         self._connection.execute(text)
@@ -163,3 +163,9 @@ class PostgresUnit(SqlUnit):
 
     def event_lag(self) -> Micros:
         return int(self.rows("event_lag")[0][0])
+
+
+def _has_rows(cursor: Any) -> bool:
+    """A driver's own result knows; `description` would describe every column first."""
+    result = getattr(cursor, "pgresult", None)
+    return bool(cursor.description) if result is None else result.nfields > 0
