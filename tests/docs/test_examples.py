@@ -23,7 +23,12 @@ def with_examples() -> list[Path]:
 
 def by_store() -> list[Any]:
     return [
-        pytest.param(page, store, id="-".join(filter(None, (name_of(page), store))))
+        pytest.param(
+            page,
+            store,
+            id="-".join(filter(None, (name_of(page), store))),
+            marks=[pytest.mark.slow] if store == "postgresql" else [],  # the same page runs on SQLite each time
+        )
         for page in with_examples()
         for store in stores(page)
     ]

@@ -155,6 +155,7 @@ def stored(url: str) -> str:
     return json.dumps(rows)
 
 
+@pytest.mark.about_processes
 def test_planted_secrets_appear_nowhere_an_outlet_could_read(app, store_url, start, call):
     jobs = [app.enqueue("leak", {"what": name}) for name in PLANTED if name not in {*OWN, "payload"}]
     jobs += [app.enqueue(name, {}) for name in OWN]

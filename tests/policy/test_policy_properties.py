@@ -93,7 +93,7 @@ def test_the_same_seed_gives_the_same_schedule(policy, story, seed):
     assert list(lived(policy, story, seed)) == list(lived(policy, story, seed))
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(effective, lives)
 def test_total_class_and_rule_limits_all_hold_for_any_sequence_of_failures(policy, story):
     total, classes, codes = 0, dict.fromkeys(Cls, 0), dict.fromkeys("ABC", 0)

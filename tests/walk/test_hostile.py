@@ -7,6 +7,7 @@ import json
 from mulligan import Policy, State
 from mulligan.engine.runner.capture import capture
 from mulligan.policy.classify import classify
+from mulligan.policy.stored import FACTS
 from support.hostile import HOSTILE
 from walk.tools import attempts_of, code_of, works
 
@@ -32,6 +33,7 @@ def test_a_hundred_kinds_of_hostile_failures_end_as_what_they_are(app):
         assert (name, done.state, code_of(done)) == (name, State.DEAD, expected.code)
         assert attempt.fingerprint.startswith("v2-")
         stored = json.loads(attempt.private)
+        assert "\0" not in json.dumps(stored.pop(FACTS, {}), ensure_ascii=False)
         assert all(isinstance(text, str) and len(text) <= 8192 and "\0" not in text for text in stored.values())
         assert json.loads(attempt.evidence).items() <= dict(expected.evidence).items()
     works(app)
