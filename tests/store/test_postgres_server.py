@@ -302,7 +302,7 @@ def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, 
     with postgres.begin() as unit:
         now = unit.now()
     rows = [
-        _row(Ending(lease, RETURNED), decide(lease, RETURNED, POLICIES.of(lease), now, None), POLICIES, "w1")
+        _row(Ending(lease, RETURNED), decide(lease, RETURNED, POLICIES.of(lease), now, None), POLICIES, now, "w1")
         for lease in leases
     ]
     columns = dict(zip(rows[0]._fields, map(array, zip(*rows, strict=True)), strict=True))
