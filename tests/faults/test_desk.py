@@ -31,6 +31,9 @@ def store(store_url: str) -> Iterator[Store]:
         yield opened
 
 
+LONG = 10_000  # ms: of jobs that take so long nobody claims ahead
+
+
 class Hands:
     """In place of a fleet: keeps what it is given until it is told that it ended."""
 
@@ -59,7 +62,7 @@ class Hands:
 
     def end(self, rng: Random) -> list[Ending]:
         gone = [fence for fence in self.held if rng.random() < 0.7]
-        return [Ending(self.held.pop(fence), RETURNED, 1) for fence in gone]
+        return [Ending(self.held.pop(fence), RETURNED, LONG) for fence in gone]
 
 
 class Watched(Turns):
