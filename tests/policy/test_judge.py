@@ -143,6 +143,13 @@ def test_a_code_the_handler_declares_takes_its_meaning_from_the_tables():
     assert (judged(below).code, judged(below).cls) == ("UPLOAD", "transient")
 
 
+def test_a_text_that_says_how_long_to_wait_is_heard_as_an_exception_is():
+    text = "Rate limit reached. Please try again in 20s."
+    assert classify(text).retry_after == 20
+    assert classify(RuntimeError(text)).retry_after == 20
+    assert classify("no hint at all").retry_after is None
+
+
 def test_the_table_that_judged_is_named_by_its_content():
     one, other = Rule("a", http_status=503, code="A", cls="quota"), Rule("a", http_status=503, code="B", cls="quota")
     assert judged(Facts(http_status=503), [book(one)]).judged["table"] == book(one).version

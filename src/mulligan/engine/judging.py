@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,7 @@ from mulligan.engine.runner.capture import capture
 from mulligan.job import Failure
 from mulligan.policy.classify import classify as classify_facts
 from mulligan.policy.facts import Facts
+from mulligan.policy.hints import from_words
 from mulligan.policy.redact import scrub
 from mulligan.policy.rule import Rule
 from mulligan.policy.rulebook import Rulebook
@@ -45,4 +47,6 @@ def classify(  # noqa: PLR0913 - one argument per thing that can be known
 def facts_of(error: str | BaseException) -> Facts:
     if isinstance(error, BaseException):
         return capture(error)
-    return Facts(message=scrub(str(error)))
+    text = scrub(str(error))
+    hint = from_words(text, time.time())
+    return Facts(message=text) if hint is None else Facts(message=text, retry_after=hint[0], hint=hint[1])

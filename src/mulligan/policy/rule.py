@@ -83,10 +83,6 @@ class Rule:
         """How much it asks for: of two rules that match, the one that asks for more knows more."""
         return sum(bool(getattr(self, name)) for name in CONDITIONS)
 
-    @property
-    def structural(self) -> bool:
-        return not self.message
-
     def terms(self) -> dict[str, Any]:
         """What it changes about retries and alarms, as plain data; empty for most."""
         if (
