@@ -15,6 +15,7 @@ from mulligan.config import Settings, read_settings
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.calendar import AsyncSchedules, Schedules
 from mulligan.engine.declared import stored_kinds, stored_queues
+from mulligan.engine.dependencies import AsyncDependencies, Dependencies
 from mulligan.engine.enqueue import (
     Options,
     checked_cost,
@@ -25,13 +26,13 @@ from mulligan.engine.enqueue import (
     policy_text,
     uses_text,
 )
+from mulligan.engine.health import Health, ask, dependency_spec
 from mulligan.engine.inline import Inline
 from mulligan.engine.insight import Insight, insight
 from mulligan.engine.jobs import AsyncJobs, Jobs
 from mulligan.engine.kind import Decorator, Kind, Untyped
 from mulligan.engine.kinds import (
     DEFAULT_TIMEOUT,
-    DependencySpec,
     Handler,
     KindSpec,
     Manifest,
@@ -43,11 +44,13 @@ from mulligan.engine.kinds import (
 )
 from mulligan.engine.moments import length
 from mulligan.engine.policies import AsyncPolicies, Policies
+from mulligan.engine.probes import PROBE_QUEUE
 from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
 from mulligan.engine.rules import Rules, as_plain, book_of, kind_rules
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
 from mulligan.engine.unique import Unique
+from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import SECOND, Job, NewJob
 from mulligan.policy.retry import Policy
@@ -78,6 +81,7 @@ class Mulligan:
         self.rules = Rules(lambda: self.settings)
         self.jobs = Jobs(lambda: self.store, self.settings)
         self.queues = Queues(lambda: self.store)
+        self.dependencies = Dependencies(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
         self.aio = Aio(self)
@@ -270,12 +274,48 @@ class Mulligan:
         )
         self.registry.declare(spec)
 
-    def dependency(self, key: str, *, max_concurrency: int | None = None, rate: float | str | None = None) -> None:
-        """Declare limits of something that jobs `use`; one at a time is `max_concurrency=1`."""
-        spec = DependencySpec(
-            checked_name("dependency", key), checked_concurrency(max_concurrency, "max_concurrency"), checked_rate(rate)
-        )
-        self.registry.declare(spec)
+    def dependency(  # noqa: PLR0913 - the options of CONTRACT
+        self,
+        key: str,
+        *,
+        probe: Health | None = None,
+        mode: str = "hold",
+        open_at: float = 0.5,
+        min_calls: int = 20,
+        window: Seconds = 120,
+        cool_down: Seconds = 30,
+        budget: float | str | None = 0.1,
+        max_concurrency: int | None = None,
+        rate: float | str | None = None,
+        slow: Seconds | None = None,
+    ) -> None:
+        """Declare something that jobs `use`: its limits, and how its breaker works. What is only used has defaults.
+
+        `probe`: a function that looks whether it is well. `mode`: while it is down jobs wait ("hold") or end at once
+        ("fail_fast"). `open_at`: the share of failed calls, of at least `min_calls` within `window`. `cool_down`: until
+        the first probe. `budget`: retries per success at the first try, or "100/h". `max_concurrency`, `rate`: as for
+        queues. `slow`: from when on an answer counts as a failure.
+        """
+        said = {
+            "probe": probe, "mode": mode, "open_at": open_at, "min_calls": min_calls, "window": window,
+            "cool_down": cool_down, "budget": budget, "max_concurrency": max_concurrency, "rate": rate, "slow": slow,
+        }  # fmt: skip
+        self.registry.declare(dependency_spec(key, **said))
+        if probe is not None:
+            self.registry.probes[key] = probe
+            self._offer_probes()
+
+    def _offer_probes(self) -> None:
+        """The system job that calls them, once one is declared."""
+        if PROBE_KIND in self.registry.handlers:
+            return
+        probes = self.registry.probes
+
+        async def probe(dependency: str) -> dict[str, Any]:
+            return await ask(probes, dependency)
+
+        once = Policy(max_retries=0, max_losses=0)
+        self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=once)
 
     def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs
         self,
@@ -431,6 +471,7 @@ class Aio:
         self._app = app
         self.jobs = AsyncJobs(app.jobs)
         self.queues = AsyncQueues(app.queues)
+        self.dependencies = AsyncDependencies(app.dependencies)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
 

@@ -28,6 +28,7 @@ class EventType(StrEnum):
     JOB_PRUNED = "job.pruned"
     JOB_STALE_REFUSED = "job.stale_refused"
     DEPENDENCY_OPENED = "dependency.opened"
+    DEPENDENCY_PROBING = "dependency.probing"
     DEPENDENCY_CLOSED = "dependency.closed"
     DEPENDENCY_CHANGED = "dependency.changed"
     QUEUE_PAUSED = "queue.paused"

@@ -170,7 +170,7 @@ class Decision:
     result: str | None = None
     failure: Failure | None = None
     choices: tuple[str, ...] = ()
-    hold: tuple[str, Micros] | None = None  # close this dependency until then
+    hold: tuple[str, Micros, str] | None = None  # close this dependency until then, and why
     cost: float = 0.0
     counts: str | None = None  # as in the lease, with this failure
     settings: str | None = None  # as in the lease, or as a step of an escalation has it
@@ -315,6 +315,17 @@ class Gate(NamedTuple):
     until: Micros | None  # None: until opened by hand
     reason: str
     actor: str
+    probe_at: Micros | None = None  # when a guard looks whether it can open it again
+
+
+class GuardRow(NamedTuple):
+    """What a guard remembers, as stored: whoever changes it names the version that was seen."""
+
+    scope: str  # dependency, kind
+    key: str
+    version: int
+    active: bool  # claims must ask it
+    body: str  # JSON; empty: nothing yet
 
 
 _NAME = re.compile(r"[^\s|,\x00-\x1f\x7f\ud800-\udfff]{1,200}")
@@ -360,6 +371,7 @@ class Limit(NamedTuple):
 
     concurrency: int | None = None
     rate: float | None = None
+    burst: float | None = None  # how many of a rate may start at once; None: a second's worth
 
 
 class LimitRow(NamedTuple):

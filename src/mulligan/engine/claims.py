@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mulligan.engine.declared import declared_limits
-from mulligan.engine.rooms import Rooms
-from mulligan.job import SECOND, Guarded, Lane, Lease, Limit, Memory, Micros
-from mulligan.policy.lanes import Candidate, in_turn, open_lanes, pick
-from mulligan.policy.limits import effective, share_of
+from mulligan.engine.declared import holding_manifests, limits_of, limits_of_all, terms_of, terms_of_all
+from mulligan.engine.kinds import Manifest
+from mulligan.engine.probes import Prober, let_go
+from mulligan.engine.rooms import SLOTS, SOON, Rooms
+from mulligan.engine.settle import Ending
+from mulligan.engine.watch import Watch
+from mulligan.job import SECOND, Ended, Gate, Guarded, Lane, Lease, Limit, Memory, Micros, Outcome
+from mulligan.policy.ends import dependency_unavailable
+from mulligan.policy.guard import Guard
+from mulligan.policy.lanes import Candidate, in_turn, is_closed, open_lanes, pick
+from mulligan.policy.limits import effective, share_of, tighter
 from mulligan.store.base import Look, Plain, Unit
 
 OVERASK = 3  # several workers choose from the same rows; those somebody else has locked are passed over
 MOST_CROWD = 2000  # candidates of fair or limited lanes in one claim
 MOST_PLAIN = 50  # lanes that are worth a claim in one trip
+MOST_REFUSED = 100  # of one lane, ended in one claim
+TICK = 0.1  # seconds: a ramp's starts are spread over each
 DECLARED_TRUST = 5 * SECOND  # for which the limits that code declares are believed
 
 Open = tuple[str, int]  # lane key, priority
@@ -29,6 +37,8 @@ class Claimer:
     kinds: frozenset[str]
     queues: frozenset[str] | None = None
     own: Mapping[Guarded, Limit] = field(default_factory=dict)  # what this worker's app declares: holds in any case
+    watch: Watch = field(default_factory=Watch)
+    end: Callable[[Unit, Sequence[Ending]], None] = lambda *_: None  # the one door
     credit: float = field(default=0.0)
     _served: dict[str, str] = field(default_factory=dict)  # fair queue → the share it gave to last
     _declared: Mapping[Guarded, Limit] = field(default_factory=dict)
@@ -37,22 +47,72 @@ class Claimer:
     _plain_by: tuple[object, object] = ((), ())  # the kinds and declarations under which that was so
     _full: bool = False  # the last claim took all it wanted
 
-    def claim(self, unit: Unit, free: int, *, hinted: bool = False) -> Claimed:
+    def __post_init__(self) -> None:
+        self._prober = Prober(self.worker, self.watch, {})
+
+    def learn(self, manifest: Manifest) -> None:
+        """The app as it is now."""
+        self.kinds = frozenset(manifest.kinds)
+        self.own = limits_of(manifest)
+        self.watch.own = terms_of(manifest)
+        self._prober.timeouts = {name: spec.timeout for name, spec in manifest.kinds.items()}
+
+    def claim(self, unit: Unit, free: int, *, hinted: bool = False, places: Places | None = None) -> Claimed:
         look, leases = self._look(unit, free, hopeful=hinted or self._full)
         self._learn(unit, look.now)
-        known = [(Lane.parse(key), priority, run_at) for key, priority, run_at in look.lanes]
-        lanes = open_lanes(((lane, p) for lane, p, _ in known), look.gates, look.now, self.queues, self.kinds)
-        mine = set(lanes)
-        ahead = [run_at for lane, p, run_at in known if (lane.key, p) in mine]
-        due = [lane for lane, run_at in zip(lanes, ahead, strict=True) if run_at <= look.now]
-        wakes = [run_at for run_at in ahead if run_at > look.now]
-        wakes += [gate.until for gate in look.gates if gate.until is not None and gate.until > look.now]
+        guards = self.watch.read(look.guards)
+        view = View(look, self._shut(unit, look, free), self.queues, self.kinds)
+        self.watch.waiting = view.waiting()
         later = None
-        if due and free > 0 and not leases:
-            leases, later = self._take(unit, due, free, look)
+        if free > 0 and not leases and (look.guards or view.due):
+            leases = self._pass(unit, view, guards)
+            rest = free - len(leases)
+            if view.due and rest > 0:
+                more, later = self._take(unit, view.due, rest, look, guards, places)
+                leases = leases + more
+        wakes = view.wakes(guards)
         wakes += [] if later is None else [later]
         self._full = 0 < free <= len(leases)
-        return Claimed(leases, look.now, min(wakes, default=None), bool(due))
+        due = bool(view.due) or any(self._passes(unit, view, key, guard) for key, guard in guards.items())
+        return Claimed(leases, look.now, min(wakes, default=None), due)
+
+    def _shut(self, unit: Unit, look: Look, free: int) -> list[Gate]:
+        """The closed gates. The hold of a dependency whose time is over ends on a ramp, by the first who comes."""
+        over = [gate for gate in look.gates if gate.scope == "dependency" and not is_closed(gate, look.now)]
+        still = [] if free <= 0 else [gate for gate in over if not let_go(unit, self.watch, gate, look.now)]
+        return [gate for gate in look.gates if is_closed(gate, look.now)] + [
+            gate._replace(until=look.now + SOON) for gate in still
+        ]
+
+    # -- what a breaker lets pass ---------------------------------------------------------------------
+    def _passes(self, unit: Unit, view: View, key: str, guard: Guard) -> bool:
+        """Is there something to do for a dependency that is down?"""
+        if not guard.open or not (view.behind(key) or self._has_function(key)):
+            return False
+        return self.watch.terms(key).mode == "fail_fast" or self._prober.may(unit, guard, view.look.now)
+
+    def _has_function(self, key: str) -> bool:
+        own = self.watch.own.get(key)
+        return own is not None and own.probe
+
+    def _pass(self, unit: Unit, view: View, guards: Mapping[str, Guard]) -> list[Lease]:
+        """Probes to run; and what is not to wait ends here."""
+        probes = []
+        for key, guard in guards.items():
+            if not self._passes(unit, view, key, guard):
+                continue
+            behind = view.behind(key)
+            probe = self._prober.take(unit, key, behind, view.look.now)
+            probes += [] if probe is None else [probe]
+            if self.watch.terms(key).mode == "fail_fast":
+                self._refuse(unit, key, guard, behind)
+        return probes
+
+    def _refuse(self, unit: Unit, key: str, guard: Guard, lanes: Sequence[Open]) -> None:
+        with unit.together():
+            leases = [lease for lane in lanes for lease in unit.take_due(self.worker, *lane, MOST_REFUSED)]
+            failure = dependency_unavailable(key, guard.reason)
+            self.end(unit, [Ending(lease, Outcome(Ended.FAILED, failure=failure, final=True)) for lease in leases])
 
     def _look(self, unit: Unit, free: int, *, hopeful: bool) -> tuple[Look, list[Lease]]:
         """Taking is tried with the first look only where something is likely to be there: it costs more."""
@@ -72,25 +132,59 @@ class Claimer:
 
     def _learn(self, unit: Unit, now: Micros) -> None:
         if abs(now - self._declared_at) > DECLARED_TRUST:
-            self._declared = {**self.own, **declared_limits(unit, now)}
+            manifests = holding_manifests(unit, now)
+            self._declared = {**self.own, **limits_of_all(manifests)}
+            self.watch.others = terms_of_all(manifests)
             self._declared_at = now
 
-    def _take(self, unit: Unit, due: Sequence[Open], free: int, look: Look) -> tuple[list[Lease], Micros | None]:
+    def _take(
+        self,
+        unit: Unit,
+        due: Sequence[Open],
+        free: int,
+        look: Look,
+        guards: Mapping[str, Guard],
+        places: Places | None,
+    ) -> tuple[list[Lease], Micros | None]:
         """The leases, and when a rate that stands in the way allows more."""
-        on_the_way = {key for lane, _ in due for key in Lane.parse(lane).guards}
+        lanes = [Lane.parse(lane) for lane, _ in due]
+        on_the_way = {key for lane in lanes for key in lane.guards}
         limits = effective(self._declared, look.limits)
-        limits = {key: limit for key, limit in limits.items() if key in on_the_way}
-        if limits:
+        limits = {key: limit for key, limit in guarded(limits, guards).items() if key in on_the_way}
+        bounds = self._bounds(lanes, free, places) | self._retries(lanes, guards, look.now)
+        if limits or bounds:
             with unit.together():
-                return self._take_within(unit, due, free, Rooms(unit, limits, look.now))
+                leases, later = self._take_within(unit, due, free, Rooms(unit, limits, look.now, bounds))
+            tokens = [self.watch.next_retry(key, guards[key], look.now) for scope, key in bounds if scope == "budget"]
+            return leases, min((at for at in (later, *tokens) if at is not None), default=None)
         if len(due) == 1:
             self._know(due[0][0])
-            return unit.take_due(self.worker, *due[0], free), None
+            leases = unit.take_due(self.worker, *due[0], free)
+            self.watch.started(leases)
+            return leases, None
         fresh, retries = self._candidates(unit, due, free * OVERASK)
         chosen, _ = pick(fresh, retries, free * OVERASK, self.credit)
         leases = unit.take(self.worker, chosen, free)
         self._remember(fresh, retries, leases)
+        self.watch.started(leases)
         return leases, None
+
+    def _bounds(self, lanes: Sequence[Lane], free: int, places: Places | None) -> dict[Guarded, int]:
+        """Jobs that use something are not claimed ahead, or they would start after it went down; and no dependency
+        gets all places of a worker, or one that hangs would stop everybody.
+        """
+        used = {key for lane in lanes if lane.uses for key in lane.uses.split(",")}
+        if not used or places is None:
+            return {}
+        left = {("here", key): places.each - places.here.get(key, 0) for key in used}
+        bounds = {key: bound for key, bound in left.items() if bound < free}
+        return bounds | ({SLOTS: places.free} if places.free < free else {})
+
+    def _retries(self, lanes: Sequence[Lane], guards: Mapping[str, Guard], now: Micros) -> dict[Guarded, int]:
+        """How many retries each dependency bears, where they are few."""
+        used = {key for lane in lanes if lane.retry and lane.uses for key in lane.uses.split(",")}
+        left = {key: self.watch.retries_left(key, guards[key], now) for key in used & guards.keys()}
+        return {("budget", key): count for key, count in left.items() if count is not None}
 
     def _take_within(
         self, unit: Unit, due: Sequence[Open], free: int, rooms: Rooms
@@ -102,6 +196,7 @@ class Claimer:
         admitted = rooms.admit(by_id[job_id] for job_id in chosen)
         leases = unit.take(self.worker, [candidate[2] for candidate in admitted], free)
         rooms.spend(unit, leases)
+        self.watch.started(leases)
         self._remember(fresh, retries, leases)
         return leases, rooms.next_start()
 
@@ -138,6 +233,72 @@ class Claimer:
         lanes = {candidate[2]: candidate[3] for candidate in (*fresh, *retries)}
         taken = [Lane.parse(lanes[lease.id]) for lease in leases if lease.id in lanes]
         self._served |= {lane.queue: lane.share for lane in taken if lane.share}
+
+
+def claimer_of(worker: str, manifest: Manifest, queues: frozenset[str] | None = None) -> Claimer:
+    claimer = Claimer(worker, frozenset(), queues)
+    claimer.learn(manifest)
+    return claimer
+
+
+class Places(NamedTuple):
+    """The places of this worker for jobs that use something."""
+
+    free: int  # without a line
+    each: int  # for jobs that use the same
+    here: Mapping[str, int]  # in use, by dependency
+
+
+@dataclass
+class View:
+    """What waits for this worker behind which gates."""
+
+    look: Look
+    shut: Sequence[Gate]
+    queues: frozenset[str] | None
+    kinds: frozenset[str]
+
+    def __post_init__(self) -> None:
+        self._known = [(Lane.parse(key), priority, run_at) for key, priority, run_at in self.look.lanes]
+        self._ahead = self._open(self.shut)
+        self.due = [(key, priority) for key, priority, run_at in self._ahead if run_at <= self.look.now]
+
+    def _open(self, shut: Sequence[Gate]) -> list[tuple[str, int, Micros]]:
+        lanes = ((lane, priority) for lane, priority, _ in self._known)
+        mine = set(open_lanes(lanes, shut, self.look.now, self.queues, self.kinds))
+        return [(lane.key, p, run_at) for lane, p, run_at in self._known if (lane.key, p) in mine]
+
+    def behind(self, key: str) -> list[Open]:
+        """Due lanes for which this dependency alone is in the way."""
+        others = [gate for gate in self.shut if gate[:2] != ("dependency", key)]
+        return [
+            (lane, priority)
+            for lane, priority, run_at in self._open(others)
+            if run_at <= self.look.now and key in Lane.parse(lane).uses.split(",")
+        ]
+
+    def waiting(self) -> frozenset[str]:
+        """What the jobs use that have been due for more than a moment."""
+        late = self.look.now - SECOND
+        return frozenset(key for lane, _, at in self._known if at < late for key in lane.uses.split(",") if key)
+
+    def wakes(self, guards: Mapping[str, Guard]) -> list[Micros]:
+        """When something not due yet becomes due, a gate opens or a probe may go."""
+        now = self.look.now
+        wakes = [run_at for _, _, run_at in self._ahead if run_at > now]
+        wakes += [gate.until for gate in self.shut if gate.until is not None and gate.until > now]
+        return wakes + [guard.probe_at for guard in guards.values() if guard.open and guard.probe_at > now]
+
+
+def guarded(limits: Mapping[Guarded, Limit], guards: Mapping[str, Guard]) -> dict[Guarded, Limit]:
+    """With what guards say: the rate of a ramp, and how many at a time after a dependency asked for less."""
+    both = dict(limits)
+    for key, guard in guards.items():
+        rate = None if guard.ramp is None else guard.ramp.rate
+        tight = tighter(both.get(("dependency", key), Limit()), guard.reduced.limit, rate, (rate or 0.0) * TICK)
+        if tight != Limit():
+            both["dependency", key] = tight
+    return both
 
 
 class Claimed(NamedTuple):

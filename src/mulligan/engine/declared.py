@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec
 from mulligan.engine.rules import book_of
 from mulligan.job import SECOND, Guarded, Limit, Micros
+from mulligan.policy.guard import Terms
 from mulligan.policy.rule import Rule
 from mulligan.policy.schedule import SILENT, given_up, in_force
 from mulligan.store.base import Unit
@@ -61,10 +62,25 @@ def stored_queues(unit: Unit, now: Micros) -> dict[str, QueueSpec]:
 
 
 def declared_limits(unit: Unit, now: Micros) -> dict[Guarded, Limit]:
+    return limits_of_all(holding_manifests(unit, now))
+
+
+def limits_of_all(manifests: Iterable[Manifest]) -> dict[Guarded, Limit]:
     limits: dict[Guarded, Limit] = {}
-    for manifest in holding_manifests(unit, now):
+    for manifest in manifests:
         limits = {**limits_of(manifest), **limits}
     return limits
+
+
+def terms_of_all(manifests: Iterable[Manifest]) -> dict[str, Terms]:
+    terms: dict[str, Terms] = {}
+    for manifest in manifests:
+        terms = {**terms_of(manifest), **terms}
+    return terms
+
+
+def terms_of(manifest: Manifest) -> dict[str, Terms]:
+    return {key: spec.terms for key, spec in manifest.dependencies.items()}
 
 
 def limits_of(manifest: Manifest) -> dict[Guarded, Limit]:

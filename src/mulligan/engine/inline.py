@@ -10,7 +10,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
@@ -19,8 +19,8 @@ from typing import Any
 
 from mulligan.config import Settings
 from mulligan.engine import life, upkeep
-from mulligan.engine.claims import Claimer, memories
-from mulligan.engine.declared import limits_of, speak
+from mulligan.engine.claims import claimer_of, memories
+from mulligan.engine.declared import speak
 from mulligan.engine.kinds import Handler, Manifest, Registry
 from mulligan.engine.layers import Layers
 from mulligan.engine.runner.context import Context
@@ -33,7 +33,7 @@ from mulligan.engine.workers import worker_row
 from mulligan.errors import Refused, StoreUnavailable
 from mulligan.ids import new_id
 from mulligan.job import Ended, Lane, Lease, Memory, Micros, Outcome
-from mulligan.store.base import Store
+from mulligan.store.base import Store, Unit
 from mulligan.store.host import boot_id
 
 
@@ -50,7 +50,8 @@ class Inline:
         self.result_limit = settings.limits.result
         self._rng = rng
         self.worker = f"w_{new_id()}"
-        self._claimer = Claimer(self.worker, frozenset(manifest.kinds), own=limits_of(manifest))
+        self._claimer = claimer_of(self.worker, manifest)
+        self._claimer.end = self._end
         self._context: Context | None = None  # of the attempt that runs
         self._task: asyncio.Task[Any] | None = None
         self._interrupts = _Interrupts()
@@ -112,6 +113,7 @@ class Inline:
         with self._store.begin() as unit:
             leases, _, self._next_due, _ = self._claimer.claim(unit, 1)
             kept = memories(unit, leases)
+        self._claimer.watch.commit()
         for lease in leases:
             handler = self._registry.stand_in(lease)
             context = Context(self, 0, lease, kept.get(lease.id, Memory({}, None)))
@@ -156,8 +158,13 @@ class Inline:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     def _settle(self, ending: Ending) -> None:
+        watch = self._claimer.watch
         with self._store.begin() as unit:
-            settle(unit, [ending], self.policies, unit.now(), self._rng)
+            settle(unit, [ending], self.policies, unit.now(), self._rng, watch=watch)
+        watch.commit()
+
+    def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:
+        settle(unit, endings, self.policies, unit.now(), self._rng)
 
     # -- what contexts need -------------------------------------------------------------------------
     def progress(self, context: Context, fraction: float | None, message: str) -> None:

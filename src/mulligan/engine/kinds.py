@@ -13,6 +13,8 @@ from mulligan.engine.arguments import Arguments
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
 from mulligan.job import NAME_RULE, SECOND, Lease, Micros, Outcome, is_name
+from mulligan.policy import budget as budgets
+from mulligan.policy.guard import Terms
 from mulligan.policy.rulebook import Rulebook
 
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
@@ -70,6 +72,22 @@ class DependencySpec:
     key: str
     max_concurrency: int | None = None
     rate: float | None = None
+    mode: str = "hold"
+    open_at: float = 0.5
+    min_calls: int = 20
+    window: Micros = 120 * SECOND
+    cool_down: Micros = 30 * SECOND
+    budget: tuple[float, float, float, bool] | None = budgets.DEFAULT  # as in `policy.budget.Terms`
+    slow: float | None = None  # ms
+    probe: bool = False  # the app has a function that looks whether it is well
+
+    @property
+    def terms(self) -> Terms:
+        budget = None if self.budget is None else budgets.Terms(*self.budget)
+        return Terms(
+            self.mode, self.open_at, self.min_calls, self.window, self.cool_down, budget, self.slow,
+            self.max_concurrency, self.probe,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +194,7 @@ class Registry:
         self.handlers: dict[str, Handler] = {}
         self.queues: dict[str, QueueSpec] = {}
         self.dependencies: dict[str, DependencySpec] = {}
+        self.probes: dict[str, Callable[[], Any]] = {}
         self.schedules: dict[str, ScheduleSpec] = {}
         self.on_start: list[Callable[..., Any]] = []
         self.on_stop: list[Callable[..., Any]] = []

@@ -11,11 +11,11 @@ from typing import Any
 
 from mulligan.engine.declared import declared_limits, recent_manifests, stored_queues
 from mulligan.engine.kinds import checked_name
-from mulligan.engine.moments import length_or_moment
 from mulligan.engine.rooms import running_under
+from mulligan.engine.said import ended_at, moment_of
 from mulligan.errors import Moment, NotFound, Refused
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Gate, Lane, Limit, LimitRow, Micros, to_datetime
+from mulligan.job import Gate, Lane, Limit, LimitRow, Micros
 from mulligan.policy.lanes import is_closed
 from mulligan.policy.limits import MOST_RATE, NO_LIMIT, effective, lasts, rate_of
 from mulligan.store.base import Look, Store, Unit
@@ -71,7 +71,7 @@ class Queues:
         checked_name("queue", name)
         with self._open().begin() as unit:
             now = unit.now()
-            end = _end("until", until, now)
+            end = ended_at("until", until, now)
             unit.open_gate("queue", name)  # the last word counts, also when it is shorter
             unit.close_gate(Gate("queue", name, now, end, reason, self._actor))
             self._tell(unit, EventType.QUEUE_PAUSED, name, until=end, reason=reason)
@@ -106,7 +106,7 @@ class Queues:
                 _kept(concurrency, before and before.concurrency, checked_concurrency),
                 _kept(rate, before and before.rate, checked_rate),
                 now,
-                (before and before.until) if until is KEEP else _end("until", until, now),
+                (before and before.until) if until is KEEP else ended_at("until", until, now),
                 reason,
                 self._actor,
             )
@@ -203,18 +203,18 @@ def _queue(
     return Queue(
         name=name,
         paused=gate is not None,
-        paused_until=_moment(gate.until) if gate is not None else None,
+        paused_until=moment_of(gate.until) if gate is not None else None,
         reason="" if said is None else said.reason,
         actor="" if said is None else said.actor,
         ready=ready,
         later=later,
         running=running,
-        oldest=_moment(oldest),
+        oldest=moment_of(oldest),
         concurrency=limit.concurrency,
         rate=limit.rate,
         fair=fair,
         set_by_hand=row is not None,
-        set_until=_moment(row.until) if row is not None else None,
+        set_until=moment_of(row.until) if row is not None else None,
     )
 
 
@@ -228,10 +228,6 @@ def _depth(unit: Unit, look: Look, queue: str) -> tuple[int, int, Micros | None]
         due, rest = unit.depth(lane, priority, look.now, COUNT_CAP)
         ready, later = min(COUNT_CAP, ready + due), min(COUNT_CAP, later + rest)
     return ready, later, min((at for _, _, at in lanes if at <= look.now), default=None)
-
-
-def _moment(at: Micros | None) -> datetime | None:
-    return None if at is None else to_datetime(at)
 
 
 # -- what people say --------------------------------------------------------------------------------
@@ -269,14 +265,3 @@ def _kept(said: Any, before: Any, checked: Callable[[Any], Any]) -> Any:
 
 def _shown(value: float | None) -> float | str | None:
     return "none" if value is not None and value >= NO_LIMIT else value
-
-
-def _end(name: str, value: Moment | None, now: Micros) -> Micros | None:
-    if value is None:
-        return None
-    span, at = length_or_moment(name, value)
-    end = at if span is None else now + span
-    if end is None or end <= now:
-        message = f"{name} is not in the future: {value!r}"
-        raise Refused(message)
-    return end

@@ -21,28 +21,34 @@ SOON = SECOND // 50
 class Rooms:
     """Only inside `unit.together()`."""
 
-    def __init__(self, unit: Unit, limits: Mapping[Guarded, Limit], now: Micros) -> None:
+    def __init__(
+        self, unit: Unit, limits: Mapping[Guarded, Limit], now: Micros, bounds: Mapping[Guarded, int] | None = None
+    ) -> None:
+        """`bounds`: what else there is only so much of (see `ways`)."""
         self._limits = limits
         self._now = now
         held = {key: found for key, found in unit.meters(list(limits)).items() if found is not None}
         self._stored = {key: meter for key, (meter, _) in held.items()}
-        self._meters = {key: refilled(meter, limits[key].rate or 0.0, at) for key, (meter, at) in held.items()}
-        running = running_under(unit.running())
+        self._meters = {
+            key: refilled(meter, limits[key].rate or 0.0, at, limits[key].burst) for key, (meter, at) in held.items()
+        }
+        running = running_under(unit.running()) if limits else Counter()
         self._left = {key: self._room(key, limit, running[key]) for key, limit in limits.items()}
+        self._left |= {key: max(0, bound) for key, bound in (bounds or {}).items()}
 
     def _room(self, key: Guarded, limit: Limit, running: int) -> int:
         return room(limit, running, self._meters[key]) if key in self._meters else 0
 
     def of(self, lane: str) -> int | None:
         """How many of this lane may start; None: nothing limits it."""
-        return min((self._left[key] for key in Lane.parse(lane).guards if key in self._left), default=None)
+        return min((self._left[key] for key in ways(Lane.parse(lane)) if key in self._left), default=None)
 
     def admit(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """In their order, each for which every limit on its way has room left."""
         left = dict(self._left)
         admitted = []
         for candidate in candidates:
-            keys = [key for key in Lane.parse(candidate[3]).guards if key in left]
+            keys = [key for key in ways(Lane.parse(candidate[3])) if key in left]
             if all(left[key] > 0 for key in keys):
                 admitted.append(candidate)
                 left |= {key: left[key] - 1 for key in keys}
@@ -62,6 +68,20 @@ class Rooms:
         if len(self._meters) < len(self._limits):
             starts.append(self._now + SOON)
         return min((start for start in starts if start is not None), default=None)
+
+
+SLOTS: Guarded = ("slots", "")
+
+
+def ways(lane: Lane) -> list[Guarded]:
+    """All that may run out for a job of this lane: limits, the places of this worker for jobs that use something and
+    for each of what they use, and the retries that a dependency bears.
+    """
+    if not lane.uses:
+        return lane.guards
+    used = lane.uses.split(",")
+    budgets = [("budget", key) for key in used] if lane.retry else []
+    return [*lane.guards, SLOTS, *(("here", key) for key in used), *budgets]
 
 
 def running_under(running: Iterable[tuple[str, str, int]]) -> Counter[Guarded]:

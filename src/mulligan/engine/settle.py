@@ -14,8 +14,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from mulligan.engine.layers import Layers
+from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
+from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
@@ -41,13 +42,24 @@ class Verdict(NamedTuple):
 
 
 def settle(
-    unit: Unit, endings: Sequence[Ending], layers: Layers, now: Micros, rng: Random, *, actor: str = ""
+    unit: Unit,
+    endings: Sequence[Ending],
+    layers: Layers,
+    now: Micros,
+    rng: Random,
+    *,
+    actor: str = "",
+    watch: Watch | None = None,
 ) -> list[Verdict]:
-    """Decide and write. `now` is the store's clock as the caller knows it."""
+    """Decide and write. `now` is the store's clock as the caller knows it; `watch` knows what is down."""
     if not endings:
         return []
     endings = [_ruled(ending, layers) for ending in endings]
-    decisions = {e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng) for e in endings}
+    down = {} if watch is None else watch.observe(unit, endings, now)
+    decisions = {
+        e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, down=down.get(e.lease.fence, ""))
+        for e in endings
+    }
     refusals = unit.settle([_row(e, decisions[e.lease.fence], layers, now, actor) for e in endings])
     refused = {(r.id, r.token) for r in refusals}
     _hold(unit, [decision for fence, decision in decisions.items() if fence not in refused], now)
@@ -185,10 +197,12 @@ def frees_key(cover: str | None, state: State) -> bool:
 
 def _hold(unit: Unit, decisions: Iterable[Decision], now: Micros) -> None:
     """Close what handlers found down; in one order for all, so that nobody waits in a circle."""
-    for key, until, reason in sorted((*d.hold, d.reason) for d in decisions if d.hold is not None):
-        unit.close_gate(Gate("dependency", key, now, until, reason, "handler"))
+    asked = sorted({(*d.hold, "handler" if d.verb is Verb.HOLD else "hint") for d in decisions if d.hold is not None})
+    last = {key: (until, reason, actor) for key, until, reason, actor in asked}
+    for key, (until, reason, actor) in last.items():
+        unit.close_gate(Gate("dependency", key, now, until, reason, actor))
         news = {"dependency": key, "until": until, "reason": reason}
-        unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor="handler", data=news)])
+        unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=news)])
 
 
 def _stale(ending: Ending, actor: str) -> NewEvent:

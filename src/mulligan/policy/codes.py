@@ -30,6 +30,7 @@ def _codes(cls: Cls, **sentences: str) -> dict[str, Code]:
 CODES: dict[str, Code] = {
     **_codes(
         Cls.TRANSIENT,
+        DEPENDENCY_UNAVAILABLE="Something that the job needs is not available right now.",
         CONNECTION="A connection failed.",
         HTTP_5XX="A service is not available.",
         BUSY="Something the job needs was busy.",

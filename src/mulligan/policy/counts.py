@@ -16,14 +16,15 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` w
 class Counts(NamedTuple):
     classes: Mapping[str, int]
     codes: Mapping[str, int]
+    spared: int = 0  # failures that were charged to a dependency that was down
 
     def plus(self, failure: Failure) -> Counts:
         """With one failure more."""
         cls, code = failure.cls.value, failure.code
         classes = {**self.classes, cls: self.classes.get(cls, 0) + 1}
         if code not in self.codes and len(self.codes) >= MOST_CODES and not failure.terms:
-            return Counts(classes, self.codes)
-        return Counts(classes, {**self.codes, code: self.codes.get(code, 0) + 1})
+            return Counts(classes, self.codes, self.spared)
+        return Counts(classes, {**self.codes, code: self.codes.get(code, 0) + 1}, self.spared)
 
     def of_class(self, cls: Cls) -> int:
         return self.classes.get(cls.value, 0)
@@ -32,16 +33,18 @@ class Counts(NamedTuple):
         return self.codes.get(code, 0)
 
     def to_json(self) -> str | None:
-        if not self.classes:
+        if not (self.classes or self.spared):
             return None
-        return _encode({"classes": self.classes, "codes": self.codes})
+        spared = {"spared": self.spared} if self.spared else {}
+        return _encode({"classes": self.classes, "codes": self.codes, **spared})
 
 
 def read_counts(text: str | None) -> Counts:
     """What cannot be read counts as nothing: the total, which has a column of its own, still holds."""
     try:
         said = json.loads(text) if text else {}
-        return Counts(_numbers(said.get("classes")), _numbers(said.get("codes")))
+        spared = said.get("spared", 0)
+        return Counts(_numbers(said.get("classes")), _numbers(said.get("codes")), spared if type(spared) is int else 0)
     except (AttributeError, ValueError):
         return Counts({}, {})
 

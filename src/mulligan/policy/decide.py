@@ -32,6 +32,8 @@ HOLD_MOST = 3600 * SECOND
 FINAL = "not retried: the handler said it is final"
 SNOOZE_LEAST = SECOND  # for the same reason
 _LONGEST = int(LONGEST) * SECOND
+HINT_LEAST, HINT_MOST = 1.0, 86_400.0  # seconds: what is shorter is over before all have heard of it
+SPARED_MOST = 3  # a job that brings its dependency down itself must end some day
 
 
 class Case(NamedTuple):
@@ -42,13 +44,16 @@ class Case(NamedTuple):
     policy: EffectivePolicy
     now: Micros
     rng: Rng
+    down: str = ""
 
 
-def decide(lease: Lease, outcome: Outcome, policy: EffectivePolicy, now: Micros, rng: Rng) -> Decision:
-    """The only place that knows what an ending means for the job."""
+def decide(
+    lease: Lease, outcome: Outcome, policy: EffectivePolicy, now: Micros, rng: Rng, *, down: str = ""
+) -> Decision:
+    """The only place that knows what an ending means for the job. `down`: a dependency that is to blame for it."""
     if outcome.ended == Ended.RETURNED:
         return _returned(lease, outcome)
-    case = Case(lease, outcome, policy, now, rng)
+    case = Case(lease, outcome, policy, now, rng, down)
     if lease.cancel_reason is not None:
         return _move(case, Verb.STOP, _asked(lease.cancel_reason), failure=outcome.failure)
     return _RULES[outcome.ended](case)
@@ -120,7 +125,7 @@ def _held(case: Case) -> Decision:
     until = _asked_for(case, HOLD_DEFAULT)
     until = min(max(until, case.now + HOLD_LEAST), case.now + HOLD_MOST)
     reason = _with(f"waits for {dependency}, held for {_until(case, until)}", case.outcome.reason)
-    return _requeue(case, replace(_move(case, Verb.HOLD, reason), hold=(dependency, until)), case.now)
+    return _requeue(case, replace(_move(case, Verb.HOLD, reason), hold=(dependency, until, reason)), case.now)
 
 
 def _retry(case: Case) -> Decision:
@@ -139,13 +144,35 @@ def _retry(case: Case) -> Decision:
 
 def _failed(case: Case) -> Decision:
     failure = case.outcome.failure or ends.unreported()
+    if case.down and not case.outcome.final and (spared := _spared(case, failure)) is not None:
+        return spared
     charge = Charge(failure, terms_of(failure), case.lease.failures + 1, read_counts(case.lease.counts).plus(failure))
     refusal = FINAL if case.outcome.final else refused(case.policy, charge)
     if refusal:
         return _die(case, refusal, charge)
     run_at = case.now + _micros(_wait(case, charge))
     reason = f"retry {_counted(case.policy, charge)} in {_until(case, run_at)}: {failure.cls}"
-    return _try_again(case, run_at, reason, charge, _next_step(case.policy, charge))
+    return _teach(case, _try_again(case, run_at, reason, charge, _next_step(case.policy, charge)), failure)
+
+
+def _teach(case: Case, decision: Decision, failure: Failure) -> Decision:
+    """Who is told to come back later tells all others that use the same: each would only be told again."""
+    hint, key = failure.retry_after, case.lease.uses
+    if failure.cls is not Cls.RATE_LIMITED or not key or "," in key or hint is None or not hint >= HINT_LEAST:
+        return decision
+    until = case.now + _micros(min(hint, HINT_MOST))
+    return replace(decision, hold=(key, until, f"it asked for {duration(hint)} without calls"))
+
+
+def _spared(case: Case, failure: Failure) -> Decision | None:
+    """An outage of a dependency costs nothing but patience; None: this job has been spared often enough."""
+    counts = read_counts(case.lease.counts)
+    if counts.spared >= SPARED_MOST:
+        return None
+    reason = f"not charged: {case.down} is down; waits until it answers again"
+    decision = _move(case, Verb.HOLD, reason, failure=failure)
+    counts = counts._replace(spared=counts.spared + 1)
+    return _requeue(case, replace(decision, counts=counts.to_json()), case.now)
 
 
 def _counted(policy: EffectivePolicy, charge: Charge) -> str:

@@ -10,6 +10,7 @@ from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.phrase import duration, size
 
+UNAVAILABLE = "DEPENDENCY_UNAVAILABLE"
 Evidence = dict[str, str | int | float | bool]
 
 
@@ -102,6 +103,12 @@ def hold_unknown_dependency(dependency: str, uses: str) -> Failure:
     public = "The job's code tried to hold a dependency that the job does not use."
     why = f"Hold({dependency!r}), but the job uses {uses or 'nothing'}"
     return _failure("HOLD_UNKNOWN_DEPENDENCY", Cls.PERMANENT, public, private={"message": why})
+
+
+def dependency_unavailable(key: str, reason: str) -> Failure:
+    """Its breaker is open and says: fail at once. Never the dependency's own error, which this job has not seen."""
+    public = f"Not started: {key}, which this job needs, is not available right now."
+    return _failure(UNAVAILABLE, Cls.TRANSIENT, public, evidence={"dependency": key}, private={"message": reason})
 
 
 def snooze_limit(limit: int) -> Failure:

@@ -25,8 +25,14 @@ _RATE = re.compile(rf"(\d+(?:\.\d+)?)(?:/({'|'.join(_UNITS)}))?")
 
 def rate_of(text: str) -> float | None:
     """Starts per second in "5", "5/s", "100/min", "2/h"; None: not a rate."""
+    parts = rate_parts(text)
+    return None if parts is None else parts[0] / parts[1]
+
+
+def rate_parts(text: str) -> tuple[float, int] | None:
+    """How many, in how many seconds."""
     found = _RATE.fullmatch(text.strip().lower())
-    return None if found is None else float(found[1]) / _UNITS[found[2] or "s"]
+    return None if found is None else (float(found[1]), _UNITS[found[2] or "s"])
 
 
 def effective(declared: Mapping[Guarded, Limit], said: Mapping[Guarded, Limit]) -> dict[Guarded, Limit]:
@@ -44,11 +50,20 @@ def _merged(declared: Limit, said: Limit) -> Limit:
     )
 
 
+def tighter(limit: Limit, concurrency: int | None, rate: float | None, burst: float | None) -> Limit:
+    """With a guard's word besides: the smaller of both holds."""
+    if rate is not None and (limit.rate is None or rate < limit.rate):
+        limit = limit._replace(rate=rate, burst=burst)
+    if concurrency is not None and (limit.concurrency is None or concurrency < limit.concurrency):
+        limit = limit._replace(concurrency=concurrency)
+    return limit
+
+
 def lasts(row: LimitRow, now: Micros) -> bool:
     return row.until is None or row.until > now
 
 
-def refilled(meter: Meter, rate: float, now: Micros) -> Meter:
+def refilled(meter: Meter, rate: float, now: Micros, burst: float | None = None) -> Meter:
     """What the time since has brought. A clock that went back brings nothing.
 
     A little behind is somebody who looked earlier, and time must not be counted twice; far behind is a clock that was
@@ -56,7 +71,9 @@ def refilled(meter: Meter, rate: float, now: Micros) -> Meter:
     """
     tokens = meter.tokens + max(0, now - meter.at) / SECOND * rate
     behind = meter.at - now
-    return Meter(min(max(1.0, rate), tokens), meter.at if 0 < behind <= STEPPED_BACK else now)
+    return Meter(
+        min(max(1.0, rate if burst is None else burst), tokens), meter.at if 0 < behind <= STEPPED_BACK else now
+    )
 
 
 def room(limit: Limit, running: int, meter: Meter) -> int:

@@ -54,6 +54,8 @@ _ACTORS = {
     "handler": "a job's own code",
     "upkeep": "Mulligan's upkeep",
     "schedule": "a schedule",
+    "breaker": "its breaker",
+    "hint": "its own answer",
 }
 
 

@@ -26,6 +26,7 @@ from mulligan.job import (
     NewJob,
     WorkerRow,
 )
+from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
 from mulligan.store.values import Inserted, Look, Move, Plain, Pruned, Refusal, Renewal, ScheduleRow, Settlement
 
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight):
+class Unit(Hindsight, Guarding):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

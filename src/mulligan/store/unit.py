@@ -15,6 +15,7 @@ from mulligan.job import (
     AttemptRow,
     Gate,
     Guarded,
+    GuardRow,
     JobRow,
     Lease,
     Limit,
@@ -27,6 +28,7 @@ from mulligan.job import (
     WorkerRow,
 )
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
+from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.words import unique_race
@@ -35,7 +37,7 @@ MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(SqlHindsight, Unit):
+class SqlUnit(SqlHindsight, SqlGuarding, Unit):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod
@@ -116,19 +118,21 @@ class SqlUnit(SqlHindsight, Unit):
 
     @staticmethod
     def looked(rows: Iterable[Sequence[Any]]) -> Look:
-        now, gates, lanes = 0, [], []
+        now, gates, lanes, guards = 0, [], [], []
         limits: dict[Guarded, tuple[Micros | None, Limit]] = {}
         for what, name, key, first, second, reason, actor in rows:
             if what == "lane":
                 lanes.append((name, first, second))
             elif what == "gate":
                 gates.append(Gate(name, key, first, second, reason, actor))
+            elif what == "guard":
+                guards.append(GuardRow(name, key, first, active=True, body=reason))
             elif what == "limit":
                 limits[name, key] = (second, Limit(first, None if reason is None else float(reason)))
             else:
                 now = first
         lasting = {key: limit for key, (until, limit) in limits.items() if until is None or until > now}
-        return Look(now, gates, lasting, lanes)
+        return Look(now, gates, lasting, lanes, guards)
 
     # -- limits -----------------------------------------------------------------------------------
     def together(self) -> AbstractContextManager[None]:

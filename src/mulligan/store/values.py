@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mulligan.job import Gate, Guarded, Limit, Micros
+from mulligan.job import Gate, Guarded, GuardRow, Limit, Micros
 
 
 class Inserted(NamedTuple):
@@ -24,6 +24,7 @@ class Look(NamedTuple):
     gates: list[Gate]
     limits: dict[Guarded, Limit]  # as operators have set them, while they last
     lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
+    guards: list[GuardRow] = []  # those at work  # noqa: RUF012 - never changed
 
 
 class Plain(NamedTuple):

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from mulligan.config import Worker
+from mulligan.engine.claims import Places
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.fleet import Fleet
 from mulligan.engine.supervisor.pace import Pace
@@ -24,6 +25,7 @@ from mulligan.job import SECOND, Micros
 log = logging.getLogger("mulligan.worker")
 
 HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
+RESERVE = 8  # of so many places one is kept free of any one dependency
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
 
@@ -95,7 +97,8 @@ class Desk:
             return self._settings.poll
         known = self._known(endings) if self.doubt else None
         news, hinted, self._woken = self._last_news(endings), self._woken, False
-        take = partial(self._turns.take, endings, free, self._clock(), known, news, hinted=hinted)
+        places = self._places(free)
+        take = partial(self._turns.take, endings, free, self._clock(), known, news, hinted=hinted, places=places)
         try:
             turn: Turn = await self._loop.run_in_executor(self._thread, take)
         except StoreUnavailable as away:
@@ -150,6 +153,12 @@ class Desk:
             return 0
         return self._pace.room(self._fleet.count + len(self.endings))
 
+    def _places(self, free: int) -> Places:
+        """A worker that has other things to do keeps some places free of any one dependency."""
+        most = self._settings.concurrency
+        each = most - most // RESERVE if self._fleet.has_other_kinds else most
+        return Places(min(free, max(0, most - self._fleet.count - len(self.endings))), each, self._fleet.in_use())
+
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
         flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up
         return flights | {ending.lease.fence for ending in (*endings, *self.endings)}
@@ -185,7 +194,7 @@ class Desk:
             if free <= 0:
                 return self._not_now
             self._woken = False
-            turn = self._turns.take([], free, self._clock(), None, hinted=True)
+            turn = self._turns.take([], free, self._clock(), None, hinted=True, places=self._places(free))
         except Exception as error:  # noqa: BLE001 - the loop deals with it
             return partial(self._failed_now, error)
         return partial(self._turned_now, turn, free)

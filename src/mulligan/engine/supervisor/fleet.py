@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -153,6 +154,24 @@ class Fleet:
     @property
     def count(self) -> int:
         return len(self._queue) + len(self._burying) + sum(len(child.flights) for child in self._children)
+
+    def in_use(self) -> Counter[str]:
+        """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
+        under_way = [flight for child in list(self._children) for flight in list(child.flights.values())]
+        waiting = [flight for flight, _ in list(self._queue)]
+        leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
+        return Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
+
+    @property
+    def has_other_kinds(self) -> bool:
+        """Does the app have kinds that use nothing?"""
+        return self.manifest is not None and any(not spec.uses for spec in self.manifest.kinds.values())
+
+    def running_for(self) -> list[tuple[Lease, float]]:
+        """What is under way and uses something, and for how many milliseconds."""
+        now = time.monotonic_ns()
+        flights = [flight for child in self._children for flight in child.flights.values() if flight.lease.uses]
+        return [(flight.lease, (now - flight.sent_ns) / 1e6) for flight in flights]
 
     @property
     def can_take(self) -> bool:

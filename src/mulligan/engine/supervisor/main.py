@@ -22,8 +22,7 @@ from typing import Any
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine import life
-from mulligan.engine.claims import Claimer
-from mulligan.engine.declared import limits_of
+from mulligan.engine.claims import claimer_of
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.layers import Layers
 from mulligan.engine.supervisor.child import Asked, Flight, Recipe
@@ -68,6 +67,7 @@ class Supervisor:
         self._hinted = False  # something was written by somebody: cancels?
         self._entered = False  # our row may be there
         self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000  # until the store tells its clock
+        self._tended = time.monotonic()  # when guards were last looked after
         self._stop_watch = threading.Event()
 
     # -- the store's clock --------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Supervisor:
         manifest = await self._fleet.loaded()
         self._adopt(self._fleet.app_settings)
         self._policies = Layers(self._settings.retry, manifest.ruled, manifest.queues)
-        self._claimer = Claimer(self.worker, frozenset(manifest.kinds), self._options.queues, limits_of(manifest))
+        self._claimer = claimer_of(self.worker, manifest, self._options.queues)
         self._fleet.on_learn = self._learned
         self._turns = Turns(self._store, self._policies, self._claimer)
         self._desk.serve(self._fleet, self._turns)
@@ -176,8 +176,7 @@ class Supervisor:
         self._chores.settings = self._settings
 
     def _learned(self, manifest: Manifest) -> None:
-        self._claimer.kinds = frozenset(manifest.kinds)
-        self._claimer.own = limits_of(manifest)
+        self._claimer.learn(manifest)
 
     def _row(self, manifest: Manifest) -> WorkerRow:
         queues = self._options.queues or frozenset()
@@ -265,6 +264,7 @@ class Supervisor:
                 await self._chore(self._look_for_cancels())
             if self._desk.news:
                 await self._chore(self._tell_news())
+            await self._chore(self._watch_dependencies())
             await asyncio.sleep(min(0.5, beat / 4))
 
     async def _sweep_loop(self) -> None:
@@ -319,6 +319,14 @@ class Supervisor:
         news, self._desk.news = self._desk.news, {}
         rows = [(job_id, token, fraction, text) for (job_id, token), (fraction, text) in news.items()]
         await self._loop.run_in_executor(self._renew_thread, self._chores.progress, self.worker, rows)
+
+    async def _watch_dependencies(self) -> None:
+        now = time.monotonic()
+        idle = now - self._tended >= self._settings.worker.sweep
+        running = self._fleet.running_for()
+        if running or idle:
+            self._tended = now if idle else self._tended
+            await self._loop.run_in_executor(self._turn_thread, partial(self._turns.watch, running, idle=idle))
 
     async def _sweep(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker):

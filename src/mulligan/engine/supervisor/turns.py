@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random, SystemRandom
 from typing import NamedTuple
 
-from mulligan.engine.claims import Claimer, memories
+from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending, Verdict, settle
 from mulligan.errors import StoreUnavailable
 from mulligan.job import Ended, Lease, Memory, Micros, Outcome
 from mulligan.policy.ends import unrecordable
 from mulligan.policy.redact import scrub
-from mulligan.store.base import Store
+from mulligan.store.base import Store, Unit
 
 log = logging.getLogger("mulligan.worker")
 
@@ -42,6 +42,11 @@ class Turns:
         self._claimer = claimer
         self.given_up: set[tuple[str, int]] = set()  # leases whose endings the store will not take in any form
         self._rng = Random(SystemRandom().getrandbits(64))
+        self._watch = claimer.watch
+        claimer.end = self._end
+
+    def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:
+        settle(unit, endings, self._policies, unit.now(), self._rng)
 
     def take(
         self,
@@ -52,6 +57,7 @@ class Turns:
         news: Sequence[News] = (),
         *,
         hinted: bool = False,
+        places: Places | None = None,
     ) -> Turn:
         """One turn. With `known`: also adopt leases of ours that we do not know of."""
         if not (endings or hinted or known is not None or self._anything_due()):
@@ -60,14 +66,15 @@ class Turns:
         with self._store.once() if only_claims else self._store.begin() as unit:
             if news:
                 unit.progress(self._claimer.worker, news)
-            verdicts = settle(unit, endings, self._policies, now, self._rng)
-            claimed = self._claimer.claim(unit, free, hinted=hinted)
+            verdicts = settle(unit, endings, self._policies, now, self._rng, watch=self._watch)
+            claimed = self._claimer.claim(unit, free, hinted=hinted, places=places)
             leases = claimed.leases
             if known is not None:
                 fresh = {lease.fence for lease in leases}
                 held = unit.claimed(self._claimer.worker)
                 leases = leases + [x for x in held if x.fence not in known and x.fence not in fresh]
             kept = memories(unit, leases)
+        self._watch.commit()
         return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
@@ -101,7 +108,16 @@ class Turns:
 
     def _settle_one(self, ending: Ending, now: Micros) -> None:
         with self._store.begin() as unit:
-            settle(unit, [ending], self._policies, now, self._rng)
+            settle(unit, [ending], self._policies, now, self._rng, watch=self._watch)
+        self._watch.commit()
+
+    def watch(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
+        """Between turns: what has been running for too long, and, where little happens, what time has changed."""
+        late = self._watch.overdue(running)
+        if late or idle:
+            with self._store.begin() as unit:
+                self._watch.tend(unit, unit.now())
+            self._watch.commit()
 
     def _anything_due(self) -> bool:
         """A look without the write lock: an idle worker disturbs nobody."""

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from mulligan.job import AttemptRow, Gate, JobRow, Lease, LimitRow, WorkerRow
+from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, WorkerRow
 from mulligan.store.base import ScheduleRow, Settlement
 from mulligan.store.rows import InsertRow, Wanted
 
@@ -29,6 +29,7 @@ _COLUMNS: dict[str, type[Any]] = {
     "attempt": AttemptRow,
     "worker": WorkerRow,
     "gate": Gate,
+    "guard": GuardRow,
     "limit": LimitRow,
     "schedule": ScheduleRow,
 }

@@ -1,4 +1,4 @@
--- What a claim must know first, in one answer: the clock, the gates, the limits, and a loose index scan over job_for_claim
+-- What a claim must know first, in one answer: the clock, the gates, the limits, the guards at work, and a loose index scan over job_for_claim
 -- (two probes per (lane, priority) present, however many jobs there are: SQLite would read a whole lane to answer
 -- (lane, priority) > (…) in one).
 WITH RECURSIVE found (lane, priority, run_at) AS (
@@ -14,4 +14,5 @@ WITH RECURSIVE found (lane, priority, run_at) AS (
 SELECT 'now', NULL, NULL, :now, NULL, NULL, NULL
 UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
 UNION ALL SELECT 'limit', scope, key, concurrency, until, CAST(rate AS text), NULL FROM {p}limits
+UNION ALL SELECT 'guard', scope, key, version, NULL, body, NULL FROM {p}guard WHERE active
 UNION ALL SELECT * FROM (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :lanes)

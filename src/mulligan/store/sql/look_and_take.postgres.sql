@@ -1,5 +1,5 @@
 -- `look` and, in the plainest case, `take_due` in one trip: only one (lane, priority) is due, the worker knows it as one
--- without a limit and learned that within `since` and `until`, nothing is closed and no operator has set a limit.
+-- without a limit and learned that within `since` and `until`, nothing is closed, no guard is at work and no operator has set a limit.
 -- In every other case nothing is taken. The lane is looked up as a value, so that the index gives the order.
 WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
   SELECT min(lane) AS lane, min(priority) AS priority FROM (SELECT * FROM found LIMIT :lanes) AS waits
@@ -7,6 +7,7 @@ WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
   HAVING count(*) = 1 AND min(lane) = ANY (CAST(:plain AS text[]))
     AND {p}now_us() BETWEEN CAST(:since AS bigint) AND CAST(:until AS bigint)
     AND NOT EXISTS (SELECT 1 FROM {p}gate AS shut WHERE shut.until IS NULL OR shut.until > {p}now_us())
+    AND NOT EXISTS (SELECT 1 FROM {p}guard AS guard WHERE guard.active)
     AND NOT EXISTS (SELECT 1 FROM {p}limits AS said WHERE said.until IS NULL OR said.until > {p}now_us())
 ), locked AS MATERIALIZED (
   SELECT row_number() OVER () AS place, job.locked_id, job.locked_at, job.was_announced FROM (

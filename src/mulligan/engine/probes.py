@@ -1,0 +1,103 @@
+"""What may pass a closed breaker: one probe for the whole fleet; and how a hold whose time is over ends.
+
+Each step holds the guard's row while it looks and takes, so that two workers never both do it; nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mulligan.engine.watch import PROBE_KIND, Watch, remembered
+from mulligan.event import EventType, NewEvent
+from mulligan.ids import new_id
+from mulligan.job import SECOND, Gate, Lane, Lease, Micros, NewJob
+from mulligan.policy import breaker
+from mulligan.policy.guard import Guard
+from mulligan.store.base import Unit
+
+LOOKED_AT = breaker.MOST_TRIED + 10  # jobs of a lane: some of them have failed as probes already
+PROBE_QUEUE = "mulligan"
+PROBE_LIMIT = 30 * SECOND
+
+Open = tuple[str, int]  # lane key, priority
+
+
+@dataclass
+class Prober:
+    worker: str
+    watch: Watch
+    timeouts: Mapping[str, Micros]  # of the kinds this worker knows
+
+    def may(self, unit: Unit, guard: Guard, now: Micros) -> bool:
+        """Is it time, and is no probe under way?"""
+        probe = guard.probe
+        return breaker.may_probe(guard, now) and (probe is None or not unit.runs(probe.job_id, probe.token))
+
+    def take(self, unit: Unit, key: str, lanes: Sequence[Open], now: Micros) -> Lease | None:
+        """`lanes`: those of it that wait for nothing else."""
+        name = ("dependency", key)
+        with unit.together():
+            row = unit.guard(name)
+            guard = None if row is None else remembered(row.body)
+            if row is None or guard is None or not self.may(unit, guard, now):
+                return None
+            lease = self._function(unit, key) if self.watch.terms(key).probe else self._job(unit, guard, lanes)
+            if lease is None:
+                return None
+            after = breaker.probing(guard, lease.id, lease.token, lease.kind, now)
+            self.watch.write(unit, row, guard, after, [])
+            self.watch.probes[lease.fence] = key
+            news = {"dependency": key, "kind": lease.kind}
+            unit.write_events([NewEvent(EventType.DEPENDENCY_PROBING, job_id=lease.id, actor="breaker", data=news)])
+        return self._cut_short(lease, after, now)
+
+    def _cut_short(self, lease: Lease, guard: Guard, now: Micros) -> Lease:
+        cut = now if guard.probe is None else guard.probe.until
+        usual = lease.timeout or self.timeouts.get(lease.kind) or PROBE_LIMIT
+        return lease._replace(timeout=min(usual, cut - now))
+
+    def _function(self, unit: Unit, key: str) -> Lease | None:
+        """Only a worker whose app has it can call it."""
+        own = self.watch.own.get(key)
+        if own is None or not own.probe:
+            return None
+        job = NewJob(
+            id=new_id(), kind=PROBE_KIND, queue=PROBE_QUEUE, payload=json.dumps({"dependency": key}),
+            max_retries=0, timeout=PROBE_LIMIT, deadline=10 * PROBE_LIMIT,
+        )  # fmt: skip
+        unit.insert([job], announce=True)
+        return next(iter(unit.take(self.worker, [job.id], 1)), None)
+
+    def _job(self, unit: Unit, guard: Guard, lanes: Sequence[Open]) -> Lease | None:
+        """The first in order of the kind that is usually done soonest; one that failed before says less."""
+        for lane in sorted(lanes, key=lambda lane: _rank(guard, lane)):
+            waiting = [found[2] for found in unit.candidates([lane], LOOKED_AT)]
+            fresh = [job_id for job_id in waiting if job_id not in guard.tried]
+            leases = unit.take(self.worker, fresh or waiting, 1)
+            if leases:
+                return leases[0]
+        return None
+
+
+def _rank(guard: Guard, lane: Open) -> tuple[bool, float, int, str]:
+    parsed = Lane.parse(lane[0])
+    usual = guard.median(parsed.kind)
+    return parsed.retry, float("inf") if usual is None else usual, lane[1], lane[0]
+
+
+def let_go(unit: Unit, watch: Watch, gate: Gate, now: Micros) -> bool:
+    """A hold until a certain time is over: what waits comes on a ramp. False: somebody else is at it."""
+    with unit.together():
+        row = unit.guard(("dependency", gate.key))
+        if row is None:
+            return False
+        found = next((one for one in unit.gates() if one[:2] == gate[:2]), None)
+        if found is None or found.until is None or found.until > now:
+            return found is None
+        before = remembered(row.body)
+        changes: breaker.Changes = []
+        after = breaker.let_go(before, watch.terms(gate.key), now, changes)
+        watch.write(unit, row, before, after, changes)
+    return True

@@ -1,0 +1,268 @@
+"""What a worker sees of the dependencies its jobs use, and how that becomes what the fleet knows.
+
+Outcomes are counted in memory and told once a second, at once when one failed: folded into the guard's row where it is
+free, else appended for whoever folds next. The worker that sees a dependency go down opens its breaker in the very
+transaction that settles those failures, so that not even they are charged.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING
+
+from mulligan.event import EventType, NewEvent
+from mulligan.job import SECOND, Cls, Ended, Gate, GuardRow, Lease, Micros
+from mulligan.policy import breaker
+from mulligan.policy import budget as budgets
+from mulligan.policy.guard import DEFAULT, FRESH, Guard, Terms, read_guard
+from mulligan.policy.seen import NOTHING, Seen, Verdict, blame, read_seen, step_of
+from mulligan.store.base import Unit
+
+if TYPE_CHECKING:
+    from mulligan.engine.settle import Ending
+
+PROBE_KIND = "mulligan.probe"
+TOLD_EVERY = SECOND
+GUARD = "breaker"  # the actor of what it does by itself
+
+Fence = tuple[str, int]
+
+remembered = lru_cache(maxsize=512)(read_guard)
+_EVENTS = {
+    "opened": EventType.DEPENDENCY_OPENED,
+    "closed": EventType.DEPENDENCY_CLOSED,
+    "changed": EventType.DEPENDENCY_CHANGED,
+}
+
+
+@dataclass
+class Watch:
+    """One per worker. A turn at a time; chores come in between."""
+
+    own: Mapping[str, Terms] = field(default_factory=dict)  # as this worker's app declares
+    others: Mapping[str, Terms] = field(default_factory=dict)  # as other apps on this database do
+    rng: Random = field(default_factory=lambda: Random(SystemRandom().getrandbits(64)))
+    waiting: frozenset[str] = frozenset()  # dependencies of which due jobs wait
+    known: dict[str, Guard] = field(default_factory=dict)  # as last read
+    probes: dict[Fence, str] = field(default_factory=dict)  # of this worker
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _seen: dict[str, Seen] = field(default_factory=dict)  # not told yet
+    _told_at: Micros = 0
+    _overdue: set[Fence] = field(default_factory=set)  # under way, and counted as slow already
+    _late: set[str] = field(default_factory=set)  # their guards were in another hand
+    _staged: Callable[[], None] | None = None
+
+    def terms(self, key: str) -> Terms:
+        return self.own.get(key) or self.others.get(key) or DEFAULT
+
+    # -- in a turn ----------------------------------------------------------------------------------
+    def observe(self, unit: Unit, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
+        """Count how these ended and tell it if it is time; returns what is to blame where it is down."""
+        with self.lock:
+            fresh = self._counted(endings)
+            if not (fresh or self._seen or self._late):
+                return {}
+            loud = any(seen.failed or seen.verdict for seen in fresh.values())
+            if not loud and 0 <= now - self._told_at < TOLD_EVERY:
+                self._staged = lambda: self._keep(fresh)
+                return self._to_blame(endings)
+            self._tell(unit, _sum(self._seen, fresh), now)
+            done = [ending.lease.fence for ending in endings]
+            self._staged = lambda: self._told(now, done)
+            return self._to_blame(endings)
+
+    def commit(self) -> None:
+        """The turn is durable. One that was not is repeated, and counts again from where it was."""
+        with self.lock:
+            staged, self._staged = self._staged, None
+            if staged is not None:
+                staged()
+
+    def _keep(self, fresh: Mapping[str, Seen]) -> None:
+        self._seen = _sum(self._seen, fresh)
+
+    def _told(self, now: Micros, done: Iterable[Fence]) -> None:
+        self._seen, self._told_at = {}, now
+        for fence in done:
+            self.probes.pop(fence, None)
+            self._overdue.discard(fence)
+
+    def _to_blame(self, endings: Sequence[Ending]) -> dict[Fence, str]:
+        found: dict[Fence, str] = {}
+        for ending in endings:
+            keys = _keys(ending.lease)
+            if ending.outcome.ended is Ended.FAILED and blame(ending.outcome.failure, len(keys)):
+                down = [key for key in keys if self.known.get(key, FRESH).open]
+                if down:
+                    found[ending.lease.fence] = down[0]
+        return found
+
+    def started(self, leases: Iterable[Lease]) -> None:
+        """Retries cost their dependency's budget."""
+        with self.lock:
+            for lease in leases:
+                if lease.failures:
+                    self._keep({key: Seen(retried=1) for key in _keys(lease)})
+
+    def retries_left(self, key: str, guard: Guard, now: Micros) -> int | None:
+        """How many more retries it bears; None: nobody counts them."""
+        terms = self.terms(key).budget
+        if terms is None or guard.bucket is None or not budgets.low(guard.bucket, terms):
+            return None
+        return max(0, budgets.allows(guard.bucket, terms, now) - self._seen.get(key, NOTHING).retried)
+
+    def next_retry(self, key: str, guard: Guard, now: Micros) -> Micros | None:
+        """When it bears another one; None: now."""
+        terms = self.terms(key).budget
+        return None if terms is None or guard.bucket is None else budgets.next_token(guard.bucket, terms, now)
+
+    def overdue(self, running: Iterable[tuple[Lease, float]]) -> bool:
+        """What has run for longer (ms) than is bearable counts before its end: a hanging call may never end."""
+        with self.lock:
+            late = [
+                lease
+                for lease, ms in running
+                if lease.uses and lease.fence not in self._overdue and self._is_late(lease, ms)
+            ]
+            for lease in late:
+                self._overdue.add(lease.fence)
+                keys = _keys(lease)
+                self._keep(dict.fromkeys(keys, Seen(failed=1 / len(keys), slow=1, jobs=(lease.id,))))
+            return bool(late)
+
+    def _is_late(self, lease: Lease, ms: float) -> bool:
+        limits = [self._slow_after(key, lease.kind) for key in _keys(lease)]
+        known = [limit for limit in limits if limit is not None]
+        return bool(known) and ms > min(known)
+
+    def _slow_after(self, key: str, kind: str) -> float | None:
+        return self.known.get(key, FRESH).slow_after(kind, self.terms(key))
+
+    # -- counting -----------------------------------------------------------------------------------
+    def _counted(self, endings: Sequence[Ending]) -> dict[str, Seen]:
+        seen: dict[str, Seen] = {}
+        for ending in endings:
+            probed = self.probes.get(ending.lease.fence)
+            if probed is not None:
+                seen = _sum(seen, {probed: Seen(verdict=_verdict(ending))})
+            if ending.lease.uses:
+                seen = _sum(seen, self._of_one(ending))
+        return seen
+
+    def _of_one(self, ending: Ending) -> dict[str, Seen]:
+        lease, outcome = ending.lease, ending.outcome
+        keys = _keys(lease)
+        if outcome.ended is Ended.RETURNED:
+            return {key: self._answered(ending, key, len(keys)) for key in keys}
+        if outcome.ended is not Ended.FAILED or outcome.failure is None:
+            return {}
+        if outcome.failure.cls is Cls.RATE_LIMITED:
+            return dict.fromkeys(keys, Seen(limited=1))
+        part = 0.0 if lease.fence in self._overdue else blame(outcome.failure, len(keys))
+        return dict.fromkeys(keys, Seen(failed=part, jobs=(lease.id,))) if part else {}
+
+    def _answered(self, ending: Ending, key: str, keys: int) -> Seen:
+        lease, ms = ending.lease, ending.duration_ms
+        first = int(lease.failures == 0)
+        times = {} if ms is None else {lease.kind: {step_of(ms): 1}}
+        if lease.fence in self._overdue:
+            return Seen(first_ok=first, retry_ok=1 - first, times=times)
+        slow_after = self._slow_after(key, lease.kind)
+        if ms is not None and slow_after is not None and ms > slow_after:
+            part = 1 / keys
+            return Seen(0, part, 1, first_ok=first, retry_ok=1 - first, jobs=(lease.id,), times=times)
+        return Seen(ok=1, first_ok=first, retry_ok=1 - first, times=times)
+
+    # -- telling ------------------------------------------------------------------------------------
+    def _tell(self, unit: Unit, seen: Mapping[str, Seen], now: Micros) -> None:
+        for key in sorted({*seen, *self._late}):
+            self.fold(unit, key, seen.get(key, NOTHING), now)
+
+    def fold(self, unit: Unit, key: str, seen: Seen, now: Micros) -> None:
+        name = ("dependency", key)
+        row = unit.guard(name)
+        if row is None:
+            if seen != NOTHING:
+                unit.append_tally(name, seen.to_json())
+            self._late.add(key)
+            return
+        self._late.discard(key)
+        told = [*map(read_seen, unit.take_tallies(name)), seen]
+        running = _running(unit, key) if any(one.limited for one in told) else 0
+        before, terms = remembered(row.body), self.terms(key)
+        after, changes = breaker.observed(
+            before, told, terms, now, self.rng, waiting=key in self.waiting, running=running
+        )
+        self.write(unit, row, before, after, changes)
+
+    def write(
+        self, unit: Unit, row: GuardRow, before: Guard, after: Guard, changes: breaker.Changes, *, actor: str = GUARD
+    ) -> None:
+        """The guard as it is now, its gate and its events, in one transaction."""
+        unit.write_guard(row._replace(active=after.active(self.terms(row.key)), body=after.to_json()))
+        self.known[row.key] = after
+        for change in changes:
+            if change.what == "opened":
+                unit.close_gate(Gate("dependency", row.key, after.since, None, change.reason, actor, after.probe_at))
+            elif change.what == "closed":
+                unit.open_gate("dependency", row.key)
+            news = {"dependency": row.key, "reason": change.reason, **_more(change, after)}
+            unit.write_events([NewEvent(_EVENTS[change.what], actor=actor, data=news)])
+        if after.open and before.open and after.probe_at != before.probe_at:
+            unit.next_probe(("dependency", row.key), after.probe_at)
+
+    # -- from time to time --------------------------------------------------------------------------
+    def read(self, rows: Iterable[GuardRow]) -> dict[str, Guard]:
+        """The guards at work, as a look has found them; of all others nothing stands in the way."""
+        at_work = {row.key: remembered(row.body) for row in rows if row.scope == "dependency"}
+        for key, guard in self.known.items():
+            if key not in at_work and (guard.open or guard.ramp is not None):
+                self.known[key] = FRESH
+        self.known |= at_work
+        return at_work
+
+    def tend(self, unit: Unit, now: Micros) -> None:
+        """Fold what was left behind, and let guards see that time has passed."""
+        with self.lock:
+            rows = unit.guards()
+            left = {key for scope, key in unit.tallied() if scope == "dependency"}
+            at_work = {row.key for row in rows if row.active and row.scope == "dependency"}
+            self.known |= {row.key: remembered(row.body) for row in rows if row.scope == "dependency"}
+            self._tell(unit, {**dict.fromkeys(left | at_work, NOTHING), **self._seen}, now)
+            self._staged = lambda: self._told(now, ())
+
+
+def _more(change: breaker.Change, guard: Guard) -> dict[str, Micros | float | None]:
+    if change.what == "opened":
+        return {"probe_at": guard.probe_at}
+    if change.what == "closed" and guard.ramp is not None:
+        return {"rate": round(guard.ramp.rate, 3)}
+    return {}
+
+
+def _verdict(ending: Ending) -> Verdict:
+    lease, outcome = ending.lease, ending.outcome
+    if outcome.ended is Ended.RETURNED:
+        healthy = lease.kind != PROBE_KIND or bool(json.loads(outcome.result or "{}").get("healthy"))
+        return Verdict(lease.id, lease.token, healthy)
+    failed = outcome.ended is Ended.FAILED and blame(outcome.failure, 1) > 0
+    return Verdict(lease.id, lease.token, False if failed else None)
+
+
+def _keys(lease: Lease) -> list[str]:
+    return [key for key in lease.uses.split(",") if key]
+
+
+def _sum(one: Mapping[str, Seen], other: Mapping[str, Seen]) -> dict[str, Seen]:
+    if not other:
+        return dict(one)
+    return {**one, **{key: one.get(key, NOTHING).plus(seen) for key, seen in other.items()}}
+
+
+def _running(unit: Unit, key: str) -> int:
+    return sum(count for _, uses, count in unit.running() if key in uses.split(","))

@@ -1,0 +1,226 @@
+"""A dependency's breaker: when it opens, who may try, when it closes, what comes after. Pure; every change says why.
+
+Open means held: its jobs wait, uncharged, and one attempt at a time looks whether it answers again. Closing is a ramp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from mulligan.job import SECOND, Micros
+from mulligan.policy import budget as budgets
+from mulligan.policy import ramp as ramps
+from mulligan.policy import reduce as reduces
+from mulligan.policy.backoff import Rng
+from mulligan.policy.budget import Bucket
+from mulligan.policy.guard import Guard, Hand, Probe, Terms
+from mulligan.policy.phrase import duration
+from mulligan.policy.reduce import Seat
+from mulligan.policy.seen import Seen, Times, Verdict, faded, merged, quantile, total
+from mulligan.policy.window import EMPTY, why_down
+
+LONGEST_WAIT = 900 * SECOND
+CUT, CUT_UNKNOWN = 5 * SECOND, 30 * SECOND
+PASSES = 3
+LONG_CALL = 60_000.0  # ms: one success of such a job is proof enough
+MOST_TRIED = 50
+MOST_KINDS = 20
+HALF_LIFE = 300 * SECOND  # of durations
+SAME_OUTAGE = 2  # cool-downs after closing: who opens again within them had not recovered
+MOST_EVERY = 60 * SECOND
+
+
+class Change(NamedTuple):
+    """Something happened that people want to know."""
+
+    what: str  # opened, closed, changed
+    reason: str
+
+
+Changes = list[Change]
+
+
+def observed(
+    guard: Guard, all_seen: Sequence[Seen], terms: Terms, now: Micros, rng: Rng, *, waiting: bool = False,
+    running: int = 0,
+) -> tuple[Guard, Changes]:  # fmt: skip
+    """With what workers have seen since. `waiting`: due jobs of it still wait; `running`: how many run now."""
+    changes: Changes = []
+    seen = total(all_seen)
+    guard = _remembering(guard, seen, terms, now)
+    for verdict in [one.verdict for one in all_seen if one.verdict is not None]:
+        guard = _tried(guard, verdict, terms, now, rng, changes)
+    if not guard.open:
+        guard = _watched(guard, seen, terms, now, rng, changes, waiting=waiting)
+    reduced, said = reduces.observed(
+        guard.reduced, seen.limited, round(seen.calls) + seen.limited, Seat(terms.most, running, _takes(guard)), now
+    )
+    if said:
+        changes.append(Change("changed", said))
+    return replace(guard, reduced=reduced), changes
+
+
+def _remembering(guard: Guard, seen: Seen, terms: Terms, now: Micros) -> Guard:
+    """Durations and the budget: they go on whatever the state."""
+    share = 0.5 ** (max(0, now - guard.at) / HALF_LIFE) if guard.at else 1.0
+    times = merged(faded(guard.times, share, MOST_KINDS), seen.times)
+    bucket = guard.bucket
+    if terms.budget is None:
+        bucket = None
+    else:
+        bucket = budgets.observed(bucket or Bucket(terms.budget.size, now), seen, terms.budget, now)
+        bucket = None if bucket.tokens >= terms.budget.size else bucket
+    hand = guard.by_hand(now)
+    return replace(guard, times=times, bucket=bucket, at=now, hand=hand)
+
+
+def _watched(
+    guard: Guard, seen: Seen, terms: Terms, now: Micros, rng: Rng, changes: Changes, *, waiting: bool
+) -> Guard:
+    window = guard.window.plus(seen, now, terms.window, terms.open_at)
+    ramp = guard.ramp
+    if ramp is not None:
+        ramp = ramps.observed(ramp, round(seen.ok), round(seen.failed + seen.limited), now)
+        ramp = None if ramps.over(ramp, now, waiting=waiting) else ramp
+        if ramp is None:
+            changes.append(Change("changed", "recovered: its limit after the outage is lifted"))
+    guard = replace(guard, window=window, ramp=ramp)
+    wary = ramp is not None or now - guard.closed_at < SAME_OUTAGE * terms.cool_down
+    why = None if guard.hand is not None else why_down(
+        window, now, terms.window, terms.open_at, terms.min_calls, wary=wary and guard.closed_at > 0
+    )  # fmt: skip
+    return guard if why is None else opened(guard, why, terms, now, rng, changes)
+
+
+# -- open -------------------------------------------------------------------------------------------
+def opened(guard: Guard, why: str, terms: Terms, now: Micros, rng: Rng, changes: Changes) -> Guard:
+    again = guard.closed_at > 0 and (guard.ramp is not None or now - guard.closed_at < SAME_OUTAGE * terms.cool_down)
+    since = guard.since if again else now
+    changes.append(Change("opened", why))
+    return replace(
+        guard,
+        open=True,
+        since=since,
+        reason=why,
+        probe_at=now + cool_down(now - since, terms, rng),
+        probe=None,
+        passed=0,
+        tried=(),
+        normal=_normal(guard, terms, now),
+        ramp=None,
+        window=EMPTY,
+    )
+
+
+def cool_down(outage: Micros, terms: Terms, rng: Rng) -> Micros:
+    """Half of the outage so far: a short one is noticed soon, a long one is not asked every half minute."""
+    wait = min(max(terms.cool_down, outage // 2), max(terms.cool_down, LONGEST_WAIT))
+    return round(wait * rng.uniform(0.5, 1.0))
+
+
+def cut(guard: Guard, kind: str) -> Micros:
+    """How long a probe may take: one that hangs must not hold everybody."""
+    usual = quantile(guard.times.get(kind), 0.95)
+    return CUT_UNKNOWN if usual is None else max(CUT, round(3 * usual * 1000))
+
+
+def may_probe(guard: Guard, now: Micros) -> bool:
+    """Is it time to look? Whether the last probe is still under way is for the store to say."""
+    return guard.open and guard.hand is None and now >= guard.probe_at
+
+
+def probing(guard: Guard, job_id: str, token: int, kind: str, now: Micros) -> Guard:
+    """One goes through. If there is another in the books, nobody has heard how it ended: its worker died."""
+    tried = guard.tried if guard.probe is None else _with(guard.tried, guard.probe.job_id)
+    return replace(guard, probe=Probe(job_id, token, kind, now, now + cut(guard, kind)), probe_at=now, tried=tried)
+
+
+def _tried(guard: Guard, verdict: Verdict, terms: Terms, now: Micros, rng: Rng, changes: Changes) -> Guard:
+    probe = guard.probe
+    if not guard.open or probe is None or (probe.job_id, probe.token) != (verdict.job_id, verdict.token):
+        return guard  # of an outage that is over
+    if verdict.passed is None:
+        return replace(guard, probe=None, probe_at=now, tried=_with(guard.tried, probe.job_id))
+    if not verdict.passed:
+        wait = cool_down(now - guard.since, terms, rng)
+        next_at = max(now, probe.at + wait)
+        return replace(guard, probe=None, passed=0, probe_at=next_at, tried=_with(guard.tried, probe.job_id))
+    passed = guard.passed + 1
+    took = guard.median(probe.kind) or (now - probe.at) / 1000
+    if passed < (1 if took > LONG_CALL else PASSES):
+        return replace(guard, probe=None, passed=passed, probe_at=now)
+    why = f"answers again after {duration(max(1, (now - guard.since) // SECOND))}"
+    return closed(guard, why, terms, now, changes)
+
+
+def _with(tried: tuple[str, ...], job_id: str) -> tuple[str, ...]:
+    return (*tried, job_id)[-MOST_TRIED:]
+
+
+# -- closed -----------------------------------------------------------------------------------------
+def closed(guard: Guard, why: str, terms: Terms, now: Micros, changes: Changes) -> Guard:
+    changes.append(Change("closed", why))
+    return replace(
+        guard,
+        open=False,
+        since=guard.since if guard.open else now,
+        closed_at=now,
+        reason="",
+        probe_at=0,
+        probe=None,
+        passed=0,
+        tried=(),
+        normal=_normal(guard, terms, now),
+        ramp=ramps.begin(_normal(guard, terms, now), now, min(MOST_EVERY, max(SECOND, _takes(guard)))),
+        window=EMPTY,
+    )
+
+
+def _normal(guard: Guard, terms: Terms, now: Micros) -> float | None:
+    """Dispatches a second before it was held. While it is, and while it recovers, there is no other."""
+    if guard.open or guard.ramp is not None or not guard.window.buckets:
+        return guard.normal
+    return guard.window.rate(now, terms.window)
+
+
+def _takes(guard: Guard) -> Micros:
+    """How long one takes, of the kind that takes longest."""
+    medians = [found for times in guard.times.values() if (found := _median(times)) is not None]
+    return round(max(medians, default=0.0) * 1000)
+
+
+def _median(times: Times) -> float | None:
+    return quantile(times, 0.5)
+
+
+# -- by hand ----------------------------------------------------------------------------------------
+def opened_by_hand(guard: Guard, until: Micros | None, reason: str, terms: Terms, now: Micros) -> Guard:
+    """Held until then, without probes: a person knows better."""
+    return replace(
+        guard,
+        open=False,
+        since=now,
+        reason=reason,
+        probe_at=0,
+        probe=None,
+        passed=0,
+        normal=_normal(guard, terms, now),
+        ramp=None,
+        window=EMPTY,
+        hand=Hand(open=True, until=until),
+    )
+
+
+def closed_by_hand(
+    guard: Guard, until: Micros | None, reason: str, terms: Terms, now: Micros, changes: Changes
+) -> Guard:
+    """Let go, on a ramp; with an end: the guard keeps still until then."""
+    hand = None if until is None else Hand(open=False, until=until)
+    return replace(closed(guard, reason, terms, now, changes), hand=hand)
+
+
+def let_go(guard: Guard, terms: Terms, now: Micros, changes: Changes) -> Guard:
+    """A hold until a certain time is over."""
+    return replace(closed(guard, "its time is over", terms, now, changes), hand=None)

@@ -1,0 +1,92 @@
+"""Verbs of the guards: what is remembered of a dependency or a kind, and the tallies that are folded into it.
+
+Nobody waits here. Who cannot have a guard's row leaves a tally, and the next one who has the row takes it along.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from mulligan.job import Guarded, GuardRow, Micros
+
+
+class Guarding(ABC):
+    """Part of every `Unit`."""
+
+    @abstractmethod
+    def guards(self) -> list[GuardRow]:
+        """All of them, as they stand."""
+
+    @abstractmethod
+    def guard(self, key: Guarded) -> GuardRow | None:
+        """To change it in this transaction, made where there is none; None: it is in another hand."""
+
+    @abstractmethod
+    def write_guard(self, row: GuardRow) -> bool:
+        """Compare-and-set on the version that was seen."""
+
+    @abstractmethod
+    def append_tally(self, key: Guarded, body: str) -> None: ...
+
+    @abstractmethod
+    def take_tallies(self, key: Guarded) -> list[str]:
+        """Remove and return what was appended, oldest first."""
+
+    @abstractmethod
+    def tallied(self) -> list[Guarded]:
+        """Of whom there are tallies."""
+
+    @abstractmethod
+    def next_probe(self, key: Guarded, at: Micros | None) -> None:
+        """Enter at a closed gate when its guard looks again."""
+
+    @abstractmethod
+    def runs(self, job_id: str, token: int) -> bool:
+        """Is this very attempt under way?"""
+
+    @abstractmethod
+    def succeeded_since(self, kind: str, since: Micros) -> bool:
+        """Has a job of this kind succeeded since then?"""
+
+
+class SqlGuarding(Guarding):
+    @abstractmethod
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    def guards(self) -> list[GuardRow]:
+        return [_guard(row) for row in self.rows("guards")]
+
+    def guard(self, key: Guarded) -> GuardRow | None:
+        named = {"scope": key[0], "key": key[1]}
+        found = self.rows("guard", **named)
+        if not found and not self.rows("has_guard", **named):
+            self.rows("new_guard", **named)
+            found = self.rows("guard", **named)
+        return _guard(found[0]) if found else None
+
+    def write_guard(self, row: GuardRow) -> bool:
+        return bool(self.rows("write_guard", **row._asdict()))
+
+    def append_tally(self, key: Guarded, body: str) -> None:
+        self.rows("append_tally", scope=key[0], key=key[1], body=body)
+
+    def take_tallies(self, key: Guarded) -> list[str]:
+        return [row[0] for row in self.rows("take_tallies", scope=key[0], key=key[1])]
+
+    def tallied(self) -> list[Guarded]:
+        return [(row[0], row[1]) for row in self.rows("tallied")]
+
+    def next_probe(self, key: Guarded, at: Micros | None) -> None:
+        self.rows("next_probe", scope=key[0], key=key[1], probe_at=at)
+
+    def runs(self, job_id: str, token: int) -> bool:
+        return bool(self.rows("runs", id=job_id, token=token))
+
+    def succeeded_since(self, kind: str, since: Micros) -> bool:
+        return bool(self.rows("succeeded_since", kind=kind, since=since))
+
+
+def _guard(row: tuple[Any, ...]) -> GuardRow:
+    scope, key, version, active, body = row
+    return GuardRow(scope, key, version, bool(active), body)

@@ -1,0 +1,1 @@
+INSERT INTO {p}tally (scope, key, body) VALUES (:scope, :key, :body)

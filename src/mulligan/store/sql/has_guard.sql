@@ -1,0 +1,1 @@
+SELECT 1 FROM {p}guard WHERE scope = :scope AND key = :key

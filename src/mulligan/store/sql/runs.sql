@@ -1,0 +1,1 @@
+SELECT 1 FROM {p}job WHERE id = :id AND token = :token AND state = 'running'

@@ -1,0 +1,2 @@
+WITH taken AS (DELETE FROM {p}tally WHERE scope = :scope AND key = :key RETURNING id, body)
+SELECT body FROM taken ORDER BY id

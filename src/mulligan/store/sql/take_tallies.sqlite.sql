@@ -1,0 +1,1 @@
+DELETE FROM {p}tally WHERE scope = :scope AND key = :key RETURNING body

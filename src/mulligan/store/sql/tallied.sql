@@ -1,0 +1,1 @@
+SELECT DISTINCT scope, key FROM {p}tally

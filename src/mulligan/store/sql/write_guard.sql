@@ -1,0 +1,2 @@
+UPDATE {p}guard SET version = version + 1, active = :active, body = :body
+WHERE scope = :scope AND key = :key AND version = :version RETURNING version
