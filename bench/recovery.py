@@ -171,12 +171,9 @@ class Run:
 
     def _again(self, count: int) -> None:
         self._apart += count
-        if count > AGAIN:
-            for step in range(AGAIN):
-                self._later[step] += count / AGAIN
-        else:
-            for _ in range(count):
-                self._later[int(self._rng.random() * AGAIN)] += 1
+        together = 10 if count > 5 * TICKS else 1  # by the million they need no draw each
+        for first in range(0, count, together):
+            self._later[int(self._rng.random() * AGAIN)] += min(together, count - first)
 
     def _tell(self, ok: int, bad: int, step: int) -> None:
         self._line.append((ok, bad))
