@@ -1,0 +1,231 @@
+"""One outage and several ways to let its backlog go, simulated in steps of a tenth of a second.
+
+A model, not a measurement. The dependency can do `capacity` jobs a second. What comes above that within a second fails,
+and each such job takes half a job of work away from the others, as a service under overload does. What failed is tried
+again, spread over a minute. The ramp and the rate's tokens are the product's own rules.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from mulligan.job import SECOND, Limit, Meter, Micros
+from mulligan.policy import ramp as ramps
+from mulligan.policy.limits import NO_LIMIT, refilled, room
+
+TICKS = 10  # a second
+STEP = SECOND // TICKS
+AGAIN = 60 * TICKS  # steps over which failures are spread
+WASTED = 0.5
+WORKERS = 3
+
+
+class Setting(NamedTuple):
+    """A dependency at the moment it comes back."""
+
+    name: str
+    capacity: Callable[[float], float]  # jobs a second, by seconds since then
+    fresh: float  # jobs a second that keep arriving
+    held: int
+    normal: float | None  # what the ramp is told
+    fleet: float = 2000.0  # jobs a second the workers can start
+    flaky: float = 0.0  # share that fails at any rate
+    duration: float = 0.3  # seconds until an outcome is known
+    every: Micros = SECOND
+
+    def ideal(self) -> float:
+        """Seconds until all is done if every bit of the capacity is used from the first moment."""
+        left, step = float(self.held), 0
+        while left > 0:
+            able = min(self.capacity(step / TICKS), self.fleet) * (1 - self.flaky)
+            left -= (able - self.fresh) / TICKS
+            step += 1
+        return step / TICKS
+
+
+class Release:
+    """A way to let the backlog go. This one: all at once."""
+
+    rate: float | None = None
+
+    def due(self, held: int) -> list[float]:
+        """How many of the held jobs become due in each step."""
+        return [float(held)]
+
+    def room(self, now: Micros) -> int:
+        del now
+        return NO_LIMIT
+
+    def started(self, count: int) -> None: ...
+
+    def ended(self, worker: int, ok: int, failed: int, now: Micros) -> None: ...
+
+    def look(self, now: Micros, *, waiting: bool) -> None: ...
+
+
+class Window(Release):
+    """The backlog spread evenly over a time that was chosen beforehand."""
+
+    def __init__(self, seconds: int) -> None:
+        self._steps = seconds * TICKS
+
+    def due(self, held: int) -> list[float]:
+        return [held / self._steps] * self._steps
+
+
+class Ramped(Release):
+    """Ours."""
+
+    def __init__(self, normal: float | None, every: Micros = SECOND) -> None:
+        self.ramp: ramps.Ramp | None = ramps.begin(normal, 0, every)
+        self._meter = Meter(0.0, 0)
+        self._untold = [(0, 0)] * WORKERS
+
+    @property
+    def rate(self) -> float | None:  # type: ignore[override]
+        return self.ramp and self.ramp.rate
+
+    def room(self, now: Micros) -> int:
+        if self.ramp is None:
+            return NO_LIMIT
+        meter = refilled(self._meter, self.ramp.rate, now)
+        # One more than a tenth of a second's worth: who looks in steps would lose what is left of a token each time.
+        self._meter = meter._replace(tokens=min(meter.tokens, 1 + self.ramp.rate / 10))
+        return room(Limit(rate=self.ramp.rate), 0, self._meter)
+
+    def started(self, count: int) -> None:
+        self._meter = self._meter._replace(tokens=self._meter.tokens - count)
+
+    def ended(self, worker: int, ok: int, failed: int, now: Micros) -> None:
+        """A worker tells once a second, and at once of a failure."""
+        ok, failed = ok + self._untold[worker][0], failed + self._untold[worker][1]
+        tells = failed or now // STEP % TICKS == worker * TICKS // WORKERS
+        if tells and self.ramp is not None:
+            self.ramp = ramps.observed(self.ramp, ok, failed, now)
+        self._untold[worker] = (0, 0) if tells else (ok, failed)
+
+    def look(self, now: Micros, *, waiting: bool) -> None:
+        if self.ramp is not None and now % SECOND == 0 and ramps.over(self.ramp, now, waiting=waiting):
+            self.ramp = None
+
+
+class Dependency:
+    """Fails what is above its capacity, measured over the last second."""
+
+    def __init__(self, setting: Setting, rng: Random) -> None:
+        self._setting, self._rng = setting, rng
+        self._recent = deque([0] * TICKS, TICKS)
+        self._load = 0
+
+    def fails(self, count: int, at: float) -> int:
+        self._load += count - self._recent[0]
+        self._recent.append(count)
+        excess = max(0.0, self._load - self._setting.capacity(at))
+        share = min(1.0, (1 + WASTED) * excess / self._load) if excess else 0.0
+        share += (1 - share) * self._setting.flaky
+        if count > 2 * TICKS:  # chance hardly matters, time does
+            return int(count * share + self._rng.random() * (0 < share < 1))
+        return sum(self._rng.random() < share for _ in range(count))
+
+
+class Run:
+    """One release policy in one setting, second by second."""
+
+    def __init__(self, setting: Setting, release: Release, seconds: int = 1300, seed: int = 1) -> None:
+        self.setting, self._release, self._rng = setting, release, Random(seed)
+        self._dependency = Dependency(setting, self._rng)
+        self._line = deque([(0, 0)] * round(setting.duration * TICKS))  # outcomes not known yet
+        self._later = deque([0.0] * ((seconds + 60) * TICKS))  # what becomes due in each step
+        for step, count in enumerate(release.due(setting.held)):
+            self._later[step] += count
+        self._due, self._apart = 0.0, float(setting.held)
+        self.started, self.failed, self.waiting = ([0] * seconds for _ in range(3))
+        self.rates: list[float | None] = []
+        self.drained: int | None = None  # the first second after which nothing waits
+        self._done = (1 + 50 * setting.flaky) * max(1.0, setting.fresh)
+        for step in range(seconds * TICKS):
+            self._step(step)
+
+    def _step(self, step: int) -> None:
+        now, second = step * STEP, step // TICKS
+        came = self._later.popleft()
+        self._apart -= came
+        self._due += came + self.setting.fresh / TICKS
+        count = min(int(self._due), self._release.room(now), int(self.setting.fleet / TICKS))
+        self._release.started(count)
+        self._due -= count
+        bad = self._dependency.fails(count, step / TICKS)
+        self._again(bad)
+        self._tell(count - bad, bad, step)
+        self._release.look(now, waiting=self._due >= 1)
+        self.started[second] += count
+        self.failed[second] += bad
+        self.waiting[second] = round(self._due + self._apart)
+        if step % TICKS == TICKS - 1:
+            self.rates.append(self._release.rate)
+            if self.drained is None and self._due + self._apart <= self._done:
+                self.drained = second + 1
+
+    def _again(self, count: int) -> None:
+        self._apart += count
+        together = 10 if count > 5 * TICKS else 1  # by the million they need no draw each
+        for first in range(0, count, together):
+            self._later[int(self._rng.random() * AGAIN)] += min(together, count - first)
+
+    def _tell(self, ok: int, bad: int, step: int) -> None:
+        self._line.append((ok, bad))
+        ok, bad = self._line.popleft()
+        for worker in range(WORKERS):
+            turn = (worker + step) % WORKERS
+            self._release.ended(worker, (ok + turn) // WORKERS, (bad + turn) // WORKERS, step * STEP)
+
+    @property
+    def dispatched(self) -> int:
+        """Until it was drained."""
+        return sum(self.started[: self.drained])
+
+    @property
+    def failures(self) -> int:
+        return sum(self.failed[: self.drained])
+
+    @property
+    def share(self) -> float:
+        return self.failures / self.dispatched
+
+    @property
+    def highest(self) -> float:
+        """The busiest second, in capacities."""
+        return max(count / self.setting.capacity(second) for second, count in enumerate(self.started))
+
+
+def _always(rate: float) -> Callable[[float], float]:
+    return lambda _: rate
+
+
+def _cold(rate: float, until: float) -> Callable[[float], float]:
+    return lambda at: rate / 2 if at < until else rate
+
+
+GATEWAY = Setting("100/s, as it was", _always(100), 60, 20_000, 60)
+UNKNOWN = Setting("20/s, normal rate unknown", _always(20), 8, 5_000, None)
+COLD = Setting("100/s, the first 200 s half of it", _cold(100, 200), 60, 20_000, 60)
+ROOMY = Setting("1,000/s", _always(1000), 60, 20_000, 60)
+TIGHT = Setting("66/s", _always(66), 60, 2_000, 60)
+SLOW = Setting("100/s, a job takes 5 s", _always(100), 60, 20_000, 60, duration=5.0, every=5 * SECOND)
+FLAKY = Setting("100/s, 5 % always fail", _always(100), 60, 20_000, 60, flaky=0.05)
+SETTINGS = (GATEWAY, UNKNOWN, COLD, ROOMY, TIGHT, SLOW, FLAKY)
+
+
+def ramped(setting: Setting) -> Release:
+    return Ramped(setting.normal, setting.every)
+
+
+RELEASES: dict[str, Callable[[Setting], Release]] = {
+    "all at once": lambda _: Release(),
+    "evenly over 5 min": lambda _: Window(300),
+    "evenly over 20 min": lambda _: Window(1200),
+    "ramp": ramped,
+}

@@ -1,0 +1,120 @@
+"""After a breaker has closed: how many jobs a second may start, so that the backlog is no second outage.
+
+The rate begins low, grows while outcomes are good and falls when they are not: quickly far from the rate that hurt
+last time, slowly near it, so that most of the time is spent just below what the dependency can bear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from mulligan.job import SECOND, Micros
+
+FIRST = 0.1  # of normal: where it begins
+LEAST = 1.0  # a judgement: never fewer
+QUICK, RESTING, PROBING = 0.05, 0.0015, 0.01  # growth by one judgement, of the rate or of normal, whichever is more
+REST, PROBE, FREE = 0.85, 0.95, 1.15  # of the rate that hurt: where resting begins, then probing, then quick again
+
+TOO_MANY = 0.02  # of the outcomes, beyond the usual share
+FEW = 3  # failures may be chance
+BELOW, DEEPEST = 0.93, 0.5  # a cut leaves so much, less the share that failed
+ECHO = SECOND  # until outcomes are told
+
+LEARN, SAMPLE = 0.03, 30  # how much so many outcomes say about the usual share
+MOST_USUAL = 0.5
+
+USED = 0.5  # of the rate: with fewer outcomes it is not the rate that limits
+SPARE = 60  # judgements in a row
+KNOWN = 10.0  # a second: where nobody knows what is normal, as good as normal
+QUIET = 600 * SECOND
+
+
+class Ramp(NamedTuple):
+    """How much may start now, and what was seen since that was said."""
+
+    rate: float  # dispatches a second that are allowed now, in the whole fleet
+    normal: float | None  # dispatches a second before the outage; None: nobody knows
+    at: Micros  # when it was last judged; after a cut ahead of now, until the outcomes of the old rate are told
+    every: Micros = SECOND  # how long one judgement takes: at least as long as most jobs
+    ok: int = 0  # outcomes since `at`
+    failed: int = 0
+    hurt: float | None = None  # the rate at which it was cut last
+    usual: float = 0.0  # the share that fails at any rate
+    spare: int = 0  # judgements in a row that found the rate not used
+
+
+def begin(normal: float | None, now: Micros, every: Micros = SECOND) -> Ramp:
+    return Ramp(max((normal or 0.0) * FIRST, _least(every)), normal, now, every)
+
+
+def _least(every: Micros) -> float:
+    return LEAST * SECOND / every
+
+
+def observed(ramp: Ramp, ok: int, failed: int, now: Micros) -> Ramp:
+    """With outcomes that were counted. May be called many times a second, or rarely, or with nothing."""
+    at = min(ramp.at, now + _deaf(ramp))  # unless the clock was set back
+    if now < at:
+        return ramp._replace(at=at)
+    seen = ramp._replace(at=at, ok=ramp.ok + ok, failed=ramp.failed + failed)
+    whole = now - at >= seen.every
+    count = float(seen.ok + seen.failed)
+    if not whole:  # failures are told before successes, so they count against all that may come
+        count = max(count, seen.rate * seen.every / SECOND)
+    beyond = seen.failed - seen.usual * count
+    chance = 2 * math.sqrt(seen.usual * (1 - seen.usual) * count)
+    if beyond >= max(FEW, TOO_MANY * count) + chance:
+        return _cut(seen, count, beyond / count, now)
+    unsure = beyond > TOO_MANY * count + chance
+    return _grown(seen, count, now) if whole and count and not unsure else seen
+
+
+def _deaf(ramp: Ramp) -> Micros:
+    """How long after a cut outcomes still tell of the rate before it."""
+    return ramp.every + ECHO
+
+
+def _cut(ramp: Ramp, count: float, share: float, now: Micros) -> Ramp:
+    rate = max(ramp.rate * max(DEEPEST, BELOW - share), _least(ramp.every))
+    return _judged(ramp, count, now + _deaf(ramp))._replace(rate=rate, hurt=ramp.rate, spare=0)
+
+
+def _grown(ramp: Ramp, count: float, now: Micros) -> Ramp:
+    judged = _judged(ramp, count, now)
+    if count < USED * ramp.rate * (now - ramp.at) / SECOND:
+        return judged._replace(spare=ramp.spare + 1)
+    return judged._replace(rate=ramp.rate + _pace(ramp) * max(ramp.rate, ramp.normal or 0.0), spare=0)
+
+
+def _pace(ramp: Ramp) -> float:
+    if ramp.hurt is None or not REST <= ramp.rate / ramp.hurt < FREE:
+        return QUICK
+    return RESTING if ramp.rate / ramp.hurt < PROBE else PROBING
+
+
+def _judged(ramp: Ramp, count: float, at: Micros) -> Ramp:
+    weight = LEARN * min(1.0, count / SAMPLE)
+    usual = ramp.usual + weight * (ramp.failed / count - ramp.usual)
+    return ramp._replace(at=at, ok=0, failed=0, usual=min(usual, MOST_USUAL))
+
+
+def over(ramp: Ramp, now: Micros, *, waiting: bool) -> bool:
+    """May the limit be removed? `waiting`: due jobs of this dependency still wait."""
+    if ramp.spare >= SPARE:
+        return True
+    return not waiting and (ramp.rate >= _enough(ramp) or now - ramp.at >= QUIET)
+
+
+def _enough(ramp: Ramp) -> float:
+    normal = KNOWN if ramp.normal is None else ramp.normal
+    return normal if ramp.hurt is None else min(normal, ramp.hurt * REST)
+
+
+def to_plain(ramp: Ramp) -> dict[str, Any]:
+    return ramp._asdict()
+
+
+def from_plain(said: Mapping[str, Any]) -> Ramp:
+    return Ramp(**{name: said[name] for name in Ramp._fields if name in said})
