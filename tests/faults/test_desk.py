@@ -39,6 +39,7 @@ class Hands:
 
     def __init__(self) -> None:
         self.can_take = True
+        self.has_other_kinds = False
         self.line_stuck = False
         self.held: dict[tuple[str, int], Lease] = {}
         self.given: list[tuple[str, int]] = []
@@ -47,6 +48,9 @@ class Hands:
     @property
     def count(self) -> int:
         return len(self.held)
+
+    def in_use(self) -> dict[str, int]:
+        return {}
 
     def flights(self) -> list[Any]:
         return [type("Flight", (), {"lease": lease}) for lease in self.held.values()]

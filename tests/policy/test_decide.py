@@ -148,7 +148,7 @@ def test_a_hold_requeues_uncharged_and_closes_the_dependency(after, until, expec
     outcome = Outcome(Ended.HELD, dependency="gateway", after=after, until=until)
     decision = judge(outcome, uses="gateway,s3", failures=1)
     assert (decision.verb, decision.run_at, decision.failures) == (Verb.HOLD, NOW, 1)
-    assert decision.hold == ("gateway", NOW + expected)
+    assert decision.hold == ("gateway", NOW + expected, decision.reason)
 
 
 @pytest.mark.parametrize("dependency", ["gate", "", "gateway,s3"])

@@ -30,7 +30,9 @@ def filled(*steps: Seen, every: int = SECOND):
     return window
 
 
-@pytest.mark.parametrize(("failed", "ok", "opens"), [(4, 0, True), (3, 0, False), (5, 1, False), (6, 1, True), (2, 9, False)])
+@pytest.mark.parametrize(
+    ("failed", "ok", "opens"), [(4, 0, True), (3, 0, False), (5, 1, False), (6, 1, True), (2, 9, False)]
+)
 def test_few_calls_must_be_sure(failed, ok, opens):
     assert bool(down(filled(seen(ok, failed)))) is opens
 

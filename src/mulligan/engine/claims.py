@@ -295,7 +295,7 @@ def guarded(limits: Mapping[Guarded, Limit], guards: Mapping[str, Guard]) -> dic
     both = dict(limits)
     for key, guard in guards.items():
         rate = None if guard.ramp is None else guard.ramp.rate
-        tight = tighter(both.get(("dependency", key), Limit()), guard.reduced.limit, rate, (rate or 0.0) * TICK)
+        tight = tighter(both.get(("dependency", key), Limit()), guard.reduced.limit, rate, 1 + (rate or 0.0) * TICK)
         if tight != Limit():
             both["dependency", key] = tight
     return both

@@ -17,6 +17,7 @@ from mulligan.policy.backoff import Rng
 from mulligan.policy.budget import Bucket
 from mulligan.policy.guard import Guard, Hand, Probe, Terms
 from mulligan.policy.phrase import duration
+from mulligan.policy.ramp import Ramp
 from mulligan.policy.reduce import Seat
 from mulligan.policy.seen import Seen, Times, Verdict, faded, merged, quantile, total
 from mulligan.policy.window import EMPTY, why_down
@@ -79,25 +80,32 @@ def _remembering(guard: Guard, seen: Seen, terms: Terms, now: Micros) -> Guard:
 def _watched(
     guard: Guard, seen: Seen, terms: Terms, now: Micros, rng: Rng, changes: Changes, *, waiting: bool
 ) -> Guard:
-    window = guard.window.plus(seen, now, terms.window, terms.open_at)
-    ramp = guard.ramp
-    if ramp is not None:
-        ramp = ramps.observed(ramp, round(seen.ok), round(seen.failed + seen.limited), now)
-        ramp = None if ramps.over(ramp, now, waiting=waiting) else ramp
-        if ramp is None:
-            changes.append(Change("changed", "recovered: its limit after the outage is lifted"))
-    guard = replace(guard, window=window, ramp=ramp)
-    wary = ramp is not None or now - guard.closed_at < SAME_OUTAGE * terms.cool_down
+    guard = replace(guard, window=guard.window.plus(seen, now, terms.window, terms.open_at))
     why = None if guard.hand is not None else why_down(
-        window, now, terms.window, terms.open_at, terms.min_calls, wary=wary and guard.closed_at > 0
+        guard.window, now, terms.window, terms.open_at, terms.min_calls, wary=_just_recovered(guard, terms, now)
     )  # fmt: skip
-    return guard if why is None else opened(guard, why, terms, now, rng, changes)
+    if why is not None:
+        return opened(guard, why, terms, now, rng, changes)
+    return guard if guard.ramp is None else _ramped(guard, guard.ramp, seen, now, changes, waiting=waiting)
+
+
+def _just_recovered(guard: Guard, terms: Terms, now: Micros) -> bool:
+    """Then it may well be down still."""
+    soon = now - guard.closed_at < SAME_OUTAGE * terms.cool_down
+    return guard.closed_at > 0 and (guard.ramp is not None or soon)
+
+
+def _ramped(guard: Guard, ramp: Ramp, seen: Seen, now: Micros, changes: Changes, *, waiting: bool) -> Guard:
+    ramp = ramps.observed(ramp, round(seen.ok), round(seen.failed) + seen.limited, now)
+    if not ramps.over(ramp, now, waiting=waiting):
+        return replace(guard, ramp=ramp)
+    changes.append(Change("changed", "recovered: its limit after the outage is lifted"))
+    return replace(guard, ramp=None)
 
 
 # -- open -------------------------------------------------------------------------------------------
 def opened(guard: Guard, why: str, terms: Terms, now: Micros, rng: Rng, changes: Changes) -> Guard:
-    again = guard.closed_at > 0 and (guard.ramp is not None or now - guard.closed_at < SAME_OUTAGE * terms.cool_down)
-    since = guard.since if again else now
+    since = guard.since if _just_recovered(guard, terms, now) else now
     changes.append(Change("opened", why))
     return replace(
         guard,

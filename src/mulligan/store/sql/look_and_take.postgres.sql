@@ -6,15 +6,15 @@ WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
   WHERE run_at <= {p}now_us()
   HAVING count(*) = 1 AND min(lane) = ANY (CAST(:plain AS text[]))
     AND {p}now_us() BETWEEN CAST(:since AS bigint) AND CAST(:until AS bigint)
-    AND NOT EXISTS (SELECT 1 FROM {p}gate AS shut WHERE shut.until IS NULL OR shut.until > {p}now_us())
-    AND NOT EXISTS (SELECT 1 FROM {p}guard AS guard WHERE guard.active)
-    AND NOT EXISTS (SELECT 1 FROM {p}limits AS said WHERE said.until IS NULL OR said.until > {p}now_us())
+    AND NOT EXISTS (SELECT FROM {p}gate WHERE until IS NULL OR until > {p}now_us())
+    AND NOT EXISTS (SELECT FROM {p}guard WHERE active)
+    AND NOT EXISTS (SELECT FROM {p}limits WHERE until IS NULL OR until > {p}now_us())
 ), locked AS MATERIALIZED (
   SELECT row_number() OVER () AS place, job.locked_id, job.locked_at, job.was_announced FROM (
     SELECT id AS locked_id, ctid AS locked_at, announced AS was_announced FROM {p}job AS job
     WHERE state = 'queued' AND lane = (SELECT lane FROM plain) AND priority = (SELECT priority FROM plain)
       AND run_at <= {p}now_us() AND (deadline_at IS NULL OR deadline_at > {p}now_us())
-      AND EXISTS (SELECT 1 FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
+      AND EXISTS (SELECT FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
     ORDER BY run_at, id LIMIT :most
     FOR UPDATE OF job SKIP LOCKED
   ) AS job
