@@ -61,8 +61,12 @@ class Worker:
             )
 
     def ready(self) -> Worker:
-        until(lambda: "concurrency" in self.text(), 20, f"worker ready; log: {self.text()}")
+        until(self._is_ready, 20, "worker ready")
         return self
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, f"the worker has ended: {self.text()}"
+        return "concurrency" in self.text()
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
