@@ -88,26 +88,34 @@ def backlog(store: str, n: int) -> Figures:
 
     The claim alone, in batches of 100, so that nothing else hides its cost; then the whole drain.
     """
-    rates: dict[str, list[float]] = {"empty": [], "full": []}
-    drains: Figures = {}
+    return _beside(store, n, scheduled=50 * n, rounds=3)
+
+
+def held(store: str, n: int) -> Figures:
+    """Claiming from one lane while a dependency holds a hundred thousand jobs, against the same without them."""
+    return _beside(store, n, scheduled=0, rounds=9)
+
+
+def _beside(store: str, n: int, *, scheduled: int, rounds: int) -> Figures:
+    """By turns, and each compared with its neighbour, so that what else the machine does is shared by both."""
+    claims: dict[str, list[float]] = {"empty": [], "full": []}
+    drains: dict[str, list[float]] = {"empty": [], "full": []}
     with world(store) as empty, world(store) as full:
-        fill(full, scheduled=50 * n, held=5 * n)
-        for _ in range(3):
-            rates["empty"].append(_claim_rate(empty, n // 4))
-            rates["full"].append(_claim_rate(full, n // 4))
-        for name, place in (("empty", empty), ("full", full)):
+        fill(full, scheduled=scheduled, held=5 * n)
+        for name, place in [("empty", empty), ("full", full)] * rounds:
+            claims[name].append(_claim_rate(place, n // 4))
+        for name, place in [("empty", empty), ("full", full)] * (rounds // 3):
             done = place.count("succeeded")
             place.enqueue("other", [{}] * n)
-            drains[name] = _drained(place, done + n)
-    quick, slow = statistics.median(rates["empty"]), statistics.median(rates["full"])
-    return {
-        "claim, empty, jobs/s": quick,
-        "claim, full, jobs/s": slow,
-        "claim, full / empty": slow / quick,
-        "drain, empty, jobs/s": drains["empty"],
-        "drain, full, jobs/s": drains["full"],
-        "drain, full / empty": drains["full"] / drains["empty"],
-    }
+            drains[name].append(_drained(place, done + n))
+            place.stop()
+    return _compared("claim", claims) | _compared("drain", drains)
+
+
+def _compared(what: str, rates: dict[str, list[float]]) -> Figures:
+    shares = [full / empty for full, empty in zip(rates["full"], rates["empty"], strict=True)]
+    figures = {f"{what}, {name}, jobs/s": statistics.median(found) for name, found in rates.items()}
+    return {**figures, f"{what}, full / empty": statistics.median(shares)}
 
 
 def fill(place: World, *, scheduled: int, held: int) -> None:
@@ -213,6 +221,7 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "idle": idle,
     "crash": crash,
     "backlog": backlog,
+    "held": held,
     "capture": capture,
     "insight": insight,
 }
