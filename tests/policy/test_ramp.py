@@ -32,13 +32,13 @@ def after_failures(normal: float = 100.0) -> Ramp:
 
 
 # -- the beginning ------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("normal", "rate"), [(60.0, 6.0), (5.0, 1.0), (0.001, 1.0), (0.0, 1.0), (None, 1.0)])
+@pytest.mark.parametrize(("normal", "rate"), [(60.0, 6.0), (5.0, 1.0), (0.001, 1.0), (0.0, 1.0), (None, 2.0)])
 def test_it_begins_at_a_tenth_of_normal_and_at_one_a_second_at_least(normal, rate):
     assert begin(normal, NOW).rate == pytest.approx(rate)
 
 
 def test_where_jobs_are_slow_it_begins_with_one_for_each_judgement():
-    assert begin(None, NOW, every=30 * SECOND).rate == pytest.approx(1 / 30)
+    assert begin(None, NOW, every=30 * SECOND).rate == pytest.approx(2 / 30)
     assert begin(10.0, NOW, every=30 * SECOND).rate == pytest.approx(1.0)
 
 
@@ -49,8 +49,8 @@ def test_it_grows_by_a_twentieth_of_normal_with_each_clean_interval():
 
 
 def test_where_nobody_knows_what_is_normal_it_grows_by_a_share_of_itself():
-    assert fed(begin(None, NOW), 1).rate == pytest.approx(1.05)
-    assert 15 < fed(begin(None, NOW), 60).rate < 20
+    assert fed(begin(None, NOW), 1).rate == pytest.approx(3)
+    assert fed(begin(None, NOW), 20).rate == pytest.approx(10 * 1.1**12)
 
 
 def test_beyond_normal_it_grows_on_while_it_is_used():
@@ -196,7 +196,8 @@ def test_it_moves_within_bounds_whatever_it_is_told(normal, every, told):
         before, ramp = ramp, observed(ramp, ok, failed, now)
         assert ramp.rate >= SECOND / every
         assert ramp.rate >= before.rate * 0.5 - 1e-9
-        assert ramp.rate <= before.rate + QUICK * max(before.rate, normal or 0) + 1e-9
+        most = max(0.1 * before.rate, SECOND / every) if normal is None else QUICK * max(before.rate, normal)
+        assert ramp.rate <= before.rate + most + 1e-9
         assert 0 <= ramp.usual <= 0.5
         assert ramp.at <= now + every + SECOND
         over(ramp, now, waiting=bool(ok))

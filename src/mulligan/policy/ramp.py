@@ -14,6 +14,7 @@ from mulligan.job import SECOND, Micros
 
 FIRST = 0.1  # of normal: where it begins
 LEAST = 1.0  # a judgement: never fewer
+BLIND = 0.1  # growth by one judgement where nobody knows what is normal, at least by `LEAST`, until it hurts
 QUICK, RESTING, PROBING = 0.05, 0.0015, 0.01  # growth by one judgement, of the rate or of normal, whichever is more
 REST, PROBE, FREE = 0.85, 0.95, 1.15  # of the rate that hurt: where resting begins, then probing, then quick again
 
@@ -46,7 +47,8 @@ class Ramp(NamedTuple):
 
 
 def begin(normal: float | None, now: Micros, every: Micros = SECOND) -> Ramp:
-    return Ramp(max((normal or 0.0) * FIRST, _least(every)), normal, now, every)
+    first = 2 * _least(every) if normal is None else max(normal * FIRST, _least(every))
+    return Ramp(first, normal, now, every)
 
 
 def _least(every: Micros) -> float:
@@ -85,7 +87,13 @@ def _grown(ramp: Ramp, count: float, now: Micros) -> Ramp:
     judged = _judged(ramp, count, now)
     if count < USED * ramp.rate * (now - ramp.at) / SECOND:
         return judged._replace(spare=ramp.spare + 1)
-    return judged._replace(rate=ramp.rate + _pace(ramp) * max(ramp.rate, ramp.normal or 0.0), spare=0)
+    return judged._replace(rate=ramp.rate + _growth(ramp), spare=0)
+
+
+def _growth(ramp: Ramp) -> float:
+    if ramp.normal is None and ramp.hurt is None:
+        return max(BLIND * ramp.rate, _least(ramp.every))
+    return _pace(ramp) * max(ramp.rate, ramp.normal or 0.0)
 
 
 def _pace(ramp: Ramp) -> float:
