@@ -43,7 +43,7 @@ def draw(
     step = max(1, len(counts) // 10)
     shapes += [_word(LEFT + at * wide, floor + 24, f"{at} s") for at in range(0, len(counts), step)]
     shapes.append(_word(LEFT, 13, f"{title}: requests per second; dashed: capacity; bar below: breaker open"))
-    size = f'width="{right + MARGIN:.0f}" height="{floor + BELOW}"'
+    size = f'width="{right + 2 * MARGIN:.0f}" height="{floor + BELOW}"'
     body = "\n".join(shapes)
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{body}\n</svg>\n', encoding="utf-8")
     return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from mulligan.config import read_settings
 from mulligan.event import Event
 from mulligan.job import SECOND, Job
 from support import calling, chart
-from support.gateway import GONE, OK, Call, Gateway, Mode, busiest_second, most_in_flight
+from support.gateway import GONE, OK, Call, Gateway, Mode, busiest_second, most_in_flight, spans
 from support.waiting import until
 from support.worker import FAST, Worker
 
@@ -135,14 +136,14 @@ class Stage:
 
     def opens(self) -> list[tuple[float, float]]:
         """From when to when the breaker was open; inf: it still is."""
-        spans: list[tuple[float, float]] = []
+        found: list[tuple[float, float]] = []
         for event in self.events():
-            is_open = bool(spans) and spans[-1][1] == inf
+            is_open = bool(found) and found[-1][1] == inf
             if event.type == "dependency.opened" and not is_open:
-                spans.append((self.moment(event), inf))
+                found.append((self.moment(event), inf))
             elif event.type == "dependency.closed" and is_open:
-                spans[-1] = (spans[-1][0], self.moment(event))
-        return spans
+                found[-1] = (found[-1][0], self.moment(event))
+        return found
 
     def ended(self, ids: Sequence[str], timeout: float) -> list[Job]:
         """Each of them, once all have come to an end."""
@@ -191,6 +192,7 @@ class Story:
         self.all_succeeded()
         self.each_was_served_once()
         self.nobody_paid_twice(margin)
+        self.was_not_overrun(margin)
         self.one_at_a_time_while_open(grace)
         self.closed_soon(slack)
         self.never_too_fast()
@@ -207,14 +209,29 @@ class Story:
 
     def nobody_paid_twice(self, margin: int = 0) -> None:
         """An outage costs those in flight one failure at most, and nobody else anything."""
-        most = max(job.failures for job in self.jobs)
-        charged = sum(job.failures > 0 for job in self.jobs)
-        assert most <= 1, f"a job was charged {most} times; {charged} were charged"
+        paid = self._paid()
+        charged = sum(count > 0 for count in paid)
+        assert max(paid) <= 1, f"a job was charged {max(paid)} times; {charged} were charged"
         assert charged <= IN_FLIGHT + margin, f"{charged} jobs were charged, {IN_FLIGHT} were in flight"
 
+    def was_not_overrun(self, most: int) -> None:
+        """So many may find out how much the gateway can serve when it is well."""
+        refused = sum(self._overruns().values())
+        assert refused <= most, f"{refused} requests were above the gateway's capacity"
+
     def paid_at_most_once_per_opening(self, margin: int = 0) -> None:
-        charges = sum(job.failures for job in self.jobs)
+        charges = sum(self._paid())
         assert charges <= IN_FLIGHT * len(self.opens) + margin, f"{charges} failures in {len(self.opens)} openings"
+
+    def _paid(self) -> list[int]:
+        """What the outage has cost each job: its failures, but for those of a gateway that was well and too busy."""
+        busy = self._overruns()
+        return [max(0, job.failures - busy[job.id]) for job in self.jobs]
+
+    def _overruns(self) -> Counter[str]:
+        bad = spans(self.modes, time.monotonic())
+        refused = [call for call in self.calls if call.status == 503]
+        return Counter(call.tag for call in refused if not any(a <= call.began < b for a, b, _ in bad))
 
     def one_at_a_time_while_open(self, grace: float) -> None:
         """`grace`: what was in flight at the opening may end."""
@@ -257,6 +274,7 @@ class Story:
             "dead": sum(job.state is State.DEAD for job in self.jobs),
             "charged": sum(job.failures > 0 for job in self.jobs),
             "failures": sum(job.failures for job in self.jobs),
+            "above capacity": sum(self._overruns().values()),
             "requests": len(self.calls),
             "answered badly": sum(call.status != 200 for call in asked),
             "openings": len(self.opens),
