@@ -114,9 +114,13 @@ class Turns:
     def watch(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
         """Between turns: what has been running for too long, and, where little happens, what time has changed."""
         late = self._watch.overdue(running)
-        if late or idle:
+        if not (late or idle):
+            return
+        with self._store.read() as unit:
+            keys = self._watch.waits(unit)
+        if keys:
             with self._store.begin() as unit:
-                self._watch.tend(unit, unit.now())
+                self._watch.tend(unit, keys, unit.now())
             self._watch.commit()
 
     def _anything_due(self) -> bool:
