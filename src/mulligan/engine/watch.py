@@ -21,7 +21,7 @@ from mulligan.policy import breaker
 from mulligan.policy import budget as budgets
 from mulligan.policy.budget import Bucket
 from mulligan.policy.guard import DEFAULT, FRESH, Guard, Terms, read_guard
-from mulligan.policy.seen import NOTHING, Seen, Verdict, blame, read_seen, step_of
+from mulligan.policy.seen import MOST_JOBS, NOTHING, Seen, Verdict, blame, read_seen, step_of
 from mulligan.store.base import Unit
 
 if TYPE_CHECKING:
@@ -41,6 +41,36 @@ _EVENTS = {
 }
 
 
+@dataclass(slots=True)
+class Page:
+    """What one flush says about one dependency, while it is counted."""
+
+    ok: int = 0
+    failed: float = 0.0
+    slow: int = 0
+    limited: int = 0
+    first_ok: int = 0
+    retry_ok: int = 0
+    jobs: list[str] = field(default_factory=list)
+    times: dict[str, dict[int, float]] = field(default_factory=dict)
+    verdict: Verdict | None = None
+
+    def blame(self, part: float, job_id: str) -> None:
+        self.failed += part
+        if part and len(self.jobs) < MOST_JOBS:
+            self.jobs.append(job_id)
+
+    def took(self, kind: str, ms: float) -> None:
+        steps, step = self.times.setdefault(kind, {}), step_of(ms)
+        steps[step] = steps.get(step, 0) + 1
+
+    def seen(self) -> Seen:
+        return Seen(
+            self.ok, self.failed, self.slow, self.limited, self.first_ok, self.retry_ok, 0, tuple(self.jobs),
+            self.times, self.verdict,
+        )  # fmt: skip
+
+
 @dataclass
 class Watch:
     """One per worker. A turn at a time; chores come in between."""
@@ -55,6 +85,7 @@ class Watch:
     _seen: dict[str, Seen] = field(default_factory=dict)  # not told yet
     _told_at: Micros = 0
     _overdue: set[Fence] = field(default_factory=set)  # under way, and counted as slow already
+    _slow: dict[tuple[str, str], tuple[Guard, float | None]] = field(default_factory=dict)
     _late: set[str] = field(default_factory=set)  # their guards were in another hand
     _staged: Callable[[], None] | None = None
 
@@ -154,42 +185,55 @@ class Watch:
         return bool(known) and ms > min(known)
 
     def _slow_after(self, key: str, kind: str) -> float | None:
-        return self.known.get(key, FRESH).slow_after(kind, self.terms(key))
+        guard = self.known.get(key, FRESH)
+        for_whom, limit = self._slow.get((key, kind), (None, None))
+        if for_whom is not guard:
+            limit = guard.slow_after(kind, self.terms(key))
+            self._slow[key, kind] = (guard, limit)
+        return limit
 
     # -- counting -----------------------------------------------------------------------------------
     def _counted(self, endings: Sequence[Ending]) -> dict[str, Seen]:
-        seen: dict[str, Seen] = {}
+        pages: dict[str, Page] = {}
         for ending in endings:
-            probed = self.probes.get(ending.lease.fence)
+            lease = ending.lease
+            probed = self.probes.get(lease.fence) if self.probes else None
             if probed is not None:
-                seen = _sum(seen, {probed: Seen(verdict=_verdict(ending))})
-            if ending.lease.uses:
-                seen = _sum(seen, self._of_one(ending))
-        return seen
+                pages.setdefault(probed, Page()).verdict = _verdict(ending)
+            if lease.uses:
+                keys = _keys(lease)
+                for key in keys:
+                    self._enter(pages.setdefault(key, Page()), ending, key, len(keys))
+        return {key: seen for key, page in pages.items() if (seen := page.seen()) != NOTHING}
 
-    def _of_one(self, ending: Ending) -> dict[str, Seen]:
+    def _enter(self, page: Page, ending: Ending, key: str, keys: int) -> None:
+        """How this one ended, as far as it says something about one of so many that it used."""
         lease, outcome = ending.lease, ending.outcome
-        keys = _keys(lease)
         if outcome.ended is Ended.RETURNED:
-            return {key: self._answered(ending, key, len(keys)) for key in keys}
-        if not _failed(ending) or outcome.failure is None:
-            return {}
-        if outcome.failure.cls is Cls.RATE_LIMITED:
-            return dict.fromkeys(keys, Seen(limited=1))
-        part = 0.0 if lease.fence in self._overdue else blame(outcome.failure, len(keys))
-        return dict.fromkeys(keys, Seen(failed=part, jobs=(lease.id,))) if part else {}
+            self._answered(page, ending, key, keys)
+        elif not _failed(ending) or outcome.failure is None:
+            return
+        elif outcome.failure.cls is Cls.RATE_LIMITED:
+            page.limited += 1
+        elif lease.fence not in self._overdue:
+            page.blame(blame(outcome.failure, keys), lease.id)
 
-    def _answered(self, ending: Ending, key: str, keys: int) -> Seen:
+    def _answered(self, page: Page, ending: Ending, key: str, keys: int) -> None:
         lease, ms = ending.lease, ending.duration_ms
-        first = int(lease.failures == 0)
-        times = {} if ms is None else {lease.kind: {step_of(ms): 1}}
+        if lease.failures:
+            page.retry_ok += 1
+        else:
+            page.first_ok += 1
+        if ms is not None:
+            page.took(lease.kind, ms)
         if lease.fence in self._overdue:
-            return Seen(first_ok=first, retry_ok=1 - first, times=times)
+            return
         slow_after = self._slow_after(key, lease.kind)
         if ms is not None and slow_after is not None and ms > slow_after:
-            part = 1 / keys
-            return Seen(0, part, 1, first_ok=first, retry_ok=1 - first, jobs=(lease.id,), times=times)
-        return Seen(ok=1, first_ok=first, retry_ok=1 - first, times=times)
+            page.slow += 1
+            page.blame(1 / keys, lease.id)
+        else:
+            page.ok += 1
 
     # -- telling ------------------------------------------------------------------------------------
     def _tell(self, unit: Unit, seen: Mapping[str, Seen], now: Micros) -> None:
