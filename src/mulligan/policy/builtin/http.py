@@ -46,6 +46,7 @@ SLOW_DOWN = (
     r"\bexceeds the rate limit\b",
     r"\brequest limit reached\b",
     r"\bper (?:minute|second)\b",
+    r"\bplease wait (?:a few|some|\d+) (?:seconds|minutes|moments)\b",
     r"PerMinute|PerSecond",
 )
 IN_PROGRESS = (
@@ -73,7 +74,7 @@ RULES = (
     row(
         "http.slow-down",
         "RATE_LIMITED",
-        http_status=(400, 403, 404, 409, 410, 412, 420, 500, 502, 503),
+        http_status=(400, 401, 403, 404, 409, 410, 412, 420, 500, 502, 503),
         message=SLOW_DOWN,
     ),
     row("http.per-minute", "RATE_LIMITED", http_status=429, message=r"PerMinute|PerSecond"),

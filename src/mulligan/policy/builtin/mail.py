@@ -48,7 +48,6 @@ RULES = (
         "MAIL_DEFERRED",
         provider_code=words("smtp:4.* smtp:421 smtp:450 smtp:451 smtp:452 smtp:454 smtp:432 smtp:447 smtp:471"),
     ),
-    row("smtp.type-auth", "AUTH", type="smtplib.SMTPAuthenticationError"),
     row("smtp.type-unsupported", "MISCONFIGURED", type=("smtplib.SMTPNotSupportedError", "SMTPNotSupported")),
     row("smtp.type-gone", "CONNECTION", type=("smtplib.SMTPServerDisconnected", "smtplib.SMTPConnectError")),
 )

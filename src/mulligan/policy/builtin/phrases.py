@@ -75,7 +75,7 @@ SPECIFIC = (
     ),
     row("text.per-minute", "RATE_LIMITED", message=r"\bquotaId\b.{0,80}(?:PerMinute|PerSecond)"),
     row("text.redis-full", "SERVICE_FULL", message=r"\bOOM command not allowed\b"),
-    row("text.impossible-size", "INVALID_INPUT", message=r"\ballocate \d{13,} bytes\b"),
+    row("text.impossible-size", "INVALID_INPUT", message=(r"\ballocate \d{13,} bytes\b", r"\ballocate <> bytes\b")),
     row("text.syntax", "MISCONFIGURED", message=r"\bsyntax error\b"),
     row(
         "text.drm",
@@ -92,7 +92,21 @@ SPECIFIC = (
         "AUTH",
         message=(r"\bpermission denied \(publickey\b", r"\btoo many authentication failures\b"),
     ),
-    row("text.main-guard", "PROGRAMMING_ERROR", message=r"\bfinished its bootstrapping phase\b"),
+    row(
+        "text.misused",
+        "PROGRAMMING_ERROR",
+        message=(r"\bfinished its bootstrapping phase\b", r"\bevent loop is already running\b"),
+    ),
+    row(
+        "text.own-limit",
+        "MISCONFIGURED",
+        message=(
+            r"\bquery is too complex\b",
+            r"\bdid not opt in to\b",
+            r"\bread-only file ?system\b",
+            r": operation not supported\b",
+        ),
+    ),
 )
 
 NORMAL = (*hopeful.RULES, *hopeless.RULES)
@@ -131,6 +145,8 @@ WEAK = (
             r"\bInvalid data found when processing input\b",
             r"\bError (?:while )?(?:opening|initializing|decoding|reading|parsing) (?:input|output|encoder|decoder|stream|filters?|file)\b",
             r"\berror while decoding\b",
+            r"\berror (?:while )?(?:creating|loading|rendering|converting|rasteri[sz]ing) (?:the |an? )?(?:document|pdf|image|page|file)\b",
+            r"\b(?:pdf|page|image|document|pdf/a|ghostscript) (?:rendering|rasteri[sz]ing|conversion) failed\b",
             r"\bInvalid argument\b",
             r"\bcannot (?:find or open|handle|process)\b",
             r"\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:identify|decode|parse|read|determine|recogni[sz]e|decompress|decrypt|find (?:the )?(?:startxref|xref|trailer|end of central)|load|open) (?:the |an? )?(?:\w+ )?(?:image|document|file|pdf|zip|archive|stream|video|audio|page|header|frame|data|type|format|trailer|xref|input|bitstream|central directory)\b(?!.{0,40}\b(?:no such|permission|too many|temporar|shared object|lock))",

@@ -61,6 +61,10 @@ _OTHERS = (
     row("rsync.connection", "CONNECTION", program="rsync", exit_code=(5, 10, 12, 35)),
     row("rsync.timeout", "TIMEOUT", program="rsync", exit_code=30),
     row("rsync.syntax", "MISCONFIGURED", program="rsync", exit_code=(1, 2, 4)),
+    row("gs.memory", "MEMORY", provider_code="gs:VMerror"),
+    row("gs.io", "IO_ERROR", provider_code="gs:ioerror"),
+    row("gs.denied", "PERMISSION", provider_code=("gs:invalidfileaccess", "gs:invalidaccess")),
+    row("gs.bad-file", "BAD_FILE", provider_code="gs:*"),
     row("docker.daemon", "PROGRAM_MISSING", program="docker", exit_code=(126, 127)),
 )
 

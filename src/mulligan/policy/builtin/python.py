@@ -300,6 +300,7 @@ LAST = (
         "BAD_ADDRESS",
         type=("smtplib.SMTPRecipientsRefused", "smtplib.SMTPSenderRefused", "SMTPRecipientsRefused"),
     ),
+    row("smtp.type-auth", "AUTH", type="smtplib.SMTPAuthenticationError"),
     row(
         "client.denied",
         "ACCESS_DENIED",

@@ -1,0 +1,97 @@
+"""Where the reason in a text turns round what a type, a code or a status says.
+
+Whoever fetches a token meets a network that is down, and calls it a refused credential; whoever connects meets a
+refused credential, and calls it a connection. The reason counts. These rows ask for more than the row of the type
+alone, so they speak before it.
+"""
+
+from __future__ import annotations
+
+from mulligan.policy.builtin.row import row, words
+
+# Said of a service or a network that failed: nobody refused anything.
+FAILED_THEM = (
+    r"\b(?:connect|connection|read|request|gateway|server)[- ]time-?out\b",
+    r"\btimed out\b",
+    r"\btimeout while\b",
+    r"\bconnection (?:was )?(?:reset|refused|aborted|closed|error|broken)\b",
+    r"\bremote end closed\b",
+    r"\bmax retries exceeded\b",
+    r"\bname resolution\b",
+    r"\bnetwork is unreachable\b",
+    r"\binternal server error\b",
+    r"\bservice (?:is )?(?:temporarily |currently )?unavailable\b",
+    r"\bbad gateway\b",
+    r"\bstatus: 5\d\d\b",
+    r"\bupstream (?:request|provider|service|server)? ?(?:failed|error|timeout|unavailable)\b",
+    r"\btemporary authentication failure\b",
+)
+# Said of a credential or a set-up: waiting changes nothing.
+UNTRUSTED = (
+    r"\bCERTIFICATE_VERIFY_FAILED\b",
+    r"\bcertificate verify failed\b",
+    r"\bself[- ]signed certificate\b",
+    r"\bcertificate has expired\b",
+    r"\bWRONG_VERSION_NUMBER\b",
+    r"\bwrong version number\b",
+    r"\bunable to get local issuer certificate\b",
+    r"\bTLSV1_ALERT_PROTOCOL_VERSION\b",
+)
+NOT_LET_IN = (
+    r"\binvalid_grant\b",
+    r"\binvalid_client\b",
+    r"\breauthentication is needed\b",
+    r"\bpassword authentication failed\b",
+    r"\bauthentication failed\b",
+    r"\binvalid username-password pair\b",
+    r"\bauthentication required\b",
+    r"\bno password supplied\b",
+    r"\binvalid api key\b",
+    r"\bcould not automatically determine credentials\b",
+    r"\bcredentials were not found\b",
+    r"\blicen[sc]e (?:has )?expired\b",
+)
+
+_TOKENS = words(
+    """
+    CredentialRetrievalError MetadataRetrievalError RefreshError TransportError TokenRetrievalError
+    ClientAuthenticationError CredentialUnavailableError Unauthenticated
+    """
+)
+_LINKS = words(
+    """
+    ConnectionError ConnectError ServerSelectionTimeoutError AutoReconnect NoBrokersAvailable KafkaConnectionError
+    EndpointConnectionError AMQPConnectionError APIConnectionError ProxyError ClientConnectorError ServiceRequestError
+    SMTPServerDisconnected NoValidConnectionsError
+    """
+)
+
+RULES = (
+    row("turned.token-service", "CONNECTION", type=_TOKENS, message=FAILED_THEM),
+    row("turned.untrusted", "CERTIFICATE", type=_LINKS, message=UNTRUSTED),
+    row("turned.not-let-in", "AUTH", type=_LINKS, message=NOT_LET_IN),
+    row("turned.rpc-untrusted", "CERTIFICATE", grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"), message=UNTRUSTED),
+    row("turned.rpc-not-let-in", "AUTH", grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"), message=NOT_LET_IN),
+    row(
+        "turned.bad-request",
+        "HTTP_5XX",
+        provider_code=words(
+            """
+            invalid_image_url invalid_request_error invalid_file invalid_value BadRequest badRequest InvalidRequest
+            """
+        ),
+        message=FAILED_THEM,
+    ),
+    row(
+        "turned.proxy",
+        "MISCONFIGURED",
+        type=words("ProxyError ConnectError MaxRetryError ClientHttpProxyError"),
+        message=(
+            r"\btunnel connection failed: 4(?:0[0145]|51)\b",
+            r"\bonly use HTTP and not HTTPS\b",
+        ),
+    ),
+    row("turned.closed-by-them", "CONNECTION", type="LocalProtocolError", message=r"\bConnectionState\.CLOSED\b"),
+    row("turned.lease-lost", "CONNECTION", type=words("kazoo.exceptions.SessionExpiredError ConnectionLoss")),
+    row("salesforce.daily", "QUOTA", provider_code="REQUEST_LIMIT_EXCEEDED"),
+)
