@@ -190,10 +190,9 @@ class Reading:
         tells = self.told != Facts(message=self.told.message)
         for raw, line, words in self.lines:
             link = told(raw) if tells else Facts()
-            found = tells and (
-                self.by_told(structure, link, (structure.by_type, structure.by_number)) or self.by_names([link])
-            )
+            found = tells and self.by_told(structure, link, (structure.by_type, structure.by_number))
             found = found or self._say(builtin.NORMAL, line, words)
+            found = found if found or not tells else self.by_names([link])
             if found and found.known:
                 return found
         return None
