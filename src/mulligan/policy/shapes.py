@@ -23,6 +23,7 @@ def _shape(fact: str, hints: str | tuple[str, ...], pattern: str, system: str = 
 
 _I = re.IGNORECASE
 _REASONS = "|".join(sorted((re.escape(status.phrase) for status in HTTPStatus if status >= 400), key=len, reverse=True))
+_SMTP = "421|450|451|452|454|550|551|552|553|554"
 _N = r"([45]\d\d)"
 _FOUR_FIVE = ("40", "41", "42", "43", "44", "45", "49", "50", "52", "53", "59")
 _GRPC = "CANCELLED|DEADLINE_EXCEEDED|NOT_FOUND|PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|UNIMPLEMENTED|UNAVAILABLE|UNAUTHENTICATED|INVALID_ARGUMENT"
@@ -75,10 +76,12 @@ CODES = (
     _shape("code", "SQLITE_", r"\b(SQLITE_[A-Z]+)\b", "sqlite"),
     _shape("code", tuple(_REDIS.split("|")), rf"(?:^(?:\w+(?:\.\w+)*: )?-?|\([\"']-?|[: ]-)({_REDIS}) [A-Zcdkt]", "redis"),
     _shape("code", "Error: /", r"\bError: /([A-Za-z]{5,24})\b", "gs"),
+    _shape("code", "_", r"^\[?([A-Z]{2,}(?:_[A-Z0-9]+){1,6})\]?$"),
     _shape("code", "AADSTS", r"\b(AADSTS\d+)\b"),
     _shape("mail", (".0", ".1", ".2", ".3", ".4", ".5", ".6", ".7"), r"(?<![\w.(/:-])#?([45]\.[0-7]\.\d{1,3})(?=[ :,)'\"\]]|$)(?!\.\d)"),
     _shape("mail", ("(4", "(5", "( 4", "( 5"), r"\(\s?([45]\d\d),\s?b['\"]"),
     _shape("mail", _FOUR_FIVE, r"(?<![\w.])([45]\d\d)[ -](?:#?[45]\.\d{1,2}\.\d{1,3})\b"),
+    _shape("mail", _FOUR_FIVE, rf"^(?:\d\d:\d\d:\d\d )?({_SMTP})[ -](?!{_REASONS})(?=.{{0,120}}\b(?:e?mail\w*|recipient|rcpt\w*|sender|relay\w*|delivery|message|greylist\w*|resend)\b)", flags=_I),
 )  # fmt: skip
 
 ERRNO = (

@@ -217,14 +217,19 @@ FAINT = (
             r"\bpanicked at\b|\bResult::unwrap\b|\bassert(?:ion)? (?:triggered|failed)\b|\bfatal error\b|\bemergency stop\b|\bcore dumped\b",
             r"\b(?:\w+ )(?:mismatch|overflow)\b",
             r"\bout of (?:range|bounds|order|date|sync)\b",
+            r"\b(?:isn't|aren't|wasn't|doesn't|don't|didn't|do not|does not|did not) \w+",
+            r"\bno \w+ (?:for|with|matching|named|called) \w+",
+            r"\bnot (?:fully|within|part of|inside|among) \w+",
+            r"\bgot more than \d+ \w+",
+            r"\bmaximum (?:\w+ ){1,3}exceeded\b",
         ),
     ),
 )
 
 # Where one of these is said, a faint sign is not believed.
 HOPE = (
-    r"\b(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
+    r"(?<![\w.=/-])(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
     r"connection|connect|socket|peer|upstream|gateway|memory|killed|killing|crash(?:ed)?|died|dead|shutdown|restart(?:ed|ing)?|interrupted by|network|"
     r"disk|exhausted|throttl\w*|too many|limit reached|slow|concurrent\w*|deadlock\w*|replica|leader|stale|dropped|abort(?:ed)?|hang|hung|unresponsive|"
-    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly)\b"
+    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly|respond|response)\b(?!=|\.\w)"
 )

@@ -93,5 +93,11 @@ RULES = (
     ),
     row("turned.closed-by-them", "CONNECTION", type="LocalProtocolError", message=r"\bConnectionState\.CLOSED\b"),
     row("turned.lease-lost", "CONNECTION", type=words("kazoo.exceptions.SessionExpiredError ConnectionLoss")),
+    row(
+        "turned.fetch",
+        "CONNECTION",
+        type="TypeError",  # what a browser and Node call a network that is away
+        message=(r"\bfailed to fetch\b", r"\bfetch failed\b", r"\bNetworkError when\b"),
+    ),
     row("salesforce.daily", "QUOTA", provider_code="REQUEST_LIMIT_EXCEEDED"),
 )
