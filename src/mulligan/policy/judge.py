@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from mulligan.policy.told import spelled, told
 
 READ = 4000  # characters of a text that are asked about; its end says most
 LINES = 16
+_BYTES = re.compile(r"(?<!\w)b['\"]")  # what a program wrote, shown as Python shows bytes
 
 Ask = Callable[[Facts, Text], list[Rule]]
 
@@ -60,7 +62,8 @@ class Reading:
     @cached_property
     def text(self) -> str:
         texts = [self.facts.stderr, *(link.message for link in self.links)]
-        return "\n".join([text[-READ:] for text in texts if text])[-READ:]
+        text = "\n".join([text[-READ:] for text in texts if text])[-READ:]
+        return text.replace("\\n", "\n") if "\\n" in text and _BYTES.search(text) else text
 
     @cached_property
     def masked(self) -> str:

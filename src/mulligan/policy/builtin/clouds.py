@@ -85,7 +85,7 @@ _AWS = (
             """
             OperationAborted ConflictException TransactionConflictException ConcurrentModificationException
             ResourceInUseException ResourceConflictException IDPCommunicationError CodeArtifactUserPendingException
-            ResourceNotReadyException EniLimitReached DependencyViolation
+            ResourceNotReadyException EniLimitReached DependencyViolation PendingVerification
             """
         ),
     ),

@@ -150,6 +150,7 @@ _SETUP = (
             r"\bnot (?:built|compiled) with\b",
             r"\bwas not compiled\b",
             r"\bno version of\b",
+            r"\bmetadata[- ]generation[- ]failed\b",
             r"\bno matching (?:distribution|manifest)\b",
         ),
     ),

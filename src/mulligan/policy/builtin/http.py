@@ -8,6 +8,8 @@ DAILY = (
     r"/ ?(?:day|month)\b",
     r"\b(?:per|each|a) ?(?:day|month)\b",
     r"\b(?:daily|monthly|weekly)\b[\w -]{0,30}\b(?:limit|quota|cap|allowance)",
+    r"\btoday's\b.{0,30}\b(?:limit|quota)\b",
+    r"\bwait (?:for|until) tomorrow\b",
     r"PerDay",
     r"PerMonth",
 )

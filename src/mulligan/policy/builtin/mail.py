@@ -6,9 +6,9 @@ from mulligan.policy.builtin.http import DAILY
 from mulligan.policy.builtin.row import row, words
 
 _MANY = (
-    r"\btoo many\b",
+    r"\btoo many\b(?!.{0,60}\b(?:today|daily|per day)\b)",
     r"\brate\b.{0,20}\b(?:limit|exceeded)",
-    r"\bthrottl",
+    r"\bthrottl(?!.{0,60}\b(?:daily|per day)\b)",
     r"\bslow down\b",
 )
 _BOTH = ("smtp:4*", "smtp:5*")

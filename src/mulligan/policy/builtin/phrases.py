@@ -143,7 +143,7 @@ WEAK = (
         "BAD_FILE",
         message=(
             r"\bInvalid data found when processing input\b",
-            r"\bError (?:while )?(?:opening|initializing|decoding|reading|parsing) (?:input|output|encoder|decoder|stream|filters?|file)\b",
+            r"\bError (?:while )?(?:opening|initializing|decoding|reading|parsing) (?:input|output|data|encoder|decoder|stream|filters?|file)\b",
             r"\berror while decoding\b",
             r"\berror (?:while )?(?:creating|loading|rendering|converting|rasteri[sz]ing) (?:the |an? )?(?:document|pdf|image|page|file)\b",
             r"\b(?:pdf|page|image|document|pdf/a|ghostscript) (?:rendering|rasteri[sz]ing|conversion) failed\b",
@@ -231,5 +231,5 @@ HOPE = (
     r"(?<![\w.=/-])(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
     r"connection|connect|socket|peer|upstream|gateway|memory|killed|killing|crash(?:ed)?|died|dead|shutdown|restart(?:ed|ing)?|interrupted by|network|"
     r"disk|exhausted|throttl\w*|too many|limit reached|slow|concurrent\w*|deadlock\w*|replica|leader|stale|dropped|abort(?:ed)?|hang|hung|unresponsive|"
-    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly|respond|response)\b(?!=|\.\w)"
+    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly|respond|no response)\b(?!=|\.\w)"
 )

@@ -7,6 +7,7 @@ alone, so they speak before it.
 
 from __future__ import annotations
 
+from mulligan.policy.builtin.http import SLOW_DOWN
 from mulligan.policy.builtin.row import row, words
 
 # Said of a service or a network that failed: nobody refused anything.
@@ -99,5 +100,22 @@ RULES = (
         type="TypeError",  # what a browser and Node call a network that is away
         message=(r"\bfailed to fetch\b", r"\bfetch failed\b", r"\bNetworkError when\b"),
     ),
-    row("salesforce.daily", "QUOTA", provider_code="REQUEST_LIMIT_EXCEEDED"),
+    row(
+        "turned.locked-state",
+        "BUSY",
+        provider_code=words("ConditionNotMet ConditionalCheckFailedException PreconditionFailed"),
+        message=r"\bacquiring the state lock\b",
+    ),
+    row(
+        "turned.denied-for-now",
+        "RATE_LIMITED",
+        provider_code=words("Unauthorized Forbidden AccessDenied AccessDeniedException AuthorizationFailed"),
+        message=(*SLOW_DOWN, r"\blimit of \d+\b.{0,40}\bconcurrently\b"),
+    ),
+    row(
+        "salesforce.daily",
+        "QUOTA",
+        provider_code="REQUEST_LIMIT_EXCEEDED",
+        message=r"\bTotalRequests Limit exceeded\b",
+    ),
 )
