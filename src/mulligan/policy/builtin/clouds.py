@@ -441,7 +441,7 @@ _MORE = (
         "aws.in-progress",
         "BUSY",
         provider_code=("ValidationError", "InvalidParameterException"),
-        message=r"_IN_PROGRESS\b",
+        message=(r"_IN_PROGRESS\b", r"\bno container instances were found\b"),
     ),
     row("aws.over-limit", "RATE_LIMITED", provider_code=("OverLimit", "ExpiredIteratorException")),
 )

@@ -95,7 +95,14 @@ SPECIFIC = (
     row(
         "text.misused",
         "PROGRAMMING_ERROR",
-        message=(r"\bfinished its bootstrapping phase\b", r"\bevent loop is already running\b"),
+        message=(
+            r"\bfinished its bootstrapping phase\b",
+            r"\bevent loop is already running\b",
+            r"\bno (?:running|current) event loop\b",
+            r"\bcannot be called from a running event loop\b",
+            r"\b(?:bound|attached) to a different (?:event )?loop\b",
+            r"\bshould be used inside a task\b",
+        ),
     ),
     row(
         "text.own-limit",
@@ -103,6 +110,7 @@ SPECIFIC = (
         message=(
             r"\bquery is too complex\b",
             r"\bdid not opt in to\b",
+            r"\bdevice creation failed\b",
             r"\bread-only file ?system\b",
             r": operation not supported\b",
         ),
