@@ -194,11 +194,19 @@ class Reading:
         for raw, line, words in self.lines:
             link = told(raw) if tells else Facts()
             found = tells and self.by_told(structure, link, (structure.by_type, structure.by_number))
-            found = found or self._say(builtin.NORMAL, line, words)
+            found = found or self._reason(line, words)
             found = found if found or not tells else self.by_names([link])
             if found and found.known:
                 return found
         return None
+
+    def _reason(self, line: str, words: frozenset[str]) -> Verdict | None:
+        """What a line says; where it says both, the reason at its end counts: `connection failed: wrong password`."""
+        said = self._say(builtin.NORMAL, line, words)
+        if said is None or not said.also:
+            return said
+        _, colon, end = line.rpartition(": ")
+        return (colon and self._say(builtin.NORMAL, end)) or said
 
     def by_faint_signs(self) -> Verdict | None:
         """Asked last, and not where anything sounds hopeful. What is quoted is somebody's name for something."""
