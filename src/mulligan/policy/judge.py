@@ -205,15 +205,15 @@ class Reading:
         said = self._say(builtin.NORMAL, line, words)
         if said is None or not said.also:
             return said
-        _, colon, end = line.rpartition(": ")
-        return (colon and self._say(builtin.NORMAL, end)) or said
+        end = _end(line)
+        return (self._say(builtin.NORMAL, end) if end else None) or said
 
     def by_faint_signs(self) -> Verdict | None:
         """Asked last, and not where anything sounds hopeful. What is quoted is somebody's name for something."""
         names = [spelled(name) for link in (*self.links, self.told) for name in link.exception_types[:1]]
         lines = [unquoted(line) for line in (*(line for _, line, _ in self.lines), *names)]
         if any(builtin.HOPE.search(line) for line in lines):
-            return None
+            lines = [end for line in lines[:1] if (end := _end(line)) and not builtin.HOPE.search(end)]
         return next((found for line in lines if (found := self._say(builtin.FAINT, line))), None)
 
     def _last_line(self, book: Rulebook) -> Verdict | None:
@@ -225,6 +225,12 @@ class Reading:
     def _unknown(self) -> Verdict:
         process = next((link for link in self.links if link.exit_code is not None or link.signal is not None), None)
         return Verdict(self.facts, builtin.UNKNOWN) if process is None else Verdict(process, builtin.PROCESS_FAILED)
+
+
+def _end(line: str) -> str:
+    """The last reason of a line that gives one: `connection failed: unknown driver`."""
+    _, colon, end = line.rpartition(": ")
+    return end if colon else ""
 
 
 def _telling(code: str) -> bool:

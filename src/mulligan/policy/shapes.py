@@ -72,7 +72,7 @@ CODES = (
     _shape("code", "ERROR ", r"\bERROR ([12]\d{3}) \([0-9A-Z]{5}\)", "mysql"),
     _shape("code", "curl: (", r"\bcurl: \((\d{1,3})\)", "curl"),
     _shape("code", "ORA-", r"\bORA-(\d{5})\b", "ora"),
-    _shape("code", "[SSL", r"\[SSL:?\ ?([A-Z0-9_]{6,})\]", "ssl"),
+    _shape("code", ("[SSL", "[X509"), r"\[(?:SSL|X509):?\ ?([A-Z0-9_]{6,})\]", "ssl"),
     _shape("code", "SQLITE_", r"\b(SQLITE_[A-Z]+)\b", "sqlite"),
     _shape("code", tuple(_REDIS.split("|")), rf"(?:^(?:\w+(?:\.\w+)*: )?-?|\([\"']-?|[: ]-)({_REDIS}) [A-Zcdkt]", "redis"),
     _shape("code", "Error: /", r"\bError: /([A-Za-z]{5,24})\b", "gs"),

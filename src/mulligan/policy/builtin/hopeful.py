@@ -439,6 +439,8 @@ _SERVICE = (
             r"\bcurrently loading\b",
             r"\b(?:is|currently) offline\b",
             r"\bcheck back (?:later|soon)\b",
+            r"\bnot (?:been )?(?:found|available|ready|visible|created|propagated|replicated|indexed|processed|published)\b.{0,30}\byet\b",
+            r"\brepli(?:cation|ca) lag\b",
             r"\bupcoming (?:live )?(?:event|stream)\b",
             r"\bwaiting for\b.{0,30}\b(?:ready|start|available)",
         ),

@@ -10,6 +10,9 @@ _SETUP = (
         "AUTH",
         message=(
             r"\bcheckpoint required\b",
+            r"\b(?:account|licen[sc]e|subscription|trial) (?:has |is |was )?(?:expired|ended|lapsed)\b",
+            r"\b(?:change|reset) (?:your |the )?password\b",
+            r"\badministrator to (?:unlock|reset|enable|grant|allow)\b",
             r"\bchallenge required\b",
             r"\baccount is (?:locked|disabled|expired|suspended)\b",
             r"\blogin was refused\b",
@@ -457,6 +460,7 @@ _CONTENT = (
             r"\b(?:invalid|illegal|malformed|unsupported|unrecognized|unknown|bad|wrong|unexpected) (?:\w+ )?(?:character|token|image|language|key|phone number|recipient|currency|country|code|operation|method|model|state|size|range|length|version|extension|codec|pixel format|sample rate|file format|channel|destination|message|body|header|string|literal|url scheme)s?\b",
             r"\b(?:required|mandatory) (?:parameter|field|property|argument|key|column|value|option)s?\b",
             r"\b(?:parameter|field|property|argument|value|key|column)s? (?:.{0,40} )?(?:is|are) (?:required|missing|mandatory|invalid)\b",
+            r"\b(?:invalid|unknown|unsupported|illegal|missing|bad|wrong) (?:timeout|retry|connection|lock|limit|memory|network|socket|queue|cache|pool)[\w -]{0,12} (?:value|specification|strategy|policy|option|parameter|setting|string|name|type|format|argument|mode|driver|scheme|backend|class)\b",
             r"\bfield required\b",
             r"\bfailed validating\b",
             r"\bcan only be used\b",

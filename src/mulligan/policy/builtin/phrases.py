@@ -229,6 +229,7 @@ FAINT = (
             r"\bno \w+ (?:for|with|matching|named|called) \w+",
             r"\bnot (?:fully|within|part of|inside|among) \w+",
             r"\bgot more than \d+ \w+",
+            r"\bonly (?:has|have|had|contains?|allows?|accepts?) \w+",
             r"\bmaximum (?:\w+ ){1,3}exceeded\b",
         ),
     ),
