@@ -41,6 +41,7 @@ _AWS = (
         "QUOTA",
         provider_code=words(
             """
+            CodeStorageExceededException StorageQuotaExceeded DBInstanceQuotaExceeded SnapshotQuotaExceeded
             ServiceQuotaExceededException ServiceLimitExceeded QuotaExceededException VcpuLimitExceeded
             InstanceLimitExceeded DailyQuotaExceeded AccountSendingPausedException TooManyBuckets
             Client.InstanceLimitExceeded ResourceLimitExceeded AddressLimitExceeded MaxSpotInstanceCountExceeded

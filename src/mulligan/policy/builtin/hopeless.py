@@ -461,6 +461,7 @@ _CONTENT = (
             r"\b(?:required|mandatory) (?:parameter|field|property|argument|key|column|value|option)s?\b",
             r"\b(?:parameter|field|property|argument|value|key|column)s? (?:.{0,40} )?(?:is|are) (?:required|missing|mandatory|invalid)\b",
             r"\b(?:invalid|unknown|unsupported|illegal|missing|bad|wrong) (?:timeout|retry|connection|lock|limit|memory|network|socket|queue|cache|pool)[\w -]{0,12} (?:value|specification|strategy|policy|option|parameter|setting|string|name|type|format|argument|mode|driver|scheme|backend|class)\b",
+            r"\b(?:verify|correct|fix|check|change|specify|modify|shorten|reduce|remove)\b(?![\w ,']{0,40}\b(?:connection|network|internet)\b)[\w ,'\x22-]{2,50} and (?:try again|retry|resubmit|resend)\b",
             r"\bfield required\b",
             r"\bfailed validating\b",
             r"\bcan only be used\b",

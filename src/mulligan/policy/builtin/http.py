@@ -48,6 +48,7 @@ SLOW_DOWN = (
     r"\bexceeds the rate limit\b",
     r"\brequest limit reached\b",
     r"\bper (?:minute|second)\b",
+    r"\bmaximum number of (?:running|concurrent|simultaneous)\b",
     r"\bplease wait (?:a few|some|\d+) (?:seconds|minutes|moments)\b",
     r"PerMinute|PerSecond",
 )
@@ -59,10 +60,11 @@ IN_PROGRESS = (
     r"\b(?:in progress|being (?:processed|modified|updated|created|deleted)|locked|try again|please retry|concurrent(?:ly)?|conflicting (?:operation|conditional)|another (?:operation|request|process)|aborted|transaction contention|not ready|still (?:processing|running))\b",
 )
 WARMING = (
+    r"\bis (?:still )?pending\b(?! deletion)",
     r"\b(?:is (?:currently )?loading|not (?:yet )?ready|still (?:being )?(?:processing|processed|starting)|warming up|is starting|try again (?:later|in)|temporarily)\b",
 )
 TRANSIENT_400 = (
-    r"\b(?:RequestTimeout|backend error|retrying the job|socket connection to the server was not read|try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
+    r"\b(?:RequestTimeout|backend error|retrying the job|socket connection to the server was not read|(?<!and )try again|try again (?:later|in|after|shortly|soon)|wait[\w ]{0,30} try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
 )
 BLOCKED = (
     r"\b(?:block|restrict)\w* access from your (?:country|region|location|network)\b",

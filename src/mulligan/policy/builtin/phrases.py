@@ -85,7 +85,7 @@ SPECIFIC = (
     row(
         "text.for-now",
         "HTTP_5XX",
-        message=(r"\btemporary authentication failure\b", r"\bis_transient['\x22]?: ?true\b"),
+        message=(r"\bbad pack header\b", r"\btemporary authentication failure\b", r"\bis_transient['\x22]?: ?true\b"),
     ),
     row(
         "text.not-let-in",
