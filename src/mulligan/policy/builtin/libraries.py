@@ -57,6 +57,7 @@ RULES = (
     row("lib.misused", "PROGRAMMING_ERROR", type=_MISUSED),
     row("lib.offline", "MISCONFIGURED", type="LocalEntryNotFoundError", message=r"\btraffic has been disabled\b"),
     row("lib.away", "CONNECTION", type=_AWAY),
+    row("lib.damaged", "BAD_TRANSFER", type=words("ChecksumError FlexibleChecksumError")),
     row("lib.not-live", "NOT_READY", type="UserNotLive"),
     row("lib.retried", "HTTP_5XX", type=("requests.exceptions.RetryError", "RetriesExceededError")),
     row("lib.waited", "TIMEOUT", type="WaiterError"),

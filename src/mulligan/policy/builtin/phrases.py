@@ -45,6 +45,7 @@ SPECIFIC = (
         message=(
             r"\bkilled\b.{0,40}\bmemory\b",
             r"\bOOMKilled\b",
+            r"\bcontainer killed on request\b",
             r"\boom[- ]kill(?:er|ed)?\b",
             r"\bkilled process \d+\b",
             r"\bout of memory: kill(?:ed)?\b",
