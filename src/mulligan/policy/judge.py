@@ -210,9 +210,15 @@ class Reading:
 
     def by_faint_signs(self) -> Verdict | None:
         """Asked last, and not where anything sounds hopeful. What is quoted is somebody's name for something."""
-        names = [spelled(name) for link in (*self.links, self.told) for name in link.exception_types[:1]]
+        names = [
+            spelled(name)
+            for link in (*self.links, self.told)
+            for name in (*link.provider_codes[:1], *link.exception_types[:1])
+        ]
         lines = [unquoted(line) for line in (*(line for _, line, _ in self.lines), *names)]
-        if any(builtin.HOPE.search(line) for line in lines):
+        if any(builtin.HOPE.search(line) for line in lines[1:]):
+            return None
+        if lines and builtin.HOPE.search(lines[0]):
             lines = [end for line in lines[:1] if (end := _end(line)) and not builtin.HOPE.search(end)]
         return next((found for line in lines if (found := self._say(builtin.FAINT, line))), None)
 

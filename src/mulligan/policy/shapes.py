@@ -76,7 +76,7 @@ CODES = (
     _shape("code", "SQLITE_", r"\b(SQLITE_[A-Z]+)\b", "sqlite"),
     _shape("code", tuple(_REDIS.split("|")), rf"(?:^(?:\w+(?:\.\w+)*: )?-?|\([\"']-?|[: ]-)({_REDIS}) [A-Zcdkt]", "redis"),
     _shape("code", "Error: /", r"\bError: /([A-Za-z]{5,24})\b", "gs"),
-    _shape("code", "_", r"^\[?([A-Z]{2,}(?:_[A-Z0-9]+){1,6})\]?$"),
+    _shape("code", "_", r"^\[?([A-Z]{2,}(?:_[A-Z0-9]+){1,6}|[a-z]{2,}(?:_[a-z0-9]+){1,6})\]?$"),
     _shape("code", "AADSTS", r"\b(AADSTS\d+)\b"),
     _shape("mail", (".0", ".1", ".2", ".3", ".4", ".5", ".6", ".7"), r"(?<![\w.(/:-])#?([45]\.[0-7]\.\d{1,3})(?=[ :,)'\"\]]|$)(?!\.\d)"),
     _shape("mail", ("(4", "(5", "( 4", "( 5"), r"\(\s?([45]\d\d),\s?b['\"]"),

@@ -79,7 +79,7 @@ _NETWORK = (
             r"\bsocket hang up\b",
             r"\b(?:end[- ]of[- ]file|eof) (?:occurred|detected|reached|error|while|before)",
             r"\bunexpected (?:eof|end of (?:stream|file|connection))(?! in archive)",
-            r"\bpremature(?:ly)?\b[\w ]{0,20}\b(?:end|close|eof|closed|ended|disconnect)",
+            r"\bpremature(?:ly)?\b(?! end of (?:data|file|image|jpeg|pdf|input)\b)[\w ]{0,20}\b(?:end|close|eof|closed|ended|disconnect)",
             r"\b(?:stream|connection|response|transfer|download|server) (?:ends?|ended|(?:was )?closed|terminated) prematurely\b",
             r"\bremote end (?:hung up|closed)",
             r"\bserver (?:closed|terminated|disconnected|hung up|unexpectedly closed|has gone away)\b",

@@ -10,6 +10,8 @@ _SETUP = (
         "AUTH",
         message=(
             r"\bcheckpoint required\b",
+            r"\b(?:signature|token|captcha|identity|hmac) (?:\w+ )?verification failed\b",
+            r"\bvault is sealed\b",
             r"\b(?:account|licen[sc]e|subscription|trial) (?:has |is |was )?(?:expired|ended|lapsed)\b",
             r"\b(?:change|reset) (?:your |the )?password\b",
             r"\badministrator to (?:unlock|reset|enable|grant|allow)\b",

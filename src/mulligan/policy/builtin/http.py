@@ -26,6 +26,8 @@ MONEY = (
     r"\bcard was declined\b",
     r"\bunpaid\b.{0,20}\b(?:invoice|bill)",
     r"\bplan limit\b",
+    r"\bis past due\b",
+    r"\bsuspended\b.{0,30}\bpayment\b",
 )
 ONE_TOO_LARGE = (
     r"\bexceeds? (?:the )?context (?:limit|length|window)\b",

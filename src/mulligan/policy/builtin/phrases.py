@@ -78,6 +78,7 @@ SPECIFIC = (
     row("text.redis-full", "SERVICE_FULL", message=r"\bOOM command not allowed\b"),
     row("text.impossible-size", "INVALID_INPUT", message=(r"\ballocate \d{13,} bytes\b", r"\ballocate <> bytes\b")),
     row("text.syntax", "MISCONFIGURED", message=r"\bsyntax error\b"),
+    row("text.bad-image", "BAD_FILE", message=r"\blib(?:png|jpeg|tiff|webp) error: (?!write|out of)"),
     row(
         "text.drm",
         "UNAVAILABLE_CONTENT",
@@ -98,6 +99,7 @@ SPECIFIC = (
         "PROGRAMMING_ERROR",
         message=(
             r"\bfinished its bootstrapping phase\b",
+            r"\ball goroutines are asleep\b",
             r"\bevent loop is already running\b",
             r"\bno (?:running|current) event loop\b",
             r"\bcannot be called from a running event loop\b",
@@ -217,7 +219,7 @@ FAINT = (
             r"\bmissing (?:a |an |the |required )?\w+",
             r"\b(?:\w+ )?(?:is|are|was|were|seems) (?:missing|wrong|incorrect|undefined|ambiguous|incomplete|inconsistent|obsolete|outdated|too (?:old|new|short|small|few))\b",
             r"\bno (?:suitable|such|matching|valid|known|compatible|usable|rule|kernel image|backend|module|default|input|output|value|rows?|data|result) \w+",
-            r"\b(?:undefined|unexpected|unresolved|unbound|unhandled|uncaught|duplicate|conflicting|incompatible|unsatisfiable|mismatched|outdated|obsolete) \w+",
+            r"\b(?:undefined|unexpected|unresolved|unbound|unhandled|uncaught|duplicate|conflicting|incompatible|unsatisfiable|mismatched|outdated|obsolete|undeclared|unregistered|unspecified|nonexistent|non-existent|unreadable) \w+",
             r"\b(?:require|requires|required|need|needs|expect|expects|expected|only supports|only support|must|should|have to|has to) (?:a |an |the |to |be |all |at |that )?\w+",
             r"\b(?:please|make sure|ensure|check|verify|consider|try|did you|use|run|install|specify|provide|set|pass|add|remove|increase|enable|update|upgrade|correct) (?:to |that |you |the |your |a |an |using )?\w+",
             r"\b(?:already|not) (?:has|have|been|exist|exists|registered|recogni[sz]ed|up to date|compatible|equal|unique|empty|divisible|enough|match|accepted|applicable|possible|a|an|the) ?\w*",
@@ -230,6 +232,14 @@ FAINT = (
             r"\bno \w+ (?:for|with|matching|named|called) \w+",
             r"\bnot (?:fully|within|part of|inside|among) \w+",
             r"\bgot more than \d+ \w+",
+            r"\bnot in \w+",
+            r"\b(?:is|are) (?:required|needed|mandatory)\b",
+            r"\bthere (?:is|are) no \w+",
+            r"\b(?:has|have|had|contains?) no \w+",
+            r"\bhas been (?:deleted|archived|revoked|retired|discontinued)\b",
+            r"\bno (?:<> \w+|\w+ <>)",
+            r"\bfailed to (?:parse|decode|deserialize|compile|import|validate|convert|identify|recogni[sz]e|determine|interpret|initiali[sz]e|render) \w+",
+            r"\bexecution failed for task\b|\bbuild failed\b",
             r"\bonly (?:has|have|had|contains?|allows?|accepts?) \w+",
             r"\bmaximum (?:\w+ ){1,3}exceeded\b",
         ),
@@ -238,7 +248,7 @@ FAINT = (
 
 # Where one of these is said, a faint sign is not believed.
 HOPE = (
-    r"(?<![\w.=/-])(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
+    r"(?<![\w.=/\[-])(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
     r"connection|connect|socket|peer|upstream|gateway|memory|killed|killing|crash(?:ed)?|died|dead|shutdown|restart(?:ed|ing)?|interrupted by|network|"
     r"disk|exhausted|throttl\w*|too many|limit reached|slow|concurrent\w*|deadlock\w*|replica|leader|stale|dropped|abort(?:ed)?|hang|hung|unresponsive|"
     r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly|respond|no response)\b(?!=|\.\w)"

@@ -98,7 +98,7 @@ RULES = (
         "turned.fetch",
         "CONNECTION",
         type="TypeError",  # what a browser and Node call a network that is away
-        message=(r"\bfailed to fetch\b", r"\bfetch failed\b", r"\bNetworkError when\b"),
+        message=(r"\bfailed to fetch\b", r"\bfetch failed\b", r"\bNetworkError when\b", r"^TypeError: terminated$"),
     ),
     row(
         "turned.locked-state",
