@@ -372,7 +372,7 @@ _BROKERS = (
     row(
         "amqp.closed",
         "MISCONFIGURED",
-        type=("ChannelClosedByBroker", "ChannelClosed"),
+        type=("ChannelClosedByBroker", "ChannelClosed", "ConnectionClosedByBroker"),
         message=(r"\bNOT_FOUND\b", r"\bPRECONDITION_FAILED\b", r"\bACCESS_REFUSED\b"),
     ),
     row(
@@ -420,7 +420,11 @@ _BROKERS = (
         ),
     ),
     row("mongo.timeout", "TIMEOUT", type=("ExecutionTimeout",)),
-    row("mongo.data", "DATA_REFUSED", type=words("DuplicateKeyError InvalidDocument InvalidBSON WriteError InvalidId")),
+    row(
+        "mongo.data",
+        "DATA_REFUSED",
+        type=words("DuplicateKeyError InvalidDocument InvalidBSON pymongo.errors.WriteError InvalidId"),
+    ),
 )
 
 RULES = (*_POSTGRES, *_DRIVERS, *_MYSQL, *_ORACLE, *_SQLITE, *_BROKERS)

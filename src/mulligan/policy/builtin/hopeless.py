@@ -457,6 +457,7 @@ _CONTENT = (
         "INVALID_INPUT",
         message=(
             r"\bno connection adapters\b",
+            r"\b(?:redirect|infinite) loop\b",
             r"\bnet::ERR_(?:TOO_MANY_REDIRECTS|INVALID_\w+|FILE_NOT_FOUND|UNKNOWN_URL_SCHEME|BLOCKED_\w+|DISALLOWED_\w+)\b",
             r"\b(?:invalid|illegal|malformed|unsupported|unrecognized|unknown|bad|wrong|unexpected) (?:\w+ )?(?:argument|parameter|value|url|uri|input|request|format|type|name|address|email|e-mail|payload|field|schema|json|option|syntax|query|date|time|number|id|identifier|path|file type|media type|content[- ]type|mime|encoding)s?\b",
             r"\b(?:invalid|illegal|malformed|unsupported|unrecognized|unknown|bad|wrong|unexpected) (?:\w+ )?(?:character|token|image|language|key|phone number|recipient|currency|country|code|operation|method|model|state|size|range|length|version|extension|codec|pixel format|sample rate|file format|channel|destination|message|body|header|string|literal|url scheme)s?\b",

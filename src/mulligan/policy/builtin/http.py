@@ -57,6 +57,7 @@ SLOW_DOWN = (
 IN_PROGRESS = (
     r"\bin progress\b",
     r"\bexclusive access\b",
+    r"\bversion conflict, ",
     r"\bstill (?:active|being|running|in use|locked)\b",
     r"\bresource lock\b",
     r"\b(?:in progress|being (?:processed|modified|updated|created|deleted)|locked|try again|please retry|concurrent(?:ly)?|conflicting (?:operation|conditional)|another (?:operation|request|process)|aborted|transaction contention|not ready|still (?:processing|running))\b",
@@ -66,6 +67,7 @@ WARMING = (
     r"\b(?:is (?:currently )?loading|not (?:yet )?ready|still (?:being )?(?:processing|processed|starting)|warming up|is starting|try again (?:later|in)|temporarily)\b",
 )
 TRANSIENT_400 = (
+    r"\baborted due to\b",
     r"\b(?:RequestTimeout|backend error|retrying the job|socket connection to the server was not read|(?<!and )try again|try again (?:later|in|after|shortly|soon)|wait[\w ]{0,30} try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
 )
 BLOCKED = (

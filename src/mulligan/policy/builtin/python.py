@@ -48,6 +48,8 @@ _BUILTIN = (
             "RecursionError",
             "ModuleNotFoundError",
             "UnboundLocalError",
+            "StopIteration",
+            "StopAsyncIteration",
             "IndentationError",
         ),
     ),

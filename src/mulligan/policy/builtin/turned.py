@@ -47,6 +47,7 @@ NOT_LET_IN = (
     r"\binvalid username-password pair\b",
     r"\bauthentication required\b",
     r"\bno password supplied\b",
+    r"\bwithout any password configured\b",
     r"\binvalid api key\b",
     r"\bcould not automatically determine credentials\b",
     r"\bcredentials were not found\b",
