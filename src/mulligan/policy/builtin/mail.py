@@ -19,6 +19,18 @@ RULES = (
     row("smtp.full-mailbox", "MAIL_DEFERRED", provider_code="smtp:5.2.2"),
     row("smtp.rate", "RATE_LIMITED", provider_code="smtp:4*", message=_MANY),
     row(
+        "smtp.for-now",
+        "MAIL_DEFERRED",
+        provider_code="smtp:5*",
+        message=(r"\bgrey-?list", r"\b(?:try|come back|resend) (?:again )?later\b", r"\btemporar(?:y|ily) \w+"),
+    ),
+    row(
+        "smtp.many-logins",
+        "RATE_LIMITED",
+        provider_code="smtp:5*",
+        message=r"\btoo many (?:login|failed|connections|concurrent)\b",
+    ),
+    row(
         "smtp.auth",
         "AUTH",
         provider_code=words(

@@ -75,6 +75,18 @@ RULES = (
     row("turned.rpc-untrusted", "CERTIFICATE", grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"), message=UNTRUSTED),
     row("turned.rpc-not-let-in", "AUTH", grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"), message=NOT_LET_IN),
     row(
+        "turned.refused-for-now",
+        "HTTP_5XX",
+        http_status=(401, 403, 404, 409, 422, 424),
+        message=FAILED_THEM,
+    ),
+    row(
+        "turned.rpc-refused-for-now",
+        "RATE_LIMITED",
+        grpc_status=("PERMISSION_DENIED", "UNAUTHENTICATED"),
+        message=(*SLOW_DOWN, *FAILED_THEM),
+    ),
+    row(
         "turned.bad-request",
         "HTTP_5XX",
         provider_code=words(
