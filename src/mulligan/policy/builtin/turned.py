@@ -74,6 +74,8 @@ RULES = (
     row("turned.not-let-in", "AUTH", type=_LINKS, message=NOT_LET_IN),
     row("turned.rpc-untrusted", "CERTIFICATE", grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"), message=UNTRUSTED),
     row("turned.rpc-not-let-in", "AUTH", grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"), message=NOT_LET_IN),
+    row("turned.code-untrusted", "CERTIFICATE", provider_code="UNAVAILABLE", message=UNTRUSTED),
+    row("turned.code-not-let-in", "AUTH", provider_code="UNAVAILABLE", message=NOT_LET_IN),
     row(
         "turned.refused-for-now",
         "HTTP_5XX",
