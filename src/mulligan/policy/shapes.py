@@ -38,7 +38,7 @@ HTTP = tuple(
         (("ode", "tatus", "CODE"), rf"[\"'](?:code|status)[\"']:\s?[\"']?{_N}\b"),
         (("tatus",), rf"\b(?:response |bad |unexpected |with |http )?status(?: ?code)?[\"']?\s?(?:[:=(]|was|of|is|code)?\s?[\"'(\[]?{_N}\b"),
         (("ode",), rf"\b(?:error|response|status|return(?:ed)?)[_ -]?code[\"']?\s?(?:[:=]|was|of|is)?\s?[\"'(]?{_N}\b(?!\.\d)"),
-        (("eturned", "ot ", "eceived", "esponse", "nswered", "esponded"), rf"\b(?:returned|responded with|response|got|received|answered)(?: an?)?(?: error| HTTP| status| code| response)*:? ?[\"'(]?{_N}(?: (?:{_REASONS})|[\"')]? (?:error|response|from|status)\b|$)"),
+        (("eturned", "ot ", "eceived", "esponse", "nswered", "esponded"), rf"(?<!bytes, )\b(?:returned|responded with|response|got|received|answered)(?: an?)?(?: error| HTTP| status| code| response)*:? ?[\"'(]?{_N}(?: (?:{_REASONS})|[\"')]? (?:error|response|from|status)\b|$)"),
         (("lient", "erver"), rf"\b{_N} (?:Client|Server) Error\b|\b(?:Client|Server) error [\"']{_N}\b"),
         (("ttp", "TTP"), rf"\bHTTP(?:/\d(?:\.\d)?)?[\"']? ?(?:error|status|code|response|request failed with status)?(?: ?code)?[ :=(]{{1,2}}{_N}\b|\bHttpError {_N}\b|\bhttp_?status(?:_?code)?[\"']?\s?[:=]\s?[\"']?{_N}\b|\(HTTP {_N}\)"),
         (_FOUR_FIVE, rf"(?<![\w.:-]){_N}[\"']?,?[ :-]{{1,3}}[\"']?(?:{_REASONS})"),

@@ -276,6 +276,8 @@ _ROOM = (
             r"\bcontent-length\b.{0,30}\b(?:mismatch|does not match|not match)",
             r"\btruncated (?:download|response|transfer)\b",
             r"\bdownloaded file is empty\b",
+            r"\bdownloaded (?:file|chunk|archive|part)\b.{0,40}\b(?:corrupt(?:ed)?|checksum|incomplete|truncated)\b",
+            r"\bchecksum\b.{0,30}\bdownloaded\b",
             r"\b(?:bytes|data) (?:read|missing),? \d+ more expected\b",
             r"\bgiving up after \d+ (?:fragment )?retries\b",
             r"\bfragment \d+ not found\b",
@@ -429,6 +431,7 @@ _SERVICE = (
             r"\bnot enough replicas\b",
             r"\bversion conflict\b",
             r"\bother git process\b",
+            r"\b(?:changed|modified|updated|opened|open) (?:by|in) another\b",
         ),
     ),
     row(

@@ -78,6 +78,7 @@ _SETUP = (
             r"\b(?:account|user|ip|project|key|bot|organization|customer|sender|domain|address)(?: address)? (?:is |was |has been |have been |\[.{1,40}\] )?(?:blocked|banned|suspended|disabled|deactivated|closed|terminated|restricted|blacklisted|locked out|denylisted)\b",
             r"\brelay access denied\b|\brelaying denied\b|\brelay denied\b",
             r"\bnot (?:been )?(?:verified|whitelisted|allowlisted)\b",
+            r"\bnot (?:on|in) (?:the |our |your |an? )?(?:allow|white)[- ]?list\b",
             r"\boperation (?:is )?not permitted\b",
             r"\bpolicy (?:violation|prevents|prohibits|denies)\b",
             r"\bService Control Policy\b",
@@ -93,6 +94,7 @@ _SETUP = (
         "CERTIFICATE",
         message=(
             r"\bdh key too small\b",
+            r"\bclient certificate (?:is )?required\b",
             r"\bincompatible ssh peer\b",
             r"\bcertificate\b.{0,40}\bnot OK\b",
             r"\bcertificate (?:verify failed|verification failed|has expired|is not trusted|problem|is not valid|validation|unknown|expired|name mismatch|common name|signed by unknown)\b",
@@ -284,6 +286,8 @@ _SETUP = (
         "STOPPED",
         message=(
             r"\bwas cancelled\b(?! due)",
+            r"\bcancel(?:l)?ed by (?!(?:the )?(?:server|peer|remote|timeout|deadline|scheduler|system|host|cluster)\b)\S+",
+            r"\buser (?:pressed|clicked|hit) \w+",
             r"\b(?:locally|context|future|task|call|operation|request|job|query|download|upload|execution) (?:was )?cancel(?:l)?ed\b",
             r"\bcancel(?:l)?ed by (?:the )?application\b",
             r"\bcancel execution\b",

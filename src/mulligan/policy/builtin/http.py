@@ -10,6 +10,8 @@ DAILY = (
     r"\b(?:daily|monthly|weekly)\b[\w -]{0,30}\b(?:limit|quota|cap|allowance)",
     r"\btoday's\b.{0,30}\b(?:limit|quota)\b",
     r"\bwait (?:for|until) tomorrow\b",
+    r"\b(?:this|current) (?:month|billing period|billing cycle)\b",
+    r"\b(?:daily|monthly|weekly) (?:calls|requests|credits|messages|tokens)\b",
     r"PerDay",
     r"PerMonth",
 )
@@ -27,6 +29,7 @@ MONEY = (
     r"\bunpaid\b.{0,20}\b(?:invoice|bill)",
     r"\bplan limit\b",
     r"\bis past due\b",
+    r"\binvoice\b.{0,20}\b(?:overdue|unpaid)\b",
     r"\bsuspended\b.{0,30}\bpayment\b",
 )
 ONE_TOO_LARGE = (
@@ -58,11 +61,18 @@ IN_PROGRESS = (
     r"\bin progress\b",
     r"\bexclusive access\b",
     r"\bversion conflict, ",
+    r"\b(?:changed|modified|updated|written) by another\b",
     r"\bstill (?:active|being|running|in use|locked)\b",
     r"\bresource lock\b",
     r"\b(?:in progress|being (?:processed|modified|updated|created|deleted)|locked|try again|please retry|concurrent(?:ly)?|conflicting (?:operation|conditional)|another (?:operation|request|process)|aborted|transaction contention|not ready|still (?:processing|running))\b",
 )
+IN_MOTION = (
+    r"\b(?:is|are) (?:currently )?(?:catching up|relocating|rebalancing|recovering|syncing|resyncing|in transition)\b",
+    r"\b(?:is|are) (?:currently )?being (?:restored|moved|migrated|relocated|rebuilt|upgraded|failed over)\b",
+)
 WARMING = (
+    *IN_MOTION,
+    r"\bnot (?:found|available|ready) yet\b",
     r"\bis (?:still )?pending\b(?! deletion)",
     r"\b(?:is (?:currently )?loading|not (?:yet )?ready|still (?:being )?(?:processing|processed|starting)|warming up|is starting|try again (?:later|in)|temporarily)\b",
 )
@@ -78,7 +88,7 @@ BLOCKED = (
 RULES = (
     row("http.quota-money", "QUOTA", http_status=(400, 401, 403, 429, 503), message=MONEY),
     row("http.too-large-for-limit", "TOO_LARGE", http_status=(429, 400), message=ONE_TOO_LARGE),
-    row("http.quota-long", "QUOTA", http_status=(403, 429), message=DAILY),
+    row("http.quota-long", "QUOTA", http_status=(403, 429, 509), message=DAILY),
     row(
         "http.slow-down",
         "RATE_LIMITED",
@@ -87,7 +97,7 @@ RULES = (
     ),
     row("http.per-minute", "RATE_LIMITED", http_status=429, message=r"PerMinute|PerSecond"),
     row("http.in-progress", "NOT_READY", http_status=(400, 404, 409, 412, 423), message=WARMING),
-    row("http.conflict", "BUSY", http_status=409, message=IN_PROGRESS),
+    row("http.conflict", "BUSY", http_status=(409, 412), message=IN_PROGRESS),
     row("http.temporary-400", "HTTP_5XX", http_status=(400, 410), message=TRANSIENT_400),
     row(
         "http.untrusted",

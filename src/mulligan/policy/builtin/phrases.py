@@ -7,7 +7,7 @@ what programs say after the real reason: the lines before it are asked first.
 from __future__ import annotations
 
 from mulligan.policy.builtin import hopeful, hopeless
-from mulligan.policy.builtin.http import BLOCKED, MONEY, ONE_TOO_LARGE
+from mulligan.policy.builtin.http import BLOCKED, IN_MOTION, MONEY, ONE_TOO_LARGE
 from mulligan.policy.builtin.row import row
 
 SPECIFIC = (
@@ -71,6 +71,24 @@ SPECIFIC = (
             r"\bhost ?key verification failed\b",
             r"\bREMOTE HOST IDENTIFICATION HAS CHANGED\b",
             r"\bCERTIFICATE_VERIFY_FAILED\b",
+        ),
+    ),
+    row("text.in-motion", "NOT_READY", message=IN_MOTION),
+    row(
+        "text.no-such-value",
+        "INVALID_INPUT",
+        message=(
+            r"\bis not a valid (?:quantity|value|number|integer|name|option|choice|type|format|path|identifier|duration|date)\b",
+            r"\b(?:is not|could not be) understood\b",
+        ),
+    ),
+    row(
+        "text.log-in-again",
+        "AUTH",
+        message=(
+            r"\b(?:log|sign) ?in again\b",
+            r"\bpassword (?:was|has been) changed\b",
+            r"\blogged in from another\b",
         ),
     ),
     row("text.per-minute", "RATE_LIMITED", message=r"\bquotaId\b.{0,80}(?:PerMinute|PerSecond)"),
@@ -243,6 +261,9 @@ FAINT = (
             r"\bno \w+ (?:for|with|matching|named|called) \w+",
             r"\bnot (?:fully|within|part of|inside|among) \w+",
             r"\bgot more than \d+ \w+",
+            r"\bhas only \d+ \w+",
+            r"\bcircular \w+",
+            r"\bis not (?:available|known|present) (?:in|on|for|to) \w+",
             r"\bfound no \w+",
             r"\bencountered \w+ \w+, expected \w+",
             r"\bnot in \w+",
@@ -264,5 +285,5 @@ HOPE = (
     r"(?<![\w.=/\[-])(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
     r"connection|connect|socket|peer|upstream|gateway|memory|killed|killing|crash(?:ed)?|died|dead|shutdown|restart(?:ed|ing)?|interrupted by|network|"
     r"disk|exhausted|throttl\w*|too many|limit reached|slow|concurrent\w*|deadlock\w*|replica|leader|stale|dropped|abort(?:ed)?|hang|hung|unresponsive|"
-    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly|respond|no response)\b(?!=|\.\w)"
+    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly|respond|no response)\b(?!=|\.\w| <>| (?:string|type|name|url|parameter|setting|option|policy|size|key|class|order)\b)"
 )

@@ -15,6 +15,7 @@ FAILED_THEM = (
     r"\b(?:connect|connection|read|request|gateway|server)[- ]time-?out\b",
     r"\btimed out\b",
     r"\btimeout while\b",
+    r"\bdid not (?:answer|respond|reply)\b",
     r"\bconnection (?:was )?(?:reset|refused|aborted|closed|error|broken)\b",
     r"\bremote end closed\b",
     r"\bmax retries exceeded\b",
@@ -49,6 +50,7 @@ NOT_LET_IN = (
     r"\bno password supplied\b",
     r"\bwithout any password configured\b",
     r"\binvalid api key\b",
+    r"\bnot (?:on|in) (?:the |our |your |an? )?(?:allow|white)[- ]?list\b",
     r"\bcould not automatically determine credentials\b",
     r"\bcredentials were not found\b",
     r"\blicen[sc]e (?:has )?expired\b",
@@ -62,7 +64,7 @@ _TOKENS = words(
 )
 _LINKS = words(
     """
-    ConnectionError ConnectError ServerSelectionTimeoutError AutoReconnect NoBrokersAvailable KafkaConnectionError
+    ConnectionError ConnectError ConnectionRefusedError ServerSelectionTimeoutError AutoReconnect NoBrokersAvailable KafkaConnectionError
     EndpointConnectionError AMQPConnectionError APIConnectionError ProxyError ClientConnectorError ServiceRequestError
     SMTPServerDisconnected NoValidConnectionsError
     """
