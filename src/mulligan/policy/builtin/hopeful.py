@@ -102,6 +102,7 @@ _NETWORK = (
             r"\bempty reply from server\b",
             r"\bdisconnected\b.{0,20}\b(?:unexpectedly|while|during|from)\b",
             r"\bearly eof\b",
+            r"\bstream removed\b",
             r"\bfetch failed\b",
             r"\btransport is closing\b",
             r"\bunexpected disconnect\b",
