@@ -54,7 +54,8 @@ _AWS = (
         provider_code=words(
             """
             InsufficientInstanceCapacity InsufficientHostCapacity Server.InsufficientInstanceCapacity
-            InsufficientCapacity XMinioStorageFull CapacityNotAvailable
+            InsufficientCapacity XMinioStorageFull CapacityNotAvailable InsufficientDBInstanceCapacity
+            InsufficientDBClusterCapacityFault InsufficientCacheClusterCapacity
             """
         ),
     ),

@@ -42,6 +42,7 @@ SLOW_DOWN = (
     r"\bover its \w+ limit\b",
     r"\brate[- ]?limit(?:ed|ing|s)?\b(?: (?:exceeded|reached|hit))?",
     r"\btoo many requests\b",
+    r"\btoo many concurrent\b",
     r"\bslow ?down\b",
     r"\bthrottl(?:ed|ing)\b",
     r"\bsecondary rate limit\b",
@@ -73,6 +74,7 @@ IN_MOTION = (
 WARMING = (
     *IN_MOTION,
     r"\bnot (?:found|available|ready) yet\b",
+    r"\bis still \w+ing\b",
     r"\bis (?:still )?pending\b(?! deletion)",
     r"\b(?:is (?:currently )?loading|not (?:yet )?ready|still (?:being )?(?:processing|processed|starting)|warming up|is starting|try again (?:later|in)|temporarily)\b",
 )

@@ -105,7 +105,12 @@ SPECIFIC = (
     row(
         "text.for-now",
         "HTTP_5XX",
-        message=(r"\bbad pack header\b", r"\btemporary authentication failure\b", r"\bis_transient['\x22]?: ?true\b"),
+        message=(
+            r"\bbad pack header\b",
+            r"\bJSONDecodeError\(.{0,4}Expecting value\b",
+            r"\btemporary authentication failure\b",
+            r"\bis_transient['\x22]?: ?true\b",
+        ),
     ),
     row(
         "text.not-let-in",
@@ -289,7 +294,7 @@ FAINT = (
         message=(
             r"[\w>] (?:unsupported|unknown|missing|malformed|absent|forbidden|unreadable|incorrect|revoked|retired|archived|reserved|protected|disabled|undefined|unset|invalid|mismatched|prohibited|repeated|lacking)\b",
             r"\b(?:is|are|was|were|id|name|prompt|input|file|list|body|string|text) empty\b",
-            r"(?<!lease )(?<!lock )(?<!session )(?<!cursor )(?<!pod )\b(?:expired|deleted|removed)(?: \d|$|[.;])",
+            r"\b(?!lease|lock|session|cursor|pod|stream)\w+ (?:expired|deleted|removed)(?: \d|$|[.;])",
             r"\bdiffers? from \w+|\bversions differ\b|\bshapes disagree\b",
             r"\bbelongs? to (?:a |an )?(?:different|another|other)\b",
             r"\b(?:outside|beyond) (?:of )?(?:the )?[\w\[<-]+",

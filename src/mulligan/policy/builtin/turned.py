@@ -27,6 +27,7 @@ FAILED_THEM = (
     r"\bstatus: 5\d\d\b",
     r"\bupstream (?:request|provider|service|server)? ?(?:failed|error|timeout|unavailable)\b",
     r"\btemporary authentication failure\b",
+    r"\bupstream connect error\b",
 )
 # Said of a credential or a set-up: waiting changes nothing.
 UNTRUSTED = (
@@ -116,6 +117,17 @@ RULES = (
         "CONNECTION",
         type="TypeError",  # what a browser and Node call a network that is away
         message=(r"\bfailed to fetch\b", r"\bfetch failed\b", r"\bNetworkError when\b", r"^TypeError: terminated$"),
+    ),
+    row(
+        "turned.state",
+        "NOT_READY",
+        provider_code=words(
+            """
+            InvalidDBInstanceState InvalidDBClusterStateFault InvalidDBSnapshotState IncorrectInstanceState IncorrectState
+            InvalidInstanceState InvalidClusterState InvalidCacheClusterState InvalidReplicationGroupState VolumeInUse
+            InvalidSnapshot.InUse InvalidAMIID.Unavailable ResourceNotReady DependencyTimeoutException
+            """
+        ),
     ),
     row(
         "turned.locked-state",
