@@ -244,7 +244,7 @@ WEAK = (
 )
 
 # Said of what will not change by itself, more often than not; asked last of all, and only where nothing sounds hopeful.
-FAINT = (
+_CANNOT = (
     row(
         "text.cannot",
         "MISCONFIGURED",
@@ -286,8 +286,7 @@ FAINT = (
 )
 
 # The same of things that are named first: `codec unsupported`, `height above the maximum`.
-FAINT = (
-    *FAINT,
+_IS_WRONG = (
     row(
         "text.is-wrong",
         "INVALID_INPUT",
@@ -318,6 +317,8 @@ FAINT = (
         ),
     ),
 )
+
+FAINT = (*_CANNOT, *_IS_WRONG)
 
 # Where one of these is said, a faint sign is not believed.
 HOPE = (
