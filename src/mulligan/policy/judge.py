@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from mulligan.policy.told import spelled, told
 
 READ = 4000  # characters of a text that are asked about; its end says most
 LINES = 16
+_BYTES = re.compile(r"(?<!\w)b['\"]")  # what a program wrote, shown as Python shows bytes
 
 Ask = Callable[[Facts, Text], list[Rule]]
 
@@ -60,7 +62,8 @@ class Reading:
     @cached_property
     def text(self) -> str:
         texts = [self.facts.stderr, *(link.message for link in self.links)]
-        return "\n".join([text[-READ:] for text in texts if text])[-READ:]
+        text = "\n".join([text[-READ:] for text in texts if text])[-READ:]
+        return text.replace("\\n", "\n") if "\\n" in text and _BYTES.search(text) else text
 
     @cached_property
     def masked(self) -> str:
@@ -190,20 +193,33 @@ class Reading:
         tells = self.told != Facts(message=self.told.message)
         for raw, line, words in self.lines:
             link = told(raw) if tells else Facts()
-            found = tells and (
-                self.by_told(structure, link, (structure.by_type, structure.by_number)) or self.by_names([link])
-            )
-            found = found or self._say(builtin.NORMAL, line, words)
+            found = tells and self.by_told(structure, link, (structure.by_type, structure.by_number))
+            found = found or self._reason(line, words)
+            found = found if found or not tells else self.by_names([link])
             if found and found.known:
                 return found
         return None
 
+    def _reason(self, line: str, words: frozenset[str]) -> Verdict | None:
+        """What a line says; where it says both, the reason at its end counts: `connection failed: wrong password`."""
+        said = self._say(builtin.NORMAL, line, words)
+        if said is None or not said.also:
+            return said
+        end = _end(line)
+        return (self._say(builtin.NORMAL, end) if end else None) or said
+
     def by_faint_signs(self) -> Verdict | None:
         """Asked last, and not where anything sounds hopeful. What is quoted is somebody's name for something."""
-        names = [spelled(name) for link in (*self.links, self.told) for name in link.exception_types[:1]]
+        names = [
+            spelled(name)
+            for link in (*self.links, self.told)
+            for name in (*link.provider_codes[:1], *link.exception_types[:1])
+        ]
         lines = [unquoted(line) for line in (*(line for _, line, _ in self.lines), *names)]
-        if any(builtin.HOPE.search(line) for line in lines):
+        if any(builtin.HOPE.search(line) for line in lines[1:]):
             return None
+        if lines and builtin.HOPE.search(lines[0]):
+            lines = [end for line in lines[:1] if (end := _end(line)) and not builtin.HOPE.search(end)]
         return next((found for line in lines if (found := self._say(builtin.FAINT, line))), None)
 
     def _last_line(self, book: Rulebook) -> Verdict | None:
@@ -215,6 +231,12 @@ class Reading:
     def _unknown(self) -> Verdict:
         process = next((link for link in self.links if link.exit_code is not None or link.signal is not None), None)
         return Verdict(self.facts, builtin.UNKNOWN) if process is None else Verdict(process, builtin.PROCESS_FAILED)
+
+
+def _end(line: str) -> str:
+    """The last reason of a line that gives one: `connection failed: unknown driver`."""
+    _, colon, end = line.rpartition(": ")
+    return end if colon else ""
 
 
 def _telling(code: str) -> bool:
