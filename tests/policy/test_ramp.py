@@ -214,3 +214,10 @@ def test_it_is_the_same_after_it_was_stored(normal, told):
 
 def test_what_a_later_version_adds_is_passed_over():
     assert from_plain({**to_plain(begin(60.0, NOW)), "mood": "good"}) == begin(60.0, NOW)
+
+
+def test_a_dependency_that_was_away_for_a_moment_was_not_asked_too_much():
+    """What flaps at two a second can bear more: the rate at which it was away is no measure of what it bears."""
+    ramp = observed(begin(None, NOW), 0, 4, NOW + SECOND)
+    assert ramp.hurt is None
+    assert fed(ramp, 20).rate > 8

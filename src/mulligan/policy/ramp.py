@@ -20,6 +20,7 @@ REST, PROBE, FREE = 0.85, 0.95, 1.15  # of the rate that hurt: where resting beg
 
 TOO_MANY = 0.02  # of the outcomes, beyond the usual share
 FEW = 3  # failures may be chance
+AWAY = 0.7  # of the outcomes: who fails so many was not asked too much, it was away for a moment
 BELOW, DEEPEST = 0.93, 0.5  # a cut leaves so much, less the share that failed
 ECHO = SECOND  # until outcomes are told
 
@@ -80,7 +81,8 @@ def _deaf(ramp: Ramp) -> Micros:
 
 def _cut(ramp: Ramp, count: float, share: float, now: Micros) -> Ramp:
     rate = max(ramp.rate * max(DEEPEST, BELOW - share), _least(ramp.every))
-    return _judged(ramp, count, now + _deaf(ramp))._replace(rate=rate, hurt=ramp.rate, spare=0)
+    hurt = ramp.rate if share < AWAY else ramp.hurt
+    return _judged(ramp, count, now + _deaf(ramp))._replace(rate=rate, hurt=hurt, spare=0)
 
 
 def _grown(ramp: Ramp, count: float, now: Micros) -> Ramp:
