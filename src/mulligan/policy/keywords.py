@@ -12,7 +12,14 @@ _OPEN = "\0"  # something that may be a letter: a word beside it may be longer
 _WHOLE = re.compile(rf"(?<![a-z{_OPEN}])[a-z]{{2,}}(?![a-z{_OPEN}])")
 _WAYS = 400  # through one part of a pattern; more are not followed
 # So common that looking for them saves little.
-_COMMON = frozenset({"not", "is", "the", "to", "in", "of", "for", "has", "been", "error", "failed", "no", "be", "or"})
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        """not is the to in of for has been error failed no be or and an at by on this with was when from your you
+        please too out code message request requests exceeded file connection server status type operation limit api invalid
+        http unable data rate timeout response access read cannot process could again try host many resource""",
+    )
+)
 _REPEATS = frozenset({sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT})
 
 Words = frozenset[str]
