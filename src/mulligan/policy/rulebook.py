@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import attrgetter
+from threading import Lock
 from typing import Protocol
 
 from mulligan.policy.facts import Facts
@@ -134,6 +135,30 @@ def _packages(types: Iterable[str]) -> dict[str, frozenset[str]]:
     return {name: frozenset(packages) for name, packages in found.items()}
 
 
+class _Texts:
+    """The patterns of rules about texts, by the words they need."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.by_word: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
+        self.loose: list[tuple[Entry, str]] = []
+        self.foreign: list[tuple[Entry, str]] = []  # in other scripts: asked only where a text has some
+        for entry in entries:
+            for pattern in entry.rule.message or [""]:
+                words = keywords(pattern)
+                for word in words:
+                    self.by_word[word].append((entry, pattern))
+                if not words:
+                    (self.foreign if _foreign(pattern) else self.loose).append((entry, pattern))
+
+    def about(self, text: str, words: frozenset[str]) -> list[tuple[Entry, str]]:
+        """Those that may match this text, whose words these are."""
+        found = [pair for word in words & self.by_word.keys() for pair in self.by_word[word]]
+        return [*found, *self.loose] if text.isascii() else [*found, *self.loose, *self.foreign]
+
+
+_FILING = Lock()
+
+
 class Rulebook:
     """An ordered table of rules. `version` names exactly these rules: the same table, the same name."""
 
@@ -142,10 +167,8 @@ class Rulebook:
         self._part_of = part_of
         self._filed: dict[tuple[str, str | int], list[Entry]] = defaultdict(list)
         self._prefixes: dict[tuple[str, str], list[tuple[str, Entry]]] = defaultdict(list)  # by their first letter
-        self._unfiled: list[Entry] = []  # rules of texts: filed when the first text is asked about
-        self._texts: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
-        self._loose: list[tuple[Entry, str]] = []
-        self._foreign: list[tuple[Entry, str]] = []  # in other scripts: asked only where a text has some
+        self._of_texts: list[Entry] = []
+        self._texts: _Texts | None = None  # made of them when the first text is asked about
         self._verdicts: list[Entry] = []  # rules about what the built-in table says
         for order, rule in enumerate(self.rules):
             self._file(Entry(rule, order))
@@ -167,20 +190,19 @@ class Rulebook:
         if entry.rule.verdict:
             self._verdicts.append(entry)
         elif not entry.filed:
-            self._unfiled.append(entry)
+            self._of_texts.append(entry)
         for value in getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ():
             if isinstance(value, str) and value.endswith("*"):
                 self._prefixes[entry.filed, value[0].lower()].append((value[:-1].lower(), entry))
             else:
                 self._filed[entry.filed, _key(entry.filed, value)].append(entry)
 
-    def _file_text(self, entry: Entry) -> None:
-        for pattern in entry.rule.message or [""]:
-            words = keywords(pattern)
-            for word in words:
-                self._texts[word].append((entry, pattern))
-            if not words:
-                (self._foreign if _foreign(pattern) else self._loose).append((entry, pattern))
+    def _file_texts(self) -> _Texts:
+        """Once, whichever thread comes first; the others wait, for half a table would judge wrongly."""
+        with _FILING:
+            if self._texts is None:
+                self._texts = _Texts(self._of_texts)
+            return self._texts
 
     # -- asked, by rank: the equals that fit best ---------------------------------------------------
     def by_code(self, link: Facts, text: Text) -> list[Rule]:
@@ -221,13 +243,8 @@ class Rulebook:
 
     def by_words(self, link: Facts, text: str, words: frozenset[str]) -> list[Rule]:
         """Rules without a structural condition; `words` are the words of `text`, from `words_of`."""
-        while self._unfiled:
-            self._file_text(self._unfiled.pop())
-        found = [
-            entry for word in words & self._texts.keys() for entry, pattern in self._texts[word] if _says(pattern, text)
-        ]
-        others = self._loose if text.isascii() else [*self._loose, *self._foreign]
-        found += [entry for entry, pattern in others if _says(pattern, text)]
+        texts = self._texts or self._file_texts()
+        found = [entry for entry, pattern in texts.about(text, words) if _says(pattern, text)]
         return _weightiest([entry for entry in found if entry.fits(link)])
 
     def about(self, verdict: Collection[str], link: Facts, text: Text) -> list[Rule]:
