@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mulligan import Fixed, Rule, Then
 from mulligan.cli.policy_table import BAR, bar
 from mulligan.policy.outlook import Try
 
@@ -34,7 +35,7 @@ def test_a_kind_is_told_in_fields_classes_and_tries(call):
 
 def test_json_has_the_whole_of_it(call):
     told = json.loads(call("policy", "show", "add", "-o", "json").out)
-    assert set(told) == {"kind", "queue", "fields", "classes"}
+    assert set(told) == {"kind", "queue", "fields", "classes", "rules"}
     unknown = next(one for one in told["classes"] if one["class"] == "unknown")
     assert (unknown["limit"], unknown["limit_origin"], len(unknown["calendar"])) == (2, "default", 3)
     assert len(call("policy", "show", "add", "-o", "jsonl").out.splitlines()) == 1
@@ -47,6 +48,23 @@ def test_a_table_draws_the_calendar(call, monkeypatch):
     assert "not retried: transient, rate_limited, resource (only timeout, unknown may be retried (retry.only))" in out
     assert "MULLIGAN_RETRY__ONLY" in out
     assert "●" in out
+
+
+def test_rules_with_terms_of_their_own_are_listed_and_their_secrets_are_not(app, call):
+    step = Then(queue="big", settings={"model": "small", "api_key": "hunter2hunter2"})
+    busy = Rule("busy", http_status=503, code="BUSY", cls="transient", max_retries=1, backoff=Fixed(7), then=step)
+    app.rules.add(busy, Rule("named", errno=5, code="NAMED", cls="transient"))
+    app.run_inline()
+    lines = [line.split("\t") for line in call("policy", "show", "add").out.splitlines()]
+    listed = [line[1:] for line in lines if line[0] == "rule"]
+    assert listed == [
+        ["busy", "BUSY", "transient", "1", "always 7 s", "queue big, api_key=[redacted], model=small", ""]
+    ]
+    plain = json.loads(call("policy", "show", "add", "-o", "json").out)["rules"]
+    assert [(rule["id"], rule["max_retries"]) for rule in plain] == [("busy", 1)]
+    table = call("policy", "show", "add", "-o", "table").out
+    assert "Rules with terms of their own" in table
+    assert "hunter2" not in f"{listed}{plain}{table}"
 
 
 def test_an_unknown_kind_is_not_found(call):
