@@ -77,3 +77,8 @@ def test_a_bar_spans_what_is_possible():
     assert bar(found, 15) == "·" * 10 + "─" * 11 + "●" + "─" * 10
     assert len(bar(found, 15)) == BAR
     assert bar(Try(1, 0, 0, 0, 0, 0, 0), 0) == "●"
+
+
+def test_a_file_that_is_not_there_is_a_mistake_of_the_caller(call, tmp_path):
+    answer = call("policy", "test", "--jsonl", str(tmp_path / "nobody.jsonl"))
+    assert (answer.code, "does not exist" in answer.err) == (2, True)

@@ -38,7 +38,7 @@ GIVEN = ("exception_type", "http_status", "exit_code", "signal", "errno", "provi
 @click.option(
     "--jsonl",
     "file",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
     help="One error a line, as JSON; - reads stdin.",
 )
 @shared.database
@@ -115,7 +115,7 @@ def _many(file: Path, rules: Sequence[Rule]) -> None:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with click.open_file(str(file), encoding="utf-8") as lines:
+    with click.open_file(str(file), encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
