@@ -82,3 +82,16 @@ def test_a_bar_spans_what_is_possible():
 def test_a_file_that_is_not_there_is_a_mistake_of_the_caller(call, tmp_path):
     answer = call("policy", "test", "--jsonl", str(tmp_path / "nobody.jsonl"))
     assert (answer.code, "does not exist" in answer.err) == (2, True)
+
+
+def test_a_verdict_says_what_the_name_of_its_group_is_made_of(call):
+    out = call("policy", "test", "HTTP Error 503: gone", "--exception", "urllib.error.HTTPError").out
+    assert "made of\tclass transient; code HTTP_5XX; " in out
+    told = json.loads(call("policy", "test", "order 7 is odd", "-o", "json").out)
+    assert told["group_of"] == {
+        "version": "v2",
+        "class": "unknown",
+        "code": "UNKNOWN_ERROR",
+        "words": "order * is odd",
+    }
+    assert told["group"].startswith("v2-")
