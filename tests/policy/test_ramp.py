@@ -221,3 +221,11 @@ def test_a_dependency_that_was_away_for_a_moment_was_not_asked_too_much():
     ramp = observed(begin(None, NOW), 0, 4, NOW + SECOND)
     assert ramp.hurt is None
     assert fed(ramp, 20).rate > 8
+
+
+def test_a_few_failures_hold_it_up_for_a_few_judgements_and_no_longer():
+    ramp = observed(begin(None, NOW), 0, 2, NOW + SECOND)
+    assert ramp.rate == 2.0
+    for second in range(2, 6):
+        ramp = observed(ramp, 2, 0, NOW + second * SECOND)
+    assert ramp.rate > 2.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mulligan.job import Cls
 from mulligan.policy import builtin
@@ -20,6 +19,7 @@ READ = 4000  # characters of a text that are asked about; its end says most
 LINES = 16
 _BYTES = re.compile(r"(?<!\w)b['\"]")  # what a program wrote, shown as Python shows bytes
 
+T = TypeVar("T")
 Ask = Callable[[Facts, Text], list[Rule]]
 
 
@@ -49,6 +49,17 @@ def judge(facts: Facts, books: Sequence[Rulebook] = ()) -> Verdict:
     return found
 
 
+class _once(Generic[T]):  # noqa: N801 - reads as `property` does
+    """Worked out when first asked for. `functools.cached_property` takes a lock for it until Python 3.12."""
+
+    def __init__(self, work: Callable[[Any], T]) -> None:
+        self.work = work
+
+    def __get__(self, held: Any, _: Any = None) -> T:
+        value = held.__dict__[self.work.__name__] = self.work(held)
+        return value
+
+
 class Reading:
     """One failure being read: what costs time is done when it is asked for, and once."""
 
@@ -59,27 +70,27 @@ class Reading:
         self.implied = [link for link in below if link.implied]
 
     # -- texts ------------------------------------------------------------------------------------
-    @cached_property
+    @_once
     def text(self) -> str:
         texts = [self.facts.stderr, *(link.message for link in self.links)]
         text = "\n".join([text[-READ:] for text in texts if text])[-READ:]
         return text.replace("\\n", "\n") if "\\n" in text and _BYTES.search(text) else text
 
-    @cached_property
+    @_once
     def masked(self) -> str:
         return masked(self.text)
 
-    @cached_property
+    @_once
     def words(self) -> frozenset[str]:
         return words_of(self.masked)
 
-    @cached_property
+    @_once
     def lines(self) -> list[tuple[str, str, frozenset[str]]]:
         """The last lines, last first: as they are, masked, and their words."""
         lines = [line for line in self.text.splitlines() if line.strip()][: -LINES - 1 : -1]
         return [(line, shown, words_of(shown)) for line in lines if (shown := masked(line))]
 
-    @cached_property
+    @_once
     def told(self) -> Facts:
         return told(self.text)
 
@@ -248,6 +259,8 @@ def _best(link: Facts, equals: Sequence[Rule], book: Rulebook) -> Verdict | None
     """Of rules that fit equally well the less destructive; those that disagree with it are named."""
     if not equals:
         return None
+    if len(equals) == 1:
+        return Verdict(link, equals[0], (), book.version)
     known = [rule for rule in equals if rule.cls != Cls.UNKNOWN] or equals  # "unknown" contradicts nobody
     rule = next((rule for rule in known if rule.retryable), known[0])
     also = tuple(other.id for other in known if other.retryable != rule.retryable)

@@ -20,7 +20,8 @@ REST, PROBE, FREE = 0.85, 0.95, 1.15  # of the rate that hurt: where resting beg
 
 TOO_MANY = 0.02  # of the outcomes, beyond the usual share
 FEW = 3  # failures may be chance
-AWAY = 0.7  # of the outcomes: who fails so many was not asked too much, it was away for a moment
+UNSURE = 5  # judgements: who waits longer for certainty about a few failures never gets on
+AWAY = 0.5  # of the outcomes: who fails so many was not asked too much, it was away for a moment
 BELOW, DEEPEST = 0.93, 0.5  # a cut leaves so much, less the share that failed
 ECHO = SECOND  # until outcomes are told
 
@@ -70,7 +71,7 @@ def observed(ramp: Ramp, ok: int, failed: int, now: Micros) -> Ramp:
     chance = 2 * math.sqrt(seen.usual * (1 - seen.usual) * count)
     if beyond >= max(FEW, TOO_MANY * count) + chance:
         return _cut(seen, count, beyond / count, now)
-    unsure = beyond > TOO_MANY * count + chance
+    unsure = beyond > TOO_MANY * count + chance and now - at < UNSURE * seen.every
     return _grown(seen, count, now) if whole and count and not unsure else seen
 
 

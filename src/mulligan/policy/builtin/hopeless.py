@@ -316,7 +316,7 @@ _CONTENT = (
         "text.unavailable-content",
         "UNAVAILABLE_CONTENT",
         message=(
-            r"\b(?:video|content|post|clip|track|playlist|account|channel|media|reel|tweet|album|recording|episode|song|live event)s? (?:is |has been |was |are |have been |isn't |is no longer |is not |no longer )*(?:private|unavailable|removed|deleted|not available|taken down|blocked|terminated|members[- ]only|expired|age[- ]restricted|drm protected|suspended|geo-?restricted|not found|hidden)\b",
+            r"\b(?:video|content|post|clip|track|playlist|account|channel|media|reel|tweet|album|recording|episode|song|live event)s? (?:is |isn't |was |are |has been |have been |not |no longer )*(?:private|unavailable|removed|deleted|not available|taken down|blocked|terminated|members[- ]only|expired|age[- ]restricted|drm protected|suspended|geo-?restricted|not found|hidden)\b",
             r"\b(?:page|file|item|stream|image|resource|message|user)s? (?:has been |was |have been |is )(?:private|removed|deleted|taken down|suspended)\b",
             r"\b(?:video|content|page|file|item|stream|resource)s? (?:is |are )?no longer available\b",
             r"\bprivate (?:video|account|content|playlist|post)\b",
