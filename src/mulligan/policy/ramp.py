@@ -14,7 +14,7 @@ from mulligan.job import SECOND, Micros
 
 FIRST = 0.1  # of normal: where it begins
 LEAST = 1.0  # a judgement: never fewer
-BLIND = 0.1  # growth by one judgement where nobody knows what is normal, at least by `LEAST`, until it hurts
+BLIND = 0.1  # growth by one judgement where nobody knows what is normal, until it hurts
 QUICK, RESTING, PROBING = 0.05, 0.0015, 0.01  # growth by one judgement, of the rate or of normal, whichever is more
 REST, PROBE, FREE = 0.85, 0.95, 1.15  # of the rate that hurt: where resting begins, then probing, then quick again
 
@@ -94,9 +94,10 @@ def _grown(ramp: Ramp, count: float, now: Micros) -> Ramp:
 
 
 def _growth(ramp: Ramp) -> float:
-    if ramp.normal is None and ramp.hurt is None:
-        return max(BLIND * ramp.rate, _least(ramp.every))
-    return _pace(ramp) * max(ramp.rate, ramp.normal or 0.0)
+    """Until it has hurt, by one a judgement at least: of what was hardly used nobody knows what it bears."""
+    if ramp.hurt is not None:
+        return _pace(ramp) * max(ramp.rate, ramp.normal or 0.0)
+    return max(BLIND * ramp.rate if ramp.normal is None else QUICK * max(ramp.rate, ramp.normal), _least(ramp.every))
 
 
 def _pace(ramp: Ramp) -> float:
