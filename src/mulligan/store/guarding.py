@@ -46,8 +46,10 @@ class Guarding(ABC):
         """Is this very attempt under way?"""
 
     @abstractmethod
-    def succeeded_since(self, kind: str, since: Micros) -> bool:
-        """Has a job of this kind succeeded since then?"""
+    def last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
+        """When a job of this kind last succeeded, looking at so many successes of all kinds; and back to when it
+        was looked. 0: there are no more.
+        """
 
 
 class SqlGuarding(Guarding):
@@ -83,8 +85,9 @@ class SqlGuarding(Guarding):
     def runs(self, job_id: str, token: int) -> bool:
         return bool(self.rows("runs", id=job_id, token=token))
 
-    def succeeded_since(self, kind: str, since: Micros) -> bool:
-        return bool(self.rows("succeeded_since", kind=kind, since=since))
+    def last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
+        ((last, looked_at, oldest),) = self.rows("last_success", kind=kind, most=most)
+        return last, oldest if looked_at >= most else 0
 
 
 def _guard(row: tuple[Any, ...]) -> GuardRow:
