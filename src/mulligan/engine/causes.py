@@ -15,7 +15,7 @@ from mulligan.config import Guards
 from mulligan.event import EventType, NewEvent
 from mulligan.job import Decision, Ended, Gate, GuardRow, Micros
 from mulligan.policy import cause
-from mulligan.policy.cause import Death, Held, Memory, Success, Terms, read_deaths, read_memory
+from mulligan.policy.cause import DEFAULT, Death, Held, Memory, Success, Terms, read_deaths, read_memory
 from mulligan.store.base import Unit
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ remembered = lru_cache(maxsize=512)(read_memory)
 class Causes:
     """One per worker."""
 
-    terms: Terms = Terms()
+    terms: Terms = DEFAULT
 
     def observe(self, unit: Unit, settled: Sequence[tuple[Ending, Decision]], now: Micros) -> dict[Fence, str]:
         """Count who died; returns whom it spares, and the kind that is held: those died of what it is held for."""

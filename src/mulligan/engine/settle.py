@@ -79,7 +79,7 @@ def settle(
     return verdicts + settle(unit, asked, layers, now, rng, actor=actor)
 
 
-def _decide(  # noqa: PLR0913 - all that a decision depends on
+def _decide(
     unit: Unit,
     endings: Sequence[Ending],
     layers: Layers,

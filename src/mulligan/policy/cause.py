@@ -1,4 +1,4 @@
-"""The fingerprint breaker: many jobs of a kind die of one cause, and none succeeds. Pure; what it holds a person releases.
+"""The fingerprint breaker: jobs of a kind die of one cause, and none succeeds. Pure; a person releases what it holds.
 
 A job counts once it is dead: as long as it will be tried again, there is hope. What one customer may have brought
 about alone (a file, a password, an account that is used up) needs many more of them, or never counts at all.
@@ -44,6 +44,9 @@ class Terms(NamedTuple):
     @property
     def most(self) -> int:
         return max(self.jobs, self.alone)
+
+
+DEFAULT = Terms()
 
 
 class Death(NamedTuple):
@@ -137,8 +140,8 @@ def read_memory(text: str) -> Memory:
 
 
 def _streak(said: Any) -> Streak:
-    *facts, victims = said
-    return Streak(*facts, tuple(Victim(*victim) for victim in victims))
+    code, message, job, personal, victims = said
+    return Streak(code, message, job, personal, tuple(Victim(*victim) for victim in victims))
 
 
 def read_deaths(text: str) -> list[Death]:
