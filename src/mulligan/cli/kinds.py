@@ -70,7 +70,7 @@ def release(name: str, reason: str, database: str | None, output: str | None) ->
     """Let all jobs of a held kind go."""
     with _kinds(database) as api:
         _report(api.release(name, reason=reason), output)
-    say(f"mulligan jobs list --kind {name} --state dead  lists those that died before it was held")
+    say(f"mulligan jobs list kind:{name} state:dead  lists those that died before it was held")
 
 
 def _report(kind: KindStatus, output: str | None) -> None:
