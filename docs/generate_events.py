@@ -60,7 +60,7 @@ DATA = (
     ("http_status, exit_code, signal, errno, program, …", "evidence, where there is any"),
     ("from, generation, choice, max_retries", "of a move made by hand"),
     ("worker, host, pid", "of a worker"),
-    ("kind, fingerprint, code, message, job, jobs, owners, since", "of an alert: what died of what; `job` is an example"),
+    ("kind, fingerprint, code, message, job, jobs, owners, since", "of an alert; `job` is an example"),
     ("run_at", "of `job.queued`: when it is due, in microseconds"),
     ("schedule, slot_at", "of `job.queued`: the schedule that made the job, and for which slot, in microseconds"),
     ("schedule, first, last, count", "of `schedule.skipped`: which slots, in microseconds; counting stops at 10,000"),

@@ -47,8 +47,8 @@ class Guarding(ABC):
 
     @abstractmethod
     def last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
-        """When a job of this kind last succeeded, looking at so many successes of all kinds; and back to when it
-        was looked. 0: there are no more.
+        """When a job of this kind last succeeded, looking at so many successes of all kinds, the newest; and back to
+        when that was. 0: there are no more.
         """
 
 
@@ -86,8 +86,11 @@ class SqlGuarding(Guarding):
         return bool(self.rows("runs", id=job_id, token=token))
 
     def last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
-        ((last, looked_at, oldest),) = self.rows("last_success", kind=kind, most=most)
-        return last, oldest if looked_at >= most else 0
+        found = self.rows("last_success", kind=kind, most=most)
+        if found:
+            return found[0][0], found[0][0]
+        oldest = self.rows("nth_success", n=most - 1)
+        return None, oldest[0][0] if oldest else 0
 
 
 def _guard(row: tuple[Any, ...]) -> GuardRow:

@@ -1,4 +1,6 @@
-SELECT max(CASE WHEN kind = :kind THEN finished_at END), count(*), min(finished_at) FROM (
+-- From the newest on; the reading ends with the first that is found.
+SELECT finished_at FROM (
   SELECT kind, finished_at FROM {p}job INDEXED BY {p}job_for_retention
   WHERE state = 'succeeded' AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT :most
 )
+WHERE kind = :kind LIMIT 1
