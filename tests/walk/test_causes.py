@@ -203,7 +203,7 @@ def test_deaths_that_were_left_behind_are_folded_later(app, draw):
         dead = [Death(f"j{n}", OWNERS[n % 3], unit.now(), "v2-x", "X", "It broke.", False) for n in range(5)]
         unit.append_tally(("kind", "draw"), json.dumps(dead))
     with app.store.begin() as unit:
-        Causes().tend(unit, unit.now())
+        Causes().tend(unit, Causes().waits(unit), unit.now())
     assert app.kinds.get("draw").held
     assert draw
 

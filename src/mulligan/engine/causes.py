@@ -6,7 +6,7 @@ A flush in which nothing died costs nothing, and a success never does: it is ask
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -76,11 +76,13 @@ class Causes:
             _hold(unit, kind, after.held, now)
         return after.held
 
-    def tend(self, unit: Unit, now: Micros) -> None:
-        """Fold what was left behind."""
-        for scope, kind in unit.tallied():
-            if scope == "kind":
-                self.fold(unit, kind, (), now)
+    def waits(self, unit: Unit) -> list[str]:
+        """Kinds of which deaths were left behind."""
+        return sorted(kind for scope, kind in unit.tallied() if scope == "kind") if self.terms.jobs else []
+
+    def tend(self, unit: Unit, kinds: Iterable[str], now: Micros) -> None:
+        for kind in kinds:
+            self.fold(unit, kind, (), now)
 
 
 def causes_of(guards: Guards) -> Causes:

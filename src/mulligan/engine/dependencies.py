@@ -95,12 +95,15 @@ class Dependencies:
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             end = ended_at("until", until, now)
             gate = next((one for one in unit.gates() if one[:2] == ("dependency", key)), None)
-            if gate is None and not guard.open and end is None and guard.hand is None:
-                return  # nothing is held: there is nothing to let go
             changes: breaker.Changes = []
             why = reason or "closed by hand"
-            after = breaker.closed_by_hand(guard, end, why, watch.terms(key), now, changes)
+            if gate is None and not guard.open:  # nothing is held: there is nothing to let go
+                after = breaker.kept_closed(guard, end)
+            else:
+                after = breaker.closed_by_hand(guard, end, why, watch.terms(key), now, changes)
             watch.write(unit, row, guard, after, changes, actor=self._actor)
+            if end is not None:
+                self._tell(unit, EventType.DEPENDENCY_CHANGED, key, until=end, reason=f"kept closed: {why}")
 
         return self._changed(key, change)
 

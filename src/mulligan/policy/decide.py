@@ -19,7 +19,7 @@ from typing import NamedTuple
 from mulligan.job import SECOND, Cls, Decision, Ended, Failure, Lease, Micros, Outcome, State, Verb
 from mulligan.policy import ends, lifecycle
 from mulligan.policy.backoff import LONGEST, Rng, delay
-from mulligan.policy.counts import read_counts
+from mulligan.policy.counts import Counts, read_counts
 from mulligan.policy.escalate import escalate, in_words, step_of
 from mulligan.policy.phrase import duration
 from mulligan.policy.refuse import Charge, refused, refused_by_total, switched_off
@@ -112,7 +112,7 @@ def _lost(case: Case) -> Decision:
     reason = f"lost, {losses} of {most} allowed; the next attempt runs alone"
     decision = replace(_move(case, Verb.LOSE, reason, failure=failure, losses=losses), alone=True)
     if failure.cls is Cls.RESOURCE:  # the kernel's word that it was too large: the same again would end the same
-        charge = Charge(failure, terms_of(failure), case.lease.failures, read_counts(case.lease.counts))
+        charge = Charge(failure, terms_of(failure), case.lease.failures, _counts(case))
         decision = _with_step(case, decision, _next_step(case.policy, charge, more=losses))
     return _requeue(case, decision, case.now)
 
@@ -137,10 +137,18 @@ def _held(case: Case) -> Decision:
     return _requeue(case, replace(_move(case, Verb.HOLD, reason), hold=(dependency, until, reason)), case.now)
 
 
+def _counts(case: Case) -> Counts:
+    """Of this generation so far. Where an age is limited, with the time in which it could not be tried."""
+    lease, counts = case.lease, read_counts(case.lease.counts)
+    if case.policy.max_age is None or lease.attempt <= 1:
+        return counts
+    return counts._replace(waited=counts.waited + max(0, lease.started_at - lease.run_at))
+
+
 def _retry(case: Case) -> Decision:
     """Asked for by the handler, so no class has a say: only the total counts, and what nothing widens."""
     failure = case.outcome.failure or ends.retry_requested(case.outcome.reason)
-    charge = Charge(failure, NONE, case.lease.failures + 1, read_counts(case.lease.counts))
+    charge = Charge(failure, NONE, case.lease.failures + 1, _counts(case))
     refusal = switched_off(case.policy, failure) or refused_by_total(case.policy, charge)
     if refusal:
         return _die(case, refusal, charge)
@@ -155,7 +163,7 @@ def _failed(case: Case) -> Decision:
     failure = case.outcome.failure or ends.unreported()
     if case.spared and not case.outcome.final and (spared := _spared(case, failure)) is not None:
         return spared
-    charge = Charge(failure, terms_of(failure), case.lease.failures + 1, read_counts(case.lease.counts).plus(failure))
+    charge = Charge(failure, terms_of(failure), case.lease.failures + 1, _counts(case).plus(failure))
     refusal = FINAL if case.outcome.final else refused(case.policy, charge)
     if refusal:
         return _die(case, refusal, charge)
@@ -175,7 +183,7 @@ def _teach(case: Case, decision: Decision, failure: Failure) -> Decision:
 
 def _spared(case: Case, failure: Failure) -> Decision | None:
     """An outage costs nothing but patience; None: this job has been spared often enough."""
-    counts = read_counts(case.lease.counts)
+    counts = _counts(case)
     if counts.spared >= SPARED_MOST:
         return None
     decision = _move(case, Verb.HOLD, f"not charged: {case.spared}", failure=failure)
@@ -198,7 +206,7 @@ def _counted(policy: EffectivePolicy, charge: Charge) -> str:
 def _try_again(case: Case, run_at: Micros, reason: str, charge: Charge, step: Then | None) -> Decision:
     """A counted retry, unless it would come too late for `max_age`."""
     age = case.policy.max_age
-    if age is not None and run_at > case.lease.first_started_at + _micros(age):
+    if age is not None and run_at > case.lease.first_started_at + _micros(age) + charge.counts.waited:
         too_late = f"not retried: the next try would start later than max_age, {duration(age)} after the first start"
         return _die(case, too_late, charge)
     decision = _move(case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at)

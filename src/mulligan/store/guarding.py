@@ -15,8 +15,8 @@ class Guarding(ABC):
     """Part of every `Unit`."""
 
     @abstractmethod
-    def guards(self) -> list[GuardRow]:
-        """All of them, as they stand."""
+    def guards(self, *, at_work: bool = False) -> list[GuardRow]:
+        """All of them as they stand, or only those that claims must ask."""
 
     @abstractmethod
     def guard(self, key: Guarded) -> GuardRow | None:
@@ -42,6 +42,10 @@ class Guarding(ABC):
         """Enter at a closed gate when its guard looks again."""
 
     @abstractmethod
+    def forget_guards(self, before: Micros) -> int:
+        """Delete those that rest and of whom nothing was heard since."""
+
+    @abstractmethod
     def runs(self, job_id: str, token: int) -> bool:
         """Is this very attempt under way?"""
 
@@ -56,8 +60,8 @@ class SqlGuarding(Guarding):
     @abstractmethod
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
-    def guards(self) -> list[GuardRow]:
-        return [_guard(row) for row in self.rows("guards")]
+    def guards(self, *, at_work: bool = False) -> list[GuardRow]:
+        return [_guard(row) for row in self.rows("guards_at_work" if at_work else "guards")]
 
     def guard(self, key: Guarded) -> GuardRow | None:
         named = {"scope": key[0], "key": key[1]}
@@ -81,6 +85,9 @@ class SqlGuarding(Guarding):
 
     def next_probe(self, key: Guarded, at: Micros | None) -> None:
         self.rows("next_probe", scope=key[0], key=key[1], probe_at=at)
+
+    def forget_guards(self, before: Micros) -> int:
+        return len(self.rows("forget_guards", before=before))
 
     def runs(self, job_id: str, token: int) -> bool:
         return bool(self.rows("runs", id=job_id, token=token))

@@ -119,11 +119,15 @@ class Turns:
     def watch(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
         """Between turns: what has been running for too long, and, where little happens, what time has changed."""
         late = self._watch.overdue(running)
-        if late or idle:
+        if not (late or idle):
+            return
+        with self._store.read() as unit:
+            keys, kinds = self._watch.waits(unit), self._causes.waits(unit)
+        if keys or kinds:
             with self._store.begin() as unit:
                 now = unit.now()
-                self._watch.tend(unit, now)
-                self._causes.tend(unit, now)
+                self._watch.tend(unit, keys, now)
+                self._causes.tend(unit, kinds, now)
             self._watch.commit()
 
     def _anything_due(self) -> bool:
