@@ -426,3 +426,25 @@ def test_counters_move_by_one_at_most(lease, outcome, policy):
 def test_evidence_of_every_decision_can_be_written_as_json():
     decision = judge(failed(evidence={"exit_code": 1}), deadline_at=NOW)
     assert json.loads(json.dumps(dict(decision.failure.evidence))) == {"exit_code": 1, "after": "BOOM"}
+
+
+# What a held kind spares
+
+
+def spared(outcome, times=0, **lease):
+    counts = json.dumps({"spared": times}) if times else None
+    return decide(a_lease(counts=counts, **lease), outcome, STEADY, NOW, Random(0), held="render")
+
+
+@pytest.mark.parametrize("cls", [Cls.PERMANENT, Cls.UNKNOWN])
+def test_who_fails_of_what_its_kind_is_held_for_goes_back_uncharged(cls):
+    decision = spared(failed(cls), failures=1)
+    assert (decision.verb, decision.state, decision.run_at, decision.failures) == ("hold", "queued", NOW, 1)
+    assert decision.failure is not None
+    assert decision.reason == "not charged: kind render is held for it; waits until somebody releases it"
+
+
+def test_but_not_for_ever_and_not_against_its_handlers_word():
+    assert spared(failed(Cls.PERMANENT), times=2).verb == Verb.HOLD
+    assert spared(failed(Cls.PERMANENT), times=3).verb == Verb.DIE
+    assert spared(failed(Cls.PERMANENT, final=True)).verb == Verb.DIE

@@ -57,7 +57,7 @@ def test_held_says_since_when_until_when_by_whom_and_why():
 
 def test_of_several_gates_the_last_to_open_is_told():
     gates = [gate("queue", "default", NOW + MINUTE), gate("kind", "render"), gate("kind", "render", NOW + 9 * MINUTE)]
-    assert "until somebody opens it" in phase(a_row(), gates, NOW)[1]
+    assert "until somebody releases it" in phase(a_row(), gates, NOW)[1]
 
 
 def test_backing_off_repeats_the_decision_and_says_when():

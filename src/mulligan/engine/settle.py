@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
+from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
 from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
@@ -50,16 +51,15 @@ def settle(
     *,
     actor: str = "",
     watch: Watch | None = None,
+    causes: Causes | None = None,
 ) -> list[Verdict]:
-    """Decide and write. `now` is the store's clock as the caller knows it; `watch` knows what is down."""
+    """Decide and write. `now` is the store's clock as the caller knows it; `watch` knows what is down, `causes` what
+    many died of.
+    """
     if not endings:
         return []
     endings = [_ruled(ending, layers) for ending in endings]
-    down = {} if watch is None else watch.observe(unit, endings, now)
-    decisions = {
-        e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, down=down.get(e.lease.fence, ""))
-        for e in endings
-    }
+    decisions = _decide(unit, endings, layers, now, rng, watch, causes)
     refusals = unit.settle([_row(e, decisions[e.lease.fence], layers, now, actor) for e in endings])
     refused = {(r.id, r.token) for r in refusals}
     _hold(unit, [decision for fence, decision in decisions.items() if fence not in refused], now)
@@ -77,6 +77,30 @@ def settle(
         if ending.lease.fence in again
     ]
     return verdicts + settle(unit, asked, layers, now, rng, actor=actor)
+
+
+def _decide(
+    unit: Unit,
+    endings: Sequence[Ending],
+    layers: Layers,
+    now: Micros,
+    rng: Random,
+    watch: Watch | None,
+    causes: Causes | None,
+) -> dict[tuple[str, int], Decision]:
+    down = {} if watch is None else watch.observe(unit, endings, now)
+    decisions = {
+        e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, down=down.get(e.lease.fence, ""))
+        for e in endings
+    }
+    if causes is not None:
+        held = causes.observe(unit, [(ending, decisions[ending.lease.fence]) for ending in endings], now)
+        decisions |= {
+            e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, held=held[e.lease.fence])
+            for e in endings
+            if e.lease.fence in held
+        }
+    return decisions
 
 
 def _ruled(ending: Ending, layers: Layers) -> Ending:

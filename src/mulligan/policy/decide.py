@@ -44,19 +44,28 @@ class Case(NamedTuple):
     policy: EffectivePolicy
     now: Micros
     rng: Rng
-    down: str = ""
+    spared: str = ""  # why it is not charged
 
 
 def decide(
-    lease: Lease, outcome: Outcome, policy: EffectivePolicy, now: Micros, rng: Rng, *, down: str = ""
+    lease: Lease, outcome: Outcome, policy: EffectivePolicy, now: Micros, rng: Rng, *, down: str = "", held: str = ""
 ) -> Decision:
-    """The only place that knows what an ending means for the job. `down`: a dependency that is to blame for it."""
+    """The only place that knows what an ending means for the job.
+
+    `down`: a dependency that is to blame for it. `held`: its kind, if that is held for what it failed of.
+    """
     if outcome.ended == Ended.RETURNED:
         return _returned(lease, outcome)
-    case = Case(lease, outcome, policy, now, rng, down)
+    case = Case(lease, outcome, policy, now, rng, _sparing(down, held))
     if lease.cancel_reason is not None:
         return _move(case, Verb.STOP, _asked(lease.cancel_reason), failure=outcome.failure)
     return _RULES[outcome.ended](case)
+
+
+def _sparing(down: str, held: str) -> str:
+    if down:
+        return f"{down} is down; waits until it answers again"
+    return f"kind {held} is held for it; waits until somebody releases it" if held else ""
 
 
 def _returned(lease: Lease, outcome: Outcome) -> Decision:
@@ -152,7 +161,7 @@ def _retry(case: Case) -> Decision:
 
 def _failed(case: Case) -> Decision:
     failure = case.outcome.failure or ends.unreported()
-    if case.down and not case.outcome.final and (spared := _spared(case, failure)) is not None:
+    if case.spared and not case.outcome.final and (spared := _spared(case, failure)) is not None:
         return spared
     charge = Charge(failure, terms_of(failure), case.lease.failures + 1, _counts(case).plus(failure))
     refusal = FINAL if case.outcome.final else refused(case.policy, charge)
@@ -173,12 +182,11 @@ def _teach(case: Case, decision: Decision, failure: Failure) -> Decision:
 
 
 def _spared(case: Case, failure: Failure) -> Decision | None:
-    """An outage of a dependency costs nothing but patience; None: this job has been spared often enough."""
+    """An outage costs nothing but patience; None: this job has been spared often enough."""
     counts = _counts(case)
     if counts.spared >= SPARED_MOST:
         return None
-    reason = f"not charged: {case.down} is down; waits until it answers again"
-    decision = _move(case, Verb.HOLD, reason, failure=failure)
+    decision = _move(case, Verb.HOLD, f"not charged: {case.spared}", failure=failure)
     counts = counts._replace(spared=counts.spared + 1)
     return _requeue(case, replace(decision, counts=counts.to_json()), case.now)
 

@@ -12,6 +12,8 @@ from mulligan.job import SECOND, Gate, Guarded, JobRow, Lane, Limit, Micros, Sta
 from mulligan.policy.lanes import is_closed
 from mulligan.policy.phrase import duration, moment, per
 
+_VERBS = {"queue": ("paused", "resume"), "kind": ("held", "release")}
+FOR_EVER = {"kind": "until somebody releases it"}
 _SOONER = "cancel it and retry it by hand to run it now"
 
 
@@ -91,10 +93,10 @@ def keeps(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
 
 
 def _held(gate: Gate, now: Micros) -> str:
-    verb, undo = ("paused", "resume") if gate.scope == "queue" else ("held", "open")
+    verb, undo = _VERBS.get(gate.scope, ("held", "open"))
     by = f" by {gate.actor}" if gate.actor else ""
     because = f": {gate.reason}" if gate.reason else ""
-    end = "until somebody opens it" if gate.until is None else f"until {_at(gate.until, now)}"
+    end = FOR_EVER.get(gate.scope, "until somebody opens it") if gate.until is None else f"until {_at(gate.until, now)}"
     return (
         f"{gate.scope} {gate.key} is {verb} since {moment(gate.since)}{by}, {end}{because}; {undo} it to go on sooner"
     )

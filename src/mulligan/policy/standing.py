@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from mulligan.job import Gate, JobRow, Micros, State
-from mulligan.policy.phase import NO_TRAFFIC, Traffic, full_limit, keeps, limit_words
+from mulligan.policy.phase import FOR_EVER, NO_TRAFFIC, Traffic, full_limit, keeps, limit_words
 from mulligan.policy.phrase import moment, one_line, span, stopped, who
 
 # What opens a gate by hand. One that is not here opens by itself, or by what closed it.
-_OPENERS = {"queue": "mulligan queues resume {key}"}
+_OPENERS = {"queue": "mulligan queues resume {key}", "kind": "mulligan kinds release {key}"}
 
 
 class Scene(NamedTuple):
@@ -62,7 +62,7 @@ def _shut(gate: Gate, now: Micros) -> str:
     verb = "paused" if gate.scope == "queue" else "held"
     by = f" by {who(gate.actor)}" if gate.actor else ""
     because = f", with the reason {one_line(gate.reason)!r}" if gate.reason else ""
-    end = "until somebody opens it" if gate.until is None else f"until {_at(gate.until, now)}"
+    end = FOR_EVER.get(gate.scope, "until somebody opens it") if gate.until is None else f"until {_at(gate.until, now)}"
     sooner = _opener(gate)
     since = f"since {moment(gate.since)}"
     return f"It waits because {gate.scope} {gate.key} is {verb}, {since}{by}{because}, {end}.{sooner}"

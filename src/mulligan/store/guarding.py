@@ -50,8 +50,10 @@ class Guarding(ABC):
         """Is this very attempt under way?"""
 
     @abstractmethod
-    def succeeded_since(self, kind: str, since: Micros) -> bool:
-        """Has a job of this kind succeeded since then?"""
+    def last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
+        """When a job of this kind last succeeded, looking at so many successes of all kinds, the newest; and back to
+        when that was. 0: there are no more.
+        """
 
 
 class SqlGuarding(Guarding):
@@ -90,8 +92,12 @@ class SqlGuarding(Guarding):
     def runs(self, job_id: str, token: int) -> bool:
         return bool(self.rows("runs", id=job_id, token=token))
 
-    def succeeded_since(self, kind: str, since: Micros) -> bool:
-        return bool(self.rows("succeeded_since", kind=kind, since=since))
+    def last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
+        found = self.rows("last_success", kind=kind, most=most)
+        if found:
+            return found[0][0], found[0][0]
+        oldest = self.rows("nth_success", n=most - 1)
+        return None, oldest[0][0] if oldest else 0
 
 
 def _guard(row: tuple[Any, ...]) -> GuardRow:
