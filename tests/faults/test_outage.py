@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from mulligan import State
 from support import calling
 from support.gateway import FLAP, HANG, OK, REFUSE, SLOW
@@ -114,6 +116,7 @@ def test_a_gateway_that_hangs_is_held_like_one_that_refuses(on: On) -> None:
     place.story(30).line_was_held(grace=patience + SETTLED, slack=patience + 2, others=patience + 1)
 
 
+@pytest.mark.slow
 def test_a_gateway_that_flaps_ends_nobody_and_leaves_nothing_half_open(on: On) -> None:
     place = on(SHORT)
     place.gateway.become(FLAP, 1.0)
@@ -123,7 +126,7 @@ def test_a_gateway_that_flaps_ends_nobody_and_leaves_nothing_half_open(on: On) -
     place.opened()
     place.pass_time(6)
     place.gateway.become(OK)
-    story = place.story(30)
+    story = place.story(90)
     story.all_succeeded()
     story.paid_at_most_once_per_opening(margin=5)
     story.one_at_a_time_while_open(SETTLED)

@@ -229,3 +229,11 @@ def test_a_few_failures_hold_it_up_for_a_few_judgements_and_no_longer():
     for second in range(2, 6):
         ramp = observed(ramp, 2, 0, NOW + second * SECOND)
     assert ramp.rate > 2.0
+
+
+def test_what_was_away_twice_is_believed_to_bear_no_more_until_it_has_been_calm_for_long():
+    ramp = observed(begin(None, NOW), 0, 4, NOW + SECOND)
+    ramp = observed(ramp, 0, 4, NOW + 5 * SECOND)
+    assert ramp.hurt is not None
+    assert fed(ramp, 20).rate < 3
+    assert fed(ramp, 60).rate > 8

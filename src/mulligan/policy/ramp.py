@@ -21,7 +21,9 @@ REST, PROBE, FREE = 0.85, 0.95, 1.15  # of the rate that hurt: where resting beg
 TOO_MANY = 0.02  # of the outcomes, beyond the usual share
 FEW = 3  # failures may be chance
 UNSURE = 5  # judgements: who waits longer for certainty about a few failures never gets on
-AWAY = 0.5  # of the outcomes: who fails so many was not asked too much, it was away for a moment
+AWAY = 1 / 3  # of the outcomes: who fails so many was not asked too much, it was away for a moment
+SOON = 10  # judgements: twice within them is no moment
+CALM, LITTLE = 30, 10.0  # judgements without a cut at fewer a second: what it bore then is too little to go by
 BELOW, DEEPEST = 0.93, 0.5  # a cut leaves so much, less the share that failed
 ECHO = SECOND  # until outcomes are told
 
@@ -46,6 +48,7 @@ class Ramp(NamedTuple):
     hurt: float | None = None  # the rate at which it was cut last
     usual: float = 0.0  # the share that fails at any rate
     spare: int = 0  # judgements in a row that found the rate not used
+    calm: int = SOON  # judgements since the last cut
 
 
 def begin(normal: float | None, now: Micros, every: Micros = SECOND) -> Ramp:
@@ -82,12 +85,13 @@ def _deaf(ramp: Ramp) -> Micros:
 
 def _cut(ramp: Ramp, count: float, share: float, now: Micros) -> Ramp:
     rate = max(ramp.rate * max(DEEPEST, BELOW - share), _least(ramp.every))
-    hurt = ramp.rate if share < AWAY else ramp.hurt
-    return _judged(ramp, count, now + _deaf(ramp))._replace(rate=rate, hurt=hurt, spare=0)
+    hurt = ramp.rate if share < AWAY or ramp.calm < SOON else ramp.hurt
+    return _judged(ramp, count, now + _deaf(ramp))._replace(rate=rate, hurt=hurt, spare=0, calm=0)
 
 
 def _grown(ramp: Ramp, count: float, now: Micros) -> Ramp:
-    judged = _judged(ramp, count, now)
+    forgets = ramp.calm >= CALM and ramp.rate < LITTLE
+    judged = _judged(ramp, count, now)._replace(calm=ramp.calm + 1, hurt=None if forgets else ramp.hurt)
     if count < USED * ramp.rate * (now - ramp.at) / SECOND:
         return judged._replace(spare=ramp.spare + 1)
     return judged._replace(rate=ramp.rate + _growth(ramp), spare=0)
