@@ -323,6 +323,20 @@ def test_a_hint_teaches_the_only_dependency_there_is(uses, hint, until):
     assert (decision.hold and decision.hold[:2]) == (until and (uses, NOW + until * SECOND))
 
 
+def test_a_quota_that_comes_back_is_waited_for_and_one_that_does_not_is_the_end():
+    def after(uses, hint, counts=None):
+        outcome = Outcome(Ended.FAILED, failure=a_failure(Cls.QUOTA, retryable=False, retry_after=hint))
+        return decide(a_lease(uses=uses, counts=counts), outcome, layer(RetrySettings()), NOW, Random(1))
+
+    decision = after("gateway", 7200)
+    assert (decision.verb, decision.failures) == (Verb.HOLD, 0)
+    assert decision.hold == ("gateway", NOW + 7200 * SECOND, "its quota is used up")
+    assert decision.reason == "not charged: the quota of gateway is used up"
+    assert after("gateway", None).verb is Verb.DIE
+    assert after("", 7200).verb is Verb.DIE
+    assert after("gateway", 7200, counts='{"spared": 3}').verb is Verb.DIE
+
+
 def test_a_retry_beyond_max_age_is_the_end_with_the_same_failure():
     policy = layer(RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100))
     assert judge(failed(), policy, first_started_at=NOW - 40 * SECOND).verb == Verb.RETRY

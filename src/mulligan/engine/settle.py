@@ -17,7 +17,7 @@ from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
 from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
+from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
@@ -221,7 +221,7 @@ def frees_key(cover: str | None, state: State) -> bool:
 
 def _hold(unit: Unit, decisions: Iterable[Decision], now: Micros) -> None:
     """Close what handlers found down; in one order for all, so that nobody waits in a circle."""
-    asked = sorted({(*d.hold, "handler" if d.verb is Verb.HOLD else "hint") for d in decisions if d.hold is not None})
+    asked = sorted({(*d.hold, "handler" if d.failure is None else "hint") for d in decisions if d.hold is not None})
     last = {key: (until, reason, actor) for key, until, reason, actor in asked}
     for key, (until, reason, actor) in last.items():
         unit.close_gate(Gate("dependency", key, now, until, reason, actor))

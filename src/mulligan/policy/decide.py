@@ -161,7 +161,8 @@ def _retry(case: Case) -> Decision:
 
 def _failed(case: Case) -> Decision:
     failure = case.outcome.failure or ends.unreported()
-    if case.spared and not case.outcome.final and (spared := _spared(case, failure)) is not None:
+    spared = None if case.outcome.final else _spared(case, failure)
+    if spared is not None:
         return spared
     charge = Charge(failure, terms_of(failure), case.lease.failures + 1, _counts(case).plus(failure))
     refusal = FINAL if case.outcome.final else refused(case.policy, charge)
@@ -174,21 +175,33 @@ def _failed(case: Case) -> Decision:
 
 def _teach(case: Case, decision: Decision, failure: Failure) -> Decision:
     """Who is told to come back later tells all others that use the same: each would only be told again."""
-    hint, key = failure.retry_after, case.lease.uses
-    if failure.cls is not Cls.RATE_LIMITED or not key or "," in key or hint is None or not hint >= HINT_LEAST:
+    until = _hinted(case, failure) if failure.cls is Cls.RATE_LIMITED else None
+    if until is None:
         return decision
-    until = case.now + _micros(min(hint, HINT_MOST))
-    return replace(decision, hold=(key, until, f"it asked for {duration(hint)} without calls"))
+    return replace(decision, hold=(case.lease.uses, until, f"it asked for {_until(case, until)} without calls"))
+
+
+def _hinted(case: Case, failure: Failure) -> Micros | None:
+    """When the one dependency of this job wants to be called again; None: it did not say, or there are several."""
+    hint, key = failure.retry_after, case.lease.uses
+    if not key or "," in key or hint is None or not hint >= HINT_LEAST:
+        return None
+    return case.now + _micros(min(hint, HINT_MOST))
 
 
 def _spared(case: Case, failure: Failure) -> Decision | None:
-    """An outage costs nothing but patience; None: this job has been spared often enough."""
+    """An outage, or a quota that comes back, costs nothing but patience; None: it is this job's own, or it has been
+    spared often enough.
+    """
+    reset = _hinted(case, failure) if failure.cls is Cls.QUOTA else None
     counts = _counts(case)
-    if counts.spared >= SPARED_MOST:
+    if not (case.spared or reset) or counts.spared >= SPARED_MOST:
         return None
-    decision = _move(case, Verb.HOLD, f"not charged: {case.spared}", failure=failure)
+    used_up = f"the quota of {case.lease.uses} is used up"
+    decision = _move(case, Verb.HOLD, f"not charged: {case.spared or used_up}", failure=failure)
+    hold = None if reset is None else (case.lease.uses, reset, "its quota is used up")
     counts = counts._replace(spared=counts.spared + 1)
-    return _requeue(case, replace(decision, counts=counts.to_json()), case.now)
+    return _requeue(case, replace(decision, counts=counts.to_json(), hold=hold), case.now)
 
 
 def _counted(policy: EffectivePolicy, charge: Charge) -> str:
