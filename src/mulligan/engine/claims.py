@@ -13,6 +13,7 @@ from mulligan.engine.rooms import SLOTS, SOON, Rooms
 from mulligan.engine.settle import Ending
 from mulligan.engine.watch import Watch
 from mulligan.job import SECOND, Ended, Gate, Guarded, Lane, Lease, Limit, Memory, Micros, Outcome
+from mulligan.policy.breaker import may_probe
 from mulligan.policy.ends import dependency_unavailable
 from mulligan.policy.guard import Guard
 from mulligan.policy.lanes import Candidate, in_turn, is_closed, open_lanes, pick
@@ -88,7 +89,8 @@ class Claimer:
     def _passes(self, unit: Unit, view: View, key: str, guard: Guard) -> bool:
         """Is there something to do for a dependency that is down?"""
         now = view.look.now
-        if not guard.is_down(now) or not (view.behind(key) or self._has_function(key)):
+        may = self._fails_fast(key) or may_probe(guard, now)
+        if not (guard.is_down(now) and may and (view.behind(key) or self._has_function(key))):
             return False
         return self._fails_fast(key) or self._prober.may(unit, guard, now)
 

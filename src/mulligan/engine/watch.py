@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROBE_KIND = "mulligan.probe"
 TOLD_EVERY = SECOND
+MOST_KNOWN = 5000  # dependencies
 GUARD = "breaker"  # the actor of what it does by itself
 
 Fence = tuple[str, int]
@@ -102,16 +103,20 @@ class Watch:
             loud = any(seen.failed or seen.verdict for seen in fresh.values()) or any(
                 seen.retried and self._runs_low(key, now) for key, seen in self._seen.items()
             )
+            done = [ending.lease.fence for ending in endings]
             if not loud and 0 <= now - self._told_at < TOLD_EVERY:
-                self._staged = lambda: self._keep(fresh)
+                self._staged = lambda: self._kept(fresh, done)
                 return self._to_blame(endings, now)
             self._tell(unit, _sum(self._seen, fresh), now)
-            done = [ending.lease.fence for ending in endings]
             self._staged = lambda: self._told(now, done)
             return self._to_blame(endings, now)
 
+    def begin(self) -> None:
+        """A turn begins. If the last one was not durable it is repeated, and counts again from where it was."""
+        self._staged = None
+
     def commit(self) -> None:
-        """The turn is durable. One that was not is repeated, and counts again from where it was."""
+        """The turn is durable."""
         with self.lock:
             staged, self._staged = self._staged, None
             if staged is not None:
@@ -120,11 +125,18 @@ class Watch:
     def _keep(self, fresh: Mapping[str, Seen]) -> None:
         self._seen = _sum(self._seen, fresh)
 
-    def _told(self, now: Micros, done: Iterable[Fence]) -> None:
+    def _kept(self, fresh: Mapping[str, Seen], done: Sequence[Fence]) -> None:
+        self._keep(fresh)
+        self._overdue.difference_update(done)
+
+    def _told(self, now: Micros, done: Sequence[Fence]) -> None:
         self._seen, self._told_at = {}, now
+        self._overdue.difference_update(done)
         for fence in done:
             self.probes.pop(fence, None)
-            self._overdue.discard(fence)
+        if len(self.known) > MOST_KNOWN:  # keys may come from payloads: of those at rest nothing need be known
+            self.known = {key: guard for key, guard in self.known.items() if guard.active(self.terms(key))}
+            self._slow.clear()
 
     def _to_blame(self, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
         found: dict[Fence, str] = {}

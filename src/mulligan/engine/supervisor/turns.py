@@ -67,6 +67,7 @@ class Turns:
         """One turn. With `known`: also adopt leases of ours that we do not know of."""
         if not (endings or hinted or known is not None or self._anything_due()):
             return self._nothing()
+        self._watch.begin()
         only_claims = not (endings or news or known is not None)  # one writing statement: it needs no more around it
         with self._store.once() if only_claims else self._store.begin() as unit:
             if news:
