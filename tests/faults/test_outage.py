@@ -1,6 +1,7 @@
 """Something that jobs use goes away and comes back: it costs no job, and its end is no second outage.
 
-The same at full length, drawn as a picture: test_outage_proofs.py.
+Three of them run with every change, the others with the slow ones. The same at full length, drawn as a picture:
+test_outage_proofs.py.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def test_an_outage_from_the_first_job_on_costs_nothing_but_patience(on: On) -> N
     place.story(30).line_was_held()
 
 
+@pytest.mark.slow
 def test_an_outage_after_healthy_work_costs_nothing_but_patience(on: On) -> None:
     place = on(SHORT)
     place.hire()
@@ -82,6 +84,7 @@ def test_while_it_is_open_everybody_can_see_that_why_and_until_when(on: On) -> N
     assert place.app.dependencies.get("gateway").state in {"closed", "ramping"}
 
 
+@pytest.mark.slow
 def test_a_probe_of_its_own_is_all_that_knocks_while_it_is_open(on: On) -> None:
     place = begun_in_an_outage(on, replace(SHORT, probed=True))
     settled = place.opened() + SETTLED
@@ -103,6 +106,7 @@ def test_a_worker_that_dies_with_the_probe_in_its_hands_leaves_nothing_half_open
     place.story(30).line_was_held(slack=LEASE + 3, others=LEASE + 2)
 
 
+@pytest.mark.slow
 def test_a_gateway_that_hangs_is_held_like_one_that_refuses(on: On) -> None:
     patience = 1.0
     place = on(replace(SHORT, patience=patience))
@@ -135,6 +139,7 @@ def test_a_gateway_that_flaps_ends_nobody_and_leaves_nothing_half_open(on: On) -
     story.others_ran_at_once(1)
 
 
+@pytest.mark.slow
 def test_a_gateway_ten_times_slower_than_it_was_is_spared_and_nobody_is_charged(on: On) -> None:
     place = on(replace(SHORT, patience=5, declared={"cool_down": 1, "slow": 0.25}))
     place.hire()
@@ -151,6 +156,7 @@ def test_a_gateway_ten_times_slower_than_it_was_is_spared_and_nobody_is_charged(
     assert {job.failures for job in story.jobs} == {0}
 
 
+@pytest.mark.slow
 def test_one_job_that_alone_provokes_errors_dies_alone_in_company(on: On) -> None:
     place = on(ROOMY)
     place.gateway.poison("poison")
@@ -163,6 +169,7 @@ def test_one_job_that_alone_provokes_errors_dies_alone_in_company(on: On) -> Non
     died_of_its_own_errors(place, poison.id)
 
 
+@pytest.mark.slow
 def test_one_job_that_alone_provokes_errors_holds_up_those_who_come_later_only_briefly(on: On) -> None:
     place = on(ROOMY)
     place.gateway.poison("poison")
@@ -176,6 +183,7 @@ def test_one_job_that_alone_provokes_errors_holds_up_those_who_come_later_only_b
     died_of_its_own_errors(place, poison.id)
 
 
+@pytest.mark.slow
 def test_a_poisonous_job_at_the_head_of_the_line_keeps_nobody_from_recovery(on: On) -> None:
     place = on(SHORT)
     place.gateway.poison("poison")
@@ -214,6 +222,7 @@ def test_fail_fast_ends_new_work_at_once_and_a_retry_by_hand_succeeds_afterwards
     assert {job.state for job in place.ended(late, 20)} == {State.SUCCEEDED}
 
 
+@pytest.mark.slow
 def test_fail_fast_without_a_probe_of_its_own_finds_the_recovery_by_new_work(on: On) -> None:
     place = begun_in_an_outage(on, replace(SHORT, declared={"cool_down": 1, "mode": "fail_fast"}), 30)
     calls = place.call_steadily(5)
@@ -229,6 +238,7 @@ def test_fail_fast_without_a_probe_of_its_own_finds_the_recovery_by_new_work(on:
     story.others_ran_at_once(1)
 
 
+@pytest.mark.slow
 def test_three_hundred_waiting_retries_and_no_fresh_job_all_get_through(on: On) -> None:
     place = on(World(capacity=2000, takes=0.01))
     ids = [job.id for job in calling.stumble.enqueue_many([{} for _ in range(300)])]
