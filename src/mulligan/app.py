@@ -42,10 +42,11 @@ from mulligan.engine.kinds import (
     checked_name,
     place_of,
 )
+from mulligan.engine.limiting import checked_concurrency, checked_rate
 from mulligan.engine.moments import length
 from mulligan.engine.policies import AsyncPolicies, Policies
 from mulligan.engine.probes import PROBE_QUEUE
-from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
+from mulligan.engine.queues import AsyncQueues, Queues
 from mulligan.engine.rules import Rules, as_plain, book_of, kind_rules
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule

@@ -60,6 +60,15 @@ def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]
     return [f"{before}{comma}{name}" for name in _fitting(_ask(ctx, question), last)]
 
 
+def dependencies(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    def question(unit: Any) -> Iterable[str]:
+        from mulligan.engine.dependencies import picture
+
+        return [one.key for one in picture(unit)]
+
+    return _fitting(_ask(ctx, question), incomplete)
+
+
 def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     def question(unit: Any) -> Iterable[str]:
         return [row.id for row in unit.page({}, RECENT, None)] if not incomplete else unit.find(incomplete, RECENT)
