@@ -40,6 +40,7 @@ from mulligan.engine.kinds import (
     Registry,
     ScheduleSpec,
     checked_name,
+    free_name,
     place_of,
 )
 from mulligan.engine.limiting import checked_concurrency, checked_rate
@@ -195,11 +196,13 @@ class Mulligan:
         shadow: Policy | None = None,
         retention: Seconds | None = None,
         cost: float | None = None,
+        ours: bool = False,
     ) -> Kind[Any, Any]:
         arguments = Arguments(function, Context)
+        named = checked_name if ours else free_name
         spec = KindSpec(
-            name=name or function.__qualname__,
-            queue=checked_name("queue", queue),
+            name=named("kind", name or function.__qualname__),
+            queue=named("queue", queue),
             priority=checked_priority(priority),
             timeout=checked_timeout(timeout) or DEFAULT_TIMEOUT,
             policy=policy_text(policy),
@@ -267,7 +270,7 @@ class Mulligan:
         for kinds that do not say otherwise.
         """
         spec = QueueSpec(
-            checked_name("queue", name),
+            free_name("queue", name),
             checked_concurrency(concurrency),
             checked_rate(rate),
             bool(fair),
@@ -316,7 +319,7 @@ class Mulligan:
             return await ask(probes, dependency)
 
         once = Policy(max_retries=0, max_losses=0)
-        self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=once)
+        self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=once, ours=True)
 
     def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs
         self,

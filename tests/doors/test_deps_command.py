@@ -8,6 +8,7 @@ from mulligan import Policy
 from mulligan.cli import complete
 from mulligan.cli.deps import EMPTY
 
+
 @pytest.fixture
 def call_gateway(app):
     """A job whose gateway is down."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from mulligan.engine.declared import declared_limits, recent_manifests, stored_queues
-from mulligan.engine.kinds import checked_name
+from mulligan.engine.kinds import OURS, checked_name
 from mulligan.engine.limiting import KEEP, Said, set_limit
 from mulligan.engine.rooms import running_under
 from mulligan.engine.said import ended_at, moment_of
@@ -168,6 +168,7 @@ def _picture(unit: Unit) -> QueueList:
             fair=name in declared and declared[name].fair,
         )
         for name in sorted({*lanes, *busy, *of_kinds, *declared, *rows, *gates})
+        if not name.startswith(OURS)
     ]
 
 

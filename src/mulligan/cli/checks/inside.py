@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from mulligan.cli.checks.finding import OK, WARN, Check, Checks
+from mulligan.cli.checks.guards import guard_checks
 from mulligan.config import Settings
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.upkeep import known_kinds
@@ -26,7 +27,9 @@ def inside_checks(store: Store, settings: Settings) -> Checks:
         store.check_schema()
     except MulliganError:
         return
-    looks: tuple[Callable[[Unit, Settings], Checks], ...] = (_clock, _workers, _unknown, _unserved, _events, _keys)
+    looks: tuple[Callable[[Unit, Settings], Checks], ...] = (
+        _clock, _workers, _unknown, _unserved, guard_checks, _events, _keys,
+    )  # fmt: skip
     for look in looks:
         with store.read() as unit:
             yield from look(unit, settings)
