@@ -176,8 +176,14 @@ class Mulligan:
     def job(self, *functions: Any, **said: Any) -> Any:
         """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""
         if functions:
-            return self._register(functions[0])
-        return lambda decorated: self._register(decorated, **said)
+            return self._register_own(functions[0])
+        return lambda decorated: self._register_own(decorated, **said)
+
+    def _register_own(self, function: Callable[..., Any], **said: Any) -> Kind[Any, Any]:
+        """Of the user's, whose names must not be ours."""
+        free_name("kind", said.get("name") or function.__qualname__)
+        free_name("queue", said.get("queue", "default"))
+        return self._register(function, **said)
 
     def _register(  # noqa: PLR0913 - the options of CONTRACT
         self,
@@ -196,13 +202,11 @@ class Mulligan:
         shadow: Policy | None = None,
         retention: Seconds | None = None,
         cost: float | None = None,
-        ours: bool = False,
     ) -> Kind[Any, Any]:
         arguments = Arguments(function, Context)
-        named = checked_name if ours else free_name
         spec = KindSpec(
-            name=named("kind", name or function.__qualname__),
-            queue=named("queue", queue),
+            name=name or function.__qualname__,
+            queue=checked_name("queue", queue),
             priority=checked_priority(priority),
             timeout=checked_timeout(timeout) or DEFAULT_TIMEOUT,
             policy=policy_text(policy),
@@ -319,7 +323,7 @@ class Mulligan:
             return await ask(probes, dependency)
 
         once = Policy(max_retries=0, max_losses=0)
-        self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=once, ours=True)
+        self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=once)
 
     def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs
         self,

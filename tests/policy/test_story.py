@@ -253,7 +253,9 @@ def test_a_late_start_names_what_was_closed_meanwhile_and_who_opened_it():
 
 def test_an_outage_that_is_over_is_told_with_its_cause_and_its_end():
     news = [
-        an_event(3, NOW - MINUTE, "dependency.opened", actor="breaker", dependency="gw", reason="14 of 14 calls failed"),
+        an_event(
+            3, NOW - MINUTE, "dependency.opened", actor="breaker", dependency="gw", reason="14 of 14 calls failed"
+        ),
         an_event(7, NOW + MINUTE, "dependency.closed", actor="breaker", dependency="gw", reason="answers again"),
     ]
     late = an_attempt(started_at=NOW + MINUTE + SECOND, ended_at=NOW + 2 * MINUTE)

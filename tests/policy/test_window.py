@@ -51,7 +51,7 @@ def test_one_job_that_fails_again_and_again_is_no_outage():
 
 def test_a_busy_dependency_that_goes_down_is_noticed_within_a_few_calls():
     window = filled(*[seen(100) for _ in range(110)])
-    for failures in range(1, 30):
+    for failures in range(1, 30):  # noqa: B007 - asked below
         window = window.plus(seen(0, 1), NOW + 110 * SECOND, LENGTH, 0.5)
         if down(window, NOW + 110 * SECOND):
             break
