@@ -15,7 +15,7 @@ WHEN = {
     EventType.JOB_QUEUED: "a job was enqueued (for a caller's transaction: written shortly after its commit)",
     EventType.JOB_STARTED: "an attempt was claimed",
     EventType.JOB_RETRY_SCHEDULED: "an attempt failed and will be tried again",
-    EventType.JOB_SNOOZED: "the handler put the job off, or holds a dependency",
+    EventType.JOB_SNOOZED: "the handler put the job off or holds a dependency, or a failure was not charged",
     EventType.JOB_SUCCEEDED: "the handler returned a result",
     EventType.JOB_DIED: "the job ended without success, for good",
     EventType.JOB_CANCELLED: "the job was cancelled; if it ran, its code has stopped",

@@ -140,6 +140,16 @@ def test_what_is_not_open_cannot_be_probed(app, calls):
         app.dependencies.probe("gateway")
 
 
+def test_to_keep_a_healthy_dependency_closed_does_not_slow_it_down(app, calls, gateway):
+    calls.enqueue(number=1)
+    kept = app.dependencies.close("gateway", until=600, reason="it is only noisy")
+    assert (kept.state, kept.rate, kept.until is not None) == ("closed", None, True)
+    calls.enqueue_many([{"number": number} for number in range(30)])
+    app.run_inline()
+    assert app.dependencies.get("gateway").state == "closed"
+    assert app.dependencies.close("gateway").until is None
+
+
 # -- our own jobs -----------------------------------------------------------------------------------
 @pytest.fixture
 def probed(app, calls, gateway):
