@@ -88,26 +88,36 @@ def backlog(store: str, n: int) -> Figures:
 
     The claim alone, in batches of 100, so that nothing else hides its cost; then the whole drain.
     """
-    rates: dict[str, list[float]] = {"empty": [], "full": []}
-    drains: Figures = {}
+    return _beside(store, n, scheduled=50 * n, rounds=3)
+
+
+def held(store: str, n: int) -> Figures:
+    """Claiming from one lane while a dependency holds a hundred thousand jobs, against the same without them."""
+    return _beside(store, n, scheduled=0, rounds=3)
+
+
+def _beside(store: str, n: int, *, scheduled: int, rounds: int) -> Figures:
+    """By turns, claim by claim and drain by drain, so that what else the machine does is shared by both."""
+    claims: dict[str, list[float]] = {"empty": [], "full": []}
+    drains: dict[str, list[float]] = {"empty": [], "full": []}
     with world(store) as empty, world(store) as full:
-        fill(full, scheduled=50 * n, held=5 * n)
-        for _ in range(3):
-            rates["empty"].append(_claim_rate(empty, n // 4))
-            rates["full"].append(_claim_rate(full, n // 4))
-        for name, place in (("empty", empty), ("full", full)):
+        fill(full, scheduled=scheduled, held=5 * n)
+        places = {"empty": empty, "full": full}
+        for _ in range(rounds):
+            for name, found in _claim_rates(places, n // 4).items():
+                claims[name] += found
+        for name, place in [*places.items()] * rounds:
             done = place.count("succeeded")
             place.enqueue("other", [{}] * n)
-            drains[name] = _drained(place, done + n)
-    quick, slow = statistics.median(rates["empty"]), statistics.median(rates["full"])
-    return {
-        "claim, empty, jobs/s": quick,
-        "claim, full, jobs/s": slow,
-        "claim, full / empty": slow / quick,
-        "drain, empty, jobs/s": drains["empty"],
-        "drain, full, jobs/s": drains["full"],
-        "drain, full / empty": drains["full"] / drains["empty"],
-    }
+            drains[name].append(_drained(place, done + n))
+            place.stop()
+    return _compared("claim", claims) | _compared("drain", drains)
+
+
+def _compared(what: str, rates: dict[str, list[float]]) -> Figures:
+    middle = {name: statistics.median(found) for name, found in rates.items()}
+    figures = {f"{what}, {name}, jobs/s": rate for name, rate in middle.items()}
+    return {**figures, f"{what}, full / empty": middle["full"] / middle["empty"]}
 
 
 def fill(place: World, *, scheduled: int, held: int) -> None:
@@ -121,22 +131,30 @@ def fill(place: World, *, scheduled: int, held: int) -> None:
         unit.close_gate(Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench"))
 
 
-def _claim_rate(place: World, n: int) -> float:
-    """Claim n jobs a hundred at a time; they stay claimed."""
+def _claim_rates(places: dict[str, World], n: int) -> dict[str, list[float]]:
+    """Claim n jobs in each place, a hundred at a time and by turns; they stay claimed until all are."""
+    claimers = {name: _claimer(place, n) for name, place in places.items()}
+    rates: dict[str, list[float]] = {name: [] for name in places}
+    for name in [*places] * (n // 100):
+        began = time.monotonic()
+        with places[name].app.store.begin() as unit:
+            taken = len(claimers[name].claim(unit, 100).leases)
+        rates[name].append(taken / (time.monotonic() - began))
+        assert taken == 100
+    for name, place in places.items():
+        _finish(place, claimers[name].worker)
+    return rates
+
+
+def _claimer(place: World, n: int) -> Claimer:
+    """A worker of this place, and jobs for it."""
     worker = f"w_{new_id()}"
     row = WorkerRow(worker, "h", 1, "b", 3600 * SECOND, 0, 0, 0, None, "", "", 0, 0, "[]", "[]", 1, "", False)
     jobs = [NewJob(id=new_id(), kind="other", queue="other", payload="{}") for _ in range(n)]
     with place.app.store.begin() as unit:
         unit.open_worker(row)
         unit.insert(jobs, announce=True)
-    claimer = Claimer(worker, frozenset({"other", "held", "noop"}))
-    taken, began = 0, time.monotonic()
-    while taken < n:
-        with place.app.store.begin() as unit:
-            taken += len(claimer.claim(unit, 100).leases)
-    rate = taken / (time.monotonic() - began)
-    _finish(place, worker)
-    return rate
+    return Claimer(worker, frozenset({"other", "held", "noop"}))
 
 
 def _finish(place: World, worker: str) -> None:
@@ -213,6 +231,7 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "idle": idle,
     "crash": crash,
     "backlog": backlog,
+    "held": held,
     "capture": capture,
     "insight": insight,
 }

@@ -71,6 +71,7 @@ SECTIONS = {
     "retry.classes.transient": "Retries of one class",
     "worker": "One worker: a supervisor and its runners",
     "retention": "How long history stays",
+    "guards": "When a kind is held because its jobs die of one cause",
     "limits": "Sizes",
     "web": "The page",
 }

@@ -31,12 +31,16 @@ WHEN = {
     EventType.DEPENDENCY_PROBING: "one attempt was let through to see whether an open dependency answers again",
     EventType.DEPENDENCY_CLOSED: "a dependency answers again, or a person or the end of a hold let its jobs go",
     EventType.DEPENDENCY_CHANGED: "limits were set, a probe was asked for, fewer may run, or a recovery is over",
+    EventType.KIND_HELD: "a guard or a person held a kind: its jobs wait",
+    EventType.KIND_RELEASED: "a person released a held kind",
     EventType.QUEUE_PAUSED: "a person paused a queue",
     EventType.QUEUE_RESUMED: "a person let a paused queue go on",
     EventType.QUEUE_CHANGED: "a person set or cleared the limits of a queue",
     EventType.SCHEDULE_SKIPPED: "no worker was there when slots of a schedule came, and they will not run",
     EventType.WORKER_STARTED: "a worker entered its row",
     EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",
+    EventType.ALERT_FIRED: "a guard held a kind because its jobs die of one cause: a person must see to it; once",
+    EventType.ALERT_RESOLVED: "somebody has released what an alert was fired for, or holds it themselves",
 }
 
 FIELDS = (
@@ -45,7 +49,7 @@ FIELDS = (
     ("type", "one of the names above"),
     ("job_id, batch_id, owner", "whom it concerns, where it concerns a job"),
     ("attempt, token", "which attempt, where it concerns one"),
-    ("actor", "who did it: `python`, `cli:NAME`, `upkeep`, `schedule`, `handler`, a worker id, or nothing"),
+    ("actor", "who did it: `python`, `cli:NAME`, `upkeep`, `schedule`, `handler`, `guard`, a worker id, or nothing"),
     ("data", "what else is known; of a failure its public half only"),
 )
 
@@ -59,6 +63,7 @@ DATA = (
     ("http_status, exit_code, signal, errno, program, …", "evidence, where there is any"),
     ("from, generation, choice, max_retries", "of a move made by hand"),
     ("worker, host, pid", "of a worker"),
+    ("kind, fingerprint, code, message, job, jobs, owners, since", "of an alert; `job` is an example"),
     ("run_at", "of `job.queued`: when it is due, in microseconds"),
     ("schedule, slot_at", "of `job.queued`: the schedule that made the job, and for which slot, in microseconds"),
     ("schedule, first, last, count", "of `schedule.skipped`: which slots, in microseconds; counting stops at 10,000"),

@@ -27,6 +27,7 @@ from mulligan.engine.enqueue import (
     uses_text,
 )
 from mulligan.engine.health import Health, ask, dependency_spec
+from mulligan.engine.held import AsyncKinds, Kinds
 from mulligan.engine.inline import Inline
 from mulligan.engine.insight import Insight, insight
 from mulligan.engine.jobs import AsyncJobs, Jobs
@@ -84,6 +85,7 @@ class Mulligan:
         self.jobs = Jobs(lambda: self.store, self.settings)
         self.queues = Queues(lambda: self.store)
         self.dependencies = Dependencies(lambda: self.store)
+        self.kinds = Kinds(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
         self.aio = Aio(self)
@@ -480,6 +482,7 @@ class Aio:
         self.jobs = AsyncJobs(app.jobs)
         self.queues = AsyncQueues(app.queues)
         self.dependencies = AsyncDependencies(app.dependencies)
+        self.kinds = AsyncKinds(app.kinds)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
 

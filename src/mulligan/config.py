@@ -175,6 +175,21 @@ class Retention(Section):
     records: Positive = Field(365 * DAY, description="summary records of what was pruned")
 
 
+Few = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=200)]
+
+
+class Guards(Section):
+    """When a kind is held because its jobs die of one cause and none succeeds."""
+
+    same_cause: Few = Field(5, description="jobs of several owners that died of one cause hold their kind; 0: never")
+    same_cause_owners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=200)] = Field(
+        2, description="how many owners are several"
+    )
+    same_cause_alone: Few = Field(
+        20, description="the same for one owner, or where the cause may be a customer's own; 0: never"
+    )
+
+
 class Limits(Section):
     payload: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
     result: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
@@ -196,6 +211,7 @@ class Settings(Section):
     retry: Retry = Retry()
     worker: Worker = Worker()
     retention: Retention = Retention()
+    guards: Guards = Guards()
     limits: Limits = Limits()
     web: Web = Web()
     rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")

@@ -31,12 +31,16 @@ class EventType(StrEnum):
     DEPENDENCY_PROBING = "dependency.probing"
     DEPENDENCY_CLOSED = "dependency.closed"
     DEPENDENCY_CHANGED = "dependency.changed"
+    KIND_HELD = "kind.held"
+    KIND_RELEASED = "kind.released"
     QUEUE_PAUSED = "queue.paused"
     QUEUE_RESUMED = "queue.resumed"
     QUEUE_CHANGED = "queue.changed"
     SCHEDULE_SKIPPED = "schedule.skipped"
     WORKER_STARTED = "worker.started"
     WORKER_LOST = "worker.lost"
+    ALERT_FIRED = "alert.fired"
+    ALERT_RESOLVED = "alert.resolved"
 
 
 @dataclass(frozen=True, slots=True)

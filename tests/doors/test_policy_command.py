@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mulligan import Fixed, Rule, Then
 from mulligan.cli.policy_table import BAR, bar
 from mulligan.policy.outlook import Try
 
@@ -34,7 +35,7 @@ def test_a_kind_is_told_in_fields_classes_and_tries(call):
 
 def test_json_has_the_whole_of_it(call):
     told = json.loads(call("policy", "show", "add", "-o", "json").out)
-    assert set(told) == {"kind", "queue", "fields", "classes"}
+    assert set(told) == {"kind", "queue", "fields", "classes", "rules"}
     unknown = next(one for one in told["classes"] if one["class"] == "unknown")
     assert (unknown["limit"], unknown["limit_origin"], len(unknown["calendar"])) == (2, "default", 3)
     assert len(call("policy", "show", "add", "-o", "jsonl").out.splitlines()) == 1
@@ -49,6 +50,23 @@ def test_a_table_draws_the_calendar(call, monkeypatch):
     assert "●" in out
 
 
+def test_rules_with_terms_of_their_own_are_listed_and_their_secrets_are_not(app, call):
+    step = Then(queue="big", settings={"model": "small", "api_key": "hunter2hunter2"})
+    busy = Rule("busy", http_status=503, code="BUSY", cls="transient", max_retries=1, backoff=Fixed(7), then=step)
+    app.rules.add(busy, Rule("named", errno=5, code="NAMED", cls="transient"))
+    app.run_inline()
+    lines = [line.split("\t") for line in call("policy", "show", "add").out.splitlines()]
+    listed = [line[1:] for line in lines if line[0] == "rule"]
+    assert listed == [
+        ["busy", "BUSY", "transient", "1", "always 7 s", "queue big, api_key=[redacted], model=small", ""]
+    ]
+    plain = json.loads(call("policy", "show", "add", "-o", "json").out)["rules"]
+    assert [(rule["id"], rule["max_retries"]) for rule in plain] == [("busy", 1)]
+    table = call("policy", "show", "add", "-o", "table").out
+    assert "Rules with terms of their own" in table
+    assert "hunter2" not in f"{listed}{plain}{table}"
+
+
 def test_an_unknown_kind_is_not_found(call):
     answer = call("policy", "show", "ad")
     assert (answer.code, "did you mean 'add'" in answer.err) == (3, True)
@@ -59,3 +77,21 @@ def test_a_bar_spans_what_is_possible():
     assert bar(found, 15) == "·" * 10 + "─" * 11 + "●" + "─" * 10
     assert len(bar(found, 15)) == BAR
     assert bar(Try(1, 0, 0, 0, 0, 0, 0), 0) == "●"
+
+
+def test_a_file_that_is_not_there_is_a_mistake_of_the_caller(call, tmp_path):
+    answer = call("policy", "test", "--jsonl", str(tmp_path / "nobody.jsonl"))
+    assert (answer.code, "does not exist" in answer.err) == (2, True)
+
+
+def test_a_verdict_says_what_the_name_of_its_group_is_made_of(call):
+    out = call("policy", "test", "HTTP Error 503: gone", "--exception", "urllib.error.HTTPError").out
+    assert "made of\tclass transient; code HTTP_5XX; " in out
+    told = json.loads(call("policy", "test", "order 7 is odd", "-o", "json").out)
+    assert told["group_of"] == {
+        "version": "v2",
+        "class": "unknown",
+        "code": "UNKNOWN_ERROR",
+        "words": "order * is odd",
+    }
+    assert told["group"].startswith("v2-")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from mulligan import Mulligan
 from mulligan.config import read_settings
+from support.outage import Stage, World, stage
 from support.worker import FAST, Worker
 
 
@@ -37,6 +39,13 @@ def app(store_url: str, tmp_path: Path) -> Iterator[Mulligan]:
     app = Mulligan(settings=read_settings(environ=environ, file=tmp_path / "none.toml"))
     yield app
     app.close()
+
+
+@pytest.fixture
+def on(store_url: str, tmp_path: Path) -> Iterator[Callable[[World], Stage]]:
+    """A gateway and, once hired, workers whose jobs call it, on this test's store."""
+    with ExitStack() as stack:
+        yield lambda world: stack.enter_context(stage(store_url, tmp_path, world))
 
 
 @pytest.fixture

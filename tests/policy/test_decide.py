@@ -281,6 +281,62 @@ def test_the_first_retry_takes_the_first_delay():
 # What comes too late
 
 
+def test_max_age_does_not_run_while_a_job_is_held():
+    policy = layer(RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100))
+    outcome = Outcome(Ended.FAILED, failure=a_failure())
+    times = {"first_started_at": NOW - 3670 * SECOND, "started_at": NOW - SECOND}
+    held = a_lease(**times, run_at=NOW - 3650 * SECOND, attempt=2, failures=1)
+    decision = decide(held, outcome, policy, NOW, Random(1))
+    assert decision.verb is Verb.RETRY
+    later = a_lease(**times, run_at=NOW - SECOND, attempt=3, failures=2, counts=decision.counts)
+    assert decide(later, outcome, policy, NOW + 60 * SECOND, Random(1)).verb is Verb.DIE
+    assert decide(held._replace(run_at=NOW - SECOND), outcome, policy, NOW, Random(1)).verb is Verb.DIE
+
+
+def test_a_dependency_that_is_down_costs_a_job_nothing_three_times():
+    policy, lease = layer(RetrySettings()), a_lease(uses="gateway")
+    outcome = Outcome(Ended.FAILED, failure=a_failure())
+    for _ in range(3):
+        decision = decide(lease, outcome, policy, NOW, Random(1), down="gateway")
+        assert (decision.verb, decision.state, decision.failures, decision.run_at) == (
+            Verb.HOLD,
+            State.QUEUED,
+            0,
+            NOW,
+        )
+        assert decision.failure is outcome.failure
+        lease = lease._replace(counts=decision.counts)
+    assert decide(lease, outcome, policy, NOW, Random(1), down="gateway").verb is Verb.RETRY
+    final = Outcome(Ended.FAILED, failure=a_failure(), final=True)
+    assert decide(a_lease(uses="gateway"), final, policy, NOW, Random(1), down="gateway").verb is Verb.DIE
+
+
+@pytest.mark.parametrize(
+    ("uses", "hint", "until"),
+    [("gateway", 90, 90), ("gateway", 10**9, 86_400), ("gateway", 0.5, None), ("a,b", 90, None), ("", 90, None)],
+)
+def test_a_hint_teaches_the_only_dependency_there_is(uses, hint, until):
+    failure = a_failure(Cls.RATE_LIMITED, retry_after=hint)
+    decision = decide(
+        a_lease(uses=uses), Outcome(Ended.FAILED, failure=failure), layer(RetrySettings()), NOW, Random(1)
+    )
+    assert (decision.hold and decision.hold[:2]) == (until and (uses, NOW + until * SECOND))
+
+
+def test_a_quota_that_comes_back_is_waited_for_and_one_that_does_not_is_the_end():
+    def after(uses, hint, counts=None):
+        outcome = Outcome(Ended.FAILED, failure=a_failure(Cls.QUOTA, retryable=False, retry_after=hint))
+        return decide(a_lease(uses=uses, counts=counts), outcome, layer(RetrySettings()), NOW, Random(1))
+
+    decision = after("gateway", 7200)
+    assert (decision.verb, decision.failures) == (Verb.HOLD, 0)
+    assert decision.hold == ("gateway", NOW + 7200 * SECOND, "its quota is used up")
+    assert decision.reason == "not charged: the quota of gateway is used up"
+    assert after("gateway", None).verb is Verb.DIE
+    assert after("", 7200).verb is Verb.DIE
+    assert after("gateway", 7200, counts='{"spared": 3}').verb is Verb.DIE
+
+
 def test_a_retry_beyond_max_age_is_the_end_with_the_same_failure():
     policy = layer(RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100))
     assert judge(failed(), policy, first_started_at=NOW - 40 * SECOND).verb == Verb.RETRY
@@ -384,3 +440,25 @@ def test_counters_move_by_one_at_most(lease, outcome, policy):
 def test_evidence_of_every_decision_can_be_written_as_json():
     decision = judge(failed(evidence={"exit_code": 1}), deadline_at=NOW)
     assert json.loads(json.dumps(dict(decision.failure.evidence))) == {"exit_code": 1, "after": "BOOM"}
+
+
+# What a held kind spares
+
+
+def spared(outcome, times=0, **lease):
+    counts = json.dumps({"spared": times}) if times else None
+    return decide(a_lease(counts=counts, **lease), outcome, STEADY, NOW, Random(0), held="render")
+
+
+@pytest.mark.parametrize("cls", [Cls.PERMANENT, Cls.UNKNOWN])
+def test_who_fails_of_what_its_kind_is_held_for_goes_back_uncharged(cls):
+    decision = spared(failed(cls), failures=1)
+    assert (decision.verb, decision.state, decision.run_at, decision.failures) == ("hold", "queued", NOW, 1)
+    assert decision.failure is not None
+    assert decision.reason == "not charged: kind render is held for it; waits until somebody releases it"
+
+
+def test_but_not_for_ever_and_not_against_its_handlers_word():
+    assert spared(failed(Cls.PERMANENT), times=2).verb == Verb.HOLD
+    assert spared(failed(Cls.PERMANENT), times=3).verb == Verb.DIE
+    assert spared(failed(Cls.PERMANENT, final=True)).verb == Verb.DIE

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
+
 import pytest
 
 from mulligan import Rule, classify
 from mulligan.job import Cls
+from mulligan.policy import rulebook
 from mulligan.policy.classify import classify as judged
 from mulligan.policy.classify import renamed, timed_out
 from mulligan.policy.facts import Facts
@@ -154,3 +158,23 @@ def test_the_table_that_judged_is_named_by_its_content():
     one, other = Rule("a", http_status=503, code="A", cls="quota"), Rule("a", http_status=503, code="B", cls="quota")
     assert judged(Facts(http_status=503), [book(one)]).judged["table"] == book(one).version
     assert book(one).version != book(other).version
+
+
+def test_failures_on_several_threads_meet_the_whole_table_from_the_first_one_on(monkeypatch):
+    """Tables of texts are put in order when the first text is asked about: who asks meanwhile must wait for that."""
+    begun, go_on = Event(), Event()
+
+    def slowly(pattern):
+        begun.set()
+        go_on.wait(10)
+        return frozenset({"sulking"})
+
+    monkeypatch.setattr(rulebook, "keywords", slowly)
+    rules = book(Rule("sulking", message=r"\bgateway is sulking\b", code="SULKS", cls="transient"))
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(judged, Facts(message="the gateway is sulking"), [rules])
+        assert begun.wait(10)
+        second = threads.submit(judged, Facts(message="the gateway is sulking"), [rules])
+        wait([second], timeout=0.2)  # without an order in it, this is when it would have judged by half a table
+        go_on.set()
+        assert [first.result().code, second.result().code] == ["SULKS", "SULKS"]

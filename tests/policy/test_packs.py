@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from random import Random
 
 import pytest
 
 from mulligan import classify, pack
-from mulligan.engine.rules import pack_names
+from mulligan.config import Settings
+from mulligan.engine.rules import configured_rules, pack_names
 from mulligan.errors import ConfigError
 from mulligan.job import RETRYABLE
 from mulligan.policy.backoff import delay, nominal
@@ -149,3 +151,38 @@ def test_a_pack_that_does_not_exist_names_those_that_do(tmp_path):
     mine.write_text("rulez = []\n")
     with pytest.raises(ConfigError, match="unknown part 'rulez'"):
         pack(str(mine))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('rules = "x"', "rules are tables"),
+        ("rules = [5]", "rules are tables"),
+        ("policy = 5", "policy is one table"),
+        ("[policy]\nmax_retries = -1", "policy: max_retries: "),
+        ("[policy]\nmax_retry = 1", "policy: max_retry: "),
+        ("other = 1", "unknown part 'other'"),
+        ("rules = [", "not valid TOML"),
+        (2 * '[[rules]]\nid = "a"\nerrno = 5\ncode = "X"\ncls = "timeout"\n', "rule 'a' is there twice"),
+        ('[[rules]]\nid = "a"\nerrno = 5\ncode = "X"\ncls = "timeout"\nbackoff = [5, -1]', "backoff.table.seconds.1: "),
+    ],
+)
+def test_a_file_that_is_no_pack_is_refused_with_its_name_and_the_reason(tmp_path, text, words):
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(words)) as refused:
+        pack(str(file))
+    assert "mine" in str(refused.value)
+    assert "pydantic" not in str(refused.value)
+
+
+def test_a_folder_is_no_pack(tmp_path):
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        pack(str(tmp_path / "folder.toml"))
+
+
+def test_an_id_stands_for_one_rule_in_the_settings_too():
+    said = {"id": "twin", "errno": 5, "code": "X", "cls": "timeout"}
+    with pytest.raises(ConfigError, match="rule 'twin' is there twice"):
+        configured_rules(Settings(rules=(said, said)))

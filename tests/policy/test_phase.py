@@ -124,7 +124,7 @@ def test_over_budget_says_how_many_come_back_and_when_roughly():
 
 def test_of_several_gates_the_last_to_open_is_told():
     gates = [gate("queue", "default", NOW + MINUTE), gate("kind", "render"), gate("kind", "render", NOW + 9 * MINUTE)]
-    assert "until somebody opens it" in phase(a_row(), gates, NOW)[1]
+    assert "until somebody releases it" in phase(a_row(), gates, NOW)[1]
 
 
 def test_backing_off_repeats_the_decision_and_says_when():

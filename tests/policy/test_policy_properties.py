@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mulligan.job import RETRYABLE, SECOND, Cls, Ended, Outcome, State, Verb
@@ -125,6 +125,7 @@ def test_a_retry_is_refused_only_by_something_that_names_itself(policy, story):
             assert decision.reason.startswith("not retried: ") or " retries used" in decision.reason
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # it counts time that a busy machine gave to others
 @given(effective, lives)
 def test_what_a_ladder_gave_is_never_lost_on_the_way(policy, story):
     queue = "default"

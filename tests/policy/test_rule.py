@@ -140,6 +140,48 @@ def test_a_text_that_matches_holds_one_of_the_patterns_key_words(pattern, text):
     assert not found or found & words_of(text)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(a+)+ no good",
+        r"(?:a|ab|b)+ no good",
+        r"(?:a|a)+ no good",
+        r"(?:a?){16} no good",
+        r"(?:\w{1,16}){1,16} no good",
+        r"a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a? no good",
+        r"\w+\w+\w+ no good",
+        r"(?:[^a]|a)*no good",
+        r"(.*a){20} no good",
+        r"error.*code.*failed.*no good",
+        r"(?:is |is no |no )*no good",
+    ],
+)
+def test_a_pattern_that_may_take_for_ever_is_refused_whatever_way_it_does(pattern):
+    assert "for ever" in unfit(pattern, alone=True)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\berror.*code.*no good\b",
+        r".*connection refused.*",
+        r"\bport \d+(?:\.\d+)? (?:was |is )?not open after \d+ ?(?:ms|s|seconds)\b",
+        r"\w+\s+\w+: \[[^\]]*\] no good",
+        r"\bquota\b.{0,60}\bexceeded\b.{0,60}\bby \w+",
+        r"^(?:Error|Exception|Err)\w*: no (?:more )?(?:good|luck)s?$",
+    ],
+)
+def test_a_pattern_whose_repeats_cannot_multiply_is_taken(pattern):
+    assert unfit(pattern, alone=True) == ""
+
+
+def test_a_text_made_to_be_matched_in_many_ways_is_judged_at_once():
+    """Twenty times these three words took seconds, forty would have held a runner for ever."""
+    began = time.perf_counter()
+    classify("video " + "is no longer " * 300 + "fine")
+    assert time.perf_counter() - began < 2
+
+
 def test_hostile_texts_are_judged_in_bounded_time():
     texts = [
         "a" * 200_000,
@@ -148,6 +190,7 @@ def test_hostile_texts_are_judged_in_bounded_time():
         "\n" * 100_000,
         "http://" + "a/" * 50_000,
         "E" * 100_000,
+        "4.1.1 " * 20_000,
     ]
     for text in texts:
         begun = time.perf_counter()

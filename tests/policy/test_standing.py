@@ -86,6 +86,14 @@ def limited(scope, key, *, running=2, **limit):
         ),
         (
             a_row(),
+            Scene(NOW, [gate("kind", "render")], workers=1),
+            (
+                "It waits because kind render is held, since 2023-11-14 22:12:20 UTC by ann (on the command line), with the "
+                "reason 'deploy', until somebody releases it. Sooner: mulligan kinds release render"
+            ),
+        ),
+        (
+            a_row(),
             Scene(NOW),
             (
                 "It is due and waits: no live worker takes kind render from queue default, and so it stays until one does. "

@@ -335,3 +335,8 @@ def test_a_policy_that_has_changed_since_is_not_passed_off_as_the_one_of_then():
 def test_a_servers_hint_that_is_stored_is_named():
     words = told(a_row_like(), [a_failure(wait=123, evidence='{"retry_after":120}')])[2]
     assert words.endswith("the schedule says 30 s, but the other side asked for 2 min and a little spread was added.")
+
+
+def test_the_queue_it_was_enqueued_for_is_told_also_after_a_step_has_moved_it():
+    row = a_row_like(queue="big", settings='{"home":"small"}')
+    assert "queue small," in told(row)[0]

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import apsw
@@ -36,6 +36,7 @@ class Worker:
         prefix: Sequence[str] = (),
         app: str = "support.faulty:app",
         program: Sequence[str] = ("-m", "mulligan", "worker"),
+        environ: Mapping[str, str] | None = None,
         **settings: str,
     ) -> None:
         self.log = folder / f"worker-{len(list(folder.glob('worker-*.log')))}.log"
@@ -46,6 +47,7 @@ class Worker:
             "MULLIGAN_WORKER__STATE_DIR": str(folder / "state"),
             "WITNESS": str(folder / "witness"),
             "PYTHONPATH": str(HERE.parent),
+            **(environ or {}),
             **{f"MULLIGAN_{name.upper()}": value for name, value in settings.items()},
         }
         with self.log.open("wb") as out:
@@ -59,8 +61,12 @@ class Worker:
             )
 
     def ready(self) -> Worker:
-        until(lambda: "concurrency" in self.text(), 20, f"worker ready; log: {self.text()}")
+        until(self._is_ready, 20, "worker ready")
         return self
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, f"the worker has ended: {self.text()}"
+        return "concurrency" in self.text()
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")

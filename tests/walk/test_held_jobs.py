@@ -172,6 +172,7 @@ def test_probes_are_left_out_of_lists_counts_and_insight_and_shown_to_who_asks(a
         assert dict(unit.counts(100)) == {**dict.fromkeys(dict(unit.counts(1)), 0), "queued": len(probed)}
     assert [queue.name for queue in app.queues.list()] == ["default"]
     assert app.policy.kinds() == ["call"]
+    assert [kind.name for kind in app.kinds.list()] == ["call"]
 
 
 def test_finished_probes_are_pruned_after_an_hour(app, probed):

@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from mulligan import Fixed, Kind, Mulligan, Policy, Table, Then
+from mulligan import Fixed, Kind, Mulligan, Policy, Rule, Table, Then
 from mulligan.errors import NotFound
 
 
@@ -83,6 +83,16 @@ def test_another_process_knows_it_from_the_manifest(app: Mulligan, make_app: Cal
     app.run_inline()
     told = make_app().policy.explain("render")
     assert told == app.policy.explain("render")
+
+
+def test_rules_that_change_more_than_a_name_are_part_of_it(app: Mulligan, make_app: Callable[..., Mulligan]) -> None:
+    own = Rule("own", errno=5, code="OWN", cls="transient", max_retries=1)
+    everywhere = Rule("everywhere", errno=6, code="APP", cls="transient", backoff=Fixed(1))
+    app.rules.add(everywhere, Rule("named", errno=7, code="NAMED", cls="transient"))
+    app.job(name="shoot", rules=[own])(lambda: None)
+    assert app.policy.explain("shoot").rules == (own, everywhere)
+    app.run_inline()
+    assert make_app().policy.explain("shoot") == app.policy.explain("shoot")
 
 
 @pytest.mark.usefixtures("render")

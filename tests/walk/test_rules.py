@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mulligan import Context, Fixed, Policy, Rule, Then
+from mulligan import Context, Fixed, Policy, Retry, Rule, Then
 from mulligan.engine.layers import Layers
 from mulligan.errors import ConfigError
 from mulligan.policy.classify import renamed, timed_out
@@ -139,6 +139,20 @@ def test_a_back_test_judges_what_life_judged(app):
     app.run_inline()
     report = app.policy.backtest().report
     assert (report.failures, report.changed, report.unreadable) == (5, 0, 0)
+
+
+def test_a_back_test_leaves_ends_of_our_own_alone_unless_a_rule_is_about_them(app):
+    """What they say of themselves is no error text, and a handler's wish is no failure that was forgotten."""
+    app.job(name="no_json", policy=Policy(max_retries=0))(object)
+    app.job(name="again", policy=Policy(max_retries=1, backoff=Fixed(0)))(Retry)
+    for kind in ("no_json", "again"):
+        app.enqueue(kind, {})
+    app.run_inline()
+    same = app.policy.backtest()
+    assert (same.report.failures, same.report.changed, same.report.unreadable) == (3, 0, 0), same.report.changes
+    assert "Nothing would have been done differently." in same.text
+    other = app.policy.backtest([Rule("odd", verdict="RESULT_NOT_JSON", code="ODD", cls="transient")])
+    assert [(change.effect, times) for change, times in other.report.changes.items()] == [("tried again", 1)]
 
 
 def test_an_escalation_step_of_a_rule_moves_the_next_attempt(app):

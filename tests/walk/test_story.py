@@ -64,6 +64,7 @@ def test_every_line_of_a_story_is_a_sentence_with_its_moment(life):
     for one in told.story:
         assert re.fullmatch(r"[A-Za-z(].*[.)]", one.text), one.text
     assert told.now in told.text
+    assert str(told) == told.text
 
 
 @pytest.fixture

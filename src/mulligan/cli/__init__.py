@@ -53,6 +53,7 @@ COMMANDS = {
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),
     "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
     "deps": ("mulligan.cli.deps:deps", "What jobs use: list it, hold it, let it go, look now, set limits."),
+    "kinds": ("mulligan.cli.kinds:kinds", "List kinds; hold one, or release one that is held."),
     "policy": ("mulligan.cli.policy:policy", "What holds when a job fails, who says so, and when it is tried again."),
     "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
     "insight": ("mulligan.cli.insight:insight", "What retries are worth, what failures cost, what that advises."),

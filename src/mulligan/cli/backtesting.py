@@ -65,19 +65,7 @@ def show_backtest(found: Backtest, output: str | None) -> None:
         for change, times in report.changes.most_common()
     ]
     if chosen(output) in {"json", "jsonl"}:
-        counts = (
-            "jobs",
-            "failures",
-            "changed",
-            "unreadable",
-            "attempts",
-            "saved",
-            "saved_cost",
-            "rescued",
-            "lost",
-            "tried",
-        )
-        record = {name: getattr(report, name) for name in counts}
+        record = {name: getattr(report, name) for name in COUNTS}
         click.echo(as_json({**record, "partial": found.partial, "text": list(found.text), "changes": rows}))
         return
     show_rows(rows, COLUMNS, output, short="sample")

@@ -57,7 +57,7 @@ _new = click.option("--new", is_flag=True, help="Also one that nothing names yet
 @shared.database
 @shared.output
 def open_(key: str, until: float | None, reason: str, new: bool, database: str | None, output: str | None) -> None:  # noqa: FBT001 - click's way
-    """Hold the jobs that use it; what runs goes on. No probe goes meanwhile."""
+    """Hold the jobs that use it (mode fail_fast: end them at once); what runs goes on. No probe goes meanwhile."""
     with _deps(database) as api:
         _known(api, key, new=new)
         _report(api.open(key, until=until, reason=reason), output)
@@ -73,6 +73,7 @@ def open_(key: str, until: float | None, reason: str, new: bool, database: str |
 def close(key: str, until: float | None, reason: str, database: str | None, output: str | None) -> None:
     """Let its jobs go: a few a second at first, more while all goes well."""
     with _deps(database) as api:
+        _known(api, key, new=False)
         _report(api.close(key, until=until, reason=reason), output)
 
 

@@ -144,7 +144,8 @@ def _rates(numbers: Numbers) -> Iterator[str]:
     waited = numbers.time_to_success
     if numbers.failed_first:
         yield f"  success after a first failure: half {_time(waited.p50)}, 95 % {_time(waited.p95)}"
-        yield f"  of those that did succeed:     half {_time(waited.rescued_p50)}, 95 % {_time(waited.rescued_p95)}"
+        if waited.rescued_p50 is not None:
+            yield f"  of those that did succeed:     half {_time(waited.rescued_p50)}, 95 % {_time(waited.rescued_p95)}"
     if numbers.amplification is not None:
         yield f"  attempts for each job that started: {numbers.amplification:.2f}"
 
@@ -184,9 +185,10 @@ def _next(numbers: Numbers) -> Iterator[str]:
     for one in by_class[:SHOWN]:
         means = MEANS.get(one.cls, "")
         guess = one.chance
+        trials = "trial" if guess.trials == 1 else "trials"
         yield (
             f"  {one.cls:<14} {ordinal(one.attempt):>5} {bar(guess.mean)} {percent(guess.mean):>6} "
-            f"({guess.low * 100:.0f}–{guess.high * 100:.0f} %, {guess.trials} trials)  {means}"
+            f"({guess.low * 100:.0f}–{guess.high * 100:.0f} %, {guess.trials} {trials})  {means}"
         )
 
 

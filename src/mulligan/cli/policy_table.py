@@ -11,14 +11,16 @@ from mulligan.cli.output import as_json, cell, chosen, show_rows
 from mulligan.engine.policies import PolicyExplanation, Setting
 from mulligan.job import RETRYABLE
 from mulligan.policy.backoff import Exponential, Fixed, Table
-from mulligan.policy.outlook import ClassOutlook, Try, described
+from mulligan.policy.outlook import ClassOutlook, Try, described, harmless
 from mulligan.policy.phrase import duration, size
-from mulligan.policy.retry import Then
+from mulligan.policy.retry import Then, as_ladder
+from mulligan.policy.rule import Rule
 
 LINE = ("kind", "queue", "retries", "from", "backoff", "not_retried", "last_try")
 FIELD = ("name", "value", "scope", "origin")
 CLASS = ("class", "retried", "limit", "limit_origin", "backoff", "backoff_origin", "counts", "then")
 RETRIED = ("class", "limit", "limit_origin", "backoff", "backoff_origin", "then")
+RULE = ("rule", "code", "class", "limit", "backoff", "then", "more")
 TRY = ("classes", "attempt", "wait", "earliest", "latest", "at_earliest", "at", "at_latest")
 BAR = 32  # characters
 
@@ -57,6 +59,7 @@ def show_one(one: PolicyExplanation, output: str | None) -> None:
     elif form == "tsv":
         _tsv("field", [_field(field) for field in one.fields], FIELD)
         _tsv("class", [_class(kept) for kept in one.classes], CLASS)
+        _tsv("rule", [_rule(rule) for rule in one.rules], RULE)
         _tsv("try", [record for names, tries, _ in _calendars(one) for record in _tries(names, tries)], TRY)
     else:
         _tables(one)
@@ -76,6 +79,10 @@ def _tables(one: PolicyExplanation) -> None:
     show_rows([_class(kept) for kept in retried], RETRIED, "table", empty="nothing is retried")
     for why in dict.fromkeys(kept.why for kept in one.classes if not kept.retried):
         click.echo(f"not retried: {_listed([kept.cls for kept in one.classes if kept.why == why])} ({why})")
+    if one.rules:
+        click.echo()
+        click.echo("Rules with terms of their own, for what they judge:")
+        show_rows([_rule(rule) for rule in one.rules], RULE, "table")
     for names, tries, more in _calendars(one):
         click.echo()
         click.echo(f"If every attempt fails with {names}:")
@@ -118,6 +125,24 @@ def _class(kept: ClassOutlook) -> dict[str, Any]:
     }
 
 
+def _rule(rule: Rule) -> dict[str, Any]:
+    more = [
+        "" if rule.wait_for_hint else "does not wait for hints",
+        rule.alarm and f"alarm {rule.alarm}",
+        rule.runbook and f"see {rule.runbook}",
+        "in shadow" if rule.shadow else "",
+    ]
+    return {
+        "rule": rule.id,
+        "code": rule.code,
+        "class": rule.cls,
+        "limit": "" if rule.max_retries is None else rule.max_retries,
+        "backoff": described(rule.backoff) if rule.backoff else "",
+        "then": _ladder(as_ladder(rule.then)) if rule.then else "",
+        "more": _listed([part for part in more if part]),
+    }
+
+
 def _ladder(steps: Sequence[Then]) -> str:
     return " → ".join(_step(step) for step in steps)
 
@@ -127,7 +152,7 @@ def _step(step: Then) -> str:
         f"queue {step.queue}" if step.queue else "",
         size(step.memory_limit) if step.memory_limit else "",
         duration(step.timeout) if step.timeout else "",
-        _listed([f"{name}={value}" for name, value in step.settings.items()]),
+        _listed([f"{name}={value}" for name, value in harmless(step.settings).items()]),
     ]
     return _listed([part for part in parts if part]) or "the same again"
 

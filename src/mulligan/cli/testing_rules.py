@@ -15,7 +15,7 @@ from mulligan.cli import options as shared
 from mulligan.cli.database import existing, say, settings_with
 from mulligan.cli.output import as_json, chosen, show_record
 from mulligan.engine.declared import stored_rules
-from mulligan.engine.judging import classify
+from mulligan.engine.judging import classify, made_of
 from mulligan.engine.rules import configured_rules
 from mulligan.errors import ConfigError
 from mulligan.job import Failure
@@ -38,7 +38,7 @@ GIVEN = ("exception_type", "http_status", "exit_code", "signal", "errno", "provi
 @click.option(
     "--jsonl",
     "file",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
     help="One error a line, as JSON; - reads stdin.",
 )
 @shared.database
@@ -54,7 +54,8 @@ def test(
     if not text and all(value is None for value in given.values()):
         message = "give a TEXT, or what is known of the error: --exception, --http-status, --exit-code …"
         raise click.UsageError(message)
-    _show(classify(_read(text), **given, rules=rules), output)
+    said = _read(text)
+    _show(classify(said, **given, rules=rules), made_of(said, given, rules), output)
 
 
 def _rules(kind: str | None, database: str | None) -> Sequence[Rule]:
@@ -83,8 +84,8 @@ def record_of(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _show(failure: Failure, output: str | None) -> None:
-    record = record_of(failure)
+def _show(failure: Failure, parts: Mapping[str, Any], output: str | None) -> None:
+    record = record_of(failure) | {"group_of": dict(parts)}
     if chosen(output) in {"json", "jsonl"}:
         show_record(record, output)
         return
@@ -94,10 +95,15 @@ def _show(failure: Failure, output: str | None) -> None:
         lines.append(("asked to wait", duration(failure.retry_after)))
     if also := failure.judged.get("also"):
         lines.append(("said otherwise", ", ".join(also)))
-    lines += [("public", failure.public), ("group", failure.fingerprint)]
+    lines += [("public", failure.public), ("group", failure.fingerprint), ("made of", _listed(parts))]
     lines += [(name, str(value)) for name, value in failure.evidence.items()]
     for name, value in lines:
         click.echo(f"{name}\t{value}" if chosen(output) == "tsv" else f"{name:<15} {value}")
+
+
+def _listed(parts: Mapping[str, Any]) -> str:
+    said = {name: ", ".join(value) if isinstance(value, list) else value for name, value in parts.items()}
+    return "; ".join(f"{name} {value}" for name, value in said.items() if name != "version")
 
 
 def _many(file: Path, rules: Sequence[Rule]) -> None:
@@ -115,7 +121,7 @@ def _many(file: Path, rules: Sequence[Rule]) -> None:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with click.open_file(str(file), encoding="utf-8") as lines:
+    with click.open_file(str(file), encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

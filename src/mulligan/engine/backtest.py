@@ -14,7 +14,7 @@ from mulligan.errors import Moment
 from mulligan.ids import first_id
 from mulligan.job import Failure
 from mulligan.policy.backtest import Past, PastAttempt, Report, backtest, sentences
-from mulligan.policy.classify import classify
+from mulligan.policy.classify import classify, renamed
 from mulligan.policy.facts import Facts
 from mulligan.policy.rule import Rule
 from mulligan.policy.rulebook import Rulebook
@@ -47,8 +47,9 @@ def backtested(
         begin = unit.past_begins(low, ATTEMPTS)
     books = {name: [*own, book_of(spec.rules)] for name, spec in kinds.items()}
 
-    def judge(name: str, facts: Facts) -> Failure:
-        return classify(facts, books.get(name, own))
+    def judge(name: str, known: Facts | Failure) -> Failure:
+        asked = books.get(name, own)
+        return renamed(known, asked) if isinstance(known, Failure) else classify(known, asked)
 
     rows = _rows(store, begin, now - length, kind, on_step)
     report = backtest(_jobs(rows), judge)

@@ -58,7 +58,7 @@ class Claimer:
         self._prober.timeouts = {name: spec.timeout for name, spec in manifest.kinds.items()}
 
     def claim(self, unit: Unit, free: int, *, hinted: bool = False, places: Places | None = None) -> Claimed:
-        look, leases = self._look(unit, free, hopeful=hinted or self._full)
+        look, leases = self._look(unit, free, places, hopeful=hinted or self._full)
         self._learn(unit, look.now)
         guards = self.watch.read(look.guards)
         view = View(look, self._shut(unit, look, free), self.queues, self.kinds)
@@ -87,9 +87,13 @@ class Claimer:
     # -- what a breaker lets pass ---------------------------------------------------------------------
     def _passes(self, unit: Unit, view: View, key: str, guard: Guard) -> bool:
         """Is there something to do for a dependency that is down?"""
-        if not guard.open or not (view.behind(key) or self._has_function(key)):
+        now = view.look.now
+        if not guard.is_down(now) or not (view.behind(key) or self._has_function(key)):
             return False
-        return self.watch.terms(key).mode == "fail_fast" or self._prober.may(unit, guard, view.look.now)
+        return self._fails_fast(key) or self._prober.may(unit, guard, now)
+
+    def _fails_fast(self, key: str) -> bool:
+        return self.watch.terms(key).mode == "fail_fast"
 
     def _has_function(self, key: str) -> bool:
         own = self.watch.own.get(key)
@@ -104,7 +108,7 @@ class Claimer:
             behind = view.behind(key)
             probe = self._prober.take(unit, key, behind, view.look.now)
             probes += [] if probe is None else [probe]
-            if self.watch.terms(key).mode == "fail_fast":
+            if self._fails_fast(key):
                 self._refuse(unit, key, guard, behind)
         return probes
 
@@ -114,18 +118,21 @@ class Claimer:
             failure = dependency_unavailable(key, guard.reason)
             self.end(unit, [Ending(lease, Outcome(Ended.FAILED, failure=failure, final=True)) for lease in leases])
 
-    def _look(self, unit: Unit, free: int, *, hopeful: bool) -> tuple[Look, list[Lease]]:
+    def _look(self, unit: Unit, free: int, places: Places | None, *, hopeful: bool) -> tuple[Look, list[Lease]]:
         """Taking is tried with the first look only where something is likely to be there: it costs more."""
-        if not hopeful or free <= 0 or not self._plain or self._plain_by != (self.kinds, self._declared):
+        if not hopeful or free <= 0 or self._plain_by != (self.kinds, self._declared):
             return unit.look(), []
-        plain = Plain(self._plain, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
+        lanes = [lane for lane in self._plain if places is None or not self._bounds([Lane.parse(lane)], free, places)]
+        if not lanes:
+            return unit.look(), []
+        plain = Plain(lanes, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
         return unit.look_and_take(self.worker, plain, free)
 
     def _know(self, lane: str) -> None:
         """It was due alone. What code limits is no plain lane, whatever an operator has said for now."""
-        limited = effective(self._declared, {})
-        if any(key in limited for key in Lane.parse(lane).guards):
-            return
+        limited, parsed = effective(self._declared, {}), Lane.parse(lane)
+        if any(key in limited for key in parsed.guards) or (parsed.retry and parsed.uses):
+            return  # of retries there are only so many
         by = (self.kinds, self._declared)
         others = [other for other in self._plain if other != lane] if self._plain_by == by else []
         self._plain, self._plain_by = (lane, *others[: MOST_PLAIN - 1]), by
@@ -151,11 +158,11 @@ class Claimer:
         on_the_way = {key for lane in lanes for key in lane.guards}
         limits = effective(self._declared, look.limits)
         limits = {key: limit for key, limit in guarded(limits, guards).items() if key in on_the_way}
-        bounds = self._bounds(lanes, free, places) | self._retries(lanes, guards, look.now)
+        bounds = self._bounds(lanes, free, places) | self._retries(lanes, free, look.now)
         if limits or bounds:
             with unit.together():
                 leases, later = self._take_within(unit, due, free, Rooms(unit, limits, look.now, bounds))
-            tokens = [self.watch.next_retry(key, guards[key], look.now) for scope, key in bounds if scope == "budget"]
+            tokens = [self.watch.next_retry(key, look.now) for scope, key in bounds if scope == "budget"]
             return leases, min((at for at in (later, *tokens) if at is not None), default=None)
         if len(due) == 1:
             self._know(due[0][0])
@@ -180,11 +187,11 @@ class Claimer:
         bounds = {key: bound for key, bound in left.items() if bound < free}
         return bounds | ({SLOTS: places.free} if places.free < free else {})
 
-    def _retries(self, lanes: Sequence[Lane], guards: Mapping[str, Guard], now: Micros) -> dict[Guarded, int]:
+    def _retries(self, lanes: Sequence[Lane], free: int, now: Micros) -> dict[Guarded, int]:
         """How many retries each dependency bears, where they are few."""
         used = {key for lane in lanes if lane.retry and lane.uses for key in lane.uses.split(",")}
-        left = {key: self.watch.retries_left(key, guards[key], now) for key in used & guards.keys()}
-        return {("budget", key): count for key, count in left.items() if count is not None}
+        left = {key: self.watch.retries_left(key, now) for key in used}
+        return {("budget", key): count for key, count in left.items() if count is not None and count < free}
 
     def _take_within(
         self, unit: Unit, due: Sequence[Open], free: int, rooms: Rooms

@@ -25,7 +25,7 @@ from mulligan.errors import IllegalMove, Moment, NotFound, StoreUnavailable
 from mulligan.event import EventType, NewEvent
 from mulligan.job import Gate, Guarded, GuardRow, Lane, Limit, LimitRow, Micros
 from mulligan.policy import breaker
-from mulligan.policy.guard import FRESH, Guard, Hand
+from mulligan.policy.guard import FRESH, Guard
 from mulligan.policy.lanes import is_closed
 from mulligan.policy.limits import effective, lasts, tighter
 from mulligan.store.base import Look, Store, Unit
@@ -87,7 +87,7 @@ class Dependencies:
 
     # -- by hand ----------------------------------------------------------------------------------
     def open(self, key: str, *, until: Moment | None = None, reason: str = "") -> Dependency:
-        """Hold its jobs until then, or until somebody closes it. No probe goes meanwhile."""
+        """Hold its jobs (mode fail_fast: end them) until then or until somebody closes it. No probe goes meanwhile."""
 
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             end = ended_at("until", until, now)
@@ -101,30 +101,23 @@ class Dependencies:
 
     def close(self, key: str, *, until: Moment | None = None, reason: str = "") -> Dependency:
         """Let its jobs go, on a ramp. `until`: the breaker does not open before, whatever it sees."""
-        self.get(key)
+        if until is None:
+            self.get(key)
 
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             end = ended_at("until", until, now)
             gate = next((one for one in unit.gates() if one[:2] == ("dependency", key)), None)
-            if gate is None and not guard.open:
-                self._keep_closed(unit, watch, row, guard, end, reason)
-                return
             changes: breaker.Changes = []
             why = reason or "closed by hand"
-            after = breaker.closed_by_hand(guard, end, why, watch.terms(key), now, changes)
+            if gate is None and not guard.open:  # nothing is held: there is nothing to let go
+                after = breaker.kept_closed(guard, end)
+            else:
+                after = breaker.closed_by_hand(guard, end, why, watch.terms(key), now, changes)
             watch.write(unit, row, guard, after, changes, actor=self._actor)
+            if end is not None:
+                self._tell(unit, EventType.DEPENDENCY_CHANGED, key, until=end, reason=f"kept closed: {why}")
 
         return self._changed(key, change)
-
-    def _keep_closed(
-        self, unit: Unit, watch: Watch, row: GuardRow, guard: Guard, end: Micros | None, reason: str
-    ) -> None:
-        """Nothing is held, so there is nothing to let go; only the breaker's word is taken away or given back."""
-        hand = None if end is None else Hand(open=False, until=end)
-        if hand != guard.hand:
-            watch.write(unit, row, guard, replace(guard, hand=hand), [])
-            why = reason or ("its breaker may open it again" if end is None else "kept closed by hand")
-            self._tell(unit, EventType.DEPENDENCY_CHANGED, row.key, until=end, reason=why)
 
     def probe(self, key: str, *, reason: str = "") -> Dependency:
         """Look now whether it answers again, instead of when its time has come."""
@@ -219,7 +212,7 @@ class AsyncDependencies:
 # -- the picture ------------------------------------------------------------------------------------
 def not_closed(unit: Unit) -> Dependencies_:
     """Those that hold, end or slow down jobs now. Quick where there is none."""
-    at_work = any(row.active and row.scope == "dependency" for row in unit.guards())
+    at_work = any(row.scope == "dependency" for row in unit.guards(at_work=True))
     if not at_work and not any(gate.scope == "dependency" for gate in unit.gates()):
         return []
     return [one for one in picture(unit) if one.state != "closed"]

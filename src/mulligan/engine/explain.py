@@ -49,6 +49,9 @@ class Explanation:
     choices: tuple[str, ...]  # what a parked job offers
     moves: tuple[Verb, ...]  # what a person may do to it now
 
+    def __str__(self) -> str:
+        return self.text
+
 
 def explanation(
     unit: Unit, row: JobRow, system: Retry, again: Callable[[str], Job], *, private: bool = False

@@ -19,6 +19,7 @@ from typing import Any
 
 from mulligan.config import Settings
 from mulligan.engine import life, upkeep
+from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of, memories
 from mulligan.engine.declared import speak
 from mulligan.engine.kinds import Handler, Manifest, Registry
@@ -52,6 +53,7 @@ class Inline:
         self.worker = f"w_{new_id()}"
         self._claimer = claimer_of(self.worker, manifest)
         self._claimer.end = self._end
+        self._causes = causes_of(settings.guards)
         self._context: Context | None = None  # of the attempt that runs
         self._task: asyncio.Task[Any] | None = None
         self._interrupts = _Interrupts()
@@ -160,7 +162,7 @@ class Inline:
     def _settle(self, ending: Ending) -> None:
         watch = self._claimer.watch
         with self._store.begin() as unit:
-            settle(unit, [ending], self.policies, unit.now(), self._rng, watch=watch)
+            settle(unit, [ending], self.policies, unit.now(), self._rng, watch=watch, causes=self._causes)
         watch.commit()
 
     def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mulligan.engine.runner.capture import capture
 from mulligan.job import Failure
 from mulligan.policy.classify import classify as classify_facts
 from mulligan.policy.facts import Facts
+from mulligan.policy.fingerprint import explain_fingerprint
 from mulligan.policy.hints import from_words
+from mulligan.policy.judge import judge
 from mulligan.policy.redact import scrub
 from mulligan.policy.rule import Rule
 from mulligan.policy.rulebook import Rulebook
@@ -29,22 +31,43 @@ def classify(  # noqa: PLR0913 - one argument per thing that can be known
     rules: Iterable[Rule] = (),
 ) -> Failure:
     """The failure this error would be: `.code .cls .retryable .rule .retry_after .public`. Nothing is stored."""
-    known = facts_of(text_or_exception)
-    said: dict[str, Any] = {
-        "exception_types": None if exception_type is None else (str(exception_type),),
+    given = {
+        "exception_type": exception_type,
         "http_status": http_status,
         "exit_code": exit_code,
         "signal": signal,
         "errno": errno,
-        "provider_codes": None if provider_code is None else (str(provider_code),),
+        "provider_code": provider_code,
         "program": program,
     }
-    facts = known._replace(**{name: value for name, value in said.items() if value is not None})
+    return classify_facts(_facts(text_or_exception, given), _books(rules))
+
+
+def made_of(error: str | BaseException, given: Mapping[str, Any], rules: Iterable[Rule] = ()) -> dict[str, Any]:
+    """What the name of its group would be made of; `given` as for `classify`."""
+    facts, books = _facts(error, given), _books(rules)
+    failure = classify_facts(facts, books)
+    return explain_fingerprint(facts, failure.code, failure.cls, judge(facts, books).link)
+
+
+def _books(rules: Iterable[Rule]) -> list[Rulebook]:
     own = tuple(rules)
-    return classify_facts(facts, [Rulebook(own)] if own else [])
+    return [Rulebook(own)] if own else []
 
 
-def facts_of(error: str | BaseException) -> Facts:
+_LISTED = {"exception_type": "exception_types", "provider_code": "provider_codes"}
+
+
+def _facts(error: str | BaseException, given: Mapping[str, Any]) -> Facts:
+    """What is said beside an error counts more than what it says itself."""
+    said: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None:
+            said[_LISTED.get(name, name)] = (str(value),) if name in _LISTED else value
+    return _of(error)._replace(**said)
+
+
+def _of(error: str | BaseException) -> Facts:
     if isinstance(error, BaseException):
         return capture(error)
     text = scrub(str(error))

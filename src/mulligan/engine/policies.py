@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -16,11 +16,12 @@ from mulligan.engine.enqueue import policy_text
 from mulligan.engine.kind import Kind
 from mulligan.engine.kinds import OURS, KindSpec, QueueSpec, Registry, checked_name
 from mulligan.engine.layers import Layers
+from mulligan.engine.rules import book_of
 from mulligan.errors import Moment, NotFound
 from mulligan.job import Cls
 from mulligan.policy.backoff import Exponential, Fixed, Table
-from mulligan.policy.outlook import DELAYS, ClassOutlook, Origin, outlook
-from mulligan.policy.retry import EffectivePolicy, Policy, Scope, Then
+from mulligan.policy.outlook import DELAYS, ClassOutlook, Origin, harmless, outlook
+from mulligan.policy.retry import EffectivePolicy, Policy, Scope, Then, as_ladder
 from mulligan.policy.rule import Rule
 from mulligan.store.base import Store
 
@@ -39,12 +40,16 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyExplanation:
-    """The effective policy of a kind. `classes` holds every class, those that are retried first."""
+    """The effective policy of a kind. `classes` holds every class, those that are retried first.
+
+    `rules`: those of its failure rules that change more than a name, such as a limit or a backoff for their code.
+    """
 
     kind: str
     queue: str
     fields: tuple[Setting, ...]
     classes: tuple[ClassOutlook, ...]
+    rules: tuple[Rule, ...] = ()
 
     def field(self, name: str) -> Setting:
         return next(field for field in self.fields if field.name == name)
@@ -59,6 +64,7 @@ class PolicyExplanation:
             "queue": self.queue,
             "fields": [{**field._asdict(), "value": _plain(field.value)} for field in self.fields],
             "classes": [_plain_class(one) for one in self.classes],
+            "rules": [_plain_rule(rule) for rule in self.rules],
         }
 
 
@@ -68,11 +74,17 @@ def _plain_class(one: ClassOutlook) -> dict[str, Any]:
     return {"class": record.pop("cls"), **record}
 
 
+def _plain_rule(rule: Rule) -> dict[str, Any]:
+    steps = {"then": [_plain(step) for step in as_ladder(rule.then)]} if rule.then else {}
+    return rule.to_plain() | steps
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Table | Exponential | Fixed):
         return Policy(backoff=value).to_plain()["backoff"]
     if isinstance(value, Then):
-        return value.to_plain()
+        said = value.to_plain()
+        return said | {"settings": harmless(value.settings)} if value.settings else said
     return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
@@ -106,7 +118,14 @@ class Policies:
         layers = Layers(self._settings().retry, kinds, queues)
         where = checked_name("queue", queue or kinds[name].queue)
         effective = layers.for_kind(name, queue=where, policy=policy_text(policy), max_retries=max_retries)
-        return explained(name, where, effective, self._settings())
+        found = explained(name, where, effective, self._settings())
+        return replace(found, rules=tuple(rule for rule in self._rules(name, kinds[name]) if rule.terms()))
+
+    def _rules(self, name: str, spec: KindSpec) -> Iterable[Rule]:
+        """Its own, then its app's: in the order in which they are asked."""
+        handler = self._registry.handlers.get(name)
+        books = [book_of(spec.rules)] if handler is None else handler.books()
+        return [rule for book in books for rule in book.rules]
 
     def system(self) -> PolicyExplanation:
         """What holds where nobody says anything."""

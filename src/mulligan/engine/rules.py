@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -12,7 +13,7 @@ from typing import Any
 from mulligan.config import Settings
 from mulligan.errors import ConfigError
 from mulligan.policy.retry import Policy
-from mulligan.policy.rule import Rule
+from mulligan.policy.rule import Rule, wrong_in
 from mulligan.policy.rulebook import EMPTY, Rulebook
 
 PACKS = files("mulligan") / "packs"
@@ -72,7 +73,16 @@ class Rules:
 def configured_rules(settings: Settings) -> list[Rule]:
     """Those of `mulligan.toml`, and of the packs it names."""
     found = [Rule.from_plain(said, "mulligan.toml") for said in settings.rules]
-    return [*found, *(rule for name in settings.packs for rule in pack(name).rules)]
+    found += [rule for name in settings.packs for rule in pack(name).rules]
+    if twin := _twin(found):
+        message = f"rule {twin!r} is there twice in mulligan.toml and its packs; give one of them another id"
+        raise ConfigError(message)
+    return found
+
+
+def _twin(rules: Iterable[Rule]) -> str:
+    """An id that stands for two rules; empty if there is none."""
+    return next((name for name, times in Counter(rule.id for rule in rules).items() if times > 1), "")
 
 
 def kind_rules(kind: str, rules: Any) -> tuple[Rule, ...]:
@@ -82,9 +92,8 @@ def kind_rules(kind: str, rules: Any) -> tuple[Rule, ...]:
         if not isinstance(rule, Rule):
             message = f"kind {kind!r}: rules takes Rule(...), not {rule!r:.80}"
             raise ConfigError(message)
-    ids = [rule.id for rule in given]
-    if twins := sorted({name for name in ids if ids.count(name) > 1}):
-        message = f"kind {kind!r}: rule {twins[0]!r} is there twice; give one of them another id"
+    if twin := _twin(given):
+        message = f"kind {kind!r}: rule {twin!r} is there twice; give one of them another id"
         raise ConfigError(message)
     return given
 
@@ -119,6 +128,9 @@ def pack(name: str) -> Pack:
     except (FileNotFoundError, NotADirectoryError):
         message = f"no rule pack {name!r}; there are {', '.join(pack_names())}, or give the path of a .toml file"
         raise ConfigError(message) from None
+    except OSError as error:
+        message = f"rule pack {name!r} cannot be read: {error.strerror}"
+        raise ConfigError(message) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         message = f"rule pack {name!r}: not valid TOML: {error}"
         raise ConfigError(message) from error
@@ -129,9 +141,17 @@ def _pack(name: str, said: Mapping[str, Any]) -> Pack:
     if unknown := sorted(said.keys() - {"about", "policy", "rules"}):
         message = f"rule pack {name!r}: unknown part {unknown[0]!r}; it may have about, policy and rules"
         raise ConfigError(message)
+    policy, rules = said.get("policy", {}), said.get("rules", [])
+    if not isinstance(policy, dict) or not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        message = f"rule pack {name!r}: policy is one table, [policy], and rules are tables, [[rules]]"
+        raise ConfigError(message)
     try:
-        policy = Policy.from_plain(said.get("policy", {}))
+        own = Policy.from_plain(policy)
     except ValueError as error:
-        message = f"rule pack {name!r}: policy: {error}"
+        message = f"rule pack {name!r}: policy: {wrong_in(error)}"
         raise ConfigError(message) from error
-    return Pack(name, policy, tuple(Rule.from_plain(rule, f"pack {name!r}") for rule in said.get("rules", ())))
+    found = tuple(Rule.from_plain(rule, f"pack {name!r}") for rule in rules)
+    if twin := _twin(found):
+        message = f"rule pack {name!r}: rule {twin!r} is there twice; give one of them another id"
+        raise ConfigError(message)
+    return Pack(name, own, found)

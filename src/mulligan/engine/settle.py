@@ -13,10 +13,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
+from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
 from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
+from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
@@ -50,16 +51,15 @@ def settle(
     *,
     actor: str = "",
     watch: Watch | None = None,
+    causes: Causes | None = None,
 ) -> list[Verdict]:
-    """Decide and write. `now` is the store's clock as the caller knows it; `watch` knows what is down."""
+    """Decide and write. `now` is the store's clock as the caller knows it; `watch` knows what is down, `causes` what
+    many died of.
+    """
     if not endings:
         return []
     endings = [_ruled(ending, layers) for ending in endings]
-    down = {} if watch is None else watch.observe(unit, endings, now)
-    decisions = {
-        e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, down=down.get(e.lease.fence, ""))
-        for e in endings
-    }
+    decisions = _decide(unit, endings, layers, now, rng, watch, causes)
     refusals = unit.settle([_row(e, decisions[e.lease.fence], layers, now, actor) for e in endings])
     refused = {(r.id, r.token) for r in refusals}
     _hold(unit, [decision for fence, decision in decisions.items() if fence not in refused], now)
@@ -77,6 +77,30 @@ def settle(
         if ending.lease.fence in again
     ]
     return verdicts + settle(unit, asked, layers, now, rng, actor=actor)
+
+
+def _decide(
+    unit: Unit,
+    endings: Sequence[Ending],
+    layers: Layers,
+    now: Micros,
+    rng: Random,
+    watch: Watch | None,
+    causes: Causes | None,
+) -> dict[tuple[str, int], Decision]:
+    down = {} if watch is None else watch.observe(unit, endings, now)
+    decisions = {
+        e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, down=down.get(e.lease.fence, ""))
+        for e in endings
+    }
+    if causes is not None:
+        held = causes.observe(unit, [(ending, decisions[ending.lease.fence]) for ending in endings], now)
+        decisions |= {
+            e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, held=held[e.lease.fence])
+            for e in endings
+            if e.lease.fence in held
+        }
+    return decisions
 
 
 def _ruled(ending: Ending, layers: Layers) -> Ending:
@@ -198,7 +222,7 @@ def frees_key(cover: str | None, state: State) -> bool:
 
 def _hold(unit: Unit, decisions: Iterable[Decision], now: Micros) -> None:
     """Close what handlers found down; in one order for all, so that nobody waits in a circle."""
-    asked = sorted({(*d.hold, "handler" if d.verb is Verb.HOLD else "hint") for d in decisions if d.hold is not None})
+    asked = sorted({(*d.hold, "handler" if d.failure is None else "hint") for d in decisions if d.hold is not None})
     last = {key: (until, reason, actor) for key, until, reason, actor in asked}
     for key, (until, reason, actor) in last.items():
         unit.close_gate(Gate("dependency", key, now, until, reason, actor))

@@ -30,6 +30,7 @@ log = logging.getLogger("mulligan.upkeep")
 STEP = 200
 ORPHANS = 500
 PROBES_KEPT = 3600 * SECOND
+GUARDS_KEPT = 7 * 86_400 * SECOND  # of dependencies that nobody has called since
 SCHEDULES_KEPT = 30 * 86_400 * SECOND  # a schedule that nobody names is remembered so long: its workers may come back
 
 
@@ -184,6 +185,7 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         removed += unit.prune_events(now - round(keep.events * SECOND), STEP)
         removed += unit.prune_slots(now - round(keep.events * SECOND), STEP)
         unit.forget_schedules(now - SCHEDULES_KEPT)
+        unit.forget_guards(now - GUARDS_KEPT)
         unit.forget_workers(now - round(keep.workers * SECOND))
         unit.prune_records(now - round(keep.records * SECOND))
     return removed

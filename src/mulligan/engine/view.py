@@ -37,7 +37,7 @@ def traffic_now(unit: Unit, now: Micros) -> Traffic:
     manifests = holding_manifests(unit, now)
     said = {(row.scope, row.key): Limit(row.concurrency, row.rate) for row in unit.limits() if lasts(row, now)}
     limits = effective(limits_of_all(manifests), said)
-    at_work = {row.key: remembered(row.body) for row in unit.guards() if row.active and row.scope == "dependency"}
+    at_work = {row.key: remembered(row.body) for row in unit.guards(at_work=True) if row.scope == "dependency"}
     terms = terms_of_all(manifests) if at_work else {}
     kept = {key: Kept(guard, terms.get(key, DEFAULT)) for key, guard in at_work.items()}
     for key, guard in at_work.items():

@@ -19,8 +19,9 @@ from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Cls, Ended, Gate, GuardRow, Lease, Micros
 from mulligan.policy import breaker
 from mulligan.policy import budget as budgets
+from mulligan.policy.budget import Bucket
 from mulligan.policy.guard import DEFAULT, FRESH, Guard, Terms, read_guard
-from mulligan.policy.seen import NOTHING, Seen, Verdict, blame, read_seen, step_of
+from mulligan.policy.seen import MOST_JOBS, NOTHING, Seen, Verdict, blame, read_seen, step_of
 from mulligan.store.base import Unit
 
 if TYPE_CHECKING:
@@ -40,6 +41,36 @@ _EVENTS = {
 }
 
 
+@dataclass(slots=True)
+class Page:
+    """What one flush says about one dependency, while it is counted."""
+
+    ok: int = 0
+    failed: float = 0.0
+    slow: int = 0
+    limited: int = 0
+    first_ok: int = 0
+    retry_ok: int = 0
+    jobs: list[str] = field(default_factory=list)
+    times: dict[str, dict[int, float]] = field(default_factory=dict)
+    verdict: Verdict | None = None
+
+    def blame(self, part: float, job_id: str) -> None:
+        self.failed += part
+        if part and len(self.jobs) < MOST_JOBS:
+            self.jobs.append(job_id)
+
+    def took(self, kind: str, ms: float) -> None:
+        steps, step = self.times.setdefault(kind, {}), step_of(ms)
+        steps[step] = steps.get(step, 0) + 1
+
+    def seen(self) -> Seen:
+        return Seen(
+            self.ok, self.failed, self.slow, self.limited, self.first_ok, self.retry_ok, 0, tuple(self.jobs),
+            self.times, self.verdict,
+        )  # fmt: skip
+
+
 @dataclass
 class Watch:
     """One per worker. A turn at a time; chores come in between."""
@@ -54,6 +85,7 @@ class Watch:
     _seen: dict[str, Seen] = field(default_factory=dict)  # not told yet
     _told_at: Micros = 0
     _overdue: set[Fence] = field(default_factory=set)  # under way, and counted as slow already
+    _slow: dict[tuple[str, str], tuple[Guard, float | None]] = field(default_factory=dict)
     _late: set[str] = field(default_factory=set)  # their guards were in another hand
     _staged: Callable[[], None] | None = None
 
@@ -67,14 +99,16 @@ class Watch:
             fresh = self._counted(endings)
             if not (fresh or self._seen or self._late):
                 return {}
-            loud = any(seen.failed or seen.verdict for seen in fresh.values())
+            loud = any(seen.failed or seen.verdict for seen in fresh.values()) or any(
+                seen.retried and self._runs_low(key, now) for key, seen in self._seen.items()
+            )
             if not loud and 0 <= now - self._told_at < TOLD_EVERY:
                 self._staged = lambda: self._keep(fresh)
-                return self._to_blame(endings)
+                return self._to_blame(endings, now)
             self._tell(unit, _sum(self._seen, fresh), now)
             done = [ending.lease.fence for ending in endings]
             self._staged = lambda: self._told(now, done)
-            return self._to_blame(endings)
+            return self._to_blame(endings, now)
 
     def commit(self) -> None:
         """The turn is durable. One that was not is repeated, and counts again from where it was."""
@@ -92,12 +126,12 @@ class Watch:
             self.probes.pop(fence, None)
             self._overdue.discard(fence)
 
-    def _to_blame(self, endings: Sequence[Ending]) -> dict[Fence, str]:
+    def _to_blame(self, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
         found: dict[Fence, str] = {}
         for ending in endings:
             keys = _keys(ending.lease)
-            if ending.outcome.ended is Ended.FAILED and blame(ending.outcome.failure, len(keys)):
-                down = [key for key in keys if self.known.get(key, FRESH).open]
+            if _failed(ending) and blame(ending.outcome.failure, len(keys)):
+                down = [key for key in keys if self.known.get(key, FRESH).is_down(now)]
                 if down:
                     found[ending.lease.fence] = down[0]
         return found
@@ -109,17 +143,27 @@ class Watch:
                 if lease.failures:
                     self._keep({key: Seen(retried=1) for key in _keys(lease)})
 
-    def retries_left(self, key: str, guard: Guard, now: Micros) -> int | None:
+    def retries_left(self, key: str, now: Micros) -> int | None:
         """How many more retries it bears; None: nobody counts them."""
-        terms = self.terms(key).budget
-        if terms is None or guard.bucket is None or not budgets.low(guard.bucket, terms):
-            return None
-        return max(0, budgets.allows(guard.bucket, terms, now) - self._seen.get(key, NOTHING).retried)
+        bucket, terms = self._bucket(key, now), self.terms(key).budget
+        return None if bucket is None or terms is None else budgets.allows(bucket, terms, now)
 
-    def next_retry(self, key: str, guard: Guard, now: Micros) -> Micros | None:
+    def next_retry(self, key: str, now: Micros) -> Micros | None:
         """When it bears another one; None: now."""
+        bucket, terms = self._bucket(key, now), self.terms(key).budget
+        return None if bucket is None or terms is None else budgets.next_token(bucket, terms, now)
+
+    def _bucket(self, key: str, now: Micros) -> Bucket | None:
+        """As far as it is known here, without what this worker has taken and not told yet."""
         terms = self.terms(key).budget
-        return None if terms is None or guard.bucket is None else budgets.next_token(guard.bucket, terms, now)
+        if terms is None:
+            return None
+        bucket = self.known.get(key, FRESH).bucket or Bucket(terms.size, now)
+        return bucket._replace(tokens=bucket.tokens - self._seen.get(key, NOTHING).retried)
+
+    def _runs_low(self, key: str, now: Micros) -> bool:
+        bucket, terms = self._bucket(key, now), self.terms(key).budget
+        return bucket is not None and terms is not None and budgets.low(bucket, terms)
 
     def overdue(self, running: Iterable[tuple[Lease, float]]) -> bool:
         """What has run for longer (ms) than is bearable counts before its end: a hanging call may never end."""
@@ -141,42 +185,55 @@ class Watch:
         return bool(known) and ms > min(known)
 
     def _slow_after(self, key: str, kind: str) -> float | None:
-        return self.known.get(key, FRESH).slow_after(kind, self.terms(key))
+        guard = self.known.get(key, FRESH)
+        for_whom, limit = self._slow.get((key, kind), (None, None))
+        if for_whom is not guard:
+            limit = guard.slow_after(kind, self.terms(key))
+            self._slow[key, kind] = (guard, limit)
+        return limit
 
     # -- counting -----------------------------------------------------------------------------------
     def _counted(self, endings: Sequence[Ending]) -> dict[str, Seen]:
-        seen: dict[str, Seen] = {}
+        pages: dict[str, Page] = {}
         for ending in endings:
-            probed = self.probes.get(ending.lease.fence)
+            lease = ending.lease
+            probed = self.probes.get(lease.fence) if self.probes else None
             if probed is not None:
-                seen = _sum(seen, {probed: Seen(verdict=_verdict(ending))})
-            if ending.lease.uses:
-                seen = _sum(seen, self._of_one(ending))
-        return seen
+                pages.setdefault(probed, Page()).verdict = _verdict(ending)
+            if lease.uses:
+                keys = _keys(lease)
+                for key in keys:
+                    self._enter(pages.setdefault(key, Page()), ending, key, len(keys))
+        return {key: seen for key, page in pages.items() if (seen := page.seen()) != NOTHING}
 
-    def _of_one(self, ending: Ending) -> dict[str, Seen]:
+    def _enter(self, page: Page, ending: Ending, key: str, keys: int) -> None:
+        """How this one ended, as far as it says something about one of so many that it used."""
         lease, outcome = ending.lease, ending.outcome
-        keys = _keys(lease)
         if outcome.ended is Ended.RETURNED:
-            return {key: self._answered(ending, key, len(keys)) for key in keys}
-        if outcome.ended is not Ended.FAILED or outcome.failure is None:
-            return {}
-        if outcome.failure.cls is Cls.RATE_LIMITED:
-            return dict.fromkeys(keys, Seen(limited=1))
-        part = 0.0 if lease.fence in self._overdue else blame(outcome.failure, len(keys))
-        return dict.fromkeys(keys, Seen(failed=part, jobs=(lease.id,))) if part else {}
+            self._answered(page, ending, key, keys)
+        elif not _failed(ending) or outcome.failure is None:
+            return
+        elif outcome.failure.cls is Cls.RATE_LIMITED:
+            page.limited += 1
+        elif lease.fence not in self._overdue:
+            page.blame(blame(outcome.failure, keys), lease.id)
 
-    def _answered(self, ending: Ending, key: str, keys: int) -> Seen:
+    def _answered(self, page: Page, ending: Ending, key: str, keys: int) -> None:
         lease, ms = ending.lease, ending.duration_ms
-        first = int(lease.failures == 0)
-        times = {} if ms is None else {lease.kind: {step_of(ms): 1}}
+        if lease.failures:
+            page.retry_ok += 1
+        else:
+            page.first_ok += 1
+        if ms is not None:
+            page.took(lease.kind, ms)
         if lease.fence in self._overdue:
-            return Seen(first_ok=first, retry_ok=1 - first, times=times)
+            return
         slow_after = self._slow_after(key, lease.kind)
         if ms is not None and slow_after is not None and ms > slow_after:
-            part = 1 / keys
-            return Seen(0, part, 1, first_ok=first, retry_ok=1 - first, jobs=(lease.id,), times=times)
-        return Seen(ok=1, first_ok=first, retry_ok=1 - first, times=times)
+            page.slow += 1
+            page.blame(1 / keys, lease.id)
+        else:
+            page.ok += 1
 
     # -- telling ------------------------------------------------------------------------------------
     def _tell(self, unit: Unit, seen: Mapping[str, Seen], now: Micros) -> None:
@@ -221,19 +278,21 @@ class Watch:
         """The guards at work, as a look has found them; of all others nothing stands in the way."""
         at_work = {row.key: remembered(row.body) for row in rows if row.scope == "dependency"}
         for key, guard in self.known.items():
-            if key not in at_work and (guard.open or guard.ramp is not None):
+            if key not in at_work and (guard.open or guard.ramp is not None or guard.hand is not None):
                 self.known[key] = FRESH
         self.known |= at_work
         return at_work
 
-    def tend(self, unit: Unit, now: Micros) -> None:
+    def waits(self, unit: Unit) -> set[str]:
+        """Of whom there is something to fold, or whom time may have changed."""
+        left = {key for scope, key in unit.tallied() if scope == "dependency"}
+        at_work = {row.key for row in unit.guards(at_work=True) if row.scope == "dependency"}
+        return left | at_work | self._seen.keys() | self._late
+
+    def tend(self, unit: Unit, keys: Iterable[str], now: Micros) -> None:
         """Fold what was left behind, and let guards see that time has passed."""
         with self.lock:
-            rows = unit.guards()
-            left = {key for scope, key in unit.tallied() if scope == "dependency"}
-            at_work = {row.key for row in rows if row.active and row.scope == "dependency"}
-            self.known |= {row.key: remembered(row.body) for row in rows if row.scope == "dependency"}
-            self._tell(unit, {**dict.fromkeys(left | at_work, NOTHING), **self._seen}, now)
+            self._tell(unit, {**dict.fromkeys(keys, NOTHING), **self._seen}, now)
             self._staged = lambda: self._told(now, ())
 
 
@@ -250,8 +309,13 @@ def _verdict(ending: Ending) -> Verdict:
     if outcome.ended is Ended.RETURNED:
         healthy = lease.kind != PROBE_KIND or bool(json.loads(outcome.result or "{}").get("healthy"))
         return Verdict(lease.id, lease.token, healthy)
-    failed = outcome.ended is Ended.FAILED and blame(outcome.failure, 1) > 0
+    failed = _failed(ending) and blame(outcome.failure, 1) > 0
     return Verdict(lease.id, lease.token, False if failed else None)
+
+
+def _failed(ending: Ending) -> bool:
+    """A handler that says itself that its failure is final has not been let down."""
+    return ending.outcome.ended is Ended.FAILED and not ending.outcome.final
 
 
 def _keys(lease: Lease) -> list[str]:

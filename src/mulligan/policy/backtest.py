@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mulligan.job import Failure, Verb
+from mulligan.job import RETRYABLE, Cls, Failure, Verb
 from mulligan.policy.estimate import Share, share
 from mulligan.policy.facts import Facts
 
@@ -30,6 +30,13 @@ class PastAttempt(NamedTuple):
     reason: str
     facts: Facts | None
     cost: float = 0.0
+
+    @property
+    def ours(self) -> Failure | None:
+        """An end that we made ourselves, such as a time limit: no text is judged there, only the verdict."""
+        if not self.rule.startswith("mulligan.") or self.cls not in list(Cls):
+            return None
+        return Failure(self.code, Cls(self.cls), "", self.rule, self.cls in RETRYABLE)
 
 
 class Past(NamedTuple):
@@ -77,7 +84,7 @@ class Report:
         return sum(self.changes.values())
 
 
-Judge = Callable[[str, Facts], Failure]
+Judge = Callable[[str, Facts | Failure], Failure]
 
 
 def backtest(jobs: Iterable[Past], judge: Judge) -> Report:
@@ -104,10 +111,13 @@ def _replay(kind: str, life: list[PastAttempt], judge: Judge, report: Report) ->
     counts: Counter[str] = Counter()
     for place in failed:
         attempt = life[place]
-        if attempt.facts is None or attempt.ended == "retry":  # asked for by the handler: no table has a say
-            report.unreadable += attempt.facts is None
+        if attempt.ended == "retry":  # asked for by the handler: no table has a say
             continue
-        failure = judge(kind, attempt.facts)
+        known = attempt.ours or attempt.facts
+        if known is None:
+            report.unreadable += 1
+            continue
+        failure = judge(kind, known)
         counts[failure.code] += 1
         would = _would_retry(failure, counts[failure.code])
         _note(attempt, failure, report, would=would)

@@ -225,8 +225,11 @@ def closed_by_hand(
     guard: Guard, until: Micros | None, reason: str, terms: Terms, now: Micros, changes: Changes
 ) -> Guard:
     """Let go, on a ramp; with an end: the guard keeps still until then."""
-    hand = None if until is None else Hand(open=False, until=until)
-    return replace(closed(guard, reason, terms, now, changes), hand=hand)
+    return kept_closed(closed(guard, reason, terms, now, changes), until)
+
+
+def kept_closed(guard: Guard, until: Micros | None) -> Guard:
+    return replace(guard, hand=None if until is None else Hand(open=False, until=until))
 
 
 def let_go(guard: Guard, terms: Terms, now: Micros, changes: Changes) -> Guard:

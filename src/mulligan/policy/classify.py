@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from mulligan.job import RETRYABLE, Cls, Failure
@@ -54,6 +55,8 @@ __all__ = [
 
 def classify(facts: Facts, books: Sequence[Rulebook] = ()) -> Failure:
     """The one verdict about `facts`; never raises, whatever they hold. `books`: the kind's rules, then the app's."""
+    if not books:
+        return _classified(facts, ())
     acting = [book.acting for book in books]
     failure = _classified(facts, acting)
     if all(one is other for one, other in zip(acting, books, strict=True)):
@@ -126,7 +129,7 @@ def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
 
 def _failure(facts: Facts, verdict: Verdict, *, ours: str = "") -> Failure:
     rule = verdict.rule
-    known = CODES.get(ours)
+    known = CODES.get(ours) if ours else None
     code, cls = (ours, known.cls) if known else (ours or rule.code, Cls(rule.cls))
     evidence = _evidence(facts, verdict.link)
     return Failure(
@@ -160,29 +163,30 @@ def _sentence(public: str, evidence: Evidence) -> str:
     return public
 
 
+_SHOWN = ("exit_code", "signal", "errno", "http_status", "grpc_status", "sqlstate", "program")
+_shown_of = attrgetter(*_SHOWN)
+
+
 def _evidence(facts: Facts, link: Facts) -> Evidence:
     """Numbers and names: fit for an owner's eyes. Types and texts are not."""
     found: Evidence = {}
     for source in (facts,) if link is facts else (link, facts):
-        for name in ("exit_code", "signal", "errno", "http_status"):
-            value = getattr(source, name)
-            if value is not None:
+        for name, value in zip(_SHOWN, _shown_of(source), strict=True):
+            if value is not None and value != "":
                 found.setdefault(name, value)
-        for name in ("grpc_status", "sqlstate", "program"):
-            if text := getattr(source, name):
-                found.setdefault(name, text)
         if source.timed_out:
             found.setdefault("timed_out", True)
     return found
 
 
+_TEXTS = ("message", "detail", "trace", "stderr")
+_texts_of = attrgetter(*_TEXTS)
+
+
 def _private(facts: Facts) -> dict[str, Any]:
     """Texts for people, and under one name what a later table needs to judge again."""
-    exception = facts.exception_types[0] if facts.exception_types else ""
-    texts = {"exception": exception, "message": facts.message, "detail": facts.detail, "trace": facts.trace}
-    found: dict[str, Any] = {name: text for name, text in texts.items() if text}
-    if facts.stderr:
-        found["stderr"] = facts.stderr
+    found: dict[str, Any] = {"exception": facts.exception_types[0]} if facts.exception_types else {}
+    found.update([pair for pair in zip(_TEXTS, _texts_of(facts), strict=True) if pair[1]])
     if facts.exception_types or facts.provider_codes or facts.causes:
         found[FACTS] = to_plain(facts)
     return found

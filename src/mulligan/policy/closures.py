@@ -9,8 +9,16 @@ from mulligan.event import Event, EventType
 from mulligan.job import Gate, JobRow, Micros
 from mulligan.policy.phrase import clock, one_line, who
 
-CLOSED: Mapping[str, str] = {EventType.QUEUE_PAUSED: "queue", EventType.DEPENDENCY_OPENED: "dependency"}
-OPENED: Mapping[str, str] = {EventType.QUEUE_RESUMED: "queue", EventType.DEPENDENCY_CLOSED: "dependency"}
+CLOSED: Mapping[str, str] = {
+    EventType.QUEUE_PAUSED: "queue",
+    EventType.DEPENDENCY_OPENED: "dependency",
+    EventType.KIND_HELD: "kind",
+}
+OPENED: Mapping[str, str] = {
+    EventType.QUEUE_RESUMED: "queue",
+    EventType.DEPENDENCY_CLOSED: "dependency",
+    EventType.KIND_RELEASED: "kind",
+}
 
 
 @dataclass(frozen=True, slots=True)

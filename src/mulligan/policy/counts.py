@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mulligan.job import Cls, Failure
+from mulligan.job import Cls, Failure, Micros
 
 # A handler may make up codes as it goes. Beyond this many only those a rule has terms for are counted: rules are few.
 MOST_CODES = 100
@@ -17,14 +17,15 @@ class Counts(NamedTuple):
     classes: Mapping[str, int]
     codes: Mapping[str, int]
     spared: int = 0  # failures that were charged to a dependency that was down
+    waited: Micros = 0  # while it was due and did not run: held, or without a place
 
     def plus(self, failure: Failure) -> Counts:
         """With one failure more."""
         cls, code = failure.cls.value, failure.code
         classes = {**self.classes, cls: self.classes.get(cls, 0) + 1}
         if code not in self.codes and len(self.codes) >= MOST_CODES and not failure.terms:
-            return Counts(classes, self.codes, self.spared)
-        return Counts(classes, {**self.codes, code: self.codes.get(code, 0) + 1}, self.spared)
+            return self._replace(classes=classes)
+        return self._replace(classes=classes, codes={**self.codes, code: self.codes.get(code, 0) + 1})
 
     def of_class(self, cls: Cls) -> int:
         return self.classes.get(cls.value, 0)
@@ -33,20 +34,23 @@ class Counts(NamedTuple):
         return self.codes.get(code, 0)
 
     def to_json(self) -> str | None:
-        if not (self.classes or self.spared):
+        if self == NONE:
             return None
-        spared = {"spared": self.spared} if self.spared else {}
-        return _encode({"classes": self.classes, "codes": self.codes, **spared})
+        more = {name: value for name, value in (("spared", self.spared), ("waited", self.waited)) if value}
+        return _encode({"classes": self.classes, "codes": self.codes, **more})
+
+
+NONE = Counts({}, {})
 
 
 def read_counts(text: str | None) -> Counts:
     """What cannot be read counts as nothing: the total, which has a column of its own, still holds."""
     try:
         said = json.loads(text) if text else {}
-        spared = said.get("spared", 0)
-        return Counts(_numbers(said.get("classes")), _numbers(said.get("codes")), spared if type(spared) is int else 0)
+        more = _numbers({name: said.get(name) for name in ("spared", "waited")})
+        return Counts(_numbers(said.get("classes")), _numbers(said.get("codes")), **more)
     except (AttributeError, ValueError):
-        return Counts({}, {})
+        return NONE
 
 
 def _numbers(value: Any) -> dict[str, int]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from mulligan.job import SECOND, Cls, Decision, Ended, Failure, Lease, Micros, Outcome, State, Verb
 from mulligan.policy import ends, lifecycle
 from mulligan.policy.backoff import LONGEST, Rng, delay
-from mulligan.policy.counts import read_counts
+from mulligan.policy.counts import Counts, read_counts
 from mulligan.policy.escalate import escalate, in_words, step_of
 from mulligan.policy.phrase import duration
 from mulligan.policy.refuse import Charge, refused, refused_by_total, switched_off
@@ -44,19 +44,28 @@ class Case(NamedTuple):
     policy: EffectivePolicy
     now: Micros
     rng: Rng
-    down: str = ""
+    spared: str = ""  # why it is not charged
 
 
 def decide(
-    lease: Lease, outcome: Outcome, policy: EffectivePolicy, now: Micros, rng: Rng, *, down: str = ""
+    lease: Lease, outcome: Outcome, policy: EffectivePolicy, now: Micros, rng: Rng, *, down: str = "", held: str = ""
 ) -> Decision:
-    """The only place that knows what an ending means for the job. `down`: a dependency that is to blame for it."""
+    """The only place that knows what an ending means for the job.
+
+    `down`: a dependency that is to blame for it. `held`: its kind, if that is held for what it failed of.
+    """
     if outcome.ended == Ended.RETURNED:
         return _returned(lease, outcome)
-    case = Case(lease, outcome, policy, now, rng, down)
+    case = Case(lease, outcome, policy, now, rng, _sparing(down, held))
     if lease.cancel_reason is not None:
         return _move(case, Verb.STOP, _asked(lease.cancel_reason), failure=outcome.failure)
     return _RULES[outcome.ended](case)
+
+
+def _sparing(down: str, held: str) -> str:
+    if down:
+        return f"{down} is down; waits until it answers again"
+    return f"kind {held} is held for it; waits until somebody releases it" if held else ""
 
 
 def _returned(lease: Lease, outcome: Outcome) -> Decision:
@@ -103,7 +112,7 @@ def _lost(case: Case) -> Decision:
     reason = f"lost, {losses} of {most} allowed; the next attempt runs alone"
     decision = replace(_move(case, Verb.LOSE, reason, failure=failure, losses=losses), alone=True)
     if failure.cls is Cls.RESOURCE:  # the kernel's word that it was too large: the same again would end the same
-        charge = Charge(failure, terms_of(failure), case.lease.failures, read_counts(case.lease.counts))
+        charge = Charge(failure, terms_of(failure), case.lease.failures, _counts(case))
         decision = _with_step(case, decision, _next_step(case.policy, charge, more=losses))
     return _requeue(case, decision, case.now)
 
@@ -128,10 +137,18 @@ def _held(case: Case) -> Decision:
     return _requeue(case, replace(_move(case, Verb.HOLD, reason), hold=(dependency, until, reason)), case.now)
 
 
+def _counts(case: Case) -> Counts:
+    """Of this generation so far. Where an age is limited, with the time in which it could not be tried."""
+    lease, counts = case.lease, read_counts(case.lease.counts)
+    if case.policy.max_age is None or lease.attempt <= 1:
+        return counts
+    return counts._replace(waited=counts.waited + max(0, lease.started_at - lease.run_at))
+
+
 def _retry(case: Case) -> Decision:
     """Asked for by the handler, so no class has a say: only the total counts, and what nothing widens."""
     failure = case.outcome.failure or ends.retry_requested(case.outcome.reason)
-    charge = Charge(failure, NONE, case.lease.failures + 1, read_counts(case.lease.counts))
+    charge = Charge(failure, NONE, case.lease.failures + 1, _counts(case))
     refusal = switched_off(case.policy, failure) or refused_by_total(case.policy, charge)
     if refusal:
         return _die(case, refusal, charge)
@@ -144,9 +161,10 @@ def _retry(case: Case) -> Decision:
 
 def _failed(case: Case) -> Decision:
     failure = case.outcome.failure or ends.unreported()
-    if case.down and not case.outcome.final and (spared := _spared(case, failure)) is not None:
+    spared = None if case.outcome.final else _spared(case, failure)
+    if spared is not None:
         return spared
-    charge = Charge(failure, terms_of(failure), case.lease.failures + 1, read_counts(case.lease.counts).plus(failure))
+    charge = Charge(failure, terms_of(failure), case.lease.failures + 1, _counts(case).plus(failure))
     refusal = FINAL if case.outcome.final else refused(case.policy, charge)
     if refusal:
         return _die(case, refusal, charge)
@@ -157,22 +175,33 @@ def _failed(case: Case) -> Decision:
 
 def _teach(case: Case, decision: Decision, failure: Failure) -> Decision:
     """Who is told to come back later tells all others that use the same: each would only be told again."""
-    hint, key = failure.retry_after, case.lease.uses
-    if failure.cls is not Cls.RATE_LIMITED or not key or "," in key or hint is None or not hint >= HINT_LEAST:
+    until = _hinted(case, failure) if failure.cls is Cls.RATE_LIMITED else None
+    if until is None:
         return decision
-    until = case.now + _micros(min(hint, HINT_MOST))
-    return replace(decision, hold=(key, until, f"it asked for {duration(hint)} without calls"))
+    return replace(decision, hold=(case.lease.uses, until, f"it asked for {_until(case, until)} without calls"))
+
+
+def _hinted(case: Case, failure: Failure) -> Micros | None:
+    """When the one dependency of this job wants to be called again; None: it did not say, or there are several."""
+    hint, key = failure.retry_after, case.lease.uses
+    if not key or "," in key or hint is None or not hint >= HINT_LEAST:
+        return None
+    return case.now + _micros(min(hint, HINT_MOST))
 
 
 def _spared(case: Case, failure: Failure) -> Decision | None:
-    """An outage of a dependency costs nothing but patience; None: this job has been spared often enough."""
-    counts = read_counts(case.lease.counts)
-    if counts.spared >= SPARED_MOST:
+    """An outage, or a quota that comes back, costs nothing but patience; None: it is this job's own, or it has been
+    spared often enough.
+    """
+    reset = _hinted(case, failure) if failure.cls is Cls.QUOTA else None
+    counts = _counts(case)
+    if not (case.spared or reset) or counts.spared >= SPARED_MOST:
         return None
-    reason = f"not charged: {case.down} is down; waits until it answers again"
-    decision = _move(case, Verb.HOLD, reason, failure=failure)
+    used_up = f"the quota of {case.lease.uses} is used up"
+    decision = _move(case, Verb.HOLD, f"not charged: {case.spared or used_up}", failure=failure)
+    hold = None if reset is None else (case.lease.uses, reset, "its quota is used up")
     counts = counts._replace(spared=counts.spared + 1)
-    return _requeue(case, replace(decision, counts=counts.to_json()), case.now)
+    return _requeue(case, replace(decision, counts=counts.to_json(), hold=hold), case.now)
 
 
 def _counted(policy: EffectivePolicy, charge: Charge) -> str:
@@ -190,7 +219,7 @@ def _counted(policy: EffectivePolicy, charge: Charge) -> str:
 def _try_again(case: Case, run_at: Micros, reason: str, charge: Charge, step: Then | None) -> Decision:
     """A counted retry, unless it would come too late for `max_age`."""
     age = case.policy.max_age
-    if age is not None and run_at > case.lease.first_started_at + _micros(age):
+    if age is not None and run_at > case.lease.first_started_at + _micros(age) + charge.counts.waited:
         too_late = f"not retried: the next try would start later than max_age, {duration(age)} after the first start"
         return _die(case, too_late, charge)
     decision = _move(case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at)

@@ -88,10 +88,16 @@ class Guard:
         hand = self.hand
         return None if hand is None or (hand.until is not None and hand.until <= now) else hand
 
+    def is_down(self, now: Micros) -> bool:
+        """As its breaker or a person says."""
+        hand = self.by_hand(now)
+        return self.open or (hand is not None and hand.open)
+
     def active(self, terms: Terms) -> bool:
         """Must claims ask it?"""
         low = self.bucket is not None and terms.budget is not None and budgets.low(self.bucket, terms.budget)
-        return self.open or self.ramp is not None or self.reduced.limit is not None or low
+        held = self.open or (self.hand is not None and self.hand.open)
+        return held or self.ramp is not None or self.reduced.limit is not None or low
 
     def tokens(self, terms: Terms, now: Micros) -> float | None:
         """Retries that are left; None: nobody counts them."""

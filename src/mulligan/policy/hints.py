@@ -173,7 +173,7 @@ def _length(text: str) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text))
 
 
-# Words
+# Words, in small letters
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
 _UNIT = r"(milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
@@ -181,10 +181,11 @@ _SAID = (
     r"(?:(?:try(?: it)? again|retry|retrying|available again|resets)(?: your request)? (?:in|after)"
     r"|wait(?: for| at least)?)(?: about| approximately)?:? "
 )
-_WORDS = re.compile(rf"\b{_SAID}{_NUMBER} ?{_UNIT}\b(?!/)", re.IGNORECASE)
-_GO = re.compile(rf"\b{_SAID}((?:\d{{1,9}}(?:\.\d{{1,9}})?(?:ms|h|m|s)){{1,4}})(?![\w/])", re.IGNORECASE)
+_WORDS = re.compile(rf"\b{_SAID}{_NUMBER} ?{_UNIT}\b(?!/)")
+_GO = re.compile(rf"\b{_SAID}((?:\d{{1,9}}(?:\.\d{{1,9}})?(?:ms|h|m|s)){{1,4}})(?![\w/])")
 _BARE = re.compile(r"\bretry[-_ ]after[\"']?[:=]? ?[\"']?(\d{1,9})(?![\w.])")  # Telegram says no unit
-_CLOCK = re.compile(r"\bresets at (\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:UTC|GMT|Z)\b", re.IGNORECASE)
+_CLOCK = re.compile(r"\bresets at (\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:utc|gmt|z)\b")
+_LEAD = re.compile("try|retry|available|resets|wait")  # with which each of these begins
 _SCALES = {"m": 60.0, "s": 1.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -193,15 +194,21 @@ def from_words(text: str, now: float) -> Hint | None:
     lowered = text[:_READ].lower()
     if not ("retry" in lowered or "again" in lowered or "wait " in lowered or "resets " in lowered):
         return None
-    if found := _GO.search(lowered):
+    starts = [found.start() for found in _LEAD.finditer(lowered)]
+    if found := _first(_GO, lowered, starts):
         return within(_length(found[1]), "wording")
-    if found := _WORDS.search(lowered):
+    if found := _first(_WORDS, lowered, starts):
         return within(float(found[1]) * _scale(found[2]), "wording")
-    if found := _BARE.search(lowered):
+    if found := _first(_BARE, lowered, starts):
         return within(float(found[1]), "wording")
-    if found := _CLOCK.search(lowered):
+    if found := _first(_CLOCK, lowered, starts):
         return within(_until(int(found[1]), int(found[2]), int(found[3] or 0), now), "wording")
     return None
+
+
+def _first(pattern: re.Pattern[str], text: str, starts: list[int]) -> re.Match[str] | None:
+    """As `search`, where it is known where a match could begin: far quicker."""
+    return next((found for at in starts if (found := pattern.match(text, at))), None)
 
 
 def _scale(unit: str) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mulligan.job import Cls
 from mulligan.policy import builtin
@@ -17,7 +17,9 @@ from mulligan.policy.told import spelled, told
 
 READ = 4000  # characters of a text that are asked about; its end says most
 LINES = 16
+_BYTES = re.compile(r"(?<!\w)b['\"]")  # what a program wrote, shown as Python shows bytes
 
+T = TypeVar("T")
 Ask = Callable[[Facts, Text], list[Rule]]
 
 
@@ -47,6 +49,17 @@ def judge(facts: Facts, books: Sequence[Rulebook] = ()) -> Verdict:
     return found
 
 
+class _once(Generic[T]):  # noqa: N801 - reads as `property` does
+    """Worked out when first asked for. `functools.cached_property` takes a lock for it until Python 3.12."""
+
+    def __init__(self, work: Callable[[Any], T]) -> None:
+        self.work = work
+
+    def __get__(self, held: Any, _: Any = None) -> T:
+        value = held.__dict__[self.work.__name__] = self.work(held)
+        return value
+
+
 class Reading:
     """One failure being read: what costs time is done when it is asked for, and once."""
 
@@ -57,26 +70,27 @@ class Reading:
         self.implied = [link for link in below if link.implied]
 
     # -- texts ------------------------------------------------------------------------------------
-    @cached_property
+    @_once
     def text(self) -> str:
         texts = [self.facts.stderr, *(link.message for link in self.links)]
-        return "\n".join([text[-READ:] for text in texts if text])[-READ:]
+        text = "\n".join([text[-READ:] for text in texts if text])[-READ:]
+        return text.replace("\\n", "\n") if "\\n" in text and _BYTES.search(text) else text
 
-    @cached_property
+    @_once
     def masked(self) -> str:
         return masked(self.text)
 
-    @cached_property
+    @_once
     def words(self) -> frozenset[str]:
         return words_of(self.masked)
 
-    @cached_property
+    @_once
     def lines(self) -> list[tuple[str, str, frozenset[str]]]:
         """The last lines, last first: as they are, masked, and their words."""
         lines = [line for line in self.text.splitlines() if line.strip()][: -LINES - 1 : -1]
         return [(line, shown, words_of(shown)) for line in lines if (shown := masked(line))]
 
-    @cached_property
+    @_once
     def told(self) -> Facts:
         return told(self.text)
 
@@ -190,20 +204,33 @@ class Reading:
         tells = self.told != Facts(message=self.told.message)
         for raw, line, words in self.lines:
             link = told(raw) if tells else Facts()
-            found = tells and (
-                self.by_told(structure, link, (structure.by_type, structure.by_number)) or self.by_names([link])
-            )
-            found = found or self._say(builtin.NORMAL, line, words)
+            found = tells and self.by_told(structure, link, (structure.by_type, structure.by_number))
+            found = found or self._reason(line, words)
+            found = found if found or not tells else self.by_names([link])
             if found and found.known:
                 return found
         return None
 
+    def _reason(self, line: str, words: frozenset[str]) -> Verdict | None:
+        """What a line says; where it says both, the reason at its end counts: `connection failed: wrong password`."""
+        said = self._say(builtin.NORMAL, line, words)
+        if said is None or not said.also:
+            return said
+        end = _end(line)
+        return (self._say(builtin.NORMAL, end) if end else None) or said
+
     def by_faint_signs(self) -> Verdict | None:
         """Asked last, and not where anything sounds hopeful. What is quoted is somebody's name for something."""
-        names = [spelled(name) for link in (*self.links, self.told) for name in link.exception_types[:1]]
+        names = [
+            spelled(name)
+            for link in (*self.links, self.told)
+            for name in (*link.provider_codes[:1], *link.exception_types[:1])
+        ]
         lines = [unquoted(line) for line in (*(line for _, line, _ in self.lines), *names)]
-        if any(builtin.HOPE.search(line) for line in lines):
+        if any(builtin.HOPE.search(line) for line in lines[1:]):
             return None
+        if lines and builtin.HOPE.search(lines[0]):
+            lines = [end for line in lines[:1] if (end := _end(line)) and not builtin.HOPE.search(end)]
         return next((found for line in lines if (found := self._say(builtin.FAINT, line))), None)
 
     def _last_line(self, book: Rulebook) -> Verdict | None:
@@ -217,6 +244,12 @@ class Reading:
         return Verdict(self.facts, builtin.UNKNOWN) if process is None else Verdict(process, builtin.PROCESS_FAILED)
 
 
+def _end(line: str) -> str:
+    """The last reason of a line that gives one: `connection failed: unknown driver`."""
+    _, colon, end = line.rpartition(": ")
+    return end if colon else ""
+
+
 def _telling(code: str) -> bool:
     """Long enough to be a sentence, and not a name that has its own rules."""
     return len(code) > 8 and not grpc_name(code)
@@ -226,6 +259,8 @@ def _best(link: Facts, equals: Sequence[Rule], book: Rulebook) -> Verdict | None
     """Of rules that fit equally well the less destructive; those that disagree with it are named."""
     if not equals:
         return None
+    if len(equals) == 1:
+        return Verdict(link, equals[0], (), book.version)
     known = [rule for rule in equals if rule.cls != Cls.UNKNOWN] or equals  # "unknown" contradicts nobody
     rule = next((rule for rule in known if rule.retryable), known[0])
     also = tuple(other.id for other in known if other.retryable != rule.retryable)

@@ -12,7 +12,14 @@ _OPEN = "\0"  # something that may be a letter: a word beside it may be longer
 _WHOLE = re.compile(rf"(?<![a-z{_OPEN}])[a-z]{{2,}}(?![a-z{_OPEN}])")
 _WAYS = 400  # through one part of a pattern; more are not followed
 # So common that looking for them saves little.
-_COMMON = frozenset({"not", "is", "the", "to", "in", "of", "for", "has", "been", "error", "failed", "no", "be", "or"})
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        """not is the to in of for has been error failed no be or and an at by on this with was when from your you
+        please too out code message request requests exceeded file connection server status type operation limit api
+        invalid http unable data rate timeout response access read cannot process could again try host many resource""",
+    )
+)
 _REPEATS = frozenset({sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT})
 
 Words = frozenset[str]
@@ -20,16 +27,16 @@ Words = frozenset[str]
 
 def keywords(pattern: str) -> Words:
     """Words of which every match holds at least one; empty if none can be named."""
-    return _needed(list(_parser.parse(pattern, re.IGNORECASE)), _OPEN, _OPEN) or frozenset()
+    return _needed(_parser.parse(pattern, re.IGNORECASE).data, _OPEN, _OPEN) or frozenset()
 
 
 def _needed(tree: list[Any], left: str, right: str) -> Words | None:
     """Of the parts between two boundaries, the one whose words are fewest and least common."""
     if len(tree) == 1 and tree[0][0] is sre.BRANCH:
-        found = [_needed(list(branch), left, right) for branch in tree[0][1][1]]
+        found = [_needed(branch.data, left, right) for branch in tree[0][1][1]]
         return None if any(words is None for words in found) else frozenset().union(*[words or () for words in found])
     if len(tree) == 1 and tree[0][0] is sre.SUBPATTERN:
-        return _needed(list(tree[0][1][3]), left, right)
+        return _needed(tree[0][1][3].data, left, right)
     chosen = [words for part, before, after in _parts(tree, left, right) if (words := _of_part(part, before, after))]
     return min(chosen, key=lambda words: (bool(words & _COMMON), len(words), -min(map(len, words))), default=None)
 
@@ -61,7 +68,7 @@ def _of_part(part: list[Any], left: str, right: str) -> Words | None:
     return frozenset(words[0] for words in found) if all(found) else None
 
 
-def _ways(tree: Any) -> list[str] | None:
+def _ways(tree: list[Any]) -> list[str] | None:
     """Every text this piece can be, as far as it is certain; None if there are too many."""
     ways = [""]
     for op, value in tree:
@@ -76,12 +83,12 @@ def _texts(op: Any, value: Any) -> list[str] | None:
     if op is sre.LITERAL:
         return [chr(value).lower()]
     if op is sre.SUBPATTERN:
-        return _ways(value[3])
+        return _ways(value[3].data)
     if op is sre.BRANCH:
-        found = [_ways(branch) for branch in value[1]]
+        found = [_ways(branch.data) for branch in value[1]]
         return None if None in found else [way for ways in found for way in ways or ()]
     if op in _REPEATS and value[0] == 0 and value[1] == 1:
-        inner = _ways(value[2])
+        inner = _ways(value[2].data)
         return None if inner is None else ["", *inner]
     if op is sre.IN and all(choice is sre.LITERAL for choice, _ in value):
         return [chr(letter).lower() for _, letter in value]

@@ -5,26 +5,29 @@ from __future__ import annotations
 import re
 
 _LONG = 12  # digits of an id
-_HIDDEN = re.compile(
-    r"""
-      [a-z][a-z0-9+.-]{1,15}://[^\s"'<>]+                                    # an address
-    | \b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+                           # e-mail
-    | (?<![\w/<])(?:~|\.{1,2})?/(?!/)[\w.@+~%=:-]+(?:/[\w.@+~%=:-]*)*           # a path
-    | \b[A-Za-z]:\\[^\s"'<>]+
-    | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b
-    | \b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
+_ADDRESS = r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>]+"
+_MAIL = r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
+_PATH = r"(?<![\w/<])(?:~|\.{1,2})?/(?!/)[\w.@+~%=:-]+(?:/[\w.@+~%=:-]*)*|\b[A-Za-z]:\\[^\s\"'<>]+"
+_NUMBER = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b"
+_ANY = re.compile(f"{_ADDRESS}|{_MAIL}|{_PATH}|{_NUMBER}", re.IGNORECASE)
+_NO_MAIL = re.compile(f"{_ADDRESS}|{_PATH}|{_NUMBER}", re.IGNORECASE)
+_ID = re.compile(_NUMBER, re.IGNORECASE)
 
 
 def masked(text: str) -> str:
-    """Word by word: most words hold nothing to hide, and looking is much cheaper than trying the pattern."""
-    return " ".join([_HIDDEN.sub("<>", word) if _may_hide(word) else word for word in text.split(" ")])
+    """Word by word: most words hold nothing to hide, and looking is much cheaper than trying a pattern."""
+    if "/" in text or "@" in text or "\\" in text:
+        return " ".join([_hidden(word) for word in text.split(" ")])
+    return " ".join([_ID.sub("<>", word) if len(word) >= _LONG else word for word in text.split(" ")])
 
 
-def _may_hide(word: str) -> bool:
-    return "/" in word or "@" in word or "\\" in word or len(word) >= _LONG
+def _hidden(word: str) -> str:
+    """By the pattern that has no more than this word could hold."""
+    if "@" in word:
+        return _ANY.sub("<>", word)
+    if "/" in word or "\\" in word:
+        return _NO_MAIL.sub("<>", word)
+    return _ID.sub("<>", word) if len(word) >= _LONG else word
 
 
 _QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}[`']|\\\w+")

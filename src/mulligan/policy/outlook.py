@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mulligan.job import RETRYABLE, Cls
 from mulligan.policy.backoff import Fixed, Table, bounds, nominal
 from mulligan.policy.phrase import duration
+from mulligan.policy.redact import scrub
 from mulligan.policy.retry import AnyBackoff, EffectivePolicy, Scope, Then
 
 DELAYS = ("base_delay", "factor", "max_delay", "jitter")
@@ -113,6 +114,12 @@ def calendar(backoff: AnyBackoff, retries: int, max_age: float | None = None) ->
             break
         tries.append(found)
     return tuple(tries)
+
+
+def harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a step's settings, as anybody may see them: hidden are those that look or are called like a secret."""
+    written = {name: f"{name}={value}" for name, value in settings.items()}
+    return {name: "[redacted]" if scrub(written[name]) != written[name] else settings[name] for name in settings}
 
 
 def described(backoff: AnyBackoff) -> str:

@@ -12,7 +12,10 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
+from mulligan.policy.effort import steps_of
+
 LONGEST = 500
+SLOW = 150_000_000  # steps: at worst a second or two for a text of full length
 _RARE = 13  # letters: a word so long is not said by chance; other scripts have no spaces between words
 _FEW = 16  # a repeat of at most this many times is not unbounded
 _WORD = re.compile(r"[^\W\d_]{2,}")
@@ -29,7 +32,15 @@ def unfit(pattern: Any, *, alone: bool) -> str:
             tree = _parser.parse(pattern, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError, Warning) as error:
         return f"is no regular expression: {error}"
-    return _explosive(tree) or _matches_nothing(pattern) or _bare(tree, alone=alone)
+    return _explosive(tree) or _long(tree) or _matches_nothing(pattern) or _bare(tree, alone=alone)
+
+
+def _long(tree: Any) -> str:
+    if steps_of(tree.data) <= SLOW:
+        return ""
+    return (
+        "can match in so many ways that it may take for ever; bound its repeats, as in .{0,80}, and begin with a word"
+    )
 
 
 def _explosive(tree: Any) -> str:

@@ -118,7 +118,7 @@ def _held(gate: Gate, now: Micros) -> str:
 # By scope: what is done to it, what undoes that, who undoes it …s it, and how to say so.
 _WORDS = {
     "queue": ("paused", "resume", "resumes", "{undo} it to go on sooner"),
-    "kind": ("held", "open", "opens", "{undo} it to go on sooner"),
+    "kind": ("held", "release", "releases", "{undo} it to go on sooner"),
     "dependency": ("held", "close", "closes", "sooner: mulligan deps {undo} {key}"),
 }
 

@@ -55,6 +55,7 @@ _ACTORS = {
     "upkeep": "Mulligan's upkeep",
     "schedule": "a schedule",
     "breaker": "its breaker",
+    "guard": "its guard",
     "hint": "its own answer",
 }
 

@@ -14,11 +14,16 @@ from mulligan.job import SECOND, Micros
 
 FIRST = 0.1  # of normal: where it begins
 LEAST = 1.0  # a judgement: never fewer
+BLIND = 0.1  # growth by one judgement where nobody knows what is normal, until it hurts
 QUICK, RESTING, PROBING = 0.05, 0.0015, 0.01  # growth by one judgement, of the rate or of normal, whichever is more
 REST, PROBE, FREE = 0.85, 0.95, 1.15  # of the rate that hurt: where resting begins, then probing, then quick again
 
 TOO_MANY = 0.02  # of the outcomes, beyond the usual share
 FEW = 3  # failures may be chance
+UNSURE = 5  # judgements: who waits longer for certainty about a few failures never gets on
+AWAY = 1 / 3  # of the outcomes: who fails so many was not asked too much, it was away for a moment
+SOON = 10  # judgements: twice within them is no moment
+CALM, LITTLE = 30, 10.0  # judgements without a cut at fewer a second: what it bore then is too little to go by
 BELOW, DEEPEST = 0.93, 0.5  # a cut leaves so much, less the share that failed
 ECHO = SECOND  # until outcomes are told
 
@@ -43,10 +48,12 @@ class Ramp(NamedTuple):
     hurt: float | None = None  # the rate at which it was cut last
     usual: float = 0.0  # the share that fails at any rate
     spare: int = 0  # judgements in a row that found the rate not used
+    calm: int = SOON  # judgements since the last cut
 
 
 def begin(normal: float | None, now: Micros, every: Micros = SECOND) -> Ramp:
-    return Ramp(max((normal or 0.0) * FIRST, _least(every)), normal, now, every)
+    first = 2 * _least(every) if normal is None else max(normal * FIRST, _least(every))
+    return Ramp(first, normal, now, every)
 
 
 def _least(every: Micros) -> float:
@@ -67,7 +74,7 @@ def observed(ramp: Ramp, ok: int, failed: int, now: Micros) -> Ramp:
     chance = 2 * math.sqrt(seen.usual * (1 - seen.usual) * count)
     if beyond >= max(FEW, TOO_MANY * count) + chance:
         return _cut(seen, count, beyond / count, now)
-    unsure = beyond > TOO_MANY * count + chance
+    unsure = beyond > TOO_MANY * count + chance and now - at < UNSURE * seen.every
     return _grown(seen, count, now) if whole and count and not unsure else seen
 
 
@@ -78,14 +85,23 @@ def _deaf(ramp: Ramp) -> Micros:
 
 def _cut(ramp: Ramp, count: float, share: float, now: Micros) -> Ramp:
     rate = max(ramp.rate * max(DEEPEST, BELOW - share), _least(ramp.every))
-    return _judged(ramp, count, now + _deaf(ramp))._replace(rate=rate, hurt=ramp.rate, spare=0)
+    hurt = ramp.rate if share < AWAY or ramp.calm < SOON else ramp.hurt
+    return _judged(ramp, count, now + _deaf(ramp))._replace(rate=rate, hurt=hurt, spare=0, calm=0)
 
 
 def _grown(ramp: Ramp, count: float, now: Micros) -> Ramp:
-    judged = _judged(ramp, count, now)
+    forgets = ramp.calm >= CALM and ramp.rate < LITTLE
+    judged = _judged(ramp, count, now)._replace(calm=ramp.calm + 1, hurt=None if forgets else ramp.hurt)
     if count < USED * ramp.rate * (now - ramp.at) / SECOND:
         return judged._replace(spare=ramp.spare + 1)
-    return judged._replace(rate=ramp.rate + _pace(ramp) * max(ramp.rate, ramp.normal or 0.0), spare=0)
+    return judged._replace(rate=ramp.rate + _growth(ramp), spare=0)
+
+
+def _growth(ramp: Ramp) -> float:
+    """Until it has hurt, by one a judgement at least: of what was hardly used nobody knows what it bears."""
+    if ramp.hurt is not None:
+        return _pace(ramp) * max(ramp.rate, ramp.normal or 0.0)
+    return max(BLIND * ramp.rate if ramp.normal is None else QUICK * max(ramp.rate, ramp.normal), _least(ramp.every))
 
 
 def _pace(ramp: Ramp) -> float:

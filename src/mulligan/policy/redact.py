@@ -165,22 +165,43 @@ _SHAPES: tuple[_Shape, ...] = (
         ("--", "('", '("', "(b"),
     ),
     _Shape(("pass", "identified by"), rf"(?P<keep>(?:passw(?:or)?d|identified by)\s{{1,8}}){_QUOTED}", ("'", '"')),
-    _Shape(("credential", "signature"), rf"(?P<keep>(?:credentials?|signature){_IS})(?=[^\s&,;<>]{{8}}){_VALUE}"),
+    _Shape(
+        ("credential", "sig"),
+        rf"(?P<keep>(?:credentials?|signature){_IS})(?=[^\s&,;<>]{{8}}){_VALUE}",
+        ("credential", "signature"),
+    ),
     _Shape(
         ("token",),
         rf"(?P<keep>token{_SUFFIX}{_IS})(?=\\?[\"']?[^\s\"']{{6}}){_VALUE}",
         ("token=", "token:", "token_", "token-", "token'", 'token"', "token ", "token\\"),
     ),
-    _Shape(("sig=", "pass="), rf"(?P<keep>(?<![a-z])(?:sig|pass)=){_PLAIN}"),
+    _Shape(("sig", "pass"), rf"(?P<keep>(?<![a-z])(?:sig|pass)=){_PLAIN}", ("sig=", "pass=")),
     _Shape(
         ("?", "&"),
         rf"(?P<keep>[?&](?:key|auth|sign|hmac|jwt|sas|token|pwd)=){_PLAIN}",
         ("key=", "auth=", "sign=", "hmac=", "jwt=", "sas=", "token=", "pwd="),
     ),
+    # `<wsse:Password Type="x">hunter2</…`; `the password is hunter2`, but not `the password is wrong`.
     _Shape(
-        ("curl", "wget"),
-        r"(?P<keep>(?<![\w-])(?:-u|--user)(?:[\"']?,\s{0,4}|\s{1,8}|=)[\"']?[^\s:\"',]{1,100}:)[^\s\"',]{1,256}",
+        ("</",),
+        rf"(?P<keep><(?:[\w.-]{{1,40}}:)?[\w.-]{{0,40}}?(?:{_NAME}|token){_SUFFIX}(?:\s[^<>]{{0,200}})?>)[^<>\s]{{1,4096}}",
+    ),
+    _Shape(
+        ("pass", "secret", "token", "key"),
+        r"(?P<keep>(?:passw(?:or)?d|passphrase|secret|token|api[ _-]?key) (?:is|was):? [\"'`]?)"
+        r"(?=[^\s\"'`]{0,200}\d)(?=[^\s\"'`]{0,200}[a-z])[^\s\"'`]{6,256}",
+        (" is", " was"),
+    ),
+    _Shape(
+        ("-p", "-a"),
+        r"(?P<keep>\b(?:(?:mysql|mariadb)[\w-]{0,20}\b[^\n]{0,200}?[\s\"']-p(?=[^\s\"',])"
+        r"|(?:sshpass\b[^\n]{0,20}?[\s\"']-p|redis-cli\b[^\n]{0,200}?[\s\"']-a)(?:[\"']?,\s{0,4}[\"']?|\s{1,8})))[^\s\"',]{1,256}",
+        ("mysql", "mariadb", "sshpass", "redis-cli"),
+    ),
+    _Shape(
         ("-u",),
+        r"(?P<keep>(?<![\w-])(?:-u|--user)(?:[\"']?,\s{0,4}|\s{1,8}|=)[\"']?[^\s:\"',]{1,100}:)[^\s\"',]{1,256}",
+        ("curl", "wget"),
     ),
 )  # fmt: skip
 

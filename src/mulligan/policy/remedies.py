@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mulligan.job import RETRYABLE, AttemptRow, Cls
 from mulligan.policy.codes import PROGRAMMING_ERROR
+from mulligan.policy.grounds import Ground, ground_of
 from mulligan.policy.retry import EffectivePolicy
 
 # Verdicts of our own about a fact: no rule about an error text can change them.
@@ -22,17 +23,29 @@ _FACTS = {
 
 def remedy(attempt: AttemptRow, policy: EffectivePolicy) -> str:
     """One sentence; empty: there is nothing to change, or nothing is known."""
-    if "it is final" in attempt.reason:
+    ground = ground_of(attempt.reason)
+    if ground is Ground.FINAL:
         return "The handler itself said so (final=True): to have such failures tried again, leave that out."
-    if not policy.enabled or "switched off" in attempt.reason:
+    if not policy.enabled or ground is Ground.OFF:
         return "Retries are switched off by the setting retry.enabled (MULLIGAN_RETRY__ENABLED)."
     if attempt.ended == "lost":
         return f"To allow more than {policy.max_losses} losses: Policy(max_losses=…)."
     if attempt.rule in _FACTS:
         return _FACTS[attempt.rule]
-    if attempt.cls is not None and attempt.cls not in RETRYABLE and "retries used" not in attempt.reason:
+    if ground in _BY_GROUND:
+        return _BY_GROUND[ground].format(rule=attempt.rule, code=attempt.code, cls=attempt.cls)
+    if attempt.cls is not None and attempt.cls not in RETRYABLE and ground not in _COUNTED:
         return _by_verdict(attempt)
     return _by_count(attempt, policy)
+
+
+_COUNTED = frozenset({Ground.TOTAL, Ground.CLASS})
+_BY_GROUND = {
+    Ground.ONLY: "To have it tried again: add {cls} to the setting retry.only (MULLIGAN_RETRY__ONLY).",
+    Ground.UNKNOWN: "To have unknown errors tried again: leave retry_unknown=False out of the policy.",
+    Ground.RULE: "Rule {rule} allows no more for code {code}: give it a larger max_retries=.",
+    Ground.AGE: "To allow later tries: a longer Policy(max_age=…).",
+}
 
 
 def _by_verdict(attempt: AttemptRow) -> str:
@@ -61,10 +74,6 @@ def _own_rule(attempt: AttemptRow) -> str:
 
 
 def _by_count(attempt: AttemptRow, policy: EffectivePolicy) -> str:
-    if "max_age" in attempt.reason:
-        return "To allow later tries: a longer Policy(max_age=…)."
-    if "retry_unknown" in attempt.reason:
-        return "To have unknown errors tried again: leave retry_unknown=False out of the policy."
     cls = attempt.cls
     if cls is not None and policy.limit_for(Cls(cls)) < policy.max_retries:
         return (

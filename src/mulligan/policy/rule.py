@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NoReturn
 
+from pydantic import ValidationError
+
 from mulligan.errors import ConfigError
 from mulligan.job import RETRYABLE, Cls
 from mulligan.policy.backoff import Exponential, Fixed, Table
@@ -119,8 +121,15 @@ class Rule:
         try:
             policy = Policy.from_plain({name: said[name] for name in ("backoff", "then") if name in said})
         except ValueError as error:
-            raise ConfigError(f"{called}: {error}") from error
+            raise ConfigError(f"{called}: {wrong_in(error)}") from error
         return cls(**{**said, "backoff": policy.backoff, "then": policy.then or ()})
+
+
+def wrong_in(error: ValueError) -> str:
+    """Each fault with its place, without what is for developers of a library."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
 
 
 def unchecked(name: str, **said: Any) -> Rule:

@@ -8,18 +8,28 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any, Protocol
+from operator import attrgetter
+from threading import Lock
+from typing import Protocol
 
 from mulligan.policy.facts import Facts
 from mulligan.policy.keywords import keywords
-from mulligan.policy.rule import Rule
+from mulligan.policy.rule import NUMBERS, Rule
 
 PROVIDER, TYPE, NUMBER, TEXT = 4, 3, 2, 1  # structure before text
 _NUMBERS = ("sqlstate", "grpc_status", "errno", "http_status", "exit_code", "signal")
 _FILED = ("provider_code", "type", *_NUMBERS)
+_numbers_of = attrgetter(*_NUMBERS)
+_NAMES = {
+    "provider_code": "provider_codes",
+    "sqlstate": "sqlstate",
+    "grpc_status": "grpc_status",
+    "program": "program",
+    "dependency": "uses",
+}
 _TOKEN = re.compile(r"[a-z]{2,}")
 
 
@@ -48,7 +58,19 @@ def rank_of(rule: Rule) -> int:
 class Entry:
     """A rule with what is asked of it again and again worked out once."""
 
-    __slots__ = ("_patterns", "filed", "more", "order", "packages", "rule", "weight")
+    __slots__ = (
+        "_names",
+        "_needed",
+        "_numbers",
+        "_patterns",
+        "_types",
+        "filed",
+        "more",
+        "order",
+        "packages",
+        "rule",
+        "weight",
+    )
 
     def __init__(self, rule: Rule, order: int) -> None:
         self.rule = rule
@@ -57,16 +79,43 @@ class Entry:
         self.filed = next((name for name in _FILED if getattr(rule, name)), "")
         self.more = self.weight > bool(self.filed) + bool(rule.message)  # than what it is found by and its text
         self.packages = _packages(rule.type)
+        self._types = frozenset(map(last_word, rule.type))
+        self._names = [(fact, *_folded(getattr(rule, name))) for name, fact in _NAMES.items() if getattr(rule, name)]
+        self._numbers = [(name, frozenset(getattr(rule, name))) for name in NUMBERS if getattr(rule, name)]
         self._patterns: list[tuple[re.Pattern[str], frozenset[str]]] | None = None
+        self._needed: frozenset[str] = frozenset()  # one of these words, or no pattern matches; empty: ask them all
 
     def says(self, text: Text) -> bool:
         """Whether one of its patterns matches; most are ruled out by the words they need."""
-        if self._patterns is None:
-            self._patterns = [(_compiled(pattern), keywords(pattern)) for pattern in self.rule.message]
-        for pattern, needed in self._patterns:
-            if (not needed or not needed.isdisjoint(text.words)) and pattern.search(text.masked):
+        patterns = self._patterns or self._compile()
+        words = text.words
+        if self._needed and self._needed.isdisjoint(words):
+            return False
+        for pattern, needed in patterns:
+            if (not needed or not needed.isdisjoint(words)) and pattern.search(text.masked):
                 return True
         return False
+
+    def _compile(self) -> list[tuple[re.Pattern[str], frozenset[str]]]:
+        patterns = [(_compiled(pattern), keywords(pattern)) for pattern in self.rule.message]
+        if all(needed for _, needed in patterns):
+            self._needed = frozenset().union(*[needed for _, needed in patterns])
+        self._patterns = patterns
+        return patterns
+
+    def fits(self, link: Facts) -> bool:
+        """Whether every condition but its text holds.
+
+        The package of a type was asked where the rule was found; here its name is enough.
+        """
+        for name, numbers in self._numbers:
+            if getattr(link, name) not in numbers:
+                return False
+        for name, whole, begun in self._names:
+            had = getattr(link, name)
+            if not any(_same(one.lower(), whole, begun) for one in ((had,) if isinstance(had, str) else had)):
+                return False
+        return not self._types or not self._types.isdisjoint([last_word(name) for name in link.exception_types])
 
     def knows(self, name: str) -> int | None:
         """0: the very package of this type, 1: any package, None: another one. `openai.X` is `openai._exceptions.X`."""
@@ -86,6 +135,30 @@ def _packages(types: Iterable[str]) -> dict[str, frozenset[str]]:
     return {name: frozenset(packages) for name, packages in found.items()}
 
 
+class _Texts:
+    """The patterns of rules about texts, by the words they need."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.by_word: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
+        self.loose: list[tuple[Entry, str]] = []
+        self.foreign: list[tuple[Entry, str]] = []  # in other scripts: asked only where a text has some
+        for entry in entries:
+            for pattern in entry.rule.message or [""]:
+                words = keywords(pattern)
+                for word in words:
+                    self.by_word[word].append((entry, pattern))
+                if not words:
+                    (self.foreign if _foreign(pattern) else self.loose).append((entry, pattern))
+
+    def about(self, text: str, words: frozenset[str]) -> list[tuple[Entry, str]]:
+        """Those that may match this text, whose words these are."""
+        found = [pair for word in words & self.by_word.keys() for pair in self.by_word[word]]
+        return [*found, *self.loose] if text.isascii() else [*found, *self.loose, *self.foreign]
+
+
+_FILING = Lock()
+
+
 class Rulebook:
     """An ordered table of rules. `version` names exactly these rules: the same table, the same name."""
 
@@ -94,10 +167,8 @@ class Rulebook:
         self._part_of = part_of
         self._filed: dict[tuple[str, str | int], list[Entry]] = defaultdict(list)
         self._prefixes: dict[tuple[str, str], list[tuple[str, Entry]]] = defaultdict(list)  # by their first letter
-        self._unfiled: list[Entry] = []  # rules of texts: filed when the first text is asked about
-        self._texts: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
-        self._loose: list[tuple[Entry, str]] = []
-        self._foreign: list[tuple[Entry, str]] = []  # in other scripts: asked only where a text has some
+        self._of_texts: list[Entry] = []
+        self._texts: _Texts | None = None  # made of them when the first text is asked about
         self._verdicts: list[Entry] = []  # rules about what the built-in table says
         for order, rule in enumerate(self.rules):
             self._file(Entry(rule, order))
@@ -119,20 +190,19 @@ class Rulebook:
         if entry.rule.verdict:
             self._verdicts.append(entry)
         elif not entry.filed:
-            self._unfiled.append(entry)
+            self._of_texts.append(entry)
         for value in getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ():
             if isinstance(value, str) and value.endswith("*"):
                 self._prefixes[entry.filed, value[0].lower()].append((value[:-1].lower(), entry))
             else:
                 self._filed[entry.filed, _key(entry.filed, value)].append(entry)
 
-    def _file_text(self, entry: Entry) -> None:
-        for pattern in entry.rule.message or [""]:
-            words = keywords(pattern)
-            for word in words:
-                self._texts[word].append((entry, pattern))
-            if not words:
-                (self._foreign if _foreign(pattern) else self._loose).append((entry, pattern))
+    def _file_texts(self) -> _Texts:
+        """Once, whichever thread comes first; the others wait, for half a table would judge wrongly."""
+        with _FILING:
+            if self._texts is None:
+                self._texts = _Texts(self._of_texts)
+            return self._texts
 
     # -- asked, by rank: the equals that fit best ---------------------------------------------------
     def by_code(self, link: Facts, text: Text) -> list[Rule]:
@@ -149,8 +219,13 @@ class Rulebook:
     def by_type(self, link: Facts, text: Text) -> list[Rule]:
         """By the exception's class, then its bases."""
         for name in link.exception_types:
-            near = [(entry.knows(name), entry) for entry in self._filed.get(("type", last_word(name)), ())]
+            filed = self._filed.get(("type", last_word(name)))
+            if filed is None:
+                continue
+            near = [(entry.knows(name), entry) for entry in filed]
             found = [(how, entry) for how, entry in near if how is not None and fits(entry, link, text)]
+            if len(found) == 1:
+                return [found[0][1].rule]
             if found:
                 most = max(entry.weight for _, entry in found)
                 weighty = [(how, entry) for how, entry in found if entry.weight == most]
@@ -160,8 +235,7 @@ class Rulebook:
 
     def by_number(self, link: Facts, text: Text) -> list[Rule]:
         found: list[Entry] = []
-        for name in _NUMBERS:
-            value = getattr(link, name)
+        for name, value in zip(_NUMBERS, _numbers_of(link), strict=True):
             if value is not None and value != "":
                 key = value.lower() if isinstance(value, str) else value
                 found += [entry for entry in self._under(name, key) if fits(entry, link, text)]
@@ -169,32 +243,26 @@ class Rulebook:
 
     def by_words(self, link: Facts, text: str, words: frozenset[str]) -> list[Rule]:
         """Rules without a structural condition; `words` are the words of `text`, from `words_of`."""
-        while self._unfiled:
-            self._file_text(self._unfiled.pop())
-        found = [
-            entry for word in words & self._texts.keys() for entry, pattern in self._texts[word] if _says(pattern, text)
-        ]
-        others = self._loose if text.isascii() else [*self._loose, *self._foreign]
-        found += [entry for entry, pattern in others if _says(pattern, text)]
-        return _weightiest([entry for entry in found if _fits(entry.rule, link)])
+        texts = self._texts or self._file_texts()
+        found = [entry for entry, pattern in texts.about(text, words) if _says(pattern, text)]
+        return _weightiest([entry for entry in found if entry.fits(link)])
 
     def about(self, verdict: Collection[str], link: Facts, text: Text) -> list[Rule]:
         """Rules about one of these codes and classes."""
         named = [entry for entry in self._verdicts if not set(entry.rule.verdict).isdisjoint(verdict)]
-        return [entry.rule for entry in named if _fits(entry.rule, link) and fits(entry, link, text)]
+        return [entry.rule for entry in named if entry.fits(link) and fits(entry, link, text)]
 
-    def _under(self, name: str, value: str | int) -> Iterator[Entry]:
-        yield from self._filed.get((name, value), ())
-        if isinstance(value, str):
-            for prefix, entry in self._prefixes.get((name, value[:1]), ()):
-                if value.startswith(prefix):
-                    yield entry
+    def _under(self, name: str, value: str | int) -> list[Entry]:
+        found = self._filed.get((name, value), [])
+        if isinstance(value, str) and (prefixes := self._prefixes.get((name, value[:1]))):
+            return found + [entry for prefix, entry in prefixes if value.startswith(prefix)]
+        return found
 
 
 def _weightiest(found: list[Entry]) -> list[Rule]:
     """Those that ask for most, each once, in the order of the table."""
-    if not found:
-        return []
+    if len(found) < 2:
+        return [entry.rule for entry in found]
     most = max(entry.weight for entry in found)
     equals = {entry.order: entry.rule for entry in found if entry.weight == most}
     return [equals[order] for order in sorted(equals)]
@@ -220,41 +288,20 @@ def last_word(dotted: str) -> str:
 
 def fits(entry: Entry, link: Facts, text: Text) -> bool:
     """Whether every condition of the rule holds, beyond the one it was found by."""
-    return (not entry.more or _fits(entry.rule, link)) and (not entry.rule.message or entry.says(text))
+    return (not entry.more or entry.fits(link)) and (not entry.rule.message or entry.says(text))
 
 
-def _fits(rule: Rule, link: Facts) -> bool:
-    """All but its text."""
-    return _names_fit(rule, link) and _numbers_fit(rule, link)
+def _same(had: str, whole: frozenset[str], begun: tuple[str, ...]) -> bool:
+    return had in whole or had.startswith(begun)
 
 
-def _names_fit(rule: Rule, link: Facts) -> bool:
-    """The package of a type was asked where the rule was found; here its name is enough."""
-    pairs: tuple[tuple[Any, tuple[str, ...]], ...] = (
-        (rule.provider_code, link.provider_codes),
-        (rule.sqlstate, (link.sqlstate,)),
-        (rule.grpc_status, (link.grpc_status,)),
-        (rule.program, (link.program,)),
-        (rule.dependency, link.uses),
+def _folded(names: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Whole names, and beginnings of names."""
+    lowered = [name.lower() for name in names]
+    return (
+        frozenset(name for name in lowered if not name.endswith("*")),
+        tuple(name[:-1] for name in lowered if name.endswith("*")),
     )
-    if rule.type and {last_word(name) for name in rule.type}.isdisjoint([last_word(n) for n in link.exception_types]):
-        return False
-    return all(not wanted or any(_same(one, other) for one in wanted for other in had) for wanted, had in pairs)
-
-
-def _same(wanted: str, had: str) -> bool:
-    wanted, had = wanted.lower(), had.lower()
-    return had.startswith(wanted[:-1]) if wanted.endswith("*") else had == wanted
-
-
-def _numbers_fit(rule: Rule, link: Facts) -> bool:
-    pairs: tuple[tuple[Any, int | None], ...] = (
-        (rule.errno, link.errno),
-        (rule.http_status, link.http_status),
-        (rule.exit_code, link.exit_code),
-        (rule.signal, link.signal),
-    )
-    return all(not wanted or had in wanted for wanted, had in pairs)
 
 
 def _says(pattern: str, text: str) -> bool:

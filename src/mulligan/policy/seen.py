@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mulligan.job import Cls, Failure
@@ -96,6 +97,7 @@ def blame(failure: Failure | None, keys: int) -> float:
 
 
 # -- durations --------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
 def step_of(ms: float) -> int:
     return round(STEPS * math.log2(max(1.0, ms)))
 

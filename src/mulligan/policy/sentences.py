@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from mulligan.event import Event, EventType
 from mulligan.job import SECOND, AttemptRow, Cls, Ended, JobRow, Micros, Verb
 from mulligan.policy.arithmetic import AnyBackoff, arithmetic
+from mulligan.policy.escalate import given
 from mulligan.policy.phrase import clock, duration, one_line, size, span, stopped, who
 from mulligan.policy.remedies import remedy
 from mulligan.policy.retry import EffectivePolicy, Policy
@@ -39,7 +40,8 @@ def enqueued(row: JobRow, event: Event | None) -> str:
     key = f", under the unique key {one_line(row.unique_key)}" if row.unique_key else ""
     batch = f", in batch {row.batch_id}" if row.batch_id else ""
     when = _due(row, data.get("run_at"))
-    return f"The job was enqueued{by}{owner}: kind {row.kind}, queue {row.queue}{key}{batch}, {when}{_deadline(row)}."
+    queue = given(row.settings).get("home", row.queue)  # a step may have moved it since
+    return f"The job was enqueued{by}{owner}: kind {row.kind}, queue {queue}{key}{batch}, {when}{_deadline(row)}."
 
 
 def _due(row: JobRow, run_at: Any) -> str:

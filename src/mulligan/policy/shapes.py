@@ -23,6 +23,7 @@ def _shape(fact: str, hints: str | tuple[str, ...], pattern: str, system: str = 
 
 _I = re.IGNORECASE
 _REASONS = "|".join(sorted((re.escape(status.phrase) for status in HTTPStatus if status >= 400), key=len, reverse=True))
+_SMTP = "421|450|451|452|454|550|551|552|553|554"
 _N = r"([45]\d\d)"
 _FOUR_FIVE = ("40", "41", "42", "43", "44", "45", "49", "50", "52", "53", "59")
 _GRPC = "CANCELLED|DEADLINE_EXCEEDED|NOT_FOUND|PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|UNIMPLEMENTED|UNAVAILABLE|UNAUTHENTICATED|INVALID_ARGUMENT"
@@ -37,7 +38,7 @@ HTTP = tuple(
         (("ode", "tatus", "CODE"), rf"[\"'](?:code|status)[\"']:\s?[\"']?{_N}\b"),
         (("tatus",), rf"\b(?:response |bad |unexpected |with |http )?status(?: ?code)?[\"']?\s?(?:[:=(]|was|of|is|code)?\s?[\"'(\[]?{_N}\b"),
         (("ode",), rf"\b(?:error|response|status|return(?:ed)?)[_ -]?code[\"']?\s?(?:[:=]|was|of|is)?\s?[\"'(]?{_N}\b(?!\.\d)"),
-        (("eturned", "ot ", "eceived", "esponse", "nswered", "esponded"), rf"\b(?:returned|responded with|response|got|received|answered)(?: an?)?(?: error| HTTP| status| code| response)*:? ?[\"'(]?{_N}(?: (?:{_REASONS})|[\"')]? (?:error|response|from|status)\b|$)"),
+        (("eturned", "ot ", "eceived", "esponse", "nswered", "esponded"), rf"(?<!bytes, )\b(?:returned|responded with|response|got|received|answered)(?: an?)?(?: error| HTTP| status| code| response)*:? ?[\"'(]?{_N}(?: (?:{_REASONS})|[\"')]? (?:error|response|from|status)\b|$)"),
         (("lient", "erver"), rf"\b{_N} (?:Client|Server) Error\b|\b(?:Client|Server) error [\"']{_N}\b"),
         (("ttp", "TTP"), rf"\bHTTP(?:/\d(?:\.\d)?)?[\"']? ?(?:error|status|code|response|request failed with status)?(?: ?code)?[ :=(]{{1,2}}{_N}\b|\bHttpError {_N}\b|\bhttp_?status(?:_?code)?[\"']?\s?[:=]\s?[\"']?{_N}\b|\(HTTP {_N}\)"),
         (_FOUR_FIVE, rf"(?<![\w.:-]){_N}[\"']?,?[ :-]{{1,3}}[\"']?(?:{_REASONS})"),
@@ -71,13 +72,16 @@ CODES = (
     _shape("code", "ERROR ", r"\bERROR ([12]\d{3}) \([0-9A-Z]{5}\)", "mysql"),
     _shape("code", "curl: (", r"\bcurl: \((\d{1,3})\)", "curl"),
     _shape("code", "ORA-", r"\bORA-(\d{5})\b", "ora"),
-    _shape("code", "[SSL", r"\[SSL:?\ ?([A-Z0-9_]{6,})\]", "ssl"),
+    _shape("code", ("[SSL", "[X509"), r"\[(?:SSL|X509):?\ ?([A-Z0-9_]{6,})\]", "ssl"),
     _shape("code", "SQLITE_", r"\b(SQLITE_[A-Z]+)\b", "sqlite"),
     _shape("code", tuple(_REDIS.split("|")), rf"(?:^(?:\w+(?:\.\w+)*: )?-?|\([\"']-?|[: ]-)({_REDIS}) [A-Zcdkt]", "redis"),
+    _shape("code", "Error: /", r"\bError: /([A-Za-z]{5,24})\b", "gs"),
+    _shape("code", "_", r"^\[?([A-Z]{2,}(?:_[A-Z0-9]+){1,6}|[a-z]{2,}(?:_[a-z0-9]+){1,6})\]?$"),
     _shape("code", "AADSTS", r"\b(AADSTS\d+)\b"),
     _shape("mail", (".0", ".1", ".2", ".3", ".4", ".5", ".6", ".7"), r"(?<![\w.(/:-])#?([45]\.[0-7]\.\d{1,3})(?=[ :,)'\"\]]|$)(?!\.\d)"),
     _shape("mail", ("(4", "(5", "( 4", "( 5"), r"\(\s?([45]\d\d),\s?b['\"]"),
     _shape("mail", _FOUR_FIVE, r"(?<![\w.])([45]\d\d)[ -](?:#?[45]\.\d{1,2}\.\d{1,3})\b"),
+    _shape("mail", _FOUR_FIVE, rf"^(?:\d\d:\d\d:\d\d )?({_SMTP})[ -](?!{_REASONS})(?=.{{0,120}}\b(?:e?mail\w*|recipient|rcpt\w*|sender|relay\w*|delivery|message|greylist\w*|resend)\b)", flags=_I),
 )  # fmt: skip
 
 ERRNO = (

@@ -12,8 +12,12 @@ from mulligan.policy.phase import NO_TRAFFIC, Traffic, full_limit, keeps, limit_
 from mulligan.policy.phrase import moment, one_line, span, stopped, who
 
 # What opens a gate by hand. One that is not here opens by itself, or by what closed it.
-_OPENERS = {"queue": "mulligan queues resume {key}", "dependency": "mulligan deps close {key}"}
-_UNDO = {"queue": "resumes", "dependency": "closes"}
+_OPENERS = {
+    "queue": "mulligan queues resume {key}",
+    "kind": "mulligan kinds release {key}",
+    "dependency": "mulligan deps close {key}",
+}
+_UNDO = {"queue": "resumes", "kind": "releases", "dependency": "closes"}
 _MORE = {"queue": "mulligan queues set", "dependency": "mulligan deps set"}
 
 

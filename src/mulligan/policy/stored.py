@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from mulligan.policy.facts import Facts
@@ -12,14 +13,19 @@ FACTS = "facts"  # under which they stand in the private half, for programs
 _APART = ("message", "stderr", "detail")  # kept as texts of their own, for people
 _NAMES = ("exception_types", "provider_codes")
 _PLAIN = ("http_status", "grpc_status", "sqlstate", "errno", "exit_code", "signal", "timed_out", "program", "code")
+_plain_of = attrgetter(*_PLAIN)
 _CAUSES = 6
 _WORDS = 500  # of a cause's message
 
 
 def to_plain(facts: Facts) -> dict[str, Any]:
     """What is known of one link and those below it, without what is kept apart; empty for a plain exception."""
-    said: dict[str, Any] = {name: list(value) for name in _NAMES if (value := getattr(facts, name))}
-    said |= {name: value for name in _PLAIN if (value := getattr(facts, name)) not in (None, "", False)}
+    said: dict[str, Any] = {}
+    if facts.exception_types:
+        said["exception_types"] = list(facts.exception_types)
+    if facts.provider_codes:
+        said["provider_codes"] = list(facts.provider_codes)
+    said.update([pair for pair in zip(_PLAIN, _plain_of(facts), strict=True) if pair[1]])
     if facts.causes:
         said["causes"] = [_below(cause) for cause in facts.causes[:_CAUSES]]
     if facts.leaves:
@@ -28,8 +34,12 @@ def to_plain(facts: Facts) -> dict[str, Any]:
 
 
 def _below(facts: Facts) -> dict[str, Any]:
-    words = {"message": facts.message[:_WORDS]} if facts.message else {}
-    return to_plain(facts) | words | ({"implied": True} if facts.implied else {})
+    said = to_plain(facts)
+    if facts.message:
+        said["message"] = facts.message[:_WORDS]
+    if facts.implied:
+        said["implied"] = True
+    return said
 
 
 def from_attempt(evidence: str | None, private: str | None, uses: str = "") -> Facts | None:

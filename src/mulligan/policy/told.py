@@ -116,15 +116,17 @@ def _http(text: str) -> int | None:
 def _codes(text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for shape in shapes.CODES:
-        for value in _matches(shape, text):
-            found.extend(_code(shape, value, text))
+        values = dict.fromkeys(_matches(shape, text))
+        if values and shape.fact == "mail" and not _MAIL.search(text):  # a version has the same shape
+            values = {value: None for value in values if "." not in value}
+        for value in values:
+            found.extend(_code(shape, value))
     return found
 
 
-def _code(shape: Shape, value: str, text: str) -> Iterator[tuple[str, str]]:
+def _code(shape: Shape, value: str) -> Iterator[tuple[str, str]]:
     if shape.fact == "mail":
-        if "." not in value or _MAIL.search(text):
-            yield "code", f"smtp:{value}"
+        yield "code", f"smtp:{value}"
     elif shape.fact == "grpc" or value.upper() in GRPC:
         if name := grpc_name(value):
             yield "grpc", name

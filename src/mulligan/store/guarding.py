@@ -15,8 +15,8 @@ class Guarding(ABC):
     """Part of every `Unit`."""
 
     @abstractmethod
-    def guards(self) -> list[GuardRow]:
-        """All of them, as they stand."""
+    def guards(self, *, at_work: bool = False) -> list[GuardRow]:
+        """All of them as they stand, or only those that claims must ask."""
 
     @abstractmethod
     def guard(self, key: Guarded) -> GuardRow | None:
@@ -42,20 +42,26 @@ class Guarding(ABC):
         """Enter at a closed gate when its guard looks again."""
 
     @abstractmethod
+    def forget_guards(self, before: Micros) -> int:
+        """Delete those that rest and of whom nothing was heard since."""
+
+    @abstractmethod
     def runs(self, job_id: str, token: int) -> bool:
         """Is this very attempt under way?"""
 
     @abstractmethod
-    def succeeded_since(self, kind: str, since: Micros) -> bool:
-        """Has a job of this kind succeeded since then?"""
+    def last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
+        """When a job of this kind last succeeded, looking at so many successes of all kinds, the newest; and back to
+        when that was. 0: there are no more.
+        """
 
 
 class SqlGuarding(Guarding):
     @abstractmethod
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
-    def guards(self) -> list[GuardRow]:
-        return [_guard(row) for row in self.rows("guards")]
+    def guards(self, *, at_work: bool = False) -> list[GuardRow]:
+        return [_guard(row) for row in self.rows("guards_at_work" if at_work else "guards")]
 
     def guard(self, key: Guarded) -> GuardRow | None:
         named = {"scope": key[0], "key": key[1]}
@@ -80,11 +86,18 @@ class SqlGuarding(Guarding):
     def next_probe(self, key: Guarded, at: Micros | None) -> None:
         self.rows("next_probe", scope=key[0], key=key[1], probe_at=at)
 
+    def forget_guards(self, before: Micros) -> int:
+        return len(self.rows("forget_guards", before=before))
+
     def runs(self, job_id: str, token: int) -> bool:
         return bool(self.rows("runs", id=job_id, token=token))
 
-    def succeeded_since(self, kind: str, since: Micros) -> bool:
-        return bool(self.rows("succeeded_since", kind=kind, since=since))
+    def last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
+        found = self.rows("last_success", kind=kind, most=most)
+        if found:
+            return found[0][0], found[0][0]
+        oldest = self.rows("nth_success", n=most - 1)
+        return None, oldest[0][0] if oldest else 0
 
 
 def _guard(row: tuple[Any, ...]) -> GuardRow:

@@ -11,6 +11,7 @@ from mulligan.policy.phrase import per, span
 from mulligan.store.base import Unit
 
 MANY = 2000
+WAITS_ANYWAY = ("handler", "hint")  # a hold for a certain time, whatever the mode
 
 
 def guard_checks(unit: Unit, _: Settings) -> Checks:
@@ -24,7 +25,7 @@ def guard_checks(unit: Unit, _: Settings) -> Checks:
 def _of(one: Dependency, now: Micros) -> Checks:
     if one.state == "open":
         why = f": {one.reason}" if one.reason else f", by {one.actor}"
-        ends = one.mode == "fail_fast" and one.probe_at is not None  # by hand is a hold in any case
+        ends = one.mode == "fail_fast" and one.actor not in WAITS_ANYWAY
         held = "its jobs end at once" if ends else f"{count(one.held)} jobs are held"
         sentence = f"{one.key} is open{_since(one, now)}{why}; {held}, {_next(one, now)}"
         yield Check(WARN, "dependencies", sentence, _advice(one))

@@ -14,7 +14,8 @@ from mulligan.engine.upkeep import known_kinds
 from mulligan.engine.workers import workers_seen
 from mulligan.errors import MulliganError
 from mulligan.job import SECOND, Lane
-from mulligan.policy.phrase import duration
+from mulligan.policy.lanes import is_closed
+from mulligan.policy.phrase import duration, moment, one_line, who
 from mulligan.store import Store
 from mulligan.store.base import Unit
 
@@ -28,8 +29,15 @@ def inside_checks(store: Store, settings: Settings) -> Checks:
     except MulliganError:
         return
     looks: tuple[Callable[[Unit, Settings], Checks], ...] = (
-        _clock, _workers, _unknown, _unserved, guard_checks, _events, _keys,
-    )  # fmt: skip
+        _clock,
+        _workers,
+        _unknown,
+        _unserved,
+        _held,
+        guard_checks,
+        _events,
+        _keys,
+    )
     for look in looks:
         with store.read() as unit:
             yield from look(unit, settings)
@@ -85,6 +93,15 @@ def _unserved(unit: Unit, _: Settings) -> Checks:
         yield Check(
             WARN, "queues", f"due, and no live worker takes it: {names}", "mulligan worker APP, without --queues"
         )
+
+
+def _held(unit: Unit, _: Settings) -> Checks:
+    now = unit.now()
+    for gate in unit.gates():
+        if gate.scope == "kind" and is_closed(gate, now):
+            because = f": {one_line(gate.reason)}" if gate.reason else ""
+            found = f"kind {gate.key} is held by {who(gate.actor)} since {moment(gate.since)}{because}"
+            yield Check(WARN, "kinds", found, f"see to the cause, then: mulligan kinds release {gate.key}")
 
 
 def _takes(lane: Lane, kinds: set[str], queues: set[str]) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from mulligan.policy.hints import Hint, duration, within
 
 LONGEST = 65_536
+_BYTES = (bytes, bytearray)
+_LISTS = (list, tuple)
 _FEW = 8  # entries of a list that are looked at
 _SAID = 500
 _CODE = re.compile(r"[A-Za-z_][\w.:-]{1,99}")
@@ -53,7 +55,7 @@ def as_code(value: Any) -> str:
 
 def read_body(body: Any, *, ok: bool = False) -> Told:
     """A body as bytes, as text, or as what somebody has parsed already; `ok`: it came with a status of success."""
-    if isinstance(body, bytes | bytearray):
+    if isinstance(body, _BYTES):
         body = bytes(body[: LONGEST + 1]).decode("utf-8", "replace")
     if isinstance(body, str):
         if len(body) > LONGEST:
@@ -64,7 +66,7 @@ def read_body(body: Any, *, ok: bool = False) -> Told:
         if start not in {"{", "["}:
             return Told() if ok else Told(said=body[:_SAID])
         body = json.loads(body)
-    if isinstance(body, list | tuple) and body:
+    if isinstance(body, _LISTS) and body:
         body = body[0]
     return _document(body, ok=ok) if isinstance(body, dict) else Told()
 
@@ -120,7 +122,7 @@ _CODE_NAMES = ("code", "error_code", "errorCode", "Code", "reason", "type", "__t
 
 
 def _entries(errors: Any) -> list[dict[Any, Any]]:
-    if not isinstance(errors, list | tuple):
+    if errors is None or not isinstance(errors, _LISTS):
         return []
     return [entry for entry in errors[:_FEW] if isinstance(entry, dict)]
 
@@ -140,7 +142,7 @@ def read_details(details: Any) -> Told:
     """ErrorInfo, QuotaFailure and RetryInfo, whichever way they came."""
     codes: list[str] = []
     hint: Hint | None = None
-    if details and isinstance(details, list | tuple):
+    if details and isinstance(details, _LISTS):
         for entry in details[:_FEW]:
             found = _pick(entry)
             codes += [*_quotas(found("violations", "violations")), as_code(found("reason", "reason"))]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from ssl import SSLError
 from subprocess import CalledProcessError, TimeoutExpired
@@ -171,9 +170,11 @@ def read(exc: BaseException, kind: Kind, now: float) -> Found:
             reader(exc, kind, values, found)
         except BaseException:  # noqa: BLE001, S112 - foreign code may raise anything; what was found stays
             continue
-    if values:
-        with suppress(BaseException):  # the same
+    try:
+        if values:
             _hints(values, found, now)
+    except BaseException:  # noqa: BLE001 - the same
+        return found
     return found
 
 
@@ -211,7 +212,7 @@ def _system(exc: BaseException, kind: Kind, values: Values, found: Found) -> Non
     """`errno`, unless the number is one of a resolver's or of a TLS library's, who use the same field."""
     if not isinstance(exc, OSError):
         return
-    if isinstance(exc, socket.gaierror | socket.herror):
+    if isinstance(exc, _RESOLVERS):
         number = number_of(exc.errno)
         found.codes.append("" if number is None else f"gai:{_GAI.get(number, number)}")
     elif isinstance(exc, SSLError):
@@ -221,6 +222,7 @@ def _system(exc: BaseException, kind: Kind, values: Values, found: Found) -> Non
         found.errno = number if number is not None and 0 < number < 4096 else None
 
 
+_RESOLVERS = (socket.gaierror, socket.herror)  # a tuple: `|` would make a new union at each call
 # Resolvers number their errors differently from system to system; what we store is Linux's.
 _GAI = {
     getattr(socket, name): number
@@ -253,7 +255,7 @@ def _process(exc: BaseException, _kind: Kind, values: Values, found: Found) -> N
     if issubclass(cls, ProcessFailed):
         _program_ended(found, exc.program, number_of(exc.exit_code), number_of(exc.signal))  # type: ignore[attr-defined]
         found.timed_out = bool(exc.timed_out)  # type: ignore[attr-defined]
-    elif issubclass(cls, CalledProcessError | TimeoutExpired) or _like_a_program(values):
+    elif issubclass(cls, _ENDED) or _like_a_program(values):
         code = next((number_of(values[name]) for name in _EXITS if name in values), None)
         command = next((values[name] for name in _COMMANDS if name in values), "")
         _program_ended(found, command, code, None)
@@ -261,7 +263,7 @@ def _process(exc: BaseException, _kind: Kind, values: Values, found: Found) -> N
     else:
         return
     said = values.get("stderr") or values.get("output") or ""
-    if isinstance(said, bytes | bytearray):
+    if isinstance(said, _BYTES):
         said = bytes(said[-_STDERR:]).decode("utf-8", "replace")
     if isinstance(said, str):
         text = str.__str__(said)
@@ -271,6 +273,8 @@ def _process(exc: BaseException, _kind: Kind, values: Values, found: Found) -> N
 
 # What ffmpeg says of itself before it says anything else; its version is enough.
 _BANNER = re.compile(r"(ff\w{2,5} version [^\n]{0,200}\n)(?:  [^\n]*+\n)*+")
+_ENDED = (CalledProcessError, TimeoutExpired)
+_BYTES = (bytes, bytearray)
 _EXITS = ("returncode", "exit_code", "exit_status", "retcode")
 _COMMANDS = ("cmd", "command", "full_cmd")
 
@@ -382,9 +386,9 @@ def _bodies(_exc: BaseException, _kind: Kind, values: Values, found: Found) -> N
     if isinstance(details := values.get("details"), dict):
         _add(read_body(details), found)
         return
-    if isinstance(details, list | tuple) and details:
+    if isinstance(details, _LISTS) and details:
         _add(read_details(details), found)
-    if isinstance(errors := values.get("errors"), list | tuple) and errors:
+    if isinstance(errors := values.get("errors"), _LISTS) and errors:
         _add(read_body({"errors": errors}), found)
     body = _in_memory(values.get("response"))
     if body:
@@ -397,9 +401,13 @@ def _in_memory(response: Any) -> Any:
     if type(held) is dict:
         for name in ("_content", "_body", "data", "body", "content"):
             value = held.get(name)
-            if isinstance(value, bytes | bytearray | str | dict | list) and value:
+            if isinstance(value, _IN_MEMORY) and value:
                 return value
     return None
+
+
+_LISTS = (list, tuple)
+_IN_MEMORY = (bytes, bytearray, str, dict, list)
 
 
 def _add(told: Told, found: Found) -> None:

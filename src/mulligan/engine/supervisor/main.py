@@ -22,6 +22,7 @@ from typing import Any
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine import life
+from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.layers import Layers
@@ -149,7 +150,7 @@ class Supervisor:
         self._policies = Layers(self._settings.retry, manifest.ruled, manifest.queues)
         self._claimer = claimer_of(self.worker, manifest, self._options.queues)
         self._fleet.on_learn = self._learned
-        self._turns = Turns(self._store, self._policies, self._claimer)
+        self._turns = Turns(self._store, self._policies, self._claimer, causes_of(self._settings.guards))
         self._desk.serve(self._fleet, self._turns)
         self._entered = True
         await self._chore_until_done(partial(self._chores.open, self._row(manifest), manifest))
@@ -172,7 +173,8 @@ class Supervisor:
                 "or drop the other"
             )
             raise TwoDatabases(message)
-        self._settings = self._settings.model_copy(update={"retry": app.retry, "retention": app.retention})
+        own = {"retry": app.retry, "retention": app.retention, "guards": app.guards}
+        self._settings = self._settings.model_copy(update=own)
         self._chores.settings = self._settings
 
     def _learned(self, manifest: Manifest) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random, SystemRandom
 from typing import NamedTuple
 
+from mulligan.engine.causes import Causes
 from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending, Verdict, settle
@@ -36,17 +37,21 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    def __init__(self, store: Store, policies: Layers, claimer: Claimer) -> None:
+    def __init__(self, store: Store, policies: Layers, claimer: Claimer, causes: Causes | None = None) -> None:
         self._store = store
         self._policies = policies
         self._claimer = claimer
         self.given_up: set[tuple[str, int]] = set()  # leases whose endings the store will not take in any form
         self._rng = Random(SystemRandom().getrandbits(64))
         self._watch = claimer.watch
+        self._causes = causes or Causes()
         claimer.end = self._end
 
     def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:
         settle(unit, endings, self._policies, unit.now(), self._rng)
+
+    def _settle(self, unit: Unit, endings: Sequence[Ending], now: Micros) -> list[Verdict]:
+        return settle(unit, endings, self._policies, now, self._rng, watch=self._watch, causes=self._causes)
 
     def take(
         self,
@@ -66,7 +71,7 @@ class Turns:
         with self._store.once() if only_claims else self._store.begin() as unit:
             if news:
                 unit.progress(self._claimer.worker, news)
-            verdicts = settle(unit, endings, self._policies, now, self._rng, watch=self._watch)
+            verdicts = self._settle(unit, endings, now)
             claimed = self._claimer.claim(unit, free, hinted=hinted, places=places)
             leases = claimed.leases
             if known is not None:
@@ -108,15 +113,21 @@ class Turns:
 
     def _settle_one(self, ending: Ending, now: Micros) -> None:
         with self._store.begin() as unit:
-            settle(unit, [ending], self._policies, now, self._rng, watch=self._watch)
+            self._settle(unit, [ending], now)
         self._watch.commit()
 
     def watch(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
         """Between turns: what has been running for too long, and, where little happens, what time has changed."""
         late = self._watch.overdue(running)
-        if late or idle:
+        if not (late or idle):
+            return
+        with self._store.read() as unit:
+            keys, kinds = self._watch.waits(unit), self._causes.waits(unit)
+        if keys or kinds:
             with self._store.begin() as unit:
-                self._watch.tend(unit, unit.now())
+                now = unit.now()
+                self._watch.tend(unit, keys, now)
+                self._causes.tend(unit, kinds, now)
             self._watch.commit()
 
     def _anything_due(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from mulligan.policy.builtin import clouds, databases, http, mail, phrases, process, python, rpc
+from mulligan.policy.builtin import clouds, databases, http, libraries, mail, phrases, process, python, rpc, turned
 from mulligan.policy.builtin.row import row
 from mulligan.policy.rule import Rule
 from mulligan.policy.rulebook import Rulebook
@@ -29,13 +29,23 @@ def _part(rules: tuple[Rule, ...]) -> Rulebook:
 
 
 STRUCTURE = _part(
-    (*clouds.RULES, *mail.RULES, *databases.RULES, *python.RULES, *http.RULES, *rpc.RULES, *process.RULES)
+    (
+        *clouds.RULES,
+        *mail.RULES,
+        *databases.RULES,
+        *python.RULES,
+        *http.RULES,
+        *rpc.RULES,
+        *process.RULES,
+        *libraries.RULES,
+        *turned.RULES,
+    )
 )
 SPECIFIC = _part(phrases.SPECIFIC)
 NORMAL = _part(phrases.NORMAL)
 WEAK = _part(phrases.WEAK)
 FAINT = _part(phrases.FAINT)
 HOPE = re.compile(phrases.HOPE, re.IGNORECASE)
-LAST = _part(python.LAST)
+LAST = _part((*python.LAST, *libraries.LAST))
 BOOKS = (STRUCTURE, SPECIFIC, NORMAL, WEAK, LAST, FAINT)
 RULES = tuple(rule for book in BOOKS for rule in book.rules)

@@ -41,6 +41,7 @@ _AWS = (
         "QUOTA",
         provider_code=words(
             """
+            CodeStorageExceededException StorageQuotaExceeded DBInstanceQuotaExceeded SnapshotQuotaExceeded
             ServiceQuotaExceededException ServiceLimitExceeded QuotaExceededException VcpuLimitExceeded
             InstanceLimitExceeded DailyQuotaExceeded AccountSendingPausedException TooManyBuckets
             Client.InstanceLimitExceeded ResourceLimitExceeded AddressLimitExceeded MaxSpotInstanceCountExceeded
@@ -53,7 +54,8 @@ _AWS = (
         provider_code=words(
             """
             InsufficientInstanceCapacity InsufficientHostCapacity Server.InsufficientInstanceCapacity
-            InsufficientCapacity XMinioStorageFull CapacityNotAvailable
+            InsufficientCapacity XMinioStorageFull CapacityNotAvailable InsufficientDBInstanceCapacity
+            InsufficientDBClusterCapacityFault InsufficientCacheClusterCapacity
             """
         ),
     ),
@@ -85,7 +87,7 @@ _AWS = (
             """
             OperationAborted ConflictException TransactionConflictException ConcurrentModificationException
             ResourceInUseException ResourceConflictException IDPCommunicationError CodeArtifactUserPendingException
-            ResourceNotReadyException EniLimitReached DependencyViolation
+            ResourceNotReadyException EniLimitReached DependencyViolation PendingVerification
             """
         ),
     ),
@@ -441,7 +443,7 @@ _MORE = (
         "aws.in-progress",
         "BUSY",
         provider_code=("ValidationError", "InvalidParameterException"),
-        message=r"_IN_PROGRESS\b",
+        message=(r"_IN_PROGRESS\b", r"\bno container instances were found\b"),
     ),
     row("aws.over-limit", "RATE_LIMITED", provider_code=("OverLimit", "ExpiredIteratorException")),
 )

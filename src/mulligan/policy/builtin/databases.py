@@ -8,7 +8,7 @@ _POSTGRES = (
     row("sql.cancelled-by-user", "STOPPED", sqlstate="57014", message=r"\buser request\b"),
     row("sql.timeout", "TIMEOUT", sqlstate=words("57014 25P03 25P04 HYT00 HYT01")),
     row("sql.conflict", "DATABASE_CONFLICT", sqlstate=words("40* 55P03 55006 HY008")),
-    row("sql.shutting-down", "DATABASE_UNAVAILABLE", sqlstate=words("08* 57P* 58030 25006 72000")),
+    row("sql.shutting-down", "DATABASE_UNAVAILABLE", sqlstate=words("08* 57P01 57P02 57P03 57P05 58030 25006 72000")),
     row("sql.cached-plan", "DATABASE_CONFLICT", sqlstate="0A000", message=r"\bcached plan must not change\b"),
     row("sql.disk-full", "DISK_FULL", sqlstate="53100"),
     row("sql.memory", "MEMORY", sqlstate="53200"),
@@ -17,7 +17,7 @@ _POSTGRES = (
     row("sql.denied", "ACCESS_DENIED", sqlstate="42501"),
     row("sql.data", "DATA_REFUSED", sqlstate=words("21* 22* 23* 44* 54*")),
     row("sql.broken", "DATABASE_BROKEN", sqlstate=("XX001", "XX002")),
-    row("sql.schema", "DATABASE_SCHEMA", sqlstate=words("0A* 3D* 3F* 42* 2B* 26* 34* 25* P0* 55000")),
+    row("sql.schema", "DATABASE_SCHEMA", sqlstate=words("0A* 3D* 3F* 42* 2B* 26* 34* 25* P0* 55000 57P04 58P01 58P02")),
 )
 
 _DRIVERS = (
@@ -92,7 +92,12 @@ _MYSQL = (
     row(
         "mysql.conflict",
         "DATABASE_CONFLICT",
-        provider_code=words("mysql:1205 mysql:1213 mysql:1689 mysql:3572 mysql:1020"),
+        provider_code=words(
+            """
+            mysql:1205 mysql:1213 mysql:1689 mysql:3572 mysql:1020 mysql:1412 mysql:1615 mysql:1613 mysql:1614 mysql:3058
+            mysql:3101
+            """
+        ),
     ),
     row(
         "mysql.denied-at-door",
@@ -107,7 +112,7 @@ _MYSQL = (
             """
             mysql:2006 mysql:2013 mysql:2002 mysql:2003 mysql:2055 mysql:1053 mysql:1927 mysql:1152 mysql:1159
             mysql:1161 mysql:1158 mysql:1160 mysql:1290 mysql:1836 mysql:2014 mysql:2027 mysql:1047 mysql:1105
-            mysql:1184 mysql:1129
+            mysql:1184 mysql:1129 mysql:1042 mysql:1043 mysql:1156 mysql:4031
             """
         ),
     ),
@@ -116,7 +121,9 @@ _MYSQL = (
     row(
         "mysql.too-many",
         "TOO_MANY_FILES",
-        provider_code=words("mysql:1040 mysql:1203 mysql:1226 mysql:1135 mysql:1037 mysql:1041 mysql:1038"),
+        provider_code=words(
+            "mysql:1040 mysql:1203 mysql:1226 mysql:1135 mysql:1037 mysql:1041 mysql:1038 mysql:1461 mysql:1637"
+        ),
     ),
     row(
         "mysql.auth",
@@ -372,7 +379,7 @@ _BROKERS = (
     row(
         "amqp.closed",
         "MISCONFIGURED",
-        type=("ChannelClosedByBroker", "ChannelClosed"),
+        type=("ChannelClosedByBroker", "ChannelClosed", "ConnectionClosedByBroker"),
         message=(r"\bNOT_FOUND\b", r"\bPRECONDITION_FAILED\b", r"\bACCESS_REFUSED\b"),
     ),
     row(
@@ -420,7 +427,11 @@ _BROKERS = (
         ),
     ),
     row("mongo.timeout", "TIMEOUT", type=("ExecutionTimeout",)),
-    row("mongo.data", "DATA_REFUSED", type=words("DuplicateKeyError InvalidDocument InvalidBSON WriteError InvalidId")),
+    row(
+        "mongo.data",
+        "DATA_REFUSED",
+        type=words("DuplicateKeyError InvalidDocument InvalidBSON pymongo.errors.WriteError InvalidId"),
+    ),
 )
 
 RULES = (*_POSTGRES, *_DRIVERS, *_MYSQL, *_ORACLE, *_SQLITE, *_BROKERS)

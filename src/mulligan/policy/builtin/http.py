@@ -8,6 +8,10 @@ DAILY = (
     r"/ ?(?:day|month)\b",
     r"\b(?:per|each|a) ?(?:day|month)\b",
     r"\b(?:daily|monthly|weekly)\b[\w -]{0,30}\b(?:limit|quota|cap|allowance)",
+    r"\btoday's\b.{0,30}\b(?:limit|quota)\b",
+    r"\bwait (?:for|until) tomorrow\b",
+    r"\b(?:this|current) (?:month|billing period|billing cycle)\b",
+    r"\b(?:daily|monthly|weekly) (?:calls|requests|credits|messages|tokens)\b",
     r"PerDay",
     r"PerMonth",
 )
@@ -24,6 +28,9 @@ MONEY = (
     r"\bcard was declined\b",
     r"\bunpaid\b.{0,20}\b(?:invoice|bill)",
     r"\bplan limit\b",
+    r"\bis past due\b",
+    r"\binvoice\b.{0,20}\b(?:overdue|unpaid)\b",
+    r"\bsuspended\b.{0,30}\bpayment\b",
 )
 ONE_TOO_LARGE = (
     r"\bexceeds? (?:the )?context (?:limit|length|window)\b",
@@ -35,6 +42,7 @@ SLOW_DOWN = (
     r"\bover its \w+ limit\b",
     r"\brate[- ]?limit(?:ed|ing|s)?\b(?: (?:exceeded|reached|hit))?",
     r"\btoo many requests\b",
+    r"\btoo many concurrent\b",
     r"\bslow ?down\b",
     r"\bthrottl(?:ed|ing)\b",
     r"\bsecondary rate limit\b",
@@ -46,20 +54,33 @@ SLOW_DOWN = (
     r"\bexceeds the rate limit\b",
     r"\brequest limit reached\b",
     r"\bper (?:minute|second)\b",
+    r"\bmaximum number of (?:running|concurrent|simultaneous)\b",
+    r"\bplease wait (?:a few|some|\d+) (?:seconds|minutes|moments)\b",
     r"PerMinute|PerSecond",
 )
 IN_PROGRESS = (
     r"\bin progress\b",
     r"\bexclusive access\b",
+    r"\bversion conflict, ",
+    r"\b(?:changed|modified|updated|written) by another\b",
     r"\bstill (?:active|being|running|in use|locked)\b",
     r"\bresource lock\b",
     r"\b(?:in progress|being (?:processed|modified|updated|created|deleted)|locked|try again|please retry|concurrent(?:ly)?|conflicting (?:operation|conditional)|another (?:operation|request|process)|aborted|transaction contention|not ready|still (?:processing|running))\b",
 )
+IN_MOTION = (
+    r"\b(?:is|are) (?:currently )?(?:catching up|relocating|rebalancing|recovering|syncing|resyncing|in transition)\b",
+    r"\b(?:is|are) (?:currently )?being (?:restored|moved|migrated|relocated|rebuilt|upgraded|failed over)\b",
+)
 WARMING = (
+    *IN_MOTION,
+    r"\bnot (?:found|available|ready) yet\b",
+    r"\bis still \w+ing\b",
+    r"\bis (?:still )?pending\b(?! deletion)",
     r"\b(?:is (?:currently )?loading|not (?:yet )?ready|still (?:being )?(?:processing|processed|starting)|warming up|is starting|try again (?:later|in)|temporarily)\b",
 )
 TRANSIENT_400 = (
-    r"\b(?:RequestTimeout|backend error|retrying the job|socket connection to the server was not read|try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
+    r"\baborted due to\b",
+    r"\b(?:RequestTimeout|backend error|retrying the job|socket connection to the server was not read|(?<!and )try again|try again (?:later|in|after|shortly|soon)|wait[\w ]{0,30} try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
 )
 BLOCKED = (
     r"\b(?:block|restrict)\w* access from your (?:country|region|location|network)\b",
@@ -69,16 +90,16 @@ BLOCKED = (
 RULES = (
     row("http.quota-money", "QUOTA", http_status=(400, 401, 403, 429, 503), message=MONEY),
     row("http.too-large-for-limit", "TOO_LARGE", http_status=(429, 400), message=ONE_TOO_LARGE),
-    row("http.quota-long", "QUOTA", http_status=(403, 429), message=DAILY),
+    row("http.quota-long", "QUOTA", http_status=(403, 429, 509), message=DAILY),
     row(
         "http.slow-down",
         "RATE_LIMITED",
-        http_status=(400, 403, 404, 409, 410, 412, 420, 500, 502, 503),
+        http_status=(400, 401, 403, 404, 409, 410, 412, 420, 500, 502, 503),
         message=SLOW_DOWN,
     ),
     row("http.per-minute", "RATE_LIMITED", http_status=429, message=r"PerMinute|PerSecond"),
     row("http.in-progress", "NOT_READY", http_status=(400, 404, 409, 412, 423), message=WARMING),
-    row("http.conflict", "BUSY", http_status=409, message=IN_PROGRESS),
+    row("http.conflict", "BUSY", http_status=(409, 412), message=IN_PROGRESS),
     row("http.temporary-400", "HTTP_5XX", http_status=(400, 410), message=TRANSIENT_400),
     row(
         "http.untrusted",

@@ -6,9 +6,9 @@ from mulligan.policy.builtin.http import DAILY
 from mulligan.policy.builtin.row import row, words
 
 _MANY = (
-    r"\btoo many\b",
+    r"\btoo many\b(?!.{0,60}\b(?:today|daily|per day)\b)",
     r"\brate\b.{0,20}\b(?:limit|exceeded)",
-    r"\bthrottl",
+    r"\bthrottl(?!.{0,60}\b(?:daily|per day)\b)",
     r"\bslow down\b",
 )
 _BOTH = ("smtp:4*", "smtp:5*")
@@ -18,6 +18,18 @@ RULES = (
     row("smtp.daily", "QUOTA", provider_code=_BOTH, message=DAILY),
     row("smtp.full-mailbox", "MAIL_DEFERRED", provider_code="smtp:5.2.2"),
     row("smtp.rate", "RATE_LIMITED", provider_code="smtp:4*", message=_MANY),
+    row(
+        "smtp.for-now",
+        "MAIL_DEFERRED",
+        provider_code="smtp:5*",
+        message=(r"\bgrey-?list", r"\b(?:try|come back|resend) (?:again )?later\b", r"\btemporar(?:y|ily) \w+"),
+    ),
+    row(
+        "smtp.many-logins",
+        "RATE_LIMITED",
+        provider_code="smtp:5*",
+        message=r"\btoo many (?:login|failed|connections|concurrent)\b",
+    ),
     row(
         "smtp.auth",
         "AUTH",
@@ -48,7 +60,6 @@ RULES = (
         "MAIL_DEFERRED",
         provider_code=words("smtp:4.* smtp:421 smtp:450 smtp:451 smtp:452 smtp:454 smtp:432 smtp:447 smtp:471"),
     ),
-    row("smtp.type-auth", "AUTH", type="smtplib.SMTPAuthenticationError"),
     row("smtp.type-unsupported", "MISCONFIGURED", type=("smtplib.SMTPNotSupportedError", "SMTPNotSupported")),
     row("smtp.type-gone", "CONNECTION", type=("smtplib.SMTPServerDisconnected", "smtplib.SMTPConnectError")),
 )

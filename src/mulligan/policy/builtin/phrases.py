@@ -7,7 +7,7 @@ what programs say after the real reason: the lines before it are asked first.
 from __future__ import annotations
 
 from mulligan.policy.builtin import hopeful, hopeless
-from mulligan.policy.builtin.http import BLOCKED, MONEY, ONE_TOO_LARGE
+from mulligan.policy.builtin.http import BLOCKED, IN_MOTION, MONEY, ONE_TOO_LARGE
 from mulligan.policy.builtin.row import row
 
 SPECIFIC = (
@@ -21,7 +21,6 @@ SPECIFIC = (
             r"\bwill exceed your \w+ limit\b",
             r"\bexceeding approved\b.{0,60}\bquota\b",
             r"\b(?:calls|requests|queries|messages|credits) ?(?:/|per|a) ?(?:month|day)\b",
-            r"\bquota increase\b",
             r"\b(?:daily|monthly|weekly|yearly|per[- ]day|24[- ]hours?)\b[\w ()'-]{0,40}\b(?:limit|quota|cap|allowance|usage)\b",
             r"\b(?:limit|quota|cap)\b[\w ()'/-]{0,30}\b(?:per|for (?:the|this)) (?:day|month)\b",
             r"\bPerDay\b",
@@ -45,6 +44,7 @@ SPECIFIC = (
         message=(
             r"\bkilled\b.{0,40}\bmemory\b",
             r"\bOOMKilled\b",
+            r"\bcontainer killed on request\b",
             r"\boom[- ]kill(?:er|ed)?\b",
             r"\bkilled process \d+\b",
             r"\bout of memory: kill(?:ed)?\b",
@@ -73,10 +73,30 @@ SPECIFIC = (
             r"\bCERTIFICATE_VERIFY_FAILED\b",
         ),
     ),
+    row("text.in-motion", "NOT_READY", message=IN_MOTION),
+    row(
+        "text.no-such-value",
+        "INVALID_INPUT",
+        message=(
+            r"\bis not a valid (?:quantity|value|number|integer|name|option|choice|type|format|path|identifier|duration|date)\b",
+            r"\b(?:is not|could not be) understood\b",
+        ),
+    ),
+    row(
+        "text.log-in-again",
+        "AUTH",
+        message=(
+            r"\b(?:log|sign) ?in again\b",
+            r"\bpassword (?:was|has been) changed\b",
+            r"\blogged in from another\b",
+        ),
+    ),
     row("text.per-minute", "RATE_LIMITED", message=r"\bquotaId\b.{0,80}(?:PerMinute|PerSecond)"),
     row("text.redis-full", "SERVICE_FULL", message=r"\bOOM command not allowed\b"),
-    row("text.impossible-size", "INVALID_INPUT", message=r"\ballocate \d{13,} bytes\b"),
+    row("text.impossible-size", "INVALID_INPUT", message=(r"\ballocate \d{13,} bytes\b", r"\ballocate <> bytes\b")),
+    row("text.cut-file", "BAD_FILE", message=(r"\bcompressed file ended\b", r"\bembedded null (?:byte|character)\b")),
     row("text.syntax", "MISCONFIGURED", message=r"\bsyntax error\b"),
+    row("text.bad-image", "BAD_FILE", message=r"\blib(?:png|jpeg|tiff|webp) error: (?!write|out of)"),
     row(
         "text.drm",
         "UNAVAILABLE_CONTENT",
@@ -85,14 +105,53 @@ SPECIFIC = (
     row(
         "text.for-now",
         "HTTP_5XX",
-        message=(r"\btemporary authentication failure\b", r"\bis_transient['\x22]?: ?true\b"),
+        message=(
+            r"\bbad pack header\b",
+            r"\bJSONDecodeError\(.{0,4}Expecting value\b",
+            r"\btemporary authentication failure\b",
+            r"\bis_transient['\x22]?: ?true\b",
+        ),
     ),
     row(
         "text.not-let-in",
         "AUTH",
         message=(r"\bpermission denied \(publickey\b", r"\btoo many authentication failures\b"),
     ),
-    row("text.main-guard", "PROGRAMMING_ERROR", message=r"\bfinished its bootstrapping phase\b"),
+    row(
+        "text.misused",
+        "PROGRAMMING_ERROR",
+        message=(
+            r"\bfinished its bootstrapping phase\b",
+            r"\ball goroutines are asleep\b",
+            r"\b(?:changed size|mutated) during iteration\b",
+            r"\bworking outside of (?:application|request) context\b",
+            r"\b(?:generator|coroutine) raised StopIteration\b",
+            r"\bI/O operation on closed file\b",
+            r"\b(?:read|write|seek) (?:of|to|on) closed file\b",
+            r"\bonly works in main thread\b",
+            r"\bcircular reference detected\b",
+            r"\bthreads can only be started once\b",
+            r"\bcannot (?:join current thread|reuse already awaited coroutine)\b",
+            r"\brelease unlocked lock\b",
+            r"\baccess violation (?:reading|writing)\b",
+            r"\bevent loop is already running\b",
+            r"\bno (?:running|current) event loop\b",
+            r"\bcannot be called from a running event loop\b",
+            r"\b(?:bound|attached) to a different (?:event )?loop\b",
+            r"\bshould be used inside a task\b",
+        ),
+    ),
+    row(
+        "text.own-limit",
+        "MISCONFIGURED",
+        message=(
+            r"\bquery is too complex\b",
+            r"\bdid not opt in to\b",
+            r"\bdevice creation failed\b",
+            r"\bread-only file ?system\b",
+            r": operation not supported\b",
+        ),
+    ),
 )
 
 NORMAL = (*hopeful.RULES, *hopeless.RULES)
@@ -129,8 +188,10 @@ WEAK = (
         "BAD_FILE",
         message=(
             r"\bInvalid data found when processing input\b",
-            r"\bError (?:while )?(?:opening|initializing|decoding|reading|parsing) (?:input|output|encoder|decoder|stream|filters?|file)\b",
+            r"\bError (?:while )?(?:opening|initializing|decoding|reading|parsing) (?:input|output|data|encoder|decoder|stream|filters?|file)\b",
             r"\berror while decoding\b",
+            r"\berror (?:while )?(?:creating|loading|rendering|converting|rasteri[sz]ing) (?:the |an? )?(?:document|pdf|image|page|file)\b",
+            r"\b(?:pdf|page|image|document|pdf/a|ghostscript) (?:rendering|rasteri[sz]ing|conversion) failed\b",
             r"\bInvalid argument\b",
             r"\bcannot (?:find or open|handle|process)\b",
             r"\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:identify|decode|parse|read|determine|recogni[sz]e|decompress|decrypt|find (?:the )?(?:startxref|xref|trailer|end of central)|load|open) (?:the |an? )?(?:\w+ )?(?:image|document|file|pdf|zip|archive|stream|video|audio|page|header|frame|data|type|format|trailer|xref|input|bitstream|central directory)\b(?!.{0,40}\b(?:no such|permission|too many|temporar|shared object|lock))",
@@ -183,7 +244,7 @@ WEAK = (
 )
 
 # Said of what will not change by itself, more often than not; asked last of all, and only where nothing sounds hopeful.
-FAINT = (
+_CANNOT = (
     row(
         "text.cannot",
         "MISCONFIGURED",
@@ -192,7 +253,7 @@ FAINT = (
             r"\bmissing (?:a |an |the |required )?\w+",
             r"\b(?:\w+ )?(?:is|are|was|were|seems) (?:missing|wrong|incorrect|undefined|ambiguous|incomplete|inconsistent|obsolete|outdated|too (?:old|new|short|small|few))\b",
             r"\bno (?:suitable|such|matching|valid|known|compatible|usable|rule|kernel image|backend|module|default|input|output|value|rows?|data|result) \w+",
-            r"\b(?:undefined|unexpected|unresolved|unbound|unhandled|uncaught|duplicate|conflicting|incompatible|unsatisfiable|mismatched|outdated|obsolete) \w+",
+            r"\b(?:undefined|unexpected|unresolved|unbound|unhandled|uncaught|duplicate|conflicting|incompatible|unsatisfiable|mismatched|outdated|obsolete|undeclared|unregistered|unparsable|unparseable|unroutable|unsubscribed|unspecified|nonexistent|non-existent|unreadable) \w+",
             r"\b(?:require|requires|required|need|needs|expect|expects|expected|only supports|only support|must|should|have to|has to) (?:a |an |the |to |be |all |at |that )?\w+",
             r"\b(?:please|make sure|ensure|check|verify|consider|try|did you|use|run|install|specify|provide|set|pass|add|remove|increase|enable|update|upgrade|correct) (?:to |that |you |the |your |a |an |using )?\w+",
             r"\b(?:already|not) (?:has|have|been|exist|exists|registered|recogni[sz]ed|up to date|compatible|equal|unique|empty|divisible|enough|match|accepted|applicable|possible|a|an|the) ?\w*",
@@ -201,14 +262,68 @@ FAINT = (
             r"\bpanicked at\b|\bResult::unwrap\b|\bassert(?:ion)? (?:triggered|failed)\b|\bfatal error\b|\bemergency stop\b|\bcore dumped\b",
             r"\b(?:\w+ )(?:mismatch|overflow)\b",
             r"\bout of (?:range|bounds|order|date|sync)\b",
+            r"\b(?:isn't|aren't|wasn't|doesn't|don't|didn't|do not|does not|did not) \w+",
+            r"\bno \w+ (?:for|with|matching|named|called) \w+",
+            r"\bnot (?:fully|within|part of|inside|among) \w+",
+            r"\bgot more than \d+ \w+",
+            r"\bhas only \d+ \w+",
+            r"\bcircular \w+",
+            r"\bis not (?:available|known|present) (?:in|on|for|to) \w+",
+            r"\bfound no \w+",
+            r"\bencountered \w+ \w+, expected \w+",
+            r"\bnot in \w+",
+            r"\b(?:is|are) (?:required|needed|mandatory)\b",
+            r"\bthere (?:is|are) no \w+",
+            r"\b(?:has|have|had|contains?) no \w+",
+            r"\bhas been (?:deleted|archived|revoked|retired|discontinued)\b",
+            r"\bno (?:<> \w+|\w+ <>)",
+            r"\bfailed to (?:parse|decode|deserialize|compile|import|validate|convert|identify|recogni[sz]e|determine|interpret|initiali[sz]e|render) \w+",
+            r"\bexecution failed for task\b|\bbuild failed\b",
+            r"\bonly (?:has|have|had|contains?|allows?|accepts?) \w+",
+            r"\bmaximum (?:\w+ ){1,3}exceeded\b",
         ),
     ),
 )
 
+# The same of things that are named first: `codec unsupported`, `height above the maximum`.
+_IS_WRONG = (
+    row(
+        "text.is-wrong",
+        "INVALID_INPUT",
+        message=(
+            r"[\w>] (?:unsupported|unknown|missing|malformed|absent|forbidden|unreadable|incorrect|revoked|retired|archived|reserved|protected|disabled|undefined|unset|invalid|mismatched|prohibited|repeated|lacking)\b",
+            r"\b(?:is|are|was|were|id|name|prompt|input|file|list|body|string|text) empty\b",
+            r"\b(?!lease|lock|session|cursor|pod|stream)\w+ (?:expired|deleted|removed)(?: \d|$|[.;])",
+            r"\bdiffers? from \w+|\bversions differ\b|\bshapes disagree\b",
+            r"\bbelongs? to (?:a |an )?(?:different|another|other)\b",
+            r"\b(?:outside|beyond) (?:of )?(?:the )?[\w\[<-]+",
+            r"\b(?:larger|smaller|longer|shorter|newer|older) than \w+",
+            r"\b(?:above|below) the (?:\w+ )?(?:\w+ )?(?:maximum|minimum|required|allowed)\b",
+            r"\btoo (?:old|new|short|small|few|deep|narrow|wide)\b",
+            r"\blacks? (?:a |an |the )?\w+",
+            r"\bcontains? (?:a |an )?(?:cycle|virus|mixed|null|0|zero|duplicate|invalid|illegal)\b",
+            r"\b(?:forbids|rejects|prohibits|disallows) \w+",
+            r"\bmay not (?:contain|be used|have|start|exceed)\b",
+            r"\bwould (?:break|overwrite|violate|exceed) \w+",
+            r"\bnot (?:supplied|provided|rendered|visible|shared|permitted|approved|embedded|readable)\b",
+            r"\balready (?:refunded|shipped|paid|assigned|points)\b",
+            r"\b(?:is|are) (?:impossible|singular|final|immutable|unsigned|NaN|a null|past its)\b",
+            r"\b(?:dependency|import) cycle\b|\bcycle between\b",
+            r"\b(?:password|verification|purchase|payment|subscription|approval) (?:is )?(?:needed|required)\b",
+            r"\bappears twice\b|\bopted out\b|\bmakes no sense\b|\bchanged since\b|\bend of support\b",
+            r"\bdivision by zero\b|\bunhashable type\b|\breferenced before assignment\b|\bunbalanced \w+",
+            r"\b(?:made private|taken down|blocked this|blocked it) (?:by|in|for)\b",
+            r"\b(?:rejected|refused) by (?:the )?(?:encoder|decoder|validator|policy|schema|filter|parser|endpoint)\b",
+        ),
+    ),
+)
+
+FAINT = (*_CANNOT, *_IS_WRONG)
+
 # Where one of these is said, a faint sign is not believed.
 HOPE = (
-    r"\b(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
+    r"(?<![\w.=/\[-])(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
     r"connection|connect|socket|peer|upstream|gateway|memory|killed|killing|crash(?:ed)?|died|dead|shutdown|restart(?:ed|ing)?|interrupted by|network|"
     r"disk|exhausted|throttl\w*|too many|limit reached|slow|concurrent\w*|deadlock\w*|replica|leader|stale|dropped|abort(?:ed)?|hang|hung|unresponsive|"
-    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly)\b"
+    r"not responding|heartbeat|lease|evicted|preempt\w*|capacity|is full|maintenance|waiting|allocate|fork|closed|lost|reset|refused|broken pipe|unexpectedly|respond|no response)\b(?!=|\.\w| <>| (?:string|type|name|url|parameter|setting|option|policy|size|key|class|order)\b)"
 )

@@ -48,6 +48,8 @@ _BUILTIN = (
             "RecursionError",
             "ModuleNotFoundError",
             "UnboundLocalError",
+            "StopIteration",
+            "StopAsyncIteration",
             "IndentationError",
         ),
     ),
@@ -119,7 +121,7 @@ _BUILTIN = (
         "CONNECTION",
         type=words(
             """
-            ssl.SSLEOFError ssl.SSLZeroReturnError ssl.SSLError ssl.SSLWantReadError ssl.SSLSyscallError
+            ssl.SSLEOFError ssl.SSLZeroReturnError ssl.SSLWantReadError ssl.SSLSyscallError
             """
         ),
     ),
@@ -183,10 +185,14 @@ _NAMES = (
         provider_code=words(
             """
             ssl:UNEXPECTED_EOF_WHILE_READING ssl:DECRYPTION_FAILED_OR_BAD_RECORD_MAC ssl:BAD_RECORD_MAC ssl:EOF
-            ssl:RECORD_LAYER_FAILURE
+            ssl:RECORD_LAYER_FAILURE ssl:SHUTDOWN_WHILE_IN_INIT ssl:PROTOCOL_IS_SHUTDOWN
+            ssl:APPLICATION_DATA_AFTER_CLOSE_NOTIFY ssl:SSLV3_ALERT_BAD_RECORD_MAC ssl:TLSV1_ALERT_INTERNAL_ERROR
+            ssl:LENGTH_MISMATCH ssl:SSLV3_ALERT_UNEXPECTED_MESSAGE ssl:UNEXPECTED_MESSAGE ssl:TLSV1_ALERT_DECRYPT_ERROR
+            ssl:TLSV1_ALERT_DECODE_ERROR ssl:TLSV1_ALERT_RECORD_OVERFLOW ssl:SYSCALL
             """
         ),
     ),
+    row("tls.refused", "CERTIFICATE", provider_code="ssl:*"),
 )
 
 _ERRNO = (
@@ -300,11 +306,13 @@ LAST = (
         "BAD_ADDRESS",
         type=("smtplib.SMTPRecipientsRefused", "smtplib.SMTPSenderRefused", "SMTPRecipientsRefused"),
     ),
+    row("smtp.type-auth", "AUTH", type="smtplib.SMTPAuthenticationError"),
     row(
         "client.denied",
         "ACCESS_DENIED",
         type=("Forbidden", "PermissionDenied", "PermissionDeniedError", "AuthorizationException"),
     ),
+    row("py.tls", "CONNECTION", type=("ssl.SSLError", "SSLError")),
     row("ssh.failed", "CONNECTION", type=words("SSHException TransportError NetworkError InterfaceError")),
     row("db.programming", "DATABASE_SCHEMA", type=("ProgrammingError", "NotSupportedError")),
     row("db.operational", "DATABASE_UNAVAILABLE", type=("OperationalError",)),

@@ -28,9 +28,12 @@ RULES = (
         grpc_status="FAILED_PRECONDITION",
         message=(
             r"\bnot (?:yet )?(?:ready|in an active state)\b",
+            r"\bbeing (?:built|created|updated|deleted)\b",
+            r"\bin progress\b",
             r"\btry again\b",
         ),
     ),
+    row("grpc.session", "CONNECTION", grpc_status="NOT_FOUND", message=r"\bsession not found\b"),
     row("grpc.transport", "CONNECTION", grpc_status=("INTERNAL", "UNKNOWN", "CANCELLED"), message=_TRANSPORT),
     row("grpc.unavailable", "HTTP_5XX", grpc_status="UNAVAILABLE"),
     row("grpc.aborted", "BUSY", grpc_status="ABORTED"),

@@ -4,6 +4,7 @@ CREATE TABLE {p}guard (
   key     TEXT COLLATE "C" NOT NULL,
   version BIGINT NOT NULL,
   active  BOOLEAN NOT NULL,
+  seen_at BIGINT NOT NULL,
   body    TEXT NOT NULL,
   PRIMARY KEY (scope, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);

@@ -4,6 +4,7 @@ CREATE TABLE {p}guard (
   key     TEXT NOT NULL,
   version INTEGER NOT NULL,
   active  INTEGER NOT NULL,
+  seen_at INTEGER NOT NULL,
   body    TEXT NOT NULL,
   PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;

@@ -1,1 +1,1 @@
-INSERT INTO {p}guard ({guard}) VALUES (:scope, :key, 0, false, '') ON CONFLICT (scope, key) DO NOTHING
+INSERT INTO {p}guard ({guard}, seen_at) VALUES (:scope, :key, 0, false, '', :now) ON CONFLICT (scope, key) DO NOTHING

@@ -1,2 +1,2 @@
-UPDATE {p}guard SET version = version + 1, active = :active, body = :body
+UPDATE {p}guard SET version = version + 1, active = :active, body = :body, seen_at = :now
 WHERE scope = :scope AND key = :key AND version = :version RETURNING version

@@ -1,0 +1,1 @@
+DELETE FROM {p}guard WHERE NOT active AND seen_at < :before RETURNING key

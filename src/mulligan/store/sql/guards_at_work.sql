@@ -1,0 +1,1 @@
+SELECT {guard} FROM {p}guard WHERE active

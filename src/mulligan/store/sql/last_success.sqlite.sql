@@ -1,0 +1,6 @@
+-- From the newest on; the reading ends with the first that is found.
+SELECT finished_at FROM (
+  SELECT kind, finished_at FROM {p}job INDEXED BY {p}job_for_retention
+  WHERE state = 'succeeded' AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT :most
+)
+WHERE kind = :kind LIMIT 1

@@ -1,0 +1,79 @@
+"""`mulligan kinds`, as an operator types it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _some_work(app):
+    app.enqueue("add", {"a": 1, "b": 2})
+
+
+@pytest.fixture
+def held(app):
+    """A kind the guard holds: five jobs of two owners died of one cause."""
+    jobs = [app.enqueue("crash", {"text": str(n)}, owner=f"owner{n % 2}") for n in range(8)]
+    app.run_inline()
+    return jobs
+
+
+def rows(answer):
+    assert answer.code == 0, answer.err
+    return [line.split("\t") for line in answer.out.splitlines()]
+
+
+def test_list_shows_what_is_held_first_with_why_since_when_how_many_wait_and_an_example(call, held):
+    first, *others = rows(call("kinds", "list"))
+    assert first[:4] == ["crash", "held", "4", "0"]
+    assert first[4].endswith("ago")
+    assert first[5] == held[4].id
+    assert first[6].startswith("5 jobs of 2 owners died of")
+    assert first[6].endswith("(guard)")
+    assert {row[1] for row in others} == {"open"}
+    assert [row[0] for row in rows(call("kinds", "list", "--held"))] == ["crash"]
+    record = json.loads(call("kinds", "list", "--held", "-o", "json").out)[0]
+    assert (record["jobs"], record["owners"], record["ready"], record["job"]) == (5, 2, 4, held[4].id)
+    assert record["message"]
+    assert record["fingerprint"]
+
+
+def test_release_lets_all_go_and_says_where_the_dead_are(call, app, held):
+    answer = call("kinds", "release", "crash", "--reason", "fixed")
+    assert rows(answer)[0][:3] == ["crash", "open", "4"]
+    assert "mulligan jobs list kind:crash state:dead" in answer.err
+    assert not app.kinds.get("crash").held
+    assert call("jobs", "list", "kind:crash", "state:dead").out.count(held[0].id) == 1
+
+
+def test_hold_and_release_by_hand_say_who_and_why(call, app):
+    answer = call("kinds", "hold", "add", "--for", "2h", "--reason", "the table is migrated")
+    (row,) = rows(answer)
+    assert row[1] == "held for 2 h"
+    assert row[-1].startswith("the table is migrated (cli:")
+    assert "mulligan kinds release add" in answer.err
+    assert app.kinds.get("add").held
+    assert json.loads(call("kinds", "release", "add", "-o", "json").out)["held"] is False
+
+
+def test_nothing_is_held(call):
+    assert rows(call("kinds", "list", "--held")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("hold", "two words"), "without spaces"), (("hold", "add", "--for", "soon"), "2h")],
+)
+def test_what_makes_no_sense_is_refused(call, arguments, words):
+    answer = call("kinds", *arguments)
+    assert answer.code == 2
+    assert words in answer.err
+
+
+def test_doctor_names_what_is_held_and_what_to_type(call, held):
+    answer = call("doctor")
+    assert "kind crash is held by its guard since" in answer.out
+    assert "mulligan kinds release crash" in answer.out
+    assert held

@@ -1,0 +1,137 @@
+"""Outages at full length, with the settings that hold when nobody says anything. Each draws a picture of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mulligan import State
+from support import calling
+from support.gateway import FLAP, HANG, OK, REFUSE, SLOW
+from support.outage import Stage, Story, World
+from support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+On = Callable[[World], Stage]
+
+DEFAULTS = World(capacity=50, takes=0.05, patience=5)
+JOBS = 1000
+MINUTE = 60.0
+DRAINED = 400.0
+MARGIN = 10  # one in a hundred may find out how much the gateway can serve
+
+
+def told(place: Stage, folder: Path, title: str) -> Story:
+    """Drawn before anything is said about it."""
+    story = place.story(DRAINED)
+    story.draw(folder, title)
+    return story
+
+
+def work_begins(place: Stage, jobs: int = JOBS) -> None:
+    place.call(jobs)
+    place.hire()
+    place.others_begin()
+
+
+def healthy(place: Stage, seconds: float, rate: float) -> None:
+    """So many jobs a second; what comes to the gateway is far below what it can serve."""
+    calls = place.call_steadily(rate)
+    place.pass_time(seconds)
+    place.calls += calls.stop()
+
+
+def test_a_minute_of_refusals_from_the_first_job_on(on: On, tmp_path: Path) -> None:
+    place = on(DEFAULTS)
+    place.gateway.become(REFUSE)
+    work_begins(place)
+    place.pass_time(MINUTE)
+    place.gateway.become(OK)
+    story = told(place, tmp_path, "a minute of refusals from the first job on")
+    story.line_was_held(slack=5, margin=MARGIN)
+
+
+def test_a_minute_of_refusals_after_a_healthy_minute(on: On, tmp_path: Path) -> None:
+    place = on(DEFAULTS)
+    work_begins(place, jobs=0)
+    healthy(place, MINUTE, 10)
+    place.gateway.become(REFUSE)
+    place.call(JOBS - len(place.calls))
+    place.pass_time(MINUTE)
+    place.gateway.become(OK)
+    story = told(place, tmp_path, "a minute of refusals after a healthy minute")
+    story.line_was_held(slack=5, margin=MARGIN)
+
+
+def test_a_minute_of_hanging(on: On, tmp_path: Path) -> None:
+    place = on(DEFAULTS)
+    patience = place.world.patience
+    place.gateway.become(HANG)
+    work_begins(place)
+    place.pass_time(MINUTE)
+    place.gateway.become(OK)
+    story = told(place, tmp_path, "a minute of hanging")
+    story.line_was_held(grace=patience + 1, slack=patience + 5, margin=MARGIN, others=patience + 1)
+
+
+def test_a_minute_of_flapping_every_five_seconds(on: On, tmp_path: Path) -> None:
+    place = on(replace(DEFAULTS, declared={"cool_down": 2}))
+    place.gateway.become(FLAP, 5.0)
+    work_begins(place)
+    place.pass_time(MINUTE)
+    place.gateway.become(OK)
+    story = told(place, tmp_path, "a minute of flapping every five seconds")
+    story.all_succeeded()
+    story.paid_at_most_once_per_opening(MARGIN)
+    story.one_at_a_time_while_open(1)
+    story.closed_soon(slack=5)
+    story.never_too_fast()
+    story.others_ran_at_once(1)
+
+
+def test_a_minute_at_ten_times_its_normal_time(on: On, tmp_path: Path) -> None:
+    place = on(DEFAULTS)
+    work_begins(place, jobs=0)
+    healthy(place, 30, 15)
+    place.gateway.become(SLOW, 10)
+    healthy(place, 30, 15)
+    place.call(JOBS - len(place.calls))
+    place.pass_time(30)
+    place.gateway.become(OK)
+    story = told(place, tmp_path, "a minute at ten times its normal time")
+    story.line_was_held(slack=5, margin=0)
+
+
+def test_workers_killed_with_the_probe_in_their_hands_twice_in_one_outage(on: On, tmp_path: Path) -> None:
+    place = on(replace(DEFAULTS, patience=120, declared={"cool_down": 10}))
+    place.gateway.become(REFUSE)
+    work_begins(place)
+    settled = place.opened() + 1
+    until(lambda: time.monotonic() > settled)
+    place.gateway.become(HANG)
+    for _ in range(2):
+        ((_, by),) = until(place.gateway.in_flight, 60, "a probe hangs")
+        next(worker for worker in place.workers if worker.pid == by).kill()
+        until(lambda by=by: by not in [pid for _, pid in place.gateway.in_flight()], 5, "its runner has followed")
+    place.gateway.become(OK)
+    story = told(place, tmp_path, "workers killed with the probe in their hands")
+    story.line_was_held(slack=10, margin=MARGIN, others=6)
+
+
+def test_one_job_that_provokes_errors_for_ever_at_the_head_of_a_line_that_was_held(on: On, tmp_path: Path) -> None:
+    place = on(DEFAULTS)
+    place.gateway.poison("poison")
+    place.gateway.become(REFUSE)
+    poison = calling.call_again_soon.options(priority=-9).enqueue(tag="poison")
+    work_begins(place)
+    place.pass_time(MINUTE)
+    place.gateway.become(OK)
+    story = told(place, tmp_path, "one poisonous job at the head of the line")
+    story.line_was_held(slack=20, margin=MARGIN)
+    (dead,) = place.ended([poison.id], 60)
+    assert (dead.state, dead.failures) == (State.DEAD, 4)
