@@ -230,6 +230,11 @@ ENDS: tuple[tuple[Failure, str, str], ...] = (
     (ends.result_refused("RESULT_TOO_LARGE", ""), "the result is larger than `limits.result`", "failure"),
     (ends.bad_outcome(""), "the handler returned or raised an outcome that makes no sense", "failure"),
     (ends.hold_unknown_dependency("d", ""), "`Hold` names something the job does not use", "failure"),
+    (
+        ends.dependency_unavailable("d", ""),
+        'a dependency of `mode="fail_fast"` is down; the job was not started',
+        "end",
+    ),
     (ends.snooze_limit(1), "more snoozes than `max_snoozes`", "end"),
     (ends.retry_requested(""), "the handler returned `Retry`", "failure"),
     (ends.unrecordable(""), "the store refused to write the ending as it was; this is written instead", "failure"),

@@ -41,12 +41,14 @@ from mulligan.engine.kinds import (
     Registry,
     ScheduleSpec,
     checked_name,
+    free_name,
     place_of,
 )
+from mulligan.engine.limiting import checked_concurrency, checked_rate
 from mulligan.engine.moments import length
 from mulligan.engine.policies import AsyncPolicies, Policies
 from mulligan.engine.probes import PROBE_QUEUE
-from mulligan.engine.queues import AsyncQueues, Queues, checked_concurrency, checked_rate
+from mulligan.engine.queues import AsyncQueues, Queues
 from mulligan.engine.rules import Rules, as_plain, book_of, kind_rules
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
@@ -176,8 +178,14 @@ class Mulligan:
     def job(self, *functions: Any, **said: Any) -> Any:
         """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""
         if functions:
-            return self._register(functions[0])
-        return lambda decorated: self._register(decorated, **said)
+            return self._register_own(functions[0])
+        return lambda decorated: self._register_own(decorated, **said)
+
+    def _register_own(self, function: Callable[..., Any], **said: Any) -> Kind[Any, Any]:
+        """Of the user's, whose names must not be ours."""
+        free_name("kind", said.get("name") or function.__qualname__)
+        free_name("queue", said.get("queue", "default"))
+        return self._register(function, **said)
 
     def _register(  # noqa: PLR0913 - the options of CONTRACT
         self,
@@ -268,7 +276,7 @@ class Mulligan:
         for kinds that do not say otherwise.
         """
         spec = QueueSpec(
-            checked_name("queue", name),
+            free_name("queue", name),
             checked_concurrency(concurrency),
             checked_rate(rate),
             bool(fair),

@@ -7,10 +7,10 @@ MulliganError
 │   ├── UnknownKind            no handler and no manifest knows this kind
 │   ├── UniqueMismatch         an explicit unique key with another payload
 │   ├── UniqueTaken            another job holds the key this move needs
-│   ├── IllegalMove            the job's state forbids it
+│   ├── IllegalMove            the state of a job or a dependency forbids it
 │   ├── ConnectionRefused      a caller's connection we must not write through
 │   └── TwoLibraries           one SQLite file, two SQLite libraries, one process
-├── NotFound               no such job
+├── NotFound               no such job, queue or dependency
 ├── UniqueRace             the caller's snapshot cannot see the winner
 ├── StoreUnavailable       the database does not answer; try again
 │   └── AccessDenied           it answers, and does not let us in

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from mulligan import Mulligan, Unique
-from mulligan.cli.checks import database, examine, host, inside
+from mulligan.cli.checks import database, examine, guards, host, inside
 from mulligan.cli.checks.settings import settings_checks
 from mulligan.config import read_settings
 from mulligan.job import SECOND
+from mulligan.policy.guard import Guard
+from mulligan.policy.reduce import Reduced
 from support.store import open_worker
 
 MOUNTS = """\
@@ -163,3 +166,56 @@ def test_due_work_that_every_worker_passes_by_is_told(store_url):
         (found,) = inside._unserved(unit, settings())
     app.close()
     assert "render in queue slow" in found.found
+
+
+# -- dependencies -----------------------------------------------------------------------------------
+@pytest.fixture
+def guarded(store_url):
+    app = Mulligan(store_url)
+    app.dependency("gateway", min_calls=3)
+
+    @app.job(name="call", uses="gateway")
+    def call(number: int) -> None:
+        raise ConnectionRefusedError
+
+    call.enqueue_many([{"number": number} for number in range(9)])
+    yield app
+    app.close()
+
+
+def found_of(app):
+    with app.store.read() as unit:
+        return list(guards.guard_checks(unit, app.settings))
+
+
+def test_a_breaker_that_is_open_is_told_with_how_long_how_many_and_what_to_type(guarded):
+    assert [check.status for check in found_of(guarded)] == ["ok"]
+    guarded.run_inline()
+    (check,) = found_of(guarded)
+    assert check.status == "warn"
+    assert re.fullmatch(
+        r"gateway is open since .+: 3 of 3 calls failed in the last 2 min; \d jobs are held, next probe in .+",
+        check.found,
+    )
+    assert check.next == "mulligan deps probe gateway"
+    guarded.dependencies.open("gateway", reason="vendor window")
+    (check,) = found_of(guarded)
+    assert re.search(r"vendor window; \d jobs are held, until somebody closes it", check.found)
+    assert check.next == "mulligan deps close gateway"
+    guarded.dependencies.close("gateway")
+    assert "gateway recovers" in found_of(guarded)[0].found
+
+
+def test_a_dependency_that_asked_for_fewer_calls_is_told(guarded):
+    with guarded.store.begin() as unit:
+        row = unit.guard(("dependency", "gateway"))
+        body = Guard(reduced=Reduced(limit=3, base=10, at=unit.now(), until=unit.now() + 900 * SECOND)).to_json()
+        unit.write_guard(row._replace(active=True, body=body))
+    (check,) = found_of(guarded)
+    assert check.found == "gateway asked for fewer calls: 3 at a time for now"
+
+
+def test_very_many_lanes_and_names_are_told(guarded, monkeypatch):
+    monkeypatch.setattr(guards, "MANY", 0)
+    said = [check.found for check in found_of(guarded) if check.check == "lanes"]
+    assert [words.split()[1] for words in said] == ["lanes", "dependencies"]

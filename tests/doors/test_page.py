@@ -28,6 +28,18 @@ def test_an_empty_database_says_what_to_type(app, visit):
     assert "mulligan worker APP" in page.text
 
 
+def test_the_overview_shows_what_jobs_wait_for_and_says_nothing_of_what_is_well(app, visit):
+    app.job(name="call", uses="gateway")(lambda: None).enqueue()
+    assert "gateway" not in visit("/").text
+    app.dependencies.open("gateway", until=600, reason="<b>they told us</b>")
+    page = visit("/").text
+    assert '<span class="icon" aria-hidden="true">⊗</span> open' in page
+    for words in ("<strong>gateway</strong>", "&lt;b&gt;they told us", "jobs that wait: 1", "closes in 10 min"):
+        assert words in page
+    app.dependencies.close("gateway")
+    assert "recovering" in visit("/").text
+
+
 def test_the_overview_shows_what_needs_a_look_what_moves_and_what_is_done(app, visit):
     app.enqueue("add", {"a": 1, "b": 2})
     app.enqueue("refuse")

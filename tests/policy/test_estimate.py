@@ -51,6 +51,10 @@ def test_the_beta_distribution_where_it_is_known(x, a, b, expected):
     assert beta_below(x, a, b) == pytest.approx(expected, abs=1e-3)
 
 
+def test_at_the_place_where_both_sides_are_as_good_one_is_taken():
+    assert beta_below(0.4482679215686244, 1935.6251514052906, 2382.6151741314025) == pytest.approx(0.5, abs=0.01)
+
+
 @given(st.floats(0.05, 3000), st.floats(0.05, 3000), st.floats(0.001, 0.999))
 def test_a_quantile_has_its_share_below_it(a, b, q):
     x = beta_quantile(q, a, b)

@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from mulligan.job import SECOND, Gate
-from mulligan.policy.phase import phase
+from mulligan.policy.budget import Bucket, per_period
+from mulligan.policy.guard import Guard, Terms
+from mulligan.policy.holding import Kept
+from mulligan.policy.phase import Traffic, phase
+from mulligan.policy.ramp import begin
 from policy.builders import NOW, a_row
 
 MINUTE = 60 * SECOND
@@ -53,6 +57,69 @@ def test_held_says_since_when_until_when_by_whom_and_why():
         "queue default is paused since 2023-11-14 22:12:20 UTC by ann, "
         "until 2023-11-14 22:18:20 UTC (in 5 min): deploy; resume it to go on sooner"
     )
+
+
+DOWN = Gate("dependency", "s3", NOW - MINUTE, None, "14 of 14 calls failed within 2 s", "breaker", NOW + 12 * SECOND)
+
+
+def test_down_says_since_when_why_when_it_is_looked_at_again_and_what_to_type():
+    assert phase(a_row(uses="s3"), [DOWN], NOW)[1] == (
+        "dependency s3 is down since 2023-11-14 22:12:20 UTC: 14 of 14 calls failed within 2 s; next probe 2023-11-14 "
+        "22:13:32 UTC (in 12 s); look now: mulligan deps probe s3; let all go: mulligan deps close s3"
+    )
+    due = phase(a_row(uses="s3"), [DOWN._replace(probe_at=NOW - 1)], NOW)[1]
+    assert "; a probe goes as soon as a worker is free; " in due
+
+
+def test_a_retry_whose_time_comes_after_the_next_probe_backs_off_and_is_not_held():
+    row = a_row(uses="s3", run_at=NOW + MINUTE, attempt=1)
+    assert phase(row, [DOWN], NOW)[0] == "backing_off"
+    assert phase(row, [DOWN._replace(probe_at=NOW + 2 * MINUTE)], NOW)[0] == "held"
+
+
+@pytest.mark.parametrize(
+    ("actor", "reason", "words"),
+    [
+        ("cli:kim", "vendor window", "by kim (on the command line), until somebody closes it: vendor window; "),
+        ("hint", "it asked for 60 s without calls", "by its own answer, until somebody closes it: it asked for 60 s "),
+        ("handler", "", "by a job's own code, until somebody closes it; "),
+    ],
+)
+def test_a_dependency_held_by_somebody_names_who_and_why_and_is_let_go_by_closing_it(actor, reason, words):
+    name, why = phase(a_row(uses="s3"), [gate("dependency", "s3", None, reason, actor)], NOW)
+    assert name == "held"
+    assert words in why
+    assert why.endswith("; sooner: mulligan deps close s3")
+
+
+def kept(**said):
+    return Traffic({}, {}, {"s3": Kept(Guard(**said), Terms())})
+
+
+@pytest.mark.parametrize(
+    ("row", "traffic", "expected"),
+    [
+        (a_row(uses="s3", failures=1, attempt=1), kept(bucket=Bucket(0.2, NOW)), "over_budget"),
+        (a_row(uses="s3", failures=1, attempt=1), kept(bucket=Bucket(1.0, NOW)), "ready"),
+        (a_row(uses="s3", failures=1, attempt=1), kept(), "ready"),
+        (a_row(uses="s3"), kept(bucket=Bucket(0.2, NOW)), "ready"),
+        (a_row(uses="gateway", failures=1, attempt=1), kept(bucket=Bucket(0.2, NOW)), "ready"),
+        (a_row(uses="gateway,s3"), kept(ramp=begin(30.0, NOW)), "limited"),
+        (a_row(uses="s3", run_at=NOW + MINUTE), kept(ramp=begin(30.0, NOW)), "scheduled"),
+    ],
+)
+def test_only_retries_wait_for_the_budget_and_all_that_are_due_for_the_ramp(row, traffic, expected):
+    assert phase(row, [], NOW, None, traffic)[0] == expected
+
+
+def test_over_budget_says_how_many_come_back_and_when_roughly():
+    row = a_row(uses="s3", failures=1, attempt=1)
+    assert phase(row, [], NOW, None, kept(bucket=Bucket(0.3, NOW)))[1] == (
+        "dependency s3 bears no more retries now: 6 a minute may start, one more for every 10 first tries that "
+        "succeed, the next in about 7 s"
+    )
+    hourly = Traffic({}, {}, {"s3": Kept(Guard(bucket=Bucket(0.5, NOW)), Terms(budget=per_period(2, 3600)))})
+    assert phase(row, [], NOW, None, hourly)[1].endswith("now: 2 an hour may start, the next in about 15 min")
 
 
 def test_of_several_gates_the_last_to_open_is_told():

@@ -9,7 +9,11 @@ import json
 import pytest
 
 from mulligan.job import SECOND, Gate, Limit
+from mulligan.policy.budget import Bucket
+from mulligan.policy.guard import Guard, Terms
+from mulligan.policy.holding import Kept
 from mulligan.policy.phase import Traffic
+from mulligan.policy.ramp import begin
 from mulligan.policy.standing import Scene, standing
 from policy.builders import NOW, a_row
 
@@ -19,6 +23,9 @@ AGAIN = "Sooner, with fresh counters: mulligan jobs cancel job && mulligan jobs 
 
 def gate(scope, key, until=None):
     return Gate(scope, key, NOW - MINUTE, until, "deploy", "cli:ann")
+
+
+DOWN = Gate("dependency", "s3", NOW - MINUTE, None, "14 of 14 calls failed within 2 s", "breaker", NOW + 12 * SECOND)
 
 
 def limited(scope, key, *, running=2, **limit):
@@ -41,7 +48,40 @@ def limited(scope, key, *, running=2, **limit):
             Scene(NOW, [gate("dependency", "s3", NOW + MINUTE)], workers=1),
             (
                 "It waits because dependency s3 is held, since 2023-11-14 22:12:20 UTC by ann (on the command line), with the "
-                "reason 'deploy', until 2023-11-14 22:14:20 UTC (in 1 min). It opens by itself then; no command does it sooner."
+                "reason 'deploy', until 2023-11-14 22:14:20 UTC (in 1 min). Sooner: mulligan deps close s3"
+            ),
+        ),
+        (
+            a_row(uses="s3"),
+            Scene(NOW, [DOWN], workers=1),
+            (
+                "It waits because dependency s3 is down, since 2023-11-14 22:12:20 UTC, after 14 of 14 calls failed within 2 s; "
+                "next probe 2023-11-14 22:13:32 UTC (in 12 s). Look now: mulligan deps probe s3. Let all go, whatever it "
+                "answers: mulligan deps close s3"
+            ),
+        ),
+        (
+            a_row(uses="s3"),
+            Scene(NOW, [Gate("dependency", "s3", NOW - MINUTE, None, "", "cli:ann")], workers=1),
+            (
+                "It waits because dependency s3 is held, since 2023-11-14 22:12:20 UTC by ann (on the command line), until "
+                "somebody closes it. Sooner: mulligan deps close s3"
+            ),
+        ),
+        (
+            a_row(uses="s3"),
+            Scene(NOW, (), Traffic({}, {}, {"s3": Kept(Guard(ramp=begin(30.0, NOW)), Terms())}), 1, 3),
+            (
+                "It is due and waits: dependency s3 comes back after an outage: 3 a second may start now, more while all goes "
+                "well; when its turn comes cannot be said. No command does it sooner."
+            ),
+        ),
+        (
+            a_row(uses="s3", failures=1, attempt=1),
+            Scene(NOW, (), Traffic({}, {}, {"s3": Kept(Guard(bucket=Bucket(0.3, NOW)), Terms())}), 1, 3),
+            (
+                "It is due and waits: dependency s3 bears no more retries now: 6 a minute may start, one more for every 10 "
+                "first tries that succeed, the next in about 7 s. To allow more: a larger budget= in app.dependency()"
             ),
         ),
         (
@@ -73,7 +113,7 @@ def limited(scope, key, *, running=2, **limit):
             Scene(NOW, (), limited("dependency", "s3", rate=5.0), 1, 3),
             (
                 "It is due and waits: dependency s3 starts at most 5 a second; waits for its turn; when that is cannot be said. "
-                "To allow more: a larger max_concurrency= or rate= in app.dependency()"
+                "To allow more: mulligan deps set s3 --concurrency N --rate N/s"
             ),
         ),
         (

@@ -251,6 +251,36 @@ def test_a_late_start_names_what_was_closed_meanwhile_and_who_opened_it():
     )
 
 
+def test_an_outage_that_is_over_is_told_with_its_cause_and_its_end():
+    news = [
+        an_event(
+            3, NOW - MINUTE, "dependency.opened", actor="breaker", dependency="gw", reason="14 of 14 calls failed"
+        ),
+        an_event(7, NOW + MINUTE, "dependency.closed", actor="breaker", dependency="gw", reason="answers again"),
+    ]
+    late = an_attempt(started_at=NOW + MINUTE + SECOND, ended_at=NOW + 2 * MINUTE)
+    assert told(a_row_like(uses="gw"), [late], news=news)[1] == (
+        "It began 61 s after its time, because dependency gw was held by its breaker, with the reason '14 of 14 calls "
+        "failed', from 22:12:20 UTC until 22:14:20 UTC, when its breaker let it go, with the reason 'answers again'."
+    )
+
+
+def test_a_failure_that_was_not_charged_is_told_as_such_and_not_counted():
+    spared = a_failure(1, verb="hold", reason="not charged: gw is down; waits until it answers again")
+    charged = a_failure(2, at=NOW + MINUTE, reason="retry 1 of 3 in 10 s: timeout")
+    said = told(a_row_like(uses="gw"), [spared, charged])
+    assert "failed after 1 s with GW_TIMEOUT" in said[1]
+    assert said[2] == "That costs no retry: gw is down; waits until it answers again."
+    assert any(line.startswith("Retry 1 of 3 was set for") for line in said)
+
+
+def test_a_probe_is_told():
+    event = an_event(2, NOW, "dependency.probing", actor="breaker", dependency="gw")
+    assert told(a_row_like(uses="gw"), (), [event])[1] == (
+        "It was let through alone as a probe, to see whether dependency gw answers again."
+    )
+
+
 def test_a_gate_that_stands_is_as_good_as_its_event():
     gate = Gate("dependency", "gateway", NOW - MINUTE, NOW + MINUTE, "down", "handler")
     late = an_attempt(started_at=NOW + 2 * MINUTE, ended_at=NOW + 3 * MINUTE)

@@ -36,7 +36,7 @@ def test_a_paused_queue_starts_nothing_and_says_since_when_by_whom_and_why(app, 
     job = ran(app, noop.enqueue())
     assert (job.state, job.phase) == ("queued", "held")
     assert "queue mail is paused since" in job.why
-    assert "by python" in job.why
+    assert "by a program (through Python)" in job.why
     assert "the relay is down" in job.why
     app.queues.resume("mail", reason="it is back")
     assert ran(app, job).state == "succeeded"

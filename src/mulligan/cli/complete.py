@@ -42,8 +42,9 @@ def _fitting(found: Iterable[str], incomplete: str) -> list[str]:
 def kinds(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     def question(unit: Any) -> Iterable[str]:
         from mulligan.engine.declared import stored_kinds
+        from mulligan.engine.kinds import OURS
 
-        return sorted(stored_kinds(unit))
+        return sorted(name for name in stored_kinds(unit) if not name.startswith(OURS))
 
     return _fitting(_ask(ctx, question), incomplete)
 
@@ -53,11 +54,21 @@ def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]
 
     def question(unit: Any) -> Iterable[str]:
         from mulligan.engine.declared import stored_kinds
+        from mulligan.engine.kinds import OURS
 
-        return sorted({spec.queue for spec in stored_kinds(unit).values()})
+        return sorted({spec.queue for spec in stored_kinds(unit).values() if not spec.name.startswith(OURS)})
 
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in _fitting(_ask(ctx, question), last)]
+
+
+def dependencies(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    def question(unit: Any) -> Iterable[str]:
+        from mulligan.engine.dependencies import picture
+
+        return [one.key for one in picture(unit)]
+
+    return _fitting(_ask(ctx, question), incomplete)
 
 
 def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -97,6 +97,7 @@ _STYLES: dict[str, str] = {
     "warn": "yellow",
     "held": "yellow",
     "backing_off": "yellow",
+    "over_budget": "yellow",
     "no_worker": "yellow",
     "draining": "yellow",
     "running": "cyan",

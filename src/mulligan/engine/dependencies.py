@@ -6,25 +6,28 @@ Open, here as at any breaker, means that nothing flows: its jobs are held. Close
 from __future__ import annotations
 
 import asyncio
+import difflib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from mulligan.engine.declared import declared_limits, holding_manifests, recent_manifests, terms_of_all
+from mulligan.engine.declared import holding_manifests, limits_of_all, recent_manifests, terms_of_all
 from mulligan.engine.kinds import checked_name
+from mulligan.engine.limiting import KEEP, Said, set_limit
 from mulligan.engine.queues import COUNT_CAP
 from mulligan.engine.rooms import running_under
 from mulligan.engine.said import ended_at, moment_of
 from mulligan.engine.watch import Watch, remembered
-from mulligan.errors import Moment, NotFound, Refused, StoreUnavailable
+from mulligan.errors import IllegalMove, Moment, NotFound, StoreUnavailable
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Gate, GuardRow, Lane, Limit, Micros
+from mulligan.job import Gate, Guarded, GuardRow, Lane, Limit, LimitRow, Micros
 from mulligan.policy import breaker
 from mulligan.policy.guard import FRESH, Guard
 from mulligan.policy.lanes import is_closed
-from mulligan.policy.limits import effective
+from mulligan.policy.limits import effective, lasts, tighter
 from mulligan.store.base import Look, Store, Unit
 
 PATIENCE = 100  # times
@@ -39,7 +42,7 @@ class Dependency:
     state: str  # closed, ramping, open
     mode: str  # hold, fail_fast
     since: datetime | None  # when it was opened, or began to recover
-    until: datetime | None  # when it closes by itself; None: when a probe succeeds, or a person says so
+    until: datetime | None  # open: when it closes by itself, without probes; else: how long a person keeps it closed
     reason: str
     actor: str
     probe_at: datetime | None  # when the next one may go
@@ -50,11 +53,15 @@ class Dependency:
     failed: int
     rate: float | None  # starts a second that are allowed now, if a rate limits it
     concurrency: int | None  # at a time, if that is limited
+    reduced: bool  # to that many, because it asked for fewer calls
     tokens: float | None  # retries that are left; None: nobody counts them
     declared: bool  # by app.dependency(), not only by what jobs use
+    set_by_hand: bool  # the limits are an operator's, not the code's
+    set_until: datetime | None
 
 
 Dependencies_ = list[Dependency]  # the classes below have a method called list
+_UNSET: dict[str, Any] = {"rate": None, "concurrency": None, "set_by_hand": False, "set_until": None}
 
 
 class Dependencies:
@@ -66,18 +73,21 @@ class Dependencies:
     def list(self) -> Dependencies_:
         """Every dependency that a kind, a waiting job, a declaration, a guard or a person names."""
         with self._open_store().read() as unit:
-            return _picture(unit)
+            return picture(unit)
 
     def get(self, key: str) -> Dependency:
-        for found in self.list():
+        known = self.list()
+        for found in known:
             if found.key == key:
                 return found
-        message = f"no dependency {key!r}: no job uses it, and no code or person names it"
+        near = difflib.get_close_matches(key, [one.key for one in known], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        message = f"no dependency {key!r}: no job uses it, and no code or person names it{hint}"
         raise NotFound(message)
 
     # -- by hand ----------------------------------------------------------------------------------
     def open(self, key: str, *, until: Moment | None = None, reason: str = "") -> Dependency:
-        """Hold its jobs until then, or until somebody closes it. No probe goes meanwhile."""
+        """Hold its jobs (mode fail_fast: end them) until then or until somebody closes it. No probe goes meanwhile."""
 
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             end = ended_at("until", until, now)
@@ -91,6 +101,8 @@ class Dependencies:
 
     def close(self, key: str, *, until: Moment | None = None, reason: str = "") -> Dependency:
         """Let its jobs go, on a ramp. `until`: the breaker does not open before, whatever it sees."""
+        if until is None:
+            self.get(key)
 
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             end = ended_at("until", until, now)
@@ -109,17 +121,43 @@ class Dependencies:
 
     def probe(self, key: str, *, reason: str = "") -> Dependency:
         """Look now whether it answers again, instead of when its time has come."""
+        self.get(key)
 
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             if not guard.open:
-                held = guard.by_hand(now) is not None
-                hint = f"a person holds it; to let it go: deps close {key}" if held else "it is not open"
-                message = f"dependency {key!r} cannot be probed: {hint}"
-                raise Refused(message)
+                shut = any(gate[:2] == ("dependency", key) and is_closed(gate, now) for gate in unit.gates())
+                why = f"it is held until then; to let it go: mulligan deps close {key}" if shut else "it is not open"
+                message = f"dependency {key!r} cannot be probed: {why}"
+                raise IllegalMove(message)
             watch.write(unit, row, guard, replace(guard, probe_at=now), [])
             self._tell(unit, EventType.DEPENDENCY_CHANGED, key, reason=reason or "a probe was asked for")
 
         return self._changed(key, change)
+
+    # -- limits -----------------------------------------------------------------------------------
+    def set(
+        self,
+        key: str,
+        *,
+        concurrency: int | None = KEEP,
+        rate: float | str | None = KEEP,
+        until: Moment | None = KEEP,
+        reason: str = "",
+    ) -> Dependency:
+        """Fleet-wide limits that win over the declared ones; None: no limit, no end. Not given: as it was set."""
+        checked_name("dependency", key)
+        with self._open_store().begin() as unit:
+            news = set_limit(unit, ("dependency", key), Said(concurrency, rate, until, reason), self._actor)
+            self._tell(unit, EventType.DEPENDENCY_CHANGED, key, **news)
+        return self.get(key)
+
+    def clear(self, key: str, *, reason: str = "") -> Dependency:
+        """Back to what the code declares."""
+        before = self.get(key)
+        with self._open_store().begin() as unit:
+            if unit.clear_limit(("dependency", key)):
+                self._tell(unit, EventType.DEPENDENCY_CHANGED, key, cleared=True, reason=reason)
+        return next((one for one in self.list() if one.key == key), replace(before, **_UNSET))
 
     def _changed(self, key: str, change: Callable[[Unit, Watch, GuardRow, Guard, Micros], None]) -> Dependency:
         checked_name("dependency", key)
@@ -164,67 +202,104 @@ class AsyncDependencies:
     async def probe(self, key: str, *, reason: str = "") -> Dependency:
         return await asyncio.to_thread(self._dependencies.probe, key, reason=reason)
 
+    async def set(self, key: str, **said: Any) -> Dependency:
+        return await asyncio.to_thread(self._dependencies.set, key, **said)
+
+    async def clear(self, key: str, *, reason: str = "") -> Dependency:
+        return await asyncio.to_thread(self._dependencies.clear, key, reason=reason)
+
 
 # -- the picture ------------------------------------------------------------------------------------
-def _picture(unit: Unit) -> Dependencies_:
+def not_closed(unit: Unit) -> Dependencies_:
+    """Those that hold, end or slow down jobs now. Quick where there is none."""
+    at_work = any(row.scope == "dependency" for row in unit.guards(at_work=True))
+    if not at_work and not any(gate.scope == "dependency" for gate in unit.gates()):
+        return []
+    return [one for one in picture(unit) if one.state != "closed"]
+
+
+def picture(unit: Unit) -> Dependencies_:
     look = unit.look()
-    guards = {row.key: remembered(row.body) for row in unit.guards() if row.scope == "dependency"}
-    gates = {gate.key: gate for gate in unit.gates() if gate.scope == "dependency" and is_closed(gate, look.now)}
     manifests = holding_manifests(unit, look.now)
-    watch = Watch(others=terms_of_all(manifests))
-    declared = {key for manifest in manifests for key in manifest.dependencies}
-    limits = effective(declared_limits(unit, look.now), look.limits)
-    running = running_under(unit.running())
-    of_kinds = {
-        key
-        for manifest in recent_manifests(unit, look.now)
-        for spec in manifest.kinds.values()
-        for key in spec.uses.split(",")
-    }
-    used = {key for lane, _, _ in look.lanes for key in Lane.parse(lane).uses.split(",")}
-    busy = {key for scope, key in running if scope == "dependency"}
-    return [
-        _dependency(
-            unit, look, key, guards.get(key, FRESH), gates.get(key), watch,
-            limits.get(("dependency", key), Limit()), running["dependency", key], declared=key in declared,
-        )
-        for key in sorted({*guards, *gates, *declared, *of_kinds, *used, *busy} - {""})
-    ]  # fmt: skip
+    scene = _Scene(
+        unit=unit,
+        look=look,
+        guards={row.key: remembered(row.body) for row in unit.guards() if row.scope == "dependency"},
+        gates={gate.key: gate for gate in unit.gates() if gate.scope == "dependency" and is_closed(gate, look.now)},
+        rows={row.key: row for row in unit.limits() if row.scope == "dependency" and lasts(row, look.now)},
+        watch=Watch(others=terms_of_all(manifests)),
+        declared={key for manifest in manifests for key in manifest.dependencies},
+        limits=effective(limits_of_all(manifests), look.limits),
+        running=running_under(unit.running()),
+    )
+    return [_dependency(scene, key) for key in sorted(_named(scene) - {""})]
 
 
-def _dependency(  # noqa: PLR0913 - what is known of it from everywhere
-    unit: Unit, look: Look, key: str, guard: Guard, gate: Gate | None, watch: Watch, limit: Limit, running: int, *,
-    declared: bool,
-) -> Dependency:  # fmt: skip
-    terms = watch.terms(key)
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What is known of dependencies from everywhere."""
+
+    unit: Unit
+    look: Look
+    guards: Mapping[str, Guard]
+    gates: Mapping[str, Gate]
+    rows: Mapping[str, LimitRow]
+    watch: Watch
+    declared: AbstractSet[str]
+    limits: Mapping[Guarded, Limit]
+    running: Mapping[Guarded, int]
+
+
+def _named(scene: _Scene) -> AbstractSet[str]:
+    """By whomever."""
+    specs = (spec for one in recent_manifests(scene.unit, scene.look.now) for spec in one.kinds.values())
+    of_kinds = {key for spec in specs for key in spec.uses.split(",")}
+    used = {key for lane, _, _ in scene.look.lanes for key in Lane.parse(lane).uses.split(",")}
+    busy = {key for scope, key in scene.running if scope == "dependency"}
+    return {*scene.guards, *scene.gates, *scene.rows, *scene.declared, *of_kinds, *used, *busy}
+
+
+def _dependency(scene: _Scene, key: str) -> Dependency:
+    guard, gate, row = scene.guards.get(key, FRESH), scene.gates.get(key), scene.rows.get(key)
+    terms, limit = scene.watch.terms(key), scene.limits.get(("dependency", key), Limit())
     ramp, probe = guard.ramp, guard.probe
-    tight = [value for value in (limit.concurrency, guard.reduced.limit) if value is not None]
-    rates = [value for value in (limit.rate, None if ramp is None else ramp.rate) if value is not None]
+    tight = tighter(limit, guard.reduced.limit, None if ramp is None else ramp.rate, None)
     since = gate.since if gate is not None else guard.closed_at if ramp is not None else None
+    said = gate or row
     return Dependency(
         key=key,
         state="open" if gate is not None else "ramping" if ramp is not None else "closed",
         mode=terms.mode,
         since=moment_of(since),
-        until=moment_of(gate.until if gate is not None else None),
-        reason="" if gate is None else gate.reason,
-        actor="" if gate is None else gate.actor,
-        probe_at=moment_of(guard.probe_at if guard.open else None),
-        probing=probe is not None and unit.runs(probe.job_id, probe.token),
-        held=_held(unit, look, key) if gate is not None or ramp is not None else 0,
-        running=running,
+        until=moment_of(_until(gate, guard, scene.look.now)),
+        reason="" if said is None else said.reason,
+        actor="" if said is None else said.actor,
+        probe_at=moment_of(guard.probe_at if guard.open and gate is not None else None),
+        probing=probe is not None and scene.unit.runs(probe.job_id, probe.token),
+        held=_held(scene, key) if gate is not None or ramp is not None else 0,
+        running=scene.running.get(("dependency", key), 0),
         calls=round(guard.window.ok + guard.window.failed),
         failed=round(guard.window.failed),
-        rate=min(rates, default=None),
-        concurrency=min(tight, default=None),
-        tokens=guard.tokens(terms, look.now),
-        declared=declared,
+        rate=tight.rate,
+        concurrency=tight.concurrency,
+        reduced=guard.reduced.limit is not None and tight.concurrency == guard.reduced.limit,
+        tokens=guard.tokens(terms, scene.look.now),
+        declared=key in scene.declared,
+        set_by_hand=row is not None,
+        set_until=moment_of(row.until) if row is not None else None,
     )
 
 
-def _held(unit: Unit, look: Look, key: str) -> int:
-    held = 0
-    for lane, priority, at in look.lanes:
-        if at <= look.now and held < COUNT_CAP and key in Lane.parse(lane).uses.split(","):
-            held += unit.depth(lane, priority, look.now, COUNT_CAP)[0]
+def _until(gate: Gate | None, guard: Guard, now: Micros) -> Micros | None:
+    if gate is not None:
+        return gate.until
+    hand = guard.by_hand(now)
+    return None if hand is None or hand.open else hand.until
+
+
+def _held(scene: _Scene, key: str) -> int:
+    held, now = 0, scene.look.now
+    for lane, priority, at in scene.look.lanes:
+        if at <= now and held < COUNT_CAP and key in Lane.parse(lane).uses.split(","):
+            held += scene.unit.depth(lane, priority, now, COUNT_CAP)[0]
     return min(COUNT_CAP, held)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mulligan.engine.arguments import to_json
-from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name
+from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name, free_name
 from mulligan.engine.moments import length, length_or_moment
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
@@ -52,7 +52,7 @@ def new_job(
     if len(text) > limit:
         message = f"the payload of {spec.name} is {len(text)} bytes of JSON, the limit is {limit}; store it elsewhere"
         raise PayloadRefused(message)
-    queue = checked_name("queue", options.queue or spec.queue)
+    queue = free_name("queue", options.queue) if options.queue else checked_name("queue", spec.queue)
     owner = _text("owner", options.owner)
     delay, run_at = (0, None) if options.delay is None else length_or_moment("delay", options.delay)
     deadline, deadline_at = (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)

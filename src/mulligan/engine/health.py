@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mulligan.engine.kinds import DependencySpec, checked_name
+from mulligan.engine.limiting import checked_concurrency, checked_rate
 from mulligan.engine.moments import length
-from mulligan.engine.queues import checked_concurrency, checked_rate
 from mulligan.errors import ConfigError, Refused
 from mulligan.policy import budget as budgets
 from mulligan.policy.limits import rate_parts

@@ -11,7 +11,7 @@ from typing import Any
 
 from mulligan.engine.causes import remembered, write
 from mulligan.engine.declared import recent_manifests
-from mulligan.engine.kinds import checked_name
+from mulligan.engine.kinds import OURS, checked_name
 from mulligan.engine.queues import COUNT_CAP
 from mulligan.engine.said import ended_at, moment_of
 from mulligan.errors import Moment, NotFound, StoreUnavailable
@@ -58,7 +58,8 @@ class Kinds:
     def list(self) -> KindList:
         """Every kind that a waiting job, an app or a person names, those that are held first."""
         with self._open().read() as unit:
-            return sorted(_picture(unit), key=lambda kind: (not kind.held, kind.name))
+            found = [kind for kind in _picture(unit) if kind.held or not kind.name.startswith(OURS)]
+        return sorted(found, key=lambda kind: (not kind.held, kind.name))
 
     def get(self, name: str) -> KindStatus:
         for found in self.list():

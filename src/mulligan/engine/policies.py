@@ -14,7 +14,7 @@ from mulligan.engine.backtest import Backtest, backtested
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.enqueue import policy_text
 from mulligan.engine.kind import Kind
-from mulligan.engine.kinds import KindSpec, QueueSpec, Registry, checked_name
+from mulligan.engine.kinds import OURS, KindSpec, QueueSpec, Registry, checked_name
 from mulligan.engine.layers import Layers
 from mulligan.engine.rules import book_of
 from mulligan.errors import Moment, NotFound
@@ -100,7 +100,7 @@ class Policies:
 
     def kinds(self) -> list[str]:
         """Every kind that can be explained."""
-        return sorted(self._declared()[0])
+        return sorted(name for name in self._declared()[0] if not name.startswith(OURS))
 
     def explain(
         self,

@@ -18,7 +18,7 @@ from mulligan.policy.guard import Guard
 from mulligan.store.base import Unit
 
 LOOKED_AT = breaker.MOST_TRIED + 10  # jobs of a lane: some of them have failed as probes already
-PROBE_QUEUE = "mulligan"
+PROBE_QUEUE = "mulligan.probes"
 PROBE_LIMIT = 30 * SECOND
 
 Open = tuple[str, int]  # lane key, priority

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from mulligan.engine.declared import declared_limits, recent_manifests, stored_queues
-from mulligan.engine.kinds import checked_name
+from mulligan.engine.kinds import OURS, checked_name
+from mulligan.engine.limiting import KEEP, Said, set_limit
 from mulligan.engine.rooms import running_under
 from mulligan.engine.said import ended_at, moment_of
-from mulligan.errors import Moment, NotFound, Refused
+from mulligan.errors import Moment, NotFound
 from mulligan.event import EventType, NewEvent
 from mulligan.job import Gate, Lane, Limit, LimitRow, Micros
 from mulligan.policy.lanes import is_closed
-from mulligan.policy.limits import MOST_RATE, NO_LIMIT, effective, lasts, rate_of
+from mulligan.policy.limits import effective, lasts
 from mulligan.store.base import Look, Store, Unit
 
 COUNT_CAP = 10_000
-KEEP: Any = type("Keep", (), {"__repr__": lambda _: "as it is"})()  # not said: as it was set before
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +97,8 @@ class Queues:
         """Fleet-wide limits that win over the declared ones; None: no limit, no end. Not given: as it was set."""
         checked_name("queue", name)
         with self._open().begin() as unit:
-            now = unit.now()
-            before = next((row for row in unit.limits() if row[:2] == ("queue", name) and lasts(row, now)), None)
-            row = LimitRow(
-                "queue",
-                name,
-                _kept(concurrency, before and before.concurrency, checked_concurrency),
-                _kept(rate, before and before.rate, checked_rate),
-                now,
-                (before and before.until) if until is KEEP else ended_at("until", until, now),
-                reason,
-                self._actor,
-            )
-            if row.concurrency is None and row.rate is None:
-                message = f"queue {name!r}: say concurrency=, rate= or both"
-                raise Refused(message)
-            unit.set_limit(row)
-            limits = {"concurrency": _shown(row.concurrency), "rate": _shown(row.rate)}
-            self._tell(unit, EventType.QUEUE_CHANGED, name, **limits, until=row.until, reason=reason)
+            news = set_limit(unit, ("queue", name), Said(concurrency, rate, until, reason), self._actor)
+            self._tell(unit, EventType.QUEUE_CHANGED, name, **news)
         return self.get(name)
 
     def clear(self, name: str, *, reason: str = "") -> Queue:
@@ -185,6 +168,7 @@ def _picture(unit: Unit) -> QueueList:
             fair=name in declared and declared[name].fair,
         )
         for name in sorted({*lanes, *busy, *of_kinds, *declared, *rows, *gates})
+        if not name.startswith(OURS)
     ]
 
 
@@ -228,40 +212,3 @@ def _depth(unit: Unit, look: Look, queue: str) -> tuple[int, int, Micros | None]
         due, rest = unit.depth(lane, priority, look.now, COUNT_CAP)
         ready, later = min(COUNT_CAP, ready + due), min(COUNT_CAP, later + rest)
     return ready, later, min((at for _, _, at in lanes if at <= look.now), default=None)
-
-
-# -- what people say --------------------------------------------------------------------------------
-def checked_concurrency(value: Any, name: str = "concurrency") -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < NO_LIMIT:
-        message = f"{name} must be a whole number from 1, or None; to stop everything, pause: {value!r}"
-        raise Refused(message)
-    return value
-
-
-def checked_rate(value: Any) -> float | None:
-    """Starts per second."""
-    if value is None:
-        return None
-    rate = rate_of(value) if isinstance(value, str) else value
-    if (
-        isinstance(rate, bool)
-        or not isinstance(rate, int | float)
-        or not math.isfinite(rate)
-        or not 0 < rate <= MOST_RATE
-    ):
-        message = f'rate must be starts per second above 0, or a text like "5/s", "100/m", "2/h"; not {value!r}'
-        raise Refused(message)
-    return float(rate)
-
-
-def _kept(said: Any, before: Any, checked: Callable[[Any], Any]) -> Any:
-    """None lifts a limit, which is not the same as saying nothing."""
-    if said is KEEP:
-        return before
-    return NO_LIMIT if said is None else checked(said)
-
-
-def _shown(value: float | None) -> float | str | None:
-    return "none" if value is not None and value >= NO_LIMIT else value

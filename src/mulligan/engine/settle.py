@@ -108,7 +108,8 @@ def _ruled(ending: Ending, layers: Layers) -> Ending:
     failure = ending.outcome.failure
     if failure is None or not failure.rule.startswith(OURS):
         return ending
-    ruled = renamed(failure, layers.books(ending.lease.kind))
+    uses = [key for key in ending.lease.uses.split(",") if key]
+    ruled = renamed(failure, layers.books(ending.lease.kind), uses)
     return ending if ruled is failure else ending._replace(outcome=replace(ending.outcome, failure=ruled))
 
 

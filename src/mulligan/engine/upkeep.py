@@ -17,6 +17,7 @@ from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked, surely_dead
 from mulligan.engine.settle import Ending, Verdict, error_of, frees_key, settle
+from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import StoreUnavailable
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Ended, Failure, JobRow, Lane, Outcome, State, Verb, WorkerRow
@@ -28,6 +29,7 @@ log = logging.getLogger("mulligan.upkeep")
 
 STEP = 200
 ORPHANS = 500
+PROBES_KEPT = 3600 * SECOND
 GUARDS_KEPT = 7 * 86_400 * SECOND  # of dependencies that nobody has called since
 SCHEDULES_KEPT = 30 * 86_400 * SECOND  # a schedule that nobody names is remembered so long: its workers may come back
 
@@ -168,7 +170,10 @@ def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
 # -- retention ----------------------------------------------------------------------------------------
 def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> int:
     """One small step of each kind of pruning; returns how much was removed."""
-    own = {spec.name: spec.retention for spec in kinds.values() if spec.retention is not None}
+    own = {
+        PROBE_KIND: PROBES_KEPT,
+        **{spec.name: spec.retention for spec in kinds.values() if spec.retention is not None},
+    }
     keep = settings.retention
     removed = 0
     for state, seconds in (("succeeded", keep.succeeded), ("dead", keep.dead), ("cancelled", keep.cancelled)):

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from mulligan.engine.declared import declared_limits
+from mulligan.engine.declared import holding_manifests, limits_of_all, terms_of_all
 from mulligan.engine.rooms import running_under
 from mulligan.engine.upkeep import live_kinds
+from mulligan.engine.watch import remembered
 from mulligan.job import AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, to_datetime
-from mulligan.policy.limits import effective, lasts
+from mulligan.policy.guard import DEFAULT
+from mulligan.policy.holding import Kept
+from mulligan.policy.limits import effective, lasts, tighter
 from mulligan.policy.phase import NO_TRAFFIC, Traffic, phase
 from mulligan.policy.phrase import moment
 from mulligan.store.base import Inserted, Unit
@@ -31,9 +34,17 @@ def jobs_of(unit: Unit, rows: Sequence[JobRow], again: Callable[[str], Job] | No
 
 
 def traffic_now(unit: Unit, now: Micros) -> Traffic:
+    manifests = holding_manifests(unit, now)
     said = {(row.scope, row.key): Limit(row.concurrency, row.rate) for row in unit.limits() if lasts(row, now)}
-    limits = effective(declared_limits(unit, now), said)
-    return Traffic(limits, running_under(unit.running()) if limits else {})
+    limits = effective(limits_of_all(manifests), said)
+    at_work = {row.key: remembered(row.body) for row in unit.guards(at_work=True) if row.scope == "dependency"}
+    terms = terms_of_all(manifests) if at_work else {}
+    kept = {key: Kept(guard, terms.get(key, DEFAULT)) for key, guard in at_work.items()}
+    for key, guard in at_work.items():
+        if guard.reduced.limit is not None:
+            name = ("dependency", key)
+            limits[name] = tighter(limits.get(name, Limit()), guard.reduced.limit, None, None)
+    return Traffic(limits, running_under(unit.running()) if limits else {}, kept)
 
 
 def job_of(

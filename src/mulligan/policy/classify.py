@@ -79,9 +79,10 @@ def _shadowed(failure: Failure, would: Failure, books: Sequence[Rulebook]) -> Fa
     return replace(failure, judged={**failure.judged, "shadow": said | terms})
 
 
-def renamed(failure: Failure, books: Sequence[Rulebook]) -> Failure:
-    """An end without an exception, such as TIMEOUT, as the rules about such verdicts have it."""
-    facts = Facts(exit_code=_number(failure, "exit_code"), signal=_number(failure, "signal"))
+def renamed(failure: Failure, books: Sequence[Rulebook], uses: Sequence[str] = ()) -> Failure:
+    """An end without an exception, such as TIMEOUT, as the rules about such verdicts have it. `uses`: of its job."""
+    used = (str(failure.evidence["dependency"]),) if "dependency" in failure.evidence else tuple(uses)
+    facts = Facts(exit_code=_number(failure, "exit_code"), signal=_number(failure, "signal"), uses=used)
     for book in books:
         rules = book.acting.about((failure.code, failure.cls), facts, NoText())
         if rules:

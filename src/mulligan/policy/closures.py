@@ -16,7 +16,7 @@ CLOSED: Mapping[str, str] = {
 }
 OPENED: Mapping[str, str] = {
     EventType.QUEUE_RESUMED: "queue",
-    "dependency.closed": "dependency",
+    EventType.DEPENDENCY_CLOSED: "dependency",
     EventType.KIND_RELEASED: "kind",
 }
 
@@ -75,6 +75,7 @@ def closure_words(one: Closure, beside: Micros) -> str:
     until = "" if one.until is None else f" until {clock(one.until, beside)}"
     by = f" by {who(one.actor)}" if one.actor else ""
     because = f", with the reason {one_line(one.reason)!r}," if one.reason else ""
-    opened = f", when {who(one.opened_by)} opened it" if one.opened_by else ""
+    undid = "let it go" if one.scope == "dependency" else "opened it"
+    opened = f", when {who(one.opened_by)} {undid}" if one.opened_by else ""
     why = f", with the reason {one_line(one.opened_why)!r}" if one.opened_why else ""
     return f"{one.scope} {one.key} was {verb}{by}{because}{since}{until}{opened}{why}"

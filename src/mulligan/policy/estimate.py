@@ -77,7 +77,11 @@ def beta_below(x: float, a: float, b: float) -> float:
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):  # there the fraction converges quickly only for the other side
-        return 1 - beta_below(1 - x, b, a)
+        return 1 - _below(1 - x, b, a)
+    return _below(x, a, b)
+
+
+def _below(x: float, a: float, b: float) -> float:
     front = a * math.log(x) + b * math.log1p(-x) - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b)
     return min(1.0, math.exp(front) / a / _fraction(x, a, b))
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from mulligan.job import SECOND, Gate, Guarded, JobRow, Lane, Limit, Micros, State
+from mulligan.job import Gate, Guarded, JobRow, Lane, Limit, Micros, State
+from mulligan.policy import holding
+from mulligan.policy.holding import Kept
 from mulligan.policy.lanes import is_closed
-from mulligan.policy.phrase import duration, moment, per
+from mulligan.policy.phrase import moment, per, span, who
 
-_VERBS = {"queue": ("paused", "resume"), "kind": ("held", "release")}
-FOR_EVER = {"kind": "until somebody releases it"}
 _SOONER = "cancel it and retry it by hand to run it now"
 
 
 class Traffic(NamedTuple):
-    """The limits that hold now, and how many run under each."""
+    """The limits that hold now, how many run under each, and the dependencies whose guards are at work."""
 
     limits: Mapping[Guarded, Limit]
     running: Mapping[Guarded, int]
+    kept: Mapping[str, Kept] = {}
 
 
 NO_TRAFFIC = Traffic({}, {})
@@ -53,7 +54,7 @@ def _queued(
     if row.run_at <= now and known_kinds is not None and row.kind not in known_kinds:
         return "no_worker", f"no live worker knows kind {row.kind}; start one that does"
     if row.run_at <= now:
-        return _limited(row, traffic) or ("ready", "waits for a free worker")
+        return _slowed(row, now, traffic) or ("ready", "waits for a free worker")
     if row.attempt == 0:
         return "scheduled", f"due {_at(row.run_at, now)}; {_SOONER}"
     return (
@@ -62,7 +63,11 @@ def _queued(
     )
 
 
-def _limited(row: JobRow, traffic: Traffic) -> tuple[str, str] | None:
+def _slowed(row: JobRow, now: Micros, traffic: Traffic) -> tuple[str, str] | None:
+    if short := holding.over_budget(row, traffic.kept, now):
+        return "over_budget", short
+    if slow := holding.recovering(row, traffic.kept):
+        return "limited", f"{slow}; waits for its turn"
     full = full_limit(row, traffic)
     return full and ("limited", limit_words(*full))
 
@@ -88,18 +93,34 @@ def keeps(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
     uses = row.uses.split(",") if row.uses else []
     on_the_way = {("queue", row.queue), ("kind", row.kind), *(("dependency", key) for key in uses)}
     closed = [gate for gate in gates if (gate.scope, gate.key) in on_the_way and is_closed(gate, now)]
-    gate = max(closed, key=lambda gate: (gate.until is None, gate.until or 0), default=None)
-    return gate if gate is not None and (gate.until is None or gate.until >= row.run_at) else None
+    gate = max(closed, key=_lasting, default=None)
+    end = None if gate is None else holding.ends_at(gate)
+    return gate if row.run_at <= now or end is None or end >= row.run_at else None
+
+
+def _lasting(gate: Gate) -> tuple[bool, Micros]:
+    end = holding.ends_at(gate)
+    return end is None, end or 0
 
 
 def _held(gate: Gate, now: Micros) -> str:
-    verb, undo = _VERBS.get(gate.scope, ("held", "open"))
-    by = f" by {gate.actor}" if gate.actor else ""
     because = f": {gate.reason}" if gate.reason else ""
-    end = FOR_EVER.get(gate.scope, "until somebody opens it") if gate.until is None else f"until {_at(gate.until, now)}"
-    return (
-        f"{gate.scope} {gate.key} is {verb} since {moment(gate.since)}{by}, {end}{because}; {undo} it to go on sooner"
-    )
+    since = f"since {moment(gate.since)}"
+    if holding.is_down(gate):
+        sooner = f"look now: {holding.looks_now(gate)}; let all go: {holding.lets_go(gate)}"
+        return f"dependency {gate.key} is down {since}{because}; {holding.next_probe(gate, now)}; {sooner}"
+    by = f" by {who(gate.actor)}" if gate.actor else ""
+    verb, undo, word, sooner = _WORDS[gate.scope]
+    end = f"until somebody {word} it" if gate.until is None else f"until {_at(gate.until, now)}"
+    return f"{gate.scope} {gate.key} is {verb} {since}{by}, {end}{because}; {sooner.format(undo=undo, key=gate.key)}"
+
+
+# By scope: what is done to it, what undoes that, who undoes it …s it, and how to say so.
+_WORDS = {
+    "queue": ("paused", "resume", "resumes", "{undo} it to go on sooner"),
+    "kind": ("held", "release", "releases", "{undo} it to go on sooner"),
+    "dependency": ("held", "close", "closes", "sooner: mulligan deps {undo} {key}"),
+}
 
 
 def _running(row: JobRow) -> tuple[str, str]:
@@ -120,4 +141,4 @@ def _given(row: JobRow, otherwise: str) -> str:
 
 
 def _at(at: Micros, now: Micros) -> str:
-    return f"{moment(at)} (in {duration(max(0, at - now) / SECOND)})"
+    return f"{moment(at)} (in {span(now, at)})"

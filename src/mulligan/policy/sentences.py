@@ -124,6 +124,8 @@ def decided(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy) -> Iterator[
     judged = judged_of(attempt)
     if attempt.verb == Verb.RETRY:
         yield _retry(attempt, nth, policy, judged)
+    elif attempt.verb == Verb.HOLD and attempt.code:
+        yield f"That costs no retry: {stopped(attempt.reason.removeprefix('not charged: '))}"
     elif attempt.verb == Verb.LOSE:
         yield f"It goes back to the queue at once; {stopped(attempt.reason)}"
     elif attempt.verb == Verb.DIE:
@@ -240,6 +242,11 @@ def _stale(event: Event) -> str:
     )
 
 
+def _probing(event: Event) -> str:
+    name = one_line(str(event.data.get("dependency", "")))
+    return f"It was let through alone as a probe, to see whether dependency {name} answers again."
+
+
 _MOVES: Mapping[str, Callable[[Event], str]] = {
     EventType.JOB_RETRIED: _retried,
     EventType.JOB_RELEASED: _released,
@@ -248,6 +255,7 @@ _MOVES: Mapping[str, Callable[[Event], str]] = {
     EventType.JOB_DISCARDED: lambda event: f"{_name(event)} discarded it{_because(event)}",
     EventType.JOB_DIED: _died,
     EventType.JOB_STALE_REFUSED: _stale,
+    EventType.DEPENDENCY_PROBING: _probing,
     "job.edited": lambda event: f"{_name(event)} changed it{_because(event)}",
 }
 

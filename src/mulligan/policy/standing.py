@@ -7,11 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from mulligan.job import Gate, JobRow, Micros, State
-from mulligan.policy.phase import FOR_EVER, NO_TRAFFIC, Traffic, full_limit, keeps, limit_words
+from mulligan.policy import holding
+from mulligan.policy.phase import NO_TRAFFIC, Traffic, full_limit, keeps, limit_words
 from mulligan.policy.phrase import moment, one_line, span, stopped, who
 
 # What opens a gate by hand. One that is not here opens by itself, or by what closed it.
-_OPENERS = {"queue": "mulligan queues resume {key}", "kind": "mulligan kinds release {key}"}
+_OPENERS = {
+    "queue": "mulligan queues resume {key}",
+    "kind": "mulligan kinds release {key}",
+    "dependency": "mulligan deps close {key}",
+}
+_UNDO = {"queue": "resumes", "kind": "releases", "dependency": "closes"}
+_MORE = {"queue": "mulligan queues set", "dependency": "mulligan deps set"}
 
 
 class Scene(NamedTuple):
@@ -44,28 +51,43 @@ def _waits(row: JobRow, scene: Scene) -> str:
             f"It is due and waits: no live worker takes kind {row.kind} from queue {row.queue}, and so it stays until "
             "one does. Start one: mulligan worker APP"
         )
-    full = full_limit(row, scene.traffic)
-    if full is not None:
-        key, *_ = full
-        sooner = f"mulligan queues set {key[1]} --concurrency N --rate N/s" if key[0] == "queue" else _RAISE
-        return f"It is due and waits: {limit_words(*full)}; when that is cannot be said. To allow more: {sooner}"
+    slow = _slowed(row, scene)
+    if slow:
+        return f"It is due and waits: {slow}"
     return (
         f"It is due and waits for a free place: {_count(scene.workers, 'live worker')} take it, with {scene.free} of "
         "their places free now. Another one makes it sooner: mulligan worker APP"
     )
 
 
-_RAISE = "a larger max_concurrency= or rate= in app.dependency()"
+def _slowed(row: JobRow, scene: Scene) -> str:
+    """What lets only some of those that are due start; empty: nothing does."""
+    if short := holding.over_budget(row, scene.traffic.kept, scene.now):
+        return f"{short}. To allow more: a larger budget= in app.dependency()"
+    if slow := holding.recovering(row, scene.traffic.kept):
+        return f"{slow}; when its turn comes cannot be said. No command does it sooner."
+    full = full_limit(row, scene.traffic)
+    if full is None:
+        return ""
+    (scope, key), *_ = full
+    sooner = f"{_MORE[scope]} {key} --concurrency N --rate N/s"
+    return f"{limit_words(*full)}; when that is cannot be said. To allow more: {sooner}"
 
 
 def _shut(gate: Gate, now: Micros) -> str:
+    since = f"since {moment(gate.since)}"
+    if holding.is_down(gate):
+        after = f", after {one_line(gate.reason)}" if gate.reason else ""
+        return (
+            f"It waits because dependency {gate.key} is down, {since}{after}; {holding.next_probe(gate, now)}. "
+            f"Look now: {holding.looks_now(gate)}. Let all go, whatever it answers: {holding.lets_go(gate)}"
+        )
     verb = "paused" if gate.scope == "queue" else "held"
     by = f" by {who(gate.actor)}" if gate.actor else ""
     because = f", with the reason {one_line(gate.reason)!r}" if gate.reason else ""
-    end = FOR_EVER.get(gate.scope, "until somebody opens it") if gate.until is None else f"until {_at(gate.until, now)}"
-    sooner = _opener(gate)
-    since = f"since {moment(gate.since)}"
-    return f"It waits because {gate.scope} {gate.key} is {verb}, {since}{by}{because}, {end}.{sooner}"
+    undo = _UNDO.get(gate.scope, "opens")
+    end = f"until somebody {undo} it" if gate.until is None else f"until {_at(gate.until, now)}"
+    return f"It waits because {gate.scope} {gate.key} is {verb}, {since}{by}{because}, {end}.{_opener(gate)}"
 
 
 def _opener(gate: Gate) -> str:

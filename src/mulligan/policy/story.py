@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, EventType
-from mulligan.job import SECOND, AttemptRow, Ended, Gate, JobRow, Micros, State, to_datetime
+from mulligan.job import SECOND, AttemptRow, Ended, Gate, JobRow, Micros, State, Verb, to_datetime
 from mulligan.policy import sentences
 from mulligan.policy.closures import Closure, closure_words, closures
 from mulligan.policy.phrase import moment, one_line
@@ -139,7 +139,7 @@ def _failures(attempts: Sequence[AttemptRow]) -> dict[int, sentences.Nth]:
     so_far: Counter[tuple[int, str, str | None]] = Counter()
     for one in attempts:
         keys = [(one.generation, "", None), (one.generation, "class", one.cls), (one.generation, "code", one.code)]
-        if one.ended in _COUNTED:
+        if one.ended in _COUNTED and one.verb != Verb.HOLD:  # what a dependency had to answer for
             so_far.update(keys)
         found[one.token] = sentences.Nth(*(so_far[key] for key in keys))
     return found

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from mulligan.engine.dependencies import Dependency
 from mulligan.event import Event
 from mulligan.job import SECOND, AttemptRow, Ended, Job, Micros, State, to_micros
-from mulligan.policy.phrase import duration, moment
+from mulligan.policy.phrase import duration, moment, per, span, who
 from mulligan.policy.redact import scrub
 from mulligan.web.reading import COUNT_CAP, Group, Matching, Overview, Shown, Story
 from mulligan.web.timeline import timeline
@@ -29,6 +30,8 @@ BADGES = {
     "scheduled": Badge("◷", "scheduled", "calm"),
     "backing_off": Badge("↻", "retrying soon", "warn"),
     "held": Badge("‖", "held", "warn"),
+    "limited": Badge("≡", "limited", "calm"),
+    "over_budget": Badge("≡", "over budget", "warn"),
     "no_worker": Badge("?", "no worker", "warn"),
     "running": Badge("▶", "running", "busy"),
     "stopping": Badge("◼", "stopping", "warn"),
@@ -38,6 +41,8 @@ BADGES = {
     "dead": Badge("✕", "dead", "bad"),
     "cancelled": Badge("⊘", "cancelled", "calm"),
 }
+OPEN = Badge("⊗", "open", "bad")  # as at any breaker: nothing flows
+RECOVERING = Badge("↗", "recovering", "warn")
 PUT_OFF = Badge("◷", "put off", "calm")  # snoozed or held: it waits, but nothing failed
 TITLES: dict[tuple[str, ...], tuple[str, str]] = {
     ("parked", "dead"): ("Needs a look", "Nothing needs a look: no job is dead, none waits for a person."),
@@ -117,6 +122,7 @@ def overview(found: Overview) -> dict[str, Any]:
         "counts": [_count(state, found.counts[state]) for state in State],
         "sections": [_section(group, found) for group in found.groups],
         "workers": [_worker(worker, silent, found.now) for worker, silent in found.workers],
+        "dependencies": [_dependency(one, found.now) for one in found.troubled],
         "empty": not any(found.counts.values()),
         "filter": "",
     }
@@ -152,6 +158,28 @@ def _worker(worker: Any, silent: bool, now: Micros) -> dict[str, Any]:  # noqa: 
         "seen": at_moment(worker.renewed_at, now),
         "since": at_moment(worker.started_at, now),
     }
+
+
+def _dependency(one: Dependency, now: Micros) -> dict[str, Any]:
+    recovering = one.state == "ramping"
+    return {
+        "key": one.key,
+        "badge": RECOVERING if recovering else OPEN,
+        "since": None if one.since is None else at_moment(to_micros(one.since), now),
+        "reason": f"{per(one.rate or 0.0)} may start" if recovering else one.reason or f"by {who(one.actor)}",
+        "held": f"{COUNT_CAP:,}+" if one.held >= COUNT_CAP else f"{one.held:,}",
+        "next": _next(one, now),
+    }
+
+
+def _next(one: Dependency, now: Micros) -> str:
+    if one.probing:
+        return "a probe is under way"
+    at = one.probe_at or one.until
+    if at is None or one.state != "open":
+        return ""
+    when = f"in {span(now, to_micros(at))}" if to_micros(at) > now else "in a moment"
+    return f"{'next probe' if one.probe_at else 'closes'} {when}"
 
 
 def listing(found: Matching, words: str, before: str) -> dict[str, Any]:

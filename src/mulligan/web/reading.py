@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from mulligan.config import Settings
+from mulligan.engine.dependencies import Dependency, not_closed
 from mulligan.engine.filters import parse_filter
 from mulligan.engine.view import jobs_of
 from mulligan.errors import NotFound, Refused, SchemaError, StoreUnavailable
@@ -52,6 +53,7 @@ class Overview(NamedTuple):
     counts: dict[str, int]
     groups: list[Group]
     workers: list[tuple[WorkerRow, bool]]  # with: is it silent beyond its lease?
+    troubled: list[Dependency]  # those that hold jobs, or come back
 
 
 class Matching(NamedTuple):
@@ -155,7 +157,7 @@ class Reader:
 def _overview(unit: Unit) -> Overview:
     groups = [Group(states, _newest(unit, states, most)) for states, most in SECTIONS]
     workers = [(worker, unit.expired(worker)) for worker in unit.workers(closed=False)]
-    return Overview(unit.now(), dict(unit.counts(COUNT_CAP)), groups, workers)
+    return Overview(unit.now(), dict(unit.counts(COUNT_CAP)), groups, workers, not_closed(unit))
 
 
 def _newest(unit: Unit, states: tuple[str, ...], most: int) -> list[Shown]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from mulligan.cli.checks.finding import OK, WARN, Check, Checks
+from mulligan.cli.checks.guards import guard_checks
 from mulligan.config import Settings
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.upkeep import known_kinds
@@ -33,6 +34,7 @@ def inside_checks(store: Store, settings: Settings) -> Checks:
         _unknown,
         _unserved,
         _held,
+        guard_checks,
         _events,
         _keys,
     )

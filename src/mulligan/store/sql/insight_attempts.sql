@@ -8,7 +8,7 @@ WITH cohort AS MATERIALIZED ({part:cohort}
 ), counted AS MATERIALIZED (
   SELECT job_id, ended, verb, cls, code, rule, started_at, ended_at, cost, uses, lag(cls) OVER life AS before_cls,
          lag(code) OVER life AS before_code, row_number() OVER life AS k
-  FROM made WHERE ended IN ('returned', 'failed', 'retry') AND verb <> 'stop'
+  FROM made WHERE ended IN ('returned', 'failed', 'retry') AND verb NOT IN ('stop', 'hold')
   WINDOW life AS (PARTITION BY job_id, generation ORDER BY token)
 )
 SELECT 'ended' AS what, ended AS cls, '' AS code, '' AS more, 0 AS k, 0 AS age, count(*) AS n, 0 AS good,

@@ -3,7 +3,7 @@
 WITH cohort AS MATERIALIZED ({part:cohort}
 ), life AS (
   SELECT max(cohort.state) AS state, max(cohort.generation) AS lives, max(cohort.finished_at) AS finished_at,
-    min(ended_at) FILTER (WHERE ended IN ('failed', 'retry') AND verb <> 'stop') AS failed_at,
+    min(ended_at) FILTER (WHERE ended IN ('failed', 'retry') AND verb NOT IN ('stop', 'hold')) AS failed_at,
     min(ended_at) FILTER (WHERE ended = 'returned') AS succeeded_at,
     count(*) FILTER (WHERE verb = 'retry') AS retries, count(*) FILTER (WHERE verb = 'die') AS deaths,
     count(*) FILTER (WHERE verb = 'die' AND cls IN ('quota', 'auth', 'invalid_input', 'permanent')
