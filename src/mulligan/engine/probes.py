@@ -61,7 +61,7 @@ class Prober:
             news = {"dependency": row.key, "kind": lease.kind}
             unit.write_events([NewEvent(EventType.DEPENDENCY_PROBING, job_id=lease.id, actor="breaker", data=news)])
         self.watch.probes[lease.fence] = tuple(row.key for row in rows)
-        cuts = [breaker.cut(remembered(row.body), lease.kind) for row in rows]
+        cuts = [breaker.cut(remembered(row.body), lease.kind, now) for row in rows]
         usual = lease.timeout or self.timeouts.get(lease.kind) or PROBE_LIMIT
         return lease._replace(timeout=min(usual, *cuts))
 

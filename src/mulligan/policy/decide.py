@@ -167,7 +167,7 @@ def _failed(case: Case) -> Decision:
     charge = Charge(failure, terms_of(failure), case.lease.failures + 1, _counts(case).plus(failure))
     refusal = FINAL if case.outcome.final else refused(case.policy, charge)
     if refusal:
-        return _die(case, refusal, charge)
+        return _teach(case, _die(case, refusal, charge), failure)
     run_at = case.now + _micros(_wait(case, charge))
     reason = f"retry {_counted(case.policy, charge)} in {_until(case, run_at)}: {failure.cls}"
     return _teach(case, _try_again(case, run_at, reason, charge, _next_step(case.policy, charge)), failure)
