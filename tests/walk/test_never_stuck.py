@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mulligan import Fail, Fixed, Hold, Policy, Retry
+from mulligan.engine.claims import claimer_of
+from mulligan.engine.kinds import DependencySpec
 from mulligan.engine.watch import Watch
+from mulligan.errors import IllegalMove
 from mulligan.policy.seen import Seen
+from support.store import open_worker
 from walk.test_dependencies import Line, drained, states
 from walk.tools import advance
 
@@ -198,3 +204,30 @@ def test_what_is_counted_while_guards_are_tended_is_told_once(app):
     assert (told["gateway"].ok, watch._seen["gateway"].ok) == (1, 2)
     watch.give_back(told)
     assert watch._seen["gateway"].ok == 3
+
+
+def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_looks(app, line, call):
+    is_down(app, line, call)
+    line.up()
+    open_worker(app.store, "w9")
+    manifest = app.manifest()
+    mine = replace(manifest, dependencies={})
+    theirs = replace(manifest, app="theirs", kinds={}, dependencies={"gateway": DependencySpec("gateway", probe=True)})
+    with app.store.begin() as unit:
+        unit.store_manifest("theirs", "theirs", "", theirs.to_json())
+    claimer = claimer_of("w9", mine)
+    advance(app, 31)
+    with app.store.begin() as unit:
+        assert claimer.claim(unit, 1).leases == []
+    advance(app, 61)
+    with app.store.begin() as unit:
+        assert [lease.kind for lease in claimer.claim(unit, 1).leases] == ["call"]
+
+
+def test_who_cannot_be_probed_says_until_when_it_is_held(app, call):
+    app.dependencies.open("gateway", reason="maintenance")
+    with pytest.raises(IllegalMove, match=r"until somebody closes it; to let it go: mulligan deps close gateway"):
+        app.dependencies.probe("gateway")
+    app.dependencies.open("gateway", until=600)
+    with pytest.raises(IllegalMove, match=r"it is held until 20.* UTC"):
+        app.dependencies.probe("gateway")
