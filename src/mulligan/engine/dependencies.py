@@ -213,9 +213,8 @@ def _not_probed(unit: Unit, key: str, now: Micros) -> str:
     if gate is None:
         return f"dependency {key!r} cannot be probed: it is not open"
     end = "somebody closes it" if gate.until is None else moment(gate.until)
-    return (
-        f"dependency {key!r} cannot be probed: it is held until {end}; to let it go: mulligan deps close {quote(key)}"
-    )
+    sooner = f"mulligan deps close {quote(key)}"
+    return f"dependency {key!r} cannot be probed: it is held until {end}; to let it go: {sooner}"
 
 
 # -- the picture ------------------------------------------------------------------------------------
