@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mulligan import Fail, Fixed, Hold, Policy, Retry
-from mulligan.engine.claims import claimer_of
+from mulligan.engine.claims import Places, claimer_of
 from mulligan.engine.kinds import DependencySpec
 from mulligan.engine.watch import Watch
 from mulligan.errors import IllegalMove
@@ -231,3 +231,13 @@ def test_who_cannot_be_probed_says_until_when_it_is_held(app, call):
     app.dependencies.open("gateway", until=600)
     with pytest.raises(IllegalMove, match=r"it is held until 20.* UTC"):
         app.dependencies.probe("gateway")
+
+
+@pytest.mark.parametrize(("shared", "taken"), [(frozenset(), 3), (frozenset({"gateway"}), 4)])
+def test_a_place_is_kept_for_what_does_not_use_it_unless_everything_does(app, call, shared, taken):
+    call.enqueue_many([{"n": n} for n in range(9)])
+    open_worker(app.store, "w9")
+    claimer = claimer_of("w9", app.manifest())
+    with app.store.begin() as unit:
+        leases = claimer.claim(unit, 4, places=Places(4, 3, {}, shared)).leases
+    assert len(leases) == taken
