@@ -72,7 +72,7 @@ def test_who_was_in_flight_when_it_was_held_is_not_charged(app, draw):
     last = jobs[4].refresh()
     assert (last.state, last.phase, last.failures, last.attempts) == ("queued", "held", 0, 1)
     assert "kind draw is held since" in last.why
-    assert "by guard" in last.why
+    assert "by its guard" in last.why
     assert "release it" in last.why
 
 
