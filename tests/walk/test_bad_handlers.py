@@ -240,7 +240,7 @@ RAISED: list[tuple[str, Callable[[], Any], str]] = [
     ("cancelled by nobody, with words", raising(asyncio.CancelledError("why not")), "TASK_CANCELLED"),
     ("a BaseException", raising(Odd("odd")), "UNKNOWN_ERROR"),
     ("StopIteration", raising(StopIteration(7)), "PROGRAMMING_ERROR"),
-    ("StopAsyncIteration", raising(StopAsyncIteration(7)), "UNKNOWN_ERROR"),
+    ("StopAsyncIteration", raising(StopAsyncIteration(7)), "PROGRAMMING_ERROR"),
     ("a group", raising(ExceptionGroup("two", [KeyError("a"), ConnectionResetError("b")])), "CONNECTION"),
     ("a group of the odd", raising(BaseExceptionGroup("two", [Odd("a"), KeyboardInterrupt()])), "UNKNOWN_ERROR"),
     ("MemoryError", raising(MemoryError()), "MEMORY"),
