@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mulligan import Fail, Policy
+from mulligan import Fail, Fixed, Policy
 from mulligan.engine.causes import Causes
 from mulligan.errors import NotFound, Refused
 from mulligan.policy.cause import Death
@@ -161,7 +161,7 @@ def test_bad_files_hold_nothing(app):
 
 
 def test_a_job_that_will_be_tried_again_is_no_sign(app):
-    @app.job(policy=Policy(max_retries=1))
+    @app.job(policy=Policy(max_retries=1, backoff=Fixed(60)))
     def fetch(n: int) -> None:
         raise ConnectionError("refused")
 
