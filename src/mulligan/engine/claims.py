@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from mulligan.engine.declared import holding_manifests, limits_of, limits_of_all, terms_of, terms_of_all
@@ -16,7 +18,7 @@ from mulligan.job import SECOND, Ended, Gate, Guarded, Lane, Lease, Limit, Memor
 from mulligan.policy.breaker import may_probe
 from mulligan.policy.ends import dependency_unavailable
 from mulligan.policy.guard import Guard
-from mulligan.policy.lanes import Candidate, in_turn, is_closed, open_lanes, pick
+from mulligan.policy.lanes import Candidate, closed_keys, in_turn, is_closed, open_lanes, pick
 from mulligan.policy.limits import effective, share_of, tighter
 from mulligan.store.base import Look, Plain, Unit
 
@@ -74,7 +76,7 @@ class Claimer:
         wakes = view.wakes(guards)
         wakes += [] if later is None else [later]
         self._full = 0 < free <= len(leases)
-        due = bool(view.due) or any(self._passes(unit, view, key, guard) for key, guard in guards.items())
+        due = bool(view.due) or any(self._passes(unit, view, key, guards) for key in guards)
         return Claimed(leases, look.now, min(wakes, default=None), due)
 
     def _shut(self, unit: Unit, look: Look, free: int) -> list[Gate]:
@@ -86,13 +88,26 @@ class Claimer:
         ]
 
     # -- what a breaker lets pass ---------------------------------------------------------------------
-    def _passes(self, unit: Unit, view: View, key: str, guard: Guard) -> bool:
+    def _passes(self, unit: Unit, view: View, key: str, guards: Mapping[str, Guard]) -> bool:
         """Is there something to do for a dependency that is down?"""
-        now = view.look.now
-        may = self._fails_fast(key) or may_probe(guard, now)
-        if not (guard.is_down(now) and may and (view.behind(key) or self._has_function(key))):
+        guard, now = guards[key], view.look.now
+        if not guard.is_down(now):
             return False
-        return self._fails_fast(key) or self._prober.may(unit, guard, now)
+        if self._fails_fast(key) and view.in_the_way(key):
+            return True
+        if not may_probe(guard, now) or not (self._has_function(key) or self._behind(view, key, guards)):
+            return False
+        return self._prober.may(unit, guard, now)
+
+    def _behind(self, view: View, key: str, guards: Mapping[str, Guard]) -> list[Open]:
+        """Due lanes that can look for it: this one alone is in the way, or others of which it is time to look too."""
+        now = view.look.now
+        others = {other for other, guard in guards.items() if may_probe(guard, now) and not self._asks(other)}
+        return view.in_the_way(key, others)
+
+    def _asks(self, key: str) -> bool:
+        """Is a function asked, not a job?"""
+        return self.watch.terms(key).probe
 
     def _fails_fast(self, key: str) -> bool:
         return self.watch.terms(key).mode == "fail_fast"
@@ -105,13 +120,12 @@ class Claimer:
         """Probes to run; and what is not to wait ends here."""
         probes = []
         for key, guard in guards.items():
-            if not self._passes(unit, view, key, guard):
+            if not self._passes(unit, view, key, guards):
                 continue
-            behind = view.behind(key)
-            probe = self._prober.take(unit, key, behind, view.look.now)
+            probe = self._prober.take(unit, key, self._behind(view, key, guards), view.look.now)
             probes += [] if probe is None else [probe]
             if self._fails_fast(key):
-                self._refuse(unit, key, guard, behind)
+                self._refuse(unit, key, guard, view.in_the_way(key))
         return probes
 
     def _refuse(self, unit: Unit, key: str, guard: Guard, lanes: Sequence[Open]) -> None:
@@ -269,6 +283,7 @@ class View:
 
     def __post_init__(self) -> None:
         self._known = [(Lane.parse(key), priority, run_at) for key, priority, run_at in self.look.lanes]
+        self._shut = closed_keys(self.shut, self.look.now)["dependency"]
         self._ahead = self._open(self.shut)
         self.due = [(key, priority) for key, priority, run_at in self._ahead if run_at <= self.look.now]
 
@@ -277,14 +292,20 @@ class View:
         mine = set(open_lanes(lanes, shut, self.look.now, self.queues, self.kinds))
         return [(lane.key, p, run_at) for lane, p, run_at in self._known if (lane.key, p) in mine]
 
-    def behind(self, key: str) -> list[Open]:
-        """Due lanes for which this dependency alone is in the way."""
-        others = [gate for gate in self.shut if gate[:2] != ("dependency", key)]
-        return [
-            (lane, priority)
-            for lane, priority, run_at in self._open(others)
-            if run_at <= self.look.now and key in Lane.parse(lane).uses.split(",")
-        ]
+    def in_the_way(self, key: str, others: AbstractSet[str] | None = None) -> list[Open]:
+        """Due lanes for which only dependencies are in the way, this one and at most these others; None: any."""
+        found = self._held.get(key, ())
+        return [lane for lane, shut in found if others is None or all(one == key or one in others for one in shut)]
+
+    @cached_property
+    def _held(self) -> dict[str, list[tuple[Open, AbstractSet[str]]]]:
+        """By dependency that is shut, the due lanes behind it, each with all that is shut on its way."""
+        held: dict[str, list[tuple[Open, AbstractSet[str]]]] = {}
+        for lane, priority, run_at in self._open([gate for gate in self.shut if gate.scope != "dependency"]):
+            shut = self._shut.intersection(Lane.parse(lane).uses.split(",")) if run_at <= self.look.now else ()
+            for key in shut:
+                held.setdefault(key, []).append(((lane, priority), frozenset(shut)))
+        return held
 
     def waiting(self) -> frozenset[str]:
         """What the jobs use that have been due for more than a moment."""

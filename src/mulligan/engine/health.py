@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from mulligan.engine.kinds import DependencySpec, checked_name
@@ -86,30 +86,46 @@ def _budget(value: Any) -> budgets.Terms | None:
 async def ask(probes: Mapping[str, Health], dependency: str) -> dict[str, Any]:
     """What the system job returns. Whatever the function does, this ends with a word about the dependency."""
     function = probes[dependency]
-    try:
-        answer = await function() if inspect.iscoroutinefunction(function) else await _on_a_thread(function)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is not well
+    if inspect.iscoroutinefunction(function):
+        answer, error = await _awaited(function())
+    else:
+        answer, error = await _on_a_thread(function)
+        if inspect.isawaitable(answer):  # a lambda around a coroutine, an object that is called
+            answer, error = await _awaited(answer)
+    if error is not None:
         return {"healthy": False, "error": scrub(f"{type(error).__name__}: {error}")[:500]}
     return {"healthy": answer is not False}
 
 
-async def _on_a_thread(function: Health) -> Any:
+Answer = tuple[Any, BaseException | None]
+
+
+async def _awaited(answer: Awaitable[Any]) -> Answer:
+    try:
+        return await answer, None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is not well
+        return None, error
+
+
+async def _on_a_thread(function: Health) -> Answer:
     """A thread of its own: one that hangs for ever must not take a pool's place."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
+    done: asyncio.Future[Answer] = loop.create_future()
 
-    def finish(result: Any, error: BaseException | None) -> None:
+    def finish(answer: Answer) -> None:
         if not done.done():
-            done.set_result(result) if error is None else done.set_exception(error)
+            done.set_result(answer)  # an error too: a future refuses to be given some of them
 
     def call() -> None:
-        result, failed = None, None
+        answer: Answer
         try:
-            result = function()
+            answer = function(), None
         except BaseException as error:  # noqa: BLE001 - told to whoever waits
-            failed = error
+            answer = None, error
         try:
-            loop.call_soon_threadsafe(finish, result, failed)
+            loop.call_soon_threadsafe(finish, answer)
         except RuntimeError:  # the loop is gone
             return
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from mulligan.engine.watch import PROBE_KIND, Watch, remembered
 from mulligan.event import EventType, NewEvent
 from mulligan.ids import new_id
-from mulligan.job import SECOND, Gate, Lane, Lease, Micros, NewJob
+from mulligan.job import SECOND, Gate, GuardRow, Lane, Lease, Micros, NewJob
 from mulligan.policy import breaker
 from mulligan.policy.guard import Guard
+from mulligan.policy.lanes import closed_keys
 from mulligan.store.base import Unit
 
 LOOKED_AT = breaker.MOST_TRIED + 10  # jobs of a lane: some of them have failed as probes already
@@ -36,27 +37,33 @@ class Prober:
         return breaker.may_probe(guard, now) and (probe is None or not unit.runs(probe.job_id, probe.token))
 
     def take(self, unit: Unit, key: str, lanes: Sequence[Open], now: Micros) -> Lease | None:
-        """`lanes`: those of it that wait for nothing else."""
-        name = ("dependency", key)
+        """`lanes`: those of it that wait for nothing else, or for others of which it is time to look too."""
         with unit.together():
-            row = unit.guard(name)
-            guard = None if row is None else remembered(row.body)
-            if row is None or guard is None or not self.may(unit, guard, now):
+            found = self._in_hand(unit, key, now)
+            if found is None:
                 return None
-            lease = self._function(unit, key) if self.watch.terms(key).probe else self._job(unit, guard, lanes)
-            if lease is None:
-                return None
-            after = breaker.probing(guard, lease.id, lease.token, lease.kind, now)
-            self.watch.write(unit, row, guard, after, [])
-            self.watch.probes[lease.fence] = key
-            news = {"dependency": key, "kind": lease.kind}
-            unit.write_events([NewEvent(EventType.DEPENDENCY_PROBING, job_id=lease.id, actor="breaker", data=news)])
-        return self._cut_short(lease, after, now)
+            if self.watch.terms(key).probe:
+                return self._started(unit, self._function(unit, key), [found], now)
+            return self._job(unit, found, lanes, now)
 
-    def _cut_short(self, lease: Lease, guard: Guard, now: Micros) -> Lease:
-        cut = now if guard.probe is None else guard.probe.until
+    def _in_hand(self, unit: Unit, key: str, now: Micros) -> GuardRow | None:
+        """None: somebody else has it, or it is not time."""
+        row = unit.guard(("dependency", key))
+        return None if row is None or not self.may(unit, remembered(row.body), now) else row
+
+    def _started(self, unit: Unit, lease: Lease | None, rows: Sequence[GuardRow], now: Micros) -> Lease | None:
+        """It looks for all of these."""
+        if lease is None:
+            return None
+        for row in rows:
+            guard = remembered(row.body)
+            self.watch.write(unit, row, guard, breaker.probing(guard, lease.id, lease.token, lease.kind, now), [])
+            news = {"dependency": row.key, "kind": lease.kind}
+            unit.write_events([NewEvent(EventType.DEPENDENCY_PROBING, job_id=lease.id, actor="breaker", data=news)])
+        self.watch.probes[lease.fence] = tuple(row.key for row in rows)
+        cuts = [breaker.cut(remembered(row.body), lease.kind) for row in rows]
         usual = lease.timeout or self.timeouts.get(lease.kind) or PROBE_LIMIT
-        return lease._replace(timeout=min(usual, cut - now))
+        return lease._replace(timeout=min(usual, *cuts))
 
     def _function(self, unit: Unit, key: str) -> Lease | None:
         """Only a worker whose app has it can call it."""
@@ -70,21 +77,28 @@ class Prober:
         unit.insert([job], announce=True)
         return next(iter(unit.take(self.worker, [job.id], 1)), None)
 
-    def _job(self, unit: Unit, guard: Guard, lanes: Sequence[Open]) -> Lease | None:
+    def _job(self, unit: Unit, row: GuardRow, lanes: Sequence[Open], now: Micros) -> Lease | None:
         """The first in order of the kind that is usually done soonest; one that failed before says less."""
-        for lane in sorted(lanes, key=lambda lane: _rank(guard, lane)):
+        guard, held = remembered(row.body), closed_keys(unit.gates(), now)["dependency"]
+        for lane in sorted(lanes, key=lambda lane: _rank(guard, lane, held)):
+            shut = sorted(held.intersection(Lane.parse(lane[0]).uses.split(",")) - {row.key})
+            others = [found for key in shut if (found := self._in_hand(unit, key, now)) is not None]
+            if len(others) < len(shut):
+                continue
             waiting = [found[2] for found in unit.candidates([lane], LOOKED_AT)]
             fresh = [job_id for job_id in waiting if job_id not in guard.tried]
             leases = unit.take(self.worker, fresh or waiting, 1)
             if leases:
-                return leases[0]
+                return self._started(unit, leases[0], [row, *others], now)
         return None
 
 
-def _rank(guard: Guard, lane: Open) -> tuple[bool, float, int, str]:
+def _rank(guard: Guard, lane: Open, held: set[str]) -> tuple[int, bool, float, int, str]:
+    """What uses another that is down too says least."""
     parsed = Lane.parse(lane[0])
     usual = guard.median(parsed.kind)
-    return parsed.retry, float("inf") if usual is None else usual, lane[1], lane[0]
+    shut = len(held.intersection(parsed.uses.split(",")))
+    return shut, parsed.retry, float("inf") if usual is None else usual, lane[1], lane[0]
 
 
 def let_go(unit: Unit, watch: Watch, gate: Gate, now: Micros) -> bool:

@@ -81,7 +81,7 @@ class Watch:
     rng: Random = field(default_factory=lambda: Random(SystemRandom().getrandbits(64)))
     waiting: frozenset[str] = frozenset()  # dependencies of which due jobs wait
     known: dict[str, Guard] = field(default_factory=dict)  # as last read
-    probes: dict[Fence, str] = field(default_factory=dict)  # of this worker
+    probes: dict[Fence, tuple[str, ...]] = field(default_factory=dict)  # of this worker, and for whom they look
     lock: threading.RLock = field(default_factory=threading.RLock)
     _seen: dict[str, Seen] = field(default_factory=dict)  # not told yet
     _told_at: Micros = 0
@@ -142,7 +142,7 @@ class Watch:
         found: dict[Fence, str] = {}
         for ending in endings:
             keys = _keys(ending.lease)
-            if _failed(ending) and blame(ending.outcome.failure, len(keys)):
+            if _let_down(ending, probe=ending.lease.fence in self.probes):
                 down = [key for key in keys if self.known.get(key, FRESH).is_down(now)]
                 if down:
                     found[ending.lease.fence] = down[0]
@@ -209,9 +209,8 @@ class Watch:
         pages: dict[str, Page] = {}
         for ending in endings:
             lease = ending.lease
-            probed = self.probes.get(lease.fence) if self.probes else None
-            if probed is not None:
-                pages.setdefault(probed, Page()).verdict = _verdict(ending)
+            for probed in self.probes.get(lease.fence, ()) if self.probes else ():
+                pages.setdefault(probed, Page()).verdict = _verdict(ending, probed)
             if lease.uses:
                 keys = _keys(lease)
                 for key in keys:
@@ -316,13 +315,22 @@ def _more(change: breaker.Change, guard: Guard) -> dict[str, Micros | float | No
     return {}
 
 
-def _verdict(ending: Ending) -> Verdict:
+def _verdict(ending: Ending, key: str) -> Verdict:
     lease, outcome = ending.lease, ending.outcome
     if outcome.ended is Ended.RETURNED:
         healthy = lease.kind != PROBE_KIND or bool(json.loads(outcome.result or "{}").get("healthy"))
         return Verdict(lease.id, lease.token, healthy)
-    failed = _failed(ending) and blame(outcome.failure, 1) > 0
-    return Verdict(lease.id, lease.token, False if failed else None)
+    later = outcome.ended is Ended.RETRY or (outcome.ended is Ended.HELD and outcome.dependency == key)
+    return Verdict(lease.id, lease.token, False if later or _let_down(ending, probe=True) else None)
+
+
+def _let_down(ending: Ending, *, probe: bool) -> bool:
+    """Is what it uses to blame? Of a probe also if that answered, but wants to be called later: so it would all."""
+    failure = ending.outcome.failure
+    if failure is None or not _failed(ending):
+        return False
+    later = failure.cls is Cls.RATE_LIMITED or (failure.cls is Cls.QUOTA and failure.retry_after is not None)
+    return blame(failure, 1) > 0 or (probe and later)
 
 
 def _failed(ending: Ending) -> bool:
