@@ -217,10 +217,16 @@ def test_what_a_person_holds_is_not_probed_and_comes_back_on_a_ramp():
     guard = breaker.opened_by_hand(is_open(), NOW + 3600 * SECOND, "maintenance", TERMS, NOW)
     assert not may_probe(guard, NOW + 1800 * SECOND)
     changes = []
-    after = breaker.let_go(guard, TERMS, NOW + 3601 * SECOND, changes)
+    after = breaker.let_go(guard, 3600 * SECOND, TERMS, NOW + 3601 * SECOND, changes)
     assert changes == [Change("closed", "its time is over")]
     assert after.ramp is not None
     assert after.hand is None
+
+
+def test_a_hold_of_a_few_seconds_needs_no_ramp():
+    changes = []
+    after = breaker.let_go(FRESH, 2 * SECOND, TERMS, NOW, changes)
+    assert (after.ramp, changes) == (None, [Change("closed", "its time is over")])
 
 
 # -- kept ---------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ MOST_KINDS = 20
 HALF_LIFE = 300 * SECOND  # of durations
 SAME_OUTAGE = 2  # cool-downs after closing: who opens again within them had not recovered
 MOST_EVERY = 60 * SECOND
+SHORT_HOLD = 10 * SECOND
+OVER = "its time is over"
 
 
 class Change(NamedTuple):
@@ -232,6 +234,9 @@ def kept_closed(guard: Guard, until: Micros | None) -> Guard:
     return replace(guard, hand=None if until is None else Hand(open=False, until=until))
 
 
-def let_go(guard: Guard, terms: Terms, now: Micros, changes: Changes) -> Guard:
-    """A hold until a certain time is over."""
-    return replace(closed(guard, "its time is over", terms, now, changes), hand=None)
+def let_go(guard: Guard, held: Micros, terms: Terms, now: Micros, changes: Changes) -> Guard:
+    """A hold until a certain time is over. What came together in a few seconds needs no ramp."""
+    if held >= SHORT_HOLD:
+        return replace(closed(guard, OVER, terms, now, changes), hand=None)
+    changes.append(Change("closed", OVER))
+    return replace(guard, hand=None)
