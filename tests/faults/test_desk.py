@@ -39,7 +39,7 @@ class Hands:
 
     def __init__(self) -> None:
         self.can_take = True
-        self.has_other_kinds = False
+        self.used_by_all = frozenset()
         self.line_stuck = False
         self.held: dict[tuple[str, int], Lease] = {}
         self.given: list[tuple[str, int]] = []

@@ -156,11 +156,33 @@ def test_a_probe_whose_worker_died_is_given_up_with_the_next():
 
 
 def test_a_probe_is_cut_at_three_times_what_is_usual():
-    assert cut(FRESH, "call") == 30 * SECOND
-    quick = replace(FRESH, times={"call": {step_of(100): 50}})
-    assert cut(quick, "call") == 5 * SECOND
-    slow = replace(FRESH, times={"call": {step_of(8000): 50}})
-    assert cut(slow, "call") == pytest.approx(24 * SECOND, rel=0.2)
+    guard = replace(FRESH, since=NOW)
+    assert cut(guard, "call", NOW) == 30 * SECOND
+    quick = replace(guard, times={"call": {step_of(100): 50}})
+    assert cut(quick, "call", NOW) == 5 * SECOND
+    slow = replace(guard, times={"call": {step_of(8000): 50}})
+    assert cut(slow, "call", NOW) == pytest.approx(24 * SECOND, rel=0.2)
+
+
+def test_in_a_long_outage_a_probe_may_take_longer_or_long_jobs_could_never_tell_that_it_is_over():
+    guard = replace(FRESH, since=NOW)
+    assert cut(guard, "encode", NOW + 7200 * SECOND) == 1800 * SECOND
+    quick = replace(guard, times={"call": {step_of(100): 50}})
+    assert cut(quick, "call", NOW + 60 * SECOND) == 15 * SECOND
+    assert cut(quick, "call", NOW + 86_400 * SECOND) == 225 * SECOND
+
+
+def test_what_is_usual_is_not_forgotten_in_an_outage():
+    guard = replace(is_open(), times={"encode": {step_of(90_000): 30}})
+    for n in range(1, 20):
+        guard, _ = told(guard, now=NOW + n * 600 * SECOND)
+    assert guard.median("encode") is not None
+
+
+def test_after_a_clock_was_set_back_nobody_waits_for_the_old_time():
+    guard, _ = told(is_open(), now=NOW - 36_000 * SECOND)
+    assert guard.probe_at <= NOW - 36_000 * SECOND + 30 * SECOND
+    assert guard.since <= NOW - 36_000 * SECOND
 
 
 @given(st.integers(0, 10**7), st.floats(0.5, 1.0))

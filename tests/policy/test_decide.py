@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -462,3 +463,10 @@ def test_but_not_for_ever_and_not_against_its_handlers_word():
     assert spared(failed(Cls.PERMANENT), times=2).verb == Verb.HOLD
     assert spared(failed(Cls.PERMANENT), times=3).verb == Verb.DIE
     assert spared(failed(Cls.PERMANENT, final=True)).verb == Verb.DIE
+
+
+@pytest.mark.parametrize("switch", [{"enabled": False}, {"only": frozenset({Cls.TRANSIENT})}])
+def test_not_even_an_outage_makes_run_twice_what_the_switches_forbid(switch):
+    policy = replace(STEADY, **switch)
+    decision = decide(a_lease(uses="gateway"), failed(Cls.TIMEOUT), policy, NOW, Random(0), down="gateway")
+    assert decision.verb is Verb.DIE

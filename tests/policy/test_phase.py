@@ -55,7 +55,7 @@ def test_held_says_since_when_until_when_by_whom_and_why():
     _, why = phase(a_row(), [gate("queue", "default", NOW + 5 * MINUTE)], NOW)
     assert why == (
         "queue default is paused since 2023-11-14 22:12:20 UTC by ann, "
-        "until 2023-11-14 22:18:20 UTC (in 5 min): deploy; resume it to go on sooner"
+        "until 2023-11-14 22:18:20 UTC (in 5 min): deploy; sooner: mulligan queues resume default"
     )
 
 
@@ -137,3 +137,9 @@ def test_stopping_and_final_states_give_their_reason():
     assert phase(a_row(state="dead", finished_at=NOW, reason="3 of 3 retries used"), [], NOW)[1] == (
         "dead 2023-11-14 22:13:20 UTC: 3 of 3 retries used"
     )
+
+
+def test_what_to_type_can_be_typed_whatever_a_key_is_made_of():
+    _, why = phase(a_row(uses="a;b$(c)"), [DOWN._replace(key="a;b$(c)")], NOW)
+    assert "mulligan deps close 'a;b$(c)'" in why
+    assert "mulligan deps probe 'a;b$(c)'" in why

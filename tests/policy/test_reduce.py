@@ -56,3 +56,8 @@ def test_between_the_thresholds_nothing_moves():
 def test_it_ends_by_itself_when_nobody_renews_it():
     reduced = Reduced(14, 20, NOW, NOW + LASTS)
     assert observed(reduced, 0, 0, SEAT, NOW + LASTS)[0] == WHOLE
+
+
+def test_after_a_clock_was_set_back_nobody_stays_throttled_until_the_old_time():
+    reduced = Reduced(14, 20, NOW, NOW + LASTS)
+    assert observed(reduced, 0, 0, SEAT, NOW - 7200 * SECOND)[0] == WHOLE

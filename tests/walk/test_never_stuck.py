@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mulligan import Fail, Fixed, Hold, Policy, Retry
+from mulligan.engine.claims import claimer_of
+from mulligan.engine.kinds import DependencySpec
+from mulligan.engine.watch import Watch
+from mulligan.errors import IllegalMove
+from mulligan.policy.seen import Seen
+from support.store import open_worker
 from walk.test_dependencies import Line, drained, states
 from walk.tools import advance
 
@@ -131,10 +139,11 @@ def test_whatever_a_function_raises_it_is_an_answer(app, line, call, error):
 
 
 def test_after_a_clock_was_set_back_it_does_not_wait_for_the_old_time(app, line, call):
-    jobs = is_down(app, line, call)
+    is_down(app, line, call)
     line.up()
     advance(app, -6 * 3600)
-    drained(app, jobs, 240)
+    jobs = [call.enqueue(n=n) for n in range(5)]
+    drained(app, jobs)
     assert states(jobs) == {"succeeded"}
 
 
@@ -165,3 +174,60 @@ def test_a_hint_to_a_job_without_retries_holds_the_others_all_the_same(app, line
         once.enqueue(n=n)
     app.run_inline()
     assert len(line.called) == 1
+
+
+def test_complaints_that_were_counted_before_still_mean_seven_tenths_of_what_runs(app, monkeypatch):
+    monkeypatch.setattr("mulligan.engine.watch._running", lambda *_: 10)
+    watch = Watch()
+    with app.store.begin() as unit:
+        watch.fold(unit, "gateway", Seen(limited=3, ok=7), unit.now())
+        watch.fold(unit, "gateway", Seen(ok=15), unit.now())
+    assert watch.known["gateway"].reduced.limit == 7
+
+
+def test_what_another_worker_has_filled_up_is_not_thought_empty(app):
+    watch, other = Watch(), Watch()
+    with app.store.begin() as unit:
+        now = unit.now()
+        watch.fold(unit, "gateway", Seen(retried=60), now)
+        assert watch.retries_left("gateway", now) == 0
+        other.fold(unit, "gateway", Seen(first_ok=600), now)
+        watch.read(unit.look().guards)
+        assert watch.retries_left("gateway", now) > 0
+
+
+def test_what_is_counted_while_guards_are_tended_is_told_once(app):
+    watch = Watch()
+    watch._seen = {"gateway": Seen(ok=1)}
+    told = watch.taken()
+    watch._keep({"gateway": Seen(ok=2)})
+    assert (told["gateway"].ok, watch._seen["gateway"].ok) == (1, 2)
+    watch.give_back(told)
+    assert watch._seen["gateway"].ok == 3
+
+
+def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_looks(app, line, call):
+    is_down(app, line, call)
+    line.up()
+    open_worker(app.store, "w9")
+    manifest = app.manifest()
+    mine = replace(manifest, dependencies={})
+    theirs = replace(manifest, app="theirs", kinds={}, dependencies={"gateway": DependencySpec("gateway", probe=True)})
+    with app.store.begin() as unit:
+        unit.store_manifest("theirs", "theirs", "", theirs.to_json())
+    claimer = claimer_of("w9", mine)
+    advance(app, 31)
+    with app.store.begin() as unit:
+        assert claimer.claim(unit, 1).leases == []
+    advance(app, 61)
+    with app.store.begin() as unit:
+        assert [lease.kind for lease in claimer.claim(unit, 1).leases] == ["call"]
+
+
+def test_who_cannot_be_probed_says_until_when_it_is_held(app, call):
+    app.dependencies.open("gateway", reason="maintenance")
+    with pytest.raises(IllegalMove, match=r"until somebody closes it; to let it go: mulligan deps close gateway"):
+        app.dependencies.probe("gateway")
+    app.dependencies.open("gateway", until=600)
+    with pytest.raises(IllegalMove, match=r"it is held until 20.* UTC"):
+        app.dependencies.probe("gateway")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from shlex import quote
 from typing import Any
 
 import click
@@ -61,7 +62,7 @@ def open_(key: str, until: float | None, reason: str, new: bool, database: str |
     with _deps(database) as api:
         _known(api, key, new=new)
         _report(api.open(key, until=until, reason=reason), output)
-    say(f"mulligan deps close {key}  lets its jobs go{'' if until is None else ' sooner'}")
+    say(f"mulligan deps close {quote(key)}  lets its jobs go{'' if until is None else ' sooner'}")
 
 
 @deps.command()
@@ -102,7 +103,7 @@ def set_(key: str, reason: str, database: str | None, output: str | None, new: b
             _report(api.clear(key, reason=reason), output)
             return
         _report(api.set(key, **limits, reason=reason), output)
-    say(f"mulligan deps set {key} --clear  goes back to what the code declares")
+    say(f"mulligan deps set {quote(key)} --clear  goes back to what the code declares")
 
 
 def _known(api: Dependencies, key: str, *, new: bool) -> None:

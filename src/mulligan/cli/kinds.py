@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any
 
 import click
@@ -58,7 +59,7 @@ def hold(name: str, until: float | None, reason: str, database: str | None, outp
     """Start nothing more of a kind; what runs goes on."""
     with _kinds(database) as api:
         _report(api.hold(name, until=until, reason=reason), output)
-    say(f"mulligan kinds release {name}  lets it go on{'' if until is None else ' sooner'}")
+    say(f"mulligan kinds release {quote(name)}  lets it go on{'' if until is None else ' sooner'}")
 
 
 @kinds.command()

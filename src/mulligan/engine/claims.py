@@ -199,7 +199,7 @@ class Claimer:
         used = {key for lane in lanes if lane.uses for key in lane.uses.split(",")}
         if not used or places is None:
             return {}
-        left = {("here", key): places.each - places.here.get(key, 0) for key in used}
+        left = {("here", key): places.each - places.here.get(key, 0) for key in used - places.shared}
         bounds = {key: bound for key, bound in left.items() if bound < free}
         return bounds | ({SLOTS: places.free} if places.free < free else {})
 
@@ -270,6 +270,7 @@ class Places(NamedTuple):
     free: int  # without a line
     each: int  # for jobs that use the same
     here: Mapping[str, int]  # in use, by dependency
+    shared: AbstractSet[str] = frozenset()  # what all kinds use: such jobs may have every place
 
 
 @dataclass

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
 from mulligan.engine.declared import holding_manifests, limits_of_all, recent_manifests, terms_of_all
@@ -28,6 +29,7 @@ from mulligan.policy import breaker
 from mulligan.policy.guard import FRESH, Guard
 from mulligan.policy.lanes import is_closed
 from mulligan.policy.limits import effective, lasts, tighter
+from mulligan.policy.phrase import moment
 from mulligan.store.base import Look, Store, Unit
 
 PATIENCE = 100  # times
@@ -125,10 +127,7 @@ class Dependencies:
 
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             if not guard.open:
-                shut = any(gate[:2] == ("dependency", key) and is_closed(gate, now) for gate in unit.gates())
-                why = f"it is held until then; to let it go: mulligan deps close {key}" if shut else "it is not open"
-                message = f"dependency {key!r} cannot be probed: {why}"
-                raise IllegalMove(message)
+                raise IllegalMove(_not_probed(unit, key, now))
             watch.write(unit, row, guard, replace(guard, probe_at=now), [])
             self._tell(unit, EventType.DEPENDENCY_CHANGED, key, reason=reason or "a probe was asked for")
 
@@ -207,6 +206,15 @@ class AsyncDependencies:
 
     async def clear(self, key: str, *, reason: str = "") -> Dependency:
         return await asyncio.to_thread(self._dependencies.clear, key, reason=reason)
+
+
+def _not_probed(unit: Unit, key: str, now: Micros) -> str:
+    gate = next((gate for gate in unit.gates() if gate[:2] == ("dependency", key) and is_closed(gate, now)), None)
+    if gate is None:
+        return f"dependency {key!r} cannot be probed: it is not open"
+    end = "somebody closes it" if gate.until is None else moment(gate.until)
+    sooner = f"mulligan deps close {quote(key)}"
+    return f"dependency {key!r} cannot be probed: it is held until {end}; to let it go: {sooner}"
 
 
 # -- the picture ------------------------------------------------------------------------------------

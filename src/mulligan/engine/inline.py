@@ -29,6 +29,7 @@ from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
 from mulligan.engine.schedules import Timekeeper
 from mulligan.engine.settle import Ending, settle
+from mulligan.engine.tending import tend
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.engine.workers import worker_row
 from mulligan.errors import Refused, StoreUnavailable
@@ -105,6 +106,7 @@ class Inline:
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)
         upkeep.expire_deadlines(self._store)
+        tend(self._store, self._claimer.watch, self._causes)
         Timekeeper(self._store, self._settings.worker).fire(ahead=False)
 
     def _leave(self) -> None:

@@ -21,6 +21,7 @@ from mulligan.store.base import Unit
 LOOKED_AT = breaker.MOST_TRIED + 10  # jobs of a lane: some of them have failed as probes already
 PROBE_QUEUE = "mulligan.probes"
 PROBE_LIMIT = 30 * SECOND
+UNASKED = 60 * SECOND  # for which those who have a function may keep all others waiting
 
 Open = tuple[str, int]  # lane key, priority
 
@@ -42,9 +43,14 @@ class Prober:
             found = self._in_hand(unit, key, now)
             if found is None:
                 return None
-            if self.watch.terms(key).probe:
+            if self._asks(key, remembered(found.body), now):
                 return self._started(unit, self._function(unit, key), [found], now)
             return self._job(unit, found, lanes, now)
+
+    def _asks(self, key: str, guard: Guard, now: Micros) -> bool:
+        """A function, not a job; unless it is another app's, and nobody who has it comes by."""
+        has, declared = key in self.watch.own and self.watch.own[key].probe, self.watch.terms(key).probe
+        return has or (declared and now - guard.probe_at < UNASKED)
 
     def _in_hand(self, unit: Unit, key: str, now: Micros) -> GuardRow | None:
         """None: somebody else has it, or it is not time."""
@@ -61,7 +67,7 @@ class Prober:
             news = {"dependency": row.key, "kind": lease.kind}
             unit.write_events([NewEvent(EventType.DEPENDENCY_PROBING, job_id=lease.id, actor="breaker", data=news)])
         self.watch.probes[lease.fence] = tuple(row.key for row in rows)
-        cuts = [breaker.cut(remembered(row.body), lease.kind) for row in rows]
+        cuts = [breaker.cut(remembered(row.body), lease.kind, now) for row in rows]
         usual = lease.timeout or self.timeouts.get(lease.kind) or PROBE_LIMIT
         return lease._replace(timeout=min(usual, *cuts))
 

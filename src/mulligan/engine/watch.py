@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
@@ -261,8 +261,8 @@ class Watch:
             return
         self._late.discard(key)
         told = [*map(read_seen, unit.take_tallies(name)), seen]
-        running = _running(unit, key) if any(one.limited for one in told) else 0
         before, terms = remembered(row.body), self.terms(key)
+        running = _running(unit, key) if before.reduced.limited or any(one.limited for one in told) else 0
         after, changes = breaker.observed(
             before, told, terms, now, self.rng, waiting=key in self.waiting, running=running
         )
@@ -288,10 +288,11 @@ class Watch:
     def read(self, rows: Iterable[GuardRow]) -> dict[str, Guard]:
         """The guards at work, as a look has found them; of all others nothing stands in the way."""
         at_work = {row.key: remembered(row.body) for row in rows if row.scope == "dependency"}
-        for key, guard in self.known.items():
-            if key not in at_work and (guard.open or guard.ramp is not None or guard.hand is not None):
-                self.known[key] = FRESH
-        self.known |= at_work
+        with self.lock:
+            for key, guard in self.known.items():
+                if key not in at_work and (guard.hand is not None or guard.active(self.terms(key))):
+                    self.known[key] = replace(FRESH, times=guard.times, window=guard.window)
+            self.known |= at_work
         return at_work
 
     def waits(self, unit: Unit) -> set[str]:
@@ -300,11 +301,21 @@ class Watch:
         at_work = {row.key for row in unit.guards(at_work=True) if row.scope == "dependency"}
         return left | at_work | self._seen.keys() | self._late
 
-    def tend(self, unit: Unit, keys: Iterable[str], now: Micros) -> None:
-        """Fold what was left behind, and let guards see that time has passed."""
+    def taken(self) -> dict[str, Seen]:
+        """What is not told yet, to be told now; a turn on another thread may count on meanwhile."""
         with self.lock:
-            self._tell(unit, {**dict.fromkeys(keys, NOTHING), **self._seen}, now)
-            self._staged = lambda: self._told(now, ())
+            seen, self._seen = self._seen, {}
+            return seen
+
+    def give_back(self, seen: Mapping[str, Seen]) -> None:
+        """It could not be told."""
+        with self.lock:
+            self._keep(seen)
+
+    def tend(self, unit: Unit, keys: Iterable[str], seen: Mapping[str, Seen], now: Micros) -> None:
+        """Fold this and what was left behind, and let guards see that time has passed."""
+        with self.lock:
+            self._tell(unit, {**dict.fromkeys(keys, NOTHING), **seen}, now)
 
 
 def _more(change: breaker.Change, guard: Guard) -> dict[str, Micros | float | None]:

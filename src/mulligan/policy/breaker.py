@@ -24,6 +24,7 @@ from mulligan.policy.window import EMPTY, why_down
 
 LONGEST_WAIT = 900 * SECOND
 CUT, CUT_UNKNOWN = 5 * SECOND, 30 * SECOND
+PATIENCE = 4  # a probe may take this part of the outage so far: less than the shortest wait for the next one
 PASSES = 3
 LONG_CALL = 60_000.0  # ms: one success of such a job is proof enough
 MOST_TRIED = 50
@@ -52,7 +53,7 @@ def observed(
     """With what workers have seen since. `waiting`: due jobs of it still wait; `running`: how many run now."""
     changes: Changes = []
     seen = total(all_seen)
-    guard = _remembering(guard, seen, terms, now)
+    guard = _on_time(_remembering(guard, seen, terms, now), terms, now, rng)
     for verdict in [one.verdict for one in all_seen if one.verdict is not None]:
         guard = _tried(guard, verdict, terms, now, rng, changes)
     if not guard.open:
@@ -66,8 +67,10 @@ def observed(
 
 
 def _remembering(guard: Guard, seen: Seen, terms: Terms, now: Micros) -> Guard:
-    """Durations and the budget: they go on whatever the state."""
-    share = 0.5 ** (max(0, now - guard.at) / HALF_LIFE) if guard.at else 1.0
+    """Durations and the budget: they go on whatever the state. In an outage nobody learns what is usual, so nothing
+    of that is forgotten.
+    """
+    share = 0.5 ** (max(0, now - guard.at) / HALF_LIFE) if guard.at and not guard.open else 1.0
     times = merged(faded(guard.times, share, MOST_KINDS), seen.times)
     bucket = guard.bucket
     if terms.budget is None:
@@ -77,6 +80,14 @@ def _remembering(guard: Guard, seen: Seen, terms: Terms, now: Micros) -> Guard:
         bucket = None if bucket.tokens >= terms.budget.size else bucket
     hand = guard.by_hand(now)
     return replace(guard, times=times, bucket=bucket, at=now, hand=hand)
+
+
+def _on_time(guard: Guard, terms: Terms, now: Micros, rng: Rng) -> Guard:
+    """Who was to look later than anybody ever waits has an old clock: it was set back."""
+    if not guard.open or guard.probe_at - now <= _longest(terms):
+        return guard
+    since = min(guard.since, now)
+    return replace(guard, since=since, probe_at=now + cool_down(now - since, terms, rng))
 
 
 def _watched(
@@ -126,14 +137,22 @@ def opened(guard: Guard, why: str, terms: Terms, now: Micros, rng: Rng, changes:
 
 def cool_down(outage: Micros, terms: Terms, rng: Rng) -> Micros:
     """Half of the outage so far: a short one is noticed soon, a long one is not asked every half minute."""
-    wait = min(max(terms.cool_down, outage // 2), max(terms.cool_down, LONGEST_WAIT))
+    wait = min(max(terms.cool_down, outage // 2), _longest(terms))
     return round(wait * rng.uniform(0.5, 1.0))
 
 
-def cut(guard: Guard, kind: str) -> Micros:
-    """How long a probe may take: one that hangs must not hold everybody."""
-    usual = quantile(guard.times.get(kind), 0.95)
-    return CUT_UNKNOWN if usual is None else max(CUT, round(3 * usual * 1000))
+def _longest(terms: Terms) -> Micros:
+    return max(terms.cool_down, LONGEST_WAIT)
+
+
+def cut(guard: Guard, kind: str, now: Micros) -> Micros:
+    """How long a probe may take: one that hangs must not hold everybody. The longer the outage the longer, or a job
+    that takes its time could never tell that it is over.
+    """
+    usual, patience = quantile(guard.times.get(kind), 0.95), (now - guard.since) // PATIENCE
+    if usual is None:
+        return max(CUT_UNKNOWN, patience)
+    return max(CUT, round(3 * usual * 1000), min(patience, LONGEST_WAIT // PATIENCE))
 
 
 def may_probe(guard: Guard, now: Micros) -> bool:
@@ -144,7 +163,7 @@ def may_probe(guard: Guard, now: Micros) -> bool:
 def probing(guard: Guard, job_id: str, token: int, kind: str, now: Micros) -> Guard:
     """One goes through. If there is another in the books, nobody has heard how it ended: its worker died."""
     tried = guard.tried if guard.probe is None else _with(guard.tried, guard.probe.job_id)
-    return replace(guard, probe=Probe(job_id, token, kind, now, now + cut(guard, kind)), probe_at=now, tried=tried)
+    return replace(guard, probe=Probe(job_id, token, kind, now, now + cut(guard, kind, now)), probe_at=now, tried=tried)
 
 
 def _tried(guard: Guard, verdict: Verdict, terms: Terms, now: Micros, rng: Rng, changes: Changes) -> Guard:
@@ -235,8 +254,12 @@ def kept_closed(guard: Guard, until: Micros | None) -> Guard:
 
 
 def let_go(guard: Guard, held: Micros, terms: Terms, now: Micros, changes: Changes) -> Guard:
-    """A hold until a certain time is over. What came together in a few seconds needs no ramp."""
+    """A hold until a certain time is over. What came together in a few seconds needs no ramp. Who said to keep it
+    closed for longer is still believed.
+    """
+    hand = guard.by_hand(now)
+    hand = None if hand is not None and hand.open else hand
     if held >= SHORT_HOLD:
-        return replace(closed(guard, OVER, terms, now, changes), hand=None)
+        return replace(closed(guard, OVER, terms, now, changes), hand=hand)
     changes.append(Change("closed", OVER))
-    return replace(guard, hand=None)
+    return replace(guard, hand=hand)

@@ -167,7 +167,7 @@ def _failed(case: Case) -> Decision:
     charge = Charge(failure, terms_of(failure), case.lease.failures + 1, _counts(case).plus(failure))
     refusal = FINAL if case.outcome.final else refused(case.policy, charge)
     if refusal:
-        return _die(case, refusal, charge)
+        return _teach(case, _die(case, refusal, charge), failure)
     run_at = case.now + _micros(_wait(case, charge))
     reason = f"retry {_counted(case.policy, charge)} in {_until(case, run_at)}: {failure.cls}"
     return _teach(case, _try_again(case, run_at, reason, charge, _next_step(case.policy, charge)), failure)
@@ -190,12 +190,12 @@ def _hinted(case: Case, failure: Failure) -> Micros | None:
 
 
 def _spared(case: Case, failure: Failure) -> Decision | None:
-    """An outage, or a quota that comes back, costs nothing but patience; None: it is this job's own, or it has been
-    spared often enough.
+    """An outage, or a quota that comes back, costs nothing but patience; None: it is this job's own, it has been
+    spared often enough, or nothing may run twice.
     """
     reset = _hinted(case, failure) if failure.cls is Cls.QUOTA else None
     counts = _counts(case)
-    if not (case.spared or reset) or counts.spared >= SPARED_MOST:
+    if not (case.spared or reset) or counts.spared >= SPARED_MOST or switched_off(case.policy, failure):
         return None
     used_up = f"the quota of {case.lease.uses} is used up"
     decision = _move(case, Verb.HOLD, f"not charged: {case.spared or used_up}", failure=failure)

@@ -6,6 +6,7 @@ Why, until when, and what to type to end it sooner. For the short sentence of a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shlex import quote
 from typing import NamedTuple
 
 from mulligan.job import SECOND, Gate, JobRow, Micros
@@ -41,11 +42,11 @@ def next_probe(gate: Gate, now: Micros) -> str:
 
 
 def lets_go(gate: Gate) -> str:
-    return f"mulligan deps close {gate.key}"
+    return f"mulligan deps close {quote(gate.key)}"
 
 
 def looks_now(gate: Gate) -> str:
-    return f"mulligan deps probe {gate.key}"
+    return f"mulligan deps probe {quote(gate.key)}"
 
 
 # -- recovering -------------------------------------------------------------------------------------

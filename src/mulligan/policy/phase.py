@@ -6,6 +6,7 @@ Derived each time it is asked, so it can never disagree with the facts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from shlex import quote
 from typing import NamedTuple
 
 from mulligan.job import Gate, Guarded, JobRow, Lane, Limit, Micros, State
@@ -104,22 +105,22 @@ def _lasting(gate: Gate) -> tuple[bool, Micros]:
 
 
 def _held(gate: Gate, now: Micros) -> str:
-    because = f": {gate.reason}" if gate.reason else ""
+    because = f": {gate.reason.rstrip('.')}" if gate.reason else ""
     since = f"since {moment(gate.since)}"
     if holding.is_down(gate):
         sooner = f"look now: {holding.looks_now(gate)}; let all go: {holding.lets_go(gate)}"
         return f"dependency {gate.key} is down {since}{because}; {holding.next_probe(gate, now)}; {sooner}"
     by = f" by {who(gate.actor)}" if gate.actor else ""
-    verb, undo, word, sooner = _WORDS[gate.scope]
+    verb, word, undo = _WORDS[gate.scope]
     end = f"until somebody {word} it" if gate.until is None else f"until {_at(gate.until, now)}"
-    return f"{gate.scope} {gate.key} is {verb} {since}{by}, {end}{because}; {sooner.format(undo=undo, key=gate.key)}"
+    return f"{gate.scope} {gate.key} is {verb} {since}{by}, {end}{because}; sooner: mulligan {undo} {quote(gate.key)}"
 
 
-# By scope: what is done to it, what undoes that, who undoes it …s it, and how to say so.
+# By scope: what is done to it, who undoes it …s it, and how.
 _WORDS = {
-    "queue": ("paused", "resume", "resumes", "{undo} it to go on sooner"),
-    "kind": ("held", "release", "releases", "{undo} it to go on sooner"),
-    "dependency": ("held", "close", "closes", "sooner: mulligan deps {undo} {key}"),
+    "queue": ("paused", "resumes", "queues resume"),
+    "kind": ("held", "releases", "kinds release"),
+    "dependency": ("held", "closes", "deps close"),
 }
 
 

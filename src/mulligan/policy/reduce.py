@@ -39,7 +39,7 @@ class Seat(NamedTuple):
 
 def observed(reduced: Reduced, limited: int, calls: int, seat: Seat, now: Micros) -> tuple[Reduced, str | None]:
     """With these calls more, and what there is to say about a change."""
-    if reduced.limit is not None and now >= reduced.until:
+    if reduced.limit is not None and not 0 < reduced.until - now <= LASTS:  # or the clock was set back
         reduced = WHOLE
     reduced = reduced._replace(limited=reduced.limited + limited, calls=reduced.calls + calls)
     if reduced.limit is None and reduced.limited == 0:
@@ -47,7 +47,7 @@ def observed(reduced: Reduced, limited: int, calls: int, seat: Seat, now: Micros
     if reduced.calls < ENOUGH:
         return reduced, None
     share = reduced.limited / reduced.calls
-    rested = reduced.limit is None or now - reduced.at >= max(DWELL, 2 * seat.takes)
+    rested = reduced.limit is None or not 0 <= now - reduced.at < max(DWELL, 2 * seat.takes)
     if share > TRIP and rested:
         return _less(reduced, seat, now)
     if share < CLEAR and rested:

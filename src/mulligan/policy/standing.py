@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from shlex import quote
 from typing import NamedTuple
 
 from mulligan.job import Gate, JobRow, Micros, State
@@ -70,7 +71,7 @@ def _slowed(row: JobRow, scene: Scene) -> str:
     if full is None:
         return ""
     (scope, key), *_ = full
-    sooner = f"{_MORE[scope]} {key} --concurrency N --rate N/s"
+    sooner = f"{_MORE[scope]} {quote(key)} --concurrency N --rate N/s"
     return f"{limit_words(*full)}; when that is cannot be said. To allow more: {sooner}"
 
 
@@ -93,7 +94,7 @@ def _shut(gate: Gate, now: Micros) -> str:
 def _opener(gate: Gate) -> str:
     command = _OPENERS.get(gate.scope)
     if command is not None:
-        return f" Sooner: {command.format(key=gate.key)}"
+        return f" Sooner: {command.format(key=quote(gate.key))}"
     return "" if gate.until is None else " It opens by itself then; no command does it sooner."
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from mulligan.cli.checks.finding import OK, WARN, Check, Checks
 from mulligan.cli.setting import count
 from mulligan.config import Settings
@@ -34,7 +36,8 @@ def _of(one: Dependency, now: Micros) -> Checks:
         yield Check(WARN, "dependencies", sentence, "nothing: it grows by itself while all goes well")
     if one.reduced:
         sentence = f"{one.key} asked for fewer calls: {one.concurrency} at a time for now"
-        yield Check(WARN, "dependencies", sentence, f"mulligan deps set {one.key} --rate N/s, with what it allows")
+        advice = f"mulligan deps set {quote(one.key)} --rate N/s, with what it allows"
+        yield Check(WARN, "dependencies", sentence, advice)
 
 
 def _since(one: Dependency, now: Micros) -> str:
@@ -51,7 +54,7 @@ def _next(one: Dependency, now: Micros) -> str:
 
 
 def _advice(one: Dependency) -> str:
-    return f"mulligan deps probe {one.key}" if one.probe_at is not None else f"mulligan deps close {one.key}"
+    return f"mulligan deps {'close' if one.probe_at is None else 'probe'} {quote(one.key)}"
 
 
 def _too_many(lanes: int, keys: int) -> Checks:

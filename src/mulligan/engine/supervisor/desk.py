@@ -26,6 +26,7 @@ log = logging.getLogger("mulligan.worker")
 
 HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
 RESERVE = 8  # of so many places one is kept free of any one dependency
+FEW = 4  # places: with fewer of them, one is too many to keep free
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
 
@@ -154,10 +155,11 @@ class Desk:
         return self._pace.room(self._fleet.count + len(self.endings))
 
     def _places(self, free: int) -> Places:
-        """A worker that has other things to do keeps some places free of any one dependency."""
+        """Some places are kept free of any one dependency, for whatever does not use it."""
         most = self._settings.concurrency
-        each = most - most // RESERVE if self._fleet.has_other_kinds else most
-        return Places(min(free, max(0, most - self._fleet.count - len(self.endings))), each, self._fleet.in_use())
+        each = most - max(1, most // RESERVE) if most >= FEW else most
+        room = min(free, max(0, most - self._fleet.count - len(self.endings)))
+        return Places(room, each, self._fleet.in_use(), self._fleet.used_by_all)
 
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
         flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up

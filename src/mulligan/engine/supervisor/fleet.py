@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from mulligan.config import Worker
-from mulligan.engine.kinds import KindSpec, Manifest
+from mulligan.engine.kinds import OURS, KindSpec, Manifest
 from mulligan.engine.life import kill_marked, session_memory
 from mulligan.engine.messages import STOPPED, outcome_from_wire
 from mulligan.engine.settle import Ending
@@ -163,9 +163,11 @@ class Fleet:
         return Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
 
     @property
-    def has_other_kinds(self) -> bool:
-        """Does the app have kinds that use nothing?"""
-        return self.manifest is not None and any(not spec.uses for spec in self.manifest.kinds.values())
+    def used_by_all(self) -> frozenset[str]:
+        """What every kind of the app uses: there is nothing else to keep a place for."""
+        kinds = self.manifest.kinds if self.manifest is not None else {}
+        used = [frozenset(spec.uses.split(",")) for name, spec in kinds.items() if not name.startswith(OURS)]
+        return used[0].intersection(*used[1:]) - {""} if used else frozenset()
 
     def running_for(self) -> list[tuple[Lease, float]]:
         """What is under way and uses something, and for how many milliseconds."""

@@ -15,6 +15,7 @@ from mulligan.engine.causes import Causes
 from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending, Verdict, settle
+from mulligan.engine.tending import tend
 from mulligan.errors import StoreUnavailable
 from mulligan.job import Ended, Lease, Memory, Micros, Outcome
 from mulligan.policy.ends import unrecordable
@@ -113,23 +114,15 @@ class Turns:
         self.settle_each([Ending(lease, back) for lease in held], now)
 
     def _settle_one(self, ending: Ending, now: Micros) -> None:
+        self._watch.begin()
         with self._store.begin() as unit:
             self._settle(unit, [ending], now)
         self._watch.commit()
 
     def watch(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
         """Between turns: what has been running for too long, and, where little happens, what time has changed."""
-        late = self._watch.overdue(running)
-        if not (late or idle):
-            return
-        with self._store.read() as unit:
-            keys, kinds = self._watch.waits(unit), self._causes.waits(unit)
-        if keys or kinds:
-            with self._store.begin() as unit:
-                now = unit.now()
-                self._watch.tend(unit, keys, now)
-                self._causes.tend(unit, kinds, now)
-            self._watch.commit()
+        if self._watch.overdue(running) or idle:
+            tend(self._store, self._watch, self._causes)
 
     def _anything_due(self) -> bool:
         """A look without the write lock: an idle worker disturbs nobody."""
