@@ -105,6 +105,13 @@ def test_nothing_while_an_operator_limits_something(store):
     assert at_once(store) == []
 
 
+def test_nothing_when_the_hold_of_a_dependency_has_just_ended_for_what_waits_comes_on_a_ramp(store):
+    close(store, "dependency", "gateway", until=now(store) + SECOND)
+    store.shift_clock(2 * SECOND)
+    enqueue(store)
+    assert at_once(store) == []
+
+
 def test_what_was_closed_or_limited_once_is_in_nobodys_way(store):
     close(store, "queue", "default", until=now(store) + SECOND)
     limit(store, "default", 1, until=now(store) + SECOND)

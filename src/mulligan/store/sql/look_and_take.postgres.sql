@@ -1,12 +1,12 @@
 -- `look` and, in the plainest case, `take_due` in one trip: only one (lane, priority) is due, the worker knows it as one
 -- without a limit and learned that within `since` and `until`, nothing is closed, no guard is at work and no operator has set a limit.
--- In every other case nothing is taken. The lane is looked up as a value, so that the index gives the order.
+-- The hold of a dependency that is over still has to be let go, on a ramp. In every other case nothing is taken. The lane is looked up as a value, so that the index gives the order.
 WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
   SELECT min(lane) AS lane, min(priority) AS priority FROM (SELECT * FROM found LIMIT :lanes) AS waits
   WHERE run_at <= {p}now_us()
   HAVING count(*) = 1 AND min(lane) = ANY (CAST(:plain AS text[]))
     AND {p}now_us() BETWEEN CAST(:since AS bigint) AND CAST(:until AS bigint)
-    AND NOT EXISTS (SELECT FROM {p}gate WHERE until IS NULL OR until > {p}now_us())
+    AND NOT EXISTS (SELECT FROM {p}gate WHERE until IS NULL OR until > {p}now_us() OR scope = 'dependency')
     AND NOT EXISTS (SELECT FROM {p}guard WHERE active)
     AND NOT EXISTS (SELECT FROM {p}limits WHERE until IS NULL OR until > {p}now_us())
 ), locked AS MATERIALIZED (
