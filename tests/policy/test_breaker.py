@@ -213,6 +213,13 @@ def test_on_the_ramp_a_few_failures_open_it_again_and_the_outage_goes_on():
     assert again.normal == guard.normal
 
 
+def test_what_opens_again_is_asked_again_as_soon_as_at_first():
+    guard, at = recovered()
+    guard = replace(guard, since=at - 3600 * SECOND)
+    again, _ = told(guard, Seen(failed=6, jobs=("a", "b", "c")), now=at + SECOND, rng=High())
+    assert again.probe_at == at + SECOND + 30 * SECOND
+
+
 def test_long_after_it_a_new_outage_is_a_new_one():
     guard, at = recovered()
     guard, _ = told(guard, now=at + 3600 * SECOND)

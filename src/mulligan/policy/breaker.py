@@ -86,8 +86,9 @@ def _on_time(guard: Guard, terms: Terms, now: Micros, rng: Rng) -> Guard:
     """Who was to look later than anybody ever waits has an old clock: it was set back."""
     if not guard.open or guard.probe_at - now <= _longest(terms):
         return guard
-    since = min(guard.since, now)
-    return replace(guard, since=since, probe_at=now + cool_down(now - since, terms, rng))
+    since, opened_at = min(guard.since, now), min(guard.opened_at, now)
+    next_at = now + cool_down(now - opened_at, terms, rng)
+    return replace(guard, since=since, opened_at=opened_at, probe_at=next_at)
 
 
 def _watched(
@@ -124,8 +125,9 @@ def opened(guard: Guard, why: str, terms: Terms, now: Micros, rng: Rng, changes:
         guard,
         open=True,
         since=since,
+        opened_at=now,
         reason=why,
-        probe_at=now + cool_down(now - since, terms, rng),
+        probe_at=now + cool_down(0, terms, rng),
         probe=None,
         passed=0,
         tried=(),
@@ -136,7 +138,7 @@ def opened(guard: Guard, why: str, terms: Terms, now: Micros, rng: Rng, changes:
 
 
 def cool_down(outage: Micros, terms: Terms, rng: Rng) -> Micros:
-    """Half of the outage so far: a short one is noticed soon, a long one is not asked every half minute."""
+    """Half of the time since it opened: a short one is noticed soon, a long one is not asked every half minute."""
     wait = min(max(terms.cool_down, outage // 2), _longest(terms))
     return round(wait * rng.uniform(0.5, 1.0))
 
@@ -173,7 +175,7 @@ def _tried(guard: Guard, verdict: Verdict, terms: Terms, now: Micros, rng: Rng, 
     if verdict.passed is None:
         return replace(guard, probe=None, probe_at=now, tried=_with(guard.tried, probe.job_id))
     if not verdict.passed:
-        wait = cool_down(now - guard.since, terms, rng)
+        wait = cool_down(now - guard.opened_at, terms, rng)
         next_at = max(now, probe.at + wait)
         return replace(guard, probe=None, passed=0, probe_at=next_at, tried=_with(guard.tried, probe.job_id))
     passed = guard.passed + 1
