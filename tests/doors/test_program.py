@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 
-from mulligan.cli import COMMANDS
+import psycopg
+
+from mulligan.cli import COMMANDS, cli, main
 
 
 def test_help_names_every_command_and_loads_none_of_them(folder):
@@ -63,6 +65,19 @@ def test_ctrl_c_ends_with_130(app, start):
     watching.says("no live worker")
     watching.signal(signal.SIGINT)
     assert watching.ended().code == 130
+
+
+def test_ctrl_c_in_the_middle_of_a_statement_ends_with_130_too(monkeypatch):
+    """The driver cannot clean up a connection that is busy, and says that instead."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise psycopg.ProgrammingError("can't change 'autocommit' now")  # noqa: B904 - as the driver does it
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert main([]) == 130
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback(app, folder):

@@ -104,7 +104,11 @@ def test_a_minute_at_ten_times_its_normal_time(on: On, tmp_path: Path) -> None:
     place.pass_time(30)
     place.gateway.become(OK)
     story = told(place, tmp_path, "a minute at ten times its normal time")
-    story.line_was_held(slack=5, margin=0)
+    story.all_succeeded()
+    story.each_was_served_once()
+    story.others_ran_at_once(1)
+    if story.opens:  # half a second is slow, but no harm: whether it opens depends on how many it refuses meanwhile
+        story.line_was_held(slack=5, margin=0)
 
 
 def test_workers_killed_with_the_probe_in_their_hands_twice_in_one_outage(on: On, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_probe_whose_worker_died_is_given_up_with_the_next():
 
 
 def test_a_probe_is_cut_at_three_times_what_is_usual():
-    guard = replace(FRESH, since=NOW)
+    guard = replace(FRESH, opened_at=NOW)
     assert cut(guard, "call", NOW) == 30 * SECOND
     quick = replace(guard, times={"call": {step_of(100): 50}})
     assert cut(quick, "call", NOW) == 5 * SECOND
@@ -165,7 +165,7 @@ def test_a_probe_is_cut_at_three_times_what_is_usual():
 
 
 def test_in_a_long_outage_a_probe_may_take_longer_or_long_jobs_could_never_tell_that_it_is_over():
-    guard = replace(FRESH, since=NOW)
+    guard = replace(FRESH, opened_at=NOW)
     assert cut(guard, "encode", NOW + 7200 * SECOND) == 1800 * SECOND
     quick = replace(guard, times={"call": {step_of(100): 50}})
     assert cut(quick, "call", NOW + 60 * SECOND) == 15 * SECOND
@@ -213,6 +213,13 @@ def test_on_the_ramp_a_few_failures_open_it_again_and_the_outage_goes_on():
     assert again.normal == guard.normal
 
 
+def test_what_opens_again_is_asked_again_as_soon_as_at_first():
+    guard, at = recovered()
+    guard = replace(guard, since=at - 3600 * SECOND)
+    again, _ = told(guard, Seen(failed=6, jobs=("a", "b", "c")), now=at + SECOND, rng=High())
+    assert again.probe_at == at + SECOND + 30 * SECOND
+
+
 def test_long_after_it_a_new_outage_is_a_new_one():
     guard, at = recovered()
     guard, _ = told(guard, now=at + 3600 * SECOND)
@@ -239,10 +246,16 @@ def test_what_a_person_holds_is_not_probed_and_comes_back_on_a_ramp():
     guard = breaker.opened_by_hand(is_open(), NOW + 3600 * SECOND, "maintenance", TERMS, NOW)
     assert not may_probe(guard, NOW + 1800 * SECOND)
     changes = []
-    after = breaker.let_go(guard, TERMS, NOW + 3601 * SECOND, changes)
+    after = breaker.let_go(guard, 3600 * SECOND, TERMS, NOW + 3601 * SECOND, changes)
     assert changes == [Change("closed", "its time is over")]
     assert after.ramp is not None
     assert after.hand is None
+
+
+def test_a_hold_of_a_few_seconds_needs_no_ramp():
+    changes = []
+    after = breaker.let_go(FRESH, 2 * SECOND, TERMS, NOW, changes)
+    assert (after.ramp, changes) == (None, [Change("closed", "its time is over")])
 
 
 # -- kept ---------------------------------------------------------------------------------------------

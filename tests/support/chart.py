@@ -40,11 +40,11 @@ def draw(
     line = floor - high(capacity)
     shapes.append(f'<path d="M{LEFT} {line:.1f}H{right:.1f}" stroke="{OPEN}" stroke-dasharray="4 3"/>')
     shapes += [_word(LEFT - 6, line + 4, str(capacity), "end"), _word(LEFT - 6, MARGIN + 4, str(top), "end")]
-    step = max(1, len(counts) // 10)
+    step = next(nice for nice in (1, 5, 10, 20, 30, 60, 600) if nice * 12 >= len(counts) or nice == 600)
     shapes += [_word(LEFT + at * wide, floor + 24, f"{at} s") for at in range(0, len(counts), step)]
     shapes.append(_word(LEFT, 13, f"{title}: requests per second; dashed: capacity; bar below: breaker open"))
     size = f'width="{right + 2 * MARGIN:.0f}" height="{floor + BELOW}"'
-    body = "\n".join(shapes)
+    body = "\n".join([_box(0, 0, right + 2 * MARGIN, floor + BELOW, "#ffffff"), *shapes])
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{body}\n</svg>\n', encoding="utf-8")
     return path
 

@@ -241,3 +241,17 @@ def test_a_place_is_kept_for_what_does_not_use_it_unless_everything_does(app, ca
     with app.store.begin() as unit:
         leases = claimer.claim(unit, 4, places=Places(4, 3, {}, shared)).leases
     assert len(leases) == taken
+
+
+def test_a_ramp_does_not_wait_for_a_queue_that_is_paused(app, call):
+    call.enqueue(n=1)
+    advance(app, 5)
+    open_worker(app.store, "w9")
+    claimer = claimer_of("w9", app.manifest())
+    with app.store.read() as unit:
+        claimer.claim(unit, 0)
+    assert claimer.watch.waiting == {"gateway"}
+    app.queues.pause("default")
+    with app.store.read() as unit:
+        claimer.claim(unit, 0)
+    assert claimer.watch.waiting == frozenset()

@@ -115,8 +115,15 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in DRIVERS:
             raise
-        return _refused(error)
+        return INTERRUPTED if _interrupted(error) else _refused(error)
     return result if isinstance(result, int) else 0
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Ctrl-C in the middle of a statement: what the driver says while it cleans up is not what happened."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _refused(error: Exception) -> int:

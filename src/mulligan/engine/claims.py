@@ -309,9 +309,13 @@ class View:
         return held
 
     def waiting(self) -> frozenset[str]:
-        """What the jobs use that have been due for more than a moment."""
-        late = self.look.now - SECOND
-        return frozenset(key for lane, _, at in self._known if at < late for key in lane.uses.split(",") if key)
+        """What the jobs use that have been due for more than a moment, of whatever kind, and that nothing holds: a
+        ramp must not wait for a queue that is paused.
+        """
+        late, kinds = self.look.now - SECOND, frozenset(lane.kind for lane, _, _ in self._known)
+        due = [(lane, priority) for lane, priority, at in self._known if lane.uses and at < late]
+        free = open_lanes(due, self.shut, self.look.now, None, kinds) if due else []
+        return frozenset(key for lane, _ in free for key in Lane.parse(lane).uses.split(","))
 
     def wakes(self, guards: Mapping[str, Guard]) -> list[Micros]:
         """When something not due yet becomes due, a gate opens or a probe may go."""

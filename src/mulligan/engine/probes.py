@@ -118,6 +118,6 @@ def let_go(unit: Unit, watch: Watch, gate: Gate, now: Micros) -> bool:
             return found is None
         before = remembered(row.body)
         changes: breaker.Changes = []
-        after = breaker.let_go(before, watch.terms(gate.key), now, changes)
+        after = breaker.let_go(before, found.until - found.since, watch.terms(gate.key), now, changes)
         watch.write(unit, row, before, after, changes)
     return True

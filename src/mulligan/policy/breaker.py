@@ -24,7 +24,7 @@ from mulligan.policy.window import EMPTY, why_down
 
 LONGEST_WAIT = 900 * SECOND
 CUT, CUT_UNKNOWN = 5 * SECOND, 30 * SECOND
-PATIENCE = 4  # a probe may take this part of the outage so far: less than the shortest wait for the next one
+PATIENCE = 4  # a probe may take this part of the time since it opened: less than the shortest wait for the next one
 PASSES = 3
 LONG_CALL = 60_000.0  # ms: one success of such a job is proof enough
 MOST_TRIED = 50
@@ -32,6 +32,8 @@ MOST_KINDS = 20
 HALF_LIFE = 300 * SECOND  # of durations
 SAME_OUTAGE = 2  # cool-downs after closing: who opens again within them had not recovered
 MOST_EVERY = 60 * SECOND
+SHORT_HOLD = 10 * SECOND
+OVER = "its time is over"
 
 
 class Change(NamedTuple):
@@ -84,8 +86,9 @@ def _on_time(guard: Guard, terms: Terms, now: Micros, rng: Rng) -> Guard:
     """Who was to look later than anybody ever waits has an old clock: it was set back."""
     if not guard.open or guard.probe_at - now <= _longest(terms):
         return guard
-    since = min(guard.since, now)
-    return replace(guard, since=since, probe_at=now + cool_down(now - since, terms, rng))
+    since, opened_at = min(guard.since, now), min(guard.opened_at, now)
+    next_at = now + cool_down(now - opened_at, terms, rng)
+    return replace(guard, since=since, opened_at=opened_at, probe_at=next_at)
 
 
 def _watched(
@@ -122,8 +125,9 @@ def opened(guard: Guard, why: str, terms: Terms, now: Micros, rng: Rng, changes:
         guard,
         open=True,
         since=since,
+        opened_at=now,
         reason=why,
-        probe_at=now + cool_down(now - since, terms, rng),
+        probe_at=now + cool_down(0, terms, rng),
         probe=None,
         passed=0,
         tried=(),
@@ -134,7 +138,7 @@ def opened(guard: Guard, why: str, terms: Terms, now: Micros, rng: Rng, changes:
 
 
 def cool_down(outage: Micros, terms: Terms, rng: Rng) -> Micros:
-    """Half of the outage so far: a short one is noticed soon, a long one is not asked every half minute."""
+    """Half of the time since it opened: a short one is noticed soon, a long one is not asked every half minute."""
     wait = min(max(terms.cool_down, outage // 2), _longest(terms))
     return round(wait * rng.uniform(0.5, 1.0))
 
@@ -147,7 +151,7 @@ def cut(guard: Guard, kind: str, now: Micros) -> Micros:
     """How long a probe may take: one that hangs must not hold everybody. The longer the outage the longer, or a job
     that takes its time could never tell that it is over.
     """
-    usual, patience = quantile(guard.times.get(kind), 0.95), (now - guard.since) // PATIENCE
+    usual, patience = quantile(guard.times.get(kind), 0.95), (now - guard.opened_at) // PATIENCE
     if usual is None:
         return max(CUT_UNKNOWN, patience)
     return max(CUT, round(3 * usual * 1000), min(patience, LONGEST_WAIT // PATIENCE))
@@ -171,7 +175,7 @@ def _tried(guard: Guard, verdict: Verdict, terms: Terms, now: Micros, rng: Rng, 
     if verdict.passed is None:
         return replace(guard, probe=None, probe_at=now, tried=_with(guard.tried, probe.job_id))
     if not verdict.passed:
-        wait = cool_down(now - guard.since, terms, rng)
+        wait = cool_down(now - guard.opened_at, terms, rng)
         next_at = max(now, probe.at + wait)
         return replace(guard, probe=None, passed=0, probe_at=next_at, tried=_with(guard.tried, probe.job_id))
     passed = guard.passed + 1
@@ -251,7 +255,13 @@ def kept_closed(guard: Guard, until: Micros | None) -> Guard:
     return replace(guard, hand=None if until is None else Hand(open=False, until=until))
 
 
-def let_go(guard: Guard, terms: Terms, now: Micros, changes: Changes) -> Guard:
-    """A hold until a certain time is over. Who said to keep it closed for longer is still believed."""
+def let_go(guard: Guard, held: Micros, terms: Terms, now: Micros, changes: Changes) -> Guard:
+    """A hold until a certain time is over. What came together in a few seconds needs no ramp. Who said to keep it
+    closed for longer is still believed.
+    """
     hand = guard.by_hand(now)
-    return replace(closed(guard, "its time is over", terms, now, changes), hand=None if hand and hand.open else hand)
+    hand = None if hand is not None and hand.open else hand
+    if held >= SHORT_HOLD:
+        return replace(closed(guard, OVER, terms, now, changes), hand=hand)
+    changes.append(Change("closed", OVER))
+    return replace(guard, hand=hand)

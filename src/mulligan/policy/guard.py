@@ -59,6 +59,7 @@ class Hand(NamedTuple):
 class Guard:
     open: bool = False
     since: Micros = 0  # when the outage began
+    opened_at: Micros = 0  # the last time; it may have closed and opened again in one outage
     closed_at: Micros = 0  # when the last one ended
     reason: str = ""
     probe_at: Micros = 0
