@@ -4,8 +4,8 @@ WITH RECURSIVE named(name) AS (
   UNION ALL
   SELECT (SELECT min(died_group) FROM {p}job WHERE state = 'dead' AND died_group > named.name)
   FROM named WHERE named.name IS NOT NULL
-), some AS (
+), few AS (
   SELECT name FROM named WHERE name IS NOT NULL LIMIT :looked
 )
 SELECT name, (SELECT max(finished_at) FROM {p}job WHERE state = 'dead' AND died_group = name) AS last
-FROM some ORDER BY last DESC, name LIMIT :most
+FROM few ORDER BY last DESC, name LIMIT :most
