@@ -118,7 +118,8 @@ class Failures:
     @staticmethod
     def _found(unit: Unit, fingerprint: str, owner: str | None, *, private: bool = False) -> FailureGroup:
         where: dict[str, str] = {"group": fingerprint} | ({} if owner is None else {"owner": owner})
-        group = _group(unit, fingerprint, where, owner, unit.mark(_scope(owner), fingerprint), private=private)
+        mark = unit.mark(_scope(owner), fingerprint)
+        group = _group(unit, fingerprint, where, owner, mark, unit.now(), private=private)
         if group.count or group.marked_at is not None or unit.group_known(fingerprint, owner, RECOVERY_LOOKED):
             return group
         message = f"no failure group {fingerprint!r}: no job is dead of it, and nobody has said anything about it"
@@ -202,10 +203,10 @@ def _list(unit: Unit, asked: Filter, scope: str | None, limit: int) -> GroupList
     where = resolved(unit, asked, scope)
     owner = where.get("owner")
     assert owner is None or isinstance(owner, str)  # noqa: S101 - a filter has one
-    marks = unit.marks(_scope(owner))
+    marks, now = unit.marks(_scope(owner)), unit.now()
     found = GroupList()
     for name in _names(unit, where, owner):
-        group = _group(unit, name, {**where, "group": name}, owner, marks.get(name))
+        group = _group(unit, name, {**where, "group": name}, owner, marks.get(name), now)
         if group.count and len(found) == limit:
             found.more = True
             break
@@ -224,14 +225,14 @@ def _names(unit: Unit, where: Where, owner: str | None) -> list[str]:
 
 
 def _group(
-    unit: Unit, name: str, where: Where, owner: str | None, mark: MarkRow | None, *, private: bool = False
+    unit: Unit, name: str, where: Where, owner: str | None, mark: MarkRow | None, now: Micros, *, private: bool = False
 ) -> FailureGroup:
-    members = folded(unit.group_members(where, BEYOND, COUNT_MOST))
+    members = folded(unit.group_members(where, now, BEYOND, COUNT_MOST))
     capped = members.count >= COUNT_MOST
     first = unit.group_first(where) if capped else members.first
     retried, recovered = unit.group_recovered(name, owner, RECOVERY_LOOKED)
     row = unit.group_sample(where) if members.count else None
-    state = standing(mark, first, members.last, unit.now())
+    state = standing(mark, first, members.last, now)
     return FailureGroup(
         fingerprint=name,
         owner=owner,

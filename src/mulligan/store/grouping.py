@@ -23,7 +23,7 @@ class Grouping(ABC):
         """Groups that have dead jobs (of this owner) and when the last of each died, that one first."""
 
     @abstractmethod
-    def group_members(self, where: Where, hours: int, cap: int) -> list[DeathCount]:
+    def group_members(self, where: Where, now: Micros, hours: int, cap: int) -> list[DeathCount]:
         """The newest `cap` deaths, counted by kind, code, class and how many hours ago, at most `hours`."""
 
     @abstractmethod
@@ -75,8 +75,8 @@ class SqlGrouping(Grouping):
         )  # fmt: skip
         return [(row[0], row[1]) for row in rows]
 
-    def group_members(self, where: Where, hours: int, cap: int) -> list[DeathCount]:
-        return [DeathCount._make(row) for row in self.found("group_members", where, hours=hours, cap=cap)]
+    def group_members(self, where: Where, now: Micros, hours: int, cap: int) -> list[DeathCount]:
+        return [DeathCount._make(row) for row in self.found("group_members", where, moment=now, hours=hours, cap=cap)]
 
     def group_first(self, where: Where) -> Micros | None:
         found = self.found("group_first", where)
