@@ -24,7 +24,7 @@ PAGE = """\
 | colours | on a terminal; `NO_COLOR=1` never, `FORCE_COLOR=1` always |
 | which database | `--database`, else what the [settings](settings.md) say, else `sqlite:///mulligan.db` |
 | ids | as many of the first characters as make one unique; if they fit several, those are named |
-| filters | `state:dead kind:render queue:pdf owner:acme batch:B since:2h`, in any order; all must match |
+| filters | `state:dead,parked phase:held kind:render queue:pdf owner:acme batch:B since:2h code:GW_5XX class:timeout group:v2-… "moov atom"`, in any order; all must match ([what each finds](../operate/dead-letters.md#which-jobs-can-i-find)) |
 | counts | stop at 10,000 and say so |
 | lengths of time | `30`, `30s`, `5m`, `2h`, `1d` |
 | wrong names | of commands, options, fields, events and settings get the nearest right one |

@@ -15,8 +15,9 @@ from mulligan.engine.failures import FailureGroup
 from mulligan.policy.phrase import duration, who
 
 COLUMNS = ("group", "state", "count", "code", "class", "kinds", "first_seen", "last_seen", "recovered", "message")
-FOR_PEOPLE = ("group", "state", "count", "code", "kinds", "last", "24 h", "recovered", "message")
+FOR_PEOPLE = ("group", "state", "count", "code", "kinds", "last", "24 h", "message")
 MOST_KINDS = 3
+SHORT = 11  # characters of a name, which say enough
 TRACE = 4000  # characters
 
 
@@ -31,7 +32,7 @@ def print_groups(groups: Sequence[FailureGroup], output: str | None, *, empty: s
 
 def _row(group: FailureGroup, *, people: bool) -> dict[str, Any]:
     return {
-        "group": group.fingerprint,
+        "group": group.fingerprint[:SHORT] if people and group.fingerprint.startswith("v") else group.fingerprint,
         "state": _state(group) if people else group.state.value,
         "count": counted(group),
         "code": group.code,
@@ -39,8 +40,8 @@ def _row(group: FailureGroup, *, people: bool) -> dict[str, Any]:
         "kinds": _kinds(group.kinds) if people else ",".join(group.kinds),
         "first_seen": _plain(group.first_seen),
         "last_seen": _plain(group.last_seen),
-        "last": _ago(group.last_seen),
-        "24 h": spark(group.hourly),
+        "last": _ago(group.last_seen).removesuffix(" ago"),
+        "24 h": spark([sum(group.hourly[hour : hour + 3]) for hour in range(0, 24, 3)]),
         "recovered": _recovered(group),
         "message": group.message,
     }
