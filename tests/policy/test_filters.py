@@ -38,7 +38,7 @@ def test_understood(text, found):
         ("colour:red", "fields: state, phase, kind, queue, owner, batch, since, code, class, group"),
         ("moov", 'quote it: "moov"'),
         ("state:gone", "no such state; one of queued, running"),
-        ("state:", "a value is missing"),
+        ("state:", "no such state; one of queued, running"),
         ("code:A,,B", "a value is missing"),
         ("class:weird", "no such class; one of transient"),
         ("phase:weird", "no such phase; one of scheduled"),

@@ -84,14 +84,14 @@ def _values(name: str, text: str) -> str | tuple[str, ...]:
     if name not in SEVERAL:
         return text
     values = tuple(dict.fromkeys(text.split(",")))
-    if "" in values and name not in {"kind", "queue"}:
-        message = f"filter {name}:{text}: a value is missing"
-        raise Refused(message)
     if len(values) > MOST_VALUES:
         message = f"filter {name}: has {len(values)} values; {MOST_VALUES} at most"
         raise Refused(message)
     for value in values:
         _check(name, value)
+    if "" in values and name not in {"kind", "queue"}:
+        message = f"filter {name}:{text}: a value is missing"
+        raise Refused(message)
     return values[0] if len(values) == 1 else values
 
 
