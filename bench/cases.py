@@ -223,6 +223,15 @@ def insight(store: str, n: int) -> Figures:
         return figures
 
 
+def groups(store: str, n: int) -> Figures:
+    """Failure groups and filters: by default 100,000 dead jobs of three causes among 300,000."""
+    from bench.groups import fill, measured  # noqa: PLC0415 - only here
+
+    with world(store) as place:
+        fill(place.app, 15 * n)
+        return dict(measured(place.app))
+
+
 CASES: dict[str, Callable[[str, int], Figures]] = {
     "enqueue": enqueue,
     "drain": drain,
@@ -234,4 +243,5 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "held": held,
     "capture": capture,
     "insight": insight,
+    "groups": groups,
 }

@@ -24,7 +24,7 @@ PAGE = """\
 | colours | on a terminal; `NO_COLOR=1` never, `FORCE_COLOR=1` always |
 | which database | `--database`, else what the [settings](settings.md) say, else `sqlite:///mulligan.db` |
 | ids | as many of the first characters as make one unique; if they fit several, those are named |
-| filters | `state:dead kind:render queue:pdf owner:acme batch:B since:2h`, in any order; all must match |
+| filters | `state:dead,parked kind:render since:2h code:GW_5XX "moov atom"`; all must match ([fields]({fields})) |
 | counts | stop at 10,000 and say so |
 | lengths of time | `30`, `30s`, `5m`, `2h`, `1d` |
 | wrong names | of commands, options, fields, events and settings get the nearest right one |
@@ -37,10 +37,13 @@ PAGE = """\
 """
 
 
+FIELDS = "../operate/dead-letters.md#which-jobs-can-i-find"
+
+
 def page(notice: str) -> str:
     codes = table(("exit code", "means"), ([str(code), words] for code, words in MEANINGS.items()))
     parts = [part for path, command in every(cli, ("mulligan",)) for part in _command(path, command)]
-    return PAGE.format(notice=notice, codes=codes, commands="\n\n".join(parts))
+    return PAGE.format(notice=notice, fields=FIELDS, codes=codes, commands="\n\n".join(parts))
 
 
 def every(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -26,6 +26,7 @@ from mulligan.engine.enqueue import (
     policy_text,
     uses_text,
 )
+from mulligan.engine.failures import AsyncFailures, Failures
 from mulligan.engine.health import Health, ask, dependency_spec
 from mulligan.engine.held import AsyncKinds, Kinds
 from mulligan.engine.inline import Inline
@@ -86,6 +87,7 @@ class Mulligan:
         self.queues = Queues(lambda: self.store)
         self.dependencies = Dependencies(lambda: self.store)
         self.kinds = Kinds(lambda: self.store)
+        self.failures = Failures(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
         self.aio = Aio(self)
@@ -483,6 +485,7 @@ class Aio:
         self.queues = AsyncQueues(app.queues)
         self.dependencies = AsyncDependencies(app.dependencies)
         self.kinds = AsyncKinds(app.kinds)
+        self.failures = AsyncFailures(app.failures)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
 

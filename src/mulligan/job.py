@@ -328,6 +328,19 @@ class GuardRow(NamedTuple):
     body: str  # JSON; empty: nothing yet
 
 
+class MarkRow(NamedTuple):
+    """What somebody has said about a failure group."""
+
+    fingerprint: str
+    scope: str  # "*": all owners together, else one of them
+    state: str  # open, muted, resolved
+    until: Micros | None  # of muted; None: until somebody says otherwise
+    note: str
+    actor: str
+    at: Micros
+    resolved_at: Micros | None
+
+
 _NAME = re.compile(r"[^\s|,\x00-\x1f\x7f\ud800-\udfff]{1,200}")
 NAME_RULE = "a name is 1 to 200 characters without spaces, '|' or ','"
 

@@ -96,3 +96,15 @@ class Tally(NamedTuple):
     trials: list[TrialCount]
     lives: list[LifeCount]
     by_hand: list[HandCount]
+
+
+class DeathCount(NamedTuple):
+    """Dead jobs of one group."""
+
+    kind: str
+    code: str
+    cls: str
+    hours_ago: int
+    jobs: int
+    first: Micros
+    last: Micros

@@ -51,6 +51,7 @@ COMMANDS = {
     "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),
+    "failures": ("mulligan.cli.failures:failures", "Dead jobs by cause: list, show, mute, resolve."),
     "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
     "deps": ("mulligan.cli.deps:deps", "What jobs use: list it, hold it, let it go, look now, set limits."),
     "kinds": ("mulligan.cli.kinds:kinds", "List kinds; hold one, or release one that is held."),

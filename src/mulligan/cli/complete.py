@@ -71,6 +71,24 @@ def dependencies(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
     return _fitting(_ask(ctx, question), incomplete)
 
 
+def groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return _fitting(_ask(ctx, lambda unit: [name for name, _ in unit.group_names(None, RECENT)]), incomplete)
+
+
+def filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Fields, and the values of those that have few."""
+    from mulligan.engine.filters import FIELDS, PHASES
+    from mulligan.job import Cls, State
+
+    name, colon, _value = incomplete.partition(":")
+    if not colon:
+        return _fitting([f"{field}:" for field in FIELDS], incomplete)
+    known: dict[str, Iterable[str]] = {"state": State, "phase": PHASES, "class": Cls}
+    if name == "group":
+        known["group"] = _ask(ctx, lambda unit: [group for group, _ in unit.group_names(None, RECENT)])
+    return _fitting([f"{name}:{value}" for value in known.get(name, ())], incomplete)
+
+
 def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     def question(unit: Any) -> Iterable[str]:
         return [row.id for row in unit.page({}, RECENT, None)] if not incomplete else unit.find(incomplete, RECENT)

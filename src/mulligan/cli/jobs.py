@@ -8,10 +8,13 @@ from typing import Any
 import click
 
 from mulligan.cli import options as shared
-from mulligan.cli.complete import job_ids
+from mulligan.cli.complete import filters, job_ids
 from mulligan.cli.family import Family
 
-FILTER = "FILTER: state:dead kind:render queue:pdf owner:acme batch:… since:2h"
+FILTER = (
+    "FILTER: state:dead,parked phase:held kind:render queue:pdf owner:acme batch:… since:2h code:GW_5XX class:timeout "
+    "group:v2-…"
+)
 
 
 @click.group(cls=Family)
@@ -19,7 +22,7 @@ def jobs() -> None:
     """List, show, explain, watch, export and repair jobs. An ID may be given by its first characters."""
 
 
-filter_words = click.argument("words", metavar="[FILTER]...", nargs=-1)
+filter_words = click.argument("words", metavar="[FILTER]...", nargs=-1, shell_complete=filters)
 one_id = click.argument("job_id", metavar="ID", shell_complete=job_ids)
 many_ids = click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=job_ids)
 

@@ -31,7 +31,9 @@ def show_list(words: tuple[str, ...], limit: int, cursor: str | None, database: 
 
 def one_filter(words: tuple[str, ...]) -> str:
     """One word may be a whole filter; of several, each is a part that the shell has unquoted."""
-    return words[0] if len(words) == 1 else shlex.join(words)
+    if len(words) == 1 and (":" in words[0] or " " not in words[0].strip() or words[0].strip()[0] in "\"'"):
+        return words[0]
+    return shlex.join(words)
 
 
 def print_jobs(found: list[Job], output: str | None, *, empty: str) -> None:

@@ -25,9 +25,26 @@ LONGEST = 200_000
 _UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 LEAST = 8  # characters of a column that is cut
 UNBROKEN = frozenset(
-    {"id", "phase", "age", "name", "status", "check", "life", "attempt", "code", "kind", "host", "renewed"}
+    {
+        "id",
+        "phase",
+        "age",
+        "name",
+        "status",
+        "check",
+        "life",
+        "attempt",
+        "code",
+        "kind",
+        "host",
+        "renewed",
+        "group",
+        "count",
+        "last",
+        "24 h",
+    }
 )
-NUMBERS = frozenset({"attempt", "pid", "running", "age", "renewed"})
+NUMBERS = frozenset({"attempt", "pid", "running", "age", "renewed", "count", "last"})
 
 
 def chosen(output: str | None) -> str:
@@ -100,6 +117,10 @@ _STYLES: dict[str, str] = {
     "over_budget": "yellow",
     "no_worker": "yellow",
     "draining": "yellow",
+    "regressed": "bold red",
+    "new": "red",
+    "muted": "dim",
+    "resolved": "green",
     "running": "cyan",
     "succeeded": "green",
     "live": "green",

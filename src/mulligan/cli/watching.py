@@ -14,8 +14,9 @@ from mulligan.cli import FAILED
 from mulligan.cli.database import Desk, desk, patiently, say, typed
 from mulligan.cli.listing import one_filter
 from mulligan.cli.output import as_json, cell, chosen, job_record, show_rows, style
-from mulligan.engine.filters import parse_filter
+from mulligan.engine.filters import Filter, parse_filter
 from mulligan.engine.jobs import COUNT_MOST
+from mulligan.engine.searching import resolved
 from mulligan.errors import WaitTimeout
 from mulligan.job import Job, State
 from mulligan.policy.lifecycle import TERMINAL
@@ -90,13 +91,15 @@ def watch_filter(
     return FAILED if counts["dead"] or counts["parked"] or counts["cancelled"] else 0
 
 
-def _counts(at: Desk, where: dict[str, str]) -> Counts:
+def _counts(at: Desk, where: Filter) -> Counts:
     """Per state, each stopping at 10,000."""
-    wanted = where.get("state")
+    states = where.get("state", tuple(State))
+    wanted = (states,) if isinstance(states, str) else states
     with at.store.read() as unit:
+        meant = resolved(unit, where)
         return {
-            state.value: unit.count_matching({**where, "state": state.value}, COUNT_MOST)
-            if wanted in (None, state.value)
+            state.value: unit.count_matching({**meant, "state": state.value}, COUNT_MOST)
+            if state.value in wanted
             else 0
             for state in State
         }

@@ -1,43 +1,131 @@
-"""One filter language: `state:dead kind:render queue:pdf owner:acme batch:… since:2h`."""
+"""One filter language: `state:dead kind:render code:GW_5XX group:v2-… owner:acme since:2h "moov atom"`.
+
+All parts must match; of several values of one field (`state:dead,parked`) any. Words in quotes search what failure
+groups say, ids and unique keys, never payloads.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 import shlex
+from collections.abc import Iterable
 
 from mulligan.errors import Refused
-from mulligan.job import SECOND, State
+from mulligan.job import SECOND, Cls, State
+from mulligan.store.matching import OF_THE_DEAD
 
-FIELDS = {"state": "state", "kind": "kind", "queue": "queue", "owner": "owner", "batch": "batch_id", "since": "since"}
+Filter = dict[str, str | tuple[str, ...]]
+
+FIELDS = {
+    "state": "state", "phase": "phase", "kind": "kind", "queue": "queue", "owner": "owner", "batch": "batch_id",
+    "since": "since", "code": "code", "class": "class", "group": "group",
+}  # fmt: skip
+SEVERAL = frozenset({"state", "phase", "kind", "queue", "code", "class", "group"})
+MOST_VALUES = 20
+MOST_WORDS = 5
+PHASES = ("scheduled", "backing_off", "held", "running", "stopping", "parked", "succeeded", "dead", "cancelled")
+OF_THE_MOMENT = ("ready", "limited", "over_budget", "no_worker")
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_TOKEN = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
 
 
-def parse_filter(text: str) -> dict[str, str]:
-    """What `Unit.list` understands; anything else is refused with the nearest right word."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        message = f"filter {text!r}: {error}"
-        raise Refused(message) from None
+def parse_filter(text: str) -> Filter:
+    """What `Unit.page` understands, and `words` to look up; anything else is refused with the nearest right word."""
     if not text.isprintable():
         message = f"filter {text!r} holds characters that cannot be printed"
         raise Refused(message)
-    found: dict[str, str] = {}
-    for word in words:
+    found: Filter = {}
+    words: list[str] = []
+    for word, quoted in _tokens(text):
         name, colon, value = word.partition(":")
-        if not colon or name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, n=1)
-            hint = f"; did you mean {near[0]}:?" if near else f"; fields: {', '.join(FIELDS)}"
-            message = f"filter {word!r} is not field:value{hint}"
+        if quoted and not (colon and name in FIELDS):
+            words.append(word)
+            continue
+        _known(word, name, colon)
+        if FIELDS[name] in found:
+            message = f"filter {name}: is given twice; several values are one part: {name}:a,b"
             raise Refused(message)
-        found[FIELDS[name]] = value
-    if "state" in found and found["state"] not in list(State):
-        message = f"filter state:{found['state']}: no such state; one of {', '.join(State)}"
-        raise Refused(message)
-    if "since" in found:
-        found["since"] = str(round(_since(found["since"]) * SECOND))
+        found[FIELDS[name]] = _values(name, value)
+    if words:
+        found["words"] = _searched(words)
+    _agree(found)
     return found
+
+
+def _tokens(text: str) -> Iterable[tuple[str, bool]]:
+    """Each part as it is meant, and whether it begins with a quote."""
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        message = f"filter {text!r}: {error}"
+        raise Refused(message) from None
+    raw = _TOKEN.findall(text)
+    alike = len(raw) == len(parts)
+    return [(part, alike and raw[place][0] in "\"'") for place, part in enumerate(parts)]
+
+
+def _known(word: str, name: str, colon: str) -> None:
+    if colon and name in FIELDS:
+        return
+    if colon and name.startswith("arg."):
+        message = f"filter {word!r}: payloads are not searched; use kind:, owner:, batch: or a unique key in quotes"
+        raise Refused(message)
+    near = difflib.get_close_matches(name, FIELDS, n=1)
+    hint = f"did you mean {near[0]}:?" if near else f"fields: {', '.join(FIELDS)}"
+    quotes = "" if colon else f'; to search for a word, quote it: "{word}"'
+    message = f"filter {word!r} is not field:value; {hint}{quotes}"
+    raise Refused(message)
+
+
+def _values(name: str, text: str) -> str | tuple[str, ...]:
+    if name == "since":
+        return str(round(_since(text) * SECOND))
+    if name not in SEVERAL:
+        return text
+    values = tuple(dict.fromkeys(text.split(",")))
+    if len(values) > MOST_VALUES:
+        message = f"filter {name}: has {len(values)} values; {MOST_VALUES} at most"
+        raise Refused(message)
+    for value in values:
+        _check(name, value)
+    if "" in values and name not in {"kind", "queue"}:
+        message = f"filter {name}:{text}: a value is missing"
+        raise Refused(message)
+    return values[0] if len(values) == 1 else values
+
+
+def _check(name: str, value: str) -> None:
+    known: dict[str, Iterable[str]] = {"state": State, "class": Cls, "phase": (*PHASES, *OF_THE_MOMENT)}
+    if name in known and value not in list(known[name]):
+        message = f"filter {name}:{value}: no such {name}; one of {', '.join(known[name])}"
+        raise Refused(message)
+    if name == "phase" and value in OF_THE_MOMENT:
+        message = (
+            f"filter phase:{value}: whether a due job is {value} depends on the workers and limits of the moment and "
+            f"cannot be searched; write state:queued and read the phase of each. Possible: {', '.join(PHASES)}"
+        )
+        raise Refused(message)
+
+
+def _searched(words: list[str]) -> tuple[str, ...]:
+    if len(words) > MOST_WORDS:
+        message = f"filter: {len(words)} quoted words; {MOST_WORDS} at most"
+        raise Refused(message)
+    if any(not word.strip() for word in words):
+        message = "filter: the quotes are empty; write what to search for"
+        raise Refused(message)
+    return tuple(words)
+
+
+def _agree(found: Filter) -> None:
+    """What is known of dead jobs only finds no others."""
+    field = next((name for name in OF_THE_DEAD if name in found), None)
+    states = found.get("state", "dead")
+    if field is not None and State.DEAD.value not in ((states,) if isinstance(states, str) else states):
+        said = states if isinstance(states, str) else ",".join(states)
+        message = f"filter {field}: finds what jobs died of, and state:{said} are not dead; leave one of them out"
+        raise Refused(message)
 
 
 def _since(text: str) -> float:

@@ -12,6 +12,7 @@ from mulligan.config import Settings
 from mulligan.engine import recover
 from mulligan.engine.explain import Explanation, explanation
 from mulligan.engine.filters import parse_filter
+from mulligan.engine.searching import resolved
 from mulligan.engine.view import fresh_job, jobs_of
 from mulligan.errors import NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.event import Event
@@ -71,13 +72,13 @@ class Jobs:
             raise Refused(message)
         where = parse_filter(filter)
         with self._store.read() as unit:
-            return jobs_of(unit, unit.page(where, limit, before), self.get)
+            return jobs_of(unit, unit.page(resolved(unit, where), limit, before), self.get)
 
     def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> int:  # noqa: A002 - as above
         """How many jobs match; counting stops at `cap`, so that it is quick however many there are."""
         where = parse_filter(filter)
         with self._store.read() as unit:
-            return unit.count_matching(where, cap)
+            return unit.count_matching(resolved(unit, where), cap)
 
     def explain(self, job_id: str, *, private: bool = False) -> Explanation:
         """Its story, why it is where it is, what holds for it, what could be done; `private`: with messages, traces."""

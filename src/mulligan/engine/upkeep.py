@@ -149,6 +149,9 @@ def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
             choice=None,
             unique_hash=None if frees_key(row.unique_cover, state) else row.unique_hash,
             max_retries=None,
+            died_code=failure.code,
+            died_class=failure.cls.value,
+            died_group=failure.fingerprint or f"code-{failure.code}",
         )
     )
     if done:
@@ -187,6 +190,7 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         unit.forget_schedules(now - SCHEDULES_KEPT)
         unit.forget_guards(now - GUARDS_KEPT)
         unit.forget_workers(now - round(keep.workers * SECOND))
+        unit.forget_marks(now - round(keep.records * SECOND))
         unit.prune_records(now - round(keep.records * SECOND))
     return removed
 

@@ -26,8 +26,10 @@ from mulligan.job import (
     NewJob,
     WorkerRow,
 )
+from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
+from mulligan.store.matching import Where
 from mulligan.store.values import Inserted, Look, Move, Plain, Pruned, Refusal, Renewal, ScheduleRow, Settlement
 
 __all__ = [
@@ -45,7 +47,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding):
+class Unit(Hindsight, Guarding, Grouping):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------
@@ -285,11 +287,11 @@ class Unit(Hindsight, Guarding):
         """Ids that start with this."""
 
     @abstractmethod
-    def page(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
-        """Newest first; `where` holds any of state, kind, queue, owner, batch_id, since (a length in microseconds)."""
+    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
+        """Newest first."""
 
     @abstractmethod
-    def count_matching(self, where: Mapping[str, str], cap: int) -> int:
+    def count_matching(self, where: Where, cap: int) -> int:
         """How many `page` would find in all, stopping at `cap`."""
 
     @abstractmethod

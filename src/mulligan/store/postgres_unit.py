@@ -14,6 +14,7 @@ from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store.base import Inserted, Look, Move, Plain, Settlement
 from mulligan.store.foreign import Postgres
+from mulligan.store.matching import Shape, Where, matching
 from mulligan.store.rows import Wanted, array, event_of, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
@@ -35,10 +36,14 @@ class PostgresUnit(SqlUnit):
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, params)
 
+    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
+        asked = matching(where)
+        return self._run(verb, asked.params | params, shape=asked.shape)
+
     def _run(
-        self, verb: str, params: dict[str, Any], *, prepare: bool | None = None, lone: bool = False
+        self, verb: str, params: dict[str, Any], *, prepare: bool | None = None, lone: bool = False, shape: Shape = ()
     ) -> list[tuple[Any, ...]]:
-        statement = load(verb, "postgres", self._store.prefix, lone=lone)
+        statement = load(verb, "postgres", self._store.prefix, lone=lone, shape=shape)
         began = time.monotonic()
         try:
             cursor = self._connection.execute(statement, params, prepare=prepare)

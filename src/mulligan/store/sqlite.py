@@ -26,6 +26,7 @@ from mulligan.store.base import Inserted, Move, Settlement, Store
 from mulligan.store.foreign import sqlite_handle_of
 from mulligan.store.handle import BUSY_MS, CONSTRAINT, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
 from mulligan.store.host import boot_id
+from mulligan.store.matching import Shape, Where, matching
 from mulligan.store.rows import event_of, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import SqlUnit
@@ -57,8 +58,12 @@ class SqliteUnit(SqlUnit):
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, {"now": self._now} | params)
 
-    def _run(self, verb: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
-        statement = load(verb, "sqlite", PREFIX)
+    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
+        asked = matching(where)
+        return self._run(verb, {"now": self._now} | asked.params | params, asked.shape)
+
+    def _run(self, verb: str, params: dict[str, Any], shape: Shape = ()) -> list[tuple[Any, ...]]:
+        statement = load(verb, "sqlite", PREFIX, shape=shape)
         try:
             return self._handle.execute(statement, params)
         except UnicodeEncodeError:

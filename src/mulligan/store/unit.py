@@ -28,8 +28,10 @@ from mulligan.job import (
     WorkerRow,
 )
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
+from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
+from mulligan.store.matching import Where
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.words import unique_race
 
@@ -37,12 +39,16 @@ MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(SqlHindsight, SqlGuarding, Unit):
+class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, Unit):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         """Run one verb's statement and return its rows."""
+
+    @abstractmethod
+    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
+        """The same for a statement about the jobs of a filter."""
 
     @abstractmethod
     def ids(self, ids: Sequence[str]) -> Any:
@@ -350,11 +356,11 @@ class SqlUnit(SqlHindsight, SqlGuarding, Unit):
     def find(self, prefix: str, limit: int = 2) -> list[str]:
         return [row[0] for row in self.rows("find", prefix=prefix, beyond=prefix + "~", most=limit)]
 
-    def page(self, where: Mapping[str, str], limit: int, before: str | None) -> list[JobRow]:
-        return [JobRow._make(row) for row in self.rows("page", **_asked(where), before=before, most=limit)]
+    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
+        return [JobRow._make(row) for row in self.found("page", where, before=before, most=limit)]
 
-    def count_matching(self, where: Mapping[str, str], cap: int) -> int:
-        return int(self.rows("count_matching", **_asked(where), cap=cap)[0][0])
+    def count_matching(self, where: Where, cap: int) -> int:
+        return int(self.found("count_matching", where, cap=cap)[0][0])
 
     def counts(self, cap: int) -> list[tuple[str, int]]:
         return [(state.value, self.rows("count", state=state.value, cap=cap)[0][0]) for state in State]
@@ -371,12 +377,6 @@ class SqlUnit(SqlHindsight, SqlGuarding, Unit):
 
     def story(self, job_id: str) -> list[Event]:
         return [event_of(row) for row in self.rows("story", id=job_id)]
-
-
-def _asked(where: Mapping[str, str]) -> dict[str, Any]:
-    since = where.get("since")
-    names = ("state", "kind", "queue", "owner", "batch_id")
-    return {name: where.get(name) for name in names} | {"since": None if since is None else int(since)}
 
 
 def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:

@@ -12,7 +12,8 @@ from typing import NamedTuple, TypeVar
 
 from mulligan.config import Settings
 from mulligan.engine.dependencies import Dependency, not_closed
-from mulligan.engine.filters import parse_filter
+from mulligan.engine.filters import Filter, parse_filter
+from mulligan.engine.searching import resolved
 from mulligan.engine.view import jobs_of
 from mulligan.errors import NotFound, Refused, SchemaError, StoreUnavailable
 from mulligan.event import Event
@@ -176,8 +177,8 @@ def _shown(unit: Unit, rows: list[JobRow]) -> list[Shown]:
     return [Shown(job, row.progress_message) for row, job in zip(rows, jobs_of(unit, rows), strict=True)]
 
 
-def _matching(unit: Unit, where: dict[str, str], before: str | None) -> Matching:
-    rows = unit.page(where, PAGE + 1, before)
+def _matching(unit: Unit, where: Filter, before: str | None) -> Matching:
+    rows = unit.page(resolved(unit, where), PAGE + 1, before)
     return Matching(unit.now(), _shown(unit, rows[:PAGE]), len(rows) > PAGE)
 
 

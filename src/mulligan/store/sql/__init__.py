@@ -3,19 +3,20 @@ the same in both exists once, as `claim.sql`.
 
 In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix
 of every name of ours (a schema on PostgreSQL, letters on SQLite), `{lease}` and its like the columns of that value in
-order (`{no:lease}`: as many NULLs), `{part:…}` the text of that part, `{set:…}` (PostgreSQL) a set of rows passed as
-one array per column, or the only row as it is.
+order (`{no:lease}`: as many NULLs), `{part:…}` the text of that part, `{matching}` the conditions of a filter,
+`{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the only row as it is.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, WorkerRow
+from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.base import ScheduleRow, Settlement
+from mulligan.store.matching import Shape
 from mulligan.store.rows import InsertRow, Wanted
 
 _HERE = Path(__file__).parent
@@ -31,15 +32,19 @@ _COLUMNS: dict[str, type[Any]] = {
     "gate": Gate,
     "guard": GuardRow,
     "limit": LimitRow,
+    "mark": MarkRow,
     "schedule": ScheduleRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 
 
-@cache
-def load(verb: str, dialect: str, prefix: str, *, lone: bool = False) -> str:
-    """The statement for a verb in a dialect, ready to execute; `lone`: its set is a single row."""
-    text = _PART.sub(lambda part: _terse(_HERE / f"{part[1]}.part.sql"), _terse(_find(verb, dialect)))
+@lru_cache(maxsize=4096)  # filters have many shapes
+def load(verb: str, dialect: str, prefix: str, *, lone: bool = False, shape: Shape = ()) -> str:
+    """The statement for a verb in a dialect, ready to execute; `lone`: its set is a single row, `shape`: its filter."""
+    text = _terse(_find(verb, dialect))
+    if shape:
+        text = text.replace("{matching}", "\n  AND ".join(_condition(name, values) for name, values in shape))
+    text = _PART.sub(lambda part: _terse(_HERE / f"{part[1]}.part.sql"), text)
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
@@ -49,6 +54,28 @@ def load(verb: str, dialect: str, prefix: str, *, lone: bool = False) -> str:
         text = _NOW.sub("{p}now_us()", text)
         text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
     return text.replace("{p}", prefix)
+
+
+@cache
+def _conditions() -> dict[str, str]:
+    lines = _terse(_HERE / "matching.part.sql").splitlines()
+    return {name: condition for name, _, condition in (line.partition(": ") for line in lines)}
+
+
+def _condition(name: str, values: int | tuple[str, ...]) -> str:
+    """Any of the values; of none: never."""
+    known = _conditions()
+    if name == "others":
+        return known[name]
+    if name == "phase" and isinstance(values, tuple):
+        said = [known[f"phase.{value}"] for value in values]
+    elif name == "near" and isinstance(values, tuple):
+        said = [known[f"near.{value}"].replace("?", f":near_{place}") for place, value in enumerate(values)]
+    elif isinstance(values, tuple):
+        said = [known[name].replace("?", f"'{State(value)}'") for value in values]
+    else:
+        said = [known[name].replace("?", f":{name}_{place}") for place in range(values)]
+    return f"({' OR '.join(said)})" if said else "1 = 0"
 
 
 def _find(verb: str, dialect: str) -> Path:

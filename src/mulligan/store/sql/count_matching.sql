@@ -1,1 +1,1 @@
-SELECT count(*) FROM (SELECT 1 FROM {p}job WHERE {part:matching} LIMIT :cap) AS few
+SELECT count(*) FROM (SELECT 1 FROM {p}job WHERE {matching} LIMIT :cap) AS few

@@ -1,6 +1,23 @@
--- Kinds of our own are shown to who asks for them by name.
-(CAST(:state AS TEXT) IS NULL OR state = :state)
-  AND (CASE WHEN CAST(:kind AS TEXT) IS NULL THEN kind NOT LIKE 'mulligan.%' ELSE kind = :kind END)
-  AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) AND (CAST(:owner AS TEXT) IS NULL OR owner = :owner)
-  AND (CAST(:batch_id AS TEXT) IS NULL OR batch_id = :batch_id)
-  AND (CAST(:since AS BIGINT) IS NULL OR created_at >= :now - CAST(:since AS BIGINT))
+-- One condition a line, by the name of its field; ? stands for a value, of several for each. Kinds of our own are shown
+-- to who asks for them by name. Phases are those of policy/phase.py that follow from what is stored alone.
+state: state = ?
+kind: kind = ?
+others: kind NOT LIKE 'mulligan.%'
+queue: queue = ?
+owner: owner = ?
+batch_id: batch_id = ?
+since: created_at >= :now - CAST(? AS BIGINT)
+code: died_code = ?
+class: died_class = ?
+group: died_group = ?
+near.id: id = ?
+near.group: (state = 'dead' AND died_group = ?)
+phase.held: state = 'queued' AND {part:held}
+phase.scheduled: state = 'queued' AND attempt = 0 AND run_at > :now AND NOT {part:held}
+phase.backing_off: state = 'queued' AND attempt > 0 AND run_at > :now AND NOT {part:held}
+phase.running: state = 'running' AND cancel_reason IS NULL
+phase.stopping: state = 'running' AND cancel_reason IS NOT NULL
+phase.parked: state = 'parked'
+phase.succeeded: state = 'succeeded'
+phase.dead: state = 'dead'
+phase.cancelled: state = 'cancelled'

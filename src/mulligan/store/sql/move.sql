@@ -3,6 +3,7 @@ UPDATE {p}job SET
   state = :state, run_at = COALESCE(:run_at, run_at), queue = COALESCE(:queue, queue),
   lane = COALESCE(:lane, substr(lane, 1, length(lane) - 1) || '0'),
   reason = :reason, error = :error, choices = NULL,
+  died_code = :died_code, died_class = :died_class, died_group = :died_group,
   choice = CASE WHEN :state = 'queued' THEN :choice ELSE choice END,
   generation = CASE WHEN :new_generation THEN generation + 1 ELSE generation END,
   attempt = CASE WHEN :new_generation THEN 0 ELSE attempt END,

@@ -1,3 +1,3 @@
 SELECT {row} FROM {p}job
-WHERE {part:matching} AND (CAST(:before AS TEXT) IS NULL OR id < :before)
+WHERE {matching} AND (CAST(:before AS TEXT) IS NULL OR id < :before)
 ORDER BY id DESC LIMIT :most

@@ -20,6 +20,10 @@ WITH locked AS MATERIALIZED (
                 ELSE job.lane END,
     failures = locked.failures, losses = locked.losses, snoozes = locked.snoozes, alone = locked.alone,
     counts = locked.counts, settings = locked.settings,
+    died_code = CASE WHEN locked.state = 'dead' THEN COALESCE(locked.code, 'UNKNOWN') END,
+    died_class = CASE WHEN locked.state = 'dead' THEN COALESCE(locked.cls, 'unknown') END,
+    died_group = CASE WHEN locked.state = 'dead'
+                      THEN COALESCE(NULLIF(locked.fingerprint, ''), 'code-' || COALESCE(locked.code, 'UNKNOWN')) END,
     result = locked.result, error = locked.error, choices = locked.choices, reason = locked.reason,
     cost = job.cost + locked.cost,
     finished_at = CASE WHEN locked.finished THEN locked.at END,

@@ -1,0 +1,319 @@
+"""`app.failures`: dead jobs grouped by what they died of, and what people say about each group."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from mulligan.engine.filters import Filter, parse_filter
+from mulligan.engine.jobs import COUNT_MOST
+from mulligan.engine.said import ended_at, moment_of
+from mulligan.engine.searching import resolved
+from mulligan.errors import Moment, NotFound, Refused
+from mulligan.event import EventType, NewEvent
+from mulligan.job import AttemptRow, JobRow, MarkRow, Micros, State
+from mulligan.policy.groups import BEYOND, EVERYBODY, ORDER, GroupState, folded, share, standing
+from mulligan.store.base import Store, Unit
+from mulligan.store.matching import Where
+
+LIST_MOST = 500
+NAMED = 5
+LOOKED = 2000  # groups a list looks at, the newest
+RECOVERY_LOOKED = 1000  # deaths, the newest
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSample:
+    """The job of a group that died last."""
+
+    job: str
+    kind: str
+    owner: str
+    at: datetime
+    code: str
+    message: str  # the public one
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    private: Mapping[str, Any] | None = None  # message, trace and so on; only where it was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Dead jobs that died of one cause, at one moment. All numbers describe the same jobs."""
+
+    fingerprint: str
+    owner: str | None  # None: of all owners together
+    state: GroupState
+    count: int
+    capped: bool  # there may be more: counting stops at 10,000, with the newest
+    code: str  # that of most of them
+    cls: str
+    kinds: Mapping[str, int]
+    codes: Mapping[str, int]
+    first_seen: datetime | None
+    last_seen: datetime | None
+    hourly: tuple[int, ...]  # deaths in each of the last 24 hours, this one at the end
+    daily: tuple[int, ...]  # in each of the last 14 days
+    retried: int  # of the newest 1,000 deaths: retried by hand, and ended since
+    recovered: int  # of those: succeeded
+    until: datetime | None  # of muted
+    note: str
+    actor: str
+    marked_at: datetime | None  # when somebody last said something
+    resolved_at: datetime | None
+    sample: FailureSample | None
+
+    @property
+    def message(self) -> str:
+        return "" if self.sample is None else self.sample.message
+
+    @property
+    def recovered_share(self) -> float | None:
+        """None: nobody has tried yet."""
+        return share(self.recovered, self.retried)
+
+
+class GroupList(list[FailureGroup]):
+    """Groups, and whether there are `more` than were asked for."""
+
+    more: bool = False
+
+
+class Failures:
+    def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
+        self._open = store
+        self._actor = actor
+
+    # -- read -------------------------------------------------------------------------------------
+    def groups(self, filter: str = "", *, owner: str | None = None, limit: int = 100) -> GroupList:  # noqa: A002 - CONTRACT's name
+        """Those that need somebody first, then the largest. `owner`: of their jobs only, with what they have said."""
+        if not 1 <= limit <= LIST_MOST:
+            message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
+            raise Refused(message)
+        asked = _of_the_dead(parse_filter(filter), owner)
+        with self._open().read() as unit:
+            return _list(unit, asked, owner, limit)
+
+    def get(self, fingerprint: str, *, owner: str | None = None, private: bool = False) -> FailureGroup:
+        """`private`: with message and trace of the sample, which are not for owners."""
+        with self._open().read() as unit:
+            return self._found(unit, fingerprint, owner, private=private)
+
+    def resolve_name(self, prefix: str, *, owner: str | None = None) -> str:
+        """A whole fingerprint, from as many of its first characters as make it unique."""
+        with self._open().read() as unit:
+            known = {name for name, _ in unit.group_names(owner, LOOKED)} | set(unit.marks(_scope(owner)))
+        found = sorted(name for name in known if name.startswith(prefix)) if prefix else []
+        if prefix in known or len(found) == 1:
+            return prefix if prefix in known else found[0]
+        if found:
+            more = ", …" if len(found) > NAMED else ""
+            message = f"{prefix!r} begins more than one group: {', '.join(found[:NAMED])}{more}; give more of it"
+            raise NotFound(message)
+        return prefix
+
+    @staticmethod
+    def _found(unit: Unit, fingerprint: str, owner: str | None, *, private: bool = False) -> FailureGroup:
+        where: dict[str, str] = {"group": fingerprint} | ({} if owner is None else {"owner": owner})
+        mark = unit.mark(_scope(owner), fingerprint)
+        group = _group(unit, fingerprint, where, owner, mark, unit.now(), private=private)
+        if group.count or group.marked_at is not None or unit.group_known(fingerprint, owner, RECOVERY_LOOKED):
+            return group
+        message = f"no failure group {fingerprint!r}: no job is dead of it, and nobody has said anything about it"
+        raise NotFound(message)
+
+    # -- by hand ----------------------------------------------------------------------------------
+    def mute(
+        self, fingerprint: str, *, until: Moment | None = None, reason: str = "", owner: str | None = None
+    ) -> FailureGroup:
+        """Known, and not worth a look until then (without `until`: until `unmute`)."""
+        return self._say(fingerprint, owner, "muted", reason, until)
+
+    def unmute(self, fingerprint: str, *, reason: str = "", owner: str | None = None) -> FailureGroup:
+        """A group that is not muted stays as it is."""
+        return self._say(fingerprint, owner, "open", reason, unless=GroupState.MUTED)
+
+    def resolve(self, fingerprint: str, *, note: str = "", owner: str | None = None) -> FailureGroup:
+        """The cause is gone. If a job dies of it from now on, the group has regressed."""
+        return self._say(fingerprint, owner, "resolved", note)
+
+    def reopen(self, fingerprint: str, *, reason: str = "", owner: str | None = None) -> FailureGroup:
+        """Neither muted nor resolved any more."""
+        return self._say(fingerprint, owner, "open", reason)
+
+    def _say(
+        self,
+        fingerprint: str,
+        owner: str | None,
+        state: str,
+        note: str,
+        until: Moment | None = None,
+        *,
+        unless: GroupState | None = None,
+    ) -> FailureGroup:
+        with self._open().begin() as unit:
+            before = self._found(unit, fingerprint, owner)
+            if unless is not None and before.state is not unless:
+                return before
+            now = unit.now()
+            end = ended_at("until", until, now)
+            resolved_at = now if state == "resolved" else None
+            mark = MarkRow(fingerprint, _scope(owner), state, end, note, self._actor, now, resolved_at)
+            unit.write_mark(mark)
+            after = self._found(unit, fingerprint, owner)
+            self._tell(unit, mark, before, after)
+            return after
+
+    def _tell(self, unit: Unit, mark: MarkRow, before: FailureGroup, after: FailureGroup) -> None:
+        news: dict[str, Any] = {
+            "fingerprint": mark.fingerprint,
+            "code": after.code,
+            "before": before.state.value,
+            "after": after.state.value,
+            "until": mark.until,
+            "note": mark.note,
+        }
+        said = {name: value for name, value in news.items() if value not in (None, "")}
+        unit.write_events([NewEvent(_EVENTS[mark.state], owner=after.owner or "", actor=self._actor, data=said)])
+
+
+_EVENTS = {
+    "muted": EventType.FAILURE_MUTED,
+    "resolved": EventType.FAILURE_RESOLVED,
+    "open": EventType.FAILURE_REOPENED,
+}
+
+
+# -- the picture ------------------------------------------------------------------------------------
+def _of_the_dead(asked: Filter, owner: str | None) -> Filter:
+    states = asked.get("state", State.DEAD.value)
+    if states != State.DEAD.value or asked.get("phase", State.DEAD.value) != State.DEAD.value:
+        message = "groups are made of dead jobs; leave state: and phase: out of the filter"
+        raise Refused(message)
+    if owner is not None and asked.get("owner", owner) != owner:
+        message = f"the filter asks for owner:{asked['owner']}, and only jobs of {owner!r} are looked at"
+        raise Refused(message)
+    return {**asked, "state": State.DEAD.value} | ({} if owner is None else {"owner": owner})
+
+
+def _list(unit: Unit, asked: Filter, scope: str | None, limit: int) -> GroupList:
+    where = resolved(unit, asked, scope)
+    owner = where.get("owner")
+    assert owner is None or isinstance(owner, str)  # noqa: S101 - a filter has one
+    marks, now = unit.marks(_scope(owner)), unit.now()
+    found = GroupList()
+    for name in _names(unit, where, owner):
+        group = _group(unit, name, {**where, "group": name}, owner, marks.get(name), now)
+        if group.count and len(found) == limit:
+            found.more = True
+            break
+        if group.count:
+            found.append(group)
+    found.sort(key=lambda group: (ORDER.index(group.state), -group.count, group.fingerprint))
+    return found
+
+
+def _names(unit: Unit, where: Where, owner: str | None) -> list[str]:
+    """The newest first; those the filter names, if it does."""
+    named = where.get("group")
+    if named is not None:
+        return [named] if isinstance(named, str) else list(named)
+    return [name for name, _ in unit.group_names(owner, LOOKED)]
+
+
+def _group(
+    unit: Unit, name: str, where: Where, owner: str | None, mark: MarkRow | None, now: Micros, *, private: bool = False
+) -> FailureGroup:
+    members = folded(unit.group_members(where, now, BEYOND, COUNT_MOST))
+    capped = members.count >= COUNT_MOST
+    first = unit.group_first(where) if capped else members.first
+    retried, recovered = unit.group_recovered(name, owner, RECOVERY_LOOKED)
+    row = unit.group_sample(where) if members.count else None
+    state = standing(mark, first, members.last, now)
+    return FailureGroup(
+        fingerprint=name,
+        owner=owner,
+        state=state,
+        count=members.count,
+        capped=capped,
+        code=_main(members.codes),
+        cls=_main(members.classes),
+        kinds=members.kinds,
+        codes=members.codes,
+        first_seen=moment_of(first),
+        last_seen=moment_of(members.last),
+        hourly=members.hourly,
+        daily=members.daily,
+        retried=retried,
+        recovered=recovered,
+        until=moment_of(mark.until) if mark is not None and state is GroupState.MUTED else None,
+        note="" if mark is None else mark.note,
+        actor="" if mark is None else mark.actor,
+        marked_at=None if mark is None else moment_of(mark.at),
+        resolved_at=None if mark is None else moment_of(mark.resolved_at),
+        sample=None if row is None else _sample(row, _attempt(unit, row) if private else None, private=private),
+    )
+
+
+def _attempt(unit: Unit, row: JobRow) -> AttemptRow | None:
+    """The one it died with; a deadline that passed while it waited has none."""
+    attempt = unit.latest_attempts([row.id]).get(row.id)
+    return attempt if attempt is not None and attempt.verb == "die" else None
+
+
+def _sample(row: JobRow, attempt: AttemptRow | None, *, private: bool) -> FailureSample:
+    error = json.loads(row.error or "{}")
+    return FailureSample(
+        job=row.id,
+        kind=row.kind,
+        owner=row.owner,
+        at=_moment(row.finished_at),
+        code=str(error.get("code", "")),
+        message=str(error.get("message", "")),
+        evidence={name: value for name, value in error.items() if name not in {"code", "class", "message", "rule"}},
+        private=None if not private else json.loads((attempt.private if attempt is not None else None) or "{}"),
+    )
+
+
+def _moment(at: Micros | None) -> datetime:
+    found = moment_of(at or 0)
+    assert found is not None  # noqa: S101 - a dead job has ended
+    return found
+
+
+def _main(counted: Mapping[str, int]) -> str:
+    return next(iter(counted), "")
+
+
+def _scope(owner: str | None) -> str:
+    return EVERYBODY if owner is None else owner
+
+
+class AsyncFailures:
+    """The same, awaitable: each call on a thread."""
+
+    def __init__(self, failures: Failures) -> None:
+        self._failures = failures
+
+    async def groups(self, filter: str = "", *, owner: str | None = None, limit: int = 100) -> GroupList:  # noqa: A002
+        return await asyncio.to_thread(self._failures.groups, filter, owner=owner, limit=limit)
+
+    async def get(self, fingerprint: str, *, owner: str | None = None, private: bool = False) -> FailureGroup:
+        return await asyncio.to_thread(self._failures.get, fingerprint, owner=owner, private=private)
+
+    async def mute(
+        self, fingerprint: str, *, until: Moment | None = None, reason: str = "", owner: str | None = None
+    ) -> FailureGroup:
+        return await asyncio.to_thread(self._failures.mute, fingerprint, until=until, reason=reason, owner=owner)
+
+    async def unmute(self, fingerprint: str, *, reason: str = "", owner: str | None = None) -> FailureGroup:
+        return await asyncio.to_thread(self._failures.unmute, fingerprint, reason=reason, owner=owner)
+
+    async def resolve(self, fingerprint: str, *, note: str = "", owner: str | None = None) -> FailureGroup:
+        return await asyncio.to_thread(self._failures.resolve, fingerprint, note=note, owner=owner)
+
+    async def reopen(self, fingerprint: str, *, reason: str = "", owner: str | None = None) -> FailureGroup:
+        return await asyncio.to_thread(self._failures.reopen, fingerprint, reason=reason, owner=owner)

@@ -1,0 +1,3 @@
+SELECT id FROM {p}job
+WHERE unique_key IS NOT NULL AND unique_key COLLATE "C" >= :prefix AND unique_key COLLATE "C" < :beyond
+ORDER BY unique_key COLLATE "C" LIMIT :most

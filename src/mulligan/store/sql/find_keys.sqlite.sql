@@ -1,0 +1,2 @@
+SELECT id FROM {p}job
+WHERE unique_key IS NOT NULL AND unique_key >= :prefix AND unique_key < :beyond ORDER BY unique_key LIMIT :most

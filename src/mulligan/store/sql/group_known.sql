@@ -1,0 +1,6 @@
+-- Did any job ever die of this, as far as is remembered?
+SELECT 1 FROM (
+  SELECT job_id FROM {p}attempt WHERE fingerprint = :fingerprint AND verb = 'die' ORDER BY job_id DESC LIMIT :most
+) AS died
+JOIN {p}job AS job ON job.id = died.job_id
+WHERE (CAST(:owner AS TEXT) IS NULL OR job.owner = :owner) LIMIT 1

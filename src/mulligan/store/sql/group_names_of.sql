@@ -1,0 +1,12 @@
+-- The same among the jobs of one owner.
+WITH RECURSIVE named(name) AS (
+  SELECT min(died_group) FROM {p}job WHERE state = 'dead' AND owner = :owner
+  UNION ALL
+  SELECT (SELECT min(died_group) FROM {p}job WHERE state = 'dead' AND owner = :owner AND died_group > named.name)
+  FROM named WHERE named.name IS NOT NULL
+), few AS (
+  SELECT name FROM named WHERE name IS NOT NULL LIMIT :looked
+)
+SELECT name,
+       (SELECT max(finished_at) FROM {p}job WHERE state = 'dead' AND owner = :owner AND died_group = name) AS last
+FROM few ORDER BY last DESC, name LIMIT :most

@@ -1,0 +1,1 @@
+SELECT {row} FROM {p}job WHERE {matching} ORDER BY finished_at DESC LIMIT 1

@@ -1,0 +1,1 @@
+SELECT {mark} FROM {p}failure_group WHERE scope = :scope

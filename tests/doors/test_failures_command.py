@@ -1,0 +1,140 @@
+"""`mulligan failures`, as an operator types it at 3 a.m."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+
+from mulligan.cli import complete
+from mulligan.cli.failures import NOTHING
+
+
+@pytest.fixture
+def dead(app):
+    """Five dead of two causes."""
+    jobs = [app.enqueue("refuse", {"text": f"moov atom {n}"}, owner="acme") for n in range(4)]
+    jobs.append(app.enqueue("crash", {"text": "secret key"}))
+    app.run_inline()
+    return jobs
+
+
+@pytest.fixture
+def groups(app, dead):
+    return {group.code: group for group in app.failures.groups()}
+
+
+def rows(answer):
+    assert answer.code == 0, answer.err
+    return [line.split("\t") for line in answer.out.splitlines()]
+
+
+def test_list_shows_causes_largest_first_and_what_to_type_next(call, groups):
+    answer = call("failures", "list")
+    first, second = rows(answer)
+    assert first[:6] == [groups["BAD_FILE"].fingerprint, "new", "4", "BAD_FILE", groups["BAD_FILE"].cls, "refuse"]
+    assert first[-1] == "This file could not be read."
+    assert second[2:6:3] == ["1", "crash"]
+    assert f"mulligan failures show {first[0]}" in answer.err
+
+
+def test_list_takes_the_filter_of_jobs(call, groups):
+    assert len(rows(call("failures", "list", "kind:crash"))) == 1
+    assert len(rows(call("failures", "list", "owner:acme", "moov atom"))) == 1
+    assert len(rows(call("failures", "list", "moov atom"))) == 1
+    answer = call("failures", "list", "kind:nobody", "-o", "table")
+    assert (answer.out, "no dead job matches" in answer.err) == ("", True)
+    answer = call("failures", "list", "state:queued")
+    assert (answer.code, "groups are made of dead jobs" in answer.err) == (2, True)
+    answer = call("failures", "list", "cod:X")
+    assert (answer.code, "did you mean code:?" in answer.err) == (2, True)
+
+
+def test_an_empty_list_says_what_would_be_there(call, app):
+    app.open()
+    assert NOTHING in call("failures", "list", "-o", "table").err
+
+
+def test_the_name_of_a_table_is_enough(call, groups):
+    for group in groups.values():
+        assert dict(rows(call("failures", "show", group.fingerprint[:11])))["group"] == group.fingerprint
+
+
+def test_a_person_sees_a_table_with_a_line_of_bars(call, groups):
+    out = call("failures", "list", "-o", "table").out
+    head, first, *_ = out.splitlines()
+    assert head.split()[:4] == ["GROUP", "STATE", "COUNT", "CODE"]
+    assert first.split()[:4] == [groups["BAD_FILE"].fingerprint[:11], "new", "4", "BAD_FILE"]
+    assert "▁▁▁▁▁▁▁█" in first
+    shown = call("failures", "show", groups["BAD_FILE"].fingerprint[:8], "-o", "table").out
+    for words in ("4", "refuse", "24 h", "14 d", "first seen", "This file could not be read."):
+        assert words in shown
+    assert "moov atom" not in shown
+
+
+def test_show_counts_what_jobs_list_shows_and_names_both_ways_on(call, groups):
+    group = groups["BAD_FILE"]
+    answer = call("failures", "show", group.fingerprint)
+    facts = dict(rows(answer))
+    assert (facts["count"], facts["sample"], facts["kinds"]) == ("4", group.sample.job, "refuse")
+    words = f"mulligan jobs list state:dead group:{group.fingerprint}"
+    assert words in answer.err
+    assert len(rows(call(*words.split()[1:]))) == 4
+    assert f"mulligan jobs explain {group.sample.job}" in answer.err
+
+
+def test_the_private_half_is_shown_to_who_asks(call, groups):
+    name = groups["BAD_FILE"].fingerprint
+    assert "moov atom" in call("failures", "show", name, "--private").out
+    plain = json.loads(call("failures", "show", name, "-o", "json").out)
+    assert plain["sample"]["private"] is None
+    private = json.loads(call("failures", "show", name, "--private", "-o", "json").out)
+    assert private["sample"]["private"]["message"].startswith("moov atom")
+    assert (private["count"], private["capped"], len(private["hourly"]), len(private["daily"])) == (4, False, 24, 14)
+
+
+def test_mute_resolve_and_reopen_say_who_why_and_how_to_take_it_back(call, app, groups):
+    name = groups["BAD_FILE"].fingerprint
+    answer = call("failures", "mute", name, "--for", "2h", "--reason", "known", "-o", "json")
+    (muted,) = json.loads(answer.out)
+    assert (muted["state"], muted["note"], muted["actor"][:4]) == ("muted", "known", "cli:")
+    assert f"mulligan failures reopen {name}" in answer.err
+    assert "muted for 2 h, said" in call("failures", "show", name).out
+    answer = call("failures", "resolve", name, "--note", "fixed in 2026-03")
+    assert rows(answer)[0][1] == "resolved"
+    assert f"mulligan jobs list state:dead group:{name}" in answer.err
+    assert rows(call("failures", "reopen", name))[0][1] == "open"
+    with app.store.read() as unit:
+        events = [event for event in unit.events_after(0, 10_000) if event.type.startswith("failure.")]
+    assert [event.type for event in events] == ["failure.muted", "failure.resolved", "failure.reopened"]
+    assert "failure.resolved" in call("events", "tail").out
+
+
+def test_an_unknown_or_ambiguous_group_is_not_found(call, groups):
+    for verb in ("show", "mute", "resolve", "reopen"):
+        assert call("failures", verb, "v2-zzz").code == 3
+    answer = call("failures", "show", "v2-")
+    assert (answer.code, "begins more than one group" in answer.err) == (3, True)
+    assert call("failures", "show", "").code == 3
+
+
+def test_a_shell_completes_groups_and_filters(app, groups):
+    context = click.Context(click.Command("x"))
+    context.params = {"database": app.settings.database_url}
+    name = groups["BAD_FILE"].fingerprint
+    assert name in complete.groups(context, click.Argument(["group"]), "v2-")
+    assert complete.filters(context, click.Argument(["f"]), "cl") == ["class:"]
+    assert complete.filters(context, click.Argument(["f"]), "state:d") == ["state:dead"]
+    assert f"group:{name}" in complete.filters(context, click.Argument(["f"]), "group:v2")
+    assert complete.filters(context, click.Argument(["f"]), "kind:x") == []
+
+
+def test_jobs_list_and_watch_take_the_new_fields(call, groups):
+    assert len(rows(call("jobs", "list", "code:BAD_FILE"))) == 4
+    assert len(rows(call("jobs", "list", "state:dead,queued", "owner:acme"))) == 4
+    answer = call("jobs", "list", "arg.text:x")
+    assert (answer.code, "payloads are not searched" in answer.err) == (2, True)
+    answer = call("jobs", "watch", "code:BAD_FILE")
+    assert answer.code == 6
+    assert "4" in answer.out
