@@ -31,10 +31,10 @@ def test_an_empty_database_says_what_to_type(app, visit):
 def test_the_overview_shows_what_jobs_wait_for_and_says_nothing_of_what_is_well(app, visit):
     app.job(name="call", uses="gateway")(lambda: None).enqueue()
     assert "gateway" not in visit("/").text
-    app.dependencies.open("gateway", until=3600, reason="<b>they told us</b>")
+    app.dependencies.open("gateway", until=5400, reason="<b>they told us</b>")
     page = visit("/").text
     assert '<span class="icon" aria-hidden="true">⊗</span> open' in page
-    for words in ("<strong>gateway</strong>", "&lt;b&gt;they told us", "jobs that wait: 1", "closes in 60 min"):
+    for words in ("<strong>gateway</strong>", "&lt;b&gt;they told us", "jobs that wait: 1", "closes in 90 min"):
         assert words in page
     app.dependencies.close("gateway")
     assert "recovering" in visit("/").text
