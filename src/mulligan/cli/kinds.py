@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from shlex import quote
 from typing import Any
 
 import click
 
-from mulligan.cli import complete
+from mulligan.cli import complete, setting
 from mulligan.cli import options as shared
 from mulligan.cli.database import actor, existing, say, settings_with
 from mulligan.cli.family import Family
-from mulligan.cli.output import as_json, chosen, show_rows
+from mulligan.cli.output import chosen, show_rows
 from mulligan.engine.held import Kinds, KindStatus
-from mulligan.engine.queues import COUNT_CAP
-from mulligan.policy.phrase import duration
 
 COLUMNS = ("name", "status", "ready", "later", "since", "job", "reason")
 
@@ -46,13 +43,10 @@ def list_(held: bool, database: str | None, output: str | None) -> None:  # noqa
     show_rows([_record(kind, output) for kind in found], COLUMNS, output, empty=empty, short="reason")
 
 
-_reason = click.option("--reason", default="", help="For everybody who wonders why.")
-
-
 @kinds.command()
 @click.argument("name", shell_complete=complete.kinds)
-@click.option("--for", "until", type=shared.Length(), help="Ends by itself after: 30, 5m, 2h, 1d.")
-@_reason
+@setting.until
+@setting.reason
 @shared.database
 @shared.output
 def hold(name: str, until: float | None, reason: str, database: str | None, output: str | None) -> None:
@@ -64,7 +58,7 @@ def hold(name: str, until: float | None, reason: str, database: str | None, outp
 
 @kinds.command()
 @click.argument("name", shell_complete=complete.kinds)
-@_reason
+@setting.reason
 @shared.database
 @shared.output
 def release(name: str, reason: str, database: str | None, output: str | None) -> None:
@@ -75,21 +69,18 @@ def release(name: str, reason: str, database: str | None, output: str | None) ->
 
 
 def _report(kind: KindStatus, output: str | None) -> None:
-    if output in {"json", "jsonl"}:
-        click.echo(as_json(_record(kind, output), 2 if output == "json" else None))
-    else:
-        show_rows([_record(kind, output)], COLUMNS, output)
+    setting.show_one(_record(kind, output), COLUMNS, output)
 
 
 def _record(kind: KindStatus, output: str | None) -> dict[str, Any]:
     if chosen(output) in {"json", "jsonl"}:
-        return {name: _plain(value) for name, value in asdict(kind).items()}
+        return {name: setting.plain(value) for name, value in asdict(kind).items()}
     return {
         "name": kind.name,
         "status": _status(kind),
-        "ready": _count(kind.ready),
-        "later": _count(kind.later),
-        "since": None if kind.since is None else f"{_length(_now() - kind.since)} ago",
+        "ready": setting.count(kind.ready),
+        "later": setting.count(kind.later),
+        "since": None if kind.since is None else f"{setting.since(kind.since)} ago",
         "job": kind.job,
         "reason": f"{kind.reason} ({kind.actor})" if kind.reason else kind.actor,
     }
@@ -97,21 +88,5 @@ def _record(kind: KindStatus, output: str | None) -> dict[str, Any]:
 
 def _status(kind: KindStatus) -> str:
     if kind.until is not None:
-        return f"held for {_length(kind.until - _now())}"
+        return f"held for {setting.left(kind.until)}"
     return "held" if kind.held else "open"
-
-
-def _length(span: Any) -> str:
-    return duration(max(0, round(span.total_seconds())))
-
-
-def _count(count: int) -> str:
-    return f"{COUNT_CAP}+" if count >= COUNT_CAP else str(count)
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
