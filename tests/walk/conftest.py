@@ -10,6 +10,7 @@ import pytest
 from mulligan import Kind, Mulligan, Policy, Table
 from mulligan.config import read_settings
 from support.worker import FAST, Worker
+from walk.lines import RETRIES, Line
 
 STRANGE = "support.strange:app"
 
@@ -51,6 +52,20 @@ def render(app: Mulligan) -> Kind[[int], str]:
         return f"clip {clip}"
 
     return render
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+@pytest.fixture
+def call(app: Mulligan, line: Line) -> Kind[[int], int]:
+    @app.job(name="call", uses="gateway", policy=RETRIES)
+    def call(n: int = 0) -> int:
+        return line.call(n)
+
+    return call
 
 
 @pytest.fixture

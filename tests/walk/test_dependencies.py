@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import pytest
 
@@ -14,53 +13,8 @@ from mulligan.errors import ConfigError, NotFound, Refused
 from mulligan.job import SECOND
 from mulligan.policy.guard import read_guard
 from support.store import open_worker
+from walk.lines import RETRIES, drained, is_down, states
 from walk.tools import advance, attempts_of, ran
-
-RETRIES = Policy(max_retries=3, backoff=Fixed(5))
-
-
-class Line:
-    """What jobs call, and how it is today."""
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-        self.called: list[int] = []
-        self.takes = 0.0
-
-    def call(self, n: int) -> int:
-        self.called.append(n)
-        time.sleep(self.takes)
-        if self.error is not None:
-            raise self.error
-        return n
-
-    def down(self) -> None:
-        self.error = ConnectionRefusedError(111, "Connection refused")
-
-    def up(self) -> None:
-        self.error = None
-
-
-@pytest.fixture
-def line():
-    return Line()
-
-
-@pytest.fixture
-def call(app, line):
-    @app.job(name="call", uses="gateway", policy=RETRIES)
-    def call(n: int = 0) -> int:
-        return line.call(n)
-
-    return call
-
-
-def is_down(app, line, call, jobs=10, **declared):
-    app.dependency("gateway", **{"cool_down": 30, **declared})
-    line.down()
-    made = [call.enqueue(n=n) for n in range(jobs)]
-    app.run_inline()
-    return made
 
 
 def told(app, prefix="dependency."):
@@ -70,20 +24,6 @@ def told(app, prefix="dependency."):
             for event in unit.events_after(0, 1000)
             if event.type.startswith(prefix)
         ]
-
-
-def states(jobs):
-    return {str(job.refresh().state) for job in jobs}
-
-
-def drained(app, jobs, seconds=120):
-    """Run what is due, second by second, until they have ended."""
-    for _ in range(seconds):
-        app.run_inline()
-        if not states(jobs) & {"queued", "running"}:
-            return
-        advance(app, 1)
-    pytest.fail(f"still {states(jobs)}")
 
 
 # -- opening ------------------------------------------------------------------------------------------

@@ -6,22 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from mulligan import Fail, Fixed, Hold, Policy, Retry
+from mulligan import Fail, Hold, Policy, Retry
 from mulligan.engine.claims import Places, claimer_of
 from mulligan.engine.kinds import DependencySpec
 from mulligan.engine.watch import Watch
 from mulligan.errors import IllegalMove
 from mulligan.policy.seen import Seen
 from support.store import open_worker
-from walk.test_dependencies import Line, drained, states
+from walk.lines import RETRIES, drained, is_down, states
 from walk.tools import advance
-
-RETRIES = Policy(max_retries=3, backoff=Fixed(5))
-
-
-@pytest.fixture
-def line():
-    return Line()
 
 
 def are_down(app, line, kind, jobs=12):
@@ -30,24 +23,6 @@ def are_down(app, line, kind, jobs=12):
     for _ in range(20):
         app.run_inline()
         advance(app, 1)
-    return made
-
-
-@pytest.fixture
-def call(app, line):
-    @app.job(name="call", uses="gateway", policy=RETRIES)
-    def call(n: int = 0) -> int:
-        return line.call(n)
-
-    return call
-
-
-def is_down(app, line, call, jobs=10, **declared):
-    app.dependency("gateway", **{"cool_down": 30, **declared})
-    line.down()
-    made = [call.enqueue(n=n) for n in range(jobs)]
-    app.run_inline()
-    assert app.dependencies.get("gateway").state == "open"
     return made
 
 
