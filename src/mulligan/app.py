@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -12,19 +11,13 @@ from random import Random, SystemRandom
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from mulligan.config import Settings, read_settings
-from mulligan.engine.arguments import Arguments
 from mulligan.engine.calendar import AsyncSchedules, Schedules
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.dependencies import AsyncDependencies, Dependencies
 from mulligan.engine.enqueue import (
     Options,
-    checked_cost,
-    checked_memory,
-    checked_priority,
-    checked_timeout,
     new_job,
     policy_text,
-    uses_text,
 )
 from mulligan.engine.failures import AsyncFailures, Failures
 from mulligan.engine.health import Health, ask, dependency_spec
@@ -34,7 +27,6 @@ from mulligan.engine.insight import Insight, insight
 from mulligan.engine.jobs import AsyncJobs, Jobs
 from mulligan.engine.kind import Decorator, Kind, Untyped
 from mulligan.engine.kinds import (
-    DEFAULT_TIMEOUT,
     Handler,
     KindSpec,
     Manifest,
@@ -43,23 +35,21 @@ from mulligan.engine.kinds import (
     ScheduleSpec,
     checked_name,
     free_name,
-    place_of,
 )
 from mulligan.engine.limiting import checked_concurrency, checked_rate
-from mulligan.engine.moments import length
 from mulligan.engine.policies import AsyncPolicies, Policies
 from mulligan.engine.probes import PROBE_QUEUE
 from mulligan.engine.queues import AsyncQueues, Queues
-from mulligan.engine.rules import Rules, as_plain, book_of, kind_rules
+from mulligan.engine.registering import handler_of
+from mulligan.engine.rules import Rules, as_plain
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule
 from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
-from mulligan.job import SECOND, Job, NewJob
+from mulligan.job import Job, NewJob
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
-from mulligan.policy.rulebook import Rulebook
 from mulligan.store import Store, open_store
 from mulligan.store.urls import sqlite_file
 
@@ -189,79 +179,11 @@ class Mulligan:
         free_name("queue", said.get("queue", "default"))
         return self._register(function, **said)
 
-    def _register(  # noqa: PLR0913 - the options of CONTRACT
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        uses: Any = None,
-        policy: Policy | None = None,
-        timeout: Seconds = DEFAULT_TIMEOUT / SECOND,
-        isolate: bool = False,
-        memory_limit: int | None = None,
-        unique: Unique | None = None,
-        rules: Rule | Sequence[Rule] = (),
-        shadow: Policy | None = None,
-        retention: Seconds | None = None,
-        cost: float | None = None,
-    ) -> Kind[Any, Any]:
-        arguments = Arguments(function, Context)
-        spec = KindSpec(
-            name=name or function.__qualname__,
-            queue=checked_name("queue", queue),
-            priority=checked_priority(priority),
-            timeout=checked_timeout(timeout) or DEFAULT_TIMEOUT,
-            policy=policy_text(policy),
-            isolate=isolate,
-            memory_limit=checked_memory(memory_limit),
-            retention=None if retention is None else length("retention", retention),
-            uses="" if callable(uses) else uses_text(uses),
-            schema=arguments.schema(),
-            rules=as_plain(kind_rules(name or function.__qualname__, rules)),
-            shadow=policy_text(shadow),
-            **_key_facts(unique),
-        )
-        self._check_unique(spec, unique)
-        handler = Handler(
-            spec=spec,
-            call=function,
-            arguments=arguments,
-            is_async=inspect.iscoroutinefunction(function),
-            cost=checked_cost(cost),
-            uses=uses if callable(uses) else None,
-            unique=unique,
-            place=place_of(function),
-            books=self._books(spec.rules),
-        )
+    def _register(self, function: Callable[..., Any], **said: Any) -> Kind[Any, Any]:
+        handler = handler_of(function, self.settings.retention, lambda: self.rules.book, **said)
         self.registry.add(handler)
         self._check_schedules(handler)
         return Kind(self, handler, function, Options())
-
-    def _books(self, rules: Sequence[Mapping[str, Any]]) -> Callable[[], tuple[Rulebook, ...]]:
-        """The kind's own rules, then the app's as they are when they are asked."""
-        own = book_of(rules)
-        return lambda: tuple(book for book in (own, self.rules.book) if book.rules)
-
-    def _check_unique(self, spec: KindSpec, unique: Any) -> None:
-        """A key that should be held longer than its job is kept would end silently."""
-        if unique is not None and not isinstance(unique, Unique):
-            message = f"kind {spec.name!r}: unique must be Unique(...), not {unique!r:.80}; give a key with options()"
-            raise ConfigError(message)
-        if unique is None or unique.span is None:
-            return
-        keep = self.settings.retention
-        for state in unique.while_:
-            if not hasattr(keep, state):  # not an end: such jobs are not pruned
-                continue
-            kept = spec.retention or round(getattr(keep, state) * SECOND)
-            if unique.span > kept:
-                message = (
-                    f"kind {spec.name!r}: Unique(for_={unique.for_}) is longer than {state} jobs are kept "
-                    f"({kept / SECOND:g} s); raise retention or shorten for_"
-                )
-                raise ConfigError(message)
 
     def queue(
         self,
@@ -469,11 +391,6 @@ class Mulligan:
         """A worker in this process, for those who want to lead it step by step."""
         rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
         return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng)
-
-
-def _key_facts(unique: Any) -> dict[str, Any]:
-    """For `doctor`: what retention must not cut short."""
-    return {"unique_for": unique.span, "unique_while": unique.cover} if isinstance(unique, Unique) else {}
 
 
 class Aio:

@@ -1,0 +1,107 @@
+"""From a decorated function and what was said about it to a Handler: checked before anything is registered."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mulligan.config import Retention
+from mulligan.engine.arguments import Arguments
+from mulligan.engine.enqueue import (
+    checked_cost,
+    checked_memory,
+    checked_priority,
+    checked_timeout,
+    policy_text,
+    uses_text,
+)
+from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, checked_name, place_of
+from mulligan.engine.moments import length
+from mulligan.engine.rules import as_plain, book_of, kind_rules
+from mulligan.engine.runner.context import Context
+from mulligan.engine.unique import Unique
+from mulligan.errors import ConfigError, Seconds
+from mulligan.job import SECOND
+from mulligan.policy.retry import Policy
+from mulligan.policy.rule import Rule
+from mulligan.policy.rulebook import Rulebook
+
+
+def handler_of(  # noqa: PLR0913 - the options of CONTRACT
+    function: Callable[..., Any],
+    keep: Retention,
+    app_rules: Callable[[], Rulebook],
+    *,
+    name: str | None = None,
+    queue: str = "default",
+    priority: int = 0,
+    uses: Any = None,
+    policy: Policy | None = None,
+    timeout: Seconds = DEFAULT_TIMEOUT / SECOND,
+    isolate: bool = False,
+    memory_limit: int | None = None,
+    unique: Unique | None = None,
+    rules: Rule | Sequence[Rule] = (),
+    shadow: Policy | None = None,
+    retention: Seconds | None = None,
+    cost: float | None = None,
+) -> Handler:
+    arguments = Arguments(function, Context)
+    spec = KindSpec(
+        name=name or function.__qualname__,
+        queue=checked_name("queue", queue),
+        priority=checked_priority(priority),
+        timeout=checked_timeout(timeout) or DEFAULT_TIMEOUT,
+        policy=policy_text(policy),
+        isolate=isolate,
+        memory_limit=checked_memory(memory_limit),
+        retention=None if retention is None else length("retention", retention),
+        uses="" if callable(uses) else uses_text(uses),
+        schema=arguments.schema(),
+        rules=as_plain(kind_rules(name or function.__qualname__, rules)),
+        shadow=policy_text(shadow),
+        **_key_facts(unique),
+    )
+    _check_unique(spec, unique, keep)
+    return Handler(
+        spec=spec,
+        call=function,
+        arguments=arguments,
+        is_async=inspect.iscoroutinefunction(function),
+        cost=checked_cost(cost),
+        uses=uses if callable(uses) else None,
+        unique=unique,
+        place=place_of(function),
+        books=_books(spec.rules, app_rules),
+    )
+
+
+def _books(rules: Sequence[Mapping[str, Any]], app_rules: Callable[[], Rulebook]) -> Callable[[], tuple[Rulebook, ...]]:
+    """The kind's own rules, then the app's as they are when they are asked."""
+    own = book_of(rules)
+    return lambda: tuple(book for book in (own, app_rules()) if book.rules)
+
+
+def _key_facts(unique: Any) -> dict[str, Any]:
+    """For `doctor`: what retention must not cut short."""
+    return {"unique_for": unique.span, "unique_while": unique.cover} if isinstance(unique, Unique) else {}
+
+
+def _check_unique(spec: KindSpec, unique: Any, keep: Retention) -> None:
+    """A key that should be held longer than its job is kept would end silently."""
+    if unique is not None and not isinstance(unique, Unique):
+        message = f"kind {spec.name!r}: unique must be Unique(...), not {unique!r:.80}; give a key with options()"
+        raise ConfigError(message)
+    if unique is None or unique.span is None:
+        return
+    for state in unique.while_:
+        if not hasattr(keep, state):  # not an end: such jobs are not pruned
+            continue
+        kept = spec.retention or round(getattr(keep, state) * SECOND)
+        if unique.span > kept:
+            message = (
+                f"kind {spec.name!r}: Unique(for_={unique.for_}) is longer than {state} jobs are kept "
+                f"({kept / SECOND:g} s); raise retention or shorten for_"
+            )
+            raise ConfigError(message)
