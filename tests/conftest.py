@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from mulligan.store import open_store
 from support.postgres import PostgresServer
 
 # Whoever starts us in the background has SIGINT ignored, and so would every program that we start.
@@ -47,7 +51,49 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/mulligan.db"
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> Iterator[str]:
+    """A database with our tables and nothing in them: to copy it is quicker than to make them for every test."""
+    url = postgres_server.create_database()
+    with closing(open_store(url)) as store:
+        store.prepare()
+    yield urlsplit(url).path.lstrip("/")
+    if postgres_server.running:
+        postgres_server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a file."""
+    file = tmp_path_factory.mktemp("template") / "mulligan.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.prepare()
+    return file
+
+
+@pytest.fixture
+def ready_postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    url = postgres_server.create_database(postgres_template)
+    yield url
+    if postgres_server.running:
+        postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def ready_sqlite_url(sqlite_template: Path, sqlite_url: str) -> str:
+    file = Path(sqlite_url.removeprefix("sqlite:///"))
+    shutil.copyfile(sqlite_template, file)
+    file.chmod(0o600)
+    return sqlite_url
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest) -> str:
-    """A fresh store. A test that takes it runs twice: once on each."""
+    """A fresh store that has its tables. A test that takes it runs twice: once on each."""
+    return request.getfixturevalue(f"ready_{request.param}_url")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest) -> str:
+    """The same without tables."""
     return request.getfixturevalue(f"{request.param}_url")

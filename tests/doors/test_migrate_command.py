@@ -5,15 +5,15 @@ import pytest
 from mulligan.store.urls import same_database
 
 
-def test_a_dry_run_changes_nothing_and_the_real_one_is_safe_to_repeat(call, store_url, folder):
-    planned = call("migrate", "--dry-run", "--database", store_url)
+def test_a_dry_run_changes_nothing_and_the_real_one_is_safe_to_repeat(call, empty_url, folder):
+    planned = call("migrate", "--dry-run", "--database", empty_url)
     assert planned.code == 0
     assert planned.out.splitlines()[0].endswith("\tpending")
-    assert call("jobs", "list", "--database", store_url).code == 1
+    assert call("jobs", "list", "--database", empty_url).code == 1
 
-    applied = call("migrate", "--database", store_url)
+    applied = call("migrate", "--database", empty_url)
     assert applied.out == planned.out.replace("pending", "applied")
-    again = call("migrate", "--database", store_url)
+    again = call("migrate", "--database", empty_url)
     assert (again.code, again.out, again.err) == (0, "", "the schema is up to date\n")
 
 

@@ -127,21 +127,21 @@ def project(pytester, monkeypatch):
 
 
 @pytest.fixture
-def tested_on(store_url, monkeypatch, project):
+def tested_on(empty_url, monkeypatch, project):
     """The project's tests run on this store."""
-    if not store_url.startswith("sqlite"):
-        monkeypatch.setenv("MULLIGAN_TEST_URL", store_url)
+    if not empty_url.startswith("sqlite"):
+        monkeypatch.setenv("MULLIGAN_TEST_URL", empty_url)
     return project
 
 
-def test_a_project_tests_its_jobs(tested_on, store_url):
+def test_a_project_tests_its_jobs(tested_on, empty_url):
     tested_on.makefile(".ini", pytest=INI)
     tested_on.makepyfile(test_shop=GOOD)
     ended = tested_on.runpytest_inprocess(*QUIET)
     ended.assert_outcomes(passed=6)
     assert not list(tested_on.path.glob("mulligan.db*")), "the app's own database was never touched"
-    if not store_url.startswith("sqlite"):
-        with psycopg.connect(store_url) as connection:
+    if not empty_url.startswith("sqlite"):
+        with psycopg.connect(empty_url) as connection:
             found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'mulligan%'").fetchall()
         assert found == [], "no schema is left"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.waiting import until
 
 APP = "support.deployed:app"
 
 
+@pytest.mark.about_processes
 def test_two_workers_hold_a_broken_kind_tell_it_once_and_lose_few_jobs(start, app, tmp_path):
     broken = tmp_path / "witness.broken"
     broken.touch()

@@ -18,6 +18,7 @@ Start = Callable[..., Worker]
 Starts = Callable[[str], list[str]]
 
 
+@pytest.mark.about_processes
 def test_kill_of_a_runner_requeues_its_ten_jobs_and_they_finish(app: Mulligan, start: Start, starts: Starts) -> None:
     seconds_to_requeue_after_kill_of_a_runner(app, start, starts)
 
@@ -67,6 +68,7 @@ def seconds_to_recover_after_a_restart(app: Mulligan, start: Start, starts: Star
     return took
 
 
+@pytest.mark.about_processes
 def test_runners_do_not_outlive_a_killed_supervisor(app: Mulligan, start: Start, starts: Starts) -> None:
     worker = start()
     job = app.enqueue("nap", {"seconds": 60})
@@ -76,6 +78,7 @@ def test_runners_do_not_outlive_a_killed_supervisor(app: Mulligan, start: Start,
     until(lambda: not any(_alive(pid) for pid in runners), 2)
 
 
+@pytest.mark.about_processes
 def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbours_succeed(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
@@ -93,6 +96,7 @@ def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbour
         assert len([e for e in app.jobs.history(job.id) if e.type == "job.lost"]) <= 1
 
 
+@pytest.mark.about_processes
 def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(app: Mulligan, start: Start) -> None:
     start(retry__max_losses="0")
     dead = app.jobs.wait(app.enqueue("crash_hard", {}).id, 20)
@@ -103,6 +107,7 @@ def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(app: Mulligan
     assert "Segmentation fault" in (attempt.private or "")
 
 
+@pytest.mark.about_processes
 def test_a_checkpoint_written_since_the_last_loss_sets_losses_to_zero(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:

@@ -21,7 +21,14 @@ Starts = Callable[..., list[str]]
 
 @pytest.mark.parametrize(
     "kind",
-    ["sleeping_thread", "sleeping_task", "holds_the_gil", "blocks_the_loop", "ignores_sigterm", "process_tree"],
+    [
+        pytest.param("sleeping_thread", marks=pytest.mark.slow),
+        "sleeping_task",
+        "holds_the_gil",
+        pytest.param("blocks_the_loop", marks=pytest.mark.slow),
+        pytest.param("ignores_sigterm", marks=pytest.mark.slow),
+        "process_tree",
+    ],
 )
 def test_a_time_limit_ends_it_and_leaves_nothing_behind(
     app: Mulligan, start: Start, starts: Starts, kind: str, tmp_path: Path
@@ -39,7 +46,7 @@ def test_a_time_limit_ends_it_and_leaves_nothing_behind(
     assert [p for n in ("611", "612", "613") for p in marked_processes(f"sleep {n}") if _ours(p, tmp_path)] == []
 
 
-@pytest.mark.parametrize("kind", ["sleeping_thread", "holds_the_gil", "blocks_the_loop"])
+@pytest.mark.parametrize("kind", ["holds_the_gil", pytest.param("blocks_the_loop", marks=pytest.mark.slow)])
 def test_a_neighbour_of_one_that_overstays_is_not_charged(app: Mulligan, start: Start, kind: str) -> None:
     start()
     bad = app.enqueue(kind, {})

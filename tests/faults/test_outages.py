@@ -108,6 +108,7 @@ def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(app: Mulligan, 
         assert (done.state, done.losses, done.failures) == (State.SUCCEEDED, 0, 0)
 
 
+@pytest.mark.about_processes
 def test_a_step_of_the_clock_makes_nobody_judge_anybody(app: Mulligan, start: Start, starts: Starts) -> None:
     workers = [start(), start()]
     before = [worker.runners() for worker in workers]
@@ -121,6 +122,7 @@ def test_a_step_of_the_clock_makes_nobody_judge_anybody(app: Mulligan, start: St
     assert [worker.runners() for worker in workers] == before
 
 
+@pytest.mark.about_processes
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
 def test_workers_in_separate_pid_namespaces_never_judge_each_other_dead(
     app: Mulligan, store_url: str, tmp_path: Path, start: Start, starts: Starts

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from mulligan import Mulligan, State
 from support.waiting import until
 from support.worker import Worker
@@ -35,6 +37,7 @@ def test_an_outcome_the_store_refuses_ends_that_job_alone(app: Mulligan, start: 
     assert worker.process.poll() is None
 
 
+@pytest.mark.about_processes
 def test_a_wish_to_cancel_reaches_a_worker_long_before_its_next_renewal(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:

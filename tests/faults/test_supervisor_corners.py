@@ -36,6 +36,7 @@ def told(app: Mulligan, job: Job) -> list[str]:
 
 
 # -- a burial while the database is away ------------------------------------------------------------
+@pytest.mark.about_processes
 def test_a_runner_buried_while_the_database_is_away_costs_each_of_its_jobs_one_loss(
     app: Mulligan, start: Start, starts: Starts, troubles: Troubles
 ) -> None:

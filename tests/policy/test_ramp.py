@@ -196,7 +196,8 @@ def test_it_moves_within_bounds_whatever_it_is_told(normal, every, told):
         before, ramp = ramp, observed(ramp, ok, failed, now)
         assert ramp.rate >= SECOND / every
         assert ramp.rate >= before.rate * 0.5 - 1e-9
-        most = max(0.1 * before.rate, SECOND / every) if normal is None else QUICK * max(before.rate, normal)
+        most = 0.1 * before.rate if normal is None else QUICK * max(before.rate, normal)
+        most = max(most, SECOND / every)  # until it has hurt
         assert ramp.rate <= before.rate + most + 1e-9
         assert 0 <= ramp.usual <= 0.5
         assert ramp.at <= now + every + SECOND

@@ -76,16 +76,16 @@ def test_marks_of_groups_without_dead_jobs_are_forgotten_in_time(store):
     assert there
 
 
-def test_jobs_that_died_before_the_step_are_grouped_by_it(store_url, monkeypatch):
+def test_jobs_that_died_before_the_step_are_grouped_by_it(empty_url, monkeypatch):
     """A database of the step before, with rows; those of the last attempt say of what a job died."""
     all_steps = migrations.steps
     monkeypatch.setattr(migrations, "steps", lambda *given: [s for s in all_steps(*given) if s.number <= 6])
-    with closing(open_store(store_url)) as old:
+    with closing(open_store(empty_url)) as old:
         old.migrate()
         for statement in OLD_ROWS:
             sql(old, statement)
     monkeypatch.setattr(migrations, "steps", all_steps)
-    with closing(open_store(store_url)) as store:
+    with closing(open_store(empty_url)) as store:
         assert store.migrate() == ["0007_groups"]
         found = sql(store, "SELECT id, died_code, died_class, died_group FROM {p}job ORDER BY id")
         assert found == [

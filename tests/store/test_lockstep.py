@@ -267,7 +267,7 @@ def drive(sqlite: Store, postgres: Store, **bounds: Any) -> None:
 
 
 def test_both_stores_walk_in_step(sqlite, postgres):
-    drive(sqlite, postgres, max_examples=24, stateful_step_count=30, derandomize=True, database=None)
+    drive(sqlite, postgres, max_examples=12, stateful_step_count=30, derandomize=True, database=None)
 
 
 @pytest.mark.slow

@@ -14,19 +14,19 @@ from support.store import enqueue, sql, together
 
 
 @pytest.fixture
-def bare(store_url):
-    with closing(open_store(store_url)) as store:
+def bare(empty_url):
+    with closing(open_store(empty_url)) as store:
         yield store
 
 
-def steps_of(store_url):
-    dialect = "postgres" if store_url.startswith("postgres") else "sqlite"
+def steps_of(empty_url):
+    dialect = "postgres" if empty_url.startswith("postgres") else "sqlite"
     return [step.name for step in migrations.steps(dialect, "")]
 
 
-def test_an_empty_database_is_brought_up_and_says_how(bare, store_url):
+def test_an_empty_database_is_brought_up_and_says_how(bare, empty_url):
     assert bare.empty()
-    assert bare.migrate() == steps_of(store_url)
+    assert bare.migrate() == steps_of(empty_url)
     assert not bare.empty()
     bare.check_schema()
 
@@ -39,8 +39,8 @@ def test_once_more_is_nothing(store):
     assert sql(store, "SELECT id FROM {p}job") == [(job_id,)]
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(bare, store_url):
-    assert bare.migrate(dry_run=True) == steps_of(store_url)
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(bare, empty_url):
+    assert bare.migrate(dry_run=True) == steps_of(empty_url)
     assert bare.empty()
     with pytest.raises(SchemaError, match="mulligan migrate"):
         bare.check_schema()
@@ -52,26 +52,26 @@ def test_prepare_makes_a_schema_only_where_there_is_none(bare):
     bare.check_schema()
 
 
-def test_processes_that_come_at_once_take_each_step_once(store_url, tmp_path):
+def test_processes_that_come_at_once_take_each_step_once(empty_url, tmp_path):
     log = tmp_path / "log"
-    ended_well(*[started(migrate_once, store_url, str(log)) for _ in range(4)])
-    assert sorted(log.read_text().split()) == steps_of(store_url)
+    ended_well(*[started(migrate_once, empty_url, str(log)) for _ in range(4)])
+    assert sorted(log.read_text().split()) == steps_of(empty_url)
     assert len(log.read_text().splitlines()) == 4
-    with closing(open_store(store_url)) as store:
+    with closing(open_store(empty_url)) as store:
         store.check_schema()
 
 
-def test_whoever_comes_while_a_schema_is_made_finds_all_of_it(store_url):
+def test_whoever_comes_while_a_schema_is_made_finds_all_of_it(empty_url):
     with ExitStack() as stack:
-        stores = [stack.enter_context(closing(open_store(store_url))) for _ in range(6)]
+        stores = [stack.enter_context(closing(open_store(empty_url))) for _ in range(6)]
         together(*[store.prepare for store in stores])
 
 
-def test_a_process_that_dies_in_the_middle_leaves_nothing_and_the_next_one_does_it(store_url):
-    ended_well(started(die_in_the_middle_of_a_migration, store_url))
-    with closing(open_store(store_url)) as store:
+def test_a_process_that_dies_in_the_middle_leaves_nothing_and_the_next_one_does_it(empty_url):
+    ended_well(started(die_in_the_middle_of_a_migration, empty_url))
+    with closing(open_store(empty_url)) as store:
         assert store.empty()
-        assert store.migrate() == steps_of(store_url)
+        assert store.migrate() == steps_of(empty_url)
         enqueue(store)
 
 
