@@ -73,7 +73,7 @@ def _one(at: Desk, name: str, given: str, said: dict[str, Any], *, dry_run: bool
     if dry_run:
         return _foretold(at, name, job_id, said)
     job = _act(at, name, job_id, said)
-    return Result(job_id, job_record(job) | ({"so_far": _so_far(job)} if name == "retry" else {}))
+    return Result(job_id, job_record(job) | ({"so_far": so_far(job)} if name == "retry" else {}))
 
 
 def _foretold(at: Desk, name: str, job_id: str, said: dict[str, Any]) -> Result:
@@ -82,15 +82,11 @@ def _foretold(at: Desk, name: str, job_id: str, said: dict[str, Any]) -> Result:
     if name != "retry":
         return Result(job_id, {**record, "would_be": foretell(VERBS[name], job.state)})
     seen = at.jobs.preview_retry(job_id, overrides=_overrides(said), at=said["at"])
-    record |= {"so_far": _so_far(job), "changes": dict(seen.changes)}
+    record |= {"so_far": so_far(job), "changes": dict(seen.changes)}
     if not seen.refused:
         return Result(job_id, {**record, "would_be": foretell(VERBS[name], job.state)})
     told = [{"code": error.code, "message": str(error)} for error in seen.refused]
     return Result(job_id, {**record, "error": told[0], "refused": told}, seen.refused[0])
-
-
-def _so_far(job: Job) -> str:
-    return so_far(job.token, job.generation, job.cost)
 
 
 def _overrides(said: dict[str, Any]) -> dict[str, Any]:

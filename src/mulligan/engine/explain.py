@@ -127,14 +127,15 @@ def _may_ask(verb: Verb, row: JobRow) -> bool:
 
 def _so_far(row: JobRow) -> Iterator[Fact]:
     if row.token:
-        yield Fact("so far", so_far(row.token, row.generation, row.cost))
+        yield Fact("so far", so_far(row))
 
 
-def so_far(attempts: int, lives: int, cost: float) -> str:
+def so_far(job: Job | JobRow) -> str:
     """What a job has taken since it was enqueued: worth a look before it is run again."""
-    tries = f"{attempts} attempt{'' if attempts == 1 else 's'}"
+    tries = f"{job.token} attempt{'' if job.token == 1 else 's'}"
+    lives = job.generation if job.attempt else job.generation - 1  # this one may not have begun
     within = f" in {lives} lives" if lives > 1 else ""
-    return f"{tries}{within}{f', cost {cost:g}' if cost else ''}"
+    return f"{tries}{within}{f', cost {job.cost:g}' if job.cost else ''}"
 
 
 def _workers(row: JobRow, fit: Sequence[Seen]) -> Iterator[Fact]:
