@@ -83,9 +83,8 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(call, spoken, dead, 
 
 
 def test_a_dry_run_shows_what_would_change_and_writes_nothing(call, spoken, dead):
-    answer = call(
-        "jobs", "retry", X
-    )
+    said = ("--set", "quality=low", "--set", "token=s3cret", "--queue", "big")
+    answer = call("jobs", "retry", dead.id, *said, "--dry-run")
     assert (answer.code, answer.out) == (0, f"{dead.id}\tdead\tqueued\n")
     for words in ("queue: default → big", "payload.quality: unset → low", "nothing was changed", "1 attempt, cost 0.5"):
         assert words in answer.err
