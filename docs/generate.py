@@ -72,7 +72,7 @@ SECTIONS = {
     "worker": "One worker: a supervisor and its runners",
     "retention": "How long history stays",
     "guards": "When a kind is held because its jobs die of one cause",
-    "limits": "Sizes",
+    "limits": "Sizes and limits",
     "web": "The page",
 }
 
@@ -235,6 +235,7 @@ ENDS: tuple[tuple[Failure, str, str], ...] = (
         'a dependency of `mode="fail_fast"` is down; the job was not started',
         "end",
     ),
+    (ends.retry_refused(""), "retried by hand, and `can_retry` of its kind says that it must not run again", "end"),
     (ends.snooze_limit(1), "more snoozes than `max_snoozes`", "end"),
     (ends.retry_requested(""), "the handler returned `Retry`", "failure"),
     (ends.unrecordable(""), "the store refused to write the ending as it was; this is written instead", "failure"),

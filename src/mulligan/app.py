@@ -11,6 +11,7 @@ from random import Random, SystemRandom
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from mulligan.config import Settings, read_settings
+from mulligan.engine.audit import AsyncEvents, Events
 from mulligan.engine.calendar import AsyncSchedules, Schedules
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.dependencies import AsyncDependencies, Dependencies
@@ -73,11 +74,12 @@ class Mulligan:
         self._store: Store | None = None
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.rules = Rules(lambda: self.settings)
-        self.jobs = Jobs(lambda: self.store, self.settings)
+        self.jobs = Jobs(lambda: self.store, self.settings, handlers=self.registry.handlers)
         self.queues = Queues(lambda: self.store)
         self.dependencies = Dependencies(lambda: self.store)
         self.kinds = Kinds(lambda: self.store)
         self.failures = Failures(lambda: self.store)
+        self.events = Events(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
         self.aio = Aio(self)
@@ -166,6 +168,9 @@ class Mulligan:
         shadow: Policy | None = None,
         retention: Seconds | None = None,
         cost: float | None = None,
+        done: Callable[..., Any] | None = None,
+        can_retry: Callable[..., Any] | None = None,
+        editable: str | Sequence[str] = (),
     ) -> Decorator: ...
     def job(self, *functions: Any, **said: Any) -> Any:
         """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""
@@ -403,6 +408,7 @@ class Aio:
         self.dependencies = AsyncDependencies(app.dependencies)
         self.kinds = AsyncKinds(app.kinds)
         self.failures = AsyncFailures(app.failures)
+        self.events = AsyncEvents(app.events)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
 

@@ -171,6 +171,9 @@ class Retention(Section):
     dead: Positive = 90 * DAY
     cancelled: Positive = 30 * DAY
     events: Positive = 30 * DAY
+    audit: Positive = Field(
+        365 * DAY, description="seconds the events of what people did stay; never shorter than `retention.events`"
+    )
     workers: Positive = 7 * DAY
     records: Positive = Field(365 * DAY, description="summary records of what was pruned")
 
@@ -190,9 +193,15 @@ class Guards(Section):
     )
 
 
+Rate = Annotated[str, Field(pattern=r"^[1-9]\d{0,5}/(s|sec|second|m|min|minute|h|hour|d|day)$")]
+
+
 class Limits(Section):
     payload: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
     result: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
+    retries_by_hand: Rate | None = Field(
+        None, description="how many jobs who acts as an owner may retry by hand: `20/h`; unset: as many as they like"
+    )
 
 
 class Web(Section):

@@ -8,6 +8,13 @@ MulliganError
 │   ├── UniqueMismatch         an explicit unique key with another payload
 │   ├── UniqueTaken            another job holds the key this move needs
 │   ├── IllegalMove            the state of a job or a dependency forbids it
+│   ├── OverrideRefused        a retry by hand would change what must not be changed, or to what it cannot be
+│   ├── RetryRefused           the app says that this job must not run again, and why
+│   ├── RetryLimited           this owner has retried enough by hand for now
+│   ├── DependencyOpen         what the job uses is down, and it would end at once
+│   ├── DeadlineFirst          its deadline would pass before the time that was named
+│   ├── ChoiceRefused          a parked job does not offer this choice
+│   ├── ReasonMissing          this cannot be done without saying why
 │   ├── ConnectionRefused      a caller's connection we must not write through
 │   └── TwoLibraries           one SQLite file, two SQLite libraries, one process
 ├── NotFound               no such job, queue or dependency
@@ -63,6 +70,42 @@ class UniqueTaken(Refused):
 
 class IllegalMove(Refused):
     code = "ILLEGAL_MOVE"
+
+
+class OverrideRefused(Refused):
+    code = "OVERRIDE_REFUSED"
+
+
+class RetryRefused(Refused):
+    code = "RETRY_REFUSED"
+
+
+class RetryLimited(Refused):
+    """`at`: when the next one is possible."""
+
+    code = "RETRY_LIMITED"
+    retryable = True
+
+    def __init__(self, message: str, at: datetime | None = None) -> None:
+        self.at = at
+        super().__init__(message)
+
+
+class DependencyOpen(Refused):
+    code = "DEPENDENCY_OPEN"
+    retryable = True
+
+
+class DeadlineFirst(Refused):
+    code = "DEADLINE_FIRST"
+
+
+class ChoiceRefused(Refused):
+    code = "CHOICE_REFUSED"
+
+
+class ReasonMissing(Refused):
+    code = "REASON_MISSING"
 
 
 class ConnectionRefused(Refused):

@@ -41,6 +41,7 @@ class EventType(StrEnum):
     FAILURE_REOPENED = "failure.reopened"
     SCHEDULE_SKIPPED = "schedule.skipped"
     WORKER_STARTED = "worker.started"
+    WORKER_DRAIN_REQUESTED = "worker.drain_requested"
     WORKER_LOST = "worker.lost"
     ALERT_FIRED = "alert.fired"
     ALERT_RESOLVED = "alert.resolved"
@@ -73,6 +74,9 @@ class Event(NamedTuple):
     token: int | None
     actor: str
     data: Mapping[str, Any]
+
+
+OURSELVES = frozenset({"", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})  # actors that are no people
 
 
 Listener = Callable[[NewEvent], None]

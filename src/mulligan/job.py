@@ -59,6 +59,7 @@ class Ended(StrEnum):
     CANCELLED = "cancelled"  # the handler returned Cancel, or stopped because somebody asked
     LOST = "lost"  # its process or its worker died under it
     RELEASED = "released"  # given back unharmed: shutdown, drain, a neighbour's or our own doing
+    REFUSED = "refused"  # a retry by hand that its app did not let run
 
 
 class Verb(StrEnum):
@@ -114,6 +115,7 @@ class Outcome:
     alone: bool = False  # run the next attempt in a runner of its own
     cost: float = 0.0
     ended_at: Micros | None = None  # by the store's clock; None: at settle
+    skipped: bool = False  # returned, and its handler was not called: the result was there already
 
 
 class Lease(NamedTuple):
@@ -175,6 +177,7 @@ class Decision:
     counts: str | None = None  # as in the lease, with this failure
     settings: str | None = None  # as in the lease, or as a step of an escalation has it
     then: Mapping[str, Any] | None = None  # that step, when it changed anything
+    skipped: bool = False  # as in the outcome
 
 
 class Memory(NamedTuple):

@@ -24,7 +24,6 @@ from support.store import (
     finish,
     insert,
     jobs,
-    now,
     once_more,
     open_worker,
     running,
@@ -165,22 +164,22 @@ def test_one_turn_of_upkeep_keeps_what_each_state_and_kind_is_worth(store):
 # -- events -----------------------------------------------------------------------------------------------
 def test_events_leave_in_small_steps_the_oldest_first(store):
     with store.begin() as unit:
-        unit.write_events([NewEvent(EventType.QUEUE_CHANGED, actor=str(n)) for n in range(10)])
+        unit.write_events([NewEvent(EventType.QUEUE_CHANGED, owner=str(n)) for n in range(10)])
     store.shift_clock(DAY)
     with store.begin() as unit:
-        unit.write_events([NewEvent(EventType.QUEUE_CHANGED, actor="new")])
+        unit.write_events([NewEvent(EventType.QUEUE_CHANGED, owner="new")])
         before = unit.now() - HOUR
     with store.begin() as unit:
         assert unit.prune_events(before, 4) == 4
-        assert [event.actor for event in unit.events_after(0, 100)] == [*"456789", "new"]
+        assert [event.owner for event in unit.events_after(0, 100)] == [*"456789", "new"]
         assert [unit.prune_events(before, 4) for _ in range(3)] == [4, 2, 0]
 
 
 def test_looking_for_old_events_does_not_read_all_the_young_ones(postgres):
     with postgres.begin() as unit:
         unit.insert(jobs(3000), announce=True)
-    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + statement_of("prune_events")
-    params = {"before": now(postgres) - DAY, "most": 100}
+    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + statement_of("oldest_events")
+    params = {"floor": 0, "most": 100}
     with postgres.transaction() as connection:
         (plan,) = connection.execute(statement, params).fetchone()
     assert rows_read(plan[0]["Plan"], "event") <= 200

@@ -205,7 +205,7 @@ def test_unmute_leaves_what_is_not_muted_and_reopen_takes_back_all(app, three):
     assert app.failures.reopen(name, reason="it was not").state == "open"
     events = told(app)
     assert [event.type.partition(".")[2] for event in events] == ["muted", "reopened", "resolved", "reopened"]
-    assert [(event.data["before"], event.data["after"]) for event in events] == [
+    assert [(event.data["before"]["state"], event.data["after"]["state"]) for event in events] == [
         ("new", "muted"), ("muted", "open"), ("open", "resolved"), ("resolved", "open"),
     ]  # fmt: skip
     assert events[2].data["note"] == "fixed in 2026-03"

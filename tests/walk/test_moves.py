@@ -288,7 +288,7 @@ def test_one_taken_key_does_not_stop_its_neighbours(store):
     with store.begin() as unit:
         for job_id in (first, neighbour):
             row = unit.get(job_id)
-            move = recover._move(unit, row, Verb.RETRY_BY_HAND, State.QUEUED, "", None, None)
+            move = recover._move(unit, row, Verb.RETRY_BY_HAND, State.QUEUED, "")
             if job_id == first:
                 with pytest.raises(UniqueTaken):
                     unit.move(move)
@@ -300,7 +300,7 @@ def test_one_taken_key_does_not_stop_its_neighbours(store):
 def test_a_move_that_is_impossible_for_another_reason_is_not_called_a_taken_key(store):
     job_id = ended(store, FATAL)
     with store.read() as unit:
-        move = recover._move(unit, unit.get(job_id), Verb.DISCARD, State.CANCELLED, "", None, None)
+        move = recover._move(unit, unit.get(job_id), Verb.DISCARD, State.CANCELLED, "")
     with pytest.raises(Exception, match="job_error"), store.begin() as unit:
         unit.move(move._replace(error="{}"))
     assert state_of(store, job_id) == "dead"
@@ -309,7 +309,7 @@ def test_a_move_that_is_impossible_for_another_reason_is_not_called_a_taken_key(
 def test_a_move_shares_the_fate_of_its_transaction_also_as_the_first_thing_in_it(store):
     job_id = ended(store, FATAL)
     with store.read() as unit:
-        move = recover._move(unit, unit.get(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "", None, None)
+        move = recover._move(unit, unit.get(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
     with undone(store.begin()) as unit:
         assert unit.move(move)
     assert state_of(store, job_id) == "dead"
@@ -321,7 +321,7 @@ def test_a_move_needs_the_very_job_that_was_seen(store, change):
     job_id = ended(store, FATAL)
     before = get(store, job_id)
     with store.begin() as unit:
-        move = recover._move(unit, unit.get(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "", None, None)
+        move = recover._move(unit, unit.get(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
         assert not unit.move(move._replace(**change))
     assert get(store, job_id) == before
 

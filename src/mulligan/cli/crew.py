@@ -12,7 +12,7 @@ from mulligan.cli.output import chosen, show_rows
 from mulligan.config import Settings
 from mulligan.engine.jobs import ambiguous
 from mulligan.engine.life import held_files, state_folder
-from mulligan.engine.workers import Seen, workers_seen
+from mulligan.engine.workers import Seen, request_drain, workers_seen
 from mulligan.errors import AccessDenied, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.job import SECOND, to_datetime
 from mulligan.policy.phrase import duration
@@ -73,7 +73,8 @@ def run_drain(
     with existing(settings_with(database)) as store:
         chosen_ones = [_resolve(store, given) for given in dict.fromkeys(ids)]
         if not dry_run:
-            _ask(store, [seen.row.id for seen in chosen_ones], f"{actor()}: {reason}" if reason else actor())
+            with store.begin() as unit:
+                request_drain(unit, [seen.row for seen in chosen_ones], actor(), reason)
         records = [{"id": seen.row.id, "running": seen.running, "host": seen.row.host} for seen in chosen_ones]
         show_rows(records, ("id", "running", "host"), output)
         if dry_run:
@@ -100,12 +101,6 @@ def _resolve(store: Store, given: str) -> Seen:
         return found[0]
     ids = [seen.row.id for seen in found]
     raise NotFound(ambiguous("worker", given, ids) if found else f"no worker {given!r} that has not left")
-
-
-def _ask(store: Store, ids: list[str], reason: str) -> None:
-    with store.begin() as unit:
-        for worker in sorted(ids):
-            unit.request_drain(worker, reason)
 
 
 def _until_left(store: Store, ids: set[str], wait: float | None) -> None:

@@ -41,7 +41,7 @@ def enqueue(
 
     A VALUE that is valid JSON is taken as that (7, true, [1, 2], "7"), anything else as text.
     """
-    given = _payload(payload) | _pairs(pairs)
+    given = _payload(payload) | pairs_of(pairs)
     settings = settings_with(database)
     with prepared(settings, aloud=False) as store:
         app = Mulligan(settings=settings)
@@ -69,14 +69,14 @@ def _payload(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _pairs(pairs: tuple[str, ...]) -> dict[str, Any]:
+def pairs_of(pairs: tuple[str, ...], hint: str = "KEY=VALUE") -> dict[str, Any]:
     given: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{pair!r} is not KEY=VALUE, for example clip=7", param_hint="KEY=VALUE")
+            raise click.BadParameter(f"{pair!r} is not KEY=VALUE, for example clip=7", param_hint=hint)
         if key in given:
-            raise click.BadParameter(f"{key} is given twice", param_hint="KEY=VALUE")
+            raise click.BadParameter(f"{key} is given twice", param_hint=hint)
         given[key] = _value(value)
     return given
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mulligan.cli import options as shared
-from mulligan.cli.complete import filters, job_ids
+from mulligan.cli.complete import filters, job_ids, queues
 from mulligan.cli.family import Family
 
 FILTER = (
@@ -110,10 +110,20 @@ def repair(name: str, words: str, *more: Callable[[Any], Any]) -> None:
 _reason = click.option("--reason", default="", help="For the history.")
 _must_reason = click.option("--reason", required=True, help="The last thing anybody will read about this job.")
 _choice = click.option("--choice", help="What was decided; the handler reads it as ctx.choice.")
-_max_retries = click.option("--max-retries", type=int, help="Instead of what holds for this job.")
+_retry = (
+    _reason,
+    click.option("--at", type=shared.When(), help="Not at once: 5m, 2h, or 2026-03-01T06:00+01:00."),
+    click.option(
+        "--set", "fields", metavar="FIELD=VALUE", multiple=True,
+        help="Change a field of the payload that its kind calls editable. May be repeated.",
+    ),
+    click.option("--timeout", type=shared.Length(), help="Limit of one attempt from now on: 30, 5m, 2h."),
+    click.option("--priority", type=int, help="From -9 (first) to 9 (last)."),
+    click.option("--queue", help="Instead of the one it was enqueued for.", shell_complete=queues),
+    click.option("--max-retries", type=int, help="Instead of what holds for this job."),
+)  # fmt: skip
 
-repair("retry", "Run dead, parked or cancelled jobs again, with fresh counters; their history stays.",
-       _max_retries, _reason)  # fmt: skip
+repair("retry", "Run dead, parked or cancelled jobs again, with fresh counters; their history stays.", *_retry)
 repair("cancel", "Stop jobs: at once while they wait, once their code has stopped while they run.", _reason)
 repair("release", "Let parked jobs go on, perhaps with a choice.", _choice, _reason)
 repair("discard", "Nobody wants these dead or parked jobs any more.", _must_reason)

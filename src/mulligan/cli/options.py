@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
@@ -60,6 +61,28 @@ def page_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+class When(click.ParamType[Any]):
+    """A length from now (5m), or a moment with its zone."""
+
+    name = "when"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from mulligan.engine.filters import seconds
+
+        found = seconds(str(value))
+        if found is not None:
+            return found
+        try:
+            at = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a length (30, 5m, 2h, 1d) nor a moment (2026-03-01T06:00+01:00)", param, ctx
+            )
+        if at.tzinfo is None:
+            self.fail(f"{value!r} has no time zone; add one: {value}Z, {value}+01:00", param, ctx)
+        return at
 
 
 class Length(click.ParamType[float]):

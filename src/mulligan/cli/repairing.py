@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import click
 
 from mulligan.cli import exit_code
 from mulligan.cli.database import Desk, desk, say
+from mulligan.cli.enqueue import pairs_of
 from mulligan.cli.output import as_json, cell, chosen, job_record, show_rows
+from mulligan.engine.explain import so_far
 from mulligan.engine.recover import foretell
-from mulligan.errors import IllegalMove, MulliganError, NotFound, UniqueTaken
+from mulligan.errors import (
+    ChoiceRefused,
+    DeadlineFirst,
+    DependencyOpen,
+    IllegalMove,
+    MulliganError,
+    NotFound,
+    OverrideRefused,
+    PayloadRefused,
+    RetryLimited,
+    RetryRefused,
+    UniqueTaken,
+)
 from mulligan.job import Job, Verb
 
 VERBS = {
@@ -19,7 +34,12 @@ VERBS = {
     "release": Verb.RELEASE,
     "discard": Verb.DISCARD,
 }
-OF_ONE_JOB = (IllegalMove, NotFound, UniqueTaken)  # anything else would be wrong for the others too
+# Anything else would be wrong for the others too.
+OF_ONE_JOB = (
+    ChoiceRefused, DeadlineFirst, DependencyOpen, IllegalMove, NotFound, OverrideRefused, PayloadRefused, RetryLimited,
+    RetryRefused, UniqueTaken,
+)  # fmt: skip
+OVERRIDES = ("max_retries", "queue", "priority", "timeout")
 
 
 class Result(NamedTuple):
@@ -51,16 +71,32 @@ def _each(at: Desk, name: str, given: str, said: dict[str, Any], *, dry_run: boo
 def _one(at: Desk, name: str, given: str, said: dict[str, Any], *, dry_run: bool) -> Result:
     job_id = at.jobs.resolve(given)
     if dry_run:
-        job = at.jobs.get(job_id)
-        state = foretell(VERBS[name], job.state)
-        return Result(job_id, {"id": job_id, "state": job.state, "would_be": state, "kind": job.kind})
-    return Result(job_id, job_record(_act(at, name, job_id, said)))
+        return _foretold(at, name, job_id, said)
+    job = _act(at, name, job_id, said)
+    return Result(job_id, job_record(job) | ({"so_far": so_far(job)} if name == "retry" else {}))
+
+
+def _foretold(at: Desk, name: str, job_id: str, said: dict[str, Any]) -> Result:
+    job = at.jobs.get(job_id)
+    record: dict[str, Any] = {"id": job_id, "state": job.state, "kind": job.kind}
+    if name != "retry":
+        return Result(job_id, {**record, "would_be": foretell(VERBS[name], job.state)})
+    seen = at.jobs.preview_retry(job_id, overrides=_overrides(said), at=said["at"])
+    record |= {"so_far": so_far(job), "changes": dict(seen.changes)}
+    if not seen.refused:
+        return Result(job_id, {**record, "would_be": foretell(VERBS[name], job.state)})
+    told = [{"code": error.code, "message": str(error)} for error in seen.refused]
+    return Result(job_id, {**record, "error": told[0], "refused": told}, seen.refused[0])
+
+
+def _overrides(said: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: said[name] for name in OVERRIDES if said[name] is not None}
+    return plain | ({"payload": pairs_of(said["fields"], "--set")} if said["fields"] else {})
 
 
 def _act(at: Desk, name: str, job_id: str, said: dict[str, Any]) -> Job:
     if name == "retry":
-        most = said["max_retries"]
-        return at.jobs.retry(job_id, reason=said["reason"], overrides=None if most is None else {"max_retries": most})
+        return at.jobs.retry(job_id, reason=said["reason"], overrides=_overrides(said), at=said["at"])
     act = {"cancel": at.jobs.cancel, "release": at.jobs.release, "discard": at.jobs.discard}[name]
     done: Job = act(job_id, **said)
     return done
@@ -75,16 +111,32 @@ def _print(results: list[Result], output: str | None, *, alone: bool) -> None:
     else:
         done = [result.record for result in results if result.error is None]
         columns = ("id", "state", "would_be") if done and "would_be" in done[0] else ("id", "state", "phase")
-        show_rows(done, columns if form == "tsv" else (*columns, "kind", "why"), output, short="why")
+        more = ("kind", "so_far", "changes") if done and "changes" in done[0] else ("kind", "why")
+        show_rows(done, columns if form == "tsv" else (*columns, *more), output, short="why" if "why" in more else "")
 
 
 def _tell(name: str, results: list[Result], form: str, *, dry_run: bool) -> int:
     failed = [result for result in results if result.error is not None]
     for result in failed:
-        say(f"{result.id}: {cell(str(result.error))} [{result.record['error']['code']}]")
+        for told in result.record.get("refused") or [result.record["error"]]:
+            say(f"{result.id}: {cell(told['message'])} [{told['code']}]")
     if len(results) > 1 or dry_run:
         verb = f"would {name}" if dry_run else name
         say(f"{verb}: {len(results) - len(failed)} of {len(results)}" + ("; nothing was changed" if dry_run else ""))
+        for line in _changes(results) if dry_run else ():
+            say(line)
     elif form != "table":
         say(cell(results[0].record["why"]))
+    if name == "retry" and len(results) == 1 and not failed:
+        say(f"so far: {results[0].record['so_far']}")
     return exit_code(failed[0].error) if failed and failed[0].error is not None else 0
+
+
+def _changes(results: list[Result]) -> Iterator[str]:
+    for result in results:
+        for name, change in result.record.get("changes", {}).items():
+            yield f"{result.id}: {cell(name)}: {_value(change['before'])} → {_value(change['after'])}"
+
+
+def _value(value: Any) -> str:
+    return "unset" if value is None else cell(value)

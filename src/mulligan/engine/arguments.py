@@ -43,6 +43,16 @@ class Arguments:
         self._plain = not fields
         self.model: type[BaseModel] = create_model(f"{self.name} arguments", __config__=config, **_safe_names(fields))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it takes, without its context."""
+        return self._fields
+
+    @property
+    def takes_more(self) -> bool:
+        """Has it `**others`?"""
+        return self._extra
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Positional arguments get their names."""
         try:

@@ -77,7 +77,9 @@ class Schedules:
             spec, now = _named(table, name), unit.now()
             job = table.job_for(spec, None, now)
             [answer] = unit.insert([job], announce=False)
-            unit.announce_as([queued(job, answer.run_at, self._actor, {"schedule": name, "reason": reason})])
+            seen = {"before": {}, "after": {"state": "queued"}}
+            news = {"schedule": name, "reason": reason, **seen}
+            unit.announce_as([queued(job, answer.run_at, self._actor, news)])
             return self._jobs.inserted(unit, [job], [answer])[0]
 
     def _timetable(self, unit: Unit) -> Timetable:

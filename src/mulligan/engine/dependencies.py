@@ -15,9 +15,10 @@ from datetime import datetime
 from shlex import quote
 from typing import Any
 
+from mulligan.engine.audit import gate_facts
 from mulligan.engine.declared import holding_manifests, limits_of_all, recent_manifests, terms_of_all
 from mulligan.engine.kinds import checked_name
-from mulligan.engine.limiting import KEEP, Said, set_limit
+from mulligan.engine.limiting import KEEP, Said, clear_limit, set_limit
 from mulligan.engine.queues import COUNT_CAP
 from mulligan.engine.rooms import running_under
 from mulligan.engine.said import ended_at, moment_of
@@ -93,11 +94,13 @@ class Dependencies:
 
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             end = ended_at("until", until, now)
+            before = gate_facts(unit, "dependency", key, now)
             after = breaker.opened_by_hand(guard, end, reason, watch.terms(key), now)
             watch.write(unit, row, guard, after, [])
             unit.open_gate("dependency", key)  # the last word counts, also when it is shorter
             unit.close_gate(Gate("dependency", key, now, end, reason, self._actor))
-            self._tell(unit, EventType.DEPENDENCY_OPENED, key, until=end, reason=reason)
+            seen = {"before": before, "after": gate_facts(unit, "dependency", key, now)}
+            self._tell(unit, EventType.DEPENDENCY_OPENED, key, until=end, reason=reason, **seen)
 
         return self._changed(key, change)
 
@@ -109,15 +112,19 @@ class Dependencies:
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             end = ended_at("until", until, now)
             gate = next((one for one in unit.gates() if one[:2] == ("dependency", key)), None)
+            before, kept = gate_facts(unit, "dependency", key, now), _until(None, guard, now)
             changes: breaker.Changes = []
             why = reason or "closed by hand"
             if gate is None and not guard.open:  # nothing is held: there is nothing to let go
                 after = breaker.kept_closed(guard, end)
             else:
                 after = breaker.closed_by_hand(guard, end, why, watch.terms(key), now, changes)
-            watch.write(unit, row, guard, after, changes, actor=self._actor)
+            seen = {"before": before, "after": {"open": False}}
+            watch.write(unit, row, guard, after, changes, actor=self._actor, more=seen)
             if end is not None:
-                self._tell(unit, EventType.DEPENDENCY_CHANGED, key, until=end, reason=f"kept closed: {why}")
+                seen = {"before": {"kept_closed_until": kept}, "after": {"kept_closed_until": end}}
+                said = f"kept closed: {why}"
+                self._tell(unit, EventType.DEPENDENCY_CHANGED, key, until=end, reason=said, **seen)
 
         return self._changed(key, change)
 
@@ -129,7 +136,8 @@ class Dependencies:
             if not guard.open:
                 raise IllegalMove(_not_probed(unit, key, now))
             watch.write(unit, row, guard, replace(guard, probe_at=now), [])
-            self._tell(unit, EventType.DEPENDENCY_CHANGED, key, reason=reason or "a probe was asked for")
+            seen = {"before": {"probe_at": guard.probe_at}, "after": {"probe_at": now}}
+            self._tell(unit, EventType.DEPENDENCY_CHANGED, key, reason=reason or "a probe was asked for", **seen)
 
         return self._changed(key, change)
 
@@ -154,8 +162,9 @@ class Dependencies:
         """Back to what the code declares."""
         before = self.get(key)
         with self._open_store().begin() as unit:
-            if unit.clear_limit(("dependency", key)):
-                self._tell(unit, EventType.DEPENDENCY_CHANGED, key, cleared=True, reason=reason)
+            news = clear_limit(unit, ("dependency", key), reason)
+            if news is not None:
+                self._tell(unit, EventType.DEPENDENCY_CHANGED, key, **news)
         return next((one for one in self.list() if one.key == key), replace(before, **_UNSET))
 
     def _changed(self, key: str, change: Callable[[Unit, Watch, GuardRow, Guard, Micros], None]) -> Dependency:

@@ -67,7 +67,7 @@ def new_job(
         uses=_uses(spec, handler, payload),
         delay=delay or 0,
         run_at=run_at,
-        max_retries=_count(options.max_retries),
+        max_retries=checked_count(options.max_retries),
         policy=policy_text(options.policy),
         timeout=checked_timeout(options.timeout),
         deadline=deadline,
@@ -120,7 +120,7 @@ def checked_priority(value: Any) -> int:
     return value
 
 
-def _count(value: Any) -> int | None:
+def checked_count(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RETRIES:

@@ -68,7 +68,7 @@ def explanation(
         now=line,
         story=told,
         text=written(row, line, told, now),
-        facts=(*_workers(row, fit), *_limits(row, spec), *_policy(row, policy), *_key(row)),
+        facts=(*_so_far(row), *_workers(row, fit), *_limits(row, spec), *_policy(row, policy), *_key(row)),
         attempts=tuple(life.attempts),
         choices=_choices(row),
         moves=tuple(verb for verb in BY_HAND if verb in legal_from(State(row.state)) or _may_ask(verb, row)),
@@ -123,6 +123,19 @@ def _choices(row: JobRow) -> tuple[str, ...]:
 def _may_ask(verb: Verb, row: JobRow) -> bool:
     """A running job cannot be cancelled at once, but asked to stop."""
     return verb is Verb.CANCEL and row.state == State.RUNNING and row.cancel_reason is None
+
+
+def _so_far(row: JobRow) -> Iterator[Fact]:
+    if row.token:
+        yield Fact("so far", so_far(row))
+
+
+def so_far(job: Job | JobRow) -> str:
+    """What a job has taken since it was enqueued: worth a look before it is run again."""
+    tries = f"{job.token} attempt{'' if job.token == 1 else 's'}"
+    lives = job.generation if job.attempt else job.generation - 1  # this one may not have begun
+    within = f" in {lives} lives" if lives > 1 else ""
+    return f"{tries}{within}{f', cost {job.cost:g}' if job.cost else ''}"
 
 
 def _workers(row: JobRow, fit: Sequence[Seen]) -> Iterator[Fact]:

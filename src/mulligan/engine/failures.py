@@ -15,7 +15,7 @@ from mulligan.engine.said import ended_at, moment_of
 from mulligan.engine.searching import resolved
 from mulligan.errors import Moment, NotFound, Refused
 from mulligan.event import EventType, NewEvent
-from mulligan.job import AttemptRow, JobRow, MarkRow, Micros, State
+from mulligan.job import AttemptRow, JobRow, MarkRow, Micros, State, to_micros
 from mulligan.policy.groups import BEYOND, EVERYBODY, ORDER, GroupState, folded, share, standing
 from mulligan.store.base import Store, Unit
 from mulligan.store.matching import Where
@@ -171,13 +171,19 @@ class Failures:
         news: dict[str, Any] = {
             "fingerprint": mark.fingerprint,
             "code": after.code,
-            "before": before.state.value,
-            "after": after.state.value,
             "until": mark.until,
             "note": mark.note,
+            "reason": mark.note,
+            "before": _said(before),
+            "after": _said(after),
         }
         said = {name: value for name, value in news.items() if value not in (None, "")}
         unit.write_events([NewEvent(_EVENTS[mark.state], owner=after.owner or "", actor=self._actor, data=said)])
+
+
+def _said(group: FailureGroup) -> dict[str, Any]:
+    until = None if group.until is None else to_micros(group.until)
+    return {"state": group.state.value, "until": until, "note": group.note}
 
 
 _EVENTS = {

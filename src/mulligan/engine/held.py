@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from mulligan.engine.audit import gate_facts
 from mulligan.engine.causes import remembered, write
 from mulligan.engine.declared import recent_manifests
 from mulligan.engine.kinds import OURS, checked_name
@@ -74,10 +75,12 @@ class Kinds:
 
         def change(unit: Unit, row: GuardRow, now: Micros) -> None:
             end = ended_at("until", until, now)
+            before = gate_facts(unit, "kind", name, now)
             self._forget(unit, row, reason or "a person holds it")
             unit.open_gate("kind", name)  # the last word counts, also when it is shorter
             unit.close_gate(Gate("kind", name, now, end, reason, self._actor))
-            self._tell(unit, EventType.KIND_HELD, kind=name, until=end, reason=reason)
+            seen = {"before": before, "after": gate_facts(unit, "kind", name, now)}
+            self._tell(unit, EventType.KIND_HELD, kind=name, until=end, reason=reason, **seen)
 
         self._changed(name, change)
         return self.get(name)
@@ -85,10 +88,13 @@ class Kinds:
     def release(self, name: str, *, reason: str = "") -> KindStatus:
         """Let its jobs go. What they died of before is forgotten. A kind that is not held stays as it is."""
 
-        def change(unit: Unit, row: GuardRow, _: Micros) -> None:
+        def change(unit: Unit, row: GuardRow, now: Micros) -> None:
+            before = gate_facts(unit, "kind", name, now)
             self._forget(unit, row, reason)
             if unit.open_gate("kind", name):
-                self._tell(unit, EventType.KIND_RELEASED, kind=name, reason=reason)
+                self._tell(
+                    unit, EventType.KIND_RELEASED, kind=name, reason=reason, before=before, after={"held": False}
+                )
 
         self._changed(name, change)
         return self._known(name)
@@ -99,7 +105,8 @@ class Kinds:
         write(unit, row, cause.released(memory))
         if memory.held is not None:
             said = {"kind": row.key, "fingerprint": memory.held.fingerprint, "code": memory.held.code}
-            self._tell(unit, EventType.ALERT_RESOLVED, **said, reason=reason)
+            seen = {"before": {"alert": "fired"}, "after": {"alert": "resolved"}}
+            self._tell(unit, EventType.ALERT_RESOLVED, **said, reason=reason, **seen)
 
     def _changed(self, name: str, change: Callable[[Unit, GuardRow, Micros], None]) -> None:
         checked_name("kind", name)

@@ -6,15 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mulligan.config import Settings
 from mulligan.engine import recover
 from mulligan.engine.explain import Explanation, explanation
 from mulligan.engine.filters import parse_filter
+from mulligan.engine.kinds import Handler
 from mulligan.engine.searching import resolved
 from mulligan.engine.view import fresh_job, jobs_of
-from mulligan.errors import NotFound, Refused, StoreUnavailable, WaitTimeout
+from mulligan.errors import Moment, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.event import Event
 from mulligan.ids import LENGTH
 from mulligan.job import AttemptRow, Job, NewJob, State
@@ -24,6 +26,7 @@ from mulligan.store.base import Inserted, Store, Unit
 JobList = list[Job]  # the classes below have a method called list
 Story = list[Event]
 Attempts = list[AttemptRow]
+Overrides = Mapping[str, Any]
 
 WAIT_EVERY = 0.05
 WAIT_MOST = 0.5
@@ -34,10 +37,17 @@ WAITED_FOR = frozenset({*TERMINAL, State.PARKED})
 
 
 class Jobs:
-    def __init__(self, store: Callable[[], Store], settings: Settings, actor: str = "python") -> None:
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        settings: Settings,
+        actor: str = "python",
+        handlers: Mapping[str, Handler] | None = None,
+    ) -> None:
         self._open = store
         self._settings = settings
         self._actor = actor
+        self._handlers = {} if handlers is None else handlers  # where the app is at hand
 
     @property
     def _store(self) -> Store:
@@ -121,20 +131,45 @@ class Jobs:
         return row.state
 
     # -- repair -----------------------------------------------------------------------------------
-    def retry(self, job_id: str, *, reason: str = "", overrides: Mapping[str, Any] | None = None) -> Job:
-        recover.retry(self._store, job_id, actor=self._actor, reason=reason, overrides=overrides)
+    def retry(
+        self,
+        job_id: str,
+        *,
+        reason: str = "",
+        overrides: Overrides | None = None,
+        at: Moment | None = None,
+        owner: str | None = None,
+    ) -> Job:
+        """A new generation of a dead, parked or cancelled job: counters at zero, history and limits kept.
+
+        `overrides`: max_retries, queue, priority, timeout, policy, and payload, a mapping of fields its kind calls
+        editable. `at`: when; a length from now or a datetime. `owner`: act as this owner.
+        """
+        wish = self._wish(overrides, at, owner)
+        recover.retry(self._store, job_id, actor=self._actor, reason=reason, **wish)
         return self.get(job_id)
 
-    def cancel(self, job_id: str, *, reason: str = "") -> Job:
-        recover.cancel(self._store, job_id, actor=self._actor, reason=reason)
+    def preview_retry(
+        self, job_id: str, *, overrides: Overrides | None = None, at: Moment | None = None, owner: str | None = None
+    ) -> recover.Preview:
+        """What `retry` would change, and everything that would refuse it. Nothing is written."""
+        return recover.preview(self._store, job_id, **self._wish(overrides, at, owner))
+
+    def _wish(self, overrides: Overrides | None, at: Moment | None, owner: str | None) -> dict[str, Any]:
+        limits = self._settings.limits
+        said: dict[str, Any] = {"overrides": overrides, "at": at, "owner": owner, "handlers": self._handlers}
+        return said | {"allowed": limits.retries_by_hand, "most": limits.payload}
+
+    def cancel(self, job_id: str, *, reason: str = "", owner: str | None = None) -> Job:
+        recover.cancel(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
 
-    def release(self, job_id: str, *, choice: str | None = None, reason: str = "") -> Job:
-        recover.release(self._store, job_id, actor=self._actor, choice=choice, reason=reason)
+    def release(self, job_id: str, *, choice: str | None = None, reason: str = "", owner: str | None = None) -> Job:
+        recover.release(self._store, job_id, actor=self._actor, choice=choice, reason=reason, owner=owner)
         return self.get(job_id)
 
-    def discard(self, job_id: str, *, reason: str) -> Job:
-        recover.discard(self._store, job_id, actor=self._actor, reason=reason)
+    def discard(self, job_id: str, *, reason: str, owner: str | None = None) -> Job:
+        recover.discard(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
 
     # -- for enqueue ------------------------------------------------------------------------------
@@ -204,17 +239,33 @@ class AsyncJobs:
             await asyncio.sleep(patience.pause(state))
         return await self.get(job_id)
 
-    async def retry(self, job_id: str, *, reason: str = "", overrides: Mapping[str, Any] | None = None) -> Job:
-        return await asyncio.to_thread(self._jobs.retry, job_id, reason=reason, overrides=overrides)
+    async def retry(
+        self,
+        job_id: str,
+        *,
+        reason: str = "",
+        overrides: Overrides | None = None,
+        at: Moment | None = None,
+        owner: str | None = None,
+    ) -> Job:
+        said: dict[str, Any] = {"reason": reason, "overrides": overrides, "at": at, "owner": owner}
+        return await asyncio.to_thread(partial(self._jobs.retry, job_id, **said))
 
-    async def cancel(self, job_id: str, *, reason: str = "") -> Job:
-        return await asyncio.to_thread(self._jobs.cancel, job_id, reason=reason)
+    async def preview_retry(
+        self, job_id: str, *, overrides: Overrides | None = None, at: Moment | None = None, owner: str | None = None
+    ) -> recover.Preview:
+        return await asyncio.to_thread(self._jobs.preview_retry, job_id, overrides=overrides, at=at, owner=owner)
 
-    async def release(self, job_id: str, *, choice: str | None = None, reason: str = "") -> Job:
-        return await asyncio.to_thread(self._jobs.release, job_id, choice=choice, reason=reason)
+    async def cancel(self, job_id: str, *, reason: str = "", owner: str | None = None) -> Job:
+        return await asyncio.to_thread(self._jobs.cancel, job_id, reason=reason, owner=owner)
 
-    async def discard(self, job_id: str, *, reason: str) -> Job:
-        return await asyncio.to_thread(self._jobs.discard, job_id, reason=reason)
+    async def release(
+        self, job_id: str, *, choice: str | None = None, reason: str = "", owner: str | None = None
+    ) -> Job:
+        return await asyncio.to_thread(self._jobs.release, job_id, choice=choice, reason=reason, owner=owner)
+
+    async def discard(self, job_id: str, *, reason: str, owner: str | None = None) -> Job:
+        return await asyncio.to_thread(self._jobs.discard, job_id, reason=reason, owner=owner)
 
 
 def ambiguous(what: str, prefix: str, found: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from mulligan.engine.arguments import Arguments
+from mulligan.engine.asking import Question
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
 from mulligan.job import NAME_RULE, SECOND, Lease, Micros, Outcome, is_name
@@ -56,6 +57,9 @@ class KindSpec:
     unique_while: str = ""  # states in which it is held, comma separated
     rules: tuple[Mapping[str, Any], ...] = ()  # its own failure rules, as plain data
     shadow: str | None = None  # JSON of a policy that only says what it would have done
+    editable: tuple[str, ...] = ()  # arguments that a retry by hand may change
+    unique_by: tuple[str, ...] = ()  # what its unique key is made of
+    uses_by_payload: bool = False  # what its jobs use, only its app can tell
 
     @property
     def alone(self) -> bool:
@@ -112,6 +116,13 @@ class Handler:
     unique: Unique | None
     place: str  # file:line, to name both places when a name is registered twice
     books: Callable[[], tuple[Rulebook, ...]] = tuple  # the kind's own rules, then the app's
+    done: Question | None = None  # is its result there already?
+    can_retry: Question | None = None  # may it run again, after a retry by hand?
+
+    @property
+    def asks(self) -> bool:
+        """Is there something to ask before it is called?"""
+        return self.done is not None or self.can_retry is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +186,18 @@ class Manifest:
         return cls(
             body["app"],
             body["release"],
-            {spec.name: replace(spec, rules=tuple(spec.rules)) for spec in _read(KindSpec, body["kinds"])},
+            {spec.name: _tupled(spec) for spec in _read(KindSpec, body["kinds"])},
             {spec.name: spec for spec in _read(QueueSpec, body.get("queues", ()))},
             {spec.key: spec for spec in _read(DependencySpec, body.get("dependencies", ()))},
             {spec.name: spec for spec in _read(ScheduleSpec, body.get("schedules", ()))},
             tuple(body.get("rules", ())),
         )
+
+
+def _tupled(spec: KindSpec) -> KindSpec:
+    """JSON knows lists alone."""
+    rules, editable, by = tuple(spec.rules), tuple(spec.editable), tuple(spec.unique_by)
+    return replace(spec, rules=rules, editable=editable, unique_by=by)
 
 
 def _written(specs: Mapping[str, Any]) -> list[dict[str, Any]]:

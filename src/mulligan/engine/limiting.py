@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from mulligan.engine.audit import limit_facts, shown_limit
 from mulligan.engine.said import ended_at
 from mulligan.errors import Moment, Refused
 from mulligan.job import Guarded, LimitRow
@@ -41,8 +42,16 @@ def set_limit(unit: Unit, key: Guarded, said: Said, actor: str) -> dict[str, Any
         message = f"{key[0]} {key[1]!r}: say concurrency=, rate= or both"
         raise Refused(message)
     unit.set_limit(row)
-    limits = {"concurrency": _shown(row.concurrency), "rate": _shown(row.rate)}
-    return {**limits, "until": row.until, "reason": said.reason}
+    after = shown_limit(row)
+    return {**after, "reason": said.reason, "before": {} if before is None else shown_limit(before), "after": after}
+
+
+def clear_limit(unit: Unit, key: Guarded, reason: str) -> dict[str, Any] | None:
+    """What there is to tell about it; None: nothing was set."""
+    before = limit_facts(unit, key, unit.now())
+    if not unit.clear_limit(key):
+        return None
+    return {"cleared": True, "reason": reason, "before": before, "after": {}}
 
 
 def _kept(said: Any, before: Any, checked: Callable[[Any], Any]) -> Any:
@@ -50,10 +59,6 @@ def _kept(said: Any, before: Any, checked: Callable[[Any], Any]) -> Any:
     if said is KEEP:
         return before
     return NO_LIMIT if said is None else checked(said)
-
-
-def _shown(value: float | None) -> float | str | None:
-    return "none" if value is not None and value >= NO_LIMIT else value
 
 
 def checked_concurrency(value: Any, name: str = "concurrency") -> int | None:

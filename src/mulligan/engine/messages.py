@@ -26,7 +26,8 @@ def work_from_wire(item: list[Any]) -> tuple[int, Lease, Memory]:
 
 def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
     if outcome.ended is Ended.RETURNED:
-        return [seq, Ended.RETURNED.value, duration_ms, outcome.cost, outcome.result]
+        skipped = [True] if outcome.skipped else []
+        return [seq, Ended.RETURNED.value, duration_ms, outcome.cost, outcome.result, *skipped]
     return [
         seq,
         outcome.ended.value,
@@ -49,7 +50,7 @@ def stopped_to_wire(seq: int, duration_ms: int, cost: float) -> list[Any]:
 def outcome_from_wire(item: list[Any]) -> Outcome:
     _, ended, _, cost, *rest = item
     if ended == Ended.RETURNED:
-        return Outcome(Ended.RETURNED, result=rest[0], cost=cost)
+        return Outcome(Ended.RETURNED, result=rest[0], cost=cost, skipped=len(rest) > 1)
     failure, after, until, reason, choices, dependency, final = rest
     return Outcome(
         Ended(ended),

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from mulligan.engine.audit import gate_facts
 from mulligan.engine.declared import declared_limits, recent_manifests, stored_queues
 from mulligan.engine.kinds import OURS, checked_name
-from mulligan.engine.limiting import KEEP, Said, set_limit
+from mulligan.engine.limiting import KEEP, Said, clear_limit, set_limit
 from mulligan.engine.rooms import running_under
 from mulligan.engine.said import ended_at, moment_of
 from mulligan.errors import Moment, NotFound
@@ -71,17 +72,20 @@ class Queues:
         with self._open().begin() as unit:
             now = unit.now()
             end = ended_at("until", until, now)
+            before = gate_facts(unit, "queue", name, now)
             unit.open_gate("queue", name)  # the last word counts, also when it is shorter
             unit.close_gate(Gate("queue", name, now, end, reason, self._actor))
-            self._tell(unit, EventType.QUEUE_PAUSED, name, until=end, reason=reason)
+            seen = {"before": before, "after": gate_facts(unit, "queue", name, now)}
+            self._tell(unit, EventType.QUEUE_PAUSED, name, until=end, reason=reason, **seen)
         return self.get(name)
 
     def resume(self, name: str, *, reason: str = "") -> Queue:
         """A queue that is not paused stays as it is."""
         checked_name("queue", name)
         with self._open().begin() as unit:
+            before = gate_facts(unit, "queue", name, unit.now())
             if unit.open_gate("queue", name):
-                self._tell(unit, EventType.QUEUE_RESUMED, name, reason=reason)
+                self._tell(unit, EventType.QUEUE_RESUMED, name, reason=reason, before=before, after={"paused": False})
         return self._known(name)
 
     # -- limits -----------------------------------------------------------------------------------
@@ -105,8 +109,9 @@ class Queues:
         """Back to what the code declares."""
         checked_name("queue", name)
         with self._open().begin() as unit:
-            if unit.clear_limit(("queue", name)):
-                self._tell(unit, EventType.QUEUE_CHANGED, name, cleared=True, reason=reason)
+            news = clear_limit(unit, ("queue", name), reason)
+            if news is not None:
+                self._tell(unit, EventType.QUEUE_CHANGED, name, **news)
         return self._known(name)
 
     def _known(self, name: str) -> Queue:

@@ -3,65 +3,171 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from mulligan.engine.declared import stored_queues
-from mulligan.engine.settle import frees_key
-from mulligan.engine.unique import unique_hash
-from mulligan.errors import IllegalMove, NotFound, Refused
+from mulligan.engine.amend import UNCHANGED, Change, Kinds, amended, homeward, kinds_of
+from mulligan.engine.kinds import Handler
+from mulligan.engine.moments import length_or_moment
+from mulligan.engine.preconditions import Busy, ask_app, key_after, refusals, spend, taken
+from mulligan.errors import (
+    ChoiceRefused,
+    DeadlineFirst,
+    IllegalMove,
+    Moment,
+    MulliganError,
+    NotFound,
+    ReasonMissing,
+    StoreUnavailable,
+    UniqueTaken,
+)
 from mulligan.event import EventType, NewEvent
-from mulligan.job import JobRow, Lane, State, Verb
+from mulligan.job import JobRow, Micros, State, Verb
 from mulligan.policy import lifecycle
-from mulligan.policy.escalate import given
 from mulligan.policy.lifecycle import TERMINAL
-from mulligan.policy.limits import share_of
+from mulligan.policy.phrase import moment
 from mulligan.store.base import Move, Store, Unit
 
 ROUNDS = 3  # somebody else may move the job between our look and our move
+PATIENCE = 100  # times
+PAUSE = 0.02  # seconds
+PAYLOAD = 1024 * 1024
 
 
-def retry(
-    store: Store, job_id: str, *, actor: str, reason: str = "", overrides: Mapping[str, Any] | None = None
+class Wish(NamedTuple):
+    """What is said with a retry by hand beside the job, the actor and the reason."""
+
+    overrides: Mapping[str, Any] | None = None
+    at: Moment | None = None
+    owner: str | None = None  # acts as this owner: sees only their jobs, and has their limit
+    handlers: Mapping[str, Handler] = {}  # where the app is at hand
+    allowed: str | None = None  # "20/h": how many an owner may retry by hand
+    most: int = PAYLOAD  # bytes of a payload
+
+
+class Preview(NamedTuple):
+    """What a retry by hand would do, and what stands in its way."""
+
+    row: JobRow
+    changes: Mapping[str, Mapping[str, Any]]
+    refused: tuple[MulliganError, ...]
+
+
+# -- retry --------------------------------------------------------------------------------------------
+def retry(store: Store, job_id: str, *, actor: str, reason: str = "", **said: Any) -> JobRow:
+    """dead, parked or cancelled → queued, as a new generation; its history stays. `said`: fields of a Wish."""
+    wish = Wish(**said)
+    for _ in range(ROUNDS):
+        row, known, now = _look(store, job_id, wish)
+        lifecycle.move(Verb.RETRY_BY_HAND, State(row.state))
+        change, at = amended(row, wish.overrides, known), _moment(wish.at, now)
+        for error in _refused(store, row, change, at):
+            raise error
+        ask_app(row, change, known)
+        done = _retried(store, row, change, at, actor, reason, wish)
+        if done is not None:
+            return done
+    raise IllegalMove(_quick(job_id))
+
+
+def preview(store: Store, job_id: str, **said: Any) -> Preview:
+    """The same checks, and nothing is written: what would change, and everything that is in the way."""
+    wish = Wish(**said)
+    row, known, now = _look(store, job_id, wish)
+    change, at, errors = UNCHANGED, None, []
+    try:
+        change, at = amended(row, wish.overrides, known), _moment(wish.at, now)
+    except MulliganError as error:
+        errors = [error]
+    errors = [*_refused(store, row, change, at), *errors]
+    try:
+        if not errors:
+            ask_app(row, change, known)
+    except MulliganError as error:
+        errors = [error]
+    return Preview(row, change.told, tuple(errors))
+
+
+def _look(store: Store, job_id: str, wish: Wish) -> tuple[JobRow, Kinds, Micros]:
+    with store.read() as unit:
+        row = _found(unit, job_id, wish.owner)
+        return row, kinds_of(unit, row, wish.handlers, wish.most), unit.now()
+
+
+def _moment(at: Moment | None, now: Micros) -> Micros | None:
+    """One that has passed is now."""
+    if at is None:
+        return None
+    span, fixed = length_or_moment("at", at)
+    return max(now, now + span if span is not None else fixed or now)
+
+
+def _refused(store: Store, row: JobRow, change: Change, at: Micros | None) -> list[MulliganError]:
+    with store.read() as unit:
+        return list(refusals(unit, row, change, at))
+
+
+class _TooLate(Exception):
+    """Somebody was quicker; nothing of this transaction may stay."""
+
+
+def _retried(
+    store: Store, row: JobRow, change: Change, at: Micros | None, actor: str, reason: str, wish: Wish
+) -> JobRow | None:
+    """None: somebody was quicker."""
+    for _ in range(PATIENCE):
+        try:
+            with store.begin() as unit:
+                if wish.owner is not None and wish.allowed:
+                    spend(unit, wish.owner, wish.allowed)
+                if not move_in(unit, row, Verb.RETRY_BY_HAND, actor, reason, change=change, at=at):
+                    raise _TooLate
+                done = _found(unit, row.id)
+                _in_time(done)
+                return done
+        except _TooLate:
+            return None
+        except Busy:
+            time.sleep(PAUSE)
+    message = "others of this owner retry at this very moment; try again"
+    raise StoreUnavailable(message)
+
+
+def _in_time(row: JobRow) -> None:
+    if row.deadline_at is not None and row.run_at >= row.deadline_at:
+        message = (
+            f"job {row.id} could not run at {moment(row.run_at)}: its deadline, which begins anew with the retry, "
+            f"passes at {moment(row.deadline_at)}"
+        )
+        raise DeadlineFirst(message)
+
+
+# -- the others ---------------------------------------------------------------------------------------
+def release(
+    store: Store, job_id: str, *, actor: str, choice: str | None = None, reason: str = "", owner: str | None = None
 ) -> JobRow:
-    """dead, parked or cancelled → queued, as a new generation; its history stays."""
-    given = dict(overrides or {})
-    max_retries = given.pop("max_retries", None)
-    if given:
-        message = f"cannot override {', '.join(sorted(given))}; possible: max_retries"
-        raise Refused(message)
-    return _by_hand(store, job_id, Verb.RETRY_BY_HAND, actor, reason, max_retries=max_retries)
-
-
-def release(store: Store, job_id: str, *, actor: str, choice: str | None = None, reason: str = "") -> JobRow:
     """parked → queued, with what was decided."""
     with store.read() as unit:
-        offered = json.loads(_found(unit, job_id).choices or "[]")
+        row = _found(unit, job_id, owner)
+    offered = json.loads(row.choices or "[]")
     if choice is not None and offered and choice not in offered:
         message = f"choice {choice!r} is not one of those the job offers: {', '.join(offered)}"
-        raise Refused(message)
-    return _by_hand(store, job_id, Verb.RELEASE, actor, reason, choice=choice)
+        raise ChoiceRefused(message)
+    return _by_hand(store, job_id, Verb.RELEASE, actor, reason, owner, choice=choice)
 
 
-def discard(store: Store, job_id: str, *, actor: str, reason: str) -> JobRow:
+def discard(store: Store, job_id: str, *, actor: str, reason: str, owner: str | None = None) -> JobRow:
     """dead or parked → cancelled: nobody wants it any more."""
     if not reason.strip():
         message = "discard needs a reason: it is the last thing anybody will read about this job"
-        raise Refused(message)
-    return _by_hand(store, job_id, Verb.DISCARD, actor, reason)
+        raise ReasonMissing(message)
+    return _by_hand(store, job_id, Verb.DISCARD, actor, reason, owner)
 
 
-def cancel(store: Store, job_id: str, *, actor: str, reason: str = "") -> JobRow:
+def cancel(store: Store, job_id: str, *, actor: str, reason: str = "", owner: str | None = None) -> JobRow:
     """queued or parked → cancelled at once; running → asked to stop, cancelled once its code has stopped."""
-    for _ in range(ROUNDS):
-        with store.begin() as unit:
-            row = _found(unit, job_id)
-            done = _ask(unit, row, actor, reason) if row.state == State.RUNNING else None
-            if done is None:
-                done = _moved(unit, row, Verb.CANCEL, actor, reason)
-            if done:
-                return _found(unit, job_id)
-    raise IllegalMove(_quick(job_id))
+    return _by_hand(store, job_id, Verb.CANCEL, actor, reason, owner)
 
 
 def foretell(verb: Verb, state: State) -> str:
@@ -71,35 +177,34 @@ def foretell(verb: Verb, state: State) -> str:
     return str(lifecycle.move(verb, state))
 
 
+def _by_hand(
+    store: Store, job_id: str, verb: Verb, actor: str, reason: str, owner: str | None, *, choice: str | None = None
+) -> JobRow:
+    for _ in range(ROUNDS):
+        with store.begin() as unit:
+            row = _found(unit, job_id, owner)
+            if verb is Verb.CANCEL and row.state == State.RUNNING:
+                done = _ask(unit, row, actor, reason)
+            else:
+                done = move_in(unit, row, verb, actor, reason, choice=choice)
+            if done:
+                return _found(unit, job_id)
+    raise IllegalMove(_quick(job_id))
+
+
 def _ask(unit: Unit, row: JobRow, actor: str, reason: str) -> bool:
     """Ask a running attempt to stop; once asked is enough."""
     if row.cancel_reason is not None:
         return True
     asked = unit.request_cancel(row.id, row.token, reason or "cancelled by hand")
     if asked:
-        unit.write_events([_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason})])
+        seen = {"before": {"state": row.state, "stopping": False}, "after": {"state": row.state, "stopping": True}}
+        unit.write_events([_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason, **seen})])
     return asked
 
 
-def _by_hand(
-    store: Store,
-    job_id: str,
-    verb: Verb,
-    actor: str,
-    reason: str,
-    *,
-    choice: str | None = None,
-    max_retries: int | None = None,
-) -> JobRow:
-    for _ in range(ROUNDS):
-        with store.begin() as unit:
-            row = _found(unit, job_id)
-            if _moved(unit, row, verb, actor, reason, choice=choice, max_retries=max_retries):
-                return _found(unit, job_id)
-    raise IllegalMove(_quick(job_id))
-
-
-def _moved(
+# -- the one door of moves by hand --------------------------------------------------------------------
+def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
     unit: Unit,
     row: JobRow,
     verb: Verb,
@@ -107,15 +212,30 @@ def _moved(
     reason: str,
     *,
     choice: str | None = None,
-    max_retries: int | None = None,
+    change: Change = UNCHANGED,
+    at: Micros | None = None,
+    data: Mapping[str, Any] | None = None,
 ) -> bool:
-    """One try; False: somebody was quicker."""
+    """One move with its event, in the caller's transaction; False: somebody was quicker. `data`: more to tell."""
     state = lifecycle.move(verb, State(row.state))
-    done = unit.move(_move(unit, row, verb, state, reason, choice, max_retries))
+    if change is UNCHANGED and verb is Verb.RETRY_BY_HAND:
+        change = homeward(unit, row)
+    move = _move(unit, row, verb, state, reason, choice, change, at)
+    done = _moved(unit, row, change, move)
     if done:
-        news = _news(row, verb, reason, choice, max_retries)
+        news = {**_news(row, move, reason, choice, change, at), **(data or {})}
         unit.write_events([_event(lifecycle.event_for(verb), row, actor, news)])
     return done
+
+
+def _moved(unit: Unit, row: JobRow, change: Change, move: Move) -> bool:
+    try:
+        return unit.move(move)
+    except UniqueTaken as clash:
+        assert move.unique_hash is not None  # noqa: S101 - only a wanted key can be taken
+        if unit.free_key(move.unique_hash):  # its time is over
+            return unit.move(move)
+        raise UniqueTaken(taken(row, change, unit.key_holder(move.unique_hash))) from clash
 
 
 def _quick(job_id: str) -> str:
@@ -123,59 +243,55 @@ def _quick(job_id: str) -> str:
 
 
 def _move(
-    unit: Unit, row: JobRow, verb: Verb, state: State, reason: str, choice: str | None, max_retries: int | None
+    unit: Unit,
+    row: JobRow,
+    verb: Verb,
+    state: State,
+    reason: str,
+    choice: str | None = None,
+    change: Change = UNCHANGED,
+    at: Micros | None = None,
 ) -> Move:
-    again = verb is Verb.RETRY_BY_HAND
     queued = state is State.QUEUED
-    home = given(row.settings).get("home") if again else None
     return Move(
         id=row.id,
         from_state=row.state,
         generation=row.generation,
         token=row.token,
         state=state.value,
-        run_at=unit.now() if queued else None,
-        new_generation=again,
+        run_at=(at or unit.now()) if queued else None,
+        new_generation=verb is Verb.RETRY_BY_HAND,
         finished=state in TERMINAL,
         error=None,
         reason=reason or f"{verb} by hand",
         choice=choice,
-        unique_hash=_key_of(row, state),
-        max_retries=max_retries,
-        queue=home,
-        lane=None if home is None else _lane(unit, row, home),
+        unique_hash=key_after(row, state, change.unique_key),
+        **change.columns,
     )
 
 
-def _lane(unit: Unit, row: JobRow, queue: str) -> str:
-    """Back in the queue it was enqueued for, from where an escalation had moved it."""
-    spec = stored_queues(unit, unit.now()).get(queue)
-    share = share_of(row.owner) if spec is not None and spec.fair else ""
-    return Lane(queue, row.kind, row.uses, False, share).key
-
-
-def _key_of(row: JobRow, state: State) -> str | None:
-    """Back in a covered state the job wants its key again; another holder refuses the move."""
-    if row.unique_key is None or frees_key(row.unique_cover, state):
-        return None
-    return row.unique_hash or unique_hash(row.owner, row.kind, row.unique_key)
-
-
-def _news(row: JobRow, verb: Verb, reason: str, choice: str | None, max_retries: int | None) -> dict[str, Any]:
-    news: dict[str, Any] = {"from": row.state, "reason": reason, "generation": row.generation}
-    if verb is Verb.RETRY_BY_HAND:
-        news["generation"] += 1
-    news |= {name: said for name, said in (("choice", choice), ("max_retries", max_retries)) if said is not None}
-    return news
+def _news(
+    row: JobRow, move: Move, reason: str, choice: str | None, change: Change, at: Micros | None
+) -> dict[str, Any]:
+    generation = row.generation + move.new_generation
+    seen = {
+        "before": {"state": row.state, "generation": row.generation},
+        "after": {"state": move.state, "generation": generation},
+    }
+    news: dict[str, Any] = {"from": row.state, "reason": reason, "generation": generation}
+    said = {"choice": choice, "max_retries": change.max_retries, "run_at": at, "changes": dict(change.told)}
+    news |= {name: value for name, value in said.items() if value not in (None, {})}
+    return {**news, **seen}
 
 
 def _event(kind: EventType, row: JobRow, actor: str, data: dict[str, Any]) -> NewEvent:
     return NewEvent(kind, job_id=row.id, batch_id=row.batch_id, owner=row.owner, actor=actor, data=data)
 
 
-def _found(unit: Unit, job_id: str) -> JobRow:
+def _found(unit: Unit, job_id: str, owner: str | None = None) -> JobRow:
+    """Another owner's job is answered exactly like one that does not exist."""
     row = unit.get(job_id)
-    if row is None:
+    if row is None or owner not in (None, row.owner):
         message = f"no job {job_id!r}"
         raise NotFound(message)
     return row

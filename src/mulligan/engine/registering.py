@@ -8,6 +8,7 @@ from typing import Any
 
 from mulligan.config import Retention
 from mulligan.engine.arguments import Arguments
+from mulligan.engine.asking import editable_fields, question
 from mulligan.engine.enqueue import (
     checked_cost,
     checked_memory,
@@ -46,6 +47,9 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
     shadow: Policy | None = None,
     retention: Seconds | None = None,
     cost: float | None = None,
+    done: Any = None,
+    can_retry: Any = None,
+    editable: str | Sequence[str] = (),
 ) -> Handler:
     arguments = Arguments(function, Context)
     spec = KindSpec(
@@ -61,6 +65,8 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
         schema=arguments.schema(),
         rules=as_plain(kind_rules(name or function.__qualname__, rules)),
         shadow=policy_text(shadow),
+        editable=editable_fields(editable, arguments),
+        uses_by_payload=callable(uses),
         **_key_facts(unique),
     )
     _check_unique(spec, unique, keep)
@@ -74,6 +80,8 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
         unique=unique,
         place=place_of(function),
         books=_books(spec.rules, app_rules),
+        done=question("done", done, arguments, Context, in_attempt=True),
+        can_retry=question("can_retry", can_retry, arguments, Context, in_attempt=False),
     )
 
 
@@ -84,8 +92,10 @@ def _books(rules: Sequence[Mapping[str, Any]], app_rules: Callable[[], Rulebook]
 
 
 def _key_facts(unique: Any) -> dict[str, Any]:
-    """For `doctor`: what retention must not cut short."""
-    return {"unique_for": unique.span, "unique_while": unique.cover} if isinstance(unique, Unique) else {}
+    """For `doctor`: what retention must not cut short. For edits: what the key is made of."""
+    if not isinstance(unique, Unique):
+        return {}
+    return {"unique_for": unique.span, "unique_while": unique.cover, "unique_by": tuple(unique.by)}
 
 
 def _check_unique(spec: KindSpec, unique: Any, keep: Retention) -> None:

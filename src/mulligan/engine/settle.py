@@ -180,6 +180,8 @@ def _judged(decision: Decision, would: Mapping[str, Any] | None) -> str | None:
         said["shadow_policy"] = would
     if decision.then:
         said["then"] = dict(decision.then)
+    if decision.skipped:
+        said["skipped"] = True
     return _encode(said) if said else None
 
 
@@ -199,6 +201,8 @@ def _news(ending: Ending, decision: Decision) -> dict[str, Any]:
         news["next_retry_at"] = decision.run_at
     if decision.failure is not None:
         news |= error_of(decision.failure)
+    if decision.skipped:
+        news["skipped"] = True
     return news
 
 

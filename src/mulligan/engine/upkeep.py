@@ -31,6 +31,7 @@ STEP = 200
 ORPHANS = 500
 PROBES_KEPT = 3600 * SECOND
 GUARDS_KEPT = 7 * 86_400 * SECOND  # of dependencies that nobody has called since
+METERS_KEPT = 2 * 86_400 * SECOND  # of owners who retried by hand: a rate is at most per day, so they are full again
 SCHEDULES_KEPT = 30 * 86_400 * SECOND  # a schedule that nobody names is remembered so long: its workers may come back
 
 
@@ -186,10 +187,12 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
     with store.begin() as unit:
         now = unit.now()
         removed += unit.prune_events(now - round(keep.events * SECOND), STEP)
+        removed += unit.prune_deeds(now - round(max(keep.audit, keep.events) * SECOND), STEP)
         removed += unit.prune_slots(now - round(keep.events * SECOND), STEP)
         unit.forget_schedules(now - SCHEDULES_KEPT)
         unit.forget_guards(now - GUARDS_KEPT)
         unit.forget_workers(now - round(keep.workers * SECOND))
+        unit.forget_meters(now - METERS_KEPT)
         unit.forget_marks(now - round(keep.records * SECOND))
         unit.prune_records(now - round(keep.records * SECOND))
     return removed

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Cls, Ended, Gate, GuardRow, Lease, Micros
@@ -220,6 +221,8 @@ class Watch:
     def _enter(self, page: Page, ending: Ending, key: str, keys: int) -> None:
         """How this one ended, as far as it says something about one of so many that it used."""
         lease, outcome = ending.lease, ending.outcome
+        if outcome.skipped:  # nothing was called
+            return
         if outcome.ended is Ended.RETURNED:
             self._answered(page, ending, key, keys)
         elif not _failed(ending) or outcome.failure is None:
@@ -269,7 +272,15 @@ class Watch:
         self.write(unit, row, before, after, changes)
 
     def write(
-        self, unit: Unit, row: GuardRow, before: Guard, after: Guard, changes: breaker.Changes, *, actor: str = GUARD
+        self,
+        unit: Unit,
+        row: GuardRow,
+        before: Guard,
+        after: Guard,
+        changes: breaker.Changes,
+        *,
+        actor: str = GUARD,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """The guard as it is now, its gate and its events, in one transaction."""
         unit.write_guard(row._replace(active=after.active(self.terms(row.key)), body=after.to_json()))
@@ -279,7 +290,7 @@ class Watch:
                 unit.close_gate(Gate("dependency", row.key, after.since, None, change.reason, actor, after.probe_at))
             elif change.what == "closed":
                 unit.open_gate("dependency", row.key)
-            news = {"dependency": row.key, "reason": change.reason, **_more(change, after)}
+            news = {"dependency": row.key, "reason": change.reason, **_more(change, after), **more}
             unit.write_events([NewEvent(_EVENTS[change.what], actor=actor, data=news)])
         if after.open and before.open and after.probe_at != before.probe_at:
             unit.next_probe(("dependency", row.key), after.probe_at)
@@ -328,6 +339,8 @@ def _more(change: breaker.Change, guard: Guard) -> dict[str, Micros | float | No
 
 def _verdict(ending: Ending, key: str) -> Verdict:
     lease, outcome = ending.lease, ending.outcome
+    if outcome.skipped:
+        return Verdict(lease.id, lease.token, None)
     if outcome.ended is Ended.RETURNED:
         healthy = lease.kind != PROBE_KIND or bool(json.loads(outcome.result or "{}").get("healthy"))
         return Verdict(lease.id, lease.token, healthy)

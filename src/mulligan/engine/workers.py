@@ -6,11 +6,13 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mulligan.config import Settings
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.life import LifeFile, surely_dead
+from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, WorkerRow
 from mulligan.store.base import Unit
 from mulligan.store.host import boot_id
@@ -48,6 +50,15 @@ def _life(unit: Unit, row: WorkerRow) -> str:
     if unit.expired(row):
         return "silent"
     return "draining" if row.draining or row.drain_reason is not None else "live"
+
+
+def request_drain(unit: Unit, workers: Iterable[WorkerRow], actor: str, reason: str) -> None:
+    """Ask them to finish what they run, and leave; one that has left, or was asked, stays as it is."""
+    for row in sorted(workers, key=lambda row: row.id):
+        if row.drain_reason is None and unit.request_drain(row.id, f"{actor}: {reason}" if reason else actor):
+            seen = {"before": {"draining": row.draining}, "after": {"draining": True}}
+            news = {"worker": row.id, "host": row.host, "pid": row.pid, "reason": reason, **seen}
+            unit.write_events([NewEvent(EventType.WORKER_DRAIN_REQUESTED, actor=actor, data=news)])
 
 
 def worker_row(

@@ -70,10 +70,11 @@ def _sparing(down: str, held: str) -> str:
 
 def _returned(lease: Lease, outcome: Outcome) -> Decision:
     """If the handler finished first, its result stands, also against a request to stop."""
+    returned = "skipped, its result was there already" if outcome.skipped else "returned"
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
-        "returned" if lease.cancel_reason is None else "returned before it could be stopped",
+        returned if lease.cancel_reason is None else f"{returned} before it could be stopped",
         failures=lease.failures,
         losses=max(0, lease.losses - 1) if lease.alone else lease.losses,
         snoozes=lease.snoozes,
@@ -81,6 +82,7 @@ def _returned(lease: Lease, outcome: Outcome) -> Decision:
         cost=outcome.cost,
         counts=lease.counts,
         settings=lease.settings,
+        skipped=outcome.skipped,
     )
 
 
@@ -101,6 +103,12 @@ def _released(case: Case) -> Decision:
     reason = case.outcome.reason or "given back, not charged"
     decision = _move(case, Verb.GIVE_BACK, reason, failure=case.outcome.failure)
     return _requeue(case, replace(decision, alone=case.outcome.alone or case.lease.alone), _asked_for(case, 0))
+
+
+def _refused(case: Case) -> Decision:
+    """Its handler was not called: nothing is charged, and nothing would change by itself."""
+    failure = case.outcome.failure or ends.retry_refused("")
+    return _move(case, Verb.DIE, f"not run again: {failure.public}", failure=failure)
 
 
 def _lost(case: Case) -> Decision:
@@ -350,4 +358,5 @@ _RULES: dict[Ended, Callable[[Case], Decision]] = {
     Ended.CANCELLED: _cancelled,
     Ended.LOST: _lost,
     Ended.RELEASED: _released,
+    Ended.REFUSED: _refused,
 }

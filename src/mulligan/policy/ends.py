@@ -111,6 +111,12 @@ def dependency_unavailable(key: str, reason: str) -> Failure:
     return _failure(UNAVAILABLE, Cls.TRANSIENT, public, evidence={"dependency": key}, private={"message": reason})
 
 
+def retry_refused(why: str) -> Failure:
+    """Retried by hand, and its app says that it must not run again."""
+    public = why or "This job cannot be run again."
+    return _failure("RETRY_REFUSED", Cls.PERMANENT, public)
+
+
 def snooze_limit(limit: int) -> Failure:
     public = f"The job put itself off more than {limit} times."
     return _failure("SNOOZE_LIMIT", Cls.PERMANENT, public, evidence={"limit": limit})

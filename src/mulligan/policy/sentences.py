@@ -74,7 +74,9 @@ def attempt_ended(attempt: AttemptRow, row: JobRow) -> str:
 def _how(attempt: AttemptRow, row: JobRow, ran: str) -> str:
     reason = one_line(attempt.reason)
     if attempt.ended == Ended.RETURNED:
-        return f"succeeded after {ran}{_result(attempt, row)}."
+        skipped = judged_of(attempt).get("skipped")
+        there = " without a call of its handler: its result was there already" if skipped else ""
+        return f"succeeded after {ran}{there}{_result(attempt, row)}."
     if attempt.verb == Verb.STOP:
         return f"was stopped after {ran}: {stopped(reason)}"
     if attempt.ended == Ended.LOST:
@@ -85,8 +87,13 @@ def _how(attempt: AttemptRow, row: JobRow, ran: str) -> str:
         return f"stopped after {ran} to ask a person: {stopped(reason)}"
     if attempt.ended in {Ended.SNOOZED, Ended.HELD} and attempt.verb in {Verb.SNOOZE, Verb.HOLD}:
         return f"put the job off after {ran}, which costs no retry: {stopped(reason)}"
-    asked = "asked for another try" if attempt.ended == Ended.RETRY else "failed"
-    return f"{asked} after {ran}{_verdict(attempt)}"
+    return f"{_FAILED.get(attempt.ended, 'failed')} after {ran}{_verdict(attempt)}"
+
+
+_FAILED: Mapping[str, str] = {
+    Ended.RETRY: "asked for another try",
+    Ended.REFUSED: "was not let run again by its app",
+}
 
 
 def _result(attempt: AttemptRow, row: JobRow) -> str:
@@ -206,12 +213,28 @@ def _name(event: Event) -> str:
 
 def _retried(event: Event) -> str:
     life = event.data.get("generation", "?")
-    more = event.data.get("max_retries")
-    allowed = f" with at most {more} retries" if more is not None else ""
+    at = event.data.get("run_at")
+    later = f" for {clock(at, event.at)}" if isinstance(at, int) else ""
     return (
-        f"{_name(event)} retried it by hand{allowed}{_because(event)} "
+        f"{_name(event)} retried it by hand{later}{_changed(event)}{_because(event)} "
         f"That began life {life} (generation {life}): the counters start at zero, the history stays."
     )
+
+
+def _changed(event: Event) -> str:
+    """What is different in this life."""
+    more, changes = event.data.get("max_retries"), event.data.get("changes") or {}
+    told = [] if more is None else [f"at most {more} retries"]
+    told += [
+        f"{one_line(name)} {_value(one.get('after'))} (was {_value(one.get('before'))})"
+        for name, one in changes.items()
+        if name != "max_retries"
+    ]
+    return f" with {', '.join(told)}" if told else ""
+
+
+def _value(value: Any) -> str:
+    return "unset" if value is None else one_line(value if isinstance(value, str) else json.dumps(value), 80)
 
 
 def _released(event: Event) -> str:

@@ -129,7 +129,8 @@ def _due_after(item: _Item, due: Micros | None) -> Micros | None:
     if isinstance(item.what, AttemptRow):
         return item.what.next_run_at
     if isinstance(item.what, Event) and item.what.type in {EventType.JOB_RETRIED, EventType.JOB_RELEASED}:
-        return item.at if "from" in item.what.data else due
+        later = item.what.data.get("run_at")
+        return (later if isinstance(later, int) else item.at) if "from" in item.what.data else due
     return due
 
 

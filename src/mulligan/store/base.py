@@ -26,6 +26,7 @@ from mulligan.job import (
     NewJob,
     WorkerRow,
 )
+from mulligan.store.by_hand import ByHand
 from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping):
+class Unit(Hindsight, Guarding, Grouping, ByHand):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------
@@ -185,9 +186,6 @@ class Unit(Hindsight, Guarding, Grouping):
         self, state: str, before: Micros, limit: int, *, kind: str | None, except_kinds: Sequence[str]
     ) -> list[Pruned]:
         """Delete at most `limit` finished jobs with all that belongs to them, leaving a summary record."""
-
-    @abstractmethod
-    def prune_events(self, before: Micros, limit: int) -> int: ...
 
     @abstractmethod
     def prune_records(self, before: Micros) -> None:

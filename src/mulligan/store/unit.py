@@ -28,6 +28,7 @@ from mulligan.job import (
     WorkerRow,
 )
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
+from mulligan.store.by_hand import SqlByHand
 from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
@@ -39,7 +40,7 @@ MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, Unit):
+class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlByHand, Unit):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod
@@ -265,9 +266,6 @@ class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, Unit):
             NewEvent(EventType.JOB_PRUNED, owner=record.owner, data=record._asdict()) for record in records
         )
         return records
-
-    def prune_events(self, before: Micros, limit: int) -> int:
-        return len(self.rows("prune_events", before=before, most=limit))
 
     def prune_records(self, before: Micros) -> None:
         self.rows("prune_records", before=before)

@@ -103,9 +103,15 @@ class Move(NamedTuple):
     reason: str
     choice: str | None
     unique_hash: str | None
-    max_retries: int | None
-    queue: str | None = None  # None: the one it is in
-    lane: str | None = None  # of that queue
+    max_retries: int | None = None  # None, as of all that follow: as it was
+    queue: str | None = None
+    lane: str | None = None  # of that queue, and of what it uses
+    priority: int | None = None
+    timeout: int | None = None
+    policy: str | None = None
+    payload: str | None = None
+    uses: str | None = None
+    unique_key: str | None = None
     died_code: str | None = None  # of what it dies, if it does
     died_class: str | None = None
     died_group: str | None = None

@@ -94,7 +94,7 @@ def _script(ending: Any) -> Script:
 
 def _calls(handler: Handler, instead: Callable[[], Any]) -> Handler:
     """The same kind with another body: arguments, cost and result are treated as ever."""
-    return replace(handler, call=lambda **_: instead(), is_async=False)
+    return replace(handler, call=lambda **_: instead(), is_async=False, done=None, can_retry=None)
 
 
 def _raise(error: Any) -> None:

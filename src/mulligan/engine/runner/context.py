@@ -67,6 +67,7 @@ class Context:
         self.previous: Mapping[str, Any] | None = memory.previous
         self._settings = MappingProxyType(given(lease.settings).get("settings", {}))
         self.spent = 0.0
+        self.asking = ""  # what is asked before the handler is called, while it is
         self.stop_seen = False
         self._stop_asked = False
         self._programs: set[Program] = set()

@@ -6,11 +6,13 @@ import time
 from asyncio import CancelledError
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler
 from mulligan.engine.runner.context import Context
+from mulligan.engine.runner.first import ASKED, GO_ON, first_async, first_sync
 from mulligan.engine.runner.outcomes import Judge, outcome_of, raised
 from mulligan.engine.runner.program import in_a_thread
 from mulligan.errors import OutcomeRequest, PayloadRefused, Stopped
@@ -26,7 +28,11 @@ STOPPED = None  # instead of an outcome: the code stopped because it was asked t
 async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
-        outcome = _returned(handler, context, await handler.call(**kwargs), result_limit)
+        returned = partial(_returned, handler, context, result_limit)
+        outcome: Outcome | None = await first_async(handler, context, kwargs, returned) if handler.asks else GO_ON
+        if outcome is GO_ON:
+            context.spent += handler.cost
+            outcome = returned(await handler.call(**kwargs))
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
         outcome = _raised(context, error, _judge(handler, context))
     if context.untidy:
@@ -38,7 +44,11 @@ async def execute_async(handler: Handler, context: Context, result_limit: int) -
 def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
-        outcome = _returned(handler, context, handler.call(**kwargs), result_limit)
+        returned = partial(_returned, handler, context, result_limit)
+        outcome: Outcome | None = first_sync(handler, context, kwargs, returned) if handler.asks else GO_ON
+        if outcome is GO_ON:
+            context.spent += handler.cost
+            outcome = returned(handler.call(**kwargs))
     except BaseException as error:  # noqa: BLE001 - same
         outcome = _raised(context, error, _judge(handler, context))
     if context.untidy:
@@ -58,8 +68,6 @@ def _arguments(handler: Handler, context: Context) -> dict[str, Any]:
         raise _BadPayload(str(refused)) from None
     if handler.arguments.context_name is not None:
         kwargs[handler.arguments.context_name] = context
-    if handler.cost:
-        context.spent += handler.cost
     return kwargs
 
 
@@ -73,7 +81,7 @@ def _judge(handler: Handler, context: Context) -> Judge:
     return judge
 
 
-def _returned(handler: Handler, context: Context, value: Any, limit: int) -> Outcome | None:
+def _returned(handler: Handler, context: Context, limit: int, value: Any) -> Outcome | None:
     if value is None:
         return STOPPED if context.stop_seen else Outcome(Ended.RETURNED, result="null", cost=context.spent)
     if isinstance(value, BaseException):
@@ -99,7 +107,15 @@ def _raised(context: Context, error: BaseException, judge: Judge) -> Outcome | N
     asked = issubclass(kind, OutcomeRequest) and not issubclass(kind, Stopped)
     if issubclass(kind, Stopped) or (context.stop_asked and not asked):
         return STOPPED
-    return _with_cost(raised(error, _now(), judge), context)
+    return _with_cost(_told_where(raised(error, _now(), judge), context.asking), context)
+
+
+def _told_where(outcome: Outcome, asking: str) -> Outcome:
+    """Not in the handler, but in what is asked before it."""
+    if not asking or outcome.failure is None:
+        return outcome
+    failure = replace(outcome.failure, evidence={**outcome.failure.evidence, ASKED: asking})
+    return replace(outcome, failure=failure)
 
 
 def _refused(context: Context, code: str, why: str) -> Outcome:

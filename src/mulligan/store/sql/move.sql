@@ -17,6 +17,8 @@ UPDATE {p}job SET
   finished_at = CASE WHEN :finished THEN :now END,
   unique_hash = :unique_hash,
   cancel_reason = NULL,
-  max_retries = COALESCE(:max_retries, max_retries)
+  max_retries = COALESCE(:max_retries, max_retries), priority = COALESCE(:priority, priority),
+  timeout = COALESCE(:timeout, timeout), policy = COALESCE(:policy, policy), payload = COALESCE(:payload, payload),
+  uses = COALESCE(:uses, uses), unique_key = COALESCE(:unique_key, unique_key)
 WHERE id = :id AND state = :from_state AND generation = :generation AND token = :token
 RETURNING id

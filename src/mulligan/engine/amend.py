@@ -1,0 +1,245 @@
+"""What a retry by hand changes of a job: checked before anything is written, and told as before and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from mulligan.engine.arguments import to_json
+from mulligan.engine.declared import stored_kinds, stored_queues
+from mulligan.engine.enqueue import checked_count, checked_priority, checked_timeout, policy_text, uses_text
+from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, free_name
+from mulligan.engine.unique import Unique
+from mulligan.errors import ConfigError, MulliganError, OverrideRefused, PayloadRefused
+from mulligan.job import SECOND, JobRow, Lane
+from mulligan.policy.escalate import given
+from mulligan.policy.limits import share_of
+from mulligan.policy.redact import shown
+from mulligan.policy.retry import Policy
+from mulligan.store.base import Unit
+
+LONGEST = 300  # characters of a payload's value that an event tells
+GONE = "[redacted]"
+
+
+class Kinds(NamedTuple):
+    """What is known where the retry is asked for: with the app its handler, else what a worker has stored."""
+
+    spec: KindSpec | None
+    handler: Handler | None
+    queues: Mapping[str, QueueSpec]
+    most: int  # bytes of a payload
+
+
+class Change(NamedTuple):
+    """New values of columns, None: as it was; and what there is to tell."""
+
+    queue: str | None = None
+    lane: str | None = None
+    priority: int | None = None
+    timeout: int | None = None
+    policy: str | None = None
+    max_retries: int | None = None
+    payload: str | None = None
+    uses: str | None = None
+    unique_key: str | None = None
+    told: Mapping[str, Mapping[str, Any]] = {}  # name → before, after
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if name != "told" and value is not None}
+
+
+UNCHANGED = Change()
+
+
+def kinds_of(unit: Unit, row: JobRow, handlers: Mapping[str, Handler], most: int) -> Kinds:
+    handler = handlers.get(row.kind)
+    spec = stored_kinds(unit).get(row.kind) if handler is None else handler.spec
+    return Kinds(spec, handler, stored_queues(unit, unit.now()), most)
+
+
+def amended(row: JobRow, overrides: Mapping[str, Any] | None, known: Kinds) -> Change:
+    """All of it checked. May call functions of the app: not to be called inside a transaction."""
+    _names("overrides", overrides or {})
+    said = dict(overrides or {})
+    strange = sorted(said.keys() - _CHECKED.keys() - {"payload"})
+    if strange:
+        message = f"cannot override {', '.join(strange)}; possible: {', '.join([*_CHECKED, 'payload'])}"
+        raise OverrideRefused(message)
+    change = UNCHANGED._replace(**{name: _checked(name, value) for name, value in said.items() if name != "payload"})
+    if said.get("payload"):
+        change = _edited(row, said["payload"], known, change)
+    home = given(row.settings).get("home")  # back from where an escalation has moved it
+    change = _with_key(row, change, home or row.queue, known)
+    if change.queue or change.uses is not None or home:
+        change = change._replace(queue=change.queue or home)
+        change = change._replace(lane=_lane(row, change, known.queues))
+    return change._replace(told=_told(row, change))
+
+
+def homeward(unit: Unit, row: JobRow) -> Change:
+    """Nothing but this: back in the queue it was enqueued for, from where an escalation had moved it."""
+    if not given(row.settings).get("home"):
+        return UNCHANGED
+    return amended(row, None, kinds_of(unit, row, {}, 0))
+
+
+# -- values -----------------------------------------------------------------------------------------
+def _policy(value: Any) -> str | None:
+    try:
+        return policy_text(Policy.from_plain(value) if isinstance(value, Mapping) else value)
+    except ValidationError as errors:
+        found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors.errors())
+        raise OverrideRefused(found) from None
+
+
+def _queue(value: Any) -> str:
+    return free_name("queue", value)
+
+
+_CHECKED: Mapping[str, Callable[[Any], Any]] = {
+    "max_retries": checked_count,
+    "queue": _queue,
+    "priority": checked_priority,
+    "timeout": checked_timeout,
+    "policy": _policy,
+}
+
+
+def _checked(name: str, value: Any) -> Any:
+    if value is None:
+        message = f"override {name}: None says nothing; leave it out to keep what the job has"
+        raise OverrideRefused(message)
+    try:
+        return _CHECKED[name](value)
+    except (MulliganError, ConfigError) as error:
+        message = f"override {name}: {error}"
+        raise OverrideRefused(message) from None
+
+
+def _names(what: str, said: Any) -> None:
+    if not isinstance(said, Mapping) or not all(isinstance(name, str) for name in said):
+        message = f"{what} map names to values, not {said!r:.80}"
+        raise OverrideRefused(message)
+
+
+# -- payload ----------------------------------------------------------------------------------------
+def _edited(row: JobRow, fields: Any, known: Kinds, change: Change) -> Change:
+    _names("the payload's overrides", fields)
+    _allowed(row.kind, fields, known.spec)
+    merged = {**json.loads(row.payload), **fields}
+    if known.handler is not None:
+        merged = known.handler.arguments.encode(merged)
+    else:
+        _fits(row.kind, merged, known.spec)
+    text = to_json(merged, f"the payload of {row.kind}")
+    if len(text) > known.most:
+        message = f"the payload of {row.kind} would be {len(text)} bytes of JSON, the limit is {known.most}"
+        raise PayloadRefused(message)
+    return change._replace(payload=text, uses=_uses(row, merged, known))
+
+
+def _allowed(kind: str, fields: Mapping[str, Any], spec: KindSpec | None) -> None:
+    editable = () if spec is None else spec.editable
+    strange = sorted(set(fields).difference(editable))
+    if not strange:
+        return
+    allowed = f"kind {kind} allows: {', '.join(editable)}" if editable else (
+        f"kind {kind} allows none; its code says which: @app.job(editable=…)" if spec is not None
+        else f"no worker has told what kind {kind} allows"
+    )  # fmt: skip
+    message = f"payload field {', '.join(strange)} cannot be changed; {allowed}"
+    raise OverrideRefused(message)
+
+
+def _fits(kind: str, payload: Any, spec: KindSpec | None) -> None:
+    """By the stored schema: stricter than the handler, which also takes "7" for 7."""
+    if spec is None or not spec.schema:
+        message = f"kind {kind}: its arguments have no JSON schema to check this by; retry it where its app is"
+        raise OverrideRefused(message)
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # noqa: PLC0415 - slow, seldom needed
+
+    errors = sorted(
+        Draft202012Validator(spec.schema).iter_errors(payload), key=lambda error: list(map(str, error.path))
+    )
+    if errors:
+        parts = [f"{'.'.join(map(str, error.path)) or 'payload'}: {shown(error.message, LONGEST)}" for error in errors]
+        message = f"{kind}: {'; '.join(parts)}"
+        raise PayloadRefused(message)
+
+
+def _uses(row: JobRow, payload: Any, known: Kinds) -> str | None:
+    """Where they follow from the payload, only the app can tell."""
+    if known.spec is None or not known.spec.uses_by_payload:
+        return None
+    if known.handler is None or known.handler.uses is None:
+        message = (
+            f"kind {row.kind}: what it uses follows from its payload, and only its app can tell; retry it there: "
+            "app.jobs.retry(id, overrides=…)"
+        )
+        raise OverrideRefused(message)
+    uses = uses_text(known.handler.uses(payload))
+    return None if uses == row.uses else uses
+
+
+# -- what follows from it -----------------------------------------------------------------------------
+def _with_key(row: JobRow, change: Change, queue: str, known: Kinds) -> Change:
+    """A key that was made of what changes changes with it; one that somebody gave stays."""
+    if row.unique_key is None or known.spec is None or not known.spec.unique_by:
+        return change
+    unique = Unique(by=known.spec.unique_by)
+    if unique.key(row.owner, queue, json.loads(row.payload)) != row.unique_key:
+        return change
+    after = unique.key(row.owner, change.queue or queue, json.loads(change.payload or row.payload))
+    return change if after == row.unique_key else change._replace(unique_key=after)
+
+
+def _lane(row: JobRow, change: Change, queues: Mapping[str, QueueSpec]) -> str:
+    queue = change.queue or row.queue
+    share = share_of(row.owner) if queue in queues and queues[queue].fair else ""
+    return Lane(queue, row.kind, row.uses if change.uses is None else change.uses, False, share).key
+
+
+# -- what is told -------------------------------------------------------------------------------------
+def _told(row: JobRow, change: Change) -> dict[str, dict[str, Any]]:
+    """Of payloads through redaction: an event is read by owners and by webhooks."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("max_retries", "queue", "priority", "uses", "unique_key"):
+        after = getattr(change, name)
+        if after is not None and after != getattr(row, name):
+            found[name] = {"before": getattr(row, name), "after": after}
+    if change.timeout is not None and change.timeout != row.timeout:
+        before = None if row.timeout is None else row.timeout / SECOND
+        found["timeout"] = {"before": before, "after": change.timeout / SECOND}
+    if change.policy is not None and change.policy != row.policy:
+        found["policy"] = {"before": json.loads(row.policy or "null"), "after": json.loads(change.policy)}
+    return found | _payload_told(row, change)
+
+
+def _payload_told(row: JobRow, change: Change) -> dict[str, dict[str, Any]]:
+    if change.payload is None:
+        return {}
+    before, after = json.loads(row.payload), json.loads(change.payload)
+    return {
+        f"payload.{name}": {"before": hidden(name, before.get(name)), "after": hidden(name, after.get(name))}
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name) or (name in before) != (name in after)
+    }
+
+
+def hidden(name: str, value: Any) -> Any:
+    """As any outlet may show it: a field with a telling name not at all, a long text in part."""
+    text = json.dumps({name: value})
+    if len(text) > LONGEST:
+        return shown(value if isinstance(value, str) else json.dumps(value), LONGEST)
+    safe = shown(text)
+    if safe == text:
+        return value
+    try:
+        return json.loads(safe)[name]
+    except (ValueError, KeyError, TypeError):
+        return GONE

@@ -1,0 +1,1 @@
+DELETE FROM {p}meter WHERE scope = 'owner' AND at < :before
