@@ -170,6 +170,9 @@ class Retention(Section):
     succeeded: Positive = 7 * DAY
     dead: Positive = 90 * DAY
     cancelled: Positive = 30 * DAY
+    batches: Positive = Field(
+        30 * DAY, description="a batch with all its members, counted from its outcome, or its expiry if it has one"
+    )
     events: Positive = 30 * DAY
     workers: Positive = 7 * DAY
     records: Positive = Field(365 * DAY, description="summary records of what was pruned")

@@ -7,10 +7,15 @@ MulliganError
 │   ├── UnknownKind            no handler and no manifest knows this kind
 │   ├── UniqueMismatch         an explicit unique key with another payload
 │   ├── UniqueTaken            another job holds the key this move needs
-│   ├── IllegalMove            the state of a job or a dependency forbids it
+│   ├── IllegalMove            the state of a job, a batch or a dependency forbids it
+│   │   ├── BatchSealed            no more members
+│   │   ├── BatchCancelled         somebody has cancelled it
+│   │   ├── BatchExpired           its time is over, for good
+│   │   └── NothingFailed          no member is dead
+│   ├── BatchOwner             a member of another owner than its batch
 │   ├── ConnectionRefused      a caller's connection we must not write through
 │   └── TwoLibraries           one SQLite file, two SQLite libraries, one process
-├── NotFound               no such job, queue or dependency
+├── NotFound               no such job, batch, queue or dependency
 ├── UniqueRace             the caller's snapshot cannot see the winner
 ├── StoreUnavailable       the database does not answer; try again
 │   └── AccessDenied           it answers, and does not let us in
@@ -63,6 +68,26 @@ class UniqueTaken(Refused):
 
 class IllegalMove(Refused):
     code = "ILLEGAL_MOVE"
+
+
+class BatchSealed(IllegalMove):
+    code = "BATCH_SEALED"
+
+
+class BatchCancelled(IllegalMove):
+    code = "BATCH_CANCELLED"
+
+
+class BatchExpired(IllegalMove):
+    code = "BATCH_EXPIRED"
+
+
+class NothingFailed(IllegalMove):
+    code = "NOTHING_FAILED"
+
+
+class BatchOwner(Refused):
+    code = "BATCH_OWNER"
 
 
 class ConnectionRefused(Refused):

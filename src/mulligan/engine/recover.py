@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from mulligan.engine import batching
 from mulligan.engine.declared import stored_queues
 from mulligan.engine.settle import frees_key
 from mulligan.engine.unique import unique_hash
@@ -108,14 +109,26 @@ def _moved(
     *,
     choice: str | None = None,
     max_retries: int | None = None,
+    alone: bool = True,
 ) -> bool:
-    """One try; False: somebody was quicker."""
+    """One try; False: somebody was quicker. Not `alone`: the caller sees to its batch, once for all its members."""
     state = lifecycle.move(verb, State(row.state))
+    if verb is Verb.RETRY_BY_HAND:
+        batching.check_retry(unit, row)
     done = unit.move(_move(unit, row, verb, state, reason, choice, max_retries))
     if done:
         news = _news(row, verb, reason, choice, max_retries)
         unit.write_events([_event(lifecycle.event_for(verb), row, actor, news)])
+        if alone:
+            batching.moved(unit, row, state, actor=actor, reason=reason)
     return done
+
+
+def move_member(unit: Unit, row: JobRow, verb: Verb, *, actor: str, reason: str) -> bool:
+    """One of several members of a batch, already held: a running one is asked to stop, others are moved."""
+    if verb is Verb.CANCEL and row.state == State.RUNNING:
+        return _ask(unit, row, actor, reason)
+    return _moved(unit, row, verb, actor, reason, alone=False)
 
 
 def _quick(job_id: str) -> str:
