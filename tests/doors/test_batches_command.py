@@ -159,6 +159,16 @@ def test_a_member_of_an_expired_batch_stays_dead(call, app):
     assert (answer.code, "[BATCH_EXPIRED]" in answer.err) == (5, True)
 
 
+def test_a_member_can_be_enqueued_by_hand(call, app):
+    batch = app.batch("spring", owner="acme")
+    answer = call("enqueue", "add", "a=1", "b=2", "--batch", batch.id[:24])
+    assert app.jobs.get(answer.out.strip()).batch_id == batch.id
+    assert call("enqueue", "add", "a=1", "b=2", "--batch", "nobody").code == 3
+    batch.seal()
+    answer = call("enqueue", "add", "a=1", "b=2", "--batch", batch.id)
+    assert (answer.code, "[BATCH_SEALED]" in answer.err) == (5, True)
+
+
 def test_ids_are_completed(app, partial):
     import click
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
 
 from mulligan.config import Settings
+from mulligan.engine.batches import Batch
 from mulligan.engine.enqueue import Options, new_job
 from mulligan.engine.kinds import Handler, Registry
 from mulligan.engine.runner.context import Context
@@ -74,7 +75,7 @@ class Kind(Generic[P, R]):
         priority: int | None = None,
         owner: str = "",
         unique: str | Unique | None = None,
-        batch: Any = None,
+        batch: Batch | Context | str | None = None,
         must_have: bool = False,
         max_retries: int | None = None,
         policy: Policy | None = None,

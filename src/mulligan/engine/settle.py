@@ -59,7 +59,11 @@ def settle(  # noqa: PLR0913 - each says one thing about the world around an end
     many died of. Without `wait` a batch in another hand is left to upkeep.
     """
     verdicts = _settled(unit, endings, layers, now, rng, actor, watch, causes)
-    complete(unit, {batch for lease, decision in verdicts if (batch := _ended(lease, decision))}, wait=wait)
+    ended = {batch for lease, decision in verdicts if (batch := _ended(lease, decision))}
+    if ended:
+        # Who has just closed a gate waits for no batch: whoever holds that may be about to open the gate.
+        holds = any(decision is not None and decision.hold for _, decision in verdicts)
+        complete(unit, ended, wait=wait and not holds)
     return verdicts
 
 
