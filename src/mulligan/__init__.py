@@ -11,6 +11,7 @@ from mulligan._version import __version__
 
 if TYPE_CHECKING:
     from mulligan.app import Mulligan
+    from mulligan.engine.batches import Batch
     from mulligan.engine.judging import classify
     from mulligan.engine.kind import Kind
     from mulligan.engine.rules import Pack, pack
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mulligan.app": ("Mulligan",),
+    "mulligan.engine.batches": ("Batch",),
     "mulligan.engine.judging": ("classify",),
     "mulligan.engine.kind": ("Kind",),
     "mulligan.engine.rules": ("Pack", "pack"),
@@ -40,6 +42,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Batch",
     "Cancel",
     "Context",
     "Exponential",

@@ -6,12 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from random import Random, SystemRandom
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from mulligan.config import Settings, read_settings
+from mulligan.engine import joining
 from mulligan.engine.audit import AsyncEvents, Events
+from mulligan.engine.batches import AsyncBatches, Batch, Batches, new_batch
+from mulligan.engine.batching import prepared
 from mulligan.engine.calendar import AsyncSchedules, Schedules
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.dependencies import AsyncDependencies, Dependencies
@@ -52,6 +56,7 @@ from mulligan.job import Job, NewJob
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
 from mulligan.store import Store, open_store
+from mulligan.store.base import Unit
 from mulligan.store.urls import sqlite_file
 
 NO_TABLES = (
@@ -75,6 +80,7 @@ class Mulligan:
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.rules = Rules(lambda: self.settings)
         self.jobs = Jobs(lambda: self.store, self.settings, handlers=self.registry.handlers)
+        self.batches = Batches(lambda: self.store, self.jobs, join=self._joined)
         self.queues = Queues(lambda: self.store)
         self.dependencies = Dependencies(lambda: self.store)
         self.kinds = Kinds(lambda: self.store)
@@ -358,11 +364,14 @@ class Mulligan:
         if not new:
             return []
         if connection is not None:
-            unit = self._open_beside_a_caller().join(connection)
-            return self.jobs.inserted(unit, new, unit.insert(new, announce=False))
-        keyed = any(job.unique_hash is not None for job in new)
-        with self.store.begin() if keyed else self.store.once() as unit:
-            return self.jobs.inserted(unit, new, unit.insert(new, announce=True))
+            unit = self._joined(connection)
+            return self.jobs.inserted(unit, *joining.insert(unit, new, announce=False))
+        several = any(job.unique_hash is not None or job.batch_id is not None for job in new)  # statements, not one
+        with self.store.begin() if several else self.store.once() as unit:
+            return self.jobs.inserted(unit, *joining.insert(unit, new, announce=True))
+
+    def _joined(self, connection: Any) -> Unit:
+        return self._open_beside_a_caller().join(connection)
 
     async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
         """On a thread; on SQLAlchemy's async connections and sessions where they are, by their own bridge."""
@@ -372,6 +381,38 @@ class Mulligan:
         await asyncio.to_thread(self.open)  # the first use may make the schema: not on the loop
         jobs: list[Job] = await run_sync(lambda inner: self.insert(new, inner))
         return jobs
+
+    # -- batches ----------------------------------------------------------------------------------
+    def batch(
+        self,
+        name: str,
+        *,
+        owner: str = "",
+        on_complete: Kind[Any, Any] | str | None = None,
+        tolerance: float | str = 0,
+        expires_in: Moment | None = None,
+        unique: str | None = None,
+        connection: Any = None,
+    ) -> Batch:
+        """Jobs with a common outcome: `options(batch=batch).enqueue(…)` until `batch.seal()`.
+
+        `on_complete`: a kind whose handler takes one argument, `batch`, its id; enqueued once with each outcome.
+        `tolerance`: how many members may die, or which share ("10%"). `unique`: a second call returns the first batch.
+        """
+        new = new_batch(name, owner, tolerance, expires_in, unique)
+        if on_complete is not None:
+            new = new._replace(on_complete=prepared(self._finaliser(on_complete, {"batch": new.id}, new.owner)))
+        return self.batches.begin(new, connection)
+
+    def _finaliser(self, kind: Any, payload: Mapping[str, str], owner: str) -> NewJob:
+        """Checked where the handler is known: nobody hears of it when the last member ends."""
+        try:
+            if isinstance(kind, Kind):
+                return kind.prepared(payload, owner)
+            return self._named(kind, payload, {"owner": owner})[0]
+        except PayloadRefused as error:
+            message = f"on_complete: the handler takes one argument, batch (the id of the batch): {error}"
+            raise PayloadRefused(message) from None
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -404,6 +445,7 @@ class Aio:
     def __init__(self, app: Mulligan) -> None:
         self._app = app
         self.jobs = AsyncJobs(app.jobs)
+        self.batches = AsyncBatches(app.batches)
         self.queues = AsyncQueues(app.queues)
         self.dependencies = AsyncDependencies(app.dependencies)
         self.kinds = AsyncKinds(app.kinds)
@@ -411,6 +453,14 @@ class Aio:
         self.events = AsyncEvents(app.events)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
+
+    async def batch(self, name: str, *, connection: Any = None, **said: Any) -> Batch:
+        """As `app.batch`; in an AsyncSession's or AsyncConnection's transaction too."""
+        if getattr(connection, "run_sync", None) is None:
+            return await asyncio.to_thread(self._app.batch, name, connection=connection, **said)
+        await asyncio.to_thread(self._app.open)
+        begun: Batch = await connection.run_sync(lambda inner: self._app.batch(name, connection=inner, **said))
+        return replace(begun, _connection=connection)
 
     async def insight(
         self, since: Moment = INSIGHT_SINCE, *, kind: str | None = None, queue: str | None = None

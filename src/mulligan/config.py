@@ -170,6 +170,9 @@ class Retention(Section):
     succeeded: Positive = 7 * DAY
     dead: Positive = 90 * DAY
     cancelled: Positive = 30 * DAY
+    batches: Positive = Field(
+        30 * DAY, description="a batch with all its members, counted from its outcome, or its expiry if it has one"
+    )
     events: Positive = 30 * DAY
     audit: Positive = Field(
         365 * DAY, description="seconds the events of what people did stay; never shorter than `retention.events`"

@@ -7,7 +7,6 @@ MulliganError
 │   ├── UnknownKind            no handler and no manifest knows this kind
 │   ├── UniqueMismatch         an explicit unique key with another payload
 │   ├── UniqueTaken            another job holds the key this move needs
-│   ├── IllegalMove            the state of a job or a dependency forbids it
 │   ├── OverrideRefused        a retry by hand would change what must not be changed, or to what it cannot be
 │   ├── RetryRefused           the app says that this job must not run again, and why
 │   ├── RetryLimited           this owner has retried enough by hand for now
@@ -15,9 +14,15 @@ MulliganError
 │   ├── DeadlineFirst          its deadline would pass before the time that was named
 │   ├── ChoiceRefused          a parked job does not offer this choice
 │   ├── ReasonMissing          this cannot be done without saying why
+│   ├── IllegalMove            the state of a job, a batch or a dependency forbids it
+│   │   ├── BatchSealed            no more members
+│   │   ├── BatchCancelled         somebody has cancelled it
+│   │   ├── BatchExpired           its time is over, for good
+│   │   └── NothingFailed          no member is dead
+│   ├── BatchOwner             a member of another owner than its batch
 │   ├── ConnectionRefused      a caller's connection we must not write through
 │   └── TwoLibraries           one SQLite file, two SQLite libraries, one process
-├── NotFound               no such job, queue or dependency
+├── NotFound               no such job, batch, queue or dependency
 ├── UniqueRace             the caller's snapshot cannot see the winner
 ├── StoreUnavailable       the database does not answer; try again
 │   └── AccessDenied           it answers, and does not let us in
@@ -106,6 +111,26 @@ class ChoiceRefused(Refused):
 
 class ReasonMissing(Refused):
     code = "REASON_MISSING"
+
+
+class BatchSealed(IllegalMove):
+    code = "BATCH_SEALED"
+
+
+class BatchCancelled(IllegalMove):
+    code = "BATCH_CANCELLED"
+
+
+class BatchExpired(IllegalMove):
+    code = "BATCH_EXPIRED"
+
+
+class NothingFailed(IllegalMove):
+    code = "NOTHING_FAILED"
+
+
+class BatchOwner(Refused):
+    code = "BATCH_OWNER"
 
 
 class ConnectionRefused(Refused):

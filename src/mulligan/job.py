@@ -212,6 +212,8 @@ class NewJob:
     share: str = ""  # of the owner, in a fair queue
     unique_exact: bool = False  # explicit key: another payload is refused
     batch_id: str | None = None
+    must_have: bool = False  # without it the batch has failed
+    added_by: tuple[str, str, int] | None = None  # the running member that adds it: job, worker, token
 
 
 class JobRow(NamedTuple):

@@ -11,6 +11,7 @@ import pytest
 from doc_pages import ROOT, name_of, pages, prose
 
 import mulligan
+from mulligan.engine.batches import Batches
 from mulligan.engine.jobs import Jobs
 from mulligan.engine.kind import Kind
 from mulligan.engine.registering import handler_of
@@ -108,6 +109,8 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
         ("the fields of a job", {f.name for f in dataclasses.fields(mulligan.Job) if not f.name.startswith("_")}),
         ("the members of a context", members(mulligan.Context) - FOR_THE_RUNNER),
         ("the verbs of app.jobs", members(Jobs) - {"inserted"}),
+        ("the verbs of app.batches", members(Batches) - {"begin"}),
+        ("what a batch has", members(mulligan.Batch)),
     ],
 )
 def test_the_reference_names_all_of(what: str, names: set[str]) -> None:

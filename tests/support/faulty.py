@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mulligan import Context, Fixed, Mulligan, Policy, Snooze, Then
+from mulligan import Context, Fail, Fixed, Mulligan, Policy, Snooze, Then
 
 app = Mulligan()
 NOW = Policy(max_retries=3, backoff=Fixed(0))
@@ -158,6 +158,25 @@ def says(text: str, times: int) -> dict[str, Any]:
 @app.job
 def snoozes(ctx: Context) -> Any:
     return Snooze(0) if ctx.attempt < 3 else "awake"
+
+
+@app.job(policy=Policy(max_retries=3, backoff=Fixed(0), max_losses=1000))
+def member(ctx: Context, fate: str) -> Any:
+    """Of a batch: some fail once, some kill their process once, some die for good until somebody retries them."""
+    if fate == "dies" and ctx.job.generation == 1:
+        return Fail("BAD_FILE", final=True)
+    if fate == "fails" and ctx.attempt == 1:
+        raise ConnectionError
+    if fate == "kills" and ctx.token == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fate == "splits":
+        member.options(batch=ctx, unique=ctx.key("child")).enqueue(fate="well")
+    return "done"
+
+
+@app.job(name="completed", policy=Policy(max_retries=3, backoff=Fixed(0), max_losses=1000))
+def completed(batch: str) -> str:
+    return str(app.batches.get(batch).state)
 
 
 @app.on_start

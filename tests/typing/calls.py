@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from mulligan import Context, Fixed, Job, Kind, Mulligan, Policy, Retry, Table, Then, Unique
+from mulligan import Batch, Context, Fixed, Job, Kind, Mulligan, Policy, Retry, Table, Then, Unique
 
 app = Mulligan("sqlite:///x.db")
 
@@ -104,6 +104,13 @@ assert_type(takes_a_model(Order("lamp"), express=True), Order)
 assert_type(Shop.ship.enqueue(order=7), Job)
 assert_type(plain.options(delay=datetime.now(UTC), deadline=timedelta(hours=1), unique=Unique()).enqueue(7), Job)
 assert_type(plain.options(connection=object()).enqueue_many([]), list[Job])
+assert_type(app.batch("spring", owner="acme", on_complete=nothing, tolerance="10%", expires_in=3600), Batch)
+with app.batch("spring", on_complete="nothing", tolerance=0.1, unique="k") as batch:
+    assert_type(batch, Batch)
+    assert_type(plain.options(batch=batch, must_have=True).enqueue(7), Job)
+    assert_type(plain.options(batch=batch.id).enqueue(7), Job)
+assert_type(batch.refresh(), Batch)
+assert_type(app.batches.get("id"), Batch)
 
 
 async def walk() -> None:
@@ -115,6 +122,8 @@ async def walk() -> None:
     assert_type(await waits_with_context.enqueue_async(clip=7), Job)
     assert_type(await app.aio.jobs.wait("id", timeout=3), Job)
     assert_type(await app.aio.jobs.list(), list[Job])
+    async with await app.aio.batch("spring") as batch:
+        assert_type(batch, Batch)
     assert_type(await app.aio.enqueue("plain", {"clip": 7}), Job)
 
 
@@ -148,6 +157,8 @@ takes_the_context_last.enqueue(clip=7)  # wrong: call-arg
 Shop.ship.enqueue(order="x")  # wrong: arg-type
 plain.enqueue_many([7])  # wrong: list-item
 plain.options(unique=7)  # wrong: arg-type
+plain.options(batch=7)  # wrong: arg-type
+app.batch("spring", on_complete=7)  # wrong: arg-type
 plain.options(delay="soon")  # wrong: arg-type
 app.job(timeout="long")  # wrong: call-overload
 app.enqueue(7, {})  # wrong: arg-type

@@ -320,13 +320,15 @@ def test_a_job_is_found_by_any_part_of_it(app):
     def mail(to: dict[str, str], at: datetime, tags: list[str]) -> None: ...
 
     at = datetime(2031, 2, 3, tzinfo=UTC)
-    said = mail.options(delay=60, owner="acme", queue="slow", priority=-3, unique="k", batch="spring")
+    batch = app.batch("spring")
+    said = mail.options(delay=60, owner="acme", queue="slow", priority=-3, unique="k", batch=batch)
     job = said.enqueue(to={"name": "Ada", "city": "London"}, at=at, tags=["a"])
     for wanted in (
         {},
         {"payload": {"to": {"name": "Ada"}}},
         {"payload": {"at": at, "tags": mock.ANY}},
-        {"queue": "slow", "owner": "acme", "priority": -3, "unique": "k", "batch": "spring"},
+        {"queue": "slow", "owner": "acme", "priority": -3, "unique": "k", "batch": batch.id},
+        {"batch": batch},
         {"delay": 60},
         {"delay": timedelta(seconds=70), "within": 10},
         {"run_at": job.run_at},

@@ -36,8 +36,8 @@ MEANINGS = {
     2: "the call was wrong: a name, a value, a setting",
     3: "not found",
     4: "the database does not let us in",
-    5: "the state of the job or dependency, or somebody else, is in the way",
-    6: "the watched job, or one of them, did not succeed",
+    5: "the state of the job, batch or dependency, or somebody else, is in the way",
+    6: "the watched job, or one of them, did not succeed; the watched batch is not ready",
     130: "interrupted",
 }
 DRIVERS = frozenset({"apsw", "psycopg", "psycopg_pool", "sqlite3"})
@@ -56,6 +56,7 @@ COMMANDS = {
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),
     "failures": ("mulligan.cli.failures:failures", "Dead jobs by cause: list, show, mute, resolve."),
+    "batches": ("mulligan.cli.batches:batches", "Batches of jobs: list, show, seal, retry what failed, cancel."),
     "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
     "deps": ("mulligan.cli.deps:deps", "What jobs use: list it, hold it, let it go, look now, set limits."),
     "kinds": ("mulligan.cli.kinds:kinds", "List kinds; hold one, or release one that is held."),

@@ -96,5 +96,9 @@ def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str
     return _fitting(_ask(ctx, question), incomplete)
 
 
+def batch_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.batch_page(None, None, RECENT, None)]), incomplete)
+
+
 def worker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.workers(closed=False)]), incomplete)

@@ -10,7 +10,7 @@ import click
 
 from mulligan.app import Mulligan
 from mulligan.cli import options as shared
-from mulligan.cli.complete import kinds, queues
+from mulligan.cli.complete import batch_ids, kinds, queues
 from mulligan.cli.database import prepared, say, settings_with
 from mulligan.cli.fitting import misfit
 from mulligan.cli.output import as_json, job_record
@@ -31,6 +31,7 @@ from mulligan.store import Store
 @click.option("--priority", type=int, help="From -9 (first) to 9 (last).")
 @click.option("--owner", default="", help="Whom the job belongs to.")
 @click.option("--unique", metavar="KEY", help="A second job with this key is the first one.")
+@click.option("--batch", metavar="ID", help="Of the batch it joins, or its first characters.", shell_complete=batch_ids)
 @click.option("--max-retries", type=int, help="Instead of what holds for the kind.")
 @shared.database
 @shared.output
@@ -46,6 +47,8 @@ def enqueue(
     with prepared(settings, aloud=False) as store:
         app = Mulligan(settings=settings)
         try:
+            if said["batch"] is not None:
+                said["batch"] = app.batches.resolve(said["batch"])
             job = app.enqueue(kind, given, **said)
         finally:
             app.close()

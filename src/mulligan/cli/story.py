@@ -25,22 +25,26 @@ def show_story(at: Desk, job_id: str, output: str | None) -> None:
     job, events = at.jobs.get(job_id), at.jobs.history(job_id)
     with at.store.read() as unit:
         attempts = unit.attempts(job_id)[::-1]
+        batch = unit.batch(job.batch_id) if job.batch_id is not None else None
     if output in {"json", "jsonl"}:
         told = job_record(job) | {
             "attempts_made": [attempt_record(attempt) for attempt in attempts],
             "events": [event_record(event) for event in events],
+            "batch": None if batch is None else {"name": batch.name, "outcome": batch.outcome},
         }
         click.echo(as_json(told, 2 if output == "json" else None))
         return
-    for line in (*_facts(job), *_attempts(attempts), *_events(events)):
+    for line in (*_facts(job, "" if batch is None else batch.name), *_attempts(attempts), *_events(events)):
         click.echo(line)
 
 
-def _facts(job: Job) -> Iterable[str]:
+def _facts(job: Job, batch: str) -> Iterable[str]:
     record = job_record(job)
     for name in FACTS:
         if record[name] not in (None, "", (), 0, 0.0) or name == "payload":
             yield f"{name + ':':<14}{cell(record[name])}"
+    if batch:
+        yield f"{'batch:':<14}{cell(batch)}"
     yield f"{'why:':<14}{cell(job.why)}"
     if job.error is not None:
         yield f"{'error:':<14}{job.error.get('code')} ({job.error.get('class')}): {cell(job.error.get('message'))}"

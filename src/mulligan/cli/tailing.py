@@ -124,5 +124,5 @@ def _line(event: Event, form: str) -> str:
     if form == "tsv":
         record = event_record(event)
         return "\t".join(cell(record[column]) for column in COLUMNS)
-    job = event.job_id or ""
-    return event_line(event, f"{job:<28}  ")
+    whom = event.job_id or event.batch_id or ""
+    return event_line(event, f"{whom:<28}  ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name, free_name
@@ -13,7 +13,7 @@ from mulligan.engine.moments import length, length_or_moment
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
 from mulligan.ids import new_id
-from mulligan.job import Micros, NewJob
+from mulligan.job import Lease, Micros, NewJob
 from mulligan.policy.limits import share_of
 from mulligan.policy.retry import Policy
 
@@ -32,6 +32,7 @@ class Options:
     owner: str = ""
     unique: str | Unique | None = None
     batch: Any = None
+    must_have: bool = False
     max_retries: int | None = None
     policy: Policy | None = None
     timeout: Seconds | None = None
@@ -53,7 +54,8 @@ def new_job(
         message = f"the payload of {spec.name} is {len(text)} bytes of JSON, the limit is {limit}; store it elsewhere"
         raise PayloadRefused(message)
     queue = free_name("queue", options.queue) if options.queue else checked_name("queue", spec.queue)
-    owner = _text("owner", options.owner)
+    joins = joined(options)
+    owner = checked_text("owner", options.owner) or joins.owner
     delay, run_at = (0, None) if options.delay is None else length_or_moment("delay", options.delay)
     deadline, deadline_at = (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)
     unique, key = _unique(handler, options, owner, queue, payload)
@@ -78,8 +80,38 @@ def new_job(
         unique_for=None if unique is None else unique.span,
         share=share_of(owner) if queue in queues and queues[queue].fair else "",
         unique_exact=isinstance(options.unique, str),
-        batch_id=None if options.batch is None else _text("batch", getattr(options.batch, "id", options.batch)),
+        batch_id=joins.batch_id,
+        must_have=joins.must_have,
+        added_by=joins.added_by,
     )
+
+
+class Joined(NamedTuple):
+    """What was said about a batch; its owner, where whatever was given knows it."""
+
+    batch_id: str | None = None
+    owner: str = ""
+    must_have: bool = False
+    added_by: tuple[str, str, int] | None = None
+
+
+def joined(options: Options) -> Joined:
+    """A batch, its id, or the context of a running member, which adds others to its own batch."""
+    batch, must_have = options.batch, checked_flag("must_have", options.must_have)
+    if batch is None:
+        if must_have:
+            message = "must_have says that a batch cannot do without this job; say batch= too"
+            raise Refused(message)
+        return Joined()
+    lease = getattr(batch, "lease", None)
+    if isinstance(lease, Lease):
+        if lease.batch_id is None:
+            message = f"batch=ctx adds to the batch of the running job, and job {lease.id} is in none"
+            raise Refused(message)
+        return Joined(lease.batch_id, "", must_have, (lease.id, lease.worker, lease.token))
+    owner = getattr(batch, "owner", "")
+    batch_id = checked_text("batch", getattr(batch, "id", batch), least=1)
+    return Joined(batch_id, owner if isinstance(owner, str) else "", must_have)
 
 
 def _unique(
@@ -88,7 +120,7 @@ def _unique(
     declared = handler.unique if handler is not None else None
     if isinstance(options.unique, str):
         cover = declared if declared is not None else Unique(while_=DEFAULT_COVER)
-        return cover, _text("unique", options.unique, least=1)
+        return cover, checked_text("unique", options.unique, least=1)
     unique: Any = declared if options.unique is None else options.unique
     if not isinstance(unique, Unique | None):
         message = f"unique must be a text or Unique(...), not {unique!r:.80}"
@@ -129,6 +161,13 @@ def checked_count(value: Any) -> int | None:
     return value
 
 
+def checked_flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        message = f"{name} must be True or False, not {value!r:.80}"
+        raise Refused(message)
+    return value
+
+
 def checked_memory(value: Any) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
         message = f"memory_limit must be a whole number of bytes above 0, not {value!r}"
@@ -164,7 +203,7 @@ def checked_timeout(value: Any) -> Micros | None:
     return limit
 
 
-def _text(name: str, value: Any, *, least: int = 0) -> str:
+def checked_text(name: str, value: Any, *, least: int = 0) -> str:
     if not isinstance(value, str) or not least <= len(value) <= MOST_TEXT or "\x00" in value:
         message = f"{name} must be a text of {least} to {MOST_TEXT} characters without NUL, not {value!r:.80}"
         raise Refused(message)

@@ -16,6 +16,7 @@ from mulligan.engine.workers import Seen, workers_seen
 from mulligan.event import Event
 from mulligan.job import SECOND, AttemptRow, Cls, Job, JobRow, Micros, State, Verb, WorkerRow
 from mulligan.policy.backoff import Fixed, Table
+from mulligan.policy.batch import shown
 from mulligan.policy.lifecycle import legal_from
 from mulligan.policy.phase import NO_TRAFFIC
 from mulligan.policy.phrase import duration
@@ -68,7 +69,14 @@ def explanation(
         now=line,
         story=told,
         text=written(row, line, told, now),
-        facts=(*_so_far(row), *_workers(row, fit), *_limits(row, spec), *_policy(row, policy), *_key(row)),
+        facts=(
+            *_so_far(row),
+            *_workers(row, fit),
+            *_batch(unit, row),
+            *_limits(row, spec),
+            *_policy(row, policy),
+            *_key(row),
+        ),
         attempts=tuple(life.attempts),
         choices=_choices(row),
         moves=tuple(verb for verb in BY_HAND if verb in legal_from(State(row.state)) or _may_ask(verb, row)),
@@ -143,6 +151,12 @@ def _workers(row: JobRow, fit: Sequence[Seen]) -> Iterator[Fact]:
         yield Fact("worker", row.worker or "")
     elif row.state == State.QUEUED:
         yield Fact("workers for it", f"{len(fit)} live, {_free(fit)} free slots" if fit else "none is live")
+
+
+def _batch(unit: Unit, row: JobRow) -> Iterator[Fact]:
+    batch = unit.batch(row.batch_id) if row.batch_id is not None else None
+    if batch is not None:
+        yield Fact("batch", f"{batch.name} ({batch.id}), {shown(batch.outcome, expired=batch.expired_at is not None)}")
 
 
 def _takes(worker: WorkerRow, row: JobRow) -> bool:

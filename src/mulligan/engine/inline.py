@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.engine import life, upkeep
+from mulligan.engine import batching, life, upkeep
 from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of, memories
 from mulligan.engine.declared import speak
@@ -106,6 +106,7 @@ class Inline:
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
         upkeep.announce(self._store)
         upkeep.expire_deadlines(self._store)
+        batching.sweep(self._store)
         tend(self._store, self._claimer.watch, self._causes)
         Timekeeper(self._store, self._settings.worker).fire(ahead=False)
 
@@ -168,7 +169,7 @@ class Inline:
         watch.commit()
 
     def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:
-        settle(unit, endings, self.policies, unit.now(), self._rng)
+        settle(unit, endings, self.policies, unit.now(), self._rng, wait=False)
 
     # -- what contexts need -------------------------------------------------------------------------
     def progress(self, context: Context, fraction: float | None, message: str) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
 
 from mulligan.config import Settings
+from mulligan.engine.batches import Batch
 from mulligan.engine.enqueue import Options, new_job
 from mulligan.engine.kinds import Handler, Registry
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
-from mulligan.errors import Moment, Seconds
+from mulligan.errors import Moment, Refused, Seconds
 from mulligan.job import Job, NewJob
 from mulligan.policy.retry import Policy
 
@@ -73,7 +75,8 @@ class Kind(Generic[P, R]):
         priority: int | None = None,
         owner: str = "",
         unique: str | Unique | None = None,
-        batch: Any = None,
+        batch: Batch | Context | str | None = None,
+        must_have: bool = False,
         max_retries: int | None = None,
         policy: Policy | None = None,
         timeout: Seconds | None = None,
@@ -88,6 +91,7 @@ class Kind(Generic[P, R]):
             owner=owner,
             unique=unique,
             batch=batch,
+            must_have=must_have,
             max_retries=max_retries,
             policy=policy,
             timeout=timeout,
@@ -112,6 +116,16 @@ class Kind(Generic[P, R]):
     async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         new = [self._new(dict(payload)) for payload in payloads]
         return await self._app.insert_async(new, self._options.connection)
+
+    def prepared(self, given: Mapping[str, Any], owner: str) -> NewJob:
+        """A job for later, of this owner, with the options that were said."""
+        if any(said is not None for said in (self._options.batch, self._options.unique, self._options.connection)):
+            message = (
+                f"on_complete: {self.name} is enqueued with each outcome; leave batch=, unique= and connection= out"
+            )
+            raise Refused(message)
+        said = replace(self._options, owner=owner)
+        return Kind(self._app, self._handler, self._function, said)._new(given)  # noqa: SLF001 - the same kind
 
     def _new(self, given: Mapping[str, Any]) -> NewJob:
         payload = self._handler.arguments.encode(given)

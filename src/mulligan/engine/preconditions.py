@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from shlex import quote
 
+from mulligan.engine import batching
 from mulligan.engine.amend import Change, Kinds
 from mulligan.engine.asking import refusal
 from mulligan.engine.declared import holding_manifests, terms_of_all
@@ -37,6 +38,7 @@ def refusals(unit: Unit, row: JobRow, change: Change, at: Micros | None) -> Iter
     """Everything that stands in the way of a retry by hand, as far as the database can tell."""
     checks: tuple[Callable[[], None], ...] = (
         lambda: _state(row),
+        lambda: batching.check_retry(unit, row),
         lambda: _key(unit, row, change),
         lambda: _dependencies(unit, row, change, at),
     )
@@ -45,7 +47,7 @@ def refusals(unit: Unit, row: JobRow, change: Change, at: Micros | None) -> Iter
             check()
         except MulliganError as error:
             yield error
-            if isinstance(error, IllegalMove):  # of a job that does not wait for a retry nothing else is asked
+            if isinstance(error, IllegalMove):  # of a job that cannot be retried nothing else is asked
                 return
 
 

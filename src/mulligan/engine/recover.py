@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mulligan.engine import batching
 from mulligan.engine.amend import UNCHANGED, Change, Kinds, amended, homeward, kinds_of
 from mulligan.engine.kinds import Handler
 from mulligan.engine.moments import length_or_moment
@@ -215,9 +216,15 @@ def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
     change: Change = UNCHANGED,
     at: Micros | None = None,
     data: Mapping[str, Any] | None = None,
+    alone: bool = True,
 ) -> bool:
-    """One move with its event, in the caller's transaction; False: somebody was quicker. `data`: more to tell."""
+    """One move with its event, in the caller's transaction; False: somebody was quicker.
+
+    `data`: more to tell. Not `alone`: the caller sees to the job's batch, once for all its members.
+    """
     state = lifecycle.move(verb, State(row.state))
+    if verb is Verb.RETRY_BY_HAND:
+        batching.check_retry(unit, row)
     if change is UNCHANGED and verb is Verb.RETRY_BY_HAND:
         change = homeward(unit, row)
     move = _move(unit, row, verb, state, reason, choice, change, at)
@@ -225,6 +232,8 @@ def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
     if done:
         news = {**_news(row, move, reason, choice, change, at), **(data or {})}
         unit.write_events([_event(lifecycle.event_for(verb), row, actor, news)])
+        if alone:
+            batching.moved(unit, row, state, actor=actor, reason=reason)
     return done
 
 
@@ -236,6 +245,13 @@ def _moved(unit: Unit, row: JobRow, change: Change, move: Move) -> bool:
         if unit.free_key(move.unique_hash):  # its time is over
             return unit.move(move)
         raise UniqueTaken(taken(row, change, unit.key_holder(move.unique_hash))) from clash
+
+
+def move_member(unit: Unit, row: JobRow, verb: Verb, *, actor: str, reason: str) -> bool:
+    """One of several members of a batch, already held: a running one is asked to stop, others are moved."""
+    if verb is Verb.CANCEL and row.state == State.RUNNING:
+        return _ask(unit, row, actor, reason)
+    return move_in(unit, row, verb, actor, reason, alone=False)
 
 
 def _quick(job_id: str) -> str:

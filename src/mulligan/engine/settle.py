@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
+from mulligan.engine.batching import complete
 from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
 from mulligan.engine.watch import Watch
@@ -42,7 +43,7 @@ class Verdict(NamedTuple):
     decision: Decision | None
 
 
-def settle(
+def settle(  # noqa: PLR0913 - each says one thing about the world around an ending
     unit: Unit,
     endings: Sequence[Ending],
     layers: Layers,
@@ -52,10 +53,37 @@ def settle(
     actor: str = "",
     watch: Watch | None = None,
     causes: Causes | None = None,
+    wait: bool = True,
 ) -> list[Verdict]:
     """Decide and write. `now` is the store's clock as the caller knows it; `watch` knows what is down, `causes` what
-    many died of.
+    many died of. Without `wait` a batch in another hand is left to upkeep.
     """
+    verdicts = _settled(unit, endings, layers, now, rng, actor, watch, causes)
+    ended = {batch for lease, decision in verdicts if (batch := _ended(lease, decision))}
+    if ended:
+        # Who has just closed a gate waits for no batch: whoever holds that may be about to open the gate.
+        holds = any(decision is not None and decision.hold for _, decision in verdicts)
+        complete(unit, ended, wait=wait and not holds)
+    return verdicts
+
+
+def _ended(lease: Lease, decision: Decision | None) -> str | None:
+    """The batch of a member that has ended."""
+    if lease.batch_id is None or decision is None or decision.state not in TERMINAL:
+        return None
+    return lease.batch_id
+
+
+def _settled(
+    unit: Unit,
+    endings: Sequence[Ending],
+    layers: Layers,
+    now: Micros,
+    rng: Random,
+    actor: str,
+    watch: Watch | None = None,
+    causes: Causes | None = None,
+) -> list[Verdict]:
     if not endings:
         return []
     endings = [_ruled(ending, layers) for ending in endings]
@@ -76,7 +104,7 @@ def settle(
         for ending in endings
         if ending.lease.fence in again
     ]
-    return verdicts + settle(unit, asked, layers, now, rng, actor=actor)
+    return verdicts + _settled(unit, asked, layers, now, rng, actor)
 
 
 def _decide(

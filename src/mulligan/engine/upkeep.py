@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 from mulligan.config import Retry, Settings
+from mulligan.engine import batching
 from mulligan.engine.declared import recent_manifests, stored_kinds, stored_queues
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
@@ -108,7 +109,7 @@ def _settle_orphan(store: Store, ending: Ending, policies: Layers, rng: Random) 
 def expire_deadlines(store: Store) -> int:
     with store.begin() as unit:
         rows = unit.due_deadlines(STEP)
-        return sum(expire(unit, row, deadline_passed()) for row in rows)
+        return _expired(unit, [(row, deadline_passed()) for row in rows])
 
 
 def bury_unknown(store: Store, after: float) -> int:
@@ -119,7 +120,14 @@ def bury_unknown(store: Store, after: float) -> int:
         lanes = {key for key, _, _ in look.lanes if Lane.parse(key).kind not in known}
         before = look.now - round(after * SECOND)
         rows = [row for lane in sorted(lanes) for row in unit.waiting(lane, before, STEP)]
-        return sum(expire(unit, row, unknown_kind(row.kind)) for row in rows)
+        return _expired(unit, [(row, unknown_kind(row.kind)) for row in rows])
+
+
+def _expired(unit: Unit, rows: Sequence[tuple[JobRow, Failure]]) -> int:
+    """All of them before any of their batches: jobs are locked first, everywhere."""
+    done = [row for row, failure in rows if expire(unit, row, failure)]
+    batching.complete(unit, {row.batch_id for row in done if row.batch_id is not None})
+    return len(done)
 
 
 def live_kinds(unit: Unit) -> frozenset[str]:
@@ -184,6 +192,7 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         removed += _prune(store, state, round(seconds * SECOND), None, own)
         for kind, span in own.items():
             removed += _prune(store, state, span, kind, ())
+    removed += batching.prune(store, keep.batches)
     with store.begin() as unit:
         now = unit.now()
         removed += unit.prune_events(now - round(keep.events * SECOND), STEP)

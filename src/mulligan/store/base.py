@@ -26,17 +26,32 @@ from mulligan.job import (
     NewJob,
     WorkerRow,
 )
+from mulligan.store.batching import Batching
 from mulligan.store.by_hand import ByHand
 from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
 from mulligan.store.matching import Where
-from mulligan.store.values import Inserted, Look, Move, Plain, Pruned, Refusal, Renewal, ScheduleRow, Settlement
+from mulligan.store.values import (
+    BatchRow,
+    Inserted,
+    Look,
+    Move,
+    NewBatch,
+    Plain,
+    Pruned,
+    Refusal,
+    Renewal,
+    ScheduleRow,
+    Settlement,
+)
 
 __all__ = [
+    "BatchRow",
     "Inserted",
     "Look",
     "Move",
+    "NewBatch",
     "Plain",
     "Pruned",
     "Refusal",
@@ -48,7 +63,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping, ByHand):
+class Unit(Hindsight, Guarding, Grouping, Batching, ByHand):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class InsertRow(NamedTuple):
     unique_cover: str | None
     unique_for: int | None
     batch_id: str | None
+    must_have: bool
     payload: str
 
 
@@ -62,6 +63,7 @@ def insert_row(job: NewJob) -> InsertRow:
         job.unique_cover,
         job.unique_for,
         job.batch_id,
+        job.must_have,
         job.payload,
     )
 

@@ -28,6 +28,7 @@ from mulligan.job import (
     WorkerRow,
 )
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
+from mulligan.store.batching import SqlBatching
 from mulligan.store.by_hand import SqlByHand
 from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
@@ -40,7 +41,7 @@ MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlByHand, Unit):
+class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, Unit):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod
@@ -253,6 +254,10 @@ class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlByHand, Unit):
         doomed = self.rows(
             "prunable", state=state, before=before, most=limit, kind=kind, except_kinds=self.ids(except_kinds)
         )
+        return self.remove(doomed)
+
+    def remove(self, doomed: Sequence[tuple[Any, ...]]) -> list[Pruned]:
+        """Jobs with all that belongs to them, leaving a summary record."""
         if not doomed:
             return []
         ids = self.ids([row[0] for row in doomed])

@@ -142,3 +142,40 @@ class ScheduleRow(NamedTuple):
     timezone: str
     cursor: Micros  # every slot up to here is decided
     named_at: Micros  # when a manifest in force was last seen to name it, to the day
+
+
+class NewBatch(NamedTuple):
+    """A batch about to be inserted."""
+
+    id: str
+    name: str
+    owner: str
+    tolerance: str
+    on_complete: str | None
+    unique_key: str | None
+    unique_hash: str | None
+    expires_span: Micros | None  # length, from now
+    expires_at: Micros | None  # absolute, instead of `expires_span`
+
+
+class BatchRow(NamedTuple):
+    """A batch as stored: its definition, then its progress."""
+
+    id: str
+    name: str
+    owner: str
+    tolerance: str  # how many members may die: "3", or a share, "10%"
+    on_complete: str | None  # JSON of a prepared NewJob
+    unique_key: str | None
+    created_at: Micros
+    sealed_at: Micros | None
+    cancelled_at: Micros | None
+    cancel_reason: str | None
+    generation: int
+    outcome: str | None  # of this generation: ready, partial, failed
+    outcome_at: Micros | None
+    previous: str | None  # the outcome of the generation before
+    told: bool  # `batch.sealed` is written
+    expires_at: Micros | None
+    expired_at: Micros | None
+    leaving: bool  # retention has begun to remove it

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from mulligan.app import Mulligan
-from mulligan.engine import upkeep
+from mulligan.engine import batching, upkeep
 from mulligan.engine.inline import Inline
 from mulligan.errors import MulliganError, NotFound, Refused
 from mulligan.job import Job, Lease, Micros, State
@@ -123,6 +123,7 @@ def _leap(app: Mulligan, inline: Inline) -> Micros | None:
 def _sweep(app: Mulligan) -> None:
     _while_full(lambda: upkeep.expire_deadlines(app.store))
     upkeep.bury_unknown(app.store, app.settings.worker.unknown_kind_after)
+    batching.sweep(app.store)
 
 
 def _while_full(step: Callable[[], int]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from mulligan.engine.batches import Batch
 from mulligan.engine.moments import length
 from mulligan.errors import Refused, Seconds
 from mulligan.job import SECOND, Job, State, to_micros
@@ -25,7 +26,7 @@ class Wanted(TypedDict, total=False):
     owner: str
     priority: int
     unique: str
-    batch: str
+    batch: str | Batch
     delay: Seconds  # from its enqueue to its due time
     run_at: datetime
     within: Seconds  # how exactly delay and run_at are meant; 1 s
@@ -93,7 +94,8 @@ def checked(kind: str, wanted: Mapping[str, Any]) -> Wish:
         length(name, wanted[name])
     if "run_at" in wanted:
         _moment(wanted["run_at"])
-    return Wish(kind, Wanted(**wanted))  # type: ignore[typeddict-item]
+    named = {"batch": getattr(wanted["batch"], "id", wanted["batch"])} if "batch" in wanted else {}
+    return Wish(kind, Wanted(**{**wanted, **named}))  # type: ignore[typeddict-item]
 
 
 def _moment(value: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 from mulligan.config import Settings
-from mulligan.engine import life, upkeep
+from mulligan.engine import batching, life, upkeep
 from mulligan.engine.declared import speak
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.schedules import Timekeeper
@@ -127,6 +127,7 @@ class Chores:
         upkeep.announce(self._store)
         self._while_full(lambda: upkeep.expire_deadlines(self._store))
         upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
+        self._while_full(lambda: batching.sweep(self._store))
         if keeps_house:
             self._prune()
         return requeued + fired

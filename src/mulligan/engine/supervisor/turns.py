@@ -49,7 +49,7 @@ class Turns:
         claimer.end = self._end
 
     def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:
-        settle(unit, endings, self._policies, unit.now(), self._rng)
+        settle(unit, endings, self._policies, unit.now(), self._rng, wait=False)
 
     def _settle(self, unit: Unit, endings: Sequence[Ending], now: Micros) -> list[Verdict]:
         return settle(unit, endings, self._policies, now, self._rng, watch=self._watch, causes=self._causes)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
-from mulligan.store.base import ScheduleRow, Settlement
+from mulligan.store.base import BatchRow, ScheduleRow, Settlement
 from mulligan.store.matching import Shape
 from mulligan.store.rows import InsertRow, Wanted
 
@@ -34,6 +34,7 @@ _COLUMNS: dict[str, type[Any]] = {
     "limit": LimitRow,
     "mark": MarkRow,
     "schedule": ScheduleRow,
+    "batch": BatchRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 

@@ -1,0 +1,2 @@
+NOT EXISTS (SELECT 1 FROM {p}job AS member
+            WHERE member.batch_id = definition.id AND member.state IN ('queued', 'running', 'parked'))

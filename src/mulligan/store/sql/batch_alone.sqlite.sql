@@ -1,0 +1,1 @@
+SELECT {batch} FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id) WHERE id = :id

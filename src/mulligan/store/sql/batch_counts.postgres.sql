@@ -1,0 +1,2 @@
+SELECT batch_id, state, must_have, count(*) FROM {p}job
+WHERE batch_id = ANY (CAST(:ids AS text[])) GROUP BY batch_id, state, must_have

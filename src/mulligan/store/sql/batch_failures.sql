@@ -1,0 +1,2 @@
+SELECT died_code, count(*), max(id) FROM {p}job WHERE batch_id = :id AND state = 'dead'
+GROUP BY died_code ORDER BY 2 DESC, 1 LIMIT :most

@@ -1,0 +1,2 @@
+SELECT {row} FROM {p}job
+WHERE batch_id = :id AND state IN (SELECT value FROM json_each(:states)) ORDER BY id

@@ -1,0 +1,1 @@
+SELECT id FROM {p}batch WHERE unique_hash = :unique_hash

@@ -1,0 +1,3 @@
+-- Members by their unique key, in whatever state.
+SELECT kind, unique_key, min(id) FROM {p}job
+WHERE batch_id = :batch_id AND unique_key IN (SELECT value FROM json_each(:keys)) GROUP BY kind, unique_key

@@ -1,0 +1,1 @@
+SELECT id FROM {p}batch WHERE substr(id, 1, CAST(:length AS INTEGER)) = :prefix ORDER BY id LIMIT :most

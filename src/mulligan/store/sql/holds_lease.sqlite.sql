@@ -1,0 +1,2 @@
+SELECT 1 FROM {p}job
+WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND batch_id = :batch_id

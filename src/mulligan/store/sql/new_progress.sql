@@ -1,0 +1,2 @@
+INSERT INTO {p}batch_progress (id, expires_at)
+VALUES (:id, COALESCE(CAST(:expires_at AS BIGINT), :now + CAST(:expires_span AS BIGINT)))

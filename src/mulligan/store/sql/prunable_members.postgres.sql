@@ -1,0 +1,1 @@
+SELECT id, kind, state, owner, error FROM {p}job WHERE batch_id = :id LIMIT :most FOR UPDATE SKIP LOCKED

@@ -1,0 +1,1 @@
+DELETE FROM {p}batch WHERE id = :id RETURNING id

@@ -1,0 +1,1 @@
+DELETE FROM {p}batch_progress WHERE id = :id
