@@ -172,6 +172,7 @@ class Retention(Section):
     cancelled: Positive = 30 * DAY
     events: Positive = 30 * DAY
     workers: Positive = 7 * DAY
+    operations: Positive = Field(90 * DAY, description="seconds operations that have ended stay, with all their items")
     records: Positive = Field(365 * DAY, description="summary records of what was pruned")
 
 

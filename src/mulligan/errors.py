@@ -7,10 +7,11 @@ MulliganError
 │   ├── UnknownKind            no handler and no manifest knows this kind
 │   ├── UniqueMismatch         an explicit unique key with another payload
 │   ├── UniqueTaken            another job holds the key this move needs
-│   ├── IllegalMove            the state of a job or a dependency forbids it
+│   ├── KeyMismatch            an operation's key with another content
+│   ├── IllegalMove            the state of a job, an operation or a dependency forbids it
 │   ├── ConnectionRefused      a caller's connection we must not write through
 │   └── TwoLibraries           one SQLite file, two SQLite libraries, one process
-├── NotFound               no such job, queue or dependency
+├── NotFound               no such job, operation, queue or dependency
 ├── UniqueRace             the caller's snapshot cannot see the winner
 ├── StoreUnavailable       the database does not answer; try again
 │   └── AccessDenied           it answers, and does not let us in
@@ -59,6 +60,10 @@ class UniqueMismatch(Refused):
 
 class UniqueTaken(Refused):
     code = "UNIQUE_TAKEN"
+
+
+class KeyMismatch(Refused):
+    code = "KEY_MISMATCH"
 
 
 class IllegalMove(Refused):

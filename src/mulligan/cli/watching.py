@@ -29,7 +29,7 @@ Draw = Callable[[Any, str, str], None]  # what a terminal shows, the same in wor
 
 # -- one job ----------------------------------------------------------------------------------------
 def watch_job(given: str, timeout: float | None, database: str | None, output: str | None) -> int:
-    with desk(database) as at, _drawing() as draw:
+    with desk(database) as at, drawing() as draw:
         job = _follow(at, at.jobs.resolve(given), timeout, draw)
     if output in {"json", "jsonl"}:
         click.echo(as_json(job_record(job), 2 if output == "json" else None))
@@ -77,7 +77,7 @@ def watch_filter(
 ) -> int:
     where = parse_filter(one_filter(words))
     deadline = None if timeout is None else time.monotonic() + timeout
-    with desk(database) as at, _drawing() as draw:
+    with desk(database) as at, drawing() as draw:
         while True:
             counts = patiently(lambda: _counts(at, where), deadline)
             draw(lambda counts=counts: _counts_picture(counts), _said(counts), _said(counts))
@@ -136,7 +136,7 @@ def _print_counts(counts: Counts, output: str | None) -> None:
 
 # -- drawing ----------------------------------------------------------------------------------------
 @contextmanager
-def _drawing() -> Iterator[Draw]:
+def drawing() -> Iterator[Draw]:
     """In place where a person looks on; elsewhere a line whenever the words change."""
     if not sys.stderr.isatty():
         yield _line_by_line()

@@ -1,12 +1,14 @@
-"""By hand: retry, cancel, release, discard. The same table of moves, the same events, with actor and reason."""
+"""By hand: retry, cancel, release, discard, move. The same table of moves, the same events, with actor and reason."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from mulligan.engine.declared import stored_queues
+from mulligan.engine.kinds import QueueSpec
 from mulligan.engine.settle import frees_key
 from mulligan.engine.unique import unique_hash
 from mulligan.errors import IllegalMove, NotFound, Refused
@@ -18,6 +20,7 @@ from mulligan.policy.lifecycle import TERMINAL
 from mulligan.policy.limits import share_of
 from mulligan.store.base import Move, Store, Unit
 
+NO_NEWS: Mapping[str, Any] = MappingProxyType({})
 ROUNDS = 3  # somebody else may move the job between our look and our move
 
 
@@ -25,29 +28,43 @@ def retry(
     store: Store, job_id: str, *, actor: str, reason: str = "", overrides: Mapping[str, Any] | None = None
 ) -> JobRow:
     """dead, parked or cancelled → queued, as a new generation; its history stays."""
+    said = checked_overrides(overrides)
+    return _by_hand(store, job_id, Verb.RETRY_BY_HAND, actor, reason, max_retries=said.get("max_retries"))
+
+
+def checked_overrides(overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a retry may change about its job."""
     given = dict(overrides or {})
-    max_retries = given.pop("max_retries", None)
-    if given:
-        message = f"cannot override {', '.join(sorted(given))}; possible: max_retries"
+    unknown = sorted({*given} - {"max_retries"})
+    if unknown:
+        message = f"cannot override {', '.join(unknown)}; possible: max_retries"
         raise Refused(message)
-    return _by_hand(store, job_id, Verb.RETRY_BY_HAND, actor, reason, max_retries=max_retries)
+    return given
 
 
 def release(store: Store, job_id: str, *, actor: str, choice: str | None = None, reason: str = "") -> JobRow:
     """parked → queued, with what was decided."""
     with store.read() as unit:
-        offered = json.loads(_found(unit, job_id).choices or "[]")
+        check_choice(_found(unit, job_id), choice)
+    return _by_hand(store, job_id, Verb.RELEASE, actor, reason, choice=choice)
+
+
+def check_choice(row: JobRow, choice: str | None) -> None:
+    offered = json.loads(row.choices or "[]")
     if choice is not None and offered and choice not in offered:
         message = f"choice {choice!r} is not one of those the job offers: {', '.join(offered)}"
         raise Refused(message)
-    return _by_hand(store, job_id, Verb.RELEASE, actor, reason, choice=choice)
+
+
+def must_say_why(reason: str) -> None:
+    if not reason.strip():
+        message = "discard needs a reason: it is the last thing anybody will read about this job"
+        raise Refused(message)
 
 
 def discard(store: Store, job_id: str, *, actor: str, reason: str) -> JobRow:
     """dead or parked → cancelled: nobody wants it any more."""
-    if not reason.strip():
-        message = "discard needs a reason: it is the last thing anybody will read about this job"
-        raise Refused(message)
+    must_say_why(reason)
     return _by_hand(store, job_id, Verb.DISCARD, actor, reason)
 
 
@@ -55,13 +72,16 @@ def cancel(store: Store, job_id: str, *, actor: str, reason: str = "") -> JobRow
     """queued or parked → cancelled at once; running → asked to stop, cancelled once its code has stopped."""
     for _ in range(ROUNDS):
         with store.begin() as unit:
-            row = _found(unit, job_id)
-            done = _ask(unit, row, actor, reason) if row.state == State.RUNNING else None
-            if done is None:
-                done = _moved(unit, row, Verb.CANCEL, actor, reason)
-            if done:
+            if cancel_in(unit, _found(unit, job_id), actor, reason):
                 return _found(unit, job_id)
     raise IllegalMove(_quick(job_id))
+
+
+def cancel_in(unit: Unit, row: JobRow, actor: str, reason: str, *, news: Mapping[str, Any] = NO_NEWS) -> bool:
+    """One try; False: somebody was quicker."""
+    if row.state == State.RUNNING:
+        return _ask(unit, row, actor, reason, news)
+    return move_in(unit, row, Verb.CANCEL, actor, reason, news=news)
 
 
 def foretell(verb: Verb, state: State) -> str:
@@ -71,13 +91,13 @@ def foretell(verb: Verb, state: State) -> str:
     return str(lifecycle.move(verb, state))
 
 
-def _ask(unit: Unit, row: JobRow, actor: str, reason: str) -> bool:
+def _ask(unit: Unit, row: JobRow, actor: str, reason: str, news: Mapping[str, Any]) -> bool:
     """Ask a running attempt to stop; once asked is enough."""
     if row.cancel_reason is not None:
         return True
     asked = unit.request_cancel(row.id, row.token, reason or "cancelled by hand")
     if asked:
-        unit.write_events([_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason})])
+        unit.write_events([_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason, **news})])
     return asked
 
 
@@ -94,12 +114,12 @@ def _by_hand(
     for _ in range(ROUNDS):
         with store.begin() as unit:
             row = _found(unit, job_id)
-            if _moved(unit, row, verb, actor, reason, choice=choice, max_retries=max_retries):
+            if move_in(unit, row, verb, actor, reason, choice=choice, max_retries=max_retries):
                 return _found(unit, job_id)
     raise IllegalMove(_quick(job_id))
 
 
-def _moved(
+def move_in(  # noqa: PLR0913 - who, why, which, and what else is said
     unit: Unit,
     row: JobRow,
     verb: Verb,
@@ -108,13 +128,32 @@ def _moved(
     *,
     choice: str | None = None,
     max_retries: int | None = None,
+    behind: bool = False,
+    news: Mapping[str, Any] = NO_NEWS,
 ) -> bool:
-    """One try; False: somebody was quicker."""
+    """One try of one move by hand, with its event; False: somebody was quicker. Every such move comes through here.
+
+    `behind`: into the lane of retries, so that fresh work goes first. `news`: more for the event.
+    """
     state = lifecycle.move(verb, State(row.state))
-    done = unit.move(_move(unit, row, verb, state, reason, choice, max_retries))
+    move = _move(unit, row, verb, state, reason, choice, max_retries)
+    done = unit.move(move._replace(sign="1") if behind else move)
     if done:
-        news = _news(row, verb, reason, choice, max_retries)
-        unit.write_events([_event(lifecycle.event_for(verb), row, actor, news)])
+        told = {**_news(row, verb, reason, choice, max_retries), **news}
+        unit.write_events([_event(lifecycle.event_for(verb), row, actor, told)])
+    return done
+
+
+def requeue_in(
+    unit: Unit, row: JobRow, lane: Lane, actor: str, reason: str, *, news: Mapping[str, Any] = NO_NEWS
+) -> bool:
+    """queued → queued, in the queue of this lane; everything else about the job stays. False: somebody was quicker."""
+    state = lifecycle.move(Verb.MOVE, State(row.state))
+    move = _move(unit, row, Verb.MOVE, state, row.reason, row.choice, None)
+    done = unit.move(move._replace(run_at=None, reason=row.reason, queue=lane.queue, lane=lane.key, sign=None))
+    if done:
+        told = {"reason": reason, "before": {"queue": row.queue}, "after": {"queue": lane.queue}, **news}
+        unit.write_events([_event(lifecycle.event_for(Verb.MOVE), row, actor, {"from": row.state, **told})])
     return done
 
 
@@ -149,9 +188,14 @@ def _move(
 
 def _lane(unit: Unit, row: JobRow, queue: str) -> str:
     """Back in the queue it was enqueued for, from where an escalation had moved it."""
-    spec = stored_queues(unit, unit.now()).get(queue)
+    return lane_in(row, queue, stored_queues(unit, unit.now())).key
+
+
+def lane_in(row: JobRow, queue: str, queues: Mapping[str, QueueSpec]) -> Lane:
+    """Of this job in this queue, where owners may take turns."""
+    spec = queues.get(queue)
     share = share_of(row.owner) if spec is not None and spec.fair else ""
-    return Lane(queue, row.kind, row.uses, False, share).key
+    return Lane(queue, row.kind, row.uses, False, share)
 
 
 def _key_of(row: JobRow, state: State) -> str | None:

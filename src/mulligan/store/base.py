@@ -30,6 +30,7 @@ from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
 from mulligan.store.matching import Where
+from mulligan.store.operating import Operating
 from mulligan.store.values import Inserted, Look, Move, Plain, Pruned, Refusal, Renewal, ScheduleRow, Settlement
 
 __all__ = [
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping):
+class Unit(Hindsight, Guarding, Grouping, Operating):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

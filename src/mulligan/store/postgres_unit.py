@@ -71,7 +71,7 @@ class PostgresUnit(SqlUnit):
         arrays = {name: array(column) for name, column in columns}
         return self._run(verb, arrays | params, prepare=None if len(rows) < LARGE else False)
 
-    def ids(self, ids: Sequence[str]) -> Any:
+    def ids(self, ids: Sequence[Any]) -> Any:
         return array(ids)
 
     def now(self) -> Micros:

@@ -106,6 +106,7 @@ class Move(NamedTuple):
     max_retries: int | None
     queue: str | None = None  # None: the one it is in
     lane: str | None = None  # of that queue
+    sign: str | None = "0"  # the last of its lane: "0" fresh, "1" retry; None: as it is
     died_code: str | None = None  # of what it dies, if it does
     died_class: str | None = None
     died_group: str | None = None

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.base import ScheduleRow, Settlement
 from mulligan.store.matching import Shape
+from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
 
 _HERE = Path(__file__).parent
@@ -34,6 +35,8 @@ _COLUMNS: dict[str, type[Any]] = {
     "limit": LimitRow,
     "mark": MarkRow,
     "schedule": ScheduleRow,
+    "operation": OperationRow,
+    "item": ItemRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 
