@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 
 import pytest
 
+from mulligan.cli import bulk
 from mulligan.cli.bulk import NOTHING
 from mulligan.cli.ops import NONE_YET
 from mulligan.engine import operate
@@ -148,11 +150,50 @@ def test_nothing_to_do_starts_nothing(call, app, dead):
     assert (answer.code, NOTHING in answer.err, app.operations.list()) == (0, True, [])
 
 
-def test_on_a_terminal_many_jobs_need_their_number_typed(terminal, app, monkeypatch):
-    from mulligan.cli import bulk
-
-    app.enqueue("refuse", {"text": "x"})
+@pytest.fixture
+def many(app):
+    """A hundred and one dead."""
+    for n in range(101):
+        app.enqueue("refuse", {"text": f"part {n}"})
     app.run_inline()
-    assert bulk.ASKED_FROM == 100
-    answer = terminal("ops", "start", "retry", "state:dead", "--no-wait")
-    assert (answer.code, "Type" in answer.out) == (0, False)
+
+
+@pytest.mark.parametrize(("keys", "code", "begun"), [("101\n", 0, 1), ("yes\n", 130, 0), ("\n", 130, 0)])
+def test_on_a_terminal_many_jobs_need_their_number_typed(terminal, app, many, keys, code, begun):
+    answer = terminal("ops", "start", "retry", "state:dead", "--no-wait", keys=keys)
+    assert "Type 101 to go on" in answer.out
+    assert "BAD_FILE 101" in answer.out
+    assert (answer.code, len(app.operations.list())) == (code, begun)
+
+
+def test_few_jobs_or_a_yes_are_not_asked_about(terminal, app, many):
+    assert "Type" not in terminal("ops", "start", "retry", "state:dead", "--no-wait", "--yes").out
+    app.enqueue("crash", {"text": "x"})
+    app.run_inline()
+    assert "Type" not in terminal("ops", "start", "retry", "kind:crash", "--no-wait").out
+    assert len(app.operations.list()) == 2
+
+
+def test_ctrl_c_leaves_it_running_and_says_how_to_look_again(start, app, dead, store_url):
+    program = start("ops", "start", "retry", "code:BAD_FILE", MULLIGAN_DATABASE_URL=store_url)
+    program.says("0 of 4")
+    program.signal(signal.SIGINT)
+    answer = program.ended()
+    (one,) = app.operations.list()
+    assert (answer.code, one.state) == (130, "running")
+    assert f"the operation goes on; mulligan ops show {one.id} --watch" in answer.err
+
+
+def test_without_a_worker_it_says_so_and_a_timeout_ends_the_watching(call, app, dead, monkeypatch):
+    monkeypatch.setattr(bulk, "ALONE_AFTER", 0.0)
+    answer = call("ops", "start", "retry", "code:BAD_FILE", "--timeout", "0.5")
+    assert answer.code == 1
+    assert bulk.NOBODY in answer.err
+    assert "the operation goes on" in answer.err
+    assert "is still running after 0.5 s [WAIT_TIMEOUT]" in answer.err
+
+
+def test_a_bar_shows_how_far_it_is(terminal, app, dead, worker):
+    answer = terminal("ops", "start", "retry", "code:BAD_FILE", "--stop-if", "1")
+    assert (answer.code, "4 of 4" in answer.out or "step" in answer.out) == (0, True)
+    assert "retry of 4: 4 same" in answer.out

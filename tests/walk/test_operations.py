@@ -11,7 +11,7 @@ from mulligan import Fail, Park, Policy
 from mulligan.engine import operate, upkeep
 from mulligan.errors import IllegalMove, KeyMismatch, NotFound, Refused
 from mulligan.policy.operation import Tally
-from support.store import sql
+from support.store import sql, together
 from walk.tools import advance
 
 CAUSES = {"moov": "BAD_FILE", "gateway": "GW_5XX", "disk": "DISK_FULL"}
@@ -608,3 +608,83 @@ def test_all_of_it_can_be_awaited(app, dead, world):
         return seen.count, paused.state, resumed.state, len(items), aborted.state, len(listed), again.state
 
     assert asyncio.run(main()) == (20, "paused", "running", 20, "aborted", 1, "aborted")
+
+
+# -- many at once -------------------------------------------------------------------------------------
+def test_twenty_who_press_at_once_begin_one_operation(app, dead):
+    begun = together(*[lambda: app.operations.start("retry", "code:GW_5XX").id] * 20)
+    assert len({*begun}) == len(app.operations.list()) == 1
+    assert len(app.operations.items(begun[0])) == 20
+
+
+def test_many_who_take_turns_at_once_move_each_job_once(app, dead, world):
+    world.broken.clear()
+    begun = app.operations.start("retry", "code:GW_5XX", steps=["rest"], rate=5)
+
+    def turns():
+        for _ in range(10):
+            operate.turn(app.store, paced=False)
+            operate.step(app.store, begun.id, going=True)
+
+    together(*[turns] * 6)
+    sent = app.operations.get(begun.id)
+    assert (sent.counts.sent, sent.counts) == (20, truth(app, begun.id))
+    assert {app.jobs.get(job).generation for job in dead["gateway"]} == {2}
+    assert len(told(app, "job.retried")) == 20
+    app.run_inline()
+    assert app.operations.get(begun.id).counts.recovered == 20
+
+
+def test_an_abort_in_the_middle_of_turns_leaves_numbers_and_items_agreed(app, dead, world):
+    begun = app.operations.start("retry", "code:GW_5XX", **AT_ONCE)
+
+    def turns():
+        for _ in range(5):
+            operate.step(app.store, begun.id, going=True)
+
+    together(turns, lambda: app.operations.abort(begun.id), turns)
+    app.run_inline()
+    ended = app.operations.get(begun.id)
+    assert (ended.state, ended.counts) == ("aborted", truth(app, begun.id))
+    assert ended.counts.sent == 0
+
+
+def test_a_turn_that_breaks_off_has_done_nothing(app, dead, monkeypatch):
+    begun = app.operations.start("retry", "code:GW_5XX", **AT_ONCE)
+    before = sql(app.store, "SELECT id, state, generation FROM {p}job ORDER BY id")
+    moved = []
+    move_in = operate.recover.move_in
+
+    def killed(*args, **kwargs):
+        moved.append(move_in(*args, **kwargs))
+        if len(moved) == 7:
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr(operate.recover, "move_in", killed)
+    with pytest.raises(KeyboardInterrupt):
+        operate.turn(app.store)
+    assert sql(app.store, "SELECT id, state, generation FROM {p}job ORDER BY id") == before
+    assert app.operations.get(begun.id).untouched == 20
+    monkeypatch.undo()
+    operate.turn(app.store)
+    assert app.operations.get(begun.id).counts.sent == 20
+
+
+def test_a_held_kind_is_something_to_wait_for(make_app):
+    app = make_app()
+
+    @app.job(name="work", policy=Policy(max_retries=0))
+    def work(n: int = 0) -> None:
+        raise NotImplementedError("no font")
+
+    for n in range(6):
+        work.options(owner=f"o{n}").enqueue(n=n)
+    app.run_inline()
+    assert app.kinds.get("work").held
+    begun = app.operations.start("retry", "state:dead kind:work")
+    app.run_inline()
+    waits = app.operations.get(begun.id)
+    assert (waits.state, waits.counts.sent) == ("running", 1)
+    assert "kind work is held" in waits.note
+    assert "mulligan kinds release work" in waits.note

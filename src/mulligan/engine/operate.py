@@ -43,11 +43,12 @@ from mulligan.policy.operation import (
     verdict,
 )
 from mulligan.store.base import Store, Unit
-from mulligan.store.operating import ItemRow, OperationRow
+from mulligan.store.operating import FAR, ItemRow, OperationRow
 
 log = logging.getLogger("mulligan.upkeep")
 
 EVERY = SECOND  # between two turns of one operation, in the whole fleet
+SELDOM = 10 * SECOND  # while it sends nothing
 LEFT_ALONE = 5 * SECOND  # who gathers is not helped before it was silent for so long
 CHUNK = 1000  # jobs that are frozen in one transaction
 TURN = 100  # items that are sent, or ended, in one transaction
@@ -64,8 +65,7 @@ def turn(store: Store, *, paced: bool = True) -> int:
     Not `paced`: whoever comes next may do the same at once, and rates do not count; for one process that does all.
     """
     with store.read() as unit:
-        now = unit.now()
-        due = unit.operations_due(now if paced else now + EVERY, AT_ONCE)
+        due = unit.operations_due(unit.now() if paced else None, AT_ONCE)
     return sum(_tend(store, operation, paced=paced) for operation in due)
 
 
@@ -97,7 +97,8 @@ def step(store: Store, operation: str, *, paced: bool = True, going: bool = Fals
         if row is None or not row.active:
             return Did()
         now = unit.now()
-        if paced and not going and now < row.due_at <= now + 60 * SECOND:
+        waits = paced or row.state == "gathering"  # then the starter is at it
+        if waits and not going and now < row.due_at <= now + FAR:
             return Did()  # somebody was quicker
         return Turn(unit, row, now, paced=paced).take()
 
@@ -164,6 +165,8 @@ class Turn:
             self._set(moved_at=self._now, note="" if self._row.state == "running" else self._row.note)
         else:
             self._say_why_it_waits()
+        if self._row.state != "running" and not ended:
+            self._put_off = SELDOM
         if self._row.state not in UNDER_WAY and not self._tally.sent:
             self._set(active=False)
         return Did(sent, bool(self._row.active and (ended or sent or judged)))

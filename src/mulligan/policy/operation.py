@@ -21,7 +21,6 @@ IN_FLIGHT = 100  # sent and not ended, or a few seconds' worth
 IN_FLIGHT_SECONDS = 10
 A_HAIR = 1e-9  # 29 of 100 are not more than 0.29 of them, whatever floats say
 
-JUDGED = (Verb.SUCCEED, Verb.RETRY, Verb.DIE, Verb.PARK, Verb.SNOOZE, Verb.STOP)
 Steps = tuple[int | str, ...]
 
 

@@ -125,7 +125,8 @@ class Operating(ABC):
     def find_operations(self, prefix: str, scope: str | None, limit: int) -> list[str]: ...
 
     @abstractmethod
-    def operations_due(self, now: Micros, limit: int) -> list[str]: ...
+    def operations_due(self, now: Micros | None, limit: int) -> list[str]:
+        """Those that want a turn by now; None: all for which there is something to do."""
 
     @abstractmethod
     def write_operation(self, row: OperationRow) -> bool:
@@ -219,8 +220,9 @@ class SqlOperating(Operating):
         found = self.rows("find_operations", prefix=prefix, beyond=f"{prefix}~", scope=scope, most=limit)
         return [row[0] for row in found]
 
-    def operations_due(self, now: Micros, limit: int) -> list[str]:
-        return [row[0] for row in self.rows("operations_due", moment=now, beyond=now + FAR, most=limit)]
+    def operations_due(self, now: Micros | None, limit: int) -> list[str]:
+        moment, beyond = (0, 0) if now is None else (now, now + FAR)
+        return [row[0] for row in self.rows("operations_due", moment=moment, beyond=beyond, most=limit)]
 
     def write_operation(self, row: OperationRow) -> bool:
         return bool(self.rows("write_operation", **{name: getattr(row, name) for name in CHANGES}))
