@@ -624,7 +624,7 @@ def test_many_who_take_turns_at_once_move_each_job_once(app, dead, world):
     def turns():
         for _ in range(10):
             operate.turn(app.store, paced=False)
-            operate.step(app.store, begun.id, going=True)
+            operate.step(app.store, begun.id, after=operate.Did(ended=operate.TURN))
 
     together(*[turns] * 6)
     sent = app.operations.get(begun.id)
@@ -640,7 +640,7 @@ def test_an_abort_in_the_middle_of_turns_leaves_numbers_and_items_agreed(app, de
 
     def turns():
         for _ in range(5):
-            operate.step(app.store, begun.id, going=True)
+            operate.step(app.store, begun.id, after=operate.Did(ended=operate.TURN))
 
     together(turns, lambda: app.operations.abort(begun.id), turns)
     app.run_inline()

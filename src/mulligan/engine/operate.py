@@ -71,11 +71,11 @@ def turn(store: Store, *, paced: bool = True) -> int:
 
 def _tend(store: Store, operation: str, *, paced: bool) -> int:
     """One that cannot be tended does not keep the others."""
-    sent, ends, going = 0, time.monotonic() + BUDGET, False
+    sent, ends, did = 0, time.monotonic() + BUDGET, None
     try:
         while True:
-            did = step(store, operation, paced=paced, going=going)
-            sent, going = sent + did.sent, True
+            did = step(store, operation, paced=paced, after=did)
+            sent += did.sent
             if not did.more or (paced and time.monotonic() > ends):
                 return sent
     except StoreUnavailable:
@@ -87,20 +87,22 @@ def _tend(store: Store, operation: str, *, paced: bool) -> int:
 
 class Did(NamedTuple):
     sent: int = 0  # jobs that were moved
+    ended: int = 0  # items of which that was found out
     more: bool = False  # the same again may find more
 
 
-def step(store: Store, operation: str, *, paced: bool = True, going: bool = False) -> Did:
-    """One transaction. `going`: the turn is ours already."""
+def step(store: Store, operation: str, *, paced: bool = True, after: Did | None = None) -> Did:
+    """One transaction. `after`: the one before; the turn is ours already."""
     with store.begin() as unit:
         row = unit.operation_locked(operation, wait=False)
         if row is None or not row.active:
             return Did()
         now = unit.now()
         waits = paced or row.state == "gathering"  # then the starter is at it
-        if waits and not going and now < row.due_at <= now + FAR:
+        if waits and after is None and now < row.due_at <= now + FAR:
             return Did()  # somebody was quicker
-        return Turn(unit, row, now, paced=paced).take()
+        look = after is None or after.ended == TURN
+        return Turn(unit, row, now, paced=paced).take(look=look)
 
 
 def gather(store: Store, operation: str) -> bool:
@@ -124,8 +126,9 @@ class Turn:
         self._action = Action(row.action)
         self._plan = [Tally(*numbers) for numbers in json.loads(row.tallies)]
 
-    def take(self) -> Did:
-        did = self._gather() if self._row.state == "gathering" else self._go_on()
+    def take(self, *, look: bool = True) -> Did:
+        """`look`: who has ended; those that are under way may be many."""
+        did = self._gather() if self._row.state == "gathering" else self._go_on(look=look)
         self._save(due_at=self._now + self._put_off)
         return did
 
@@ -157,8 +160,8 @@ class Turn:
         return Did(more=bool(self._row.active))
 
     # -- at work ----------------------------------------------------------------------------------
-    def _go_on(self) -> Did:
-        ended = self._enter_ends()
+    def _go_on(self, *, look: bool) -> Did:
+        ended = self._enter_ends() if look else 0
         judged = self._judge()
         sent = self._send() if self._row.state == "running" else 0
         if ended or sent:
@@ -169,7 +172,7 @@ class Turn:
             self._put_off = SELDOM
         if self._row.state not in UNDER_WAY and not self._tally.sent:
             self._set(active=False)
-        return Did(sent, bool(self._row.active and (ended or sent or judged)))
+        return Did(sent, ended, more=bool(self._row.active and (ended or sent or judged)))
 
     @property
     def _tally(self) -> Tally:
@@ -281,6 +284,7 @@ class Turn:
             reason,
             choice=self._params.get("choice"),
             behind=self._action is Action.RETRY,
+            now=self._now,
             news=news,
             **self._params.get("overrides", {}),
         )

@@ -13,7 +13,7 @@ from mulligan.engine.settle import frees_key
 from mulligan.engine.unique import unique_hash
 from mulligan.errors import IllegalMove, NotFound, Refused
 from mulligan.event import EventType, NewEvent
-from mulligan.job import JobRow, Lane, State, Verb
+from mulligan.job import JobRow, Lane, Micros, State, Verb
 from mulligan.policy import lifecycle
 from mulligan.policy.escalate import given
 from mulligan.policy.lifecycle import TERMINAL
@@ -129,14 +129,16 @@ def move_in(  # noqa: PLR0913 - who, why, which, and what else is said
     choice: str | None = None,
     max_retries: int | None = None,
     behind: bool = False,
+    now: Micros | None = None,
     news: Mapping[str, Any] = NO_NEWS,
 ) -> bool:
     """One try of one move by hand, with its event; False: somebody was quicker. Every such move comes through here.
 
-    `behind`: into the lane of retries, so that fresh work goes first. `news`: more for the event.
+    `behind`: into the lane of retries, so that fresh work goes first. `now`: where it was asked already. `news`: more
+    for the event.
     """
     state = lifecycle.move(verb, State(row.state))
-    move = _move(unit, row, verb, state, reason, choice, max_retries)
+    move = _move(unit, row, verb, state, reason, choice, max_retries, now)
     done = unit.move(move._replace(sign="1") if behind else move)
     if done:
         told = {**_news(row, verb, reason, choice, max_retries), **news}
@@ -149,7 +151,7 @@ def requeue_in(
 ) -> bool:
     """queued → queued, in the queue of this lane; everything else about the job stays. False: somebody was quicker."""
     state = lifecycle.move(Verb.MOVE, State(row.state))
-    move = _move(unit, row, Verb.MOVE, state, row.reason, row.choice, None)
+    move = _move(unit, row, Verb.MOVE, state, row.reason, row.choice, None, row.run_at)
     done = unit.move(move._replace(run_at=None, reason=row.reason, queue=lane.queue, lane=lane.key, sign=None))
     if done:
         told = {"reason": reason, "before": {"queue": row.queue}, "after": {"queue": lane.queue}, **news}
@@ -162,7 +164,14 @@ def _quick(job_id: str) -> str:
 
 
 def _move(
-    unit: Unit, row: JobRow, verb: Verb, state: State, reason: str, choice: str | None, max_retries: int | None
+    unit: Unit,
+    row: JobRow,
+    verb: Verb,
+    state: State,
+    reason: str,
+    choice: str | None,
+    max_retries: int | None,
+    now: Micros | None = None,
 ) -> Move:
     again = verb is Verb.RETRY_BY_HAND
     queued = state is State.QUEUED
@@ -173,7 +182,7 @@ def _move(
         generation=row.generation,
         token=row.token,
         state=state.value,
-        run_at=unit.now() if queued else None,
+        run_at=(now or unit.now()) if queued else None,
         new_generation=again,
         finished=state in TERMINAL,
         error=None,
