@@ -232,6 +232,14 @@ def groups(store: str, n: int) -> Figures:
         return dict(measured(place.app))
 
 
+def operations(store: str, n: int) -> Figures:
+    """By default 10,000 dead jobs of two causes, one retried and one discarded by an operation."""
+    from bench.operations import measured  # noqa: PLC0415 - only here
+
+    with world(store) as place:
+        return measured(place.app, 3 * n // 2)
+
+
 CASES: dict[str, Callable[[str, int], Figures]] = {
     "enqueue": enqueue,
     "drain": drain,
@@ -244,4 +252,5 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "capture": capture,
     "insight": insight,
     "groups": groups,
+    "operations": operations,
 }

@@ -42,6 +42,7 @@ from mulligan.engine.kinds import (
     free_name,
 )
 from mulligan.engine.limiting import checked_concurrency, checked_rate
+from mulligan.engine.operations import AsyncOperations, Operations
 from mulligan.engine.policies import AsyncPolicies, Policies
 from mulligan.engine.probes import PROBE_QUEUE
 from mulligan.engine.queues import AsyncQueues, Queues
@@ -86,6 +87,7 @@ class Mulligan:
         self.kinds = Kinds(lambda: self.store)
         self.failures = Failures(lambda: self.store)
         self.events = Events(lambda: self.store)
+        self.operations = Operations(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
         self.aio = Aio(self)
@@ -451,6 +453,7 @@ class Aio:
         self.kinds = AsyncKinds(app.kinds)
         self.failures = AsyncFailures(app.failures)
         self.events = AsyncEvents(app.events)
+        self.operations = AsyncOperations(app.operations)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
 

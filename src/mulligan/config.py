@@ -178,6 +178,7 @@ class Retention(Section):
         365 * DAY, description="seconds the events of what people did stay; never shorter than `retention.events`"
     )
     workers: Positive = 7 * DAY
+    operations: Positive = Field(90 * DAY, description="seconds operations that have ended stay, with all their items")
     records: Positive = Field(365 * DAY, description="summary records of what was pruned")
 
 

@@ -14,7 +14,8 @@ MulliganError
 │   ├── DeadlineFirst          its deadline would pass before the time that was named
 │   ├── ChoiceRefused          a parked job does not offer this choice
 │   ├── ReasonMissing          this cannot be done without saying why
-│   ├── IllegalMove            the state of a job, a batch or a dependency forbids it
+│   ├── KeyMismatch            an operation's key with another content
+│   ├── IllegalMove            the state of a job, a batch, an operation or a dependency forbids it
 │   │   ├── BatchSealed            no more members
 │   │   ├── BatchCancelled         somebody has cancelled it
 │   │   ├── BatchExpired           its time is over, for good
@@ -22,7 +23,7 @@ MulliganError
 │   ├── BatchOwner             a member of another owner than its batch
 │   ├── ConnectionRefused      a caller's connection we must not write through
 │   └── TwoLibraries           one SQLite file, two SQLite libraries, one process
-├── NotFound               no such job, batch, queue or dependency
+├── NotFound               no such job, batch, operation, queue or dependency
 ├── UniqueRace             the caller's snapshot cannot see the winner
 ├── StoreUnavailable       the database does not answer; try again
 │   └── AccessDenied           it answers, and does not let us in
@@ -71,6 +72,10 @@ class UniqueMismatch(Refused):
 
 class UniqueTaken(Refused):
     code = "UNIQUE_TAKEN"
+
+
+class KeyMismatch(Refused):
+    code = "KEY_MISMATCH"
 
 
 class IllegalMove(Refused):

@@ -80,6 +80,7 @@ class Verb(StrEnum):
     RELEASE = "release"
     RETRY_BY_HAND = "retry by hand"
     DISCARD = "discard"
+    MOVE = "move"  # to another queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,9 @@ def start(folder: Path) -> Iterator[Callable[..., Program]]:
 def terminal(folder: Path) -> Callable[..., Answer]:
     """`mulligan …` to its end where a person looks on: a terminal of 100 columns."""
 
-    def run(*arguments: str, timeout: float = 20.0, out: Path | None = None, **env: str) -> Answer:
+    def run(*arguments: str, timeout: float = 20.0, out: Path | None = None, keys: str = "", **env: str) -> Answer:
         ours, theirs = pty.openpty()
+        os.write(ours, keys.encode())  # typed ahead
         stdout = theirs if out is None else os.open(out, os.O_CREAT | os.O_WRONLY)
         program = subprocess.Popen(
             [sys.executable, "-m", "mulligan", *arguments],

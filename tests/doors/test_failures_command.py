@@ -103,7 +103,7 @@ def test_mute_resolve_and_reopen_say_who_why_and_how_to_take_it_back(call, app, 
     assert "muted for 2 h, said" in call("failures", "show", name).out
     answer = call("failures", "resolve", name, "--note", "fixed in 2026-03")
     assert rows(answer)[0][1] == "resolved"
-    assert f"mulligan jobs list state:dead group:{name}" in answer.err
+    assert f"mulligan failures retry {name}" in answer.err
     assert rows(call("failures", "reopen", name))[0][1] == "open"
     with app.store.read() as unit:
         events = [event for event in unit.events_after(0, 10_000) if event.type.startswith("failure.")]

@@ -30,6 +30,7 @@ retry by hand  parked    queued
 retry by hand  cancelled queued
 discard        dead      cancelled
 discard        parked    cancelled
+move           queued    queued
 """
 ROWS = [line.rsplit(maxsplit=2) for line in LEGAL.strip().splitlines()]
 PAIRS = {(verb.strip(), start): end for verb, start, end in ROWS}

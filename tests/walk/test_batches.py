@@ -427,7 +427,7 @@ def test_retry_of_the_failed_turns_partial_into_ready(app, work):
     assert told(app, batch) == ["sealed", "partial", "reopened", "ready", "recovered"]
     [reopened] = news(app, batch, "reopened")
     assert (reopened.actor, reopened.data["reason"], reopened.data["jobs"]) == ("python", "the disk was full", 2)
-    assert news(app, batch, "recovered")[0].data["before"] == "partial"
+    assert news(app, batch, "recovered")[0].data["previous"] == "partial"
 
 
 def test_a_retry_that_fails_again_is_announced_again(app, work):

@@ -18,6 +18,7 @@ EXIT = {
     errors.AccessDenied: 4,
     errors.NotFound: 3,
     errors.IllegalMove: 5,
+    errors.KeyMismatch: 5,
     errors.UniqueMismatch: 5,
     errors.UniqueTaken: 5,
     errors.RetryRefused: 5,
@@ -37,7 +38,7 @@ MEANINGS = {
     3: "not found",
     4: "the database does not let us in",
     5: "the state of the job, batch or dependency, or somebody else, is in the way",
-    6: "the watched job, or one of them, did not succeed; the watched batch is not ready",
+    6: "the watched job, or one of them, did not succeed; the batch is not ready; the operation has stopped by itself",
     130: "interrupted",
 }
 DRIVERS = frozenset({"apsw", "psycopg", "psycopg_pool", "sqlite3"})
@@ -55,8 +56,9 @@ COMMANDS = {
     "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),
-    "failures": ("mulligan.cli.failures:failures", "Dead jobs by cause: list, show, mute, resolve."),
     "batches": ("mulligan.cli.batches:batches", "Batches of jobs: list, show, seal, retry what failed, cancel."),
+    "failures": ("mulligan.cli.failures:failures", "Dead jobs by cause: list, show, retry, mute, resolve."),
+    "ops": ("mulligan.cli.ops:ops", "One careful action on many jobs: start, show, items, pause, resume, abort."),
     "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
     "deps": ("mulligan.cli.deps:deps", "What jobs use: list it, hold it, let it go, look now, set limits."),
     "kinds": ("mulligan.cli.kinds:kinds", "List kinds; hold one, or release one that is held."),

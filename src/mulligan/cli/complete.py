@@ -75,6 +75,10 @@ def groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]
     return _fitting(_ask(ctx, lambda unit: [name for name, _ in unit.group_names(None, RECENT)]), incomplete)
 
 
+def operations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.operations(None, RECENT, None)]), incomplete)
+
+
 def filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Fields, and the values of those that have few."""
     from mulligan.engine.filters import FIELDS, PHASES

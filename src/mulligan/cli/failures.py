@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
-from mulligan.cli import complete
+from mulligan.cli import bulk, complete
 from mulligan.cli import options as shared
 from mulligan.cli.causes import print_group, print_groups
 from mulligan.cli.database import actor, existing, say, settings_with, typed
 from mulligan.cli.family import Family
 from mulligan.cli.listing import one_filter
+from mulligan.cli.ops import begin
 from mulligan.engine.failures import FailureGroup, Failures
 
 
 @click.group(cls=Family)
 def failures() -> None:
-    """Dead jobs by cause: list, show, mute, resolve."""
+    """Dead jobs by cause: list, show, retry, mute, resolve."""
 
 
 @contextmanager
@@ -66,8 +68,33 @@ def show(group: str, database: str | None, output: str | None, *, private: bool)
         found = api.get(api.resolve_name(group), private=private)
     print_group(found, output)
     say(f"{_jobs(found, database)}  lists its jobs")
+    if found.count:
+        dry = typed("failures", "retry", found.fingerprint, "--dry-run", database=database)
+        say(f"{dry}  says what a retry of all would be")
     if found.sample is not None:
         say(f"{typed('jobs', 'explain', found.sample.job, database=database)}  tells of the last one")
+
+
+@failures.command()
+@_group
+@click.argument("words", metavar="[FILTER]...", nargs=-1, shell_complete=complete.filters)
+@click.option("--max-retries", type=int, help="Instead of what holds for these jobs.")
+@_reason
+@bulk.bulk_options
+def retry(
+    group: str,
+    words: tuple[str, ...],
+    database: str | None,
+    output: str | None,
+    max_retries: int | None,
+    **said: Any,
+) -> int:
+    """Retry the jobs of a group, carefully: an operation, as `ops start retry group:…`."""
+    with _failures(database) as api:
+        name = api.resolve_name(group)
+    filter_ = " ".join([f"group:{name}", *([one_filter(words)] if words else [])])
+    overrides = {} if max_retries is None else {"max_retries": max_retries}
+    return begin("retry", filter_, said, database, output, overrides=overrides)
 
 
 @failures.command()
@@ -95,7 +122,8 @@ def resolve(group: str, note: str, database: str | None, output: str | None) -> 
         found = api.resolve(api.resolve_name(group), note=note)
     print_groups([found], output)
     if found.count:
-        say(f"its jobs stay dead until somebody retries them: {_jobs(found, database)}")
+        again = typed("failures", "retry", found.fingerprint, database=database)
+        say(f"its jobs stay dead until somebody retries them: {again}")
 
 
 @failures.command()

@@ -24,7 +24,7 @@ def jobs() -> None:
 
 filter_words = click.argument("words", metavar="[FILTER]...", nargs=-1, shell_complete=filters)
 one_id = click.argument("job_id", metavar="ID", shell_complete=job_ids)
-many_ids = click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=job_ids)
+many_ids = click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
 
 
 # -- look -------------------------------------------------------------------------------------------
@@ -96,17 +96,33 @@ def watch(
 def repair(name: str, words: str, *more: Callable[[Any], Any]) -> None:
     """One command per verb, all alike."""
 
-    def run(ids: tuple[str, ...], database: str | None, output: str | None, *, dry_run: bool, **said: Any) -> int:
-        from mulligan.cli.repairing import run_repair
+    def run(
+        ids: tuple[str, ...],
+        database: str | None,
+        output: str | None,
+        *,
+        dry_run: bool,
+        filter_: str | None,
+        yes: bool,
+        **said: Any,
+    ) -> int:
+        from mulligan.cli.repairing import run_repair, run_repair_of_many
 
+        if bool(ids) == (filter_ is not None):
+            message = "name jobs by their ids, or all that a --filter finds; one of both"
+            raise click.UsageError(message)
+        if filter_ is not None:
+            return run_repair_of_many(name, filter_, said, database, output, dry_run=dry_run, yes=yes)
         return run_repair(name, ids, said, database, output, dry_run=dry_run)
 
     decorated: Any = run
-    for option in (shared.output, shared.database, shared.dry_run, *more, many_ids):
+    for option in (shared.output, shared.database, _yes, shared.dry_run, _filter, *more, many_ids):
         decorated = option(decorated)
     jobs.command(name, help=words)(decorated)
 
 
+_filter = click.option("--filter", "filter_", metavar="FILTER", help="All that it finds: an operation, as `ops start`.")
+_yes = click.option("--yes", is_flag=True, help="With --filter: do not ask, however many jobs there are.")
 _reason = click.option("--reason", default="", help="For the history.")
 _must_reason = click.option("--reason", required=True, help="The last thing anybody will read about this job.")
 _choice = click.option("--choice", help="What was decided; the handler reads it as ctx.choice.")

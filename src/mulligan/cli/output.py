@@ -39,6 +39,8 @@ UNBROKEN = frozenset(
         "host",
         "renewed",
         "group",
+        "action",
+        "done",
         "count",
         "last",
         "24 h",

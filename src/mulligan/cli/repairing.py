@@ -60,6 +60,21 @@ def run_repair(
     return _tell(name, results, chosen(output), dry_run=dry_run)
 
 
+def run_repair_of_many(
+    name: str, filter_: str, said: dict[str, Any], database: str | None, output: str | None, *, dry_run: bool, yes: bool
+) -> int:
+    """All that a filter finds: an operation."""
+    from mulligan.cli.ops import begin
+
+    how = {"dry_run": dry_run, "yes": yes}
+    if name != "retry":
+        return begin(name, filter_, {**said, **how}, database, output)
+    if said["at"] is not None:
+        message = "--at is for jobs that are named; an operation begins now, at its --rate (mulligan ops start)"
+        raise click.UsageError(message)
+    return begin(name, filter_, {"reason": said["reason"], **how}, database, output, overrides=_overrides(said))
+
+
 def _each(at: Desk, name: str, given: str, said: dict[str, Any], *, dry_run: bool) -> Result:
     """A job that cannot be moved does not keep the others."""
     try:

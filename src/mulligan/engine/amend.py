@@ -62,15 +62,21 @@ def kinds_of(unit: Unit, row: JobRow, handlers: Mapping[str, Handler], most: int
     return Kinds(spec, handler, stored_queues(unit, unit.now()), most)
 
 
-def amended(row: JobRow, overrides: Mapping[str, Any] | None, known: Kinds) -> Change:
-    """All of it checked. May call functions of the app: not to be called inside a transaction."""
+def checked(overrides: Any) -> Mapping[str, Any]:
+    """By themselves; whether they fit a job is another question."""
     _names("overrides", overrides or {})
     said = dict(overrides or {})
     strange = sorted(said.keys() - _CHECKED.keys() - {"payload"})
     if strange:
         message = f"cannot override {', '.join(strange)}; possible: {', '.join([*_CHECKED, 'payload'])}"
         raise OverrideRefused(message)
-    change = UNCHANGED._replace(**{name: _checked(name, value) for name, value in said.items() if name != "payload"})
+    return {name: value if name == "payload" else _checked(name, value) for name, value in said.items()}
+
+
+def amended(row: JobRow, overrides: Mapping[str, Any] | None, known: Kinds) -> Change:
+    """All of it checked. May call functions of the app: not to be called inside a transaction."""
+    said = checked(overrides)
+    change = UNCHANGED._replace(**{name: value for name, value in said.items() if name != "payload"})
     if said.get("payload"):
         change = _edited(row, said["payload"], known, change)
     home = given(row.settings).get("home")  # back from where an escalation has moved it
@@ -199,9 +205,14 @@ def _with_key(row: JobRow, change: Change, queue: str, known: Kinds) -> Change:
 
 
 def _lane(row: JobRow, change: Change, queues: Mapping[str, QueueSpec]) -> str:
-    queue = change.queue or row.queue
+    queue, uses = change.queue or row.queue, row.uses if change.uses is None else change.uses
+    return lane_in(row._replace(uses=uses), queue, queues).key
+
+
+def lane_in(row: JobRow, queue: str, queues: Mapping[str, QueueSpec]) -> Lane:
+    """Of this job in this queue, where owners may take turns."""
     share = share_of(row.owner) if queue in queues and queues[queue].fair else ""
-    return Lane(queue, row.kind, row.uses if change.uses is None else change.uses, False, share).key
+    return Lane(queue, row.kind, row.uses, False, share)
 
 
 # -- what is told -------------------------------------------------------------------------------------

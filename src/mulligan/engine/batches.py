@@ -274,7 +274,7 @@ class Batches:
     def _retry(self, unit: Unit, row: JobRow, reason: str) -> MulliganError | None:
         """One whose key somebody else holds by now keeps none of the others."""
         try:
-            recover.move_member(unit, row, Verb.RETRY_BY_HAND, actor=self._actor, reason=reason)
+            recover.move_in(unit, row, Verb.RETRY_BY_HAND, self._actor, reason, alone=False)
         except UniqueTaken as taken:
             return taken
         return None
@@ -289,7 +289,7 @@ class Batches:
             fresh = unit.cancel_batch(batch_id, reason)
             members = unit.batch_members(batch_id, sorted(state.value for state in UNFINISHED))
             for member in members:
-                recover.move_member(unit, member, Verb.CANCEL, actor=self._actor, reason=reason or "batch cancelled")
+                recover.move_in(unit, member, Verb.CANCEL, self._actor, reason or "batch cancelled", alone=False)
             unit.lock_batches([batch_id])
             _refuse_finished(_found(unit, batch_id))  # its last member may have ended while we looked
             if fresh:
@@ -301,7 +301,9 @@ class Batches:
         if row.sealed_at is None:
             batching.tell_sealed(unit, row, actor=self._actor, reason="cancelled")
         running = sum(member.state == State.RUNNING for member in members)
-        news = {"name": row.name, "reason": reason, "cancelled": len(members) - running, "asked_to_stop": running}
+        seen = {"before": {"cancelled": False}, "after": {"cancelled": True}}
+        counts = {"cancelled": len(members) - running, "asked_to_stop": running}
+        news = {"name": row.name, "reason": reason, **counts, **seen}
         unit.write_events([batching.event(EventType.BATCH_CANCELLED, row, actor=self._actor, data=news)])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -17,9 +18,9 @@ from mulligan.engine.unique import unique_hash
 from mulligan.errors import BatchExpired, StoreUnavailable
 from mulligan.event import EventType, NewEvent
 from mulligan.ids import new_id
-from mulligan.job import SECOND, JobRow, Micros, NewJob, State
+from mulligan.job import SECOND, JobRow, Micros, NewJob, State, Verb
 from mulligan.policy.batch import BatchCounts, counted, reckoned, recovered
-from mulligan.policy.lifecycle import TERMINAL
+from mulligan.policy.lifecycle import MOVES, TERMINAL
 from mulligan.policy.phrase import moment
 from mulligan.store.base import BatchRow, Store, Unit
 
@@ -59,6 +60,22 @@ def moved(unit: Unit, row: JobRow, state: State, *, actor: str, reason: str) -> 
         complete(unit, {row.batch_id})
 
 
+def moved_all(unit: Unit, moves: Iterable[tuple[JobRow, Verb]], *, actor: str, reason: str) -> None:
+    """Members of several batches were moved in one transaction: in the order of ids, as everybody does."""
+    again: Counter[str] = Counter()
+    ended: set[str] = set()
+    for row, verb in moves:
+        before = State(row.state)
+        state = MOVES.get((verb, before), before)  # to ask what runs to stop is no move
+        if row.batch_id is not None and state is State.QUEUED and before in TERMINAL:
+            again[row.batch_id] += 1
+        elif row.batch_id is not None and state in TERMINAL and before not in TERMINAL:
+            ended.add(row.batch_id)
+    for batch_id in sorted(again):
+        reopen(unit, batch_id, actor=actor, reason=reason, news={"jobs": again[batch_id]})
+    complete(unit, ended)
+
+
 def _finish(unit: Unit, row: BatchRow) -> None:
     counts = counts_of(unit, [row.id])[row.id]
     outcome = reckoned(counts, row.tolerance)
@@ -72,7 +89,7 @@ def _finish(unit: Unit, row: BatchRow) -> None:
         news["on_complete"] = finaliser.id
     unit.write_events([event(_OUTCOMES[outcome.value], row, data=news)])
     if recovered(row.previous, outcome):
-        unit.write_events([event(EventType.BATCH_RECOVERED, row, data={**news, "before": row.previous})])
+        unit.write_events([event(EventType.BATCH_RECOVERED, row, data={**news, "previous": row.previous})])
 
 
 def counts_of(unit: Unit, ids: Iterable[str]) -> dict[str, BatchCounts]:
@@ -95,7 +112,13 @@ def tell_sealed(unit: Unit, row: BatchRow, *, actor: str, reason: str = "") -> N
     """Once; a caller's transaction leaves it to whoever comes by."""
     if unit.told_batch(row.id):
         total = counts_of(unit, [row.id])[row.id].total
-        news = {"name": row.name, "total": total} | ({"reason": reason} if reason else {})
+        news: dict[str, Any] = {
+            "name": row.name,
+            "total": total,
+            "before": {"sealed": False},
+            "after": {"sealed": True},
+        }
+        news |= {"reason": reason} if reason else {}
         unit.write_events([event(EventType.BATCH_SEALED, row, actor=actor, data=news)])
 
 
@@ -152,7 +175,11 @@ def reopen(unit: Unit, batch_id: str, *, actor: str, reason: str, news: Mapping[
         if row is None or row.outcome is None:
             return
         generation = unit.reopen_batch(batch_id)
-        told = {"name": row.name, "before": row.outcome, "generation": generation, "reason": reason, **news}
+        seen = {
+            "before": {"outcome": row.outcome, "generation": row.generation},
+            "after": {"outcome": None, "generation": generation},
+        }
+        told = {"name": row.name, "generation": generation, "reason": reason, **news, **seen}
         unit.write_events([event(EventType.BATCH_REOPENED, row, actor=actor, data=told)])
 
 

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.engine import batching, life, upkeep
+from mulligan.engine import batching, life, operate, upkeep
 from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of, memories
 from mulligan.engine.declared import speak
@@ -114,11 +114,17 @@ class Inline:
         with self._store.begin() as unit:
             unit.close_worker(self.worker, "left in order", seen=None)
 
-    def _one(self, loop: asyncio.Runner) -> Lease | None:
+    def _claim(self) -> tuple[list[Lease], dict[str, Memory]]:
         with self._store.begin() as unit:
             leases, _, self._next_due, _ = self._claimer.claim(unit, 1)
             kept = memories(unit, leases)
         self._claimer.watch.commit()
+        return leases, kept
+
+    def _one(self, loop: asyncio.Runner) -> Lease | None:
+        leases, kept = self._claim()
+        if not leases and operate.turn(self._store, paced=False):
+            leases, kept = self._claim()
         for lease in leases:
             handler = self._registry.stand_in(lease)
             context = Context(self, 0, lease, kept.get(lease.id, Memory({}, None)))

@@ -71,10 +71,15 @@ def taken(row: JobRow, change: Change, holder: str | None) -> str:
 
 
 def _dependencies(unit: Unit, row: JobRow, change: Change, at: Micros | None) -> None:
-    """Down, and of those whose jobs end at once. Of others the job waits, and its `why` says so."""
-    keys = [key for key in (row.uses if change.uses is None else change.uses).split(",") if key]
     now = unit.now()
-    if not keys or (at is not None and at > now):  # by then it may be well again
+    if at is None or at <= now:  # else it may be well again by then
+        refuse_down(unit, row.uses if change.uses is None else change.uses, now)
+
+
+def refuse_down(unit: Unit, uses: str, now: Micros) -> None:
+    """Down, and of those whose jobs end at once. Of others the job waits, and its `why` says so."""
+    keys = [key for key in uses.split(",") if key]
+    if not keys:
         return
     guards = {one.key: remembered(one.body) for one in unit.guards(at_work=True) if one.scope == "dependency"}
     down = [key for key in keys if key in guards and guards[key].is_down(now)]

@@ -1,4 +1,4 @@
-"""By hand: retry, cancel, release, discard. The same table of moves, the same events, with actor and reason."""
+"""By hand: retry, cancel, release, discard, move. The same table of moves, the same events, with actor and reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mulligan.errors import (
     UniqueTaken,
 )
 from mulligan.event import EventType, NewEvent
-from mulligan.job import JobRow, Micros, State, Verb
+from mulligan.job import JobRow, Lane, Micros, State, Verb
 from mulligan.policy import lifecycle
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.policy.phrase import moment
@@ -150,20 +150,27 @@ def release(
 ) -> JobRow:
     """parked → queued, with what was decided."""
     with store.read() as unit:
-        row = _found(unit, job_id, owner)
+        check_choice(_found(unit, job_id, owner), choice)
+    return _by_hand(store, job_id, Verb.RELEASE, actor, reason, owner, choice=choice)
+
+
+def check_choice(row: JobRow, choice: str | None) -> None:
     offered = json.loads(row.choices or "[]")
     if choice is not None and offered and choice not in offered:
         message = f"choice {choice!r} is not one of those the job offers: {', '.join(offered)}"
         raise ChoiceRefused(message)
-    return _by_hand(store, job_id, Verb.RELEASE, actor, reason, owner, choice=choice)
 
 
 def discard(store: Store, job_id: str, *, actor: str, reason: str, owner: str | None = None) -> JobRow:
     """dead or parked → cancelled: nobody wants it any more."""
+    must_say_why(reason)
+    return _by_hand(store, job_id, Verb.DISCARD, actor, reason, owner)
+
+
+def must_say_why(reason: str) -> None:
     if not reason.strip():
         message = "discard needs a reason: it is the last thing anybody will read about this job"
         raise ReasonMissing(message)
-    return _by_hand(store, job_id, Verb.DISCARD, actor, reason, owner)
 
 
 def cancel(store: Store, job_id: str, *, actor: str, reason: str = "", owner: str | None = None) -> JobRow:
@@ -184,23 +191,21 @@ def _by_hand(
     for _ in range(ROUNDS):
         with store.begin() as unit:
             row = _found(unit, job_id, owner)
-            if verb is Verb.CANCEL and row.state == State.RUNNING:
-                done = _ask(unit, row, actor, reason)
-            else:
-                done = move_in(unit, row, verb, actor, reason, choice=choice)
-            if done:
+            if move_in(unit, row, verb, actor, reason, choice=choice):
                 return _found(unit, job_id)
     raise IllegalMove(_quick(job_id))
 
 
-def _ask(unit: Unit, row: JobRow, actor: str, reason: str) -> bool:
+def _ask(unit: Unit, row: JobRow, actor: str, reason: str, data: Mapping[str, Any] | None) -> bool:
     """Ask a running attempt to stop; once asked is enough."""
     if row.cancel_reason is not None:
         return True
     asked = unit.request_cancel(row.id, row.token, reason or "cancelled by hand")
     if asked:
         seen = {"before": {"state": row.state, "stopping": False}, "after": {"state": row.state, "stopping": True}}
-        unit.write_events([_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason, **seen})])
+        unit.write_events(
+            [_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason, **seen, **(data or {})})]
+        )
     return asked
 
 
@@ -216,19 +221,23 @@ def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
     change: Change = UNCHANGED,
     at: Micros | None = None,
     data: Mapping[str, Any] | None = None,
+    behind: bool = False,
     alone: bool = True,
 ) -> bool:
-    """One move with its event, in the caller's transaction; False: somebody was quicker.
+    """One move with its event, in the caller's transaction; False: somebody was quicker. To cancel what runs is to ask.
 
-    `data`: more to tell. Not `alone`: the caller sees to the job's batch, once for all its members.
+    `data`: more to tell. `behind`: into the lane of retries, so that fresh work goes first. Not `alone`: the caller
+    sees to the batch of the job, once for all its members.
     """
+    if verb is Verb.CANCEL and row.state == State.RUNNING:
+        return _ask(unit, row, actor, reason, data)
     state = lifecycle.move(verb, State(row.state))
     if verb is Verb.RETRY_BY_HAND:
         batching.check_retry(unit, row)
     if change is UNCHANGED and verb is Verb.RETRY_BY_HAND:
         change = homeward(unit, row)
     move = _move(unit, row, verb, state, reason, choice, change, at)
-    done = _moved(unit, row, change, move)
+    done = _moved(unit, row, change, move._replace(sign="1") if behind else move)
     if done:
         news = {**_news(row, move, reason, choice, change, at), **(data or {})}
         unit.write_events([_event(lifecycle.event_for(verb), row, actor, news)])
@@ -247,11 +256,17 @@ def _moved(unit: Unit, row: JobRow, change: Change, move: Move) -> bool:
         raise UniqueTaken(taken(row, change, unit.key_holder(move.unique_hash))) from clash
 
 
-def move_member(unit: Unit, row: JobRow, verb: Verb, *, actor: str, reason: str) -> bool:
-    """One of several members of a batch, already held: a running one is asked to stop, others are moved."""
-    if verb is Verb.CANCEL and row.state == State.RUNNING:
-        return _ask(unit, row, actor, reason)
-    return move_in(unit, row, verb, actor, reason, alone=False)
+def requeue_in(
+    unit: Unit, row: JobRow, lane: Lane, actor: str, reason: str, *, data: Mapping[str, Any] | None = None
+) -> bool:
+    """queued → queued, in the queue of this lane; everything else about the job stays. False: somebody was quicker."""
+    state = lifecycle.move(Verb.MOVE, State(row.state))
+    move = _move(unit, row, Verb.MOVE, state, row.reason, row.choice, at=row.run_at)
+    done = unit.move(move._replace(run_at=None, reason=row.reason, queue=lane.queue, lane=lane.key, sign=None))
+    if done:
+        told = {"reason": reason, "before": {"queue": row.queue}, "after": {"queue": lane.queue}, **(data or {})}
+        unit.write_events([_event(lifecycle.event_for(Verb.MOVE), row, actor, {"from": row.state, **told})])
+    return done
 
 
 def _quick(job_id: str) -> str:

@@ -198,6 +198,7 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         removed += unit.prune_events(now - round(keep.events * SECOND), STEP)
         removed += unit.prune_deeds(now - round(max(keep.audit, keep.events) * SECOND), STEP)
         removed += unit.prune_slots(now - round(keep.events * SECOND), STEP)
+        removed += unit.prune_operations(now - round(keep.operations * SECOND), STEP)
         unit.forget_schedules(now - SCHEDULES_KEPT)
         unit.forget_guards(now - GUARDS_KEPT)
         unit.forget_workers(now - round(keep.workers * SECOND))

@@ -33,6 +33,7 @@ MOVES: Mapping[tuple[Verb, State], State] = MappingProxyType(
         (Verb.RETRY_BY_HAND, State.CANCELLED): State.QUEUED,
         (Verb.DISCARD, State.DEAD): State.CANCELLED,
         (Verb.DISCARD, State.PARKED): State.CANCELLED,
+        (Verb.MOVE, State.QUEUED): State.QUEUED,
     }
 )
 
@@ -53,6 +54,7 @@ _EVENTS: Mapping[Verb, EventType] = MappingProxyType(
         Verb.RELEASE: EventType.JOB_RELEASED,
         Verb.RETRY_BY_HAND: EventType.JOB_RETRIED,
         Verb.DISCARD: EventType.JOB_DISCARDED,
+        Verb.MOVE: EventType.JOB_EDITED,
     }
 )
 

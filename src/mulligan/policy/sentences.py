@@ -202,8 +202,9 @@ def happened(event: Event) -> str:
 
 
 def _because(event: Event) -> str:
-    reason = event.data.get("reason")
-    return f": {stopped(str(reason))}" if reason else "."
+    reason, operation = event.data.get("reason"), event.data.get("operation")
+    part = f" as part of operation {one_line(str(operation))}" if operation else ""
+    return f"{part}: {stopped(str(reason))}" if reason else f"{part}."
 
 
 def _name(event: Event) -> str:
@@ -258,6 +259,16 @@ def _died(event: Event) -> str:
     return f"It ended while it waited, without a further attempt, with {judged}: {said}"
 
 
+def _edited(event: Event) -> str:
+    """Of fields whose values are short and nobody's secret both are told."""
+    before, after = event.data.get("before") or {}, event.data.get("after") or {}
+    queues = before.get("queue"), after.get("queue")
+    if all(queues):
+        told = " to ".join(one_line(str(queue)) for queue in queues)
+        return f"{_name(event)} moved it from queue {told}{_because(event)}"
+    return f"{_name(event)} changed it{_because(event)}"
+
+
 def _stale(event: Event) -> str:
     return (
         f"Worker {one_line(str(event.data.get('worker', '')))} reported an end of attempt {event.attempt} after it had "
@@ -279,7 +290,7 @@ _MOVES: Mapping[str, Callable[[Event], str]] = {
     EventType.JOB_DIED: _died,
     EventType.JOB_STALE_REFUSED: _stale,
     EventType.DEPENDENCY_PROBING: _probing,
-    "job.edited": lambda event: f"{_name(event)} changed it{_because(event)}",
+    EventType.JOB_EDITED: _edited,
 }
 
 

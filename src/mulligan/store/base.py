@@ -32,6 +32,7 @@ from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
 from mulligan.store.matching import Where
+from mulligan.store.operating import Operating
 from mulligan.store.values import (
     BatchRow,
     Inserted,
@@ -63,7 +64,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping, Batching, ByHand):
+class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ class Matching(NamedTuple):
 def matching(where: Where) -> Matching:
     """Any of state, phase, kind, queue, owner, batch_id, since (a length in microseconds), code, class, group.
 
-    And `near`: jobs that a word was found for, each "id:…" or "group:…".
+    And `near`: jobs that a word was found for, each "id:…" or "group:…"; `begun`: enqueued since this moment; `until`:
+    as it was at this moment.
     """
     fields = {name: (said,) if isinstance(said, str) else tuple(said) for name, said in where.items()}
     if any(name in fields for name in OF_THE_DEAD):

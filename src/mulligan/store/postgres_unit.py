@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -71,7 +71,7 @@ class PostgresUnit(SqlUnit):
         arrays = {name: array(column) for name, column in columns}
         return self._run(verb, arrays | params, prepare=None if len(rows) < LARGE else False)
 
-    def ids(self, ids: Sequence[str]) -> Any:
+    def ids(self, ids: Sequence[Any]) -> Any:
         return array(ids)
 
     def now(self) -> Micros:
@@ -144,7 +144,8 @@ class PostgresUnit(SqlUnit):
 
     def move(self, move: Move) -> bool:
         try:
-            with self.savepoint():  # one taken key must not abort its neighbours
+            with self.savepoint() if move.unique_hash is not None else nullcontext():
+                # one taken key must not abort its neighbours
                 return super().move(move)
         except pg.UniqueViolation as clash:
             raise taken(move.id, str(clash.diag.message_detail)) from clash

@@ -72,7 +72,7 @@ class SqliteUnit(SqlUnit):
     def command(self, text: str) -> None:
         self._handle.execute(text)
 
-    def ids(self, ids: Sequence[str]) -> Any:
+    def ids(self, ids: Sequence[Any]) -> Any:
         return json.dumps(list(ids))
 
     def now(self) -> Micros:

@@ -34,6 +34,7 @@ from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
 from mulligan.store.matching import Where
+from mulligan.store.operating import SqlOperating
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.words import unique_race
 
@@ -41,7 +42,7 @@ MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, Unit):
+class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, SqlOperating, Unit):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod
@@ -53,8 +54,8 @@ class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, Un
         """The same for a statement about the jobs of a filter."""
 
     @abstractmethod
-    def ids(self, ids: Sequence[str]) -> Any:
-        """A list of ids as this dialect passes it."""
+    def ids(self, ids: Sequence[Any]) -> Any:
+        """A list of ids, or of numbers, as this dialect passes it."""
 
     @abstractmethod
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:

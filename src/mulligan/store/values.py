@@ -112,6 +112,7 @@ class Move(NamedTuple):
     payload: str | None = None
     uses: str | None = None
     unique_key: str | None = None
+    sign: str | None = "0"  # the last of its lane: "0" fresh, "1" retry; None: as it is
     died_code: str | None = None  # of what it dies, if it does
     died_class: str | None = None
     died_group: str | None = None

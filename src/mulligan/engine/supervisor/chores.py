@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 from mulligan.config import Settings
-from mulligan.engine import batching, life, upkeep
+from mulligan.engine import batching, life, operate, upkeep
 from mulligan.engine.declared import speak
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.schedules import Timekeeper
@@ -155,6 +155,10 @@ class Chores:
             found = step()
             if found < upkeep.STEP or time.monotonic() > ends:
                 return found
+
+    def operate(self) -> int:
+        """Returns how many jobs were moved."""
+        return operate.turn(self._store)
 
     # -- for running jobs -------------------------------------------------------------------------
     def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:

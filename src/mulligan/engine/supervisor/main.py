@@ -44,6 +44,7 @@ from mulligan.store.urls import same_database
 log = logging.getLogger("mulligan.worker")
 
 NO_FILE = Path(os.devnull)
+OPERATE_EVERY = 1.0  # seconds
 LEAP = 5 * SECOND  # how far the store's clock must jump to be noticed
 
 
@@ -107,7 +108,13 @@ class Supervisor:
             self._life.close()
             relay.flush()
             return 2 if isinstance(broken, TwoDatabases) else 1
-        parts = (self._desk.loop(), self._renew_loop(), self._sweep_loop(), self._tick_loop())
+        parts = (
+            self._desk.loop(),
+            self._renew_loop(),
+            self._sweep_loop(),
+            self._operate_loop(),
+            self._tick_loop(),
+        )
         tasks = [self._loop.create_task(part) for part in parts]
         threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
         try:
@@ -277,6 +284,11 @@ class Supervisor:
             await self._sweep_now.wait()
             timer.cancel()
 
+    async def _operate_loop(self) -> None:
+        while True:
+            await asyncio.sleep(OPERATE_EVERY)
+            await self._chore(self._operate())
+
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
         """A chore that fails is tried again with the next round; the others are not its concern."""
         try:
@@ -332,6 +344,10 @@ class Supervisor:
 
     async def _sweep(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker):
+            self._desk.wake.set()
+
+    async def _operate(self) -> None:
+        if await self._loop.run_in_executor(self._chore_thread, self._chores.operate):
             self._desk.wake.set()
 
     # -- the end ----------------------------------------------------------------------------------

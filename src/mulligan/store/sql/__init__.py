@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
 from mulligan.store.matching import Shape
+from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
 
 _HERE = Path(__file__).parent
@@ -35,6 +36,8 @@ _COLUMNS: dict[str, type[Any]] = {
     "mark": MarkRow,
     "schedule": ScheduleRow,
     "batch": BatchRow,
+    "operation": OperationRow,
+    "item": ItemRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 

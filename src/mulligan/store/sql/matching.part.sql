@@ -7,6 +7,8 @@ queue: queue = ?
 owner: owner = ?
 batch_id: batch_id = ?
 since: created_at >= :now - CAST(? AS BIGINT)
+begun: created_at >= CAST(? AS BIGINT)
+until: created_at <= CAST(? AS BIGINT) AND (finished_at IS NULL OR finished_at <= CAST(? AS BIGINT))
 code: died_code = ?
 class: died_class = ?
 group: died_group = ?

@@ -1,7 +1,8 @@
 -- A move outside an attempt: compare-and-set, so twenty people pressing at once make one move.
 UPDATE {p}job SET
   state = :state, run_at = COALESCE(:run_at, run_at), queue = COALESCE(:queue, queue),
-  lane = COALESCE(:lane, substr(lane, 1, length(lane) - 1) || '0'),
+  lane = COALESCE(substr(CAST(:lane AS TEXT), 1, length(CAST(:lane AS TEXT)) - 1), substr(lane, 1, length(lane) - 1))
+         || COALESCE(CAST(:sign AS TEXT), substr(lane, length(lane))),
   reason = :reason, error = :error, choices = NULL,
   died_code = :died_code, died_class = :died_class, died_group = :died_group,
   choice = CASE WHEN :state = 'queued' THEN :choice ELSE choice END,

@@ -1,0 +1,2 @@
+UPDATE {p}operation_item SET state = 'ended', outcome = :outcome, why = :why, ended_at = :at
+WHERE operation = :operation AND place = ANY (CAST(:places AS bigint[]))

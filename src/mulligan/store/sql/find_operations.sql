@@ -1,0 +1,2 @@
+SELECT id FROM {p}operation
+WHERE id >= :prefix AND id < :beyond AND (CAST(:scope AS TEXT) IS NULL OR scope = :scope) ORDER BY id LIMIT :most

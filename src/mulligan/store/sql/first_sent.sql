@@ -1,0 +1,1 @@
+SELECT job_id FROM {p}operation_item WHERE operation = :operation AND state = 'sent' ORDER BY place LIMIT 1

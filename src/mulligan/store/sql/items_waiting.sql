@@ -1,0 +1,2 @@
+SELECT {item} FROM {p}operation_item
+WHERE operation = :operation AND state = 'waiting' AND place <= :place ORDER BY place LIMIT :most

@@ -1,0 +1,1 @@
+SELECT {row} FROM {p}job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id

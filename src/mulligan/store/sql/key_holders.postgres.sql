@@ -1,0 +1,1 @@
+SELECT unique_hash, id FROM {p}job WHERE unique_hash = ANY (CAST(:hashes AS text[]))

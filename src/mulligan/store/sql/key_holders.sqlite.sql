@@ -1,0 +1,1 @@
+SELECT unique_hash, id FROM {p}job WHERE unique_hash IN (SELECT value FROM json_each(:hashes))

@@ -1,0 +1,3 @@
+-- Those that have given their unique key back.
+SELECT id, owner, kind, unique_key, unique_cover FROM {p}job
+WHERE {matching} AND unique_key IS NOT NULL AND unique_hash IS NULL LIMIT :most

@@ -1,0 +1,7 @@
+-- Its key, and among those under way its content, are there once: who comes second gets nothing and looks.
+INSERT INTO {p}operation ({operation}) VALUES (
+  :id, :action, :asked, :fixed, :params, :steps, :rate, :stop_if, :scope, :actor, :reason, :key, :digest, :state,
+  :step, :total, :tallies, :recent, :tokens, :tokens_at, :version, :active, :due_at, :moved_at, :created_at,
+  :started_at, :finished_at, :note)
+ON CONFLICT DO NOTHING
+RETURNING id

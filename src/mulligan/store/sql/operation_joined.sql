@@ -1,0 +1,7 @@
+-- Jobs that came to match since the moment it began, and are none of its own.
+SELECT count(*) FROM (
+  SELECT id FROM {p}job
+  WHERE {matching} AND id > :after AND (finished_at IS NULL OR finished_at > CAST(:began AS BIGINT)) LIMIT :looked
+) AS found
+WHERE NOT EXISTS (
+  SELECT 1 FROM {p}operation_item AS item WHERE item.operation = :operation AND item.job_id = found.id)

@@ -1,0 +1,1 @@
+SELECT {operation} FROM {p}operation WHERE id = :id

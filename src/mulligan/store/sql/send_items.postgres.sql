@@ -1,0 +1,2 @@
+UPDATE {p}operation_item SET state = 'sent'
+WHERE operation = :operation AND place = ANY (CAST(:places AS bigint[]))

@@ -1,0 +1,199 @@
+"""`mulligan ops`, and what else begins an operation, as an operator types it at 3 a.m."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+
+import pytest
+
+from mulligan.cli import bulk
+from mulligan.cli.bulk import NOTHING
+from mulligan.cli.ops import NONE_YET
+from mulligan.engine import operate
+
+
+@pytest.fixture
+def dead(app):
+    """Four dead of one cause, one of another."""
+    jobs = [app.enqueue("refuse", {"text": f"moov atom {n}"}, owner="acme") for n in range(4)]
+    jobs.append(app.enqueue("crash", {"text": "secret key"}))
+    app.run_inline()
+    return jobs
+
+
+@pytest.fixture
+def worker(app):
+    """Somebody who takes turns and runs jobs, inline, for as long as the test lasts."""
+    over = threading.Event()
+
+    def work():
+        while not over.wait(0.02):
+            app.run_inline()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+def rows(answer):
+    assert answer.code == 0, answer.err
+    return [line.split("\t") for line in answer.out.splitlines()]
+
+
+def facts(answer):
+    return dict(line.split("\t") for line in answer.out.splitlines())
+
+
+def test_a_dry_run_tells_everything_and_changes_nothing(call, app, dead):
+    answer = call("ops", "start", "retry", "code:BAD_FILE", "--dry-run")
+    said = facts(answer)
+    assert answer.code == 0
+    assert (said["jobs"], said["codes"], said["kinds"], said["owners"]) == ("4", "BAD_FILE 4", "refuse 4", "acme 4")
+    assert (said["steps"], said["chance"]) == ("1, 3", "nobody has tried yet")
+    assert "would retry: 4; nothing was changed" in answer.err
+    assert app.operations.list() == []
+    record = json.loads(call("ops", "start", "retry", "code:BAD_FILE", "--dry-run", "-o", "json").out)
+    assert (record["count"], record["codes"], record["chance"]) == (4, {"BAD_FILE": 4}, None)
+
+
+def test_start_follows_to_the_end_and_exits_with_six_when_it_stopped(call, app, dead, worker):
+    answer = call("ops", "start", "retry", "code:BAD_FILE", "--reason", "perhaps", "--stop-if", "50%")
+    assert answer.code == 6
+    said = facts(answer)
+    assert (said["state"], said["untouched"], said["reason"]) == ("stopped", "3", "perhaps")
+    assert "1 of the 1 of step 1 of 2 failed again of the same cause (BAD_FILE), more than 50 %" in answer.err
+    assert "mulligan ops items" in answer.err
+    assert app.operations.list()[0].actor.startswith("cli:")
+
+
+def test_start_ends_well_when_all_is_done(call, app, dead):
+    answer = call("ops", "start", "discard", "code:BAD_FILE", "--reason", "no", "--no-wait")
+    assert (answer.code, facts(answer)["state"]) == (0, "running")
+    operate.turn(app.store)
+    one = app.operations.list()[0]
+    answer = call("ops", "show", one.id[:20], "--watch")
+    assert (answer.code, facts(answer)["state"], facts(answer)["ended"]) == (0, "finished", "4 done")
+
+
+def test_list_show_and_items(call, app, dead):
+    assert NONE_YET in call("ops", "list", "-o", "table").err
+    one = app.operations.start("retry", "code:BAD_FILE")
+    app.run_inline()
+    (row,) = rows(call("ops", "list"))
+    assert row[:4] == [one.id, "retry", "stopped", "1/4"]
+    assert call("ops", "list", "-o", "table").out.split()[:3] == ["ID", "ACTION", "STATUS"]
+    assert json.loads(call("ops", "show", one.id, "-o", "json").out)["counts"]["same"] == 1
+    items = rows(call("ops", "items", one.id))
+    assert [item[3] for item in items] == ["ended", "waiting", "waiting", "waiting"]
+    assert rows(call("ops", "items", one.id, "--outcome", "same"))[0][4:6] == ["same", "BAD_FILE"]
+    page = call("ops", "items", one.id, "--limit", "2")
+    assert f"mulligan ops items {one.id} --after 2" in page.err
+    assert call("ops", "show", "zzz").code == 3
+
+
+def test_pause_resume_abort(call, app, dead):
+    one = app.operations.start("retry", "code:BAD_FILE")
+    assert facts(call("ops", "pause", one.id, "--reason", "lunch"))["state"] == "paused"
+    assert facts(call("ops", "resume", one.id))["state"] == "running"
+    answer = call("ops", "abort", one.id, "--reason", "no")
+    assert (facts(answer)["state"], "4 of 4 are untouched" in answer.err) == ("aborted", True)
+    assert call("ops", "resume", one.id).code == 5
+
+
+def test_failures_retry_and_jobs_with_a_filter_are_the_same_operation(call, app, dead):
+    group = next(group for group in app.failures.groups() if group.code == "BAD_FILE")
+    first = facts(call("failures", "retry", group.fingerprint[:8], "--no-wait"))
+    assert (first["filter"], first["total"]) == (f"group:{group.fingerprint}", "4")
+    assert facts(call("failures", "retry", group.fingerprint, "owner:acme", "--dry-run"))["jobs"] == "4"
+    again = facts(call("jobs", "retry", "--filter", f"state:dead group:{group.fingerprint}", "--dry-run"))
+    assert again["jobs"] == "4"
+    assert (
+        facts(call("jobs", "discard", "--filter", "kind:crash", "--reason", "no", "--dry-run"))["action"] == "discard"
+    )
+    assert facts(call("jobs", "cancel", "--filter", "kind:crash state:queued", "--dry-run"))["jobs"] == "0"
+
+
+def test_ids_or_a_filter_and_not_both(call, app, dead):
+    for arguments in ((), (dead[0].id, "--filter", "state:dead")):
+        answer = call("jobs", "retry", *arguments)
+        assert (answer.code, "one of both" in answer.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("retry",), 2, "needs a filter"),
+        (("retry", "cod:X"), 2, "did you mean code:?"),
+        (("retry", "state:running"), 5, "retry is for jobs"),
+        (("retry", "state:dead", "--steps", "rest,1"), 2, "can only be the last"),
+        (("retry", "state:dead", "--steps", "1,x"), 2, "steps: each is"),
+        (("retry", "state:dead", "--stop-if", "often"), 2, "no share"),
+        (("retry", "state:dead", "--stop-if", "200%"), 2, "stop_if"),
+        (("retry", "state:dead", "--rate", "0"), 2, "rate"),
+        (("discard", "state:dead"), 2, "needs a reason"),
+        (("move", "state:queued"), 2, "needs the queue"),
+        (("burn", "state:dead"), 2, "burn"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused(call, app, dead, arguments, code, words):
+    answer = call("ops", "start", *arguments)
+    assert (answer.code, words in answer.err) == (code, True), answer.err
+    assert app.operations.list() == []
+
+
+def test_nothing_to_do_starts_nothing(call, app, dead):
+    answer = call("ops", "start", "retry", "code:NEVER")
+    assert (answer.code, NOTHING in answer.err, app.operations.list()) == (0, True, [])
+
+
+@pytest.fixture
+def many(app):
+    """A hundred and one dead."""
+    for n in range(101):
+        app.enqueue("refuse", {"text": f"part {n}"})
+    app.run_inline()
+
+
+@pytest.mark.parametrize(("keys", "code", "begun"), [("101\n", 0, 1), ("yes\n", 130, 0), ("\n", 130, 0)])
+def test_on_a_terminal_many_jobs_need_their_number_typed(terminal, app, many, keys, code, begun):
+    answer = terminal("ops", "start", "retry", "state:dead", "--no-wait", keys=keys)
+    assert "Type 101 to go on" in answer.out
+    assert "BAD_FILE 101" in answer.out
+    assert (answer.code, len(app.operations.list())) == (code, begun)
+
+
+def test_few_jobs_or_a_yes_are_not_asked_about(terminal, app, many):
+    assert "Type" not in terminal("ops", "start", "retry", "state:dead", "--no-wait", "--yes").out
+    app.enqueue("crash", {"text": "x"})
+    app.run_inline()
+    assert "Type" not in terminal("ops", "start", "retry", "kind:crash", "--no-wait").out
+    assert len(app.operations.list()) == 2
+
+
+def test_ctrl_c_leaves_it_running_and_says_how_to_look_again(start, app, dead, store_url):
+    program = start("ops", "start", "retry", "code:BAD_FILE", MULLIGAN_DATABASE_URL=store_url)
+    program.says("0 of 4")
+    program.signal(signal.SIGINT)
+    answer = program.ended()
+    (one,) = app.operations.list()
+    assert (answer.code, one.state) == (130, "running")
+    assert f"the operation goes on; mulligan ops show {one.id} --watch" in answer.err
+
+
+def test_without_a_worker_it_says_so_and_a_timeout_ends_the_watching(call, app, dead, monkeypatch):
+    monkeypatch.setattr(bulk, "ALONE_AFTER", 0.0)
+    answer = call("ops", "start", "retry", "code:BAD_FILE", "--timeout", "0.5")
+    assert answer.code == 1
+    assert bulk.NOBODY in answer.err
+    assert "the operation goes on" in answer.err
+    assert "is still running after 0.5 s [WAIT_TIMEOUT]" in answer.err
+
+
+def test_a_bar_shows_how_far_it_is(terminal, app, dead, worker):
+    answer = terminal("ops", "start", "retry", "code:BAD_FILE", "--stop-if", "1")
+    assert (answer.code, "4 of 4" in answer.out or "step" in answer.out) == (0, True)
+    assert "retry of 4: 4 same" in answer.out
