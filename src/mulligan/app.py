@@ -49,7 +49,7 @@ from mulligan.engine.queues import AsyncQueues, Queues
 from mulligan.engine.registering import handler_of
 from mulligan.engine.rules import Rules, as_plain
 from mulligan.engine.runner.context import Context
-from mulligan.engine.schedules import checked_again, checked_schedule
+from mulligan.engine.schedules import checked_again, checked_schedule, queued_by
 from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
@@ -362,9 +362,15 @@ class Mulligan:
                 self._known = (time.monotonic(), stored_kinds(unit), stored_queues(unit, unit.now()))
         return self._known[1].get(kind) or KindSpec(kind)
 
-    def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
+    def insert(self, new: Sequence[NewJob], connection: Any = None, *, actor: str = "") -> list[Job]:
+        """`actor`: a person enqueues them, and that is told."""
         if not new:
             return []
+        if actor:
+            with self.store.begin() as unit:
+                answers = unit.insert(new, announce=False)
+                unit.announce_as(queued_by(actor, new, answers))
+                return self.jobs.inserted(unit, new, answers)
         if connection is not None:
             unit = self._joined(connection)
             return self.jobs.inserted(unit, *joining.insert(unit, new, announce=False))

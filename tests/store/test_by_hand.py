@@ -127,3 +127,26 @@ def test_whose_a_key_is(store):
         assert unit.key_holder(job.unique_hash) is None
         assert unit.free_key(job.unique_hash)
         assert not unit.free_key(job.unique_hash)
+
+
+ASKED = {**Asked()._asdict(), "whatever": True, "most": 50}
+
+
+def test_a_few_actions_are_found_among_many_events_without_reading_those(postgres_url):
+    with migrated(postgres_url) as store:
+        enqueue(store, 3000)
+        tell(store, "ann", "bob")
+        with store.transaction() as connection:
+            connection.execute('ANALYZE "mulligan".event')
+            statement = "EXPLAIN " + load("deeds", "postgres", '"mulligan".')
+            plan = "\n".join(row[0] for row in connection.execute(statement, {**ASKED, "types": "{}"}))
+        assert "event_for_audit" in plan
+
+
+def test_the_same_on_sqlite(sqlite_url):
+    with migrated(sqlite_url) as store:
+        enqueue(store, 10)
+        with store.transaction() as connection:
+            statement = "EXPLAIN QUERY PLAN " + load("deeds", "sqlite", "mulligan_")
+            plan = [str(row) for row in connection.execute(statement, {**ASKED, "types": "[]"})]
+        assert any("event_for_audit" in line for line in plan), plan

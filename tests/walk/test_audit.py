@@ -11,10 +11,11 @@ import pytest
 
 from mulligan import Fail, Park, Policy
 from mulligan.engine.operate import turn
+from mulligan.engine.restored import restored
 from mulligan.engine.workers import request_drain
 from mulligan.errors import Refused
 from mulligan.event import EventType
-from support.store import open_worker
+from support.store import a_job, open_worker
 from walk.tools import advance, ran
 
 WHY = "because of ticket 12"
@@ -89,6 +90,12 @@ def drain(app):
     open_worker(app.store, "w_9")
     with app.store.begin() as unit:
         request_drain(unit, [row for row in unit.workers(closed=False) if row.id == "w_9"], "python", WHY)
+
+
+def restore(app):
+    open_worker(app.store, "w_8", boot_id="of another boot", lease=1)
+    advance(app, 3600)
+    restored(app.store, "python", WHY)
 
 
 def running(app):
@@ -186,6 +193,9 @@ DEEDS = {
                    {"state": "running"}, {"state": "aborted"}),
     "move jobs": Deed("job.edited", lambda app: after(
         app, lambda app: app.enqueue("works"), moved), {"queue": "default"}, {"queue": "slow"}),
+    "enqueue": Deed("job.queued", lambda app: app.insert([a_job(kind="works")], actor="python"),
+                    {}, {"state": "queued"}),
+    "say that it is restored": Deed("database.restored", restore, {"workers": 1}, {"workers": 0}),
     "run a schedule": Deed("job.queued", lambda app: app.schedules.run("nightly", reason=WHY), {}, {"state": "queued"}),
 }  # fmt: skip
 
@@ -198,7 +208,7 @@ def test_each_action_says_who_when_why_and_what_it_was_before_and_after(app, nam
     event = app.events.list(type=deed.type)[0]
     assert event.actor == "python"
     assert event.at / 1e6 >= began.timestamp()
-    assert WHY in event.data["reason"]
+    assert name == "enqueue" or WHY in event.data["reason"]
     assert {**event.data["before"], **deed.before} == event.data["before"]
     assert {**event.data["after"], **deed.after} == event.data["after"]
     assert event.data["before"] != event.data["after"]

@@ -12,6 +12,7 @@ import pytest
 
 from mulligan import Fail, Fixed, Policy, Then, Unique
 from mulligan.config import read_settings
+from mulligan.engine.amend import hidden
 from mulligan.engine.declared import speak
 from mulligan.engine.jobs import Jobs
 from mulligan.errors import (
@@ -532,6 +533,26 @@ def test_what_names_no_argument_of_the_handler_is_refused_when_it_is_declared(ap
 
         @app.job(**said)
         def render(clip: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("clip", 7, 7),
+        ("token", "x", "[redacted]"),
+        ("api_key", 7, "[redacted]"),
+        ("password", None, None),
+        ("path", "/home/ann/in.mp4", "[path]"),
+        ("note", "password=hunter2", "password=[redacted]"),
+        ("options", {"password": "hunter2"}, "[redacted]"),
+    ],
+)
+def test_what_an_event_tells_of_a_payload(name, value, said):
+    assert hidden(name, value) == said
+
+
+def test_a_long_value_is_told_in_part():
+    assert len(hidden("note", "word " * 1000)) < 400
 
 
 # -- a limit per owner --------------------------------------------------------------------------------

@@ -48,11 +48,12 @@ def _copy(source: Path, target: Path) -> None:
 
 
 @click.command()
+@click.option("--reason", default="", help="For the history.")
 @shared.database
 @shared.output
-def restored(database: str | None, output: str | None) -> None:
+def restored(reason: str, database: str | None, output: str | None) -> None:
     """Once after a restore, before workers start: forget the workers of before, give out no token twice."""
-    from mulligan.cli.database import existing, settings_with
+    from mulligan.cli.database import actor, existing, settings_with
     from mulligan.cli.output import show_rows
     from mulligan.engine.restored import restored as settle_in
     from mulligan.store.urls import own_library
@@ -60,5 +61,5 @@ def restored(database: str | None, output: str | None) -> None:
     settings = settings_with(database)
     own = settings.model_copy(update={"database_url": own_library(settings.database_url)})
     with existing(own) as store:
-        done = settle_in(store)
+        done = settle_in(store, actor(), reason)
     show_rows([done._asdict()], ("workers", "jobs"), output)

@@ -11,7 +11,7 @@ import click
 from mulligan.app import Mulligan
 from mulligan.cli import options as shared
 from mulligan.cli.complete import batch_ids, kinds, queues
-from mulligan.cli.database import prepared, say, settings_with
+from mulligan.cli.database import actor, prepared, say, settings_with
 from mulligan.cli.fitting import misfit
 from mulligan.cli.output import as_json, job_record
 from mulligan.config import Settings
@@ -49,7 +49,8 @@ def enqueue(
         try:
             if said["batch"] is not None:
                 said["batch"] = app.batches.resolve(said["batch"])
-            job = app.enqueue(kind, given, **said)
+            new, _ = app._named(kind, given, said)  # noqa: SLF001 - as app.enqueue does, by somebody
+            (job,) = app.insert([new], actor=actor())
         finally:
             app.close()
         _print(job, output)

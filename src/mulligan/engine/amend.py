@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from mulligan.store.base import Unit
 
 LONGEST = 300  # characters of a payload's value that an event tells
 GONE = "[redacted]"
+TELLING = re.compile(r"passw|passphrase|secret|token|(?:api|private)_?key|credential|auth|pwd|session", re.IGNORECASE)
 
 
 class Kinds(NamedTuple):
@@ -219,7 +221,7 @@ def lane_in(row: JobRow, queue: str, queues: Mapping[str, QueueSpec]) -> Lane:
 def _told(row: JobRow, change: Change) -> dict[str, dict[str, Any]]:
     """Of payloads through redaction: an event is read by owners and by webhooks."""
     found: dict[str, dict[str, Any]] = {}
-    for name in ("max_retries", "queue", "priority", "uses", "unique_key"):
+    for name in ("max_retries", "queue", "priority", "uses"):  # a key is made of what is told anyway
         after = getattr(change, name)
         if after is not None and after != getattr(row, name):
             found[name] = {"before": getattr(row, name), "after": after}
@@ -244,6 +246,8 @@ def _payload_told(row: JobRow, change: Change) -> dict[str, dict[str, Any]]:
 
 def hidden(name: str, value: Any) -> Any:
     """As any outlet may show it: a field with a telling name not at all, a long text in part."""
+    if TELLING.search(name):
+        return None if value is None else GONE
     text = json.dumps({name: value})
     if len(text) > LONGEST:
         return shown(value if isinstance(value, str) else json.dumps(value), LONGEST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mulligan.errors import Refused
+from mulligan.event import EventType, NewEvent
 from mulligan.store.base import Store
 
 LIFT = 1_000_000  # more claims than one job has between a backup and its restore
@@ -15,7 +16,7 @@ class Restored(NamedTuple):
     jobs: int  # with a higher token
 
 
-def restored(store: Store) -> Restored:
+def restored(store: Store, actor: str = "python", reason: str = "") -> Restored:
     """Close every worker of before, and give out no token twice: systems outside may have seen the lost ones."""
     with store.begin() as unit:
         workers = unit.workers(closed=False)
@@ -27,4 +28,8 @@ def restored(store: Store) -> Restored:
             )
             raise Refused(message)
         closed = [unit.close_worker(worker.id, "from before a restore", seen=None) for worker in workers]
-        return Restored(sum(closed), unit.lift_tokens(LIFT))
+        done = Restored(sum(closed), unit.lift_tokens(LIFT))
+        seen = {"before": {"workers": done.workers}, "after": {"workers": 0}}
+        news = {**done._asdict(), "reason": reason, **seen}
+        unit.write_events([NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=news)])
+        return done

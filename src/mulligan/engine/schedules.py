@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, tzinfo
 from functools import lru_cache
@@ -29,7 +29,7 @@ from mulligan.job import SECOND, Micros, NewJob
 from mulligan.policy.cron import checked_cron
 from mulligan.policy.limits import share_of
 from mulligan.policy.schedule import Moments, Plan, Timing, checked_missed, in_force, plan, restart
-from mulligan.store.base import ScheduleRow, Store, Unit
+from mulligan.store.base import Inserted, ScheduleRow, Store, Unit
 
 log = logging.getLogger("mulligan.schedules")
 
@@ -248,6 +248,12 @@ def _insert(unit: Unit, table: Timetable, spec: ScheduleSpec, due: Plan, now: Mi
     return len(fresh)
 
 
+def queued_by(actor: str, new: Sequence[NewJob], answers: Sequence[Inserted]) -> list[NewEvent]:
+    """What there is to tell of jobs that a person has enqueued; a twin is nobody's new one."""
+    seen: dict[str, Any] = {"before": {}, "after": {"state": "queued"}}
+    return [queued(job, one.run_at, actor, seen) for job, one in zip(new, answers, strict=True) if one.fresh]
+
+
 def queued(job: NewJob, run_at: Micros, actor: str, more: Mapping[str, Any]) -> NewEvent:
     news = {"kind": job.kind, "queue": job.queue, "run_at": run_at, **more}
-    return NewEvent(EventType.JOB_QUEUED, job_id=job.id, owner=job.owner, actor=actor, data=news)
+    return NewEvent(EventType.JOB_QUEUED, job_id=job.id, batch_id=job.batch_id, owner=job.owner, actor=actor, data=news)

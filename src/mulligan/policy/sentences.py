@@ -40,7 +40,7 @@ def enqueued(row: JobRow, event: Event | None) -> str:
     key = f", under the unique key {one_line(row.unique_key)}" if row.unique_key else ""
     batch = f", in batch {row.batch_id}" if row.batch_id else ""
     when = _due(row, data.get("run_at"))
-    queue = given(row.settings).get("home", row.queue)  # a step may have moved it since
+    queue = data.get("queue") or given(row.settings).get("home", row.queue)  # it may have been moved since
     return f"The job was enqueued{by}{owner}: kind {row.kind}, queue {queue}{key}{batch}, {when}{_deadline(row)}."
 
 

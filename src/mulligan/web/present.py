@@ -239,6 +239,7 @@ TONES: dict[str, str] = {
     Ended.RETURNED: "good",
     Ended.FAILED: "bad",
     Ended.LOST: "bad",
+    Ended.REFUSED: "bad",
     Ended.RETRY: "warn",
     Ended.SNOOZED: "calm",
     Ended.PARKED: "warn",

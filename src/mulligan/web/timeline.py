@@ -60,7 +60,7 @@ def _tone(ended: str) -> str:
         return "good"
     if ended == Ended.LOST:
         return "lost"
-    return "bad" if ended == Ended.FAILED else "calm"
+    return "bad" if ended in {Ended.FAILED, Ended.REFUSED} else "calm"
 
 
 def _segment(run: _Run, begins: Micros, scale: float) -> Segment:

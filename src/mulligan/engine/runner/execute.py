@@ -28,11 +28,12 @@ STOPPED = None  # instead of an outcome: the code stopped because it was asked t
 async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
-        returned = partial(_returned, handler, context, result_limit)
-        outcome: Outcome | None = await first_async(handler, context, kwargs, returned) if handler.asks else GO_ON
+        outcome: Outcome | None = GO_ON
+        if handler.asks:
+            outcome = await first_async(handler, context, kwargs, partial(_returned, handler, context, result_limit))
         if outcome is GO_ON:
             context.spent += handler.cost
-            outcome = returned(await handler.call(**kwargs))
+            outcome = _returned(handler, context, result_limit, await handler.call(**kwargs))
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
         outcome = _raised(context, error, _judge(handler, context))
     if context.untidy:
@@ -44,11 +45,12 @@ async def execute_async(handler: Handler, context: Context, result_limit: int) -
 def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
-        returned = partial(_returned, handler, context, result_limit)
-        outcome: Outcome | None = first_sync(handler, context, kwargs, returned) if handler.asks else GO_ON
+        outcome: Outcome | None = GO_ON
+        if handler.asks:
+            outcome = first_sync(handler, context, kwargs, partial(_returned, handler, context, result_limit))
         if outcome is GO_ON:
             context.spent += handler.cost
-            outcome = returned(handler.call(**kwargs))
+            outcome = _returned(handler, context, result_limit, handler.call(**kwargs))
     except BaseException as error:  # noqa: BLE001 - same
         outcome = _raised(context, error, _judge(handler, context))
     if context.untidy:
