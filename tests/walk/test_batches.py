@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -25,6 +26,7 @@ from mulligan.job import State
 from support.store import together, undone
 from walk.tools import advance, drain_anywhere, row_of, stand_by
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FATES = {
     "well": lambda: "done",
     "dies": lambda: Fail("BAD_FILE", "moov atom", public="This file could not be read.", final=True),
@@ -341,7 +343,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(app, work):
     for said, words in [
         ({"name": ""}, "name"), ({"name": 7}, "name"), ({"name": "x" * 501}, "name"), ({"name": "nul\x00"}, "name"),
         ({"owner": None}, "owner"), ({"tolerance": -1}, "tolerance"), ({"tolerance": "many"}, "tolerance"),
-        ({"expires_in": -1}, "expires_in"), ({"expires_in": "soon"}, "expires_in"), ({"unique": ""}, "unique"),
+        ({"expires_in": -1}, "expires_in"), ({"expires_in": 0}, "expires_in"), ({"expires_in": LONG_AGO}, "future"),
+        ({"expires_in": "soon"}, "expires_in"), ({"unique": ""}, "unique"),
         ({"on_complete": 7}, "kind"), ({"connection": 7}, "connection"),
     ]:  # fmt: skip
         with pytest.raises((Refused, ConfigError), match=words):

@@ -113,7 +113,7 @@ def _moved(
 ) -> bool:
     """One try; False: somebody was quicker. Not `alone`: the caller sees to its batch, once for all its members."""
     state = lifecycle.move(verb, State(row.state))
-    if verb is Verb.RETRY_BY_HAND:
+    if verb is Verb.RETRY_BY_HAND and alone:
         batching.check_retry(unit, row)
     done = unit.move(_move(unit, row, verb, state, reason, choice, max_retries))
     if done:
