@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -144,7 +144,8 @@ class PostgresUnit(SqlUnit):
 
     def move(self, move: Move) -> bool:
         try:
-            with self.savepoint():  # one taken key must not abort its neighbours
+            # One taken key must not abort its neighbours; without a key nothing can be taken.
+            with nullcontext() if move.unique_hash is None else self.savepoint():
                 return super().move(move)
         except pg.UniqueViolation as clash:
             raise taken(move.id, str(clash.diag.message_detail)) from clash
