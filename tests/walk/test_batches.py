@@ -20,6 +20,7 @@ from mulligan.errors import (
     NothingFailed,
     PayloadRefused,
     Refused,
+    UniqueMismatch,
     UniqueTaken,
 )
 from mulligan.job import State
@@ -327,6 +328,19 @@ def test_an_attempt_that_runs_again_finds_its_batch_and_its_members(app, work):
     assert job.refresh().result == batch.id
     assert (batch.state, batch.counts.total, batch.counts.dead) == ("partial", 3, 1)
     assert told(app, batch) == ["sealed", "partial"]
+
+
+def test_a_key_has_one_member_whatever_became_of_it(app, work):
+    batch = app.batch("spring")
+    first = work.options(batch=batch, unique="k").enqueue(fate="dies")
+    app.run_inline()
+    again = work.options(batch=batch, unique="k").enqueue(fate="dies")
+    assert (again.id, again.deduplicated, again.state) == (first.id, True, State.DEAD)
+    with pytest.raises(UniqueMismatch, match="another payload"):
+        work.options(batch=batch, unique="k").enqueue(fate="well")
+    assert work.options(batch=batch, unique="k", owner="acme").enqueue(fate="dies").id != first.id
+    assert work.options(unique="k").enqueue(fate="dies").id != first.id
+    assert batch.refresh().counts.total == 2
 
 
 def test_a_unique_batch_is_one_per_owner(app):
