@@ -14,6 +14,7 @@ from mulligan.engine.batches import Batches, new_batch
 from mulligan.engine.jobs import Jobs
 from mulligan.errors import BatchExpired, BatchSealed, NothingFailed
 from mulligan.store import open_store
+from mulligan.store.sql import load
 from support.store import (
     FATAL,
     HOUR,
@@ -386,18 +387,32 @@ def test_jobs_without_a_batch_ask_nothing_about_batches(store, monkeypatch):
     assert asked == []
 
 
-def test_an_unfinished_member_is_found_by_one_index(store):
-    batch_id, _ = begun(store, 3)
-    insert(store, *jobs(200))
-    states = "('queued', 'running', 'parked')"
-    question = f"SELECT 1 FROM {{p}}job WHERE batch_id = '{batch_id}' AND state IN {states} LIMIT 1"  # noqa: S608
-    if is_postgres(store):
-        with store.transaction() as connection:
+@pytest.mark.parametrize(
+    ("verb", "index"),
+    [
+        ("ended_batches", "job_for_batch"),
+        ("batch_counts", "job_for_batch"),
+        ("batch_members", "job_for_batch"),
+        ("batch_twins", "job_for_key"),
+        ("batches_waiting", "batch_for_sweep"),
+        ("batches_late", "batch_for_expiry"),
+        ("batches_leaving", "batch_for_retention"),
+        ("batch_story", "event_for_batch"),
+    ],
+)
+def test_each_question_has_its_index(store, verb, index):
+    begun(store, 3)
+    with store.begin() as unit:
+        lists = {name: unit.ids(["x"]) for name in ("ids", "keys", "states")}
+    said = {**lists, "now": 1, "id": "x", "batch_id": "x", "most": 5, "before": 5}
+    dialect = "postgres" if is_postgres(store) else "sqlite"
+    statement = load(verb, dialect, prefix(store))
+    with store.transaction() as connection:
+        if dialect == "postgres":
             connection.execute("SET LOCAL enable_seqscan = off")
-            found = connection.execute(f"EXPLAIN {question.replace('{p}', prefix(store))}").fetchall()
-    else:
-        found = sql(store, f"EXPLAIN QUERY PLAN {question}")
-    assert "job_for_batch" in str(found)
+        explain = "EXPLAIN" if dialect == "postgres" else "EXPLAIN QUERY PLAN"
+        found = connection.execute(f"{explain} {statement}", said).fetchall()
+    assert index in str(found)
 
 
 def test_sealed_is_said_by_the_one_who_asks_twice(store, batches):

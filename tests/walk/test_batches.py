@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -19,12 +20,14 @@ from mulligan.errors import (
     NothingFailed,
     PayloadRefused,
     Refused,
+    UniqueMismatch,
     UniqueTaken,
 )
 from mulligan.job import State
 from support.store import together, undone
 from walk.tools import advance, drain_anywhere, row_of, stand_by
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FATES = {
     "well": lambda: "done",
     "dies": lambda: Fail("BAD_FILE", "moov atom", public="This file could not be read.", final=True),
@@ -327,6 +330,19 @@ def test_an_attempt_that_runs_again_finds_its_batch_and_its_members(app, work):
     assert told(app, batch) == ["sealed", "partial"]
 
 
+def test_a_key_has_one_member_whatever_became_of_it(app, work):
+    batch = app.batch("spring")
+    first = work.options(batch=batch, unique="k").enqueue(fate="dies")
+    app.run_inline()
+    again = work.options(batch=batch, unique="k").enqueue(fate="dies")
+    assert (again.id, again.deduplicated, again.state) == (first.id, True, State.DEAD)
+    with pytest.raises(UniqueMismatch, match="another payload"):
+        work.options(batch=batch, unique="k").enqueue(fate="well")
+    assert work.options(batch=batch, unique="k", owner="acme").enqueue(fate="dies").id != first.id
+    assert work.options(unique="k").enqueue(fate="dies").id != first.id
+    assert batch.refresh().counts.total == 2
+
+
 def test_a_unique_batch_is_one_per_owner(app):
     first = app.batch("spring", unique="k", owner="acme")
     assert app.batch("summer", unique="k", owner="acme").name == "spring"
@@ -341,7 +357,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(app, work):
     for said, words in [
         ({"name": ""}, "name"), ({"name": 7}, "name"), ({"name": "x" * 501}, "name"), ({"name": "nul\x00"}, "name"),
         ({"owner": None}, "owner"), ({"tolerance": -1}, "tolerance"), ({"tolerance": "many"}, "tolerance"),
-        ({"expires_in": -1}, "expires_in"), ({"expires_in": "soon"}, "expires_in"), ({"unique": ""}, "unique"),
+        ({"expires_in": -1}, "expires_in"), ({"expires_in": 0}, "expires_in"), ({"expires_in": LONG_AGO}, "future"),
+        ({"expires_in": "soon"}, "expires_in"), ({"unique": ""}, "unique"),
         ({"on_complete": 7}, "kind"), ({"connection": 7}, "connection"),
     ]:  # fmt: skip
         with pytest.raises((Refused, ConfigError), match=words):

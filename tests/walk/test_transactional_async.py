@@ -95,3 +95,22 @@ def test_a_plain_enqueue_refuses_both_with_the_words_that_cure_it(shop):
 
     asyncio.run(enqueue())
     assert shop.app.jobs.list() == []
+
+
+def test_a_batch_is_begun_filled_and_sealed_in_the_transaction_of_an_async_session(shop):
+    async def publish(*, commit: bool) -> str:
+        engine = shop.engine()
+        async with AsyncSession(engine) as session:
+            async with await shop.app.aio.batch("spring", connection=session) as batch:
+                await shop.ship.options(batch=batch, connection=session).enqueue_many_async(
+                    [{"order": 7}, {"order": 8}]
+                )
+            await (session.commit() if commit else session.rollback())
+        await engine.dispose()
+        return str(batch.id)
+
+    asyncio.run(publish(commit=False))
+    assert shop.app.batches.list() == []
+    batch_id = asyncio.run(publish(commit=True))
+    shop.app.run_inline()
+    assert shop.app.batches.get(batch_id).state == "ready"

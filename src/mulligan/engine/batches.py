@@ -135,6 +135,9 @@ def new_batch(name: Any, owner: Any, tolerance: Any, expires_in: Any, unique: An
     called, whose = checked_text("name", name, least=1), checked_text("owner", owner)
     key = None if unique is None else checked_text("unique", unique, least=1)
     span, at = (None, None) if expires_in is None else length_or_moment("expires_in", expires_in)
+    if span == 0:
+        message = "expires_in must be above 0 s"
+        raise Refused(message)
     return NewBatch(
         id=new_id(),
         name=called,
@@ -170,6 +173,9 @@ class Batches:
             return self._seen(unit, new)
 
     def _seen(self, unit: Unit, new: NewBatch) -> Batch:
+        if new.expires_at is not None and new.expires_at <= unit.now():
+            message = f"expires_in is not in the future: {_when(new.expires_at)}"
+            raise Refused(message)
         return self._picture(unit, [_found(unit, unit.new_batch(new))])[0]
 
     # -- read -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import replace
 from mulligan.engine.batching import refuse_late
 from mulligan.engine.runner.context import LeaseLost
 from mulligan.engine.unique import unique_hash
-from mulligan.errors import BatchCancelled, BatchOwner, BatchSealed, NotFound
+from mulligan.errors import BatchCancelled, BatchOwner, BatchSealed, NotFound, UniqueMismatch
 from mulligan.job import NewJob
 from mulligan.policy.limits import share_of
 from mulligan.store.base import BatchRow, Inserted, Unit
@@ -56,12 +56,19 @@ def _members(unit: Unit, row: BatchRow, jobs: Sequence[NewJob]) -> dict[str, Ins
     """Those that are there: within a batch a unique key has one member, whatever became of it. The others may join."""
     keys = sorted({job.unique_key for job in jobs if job.unique_key is not None})
     known = unit.batch_twins(row.id, keys) if keys else {}
-    found = {job.id: known.get((job.kind, job.unique_key or "")) for job in jobs}
+    found = {job.id: _twin(job, known.get((job.owner, job.kind, job.unique_key or ""))) for job in jobs}
     twins = {job_id: twin for job_id, twin in found.items() if twin is not None}
     fresh = [job for job in jobs if job.id not in twins]
     if fresh:
         _admit(unit, row, fresh)
     return {job_id: Inserted(twin, fresh=False) for job_id, twin in twins.items()}
+
+
+def _twin(job: NewJob, known: tuple[str, str] | None) -> str | None:
+    if known is not None and job.unique_exact and known[1] != job.payload:
+        message = f"unique key {job.unique_key!r} belongs to job {known[0]} of this batch, which has another payload"
+        raise UniqueMismatch(message)
+    return None if known is None else known[0]
 
 
 def _admit(unit: Unit, row: BatchRow, jobs: Sequence[NewJob]) -> None:

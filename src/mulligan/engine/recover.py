@@ -232,7 +232,7 @@ def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
     if verb is Verb.CANCEL and row.state == State.RUNNING:
         return _ask(unit, row, actor, reason, data)
     state = lifecycle.move(verb, State(row.state))
-    if verb is Verb.RETRY_BY_HAND:
+    if verb is Verb.RETRY_BY_HAND and alone:
         batching.check_retry(unit, row)
     if change is UNCHANGED and verb is Verb.RETRY_BY_HAND:
         change = homeward(unit, row)

@@ -53,8 +53,8 @@ class Batching(ABC):
         """Is this attempt of a member under way? Then it cannot end before this transaction does."""
 
     @abstractmethod
-    def batch_twins(self, batch_id: str, keys: Sequence[str]) -> dict[tuple[str, str], str]:
-        """(kind, unique key) → the member that has it, whatever its state."""
+    def batch_twins(self, batch_id: str, keys: Sequence[str]) -> dict[tuple[str, str, str], tuple[str, str]]:
+        """(owner, kind, unique key) → the member that has it, whatever its state: its id and payload."""
 
     # -- complete -----------------------------------------------------------------------------------
     @abstractmethod
@@ -163,9 +163,9 @@ class SqlBatching(Batching):
     def holds_lease(self, job_id: str, worker: str, token: int, batch_id: str) -> bool:
         return bool(self.rows("holds_lease", id=job_id, worker=worker, token=token, batch_id=batch_id))
 
-    def batch_twins(self, batch_id: str, keys: Sequence[str]) -> dict[tuple[str, str], str]:
+    def batch_twins(self, batch_id: str, keys: Sequence[str]) -> dict[tuple[str, str, str], tuple[str, str]]:
         found = self.rows("batch_twins", batch_id=batch_id, keys=self.ids(keys))
-        return {(kind, key): job_id for kind, key, job_id in found}
+        return {(owner, kind, key): (job_id, payload) for owner, kind, key, job_id, payload in found}
 
     def lock_batches(self, ids: Sequence[str], *, wait: bool = True) -> list[str]:
         return [row[0] for row in self.rows("lock_batches" if wait else "lock_batches_at_hand", ids=self.ids(ids))]

@@ -144,8 +144,8 @@ class PostgresUnit(SqlUnit):
 
     def move(self, move: Move) -> bool:
         try:
-            with self.savepoint() if move.unique_hash is not None else nullcontext():
-                # one taken key must not abort its neighbours
+            # One taken key must not abort its neighbours; without a key nothing can be taken.
+            with nullcontext() if move.unique_hash is None else self.savepoint():
                 return super().move(move)
         except pg.UniqueViolation as clash:
             raise taken(move.id, str(clash.diag.message_detail)) from clash
