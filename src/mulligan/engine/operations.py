@@ -80,7 +80,7 @@ class Operation:
 
     @property
     def untouched(self) -> int:
-        return self.counts.waiting
+        return self.total - self.counts.sent - self.counts.ended
 
 
 OperationList = list[Operation]  # the classes below have a method called list
@@ -271,8 +271,7 @@ class Operations:
             _check_may(row, state)
             after = _changed(row, state, reason, unit.now())
             unit.write_operation(after)
-            untouched = total_of(_plan(row)).waiting
-            news = {"reason": reason, "before": row.state, "after": after.state, "untouched": untouched}
+            news = {"reason": reason, "before": row.state, "after": after.state, "untouched": _shown(row).untouched}
             operate.tell(unit, after, _EVENTS[state], actor=self._actor, **news)
         return self.get(operation)
 
