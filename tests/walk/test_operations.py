@@ -695,6 +695,26 @@ def test_a_turn_that_breaks_off_has_done_nothing(app, dead, monkeypatch):
     assert app.operations.get(begun.id).counts.sent == 20
 
 
+def test_a_job_whose_move_breaks_is_refused_for_itself(app, dead, monkeypatch, caplog):
+    begun = app.operations.start("retry", "code:GW_5XX", **AT_ONCE)
+    move_in, poison = operate.recover.move_in, dead["gateway"][7]
+
+    def breaks(unit, row, *args, **kwargs):
+        moved = move_in(unit, row, *args, **kwargs)
+        if row.id == poison:
+            unit.rows("no_such_verb")
+        return moved
+
+    monkeypatch.setattr(operate.recover, "move_in", breaks)
+    operate.turn(app.store)
+    after = app.operations.get(begun.id)
+    assert (after.counts.sent, after.counts.refused) == (19, 1)
+    (refused,) = app.operations.items(begun.id, "refused")
+    assert (refused.job, "FileNotFoundError" in refused.why) == (poison, True)
+    assert app.jobs.get(poison).state == "dead"
+    assert "each job for itself" in caplog.text
+
+
 def test_a_held_kind_is_something_to_wait_for(make_app):
     app = make_app()
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from mulligan.engine import operate
 from mulligan.engine.bulk import Asked, asked, fixed, fixed_words, where_of
@@ -86,6 +86,20 @@ class Operation:
 OperationList = list[Operation]  # the classes below have a method called list
 Items = list[Item]
 Steps = Sequence[int | str]
+
+
+class Wishes(TypedDict, total=False):
+    """What may be said to `start`."""
+
+    steps: Steps | None
+    rate: float | str | None
+    stop_if: float
+    reason: str
+    overrides: Mapping[str, Any] | None
+    queue: str | None
+    choice: str | None
+    key: str | None
+    owner: str | None
 
 
 class Operations:
@@ -383,10 +397,19 @@ class AsyncOperations:
         self._operations = operations
 
     @overload
-    async def start(self, action: str, filter: str, *, dry_run: Literal[False] = False, **said: Any) -> Operation: ...
+    async def start(
+        self, action: str, filter: str, *, dry_run: Literal[False] = False, **said: Unpack[Wishes]
+    ) -> Operation: ...
     @overload
-    async def start(self, action: str, filter: str, *, dry_run: Literal[True], **said: Any) -> Preview: ...
-    async def start(self, action: str, filter: str, *, dry_run: bool = False, **said: Any) -> Operation | Preview:  # noqa: A002
+    async def start(self, action: str, filter: str, *, dry_run: Literal[True], **said: Unpack[Wishes]) -> Preview: ...
+    async def start(
+        self,
+        action: str,
+        filter: str,  # noqa: A002
+        *,
+        dry_run: bool = False,
+        **said: Unpack[Wishes],
+    ) -> Operation | Preview:
         def begin() -> Operation | Preview:
             start: Callable[..., Operation | Preview] = self._operations.start
             return start(action, filter, dry_run=dry_run, **said)
