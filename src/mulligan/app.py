@@ -368,7 +368,7 @@ class Mulligan:
             return []
         if actor:
             with self.store.begin() as unit:
-                answers = unit.insert(new, announce=False)
+                new, answers = joining.insert(unit, new, announce=False)
                 unit.announce_as(queued_by(actor, new, answers))
                 return self.jobs.inserted(unit, new, answers)
         if connection is not None:

@@ -45,7 +45,7 @@ def stops_recovers_and_survives_a_kill(
     stopped = _ended(app, app.operations.start("retry", where, reason="perhaps"), patience)
     assert stopped.state == "stopped"
     assert f"{each - 1:,} of {each:,} are untouched" in stopped.note
-    assert Counter(job.generation for job in app.jobs.list(where, limit=1000))[2] == 1
+    assert sql(app.store, "SELECT count(*) FROM {p}job WHERE generation > 1") == [(1,)]
 
     (tmp_path / "mended-gateway").touch()
     begun = app.operations.start("retry", where, steps=[1, 10, "rest"], rate=rate, reason="mended")

@@ -246,6 +246,8 @@ def test_what_is_there_already_or_offers_another_choice_is_refused_for_itself(ap
     (refused,) = app.operations.items(ended.id, "refused")
     assert refused.why == "choice 'left' is not one of those the job offers: up, down [CHOICE_REFUSED]"
     feed(work, "disk", 2, delay=3600)
+    seen = app.operations.start("move", "kind:work", queue="default", dry_run=True)
+    assert seen.refused == ((2, "in queue default already"),)
     begun = app.operations.start("move", "kind:work", queue="default")
     operate.turn(app.store)
     assert app.operations.get(begun.id).counts.refused == 2
@@ -575,6 +577,28 @@ def test_if_the_starter_dies_while_it_gathers_a_worker_goes_on(app, dead, world,
     assert (ended.state, ended.total, ended.counts.recovered) == ("finished", 20, 20)
 
 
+def test_it_can_be_paused_and_ended_while_it_gathers(app, dead, world, monkeypatch):
+    world.broken.clear()
+    monkeypatch.setattr(operate, "CHUNK", 7)
+    gather = operate.gather
+
+    def interrupted(store, operation):
+        gather(store, operation)
+        app.operations.pause(operation)
+        return gather(store, operation)
+
+    monkeypatch.setattr(operate, "gather", interrupted)
+    begun = app.operations.start("retry", "code:GW_5XX")
+    assert (begun.state, begun.total, begun.untouched) == ("paused", 7, 7)
+    app.run_inline()
+    assert app.operations.resume(begun.id).state == "gathering"
+    app.run_inline()
+    assert app.operations.get(begun.id).counts.recovered == 20
+    begun = app.operations.start("retry", "code:BAD_FILE", steps=[1, "rest"])
+    ended = app.operations.abort(begun.id)
+    assert (ended.state, ended.untouched, told(app)[-1].data["untouched"]) == ("aborted", 3, 3)
+
+
 def test_ended_operations_leave_by_retention_in_small_steps(app, make_app, dead, monkeypatch):
     ended = app.operations.start("retry", "code:GW_5XX")
     app.run_inline()
@@ -668,6 +692,26 @@ def test_a_turn_that_breaks_off_has_done_nothing(app, dead, monkeypatch):
     monkeypatch.undo()
     operate.turn(app.store)
     assert app.operations.get(begun.id).counts.sent == 20
+
+
+def test_a_job_whose_move_breaks_is_refused_for_itself(app, dead, monkeypatch, caplog):
+    begun = app.operations.start("retry", "code:GW_5XX", **AT_ONCE)
+    move_in, poison = operate.recover.move_in, dead["gateway"][7]
+
+    def breaks(unit, row, *args, **kwargs):
+        moved = move_in(unit, row, *args, **kwargs)
+        if row.id == poison:
+            unit.rows("no_such_verb")
+        return moved
+
+    monkeypatch.setattr(operate.recover, "move_in", breaks)
+    operate.turn(app.store)
+    after = app.operations.get(begun.id)
+    assert (after.counts.sent, after.counts.refused) == (19, 1)
+    (refused,) = app.operations.items(begun.id, "refused")
+    assert (refused.job, "FileNotFoundError" in refused.why) == (poison, True)
+    assert app.jobs.get(poison).state == "dead"
+    assert "each job for itself" in caplog.text
 
 
 def test_a_held_kind_is_something_to_wait_for(make_app):

@@ -152,7 +152,7 @@ def _watch(api: Operations, store: Store, operation: str, timeout: float | None,
     began = time.monotonic()
     while True:
         now = patiently(lambda: api.get(operation))
-        if not now.under_way and not (now.counts.sent and now.state == "finished"):
+        if not now.under_way:
             return now
         words = _words(now, _lonely(store) if time.monotonic() - began > ALONE_AFTER and not now.note else "")
         draw(lambda now=now, words=words: _picture(now, words), words, words)

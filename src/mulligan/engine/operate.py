@@ -11,6 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ from mulligan.policy.operation import (
     total_of,
     verdict,
 )
+from mulligan.policy.redact import scrub
 from mulligan.store.base import Store, Unit
 from mulligan.store.operating import FAR, ItemRow, OperationRow
 
@@ -73,19 +75,22 @@ def turn(store: Store, *, paced: bool = True) -> int:
 
 
 def _tend(store: Store, operation: str, *, paced: bool) -> int:
-    """One that cannot be tended does not keep the others."""
-    sent, ends, did = 0, time.monotonic() + BUDGET, None
-    try:
-        while True:
-            did = step(store, operation, paced=paced, after=did)
-            sent += did.sent
-            if not did.more or (paced and time.monotonic() > ends):
+    """One that cannot be tended does not keep the others, nor a job that cannot be moved those beside it."""
+    sent, ends, did, careful = 0, time.monotonic() + BUDGET, None, False
+    while True:
+        try:
+            did = step(store, operation, paced=paced, after=did, careful=careful)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("operation %s: a turn has failed%s", operation, "" if careful else "; each job for itself")
+            if careful:
                 return sent
-    except StoreUnavailable:
-        raise
-    except Exception:
-        log.exception("operation %s cannot be tended", operation)
-        return sent
+            careful = True
+            continue
+        sent += did.sent
+        if not did.more or (paced and time.monotonic() > ends):
+            return sent
 
 
 class Did(NamedTuple):
@@ -94,8 +99,8 @@ class Did(NamedTuple):
     more: bool = False  # the same again may find more
 
 
-def step(store: Store, operation: str, *, paced: bool = True, after: Did | None = None) -> Did:
-    """One transaction. `after`: the one before; the turn is ours already."""
+def step(store: Store, operation: str, *, paced: bool = True, after: Did | None = None, careful: bool = False) -> Did:
+    """One transaction. `after`: the one before; the turn is ours already. `careful`: what a move raises is its own."""
     with store.begin() as unit:
         row = unit.operation_locked(operation, wait=False)
         if row is None or not row.active:
@@ -105,7 +110,7 @@ def step(store: Store, operation: str, *, paced: bool = True, after: Did | None 
         if waits and after is None and now < row.due_at <= now + FAR:
             return Did()  # somebody was quicker
         look = after is None or after.ended == TURN
-        return Turn(unit, row, now, paced=paced).take(look=look)
+        return Turn(unit, row, now, paced=paced, careful=careful).take(look=look)
 
 
 def gather(store: Store, operation: str) -> bool:
@@ -120,12 +125,22 @@ def gather(store: Store, operation: str) -> bool:
 class Turn:
     """One operation in the hand, for the length of a transaction."""
 
-    def __init__(self, unit: Unit, row: OperationRow, now: Micros, *, paced: bool, put_off: Micros = EVERY) -> None:
+    def __init__(
+        self,
+        unit: Unit,
+        row: OperationRow,
+        now: Micros,
+        *,
+        paced: bool,
+        put_off: Micros = EVERY,
+        careful: bool = False,
+    ) -> None:
         self._unit = unit
         self._row = row
         self._now = now
         self._paced = paced
         self._put_off = put_off
+        self._careful = careful
         self._action = Action(row.action)
         self._plan = [Tally(*numbers) for numbers in json.loads(row.tallies)]
         self._moved: list[tuple[JobRow, Verb]] = []
@@ -159,7 +174,7 @@ class Turn:
         self._plan = planned(steps, self._row.total)
         self._set(state="running", started_at=self._now, moved_at=self._now, tokens_at=self._now)
         self._put_off = 0
-        self._tell(EventType.OPERATION_STARTED)
+        self._tell(EventType.OPERATION_STARTED, self._row.actor)
         if not self._row.total:
             self._finish()
         return Did(more=bool(self._row.active))
@@ -219,17 +234,17 @@ class Turn:
         row = self._row
         note = stop_words(self._plan, row.step, row.stop_if, row.recent, self._unit.items_again(row.id))
         self._set(state="stopped", finished_at=self._now, note=note)
-        self._tell(EventType.OPERATION_STOPPED, note=note)
+        self._tell(EventType.OPERATION_STOPPED, "upkeep", by=row.actor, note=note)
 
     def _finish(self) -> None:
         note = end_words(self._action, self._plan)
         self._set(state="finished", finished_at=self._now, note=note, active=False)
-        self._tell(EventType.OPERATION_FINISHED, note=note)
+        self._tell(EventType.OPERATION_FINISHED, "upkeep", by=self._row.actor, note=note)
 
-    def _tell(self, kind: EventType, **more: Any) -> None:
+    def _tell(self, kind: EventType, actor: str, **more: Any) -> None:
         whole = total_of(self._plan)
         counts = {name: count for name, count in whole._asdict().items() if count and name != "size"}
-        tell(self._unit, self._row, kind, actor=self._row.actor, total=self._row.total, counts=counts, **more)
+        tell(self._unit, self._row, kind, actor=actor, total=self._row.total, counts=counts, **more)
 
     # -- sending ----------------------------------------------------------------------------------
     def _send(self) -> int:
@@ -268,9 +283,17 @@ class Turn:
         try:
             if self._action is Action.RETRY and self._would_end_at_once(row):
                 return None, ""
-            done = self._act(row)
+            with self._unit.savepoint() if self._careful else nullcontext():
+                done = self._act(row)
         except Refused as refusal:
             return Fate.REFUSED, f"{refusal} [{refusal.code}]"
+        except StoreUnavailable:
+            raise
+        except Exception as trouble:
+            if not self._careful:
+                raise
+            log.exception("job %s cannot be moved", row.id)
+            return Fate.REFUSED, scrub(f"{type(trouble).__name__}: {trouble}")
         if not done:
             return None, ""
         self._moved.append((row, VERBS[self._action]))

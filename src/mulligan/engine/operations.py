@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from mulligan.engine import operate
 from mulligan.engine.bulk import Asked, asked, fixed, fixed_words, where_of
@@ -80,12 +80,26 @@ class Operation:
 
     @property
     def untouched(self) -> int:
-        return self.counts.waiting
+        return self.total - self.counts.sent - self.counts.ended
 
 
 OperationList = list[Operation]  # the classes below have a method called list
 Items = list[Item]
 Steps = Sequence[int | str]
+
+
+class Wishes(TypedDict, total=False):
+    """What may be said to `start`."""
+
+    steps: Steps | None
+    rate: float | str | None
+    stop_if: float
+    reason: str
+    overrides: Mapping[str, Any] | None
+    queue: str | None
+    choice: str | None
+    key: str | None
+    owner: str | None
 
 
 class Operations:
@@ -271,9 +285,8 @@ class Operations:
             _check_may(row, state)
             after = _changed(row, state, reason, unit.now())
             unit.write_operation(after)
-            untouched = total_of(_plan(row)).waiting
             seen = {"before": {"state": row.state}, "after": {"state": after.state}}
-            news = {"reason": reason, **seen, "untouched": untouched}
+            news = {"reason": reason, **seen, "untouched": _shown(row).untouched}
             operate.tell(unit, after, _EVENTS[state], actor=self._actor, **news)
         return self.get(operation)
 
@@ -385,10 +398,19 @@ class AsyncOperations:
         self._operations = operations
 
     @overload
-    async def start(self, action: str, filter: str, *, dry_run: Literal[False] = False, **said: Any) -> Operation: ...
+    async def start(
+        self, action: str, filter: str, *, dry_run: Literal[False] = False, **said: Unpack[Wishes]
+    ) -> Operation: ...
     @overload
-    async def start(self, action: str, filter: str, *, dry_run: Literal[True], **said: Any) -> Preview: ...
-    async def start(self, action: str, filter: str, *, dry_run: bool = False, **said: Any) -> Operation | Preview:  # noqa: A002
+    async def start(self, action: str, filter: str, *, dry_run: Literal[True], **said: Unpack[Wishes]) -> Preview: ...
+    async def start(
+        self,
+        action: str,
+        filter: str,  # noqa: A002
+        *,
+        dry_run: bool = False,
+        **said: Unpack[Wishes],
+    ) -> Operation | Preview:
         def begin() -> Operation | Preview:
             start: Callable[..., Operation | Preview] = self._operations.start
             return start(action, filter, dry_run=dry_run, **said)

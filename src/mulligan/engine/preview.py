@@ -107,7 +107,7 @@ def preview(unit: Unit, wish: Asked) -> Preview:
         estimated_cost=_estimated(unit, found) if retry or wish.action is Action.RELEASE else 0.0,
         chances=tuple(_chances(unit, found, wish.owner)) if retry else (),
         held=tuple(_held(unit, found, now)) if wish.action in {Action.RETRY, Action.RELEASE} else (),
-        refused=tuple(_taken(unit, where)) if retry else (),
+        refused=tuple(_taken(unit, where) if retry else _there(found, wish.params.get("queue"))),
     )
 
 
@@ -161,6 +161,12 @@ def _held(unit: Unit, found: Sequence[Matched], now: Micros) -> list[Obstacle]:
             stage, words = phase(row._replace(state=State.QUEUED, run_at=now), gates, now, known, traffic)
             why[words] += jobs if stage != "ready" else 0
     return [Obstacle(jobs, words) for words, jobs in why.most_common() if jobs]
+
+
+def _there(found: Sequence[Matched], queue: str | None) -> list[Obstacle]:
+    """Who is asked to move to where they are."""
+    jobs = sum(row.jobs for row in found if row.queue == queue)
+    return [Obstacle(jobs, f"in queue {queue} already")] if jobs else []
 
 
 def _taken(unit: Unit, where: Where) -> list[Obstacle]:

@@ -72,6 +72,10 @@ class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating):
     def now(self) -> Micros:
         """The one clock that rules: the database's on PostgreSQL, the host's on SQLite."""
 
+    @abstractmethod
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Nothing of the block if it raises, whatever becomes of the transaction around it."""
+
     # -- enqueue ----------------------------------------------------------------------------------
     @abstractmethod
     def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:

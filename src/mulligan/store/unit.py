@@ -75,7 +75,6 @@ class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, Sq
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Nothing of the block if it raises, whatever becomes of the transaction around it."""
         self.command("SAVEPOINT mulligan")
         try:
             yield
