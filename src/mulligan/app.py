@@ -73,7 +73,7 @@ class Mulligan:
         self._store: Store | None = None
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.rules = Rules(lambda: self.settings)
-        self.jobs = Jobs(lambda: self.store, self.settings)
+        self.jobs = Jobs(lambda: self.store, self.settings, kinds=lambda: self.registry.kinds)
         self.queues = Queues(lambda: self.store)
         self.dependencies = Dependencies(lambda: self.store)
         self.kinds = Kinds(lambda: self.store)
@@ -166,6 +166,7 @@ class Mulligan:
         shadow: Policy | None = None,
         retention: Seconds | None = None,
         cost: float | None = None,
+        index: str | Sequence[str] = (),
     ) -> Decorator: ...
     def job(self, *functions: Any, **said: Any) -> Any:
         """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""

@@ -209,6 +209,7 @@ class NewJob:
     share: str = ""  # of the owner, in a fair queue
     unique_exact: bool = False  # explicit key: another payload is refused
     batch_id: str | None = None
+    args: tuple[tuple[str, str], ...] = ()  # what filters find it by: path and value of each indexed argument
 
 
 class JobRow(NamedTuple):

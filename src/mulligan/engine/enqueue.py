@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mulligan.argument import indexed
 from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name, free_name
 from mulligan.engine.moments import length, length_or_moment
@@ -79,6 +80,7 @@ def new_job(
         share=share_of(owner) if queue in queues and queues[queue].fair else "",
         unique_exact=isinstance(options.unique, str),
         batch_id=None if options.batch is None else _text("batch", getattr(options.batch, "id", options.batch)),
+        args=indexed(payload, spec.index),
     )
 
 

@@ -56,6 +56,7 @@ class KindSpec:
     unique_while: str = ""  # states in which it is held, comma separated
     rules: tuple[Mapping[str, Any], ...] = ()  # its own failure rules, as plain data
     shadow: str | None = None  # JSON of a policy that only says what it would have done
+    index: tuple[str, ...] = ()  # arguments that filters find fast
 
     @property
     def alone(self) -> bool:
@@ -175,12 +176,17 @@ class Manifest:
         return cls(
             body["app"],
             body["release"],
-            {spec.name: replace(spec, rules=tuple(spec.rules)) for spec in _read(KindSpec, body["kinds"])},
+            {spec.name: _as_declared(spec) for spec in _read(KindSpec, body["kinds"])},
             {spec.name: spec for spec in _read(QueueSpec, body.get("queues", ()))},
             {spec.key: spec for spec in _read(DependencySpec, body.get("dependencies", ()))},
             {spec.name: spec for spec in _read(ScheduleSpec, body.get("schedules", ()))},
             tuple(body.get("rules", ())),
         )
+
+
+def _as_declared(spec: KindSpec) -> KindSpec:
+    """JSON knows no tuples."""
+    return replace(spec, rules=tuple(spec.rules), index=tuple(spec.index))
 
 
 def _written(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -217,6 +223,10 @@ class Registry:
             raise ConfigError(message)
         self.handlers[name] = handler
 
+    @property
+    def kinds(self) -> dict[str, KindSpec]:
+        return {name: handler.spec for name, handler in self.handlers.items()}
+
     def get(self, kind: str) -> Handler:
         try:
             return self.handlers[kind]
@@ -230,8 +240,9 @@ class Registry:
         return next((answer for answer in answers if answer is not None), handler)
 
     def manifest(self, app: str, release: str, rules: tuple[Mapping[str, Any], ...] = ()) -> Manifest:
-        kinds = {name: handler.spec for name, handler in self.handlers.items()}
-        return Manifest(app, release, kinds, dict(self.queues), dict(self.dependencies), dict(self.schedules), rules)
+        return Manifest(
+            app, release, self.kinds, dict(self.queues), dict(self.dependencies), dict(self.schedules), rules
+        )
 
     def declare(self, spec: QueueSpec | DependencySpec) -> None:
         """A thing is declared once: of two declarations nobody could say which holds."""

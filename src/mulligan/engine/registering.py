@@ -16,6 +16,7 @@ from mulligan.engine.enqueue import (
     policy_text,
     uses_text,
 )
+from mulligan.engine.indexing import checked_index
 from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, checked_name, place_of
 from mulligan.engine.moments import length
 from mulligan.engine.rules import as_plain, book_of, kind_rules
@@ -46,6 +47,7 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
     shadow: Policy | None = None,
     retention: Seconds | None = None,
     cost: float | None = None,
+    index: str | Sequence[str] = (),
 ) -> Handler:
     arguments = Arguments(function, Context)
     spec = KindSpec(
@@ -61,6 +63,7 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
         schema=arguments.schema(),
         rules=as_plain(kind_rules(name or function.__qualname__, rules)),
         shadow=policy_text(shadow),
+        index=checked_index(name or function.__qualname__, index, arguments),
         **_key_facts(unique),
     )
     _check_unique(spec, unique, keep)

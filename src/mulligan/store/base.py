@@ -29,7 +29,7 @@ from mulligan.job import (
 from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
-from mulligan.store.matching import Where
+from mulligan.store.skimming import Skimming
 from mulligan.store.values import Inserted, Look, Move, Plain, Pruned, Refusal, Renewal, ScheduleRow, Settlement
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping):
+class Unit(Hindsight, Guarding, Grouping, Skimming):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------
@@ -285,18 +285,6 @@ class Unit(Hindsight, Guarding, Grouping):
     @abstractmethod
     def find(self, prefix: str, limit: int = 2) -> list[str]:
         """Ids that start with this."""
-
-    @abstractmethod
-    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
-        """Newest first."""
-
-    @abstractmethod
-    def count_matching(self, where: Where, cap: int) -> int:
-        """How many `page` would find in all, stopping at `cap`."""
-
-    @abstractmethod
-    def counts(self, cap: int) -> list[tuple[str, int]]:
-        """Jobs per state, each stopping at `cap`."""
 
     @abstractmethod
     def attempts(self, job_id: str) -> list[AttemptRow]: ...
