@@ -13,6 +13,7 @@ from doc_pages import ROOT, name_of, pages, prose
 import mulligan
 from mulligan.engine.jobs import Jobs
 from mulligan.engine.kind import Kind
+from mulligan.engine.registering import handler_of
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CITED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
@@ -101,7 +102,7 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
         ("the public names", set(mulligan.__all__)),
         (
             "the options of @app.job",
-            set(inspect.signature(mulligan.Mulligan._register).parameters) - {"self", "function"},
+            set(inspect.signature(handler_of).parameters) - {"function", "keep", "app_rules"},
         ),
         ("the options of enqueue", set(inspect.signature(Kind.options).parameters) - {"self"}),
         ("the fields of a job", {f.name for f in dataclasses.fields(mulligan.Job) if not f.name.startswith("_")}),

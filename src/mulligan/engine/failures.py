@@ -18,7 +18,7 @@ from mulligan.event import EventType, NewEvent
 from mulligan.job import AttemptRow, JobRow, MarkRow, Micros, State
 from mulligan.policy.groups import BEYOND, EVERYBODY, ORDER, GroupState, folded, share, standing
 from mulligan.store.base import Store, Unit
-from mulligan.store.matching import READ, Where
+from mulligan.store.matching import INDEXED, READ, Where
 
 LIST_MOST = 500
 NAMED = 5
@@ -236,6 +236,8 @@ def _names(unit: Unit, where: Where, owner: str | None) -> list[str]:
     named = where.get("group")
     if named is not None:
         return [named] if isinstance(named, str) else list(named)
+    if any(name.startswith(INDEXED) for name in where):
+        return [name for name, _ in unit.group_names_found(where, LOOKED)]
     return [name for name, _ in unit.group_names(owner, LOOKED)]
 
 

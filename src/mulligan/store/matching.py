@@ -19,6 +19,7 @@ OF_THE_DEAD = ("code", "class", "group")  # known of no other job
 WRITTEN_OUT = ("state", "phase")
 READ, INDEXED = "arg.", "indexed."  # how arguments begin: to be read in each payload, to be found by an index
 IN_ORDER = (State.DEAD.value, State.PARKED.value, State.CANCELLED.value)  # each has an index of its own, by id
+LAST = "~"  # above every id
 _STATE_OF = {"held": "queued", "scheduled": "queued", "backing_off": "queued", "stopping": "running"}
 
 
@@ -36,6 +37,7 @@ class Way(NamedTuple):
 
 
 WALK = Way()  # along all jobs
+BY_STATE = Way(("state",), gather=True)
 
 
 def matching(where: Where) -> Matching:
@@ -90,7 +92,7 @@ def _arguments(fields: Mapping[str, tuple[str, ...]]) -> tuple[Shape, dict[str, 
 
 # -- ways -------------------------------------------------------------------------------------------
 def way_of(where: Where) -> Way:
-    """The one that promises to pass the fewest jobs. Gathering by state is for states that few are in: who knows?"""
+    """The one that promises to pass the fewest jobs. BY_STATE only if few are in these states, which we cannot know."""
     fields = fields_of(where)
     if "near" in fields:
         return Way(("near",), gather=True)
@@ -102,9 +104,10 @@ def way_of(where: Where) -> Way:
     if "batch_id" in fields:
         return Way(("batch_id",))
     states = fields.get("state", (State.SUCCEEDED.value,))
-    if State.SUCCEEDED.value in states:
-        return otherwise(where)
-    return Way(("state",), gather=len(states) > 1 or states[0] not in IN_ORDER)
+    if len(states) == 1 and states[0] in IN_ORDER:
+        return Way(("state",))
+    reads = any(name.startswith(READ) for name in fields)
+    return otherwise(where) if State.SUCCEEDED.value in states or reads else BY_STATE
 
 
 def otherwise(where: Where) -> Way:
@@ -113,8 +116,12 @@ def otherwise(where: Where) -> Way:
 
 
 def along(asked: Matching, way: Way) -> Matching:
-    """The same jobs, found on this way and no other: conditions that do not lead it are not offered to an index."""
-    led = tuple(_led(part, way, first=_first(asked.shape, part)) for part in asked.shape)
+    """The same jobs, found on this way and no other: conditions that do not lead it are not offered to an index.
+
+    `from` is left to whoever says where to stop.
+    """
+    parts = [part for part in asked.shape if part[0] != "from"]  # of two lower bounds a database may take the wrong one
+    led = tuple(_led(part, way, first=_first(asked.shape, part)) for part in parts)
     return asked._replace(shape=led + _owned(way))
 
 
@@ -122,7 +129,7 @@ def _led(part: tuple[str, Any], way: Way, *, first: bool) -> tuple[str, Any]:
     name, values = part
     if way.gather and name in way.fields and first:
         return f"in.{name}", values
-    return (name if name in {*way.fields, "from"} and not way.gather else f"+{name}"), values
+    return (name if name in way.fields and not way.gather else f"+{name}"), values
 
 
 def _first(shape: Shape, part: tuple[str, Any]) -> bool:

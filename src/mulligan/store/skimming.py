@@ -15,12 +15,24 @@ from typing import Any, NamedTuple
 from mulligan.argument import text_at
 from mulligan.ids import first_id
 from mulligan.job import SECOND, JobRow, State
-from mulligan.store.matching import WALK, Matching, Way, Where, along, fields_of, leading, matching, otherwise, way_of
+from mulligan.store.matching import (
+    BY_STATE,
+    LAST,
+    WALK,
+    Matching,
+    Way,
+    Where,
+    along,
+    fields_of,
+    leading,
+    matching,
+    otherwise,
+    way_of,
+)
 
 EXAMINED = 50_000
 AT_FIRST = 2_000  # most answers are full after so many
 STEP = 1_000
-LAST = "~"  # above every id
 SKEW = 86_400 * SECOND  # by so much the clock of whoever made an id may differ from ours
 
 
@@ -92,20 +104,21 @@ class SqlSkimming(Skimming):
     def skim(self, where: Where, limit: int, before: str | None) -> Skimmed:
         return self._skimmed(where, limit, before or LAST, EXAMINED)
 
-    def _skimmed(self, asked: Where, limit: int, before: str, examined: int | None) -> Skimmed:
-        where = _bounded(asked)
+    def _skimmed(self, given: Where, limit: int, before: str, examined: int | None) -> Skimmed:
+        where = _bounded(given)
         way = self._way(where)
-        gathers = way.gather and way.fields == ("state",)  # all of them first: only if the newest jobs are not enough
-        found = self._look(where, WALK if gathers else way, limit, before, AT_FIRST)
+        found = self._look(where, WALK if way == BY_STATE else way, limit, before, AT_FIRST)
         if len(found.rows) >= limit or found.stopped is None:
             return found
-        return self._look(where, way, limit, before, examined)
+        return self._look(where, way, limit, before, examined, "page" if way.fields else "page_sparse")
 
-    def _look(self, where: Where, way: Way, limit: int, before: str, examined: int | None) -> Skimmed:
+    def _look(
+        self, where: Where, way: Way, limit: int, before: str, examined: int | None, verb: str = "page"
+    ) -> Skimmed:
         asked = matching(where)
         floor = self._floor(asked, way, before, examined)
         rows: list[JobRow] = []
-        for found in self._pages("page", along(asked, way), limit, before, floor or ""):
+        for found in self._pages(verb, along(asked, way), limit, before, floor or _low(asked)):
             rows += (row for row in map(JobRow._make, found) if _reads(row.payload, asked))
             if len(rows) >= limit:
                 return Skimmed(rows[:limit], None)
@@ -133,12 +146,20 @@ class SqlSkimming(Skimming):
     def _counted(self, given: Where, cap: int, examined: int | None) -> Counted:
         where = _bounded(given)
         asked, fields = matching(where), fields_of(where)
-        if fields.keys() == {"state", "others"} and len(fields["state"]) == 1:
-            return Counted(int(self.asked("count_any", asked, cap=cap)[0][0]), None)
         way = self._way(where)
+        if way == BY_STATE or (fields.keys() == {"state", "others"} and len(fields["state"]) == 1):
+            return Counted(self._among(where, fields["state"], cap), None)
         floor = self._floor(asked, way, LAST, examined)
-        count = self._number(along(asked, way), floor or "", cap)
+        count = self._number(along(asked, way), floor or _low(asked), cap)
         return Counted(count, None if count >= cap else floor)
+
+    def _among(self, where: Where, states: Sequence[str], cap: int) -> int:
+        """In no order: the first index of such jobs will do."""
+        left = cap
+        for state in states:
+            asked = along(matching({**where, "state": state}), Way(("state",)))
+            left -= int(self.asked("count_any", asked, cap=left)[0][0])
+        return cap - left
 
     def _number(self, asked: Matching, floor: str, cap: int) -> int:
         if not asked.reads:
@@ -153,7 +174,7 @@ class SqlSkimming(Skimming):
     # -- ways -------------------------------------------------------------------------------------
     def _way(self, where: Where) -> Way:
         way = way_of(where)
-        if not way.gather or way.fields != ("state",) or self._are_few(fields_of(where)["state"]):
+        if way != BY_STATE or self._are_few(fields_of(where)["state"]):
             return way
         return otherwise(where)
 
@@ -162,17 +183,14 @@ class SqlSkimming(Skimming):
         left = EXAMINED
         for state in states:
             left -= int(self.asked("count_any", Matching((("state", (state,)),), {}), cap=left)[0][0])
-            if left <= 0:
-                return False
-        return True
+        return left > 0
 
     def _floor(self, asked: Matching, way: Way, before: str, examined: int | None) -> str | None:
         """The last of so many jobs on this way, if there are more."""
         if examined is None or (way.gather and way.fields != ("indexed",)):
             return None
         verb = "arg_floor" if way.gather else "floor"
-        low = asked.params.get("from_0", "")
-        found = self.asked(verb, leading(asked, way), before=before, low=low, skip=examined - 1)
+        found = self.asked(verb, leading(asked, way), before=before, low=_low(asked), skip=examined - 1)
         return found[0][0] if len(found) > 1 else None
 
     # -- arguments --------------------------------------------------------------------------------
@@ -191,6 +209,11 @@ def _bounded(where: Where) -> Where:
     if not isinstance(since, str):
         return where
     return {**where, "from": first_id((time.time_ns() // 1000 - int(since) - SKEW) // 1000)}
+
+
+def _low(asked: Matching) -> str:
+    """No job below it is meant."""
+    return str(asked.params.get("from_0", ""))
 
 
 def _reads(payload: str, asked: Matching) -> bool:

@@ -12,3 +12,4 @@ CREATE INDEX job_for_owner ON {p}job (owner, id) WHERE owner <> '';
 CREATE INDEX job_for_batch_list ON {p}job (batch_id, id) WHERE batch_id IS NOT NULL;
 CREATE INDEX job_for_parked ON {p}job (id) WHERE state = 'parked';
 CREATE INDEX job_for_cancelled ON {p}job (id) WHERE state = 'cancelled';
+CREATE INDEX job_for_retried ON {p}job (id) WHERE generation > 1;
