@@ -8,12 +8,14 @@ thousands of batches of fifty, a kind that declares an index and a rare one that
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -44,14 +46,14 @@ KINDS = {
 # -- the table --------------------------------------------------------------------------------------
 def rows(jobs: int, now: int) -> Iterator[Row]:
     for i in range(jobs):
-        at = now - SPAN + i * (SPAN // jobs)
+        at = _at(i, jobs, now)
         state = _state(i, jobs)
         kind, queue = _kind(i, jobs)
         ended = at + 1_000_000 if state in {"succeeded", "dead", "cancelled"} else None
-        cause = f"{i // 100 % GROUPS:02}"
+        cause = _cause(i)
         dead = state == "dead"
         yield (
-            f"{first_id(at // 1000)[:20]}{i:08}", kind, queue, _owner(i, jobs), f"{queue}|{kind}||0",
+            _id(i, at), kind, queue, _owner(i, jobs), f"{queue}|{kind}||0",
             now + LATER if state == "queued" else at, at, f"batch-{i // 50}" if i // 50 % 4 == 0 else None,
             json.dumps({"customer": i % 5000, "note": "x" * 120, "n": i}, separators=(",", ":")),
             state, 0 if state == "queued" else 1, 0 if state == "queued" else 1, ended,
@@ -59,6 +61,10 @@ def rows(jobs: int, now: int) -> Iterator[Row]:
             "null" if state == "succeeded" else None, True,
             f"C{cause}" if dead else None, "transient" if dead else None, f"v2-{cause}" if dead else None,
         )  # fmt: skip
+
+
+def _id(i: int, at: int) -> str:
+    return f"{first_id(at // 1000)[:20]}{i:08}"
 
 
 def _state(i: int, jobs: int) -> str:
@@ -91,18 +97,33 @@ def fill(place: World, jobs: int) -> None:
         manifest = Manifest("bench", "1", KINDS)
         unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
     _write(store, "job", COLUMNS, rows(jobs, now))
-    args = (("customer", str(i % 5000), row[0], row[1]) for i, row in enumerate(rows(jobs, now)) if row[1] == "bill")
-    _write(store, "job_arg", ("name", "value", "job_id", "kind"), args)
-    attempts = (
-        (row[0], 1, 1, 1, "w", "w", row[6], row[12], "failed", "die", row[16], "transient", row[18])
-        for row in rows(jobs, now)
-        if row[9] == "dead"
-    )
+    _write(store, "job_arg", ("name", "value", "job_id", "kind"), _args(jobs, now))
     names = "job_id token generation attempt worker settled_by started_at ended_at ended verb code cls fingerprint"
-    _write(store, "attempt", tuple(names.split()), attempts)
+    _write(store, "attempt", tuple(names.split()), _attempts(jobs, now))
     if is_postgres(store):  # as autovacuum would have it, some time later
         with psycopg.connect(place.url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
+
+
+def _args(jobs: int, now: int) -> Iterator[Row]:
+    billed = (i for i in range(jobs) if _kind(i, jobs)[0] == "bill")
+    return (("customer", str(i % 5000), _id(i, _at(i, jobs, now)), "bill") for i in billed)
+
+
+def _attempts(jobs: int, now: int) -> Iterator[Row]:
+    for i in range(jobs):
+        if _state(i, jobs) == "dead":
+            at, cause = _at(i, jobs, now), _cause(i)
+            ended = (at, at + 1_000_000, "failed", "die", f"C{cause}", "transient", f"v2-{cause}")
+            yield (_id(i, at), 1, 1, 1, "w", "w", *ended)
+
+
+def _at(i: int, jobs: int, now: int) -> int:
+    return now - SPAN + i * (SPAN // jobs)
+
+
+def _cause(i: int) -> str:
+    return f"{i // 100 % GROUPS:02}"
 
 
 def _write(store: Store, table: str, columns: tuple[str, ...], found: Iterator[Row]) -> None:
@@ -134,7 +155,7 @@ def questions(place: World) -> dict[str, Callable[[], object]]:
     for text in FILTERS:
         asked[f"list {text}"] = lambda text=text: app.jobs.list(text)
         asked[f"count {text}"] = lambda text=text: app.jobs.count(text)
-    middle = app.jobs.list("batch:batch-10000", limit=1)[0].id
+    middle = first_id((time.time_ns() // 1000 - SPAN // 2) // 1000)
     asked["list from the middle"] = lambda: app.jobs.list("", before=middle)
     asked["list state:dead from the middle"] = lambda: app.jobs.list("state:dead", before=middle)
     asked["groups"] = app.failures.groups
@@ -151,28 +172,53 @@ def _counts(place: World) -> object:
         return unit.counts(10_000)
 
 
+class Times(NamedTuple):
+    """Of one question, in ms: how long who asks has waited, and what of it somebody worked on the answer."""
+
+    waited: list[float]
+    worked: list[float]
+
+
 def measured(place: World) -> dict[str, float]:
-    """Median and slowest of each, in ms, asked by turns, warm, while a worker runs 100 jobs a second."""
+    """Each question by turns, warm, while a worker runs 100 jobs a second. Prints a table, the slowest first."""
     asked = questions(place)
     for ask in asked.values():
         ask()
-    times: dict[str, list[float]] = {name: [] for name in asked}
+    times = {name: Times([], []) for name in asked}
     done, began = _done(place), time.monotonic()
-    for _ in range(ASKED):
-        for name, ask in asked.items():
-            start = time.monotonic()
-            ask()
-            times[name].append((time.monotonic() - start) * 1000)
+    clock = _work(place)
+    for name, ask in [*asked.items()] * ASKED:
+        start, before = time.monotonic(), clock()
+        ask()
+        times[name].worked.append((clock() - before) * 1000)
+        times[name].waited.append((time.monotonic() - start) * 1000)
     rate = (_done(place) - done) / (time.monotonic() - began)
-    return _figures(times) | {"jobs/s meanwhile": rate}
+    _table(times)
+    return _figures(times) | {"jobs/s meanwhile": rate, "load average": os.getloadavg()[0]}
 
 
-def _figures(times: dict[str, list[float]]) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    for name, found in sorted(times.items(), key=lambda one: -max(one[1])):
-        figures |= {f"{name}, ms": statistics.median(found), f"{name}, slowest, ms": max(found)}
-    slowest = max(times, key=lambda name: max(times[name]))
-    return figures | {"slowest of all, ms": max(times[slowest])}
+def _work(place: World) -> Callable[[], float]:
+    """Seconds of CPU of this thread and, on PostgreSQL, of the process that answers it."""
+    if not is_postgres(place.app.store):
+        return time.thread_time
+    with place.app.store.transaction() as connection:
+        there = Path(f"/proc/{connection.info.backend_pid}/schedstat")
+    return lambda: time.thread_time() + int(there.read_text().split()[0]) / 1e9
+
+
+def _table(times: dict[str, Times]) -> None:
+    print(f"  {'':<46}{'median':>9}{'slowest':>9}{'CPU':>9}   ms")
+    for name, found in sorted(times.items(), key=lambda one: -statistics.median(one[1].waited)):
+        middle, worked = statistics.median(found.waited), statistics.median(found.worked)
+        print(f"  {name:<46}{middle:>9.1f}{max(found.waited):>9.1f}{worked:>9.1f}")
+
+
+def _figures(times: dict[str, Times]) -> dict[str, float]:
+    return {
+        "slowest median, ms": max(statistics.median(found.waited) for found in times.values()),
+        "slowest answer, ms": max(max(found.waited) for found in times.values()),
+        "most CPU, median, ms": max(statistics.median(found.worked) for found in times.values()),
+    }
 
 
 def _done(place: World) -> int:
