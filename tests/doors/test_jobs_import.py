@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
+from mulligan.cli import complete
 from mulligan.store import skimming
 
 
@@ -161,5 +163,6 @@ def test_old_jobs_of_a_kind_are_indexed_by_a_command(call, app):
     assert call("jobs", "list", "arg.customer:7").out == ""
     assert call("jobs", "index", "bill").err == "1 jobs of bill are indexed\n"
     assert call("jobs", "list", "arg.customer:7").out.startswith(job.id)
+    assert complete.filters(click.Context(click.Command("x")), click.Argument(["words"]), "arg") == ["arg.customer:"]
     assert call("jobs", "index", "add").code == 2
     assert call("jobs", "list", "arg.a:1").code == 2
