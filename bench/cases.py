@@ -240,6 +240,25 @@ def operations(store: str, n: int) -> Figures:
         return measured(place.app, 3 * n // 2)
 
 
+def million(store: str, n: int) -> Figures:
+    """Every filter, list, count and group at a million jobs, while a worker runs a hundred jobs a second."""
+    from bench.million import feeder, fill, measured  # noqa: PLC0415 - only here
+
+    with world(store) as place:
+        began = time.monotonic()
+        fill(place, 50 * n)
+        filled = time.monotonic() - began
+        place.start()
+        feeding = feeder(place)
+        try:
+            until(lambda: place.count("running") + place.count("succeeded") > 0, 30)
+            time.sleep(3)  # let the start be over
+            return {"to fill, s": filled, **measured(place)}
+        finally:
+            feeding.terminate()
+            feeding.wait(10)
+
+
 CASES: dict[str, Callable[[str, int], Figures]] = {
     "enqueue": enqueue,
     "drain": drain,
@@ -253,4 +272,5 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "insight": insight,
     "groups": groups,
     "operations": operations,
+    "million": million,
 }

@@ -79,7 +79,7 @@ class World:
 
     def count(self, state: str) -> int:
         with self.app.store.read() as unit:
-            return int(unit.rows("count", state=state, cap=10_000_000)[0][0])  # type: ignore[attr-defined]
+            return unit.count_matching({"state": state}, 10_000_000)
 
 
 @contextmanager

@@ -398,7 +398,7 @@ LAYERS = (
     (
         "words",
         "stdlib, pydantic",
-        ("errors.py", "job.py", "event.py", "tally.py", "ids.py", "config.py", "_version.py"),
+        ("errors.py", "job.py", "event.py", "tally.py", "argument.py", "ids.py", "config.py", "_version.py"),
     ),
     ("rules", "words; pure: no clock, no random source, no database", ("policy/",)),
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),

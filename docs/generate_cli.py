@@ -24,8 +24,9 @@ PAGE = """\
 | colours | on a terminal; `NO_COLOR=1` never, `FORCE_COLOR=1` always |
 | which database | `--database`, else what the [settings](settings.md) say, else `sqlite:///mulligan.db` |
 | ids | as many of the first characters as make one unique; if they fit several, those are named |
-| filters | `state:dead,parked kind:render since:2h code:GW_5XX "moov atom"`; all must match ([fields]({fields})) |
+| filters | `state:dead,parked kind:render since:2h code:GW_5XX arg.clip:7 "moov"`; all match ([fields]({fields})) |
 | counts | stop at 10,000 and say so |
+| lists | look at 50,000 jobs at most, say so, and how to go on |
 | lengths of time | `30`, `30s`, `5m`, `2h`, `1d` |
 | wrong names | of commands, options, fields, events and settings get the nearest right one |
 

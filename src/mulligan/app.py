@@ -179,6 +179,7 @@ class Mulligan:
         done: Callable[..., Any] | None = None,
         can_retry: Callable[..., Any] | None = None,
         editable: str | Sequence[str] = (),
+        index: str | Sequence[str] = (),
     ) -> Decorator: ...
     def job(self, *functions: Any, **said: Any) -> Any:
         """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""

@@ -215,6 +215,7 @@ class NewJob:
     batch_id: str | None = None
     must_have: bool = False  # without it the batch has failed
     added_by: tuple[str, str, int] | None = None  # the running member that adds it: job, worker, token
+    args: tuple[tuple[str, str], ...] = ()  # what filters find it by: path and value of each indexed argument
 
 
 class JobRow(NamedTuple):

@@ -134,7 +134,7 @@ def test_jobs_list_and_watch_take_the_new_fields(call, groups):
     assert len(rows(call("jobs", "list", "code:BAD_FILE"))) == 4
     assert len(rows(call("jobs", "list", "state:dead,queued", "owner:acme"))) == 4
     answer = call("jobs", "list", "arg.text:x")
-    assert (answer.code, "payloads are not searched" in answer.err) == (2, True)
+    assert (answer.code, "indexed by no kind" in answer.err) == (2, True)
     answer = call("jobs", "watch", "code:BAD_FILE")
     assert answer.code == 6
     assert "4" in answer.out

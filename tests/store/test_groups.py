@@ -132,7 +132,7 @@ def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
     from mulligan.store.matching import matching
     from mulligan.store.sql import load
 
-    params = {"before": None, "most": 5, "cap": 5, "hours": 336, "now": 0, "moment": 0}
+    params = {"before": "~", "floor": "", "most": 5, "cap": 5, "hours": 336, "now": 0, "moment": 0}
     wheres = [{"state": "dead"}, {"group": "g"}, {"code": "C"}, {"class": "timeout"}, {"group": "g", "owner": "acme"}]
     for verb in ("page", "count_matching", "group_members", "group_first", "group_sample"):
         for where in wheres if verb in {"page", "count_matching"} else [{"group": "g"}, {"group": "g", "owner": "o"}]:

@@ -655,3 +655,17 @@ def test_all_of_it_is_awaitable(app, dead):
         return seen.refused, job.priority, gone.state
 
     assert asyncio.run(pressed()) == ((), 2, "cancelled")
+
+
+def test_a_job_whose_payload_was_changed_is_found_by_its_new_arguments(make_app):
+    app = make_app()
+
+    @app.job(policy=Policy(max_retries=0), editable=("clip",), index=("clip",))
+    def render(clip: int) -> Fail:
+        return Fail("BAD", final=True)
+
+    job = render.enqueue(clip=7)
+    app.run_inline()
+    app.jobs.retry(job.id, overrides={"payload": {"clip": 8}})
+    assert [found.id for found in app.jobs.list("arg.clip:8")] == [job.id]
+    assert app.jobs.list("arg.clip:7") == []

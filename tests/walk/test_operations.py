@@ -731,3 +731,8 @@ def test_a_held_kind_is_something_to_wait_for(make_app):
     assert (waits.state, waits.counts.sent) == ("running", 1)
     assert "kind work is held" in waits.note
     assert "mulligan kinds release work" in waits.note
+
+
+def test_an_argument_without_an_index_does_not_say_which_jobs_are_meant(app):
+    with pytest.raises(Refused, match="index"):
+        app.operations.start("retry", "state:dead kind:render since:1h arg.clip:7")

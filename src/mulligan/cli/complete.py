@@ -86,11 +86,19 @@ def filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str
 
     name, colon, _value = incomplete.partition(":")
     if not colon:
-        return _fitting([f"{field}:" for field in FIELDS], incomplete)
+        arguments = _ask(ctx, _indexed) if incomplete[:1] in {"", "a"} else []
+        return _fitting([*(f"{field}:" for field in FIELDS), *arguments], incomplete)
     known: dict[str, Iterable[str]] = {"state": State, "phase": PHASES, "class": Cls}
     if name == "group":
         known["group"] = _ask(ctx, lambda unit: [group for group, _ in unit.group_names(None, RECENT)])
     return _fitting([f"{name}:{value}" for value in known.get(name, ())], incomplete)
+
+
+def _indexed(unit: Any) -> Iterable[str]:
+    """Arguments that kinds have declared."""
+    from mulligan.engine.declared import stored_kinds
+
+    return sorted({f"arg.{path}:" for spec in stored_kinds(unit).values() for path in spec.index})
 
 
 def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -34,9 +34,9 @@ def every(at: Desk, words: str) -> Iterator[Job]:
     while True:
         page = at.jobs.list(words, limit=PAGE, before=before)
         yield from page
-        if len(page) < PAGE:
+        if page.cursor is None:
             return
-        before = page[-1].id
+        before = page.cursor
 
 
 def _record(at: Desk, job: Job, *, attempts: bool) -> dict[str, Any]:
@@ -58,5 +58,5 @@ def _progress(at: Desk, words: tuple[str, ...]) -> Iterator[Callable[[], None]]:
     total = at.jobs.count(one_filter(words), cap=COUNT_MOST)
     columns = (TextColumn("export"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("export", total=None if total >= COUNT_MOST else total)
+        task = bar.add_task("export", total=None if total.capped or total.partial else int(total))
         yield lambda: bar.advance(task)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
 from mulligan.cli import options as shared
-from mulligan.cli.complete import filters, job_ids, queues
+from mulligan.cli.complete import filters, job_ids, kinds, queues
 from mulligan.cli.family import Family
 
 FILTER = (
     "FILTER: state:dead,parked phase:held kind:render queue:pdf owner:acme batch:… since:2h code:GW_5XX class:timeout "
-    "group:v2-…"
+    "group:v2-… arg.customer:42"
 )
 
 
@@ -32,12 +32,15 @@ many_ids = click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job
 @filter_words
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many on this page.")
 @click.option("--cursor", metavar="ID", help="The next page: what the page before named at its end.")
+@click.option("--page", is_flag=True, help="With -o json: an object with jobs, cursor, partial and count.")
 @shared.database
 @shared.output
-def list_(words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None) -> None:
+def list_(
+    words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None, *, page: bool
+) -> None:
     from mulligan.cli.listing import show_list
 
-    show_list(words, limit, cursor, database, output)
+    show_list(words, limit, cursor, database, output, page=page)
 
 
 @jobs.command()
@@ -73,6 +76,33 @@ def export(words: tuple[str, ...], database: str | None, *, attempts: bool) -> N
     from mulligan.cli.exporting import run_export
 
     run_export(words, database, attempts=attempts)
+
+
+@jobs.command("import")
+@click.argument("file", type=click.File("rb"))
+@shared.dry_run
+@shared.database
+@shared.output
+def import_(file: BinaryIO, database: str | None, output: str | None, *, dry_run: bool) -> int:
+    """Enqueue what `jobs export` wrote: one job per line of FILE (-: standard input), run as new.
+
+    A line is a JSON object with kind and payload, perhaps owner, queue, priority, max_retries, unique_key. Of jobs that
+    say their state only dead, parked and cancelled ones are taken. One that has no unique key gets import:ID, so that a
+    file read twice makes no job twice. Exit code 1: some lines were refused; they are told, the others are in.
+    """
+    from mulligan.cli.importing import run_import
+
+    return run_import(file, database, output, dry_run=dry_run)
+
+
+@jobs.command()
+@click.argument("kind", shell_complete=kinds)
+@shared.database
+def index(kind: str, database: str | None) -> None:
+    """Let `arg.` filters find jobs of KIND that were enqueued before it declared its index."""
+    from mulligan.cli.importing import run_index
+
+    run_index(kind, database)
 
 
 # -- watch ------------------------------------------------------------------------------------------

@@ -8,25 +8,46 @@ from datetime import UTC, datetime
 import click
 
 from mulligan.cli.database import Desk, desk, say, typed
-from mulligan.cli.output import chosen, job_record, show_rows
+from mulligan.cli.output import as_json, chosen, job_record, show_rows
 from mulligan.engine.jobs import COUNT_MOST
+from mulligan.engine.paging import JobList
 from mulligan.ids import LENGTH
 from mulligan.job import Job
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.policy.phrase import duration
+from mulligan.store.skimming import EXAMINED
 
 COLUMNS = ("id", "state", "phase", "kind", "queue", "attempt", "code", "created_at", "why")
 FOR_PEOPLE = ("id", "phase", "kind", "attempt", "code", "age", "why")
 
 
-def show_list(words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None) -> None:
+def show_list(
+    words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None, *, page: bool
+) -> None:
     if cursor is not None and len(cursor) != LENGTH:
         raise click.BadParameter(f"{cursor!r} is none; the page before names it at its end", param_hint="--cursor")
     with desk(database) as at:
         found = at.jobs.list(one_filter(words), limit=limit, before=cursor)
-        print_jobs(found, output, empty=_empty(words, cursor))
-        if len(found) == limit:
-            _more(at, words, found[-1], database)
+        if page:
+            _print_page(at, words, found, output)
+        else:
+            print_jobs(found, output, empty="" if found.partial else _empty(words, cursor))
+        if found.cursor is not None:
+            _more(at, words, found, database)
+
+
+def _print_page(at: Desk, words: tuple[str, ...], found: JobList, output: str | None) -> None:
+    """For programs: the jobs, and what they must know of the others."""
+    if output not in {"json", "jsonl"}:
+        raise click.UsageError("--page is for programs: add -o json")
+    total = at.jobs.count(one_filter(words), cap=COUNT_MOST)
+    said = {
+        "jobs": [{**job_record(job), "code": code_of(job)} for job in found],
+        "cursor": found.cursor,
+        "partial": found.partial,
+        "count": {"jobs": total, "capped": total.capped, "partial": total.partial},
+    }
+    click.echo(as_json(said, 2 if output == "json" else None))
 
 
 def one_filter(words: tuple[str, ...]) -> str:
@@ -49,10 +70,14 @@ def _empty(words: tuple[str, ...], cursor: str | None) -> str:
     return "no job matches; mulligan jobs list shows all" if words else "no jobs yet; mulligan enqueue KIND key=value"
 
 
-def _more(at: Desk, words: tuple[str, ...], last: Job, database: str | None) -> None:
+def _more(at: Desk, words: tuple[str, ...], found: JobList, database: str | None) -> None:
+    following = typed("jobs", "list", *words, "--cursor", str(found.cursor), database=database)
+    if found.partial:
+        say(f"this is a part: {EXAMINED:,} jobs were looked at, and there are older ones. Go on: {following}")
+        return
     total = at.jobs.count(one_filter(words), cap=COUNT_MOST)
-    known = f"{COUNT_MOST:,} or more" if total >= COUNT_MOST else f"{total:,}"
-    say(f"{known} in all; the next ones: {typed('jobs', 'list', *words, '--cursor', last.id, database=database)}")
+    unsure = " or more" if total.capped or total.partial else ""
+    say(f"{total:,}{unsure} in all; the next ones: {following}")
 
 
 def _short(job: Job) -> str:

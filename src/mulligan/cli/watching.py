@@ -16,6 +16,7 @@ from mulligan.cli.listing import one_filter
 from mulligan.cli.output import as_json, cell, chosen, job_record, show_rows, style
 from mulligan.engine.filters import Filter, parse_filter
 from mulligan.engine.jobs import COUNT_MOST
+from mulligan.engine.paging import Count, counted
 from mulligan.engine.searching import resolved
 from mulligan.errors import WaitTimeout
 from mulligan.job import Job, State
@@ -23,7 +24,7 @@ from mulligan.policy.lifecycle import TERMINAL
 
 JOB_EVERY = 0.2  # seconds
 COUNTS_EVERY = 0.5
-Counts = dict[str, int]
+Counts = dict[str, Count]
 Draw = Callable[[Any, str, str], None]  # what a terminal shows, the same in words, and what of it is news
 
 
@@ -81,26 +82,29 @@ def watch_filter(
         while True:
             counts = patiently(lambda: _counts(at, where), deadline)
             draw(lambda counts=counts: _counts_picture(counts), _said(counts), _said(counts))
-            over = not follow and not counts["queued"] and not counts["running"]
+            over = not follow and not any(counts[state] or counts[state].partial for state in ("queued", "running"))
             if over or (deadline is not None and time.monotonic() >= deadline):
                 break
             time.sleep(COUNTS_EVERY)
     _print_counts(counts, output)
     if not over and not follow:
-        raise WaitTimeout(f"{counts['queued'] + counts['running']} still wait or run after {timeout:g} s; they go on")
+        unsure = "perhaps more than " if counts["queued"].partial or counts["running"].partial else ""
+        raise WaitTimeout(
+            f"{unsure}{counts['queued'] + counts['running']} still wait or run after {timeout:g} s; they go on"
+        )
     return FAILED if counts["dead"] or counts["parked"] or counts["cancelled"] else 0
 
 
 def _counts(at: Desk, where: Filter) -> Counts:
-    """Per state, each stopping at 10,000."""
+    """Per state, each stopping at 10,000, or with 50,000 jobs looked at."""
     states = where.get("state", tuple(State))
     wanted = (states,) if isinstance(states, str) else states
     with at.store.read() as unit:
         meant = resolved(unit, where)
         return {
-            state.value: unit.count_matching({**meant, "state": state.value}, COUNT_MOST)
+            state.value: counted(unit.skim_count({**meant, "state": state.value}, COUNT_MOST), COUNT_MOST)
             if state.value in wanted
-            else 0
+            else Count(0)
             for state in State
         }
 
@@ -109,8 +113,8 @@ def _said(counts: Counts) -> str:
     return ", ".join(f"{_number(count)} {state}" for state, count in counts.items() if count) or "no job matches"
 
 
-def _number(count: int) -> str:
-    return f"{count:,}+" if count >= COUNT_MOST else f"{count:,}"
+def _number(count: Count) -> str:
+    return f"{count:,}+" if count.capped or count.partial else f"{count:,}"
 
 
 def _counts_picture(counts: Counts) -> Any:
@@ -126,12 +130,19 @@ def _counts_picture(counts: Counts) -> Any:
 
 def _print_counts(counts: Counts, output: str | None) -> None:
     if output in {"json", "jsonl"}:
-        click.echo(as_json({**counts, "stops_at": COUNT_MOST}, 2 if output == "json" else None))
+        unsure = {
+            "stops_at": COUNT_MOST,
+            "capped": [state for state, count in counts.items() if count.capped],
+            "partial": [state for state, count in counts.items() if count.partial],
+        }
+        click.echo(as_json({**counts, **unsure}, 2 if output == "json" else None))
     elif chosen(output) == "table":
         show_rows([{state: _number(count) for state, count in counts.items()}], list(counts), "table")
     else:
         for state, count in counts.items():
             click.echo(f"{state}\t{count}")
+    if output not in {"json", "jsonl"} and any(count.partial for count in counts.values()):
+        say("at most 50,000 jobs were looked at for each state: there may be more; narrow the filter")
 
 
 # -- drawing ----------------------------------------------------------------------------------------

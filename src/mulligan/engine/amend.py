@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from mulligan.argument import indexed
 from mulligan.engine.arguments import to_json
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.enqueue import checked_count, checked_priority, checked_timeout, policy_text, uses_text
@@ -36,6 +37,9 @@ class Kinds(NamedTuple):
     most: int  # bytes of a payload
 
 
+BESIDE = frozenset({"args", "told"})  # what is no column of a job
+
+
 class Change(NamedTuple):
     """New values of columns, None: as it was; and what there is to tell."""
 
@@ -48,11 +52,12 @@ class Change(NamedTuple):
     payload: str | None = None
     uses: str | None = None
     unique_key: str | None = None
+    args: tuple[tuple[str, str], ...] | None = None  # what filters find it by
     told: Mapping[str, Mapping[str, Any]] = {}  # name → before, after
 
     @property
     def columns(self) -> dict[str, Any]:
-        return {name: value for name, value in self._asdict().items() if name != "told" and value is not None}
+        return {name: value for name, value in self._asdict().items() if name not in BESIDE and value is not None}
 
 
 UNCHANGED = Change()
@@ -148,7 +153,8 @@ def _edited(row: JobRow, fields: Any, known: Kinds, change: Change) -> Change:
     if len(text) > known.most:
         message = f"the payload of {row.kind} would be {len(text)} bytes of JSON, the limit is {known.most}"
         raise PayloadRefused(message)
-    return change._replace(payload=text, uses=_uses(row, merged, known))
+    args = indexed(merged, known.spec.index) if known.spec is not None and known.spec.index else None
+    return change._replace(payload=text, uses=_uses(row, merged, known), args=args)
 
 
 def _allowed(kind: str, fields: Mapping[str, Any], spec: KindSpec | None) -> None:

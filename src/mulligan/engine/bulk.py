@@ -22,7 +22,7 @@ from mulligan.policy.operation import AT_ONCE, CAREFUL, Action, Steps, checked_s
 from mulligan.policy.phrase import moment
 from mulligan.policy.retry import Policy
 from mulligan.store.base import Unit
-from mulligan.store.matching import OF_THE_DEAD, Where
+from mulligan.store.matching import INDEXED, OF_THE_DEAD, READ, Where
 
 VERBS: Mapping[Action, Verb] = {
     Action.RETRY: Verb.RETRY_BY_HAND,
@@ -201,6 +201,10 @@ _OWN = {"queue": Action.MOVE, "choice": Action.RELEASE, "overrides": Action.RETR
 def fixed(unit: Unit, wish: Asked, now: Micros) -> dict[str, Any]:
     """What the filter means at this moment, and will mean for as long as the operation lasts."""
     where: dict[str, Any] = dict(resolved(unit, wish.filter, wish.owner))
+    read = next((name for name in where if name.startswith(READ)), None)
+    if read is not None:
+        message = f"{read}: only arguments that a kind has an index for can say which jobs are meant: @app.job(index=…)"
+        raise Refused(message)
     since = where.pop("since", None)
     if since is not None:
         where["begun"] = str(now - int(since))
@@ -215,7 +219,7 @@ def fixed_words(where: Where) -> str:
     """As people read it."""
     names = {"batch_id": "batch"}
     parts = [
-        f"{names.get(name, name)}:{','.join(_values(said))}"
+        f"{names.get(name, name).replace(INDEXED, READ, 1)}:{','.join(_values(said))}"
         for name, said in where.items()
         if name not in {"begun", "until", "near"}
     ]

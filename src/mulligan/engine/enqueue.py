@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mulligan.argument import indexed
 from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name, free_name
 from mulligan.engine.moments import length, length_or_moment
@@ -83,6 +84,7 @@ def new_job(
         batch_id=joins.batch_id,
         must_have=joins.must_have,
         added_by=joins.added_by,
+        args=indexed(payload, spec.index),
     )
 
 

@@ -18,7 +18,7 @@ from mulligan.event import EventType, NewEvent
 from mulligan.job import AttemptRow, JobRow, MarkRow, Micros, State, to_micros
 from mulligan.policy.groups import BEYOND, EVERYBODY, ORDER, GroupState, folded, share, standing
 from mulligan.store.base import Store, Unit
-from mulligan.store.matching import Where
+from mulligan.store.matching import INDEXED, READ, Where
 
 LIST_MOST = 500
 NAMED = 5
@@ -207,11 +207,14 @@ def _of_the_dead(asked: Filter, owner: str | None) -> Filter:
 
 def _list(unit: Unit, asked: Filter, scope: str | None, limit: int) -> GroupList:
     where = resolved(unit, asked, scope)
+    _must_be_indexed(where)
     owner = where.get("owner")
     assert owner is None or isinstance(owner, str)  # noqa: S101 - a filter has one
     marks, now = unit.marks(_scope(owner)), unit.now()
     found = GroupList()
-    for name in _names(unit, where, owner):
+    names = _names(unit, where, owner)
+    found.more = "group" not in where and len(names) >= LOOKED
+    for name in names:
         group = _group(unit, name, {**where, "group": name}, owner, marks.get(name), now)
         if group.count and len(found) == limit:
             found.more = True
@@ -222,11 +225,25 @@ def _list(unit: Unit, asked: Filter, scope: str | None, limit: int) -> GroupList
     return found
 
 
+def _must_be_indexed(where: Where) -> None:
+    """A group is counted by its indexes alone, and no payload is read."""
+    unread = next((name for name in where if name.startswith(READ)), None)
+    if unread is not None:
+        path = unread.removeprefix(READ)
+        message = (
+            f'filter {unread}: groups are found by indexed arguments only; declare @app.job(index=("{path}",)), or ask '
+            "for the jobs themselves with the same filter"
+        )
+        raise Refused(message)
+
+
 def _names(unit: Unit, where: Where, owner: str | None) -> list[str]:
     """The newest first; those the filter names, if it does."""
     named = where.get("group")
     if named is not None:
         return [named] if isinstance(named, str) else list(named)
+    if any(name.startswith(INDEXED) for name in where):
+        return [name for name, _ in unit.group_names_found(where, LOOKED)]
     return [name for name, _ in unit.group_names(owner, LOOKED)]
 
 

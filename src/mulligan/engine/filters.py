@@ -1,7 +1,7 @@
-"""One filter language: `state:dead kind:render code:GW_5XX group:v2-… owner:acme since:2h "moov atom"`.
+"""One filter language: `state:dead kind:render code:GW_5XX group:v2-… owner:acme since:2h arg.clip:7 "moov atom"`.
 
 All parts must match; of several values of one field (`state:dead,parked`) any. Words in quotes search what failure
-groups say, ids and unique keys, never payloads.
+groups say, ids and unique keys, never payloads; `arg.` compares one argument, whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from mulligan.errors import Refused
 from mulligan.job import SECOND, Cls, State
-from mulligan.store.matching import OF_THE_DEAD
+from mulligan.store.matching import OF_THE_DEAD, READ
 
 Filter = dict[str, str | tuple[str, ...]]
 
@@ -21,9 +21,12 @@ FIELDS = {
     "state": "state", "phase": "phase", "kind": "kind", "queue": "queue", "owner": "owner", "batch": "batch_id",
     "since": "since", "code": "code", "class": "class", "group": "group",
 }  # fmt: skip
+PATH = re.compile(r"[\w-]+(?:\.[\w-]+)*")  # of an argument
+LONGEST_PATH = 100
 SEVERAL = frozenset({"state", "phase", "kind", "queue", "code", "class", "group"})
 MOST_VALUES = 20
 MOST_WORDS = 5
+MOST_ARGUMENTS = 5
 PHASES = ("scheduled", "backing_off", "held", "running", "stopping", "parked", "succeeded", "dead", "cancelled")
 OF_THE_MOMENT = ("ready", "limited", "over_budget", "no_worker")
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
@@ -39,14 +42,14 @@ def parse_filter(text: str) -> Filter:
     words: list[str] = []
     for word, quoted in _tokens(text):
         name, colon, value = word.partition(":")
-        if quoted and not (colon and name in FIELDS):
+        if quoted and not (colon and _is_field(name)):
             words.append(word)
             continue
         _known(word, name, colon)
-        if FIELDS[name] in found:
-            message = f"filter {name}: is given twice; several values are one part: {name}:a,b"
-            raise Refused(message)
-        found[FIELDS[name]] = _values(name, value)
+        field = FIELDS.get(name, name)
+        if field in found:
+            raise Refused(_twice(name))
+        found[field] = _values(name, value)
     if words:
         found["words"] = _searched(words)
     _agree(found)
@@ -66,16 +69,28 @@ def _tokens(text: str) -> Iterable[tuple[str, bool]]:
 
 
 def _known(word: str, name: str, colon: str) -> None:
-    if colon and name in FIELDS:
+    if colon and _is_field(name):
         return
-    if colon and name.startswith("arg."):
-        message = f"filter {word!r}: payloads are not searched; use kind:, owner:, batch: or a unique key in quotes"
+    if name.startswith(READ):
+        message = (
+            f"filter {word!r} is not arg.name:value; write arg.customer:42, or arg.address.city:Rome for one inside"
+        )
         raise Refused(message)
     near = difflib.get_close_matches(name, FIELDS, n=1)
     hint = f"did you mean {near[0]}:?" if near else f"fields: {', '.join(FIELDS)}"
     quotes = "" if colon else f'; to search for a word, quote it: "{word}"'
     message = f"filter {word!r} is not field:value; {hint}{quotes}"
     raise Refused(message)
+
+
+def _is_field(name: str) -> bool:
+    return name in FIELDS or (name.startswith(READ) and is_path(name.removeprefix(READ)))
+
+
+def _twice(name: str) -> str:
+    if name in SEVERAL:
+        return f"filter {name}: is given twice; several values are one part: {name}:a,b"
+    return f"filter {name}: is given twice, and a job has only one; leave one of them out"
 
 
 def _values(name: str, text: str) -> str | tuple[str, ...]:
@@ -120,6 +135,9 @@ def _searched(words: list[str]) -> tuple[str, ...]:
 
 def _agree(found: Filter) -> None:
     """What is known of dead jobs only finds no others."""
+    if sum(name.startswith(READ) for name in found) > MOST_ARGUMENTS:
+        message = f"filter: {MOST_ARGUMENTS} arguments at most"
+        raise Refused(message)
     field = next((name for name in OF_THE_DEAD if name in found), None)
     states = found.get("state", "dead")
     if field is not None and State.DEAD.value not in ((states,) if isinstance(states, str) else states):
@@ -135,6 +153,11 @@ def _since(text: str) -> float:
         message = f"filter since:{text}: no length of time; write since:30s, since:5m, since:2h or since:1d"
         raise Refused(message)
     return length
+
+
+def is_path(text: str) -> bool:
+    """May an argument be named so?"""
+    return len(text) <= LONGEST_PATH and PATH.fullmatch(text) is not None
 
 
 def seconds(text: str) -> float | None:

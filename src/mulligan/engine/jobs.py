@@ -13,7 +13,8 @@ from mulligan.config import Settings
 from mulligan.engine import recover
 from mulligan.engine.explain import Explanation, explanation
 from mulligan.engine.filters import parse_filter
-from mulligan.engine.kinds import Handler
+from mulligan.engine.kinds import Handler, KindSpec
+from mulligan.engine.paging import Count, JobList, counted, job_list
 from mulligan.engine.searching import resolved
 from mulligan.engine.view import fresh_job, jobs_of
 from mulligan.errors import Moment, NotFound, Refused, StoreUnavailable, WaitTimeout
@@ -23,7 +24,7 @@ from mulligan.job import AttemptRow, Job, NewJob, State
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.store.base import Inserted, Store, Unit
 
-JobList = list[Job]  # the classes below have a method called list
+Some = list[Job]  # the classes below have a method called list
 Story = list[Event]
 Attempts = list[AttemptRow]
 Overrides = Mapping[str, Any]
@@ -48,6 +49,11 @@ class Jobs:
         self._settings = settings
         self._actor = actor
         self._handlers = {} if handlers is None else handlers  # where the app is at hand
+
+    @property
+    def _kinds(self) -> Mapping[str, KindSpec]:
+        """Of this process, whose manifest may not be stored yet."""
+        return {name: handler.spec for name, handler in self._handlers.items()}
 
     @property
     def _store(self) -> Store:
@@ -76,19 +82,20 @@ class Jobs:
         raise NotFound(ambiguous("job", prefix, found) if found else _no_such(prefix))
 
     def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002 - CONTRACT's name
-        """Newest first; `before` is the id of the last job of the page above."""
+        """Newest first; `before` is the `cursor` of the page above. At most 50,000 jobs are looked at."""
         if not 1 <= limit <= LIST_MOST:
             message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
             raise Refused(message)
         where = parse_filter(filter)
         with self._store.read() as unit:
-            return jobs_of(unit, unit.page(resolved(unit, where), limit, before), self.get)
+            found = unit.skim(resolved(unit, where, kinds=self._kinds), limit, before)
+            return job_list(jobs_of(unit, found.rows, self.get), found, limit)
 
-    def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> int:  # noqa: A002 - as above
-        """How many jobs match; counting stops at `cap`, so that it is quick however many there are."""
+    def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> Count:  # noqa: A002 - as above
+        """How many jobs match. It stops at `cap`, and with 50,000 jobs looked at, and says so."""
         where = parse_filter(filter)
         with self._store.read() as unit:
-            return unit.count_matching(resolved(unit, where), cap)
+            return counted(unit.skim_count(resolved(unit, where, kinds=self._kinds), cap), cap)
 
     def explain(self, job_id: str, *, private: bool = False) -> Explanation:
         """Its story, why it is where it is, what holds for it, what could be done; `private`: with messages, traces."""
@@ -173,7 +180,7 @@ class Jobs:
         return self.get(job_id)
 
     # -- for enqueue ------------------------------------------------------------------------------
-    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> JobList:
+    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> Some:
         """The jobs as they stand now: a new one is known already, only a twin must be read."""
         return [
             fresh_job(job, answer, self.get) if answer.fresh else self._twin(unit, answer.id)
@@ -219,7 +226,7 @@ class AsyncJobs:
     async def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002
         return await asyncio.to_thread(self._jobs.list, filter, limit=limit, before=before)
 
-    async def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> int:  # noqa: A002
+    async def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> Count:  # noqa: A002
         return await asyncio.to_thread(self._jobs.count, filter, cap=cap)
 
     async def explain(self, job_id: str, *, private: bool = False) -> Explanation:

@@ -60,6 +60,7 @@ class KindSpec:
     editable: tuple[str, ...] = ()  # arguments that a retry by hand may change
     unique_by: tuple[str, ...] = ()  # what its unique key is made of
     uses_by_payload: bool = False  # what its jobs use, only its app can tell
+    index: tuple[str, ...] = ()  # arguments that filters find fast
 
     @property
     def alone(self) -> bool:
@@ -196,8 +197,8 @@ class Manifest:
 
 def _tupled(spec: KindSpec) -> KindSpec:
     """JSON knows lists alone."""
-    rules, editable, by = tuple(spec.rules), tuple(spec.editable), tuple(spec.unique_by)
-    return replace(spec, rules=rules, editable=editable, unique_by=by)
+    rules, editable, by, index = tuple(spec.rules), tuple(spec.editable), tuple(spec.unique_by), tuple(spec.index)
+    return replace(spec, rules=rules, editable=editable, unique_by=by, index=index)
 
 
 def _written(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -234,6 +235,10 @@ class Registry:
             raise ConfigError(message)
         self.handlers[name] = handler
 
+    @property
+    def kinds(self) -> dict[str, KindSpec]:
+        return {name: handler.spec for name, handler in self.handlers.items()}
+
     def get(self, kind: str) -> Handler:
         try:
             return self.handlers[kind]
@@ -247,8 +252,9 @@ class Registry:
         return next((answer for answer in answers if answer is not None), handler)
 
     def manifest(self, app: str, release: str, rules: tuple[Mapping[str, Any], ...] = ()) -> Manifest:
-        kinds = {name: handler.spec for name, handler in self.handlers.items()}
-        return Manifest(app, release, kinds, dict(self.queues), dict(self.dependencies), dict(self.schedules), rules)
+        return Manifest(
+            app, release, self.kinds, dict(self.queues), dict(self.dependencies), dict(self.schedules), rules
+        )
 
     def declare(self, spec: QueueSpec | DependencySpec) -> None:
         """A thing is declared once: of two declarations nobody could say which holds."""

@@ -29,6 +29,7 @@ from mulligan.policy import lifecycle
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.policy.phrase import moment
 from mulligan.store.base import Move, Store, Unit
+from mulligan.store.skimming import ArgRow
 
 ROUNDS = 3  # somebody else may move the job between our look and our move
 PATIENCE = 100  # times
@@ -239,6 +240,7 @@ def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
     move = _move(unit, row, verb, state, reason, choice, change, at)
     done = _moved(unit, row, change, move._replace(sign="1") if behind else move)
     if done:
+        _index(unit, row, change)
         news = {**_news(row, move, reason, choice, change, at), **(data or {})}
         unit.write_events([_event(lifecycle.event_for(verb), row, actor, news)])
         if alone:
@@ -254,6 +256,13 @@ def _moved(unit: Unit, row: JobRow, change: Change, move: Move) -> bool:
         if unit.free_key(move.unique_hash):  # its time is over
             return unit.move(move)
         raise UniqueTaken(taken(row, change, unit.key_holder(move.unique_hash))) from clash
+
+
+def _index(unit: Unit, row: JobRow, change: Change) -> None:
+    """What filters find it by follows its payload."""
+    if change.args is not None:
+        unit.forget_args([row.id])
+        unit.write_args([ArgRow(row.id, row.kind, name, value) for name, value in change.args])
 
 
 def requeue_in(

@@ -17,6 +17,7 @@ from mulligan.engine.enqueue import (
     policy_text,
     uses_text,
 )
+from mulligan.engine.indexing import checked_index
 from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, checked_name, place_of
 from mulligan.engine.moments import length
 from mulligan.engine.rules import as_plain, book_of, kind_rules
@@ -50,6 +51,7 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
     done: Any = None,
     can_retry: Any = None,
     editable: str | Sequence[str] = (),
+    index: str | Sequence[str] = (),
 ) -> Handler:
     arguments = Arguments(function, Context)
     spec = KindSpec(
@@ -67,6 +69,7 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
         shadow=policy_text(shadow),
         editable=editable_fields(editable, arguments),
         uses_by_payload=callable(uses),
+        index=checked_index(name or function.__qualname__, index, arguments),
         **_key_facts(unique),
     )
     _check_unique(spec, unique, keep)

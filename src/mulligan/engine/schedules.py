@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
+from mulligan.argument import indexed
 from mulligan.config import Worker
 from mulligan.engine.declared import KNOWN_FOR
 from mulligan.engine.enqueue import Options, new_job
@@ -139,6 +140,7 @@ class Timetable(NamedTuple):
             timeout=spec.timeout,
             deadline_at=None if spec.deadline is None else max(slot or now, now) + spec.deadline,
             share=share_of(spec.owner) if queue in self.queues and self.queues[queue].fair else "",
+            args=indexed(json.loads(spec.payload), kind.index) if kind.index else (),
         )
 
 

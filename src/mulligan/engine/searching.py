@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from mulligan.engine.filters import Filter
+from mulligan.engine.indexing import by_index
+from mulligan.engine.kinds import KindSpec
 from mulligan.job import AttemptRow, JobRow
 from mulligan.store.base import Unit
 from mulligan.store.matching import Where
@@ -14,12 +17,19 @@ GROUPS_READ = 500  # the newest
 MOST_FOUND = 200
 
 
-def resolved(unit: Unit, where: Filter, owner: str | None = None) -> Where:
-    """The filter with what its words name in their place. For an owner only their own jobs speak, in public."""
-    words = where.get("words")
-    if words is None:
-        return where
-    rest: Filter = {name: value for name, value in where.items() if name != "words"}
+def resolved(
+    unit: Unit, where: Filter, owner: str | None = None, kinds: Mapping[str, KindSpec] = MappingProxyType({})
+) -> Where:
+    """The filter with what its words name in their place. For an owner only their own jobs speak, in public.
+
+    `kinds`: what is known of kinds beyond the stored manifests.
+    """
+    meant = dict(by_index(unit, where, kinds))
+    words = meant.pop("words", None)
+    return meant if words is None else _named(unit, meant, words, owner)
+
+
+def _named(unit: Unit, rest: Filter, words: Sequence[str], owner: str | None) -> Where:
     groups = _groups(unit, words, owner)
     ids = _ids(unit, words[0]) if len(words) == 1 else []
     if groups and not ids and "group" not in rest:

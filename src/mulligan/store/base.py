@@ -31,8 +31,8 @@ from mulligan.store.by_hand import ByHand
 from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
-from mulligan.store.matching import Where
 from mulligan.store.operating import Operating
+from mulligan.store.skimming import Skimming
 from mulligan.store.values import (
     BatchRow,
     Inserted,
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating):
+class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Skimming):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------
@@ -303,18 +303,6 @@ class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating):
     @abstractmethod
     def find(self, prefix: str, limit: int = 2) -> list[str]:
         """Ids that start with this."""
-
-    @abstractmethod
-    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
-        """Newest first."""
-
-    @abstractmethod
-    def count_matching(self, where: Where, cap: int) -> int:
-        """How many `page` would find in all, stopping at `cap`."""
-
-    @abstractmethod
-    def counts(self, cap: int) -> list[tuple[str, int]]:
-        """Jobs per state, each stopping at `cap`."""
 
     @abstractmethod
     def attempts(self, job_id: str) -> list[AttemptRow]: ...

@@ -8,8 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from mulligan.job import JobRow, MarkRow, Micros
-from mulligan.store.matching import Where
+from mulligan.job import JobRow, MarkRow, Micros, State
+from mulligan.store.matching import LAST, Matching, Where, along, matching, way_of
 from mulligan.tally import DeathCount
 
 GROUPS_LOOKED = 5000  # at most so many groups are known of; which, beyond that, is chance
@@ -21,6 +21,10 @@ class Grouping(ABC):
     @abstractmethod
     def group_names(self, owner: str | None, most: int) -> list[tuple[str, Micros]]:
         """Groups that have dead jobs (of this owner) and when the last of each died, that one first."""
+
+    @abstractmethod
+    def group_names_found(self, where: Where, most: int) -> list[tuple[str, Micros]]:
+        """The same of the dead jobs that an indexed argument finds."""
 
     @abstractmethod
     def group_members(self, where: Where, now: Micros, hours: int, cap: int) -> list[DeathCount]:
@@ -68,12 +72,19 @@ class SqlGrouping(Grouping):
     @abstractmethod
     def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
+    @abstractmethod
+    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
     def group_names(self, owner: str | None, most: int) -> list[tuple[str, Micros]]:
         bounds = {"looked": GROUPS_LOOKED, "most": most}
         rows = self.rows("group_names", **bounds) if owner is None else self.rows(
             "group_names_of", owner=owner, **bounds
         )  # fmt: skip
         return [(row[0], row[1]) for row in rows]
+
+    def group_names_found(self, where: Where, most: int) -> list[tuple[str, Micros]]:
+        asked = along(matching({**where, "state": State.DEAD.value}), way_of(where))
+        return [(row[0], row[1]) for row in self.asked("group_names_found", asked, before=LAST, floor="", most=most)]
 
     def group_members(self, where: Where, now: Micros, hours: int, cap: int) -> list[DeathCount]:
         return [DeathCount._make(row) for row in self.found("group_members", where, moment=now, hours=hours, cap=cap)]

@@ -14,7 +14,7 @@ from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store.base import Inserted, Look, Move, Plain, Settlement
 from mulligan.store.foreign import Postgres
-from mulligan.store.matching import Shape, Where, matching
+from mulligan.store.matching import Matching, Shape, Where, matching
 from mulligan.store.rows import Wanted, array, event_of, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
@@ -37,7 +37,9 @@ class PostgresUnit(SqlUnit):
         return self._run(verb, params)
 
     def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
-        asked = matching(where)
+        return self.asked(verb, matching(where), **params)
+
+    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, asked.params | params, shape=asked.shape)
 
     def _run(
@@ -81,10 +83,11 @@ class PostgresUnit(SqlUnit):
         return time.monotonic_ns() // 1000
 
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        rows = [insert_row(job) for job in jobs]
         channel = self._store.channel if announce or self._store.notify_callers else None
+        rows, indexed = [insert_row(job) for job in jobs], _indexed(jobs)
+        verb = "insert_indexed" if indexed else "insert"
         try:
-            found = self._set("insert", rows, announce=announce, channel=channel)
+            found = self._set(verb, rows, announce=announce, channel=channel, **indexed)
         except pg.SerializationFailure as unseen:  # only in a caller's transaction: ours are READ COMMITTED
             raise unique_race(next((job.unique_key for job in jobs if job.unique_hash), None)) from unseen
         return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
@@ -169,6 +172,15 @@ class PostgresUnit(SqlUnit):
 
     def event_lag(self) -> Micros:
         return int(self.rows("event_lag")[0][0])
+
+
+def _indexed(jobs: Sequence[NewJob]) -> dict[str, str]:
+    """What jobs are found by, one array per column; nothing where no kind has declared any."""
+    rows = [(job.id, name, value) for job in jobs for name, value in job.args]
+    if not rows:
+        return {}
+    ids, names, values = map(array, zip(*rows, strict=True))
+    return {"arg_jobs": ids, "arg_names": names, "arg_values": values}
 
 
 def _has_rows(cursor: Any) -> bool:

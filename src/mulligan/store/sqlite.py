@@ -26,8 +26,9 @@ from mulligan.store.base import Inserted, Move, Settlement, Store
 from mulligan.store.foreign import sqlite_handle_of
 from mulligan.store.handle import BUSY_MS, CONSTRAINT, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
 from mulligan.store.host import boot_id
-from mulligan.store.matching import Shape, Where, matching
+from mulligan.store.matching import Matching, Shape, Where, matching
 from mulligan.store.rows import event_of, insert_row
+from mulligan.store.skimming import ArgRow
 from mulligan.store.sql import load
 from mulligan.store.unit import SqlUnit
 from mulligan.store.watch import FileWatch
@@ -59,7 +60,9 @@ class SqliteUnit(SqlUnit):
         return self._run(verb, {"now": self._now} | params)
 
     def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
-        asked = matching(where)
+        return self.asked(verb, matching(where), **params)
+
+    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, {"now": self._now} | asked.params | params, asked.shape)
 
     def _run(self, verb: str, params: dict[str, Any], shape: Shape = ()) -> list[tuple[Any, ...]]:
@@ -87,6 +90,7 @@ class SqliteUnit(SqlUnit):
             rows = self.rows("insert", **insert_row(job)._asdict(), announce=announce)
             if not rows:
                 continue
+            self.write_args([ArgRow(job.id, job.kind, name, value) for name, value in job.args])
             fresh[job.id] = Inserted(job.id, fresh=True, run_at=rows[0][1], created_at=self._now)
             if announce:
                 self._announce(job.id, job.batch_id, job.owner, job.kind, job.queue, rows[0][1], self._now)

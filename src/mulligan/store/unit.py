@@ -33,16 +33,17 @@ from mulligan.store.by_hand import SqlByHand
 from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
-from mulligan.store.matching import Where
+from mulligan.store.matching import Matching, Where
 from mulligan.store.operating import SqlOperating
 from mulligan.store.rows import event_of, event_params
+from mulligan.store.skimming import SqlSkimming
 from mulligan.store.words import unique_race
 
 MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, SqlOperating, Unit):
+class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, SqlOperating, SqlSkimming, Unit):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod
@@ -52,6 +53,10 @@ class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, Sq
     @abstractmethod
     def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
         """The same for a statement about the jobs of a filter."""
+
+    @abstractmethod
+    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]:
+        """The same for a filter that was made into conditions already."""
 
     @abstractmethod
     def ids(self, ids: Sequence[Any]) -> Any:
@@ -261,7 +266,7 @@ class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, Sq
         if not doomed:
             return []
         ids = self.ids([row[0] for row in doomed])
-        for verb in ("prune_attempt", "prune_checkpoint", "prune_job"):
+        for verb in ("prune_attempt", "prune_checkpoint", "prune_arg", "prune_job"):
             self.rows(verb, ids=ids)
         records = _summary(doomed)
         at = self.now()
@@ -358,15 +363,6 @@ class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, Sq
 
     def find(self, prefix: str, limit: int = 2) -> list[str]:
         return [row[0] for row in self.rows("find", prefix=prefix, beyond=prefix + "~", most=limit)]
-
-    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
-        return [JobRow._make(row) for row in self.found("page", where, before=before, most=limit)]
-
-    def count_matching(self, where: Where, cap: int) -> int:
-        return int(self.found("count_matching", where, cap=cap)[0][0])
-
-    def counts(self, cap: int) -> list[tuple[str, int]]:
-        return [(state.value, self.rows("count", state=state.value, cap=cap)[0][0]) for state in State]
 
     def attempts(self, job_id: str) -> list[AttemptRow]:
         return [AttemptRow._make(row) for row in self.rows("attempts", id=job_id)]

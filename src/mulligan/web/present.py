@@ -184,8 +184,9 @@ def _next(one: Dependency, now: Micros) -> str:
 
 def listing(found: Matching, words: str, before: str) -> dict[str, Any]:
     rows = [row_of(job, found.now) for job in found.jobs]
-    older = urlencode({"filter": words, "before": rows[-1].id}) if found.more else ""
-    return {"rows": rows, "filter": words, "before": before, "older": older and f"/?{older}"}
+    older = urlencode({"filter": words, "before": found.cursor}) if found.cursor else ""
+    link = older and f"/?{older}"
+    return {"rows": rows, "filter": words, "before": before, "older": link, "partial": found.partial}
 
 
 def story(found: Story) -> dict[str, Any]:

@@ -60,7 +60,8 @@ class Overview(NamedTuple):
 class Matching(NamedTuple):
     now: Micros
     jobs: list[Shown]
-    more: bool
+    cursor: str | None  # where the next page begins
+    partial: bool = False  # looking stopped before the page was full
 
 
 class Story(NamedTuple):
@@ -162,7 +163,7 @@ def _overview(unit: Unit) -> Overview:
 
 
 def _newest(unit: Unit, states: tuple[str, ...], most: int) -> list[Shown]:
-    rows = [row for state in states for row in _some(unit.page({"state": state}, most * 4, None), most)]
+    rows = [row for state in states for row in _some(unit.skim({"state": state}, most * 4, None).rows, most)]
     return _shown(unit, rows)
 
 
@@ -178,8 +179,9 @@ def _shown(unit: Unit, rows: list[JobRow]) -> list[Shown]:
 
 
 def _matching(unit: Unit, where: Filter, before: str | None) -> Matching:
-    rows = unit.page(resolved(unit, where), PAGE + 1, before)
-    return Matching(unit.now(), _shown(unit, rows[:PAGE]), len(rows) > PAGE)
+    rows, stopped = unit.skim(resolved(unit, where), PAGE + 1, before)
+    cursor = rows[PAGE - 1].id if len(rows) > PAGE else stopped
+    return Matching(unit.now(), _shown(unit, rows[:PAGE]), cursor, stopped is not None)
 
 
 def _story(unit: Unit, job_id: str) -> Story:

@@ -46,8 +46,8 @@ _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "w
 def load(verb: str, dialect: str, prefix: str, *, lone: bool = False, shape: Shape = ()) -> str:
     """The statement for a verb in a dialect, ready to execute; `lone`: its set is a single row, `shape`: its filter."""
     text = _terse(_find(verb, dialect))
-    if shape:
-        text = text.replace("{matching}", "\n  AND ".join(_condition(name, values) for name, values in shape))
+    conditions = [_condition(name, values, dialect) for name, values in shape]
+    text = text.replace("{matching}", "\n  AND ".join(conditions) or "1 = 1")
     text = _PART.sub(lambda part: _terse(_HERE / f"{part[1]}.part.sql"), text)
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
@@ -66,20 +66,36 @@ def _conditions() -> dict[str, str]:
     return {name: condition for name, _, condition in (line.partition(": ") for line in lines)}
 
 
-def _condition(name: str, values: int | tuple[str, ...]) -> str:
-    """Any of the values; of none: never."""
-    known = _conditions()
-    if name == "others":
-        return known[name]
-    if name == "phase" and isinstance(values, tuple):
-        said = [known[f"phase.{value}"] for value in values]
-    elif name == "near" and isinstance(values, tuple):
-        said = [known[f"near.{value}"].replace("?", f":near_{place}") for place, value in enumerate(values)]
-    elif isinstance(values, tuple):
-        said = [known[name].replace("?", f"'{State(value)}'") for value in values]
-    else:
-        said = [known[name].replace("?", f":{name}_{place}") for place in range(values)]
-    return f"({' OR '.join(said)})" if said else "1 = 0"
+def _condition(name: str, values: int | tuple[str, ...], dialect: str) -> str:
+    """Any of the values; of none: never. `+name`: not to be used by an index, `in.name`: gathered."""
+    field = name.removeprefix("+")
+    said = [line.replace("?", value) for line, value in _lines(field, values, dialect)]
+    if name.startswith("in.") and said:
+        gathered = "\nUNION ALL ".join(said)
+        return f"id IN ({gathered})" if dialect == "sqlite" else f"id = ANY (ARRAY({gathered}))"
+    text = f"({' OR '.join(said)})" if said else "1 = 0"
+    return text.replace("{+}", "+" if name != field and dialect == "sqlite" else "")
+
+
+def _lines(field: str, values: int | tuple[str, ...], dialect: str) -> list[tuple[str, str]]:
+    """The text of each value's condition, and what stands in it for the value."""
+    known, bare = _conditions(), field.removeprefix("in.")
+    if field in {"others", "owned"}:
+        return [(known[field], "")]
+    if isinstance(values, int):
+        return [(known[field], f":{bare}_{place}") for place in range(values)]
+    if bare == "phase":
+        return [(known[f"phase.{value}"], "") for value in values]
+    if bare == "near":
+        return [(known[f"{field}.{value}"], f":near_{place}") for place, value in enumerate(values)]
+    if bare == "state":
+        return [(known[field] + _ENDED.get(value, ""), f"'{State(value)}'") for value in values]
+    line = known[f"{field}.{dialect}"] if field == "arg" else known[field]
+    return [(line, f":{value}") for value in values]
+
+
+# What every such job has, said so that the index of those that have ended can count them.
+_ENDED = {State.SUCCEEDED.value: " AND finished_at IS NOT NULL"}
 
 
 def _find(verb: str, dialect: str) -> Path:

@@ -1,1 +1,3 @@
-SELECT count(*) FROM (SELECT 1 FROM {p}job WHERE {matching} LIMIT :cap) AS few
+SELECT count(*) FROM (
+  SELECT 1 FROM {p}job WHERE {matching} AND id < :before AND id >= :floor LIMIT :cap
+) AS few

@@ -1,3 +1,3 @@
 SELECT {row} FROM {p}job
-WHERE {matching} AND (CAST(:before AS TEXT) IS NULL OR id < :before)
+WHERE {matching} AND id < :before AND id >= :floor
 ORDER BY id DESC LIMIT :most

@@ -1,0 +1,224 @@
+"""Verbs that find jobs by a filter, newest first: all of them, or no more than a look at so many allows.
+
+Whoever waits for the answer gets it soon, however many jobs there are: a skim passes 50,000 jobs at most, along the
+index that promises to pass the fewest, and says where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mulligan.argument import text_at
+from mulligan.ids import first_id
+from mulligan.job import SECOND, JobRow, State
+from mulligan.store.matching import (
+    BY_STATE,
+    LAST,
+    WALK,
+    Matching,
+    Way,
+    Where,
+    along,
+    fields_of,
+    leading,
+    matching,
+    otherwise,
+    way_of,
+)
+
+EXAMINED = 50_000
+AT_FIRST = 2_000  # most answers are full after so many
+STEP = 1_000
+SKEW = 86_400 * SECOND  # by so much the clock of whoever made an id may differ from ours
+
+
+class Skimmed(NamedTuple):
+    rows: list[JobRow]
+    stopped: str | None  # there are more jobs before this one, and nobody has looked at them
+
+
+class Counted(NamedTuple):
+    jobs: int
+    stopped: str | None
+
+
+class ArgRow(NamedTuple):
+    """An argument by which a job is found."""
+
+    job_id: str
+    kind: str
+    name: str
+    value: str
+
+
+class Skimming(ABC):
+    """Part of every `Unit`."""
+
+    @abstractmethod
+    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
+        """Newest first, however long it takes."""
+
+    @abstractmethod
+    def skim(self, where: Where, limit: int, before: str | None) -> Skimmed:
+        """The same, but at most 50,000 jobs are looked at."""
+
+    @abstractmethod
+    def count_matching(self, where: Where, cap: int) -> int:
+        """How many `page` would find in all, stopping at `cap`."""
+
+    @abstractmethod
+    def skim_count(self, where: Where, cap: int) -> Counted:
+        """How many `skim` would find, stopping at `cap`."""
+
+    @abstractmethod
+    def counts(self, cap: int) -> list[tuple[str, int]]:
+        """Jobs per state, each stopping at `cap`."""
+
+    @abstractmethod
+    def write_args(self, rows: Sequence[ArgRow]) -> None:
+        """Index what jobs carry; what is indexed already stays."""
+
+    @abstractmethod
+    def forget_args(self, ids: Sequence[str]) -> None:
+        """As if these jobs had never been indexed."""
+
+
+class SqlSkimming(Skimming):
+    @abstractmethod
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def ids(self, ids: Sequence[str]) -> Any: ...
+
+    # -- pages ------------------------------------------------------------------------------------
+    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
+        return self._skimmed(where, limit, before or LAST, None).rows
+
+    def skim(self, where: Where, limit: int, before: str | None) -> Skimmed:
+        return self._skimmed(where, limit, before or LAST, EXAMINED)
+
+    def _skimmed(self, given: Where, limit: int, before: str, examined: int | None) -> Skimmed:
+        where = _bounded(given)
+        way = self._way(where)
+        found = self._look(where, WALK if way == BY_STATE else way, limit, before, AT_FIRST)
+        if len(found.rows) >= limit or found.stopped is None:
+            return found
+        return self._look(where, way, limit, before, examined, "page" if way.fields else "page_sparse")
+
+    def _look(
+        self, where: Where, way: Way, limit: int, before: str, examined: int | None, verb: str = "page"
+    ) -> Skimmed:
+        asked = matching(where)
+        floor = self._floor(asked, way, before, examined)
+        rows: list[JobRow] = []
+        for found in self._pages(verb, along(asked, way), limit, before, floor or _low(asked)):
+            rows += (row for row in map(JobRow._make, found) if _reads(row.payload, asked))
+            if len(rows) >= limit:
+                return Skimmed(rows[:limit], None)
+        return Skimmed(rows, floor)
+
+    def _pages(self, verb: str, asked: Matching, most: int, before: str, floor: str) -> Iterator[list[tuple[Any, ...]]]:
+        """More than one only where a payload must still be read."""
+        while True:
+            found = self.asked(verb, asked, before=before, floor=floor, most=most)
+            yield found
+            if len(found) < most or not asked.reads:
+                return
+            before = found[-1][0]
+
+    # -- counts -----------------------------------------------------------------------------------
+    def count_matching(self, where: Where, cap: int) -> int:
+        return self._counted(where, cap, None).jobs
+
+    def skim_count(self, where: Where, cap: int) -> Counted:
+        return self._counted(where, cap, EXAMINED)
+
+    def counts(self, cap: int) -> list[tuple[str, int]]:
+        return [(state.value, self.skim_count({"state": state.value}, cap).jobs) for state in State]
+
+    def _counted(self, given: Where, cap: int, examined: int | None) -> Counted:
+        where = _bounded(given)
+        asked, fields = matching(where), fields_of(where)
+        way = self._way(where)
+        if way == BY_STATE or (fields.keys() == {"state", "others"} and len(fields["state"]) == 1):
+            return Counted(self._among(where, fields["state"], cap), None)
+        floor = self._floor(asked, way, LAST, examined)
+        count = self._number(along(asked, way), floor or _low(asked), cap)
+        return Counted(count, None if count >= cap else floor)
+
+    def _among(self, where: Where, states: Sequence[str], cap: int) -> int:
+        """In no order: the first index of such jobs will do."""
+        left = cap
+        for state in states:
+            asked = along(matching({**where, "state": state}), Way(("state",)))
+            left -= int(self.asked("count_any", asked, cap=left)[0][0])
+        return cap - left
+
+    def _number(self, asked: Matching, floor: str, cap: int) -> int:
+        if not asked.reads:
+            return int(self.asked("count_matching", asked, before=LAST, floor=floor, cap=cap)[0][0])
+        count = 0
+        for found in self._pages("payloads", asked, STEP, LAST, floor):
+            count += sum(_reads(payload, asked) for _, payload in found)
+            if count >= cap:
+                return cap
+        return count
+
+    # -- ways -------------------------------------------------------------------------------------
+    def _way(self, where: Where) -> Way:
+        way = way_of(where)
+        if way != BY_STATE or self._are_few(fields_of(where)["state"]):
+            return way
+        return otherwise(where)
+
+    def _are_few(self, states: Sequence[str]) -> bool:
+        """In these states, so that all of them can be gathered."""
+        left = EXAMINED
+        for state in states:
+            left -= int(self.asked("count_any", Matching((("state", (state,)),), {}), cap=left)[0][0])
+        return left > 0
+
+    def _floor(self, asked: Matching, way: Way, before: str, examined: int | None) -> str | None:
+        """The last of so many jobs on this way, if there are more."""
+        if examined is None or (way.gather and way.fields != ("indexed",)):
+            return None
+        verb = "arg_floor" if way.gather else "floor"
+        found = self.asked(verb, leading(asked, way), before=before, low=_low(asked), skip=examined - 1)
+        return found[0][0] if len(found) > 1 else None
+
+    # -- arguments --------------------------------------------------------------------------------
+    def write_args(self, rows: Sequence[ArgRow]) -> None:
+        for row in rows:
+            self.rows("write_arg", **row._asdict())
+
+    def forget_args(self, ids: Sequence[str]) -> None:
+        if ids:
+            self.rows("prune_arg", ids=self.ids(ids))
+
+
+def _bounded(where: Where) -> Where:
+    """Ids are made in the order of time: what was enqueued since then has none below this one."""
+    since = where.get("since")
+    if not isinstance(since, str):
+        return where
+    return {**where, "from": first_id((time.time_ns() // 1000 - int(since) - SKEW) // 1000)}
+
+
+def _low(asked: Matching) -> str:
+    """No job below it is meant."""
+    return str(asked.params.get("from_0", ""))
+
+
+def _reads(payload: str, asked: Matching) -> bool:
+    """Does it say, at each path, just this?"""
+    if not asked.reads:
+        return True
+    value = json.loads(payload)
+    return all(text_at(value, path) == text for path, text in asked.reads)

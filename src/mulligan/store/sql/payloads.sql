@@ -1,0 +1,3 @@
+SELECT id, payload FROM {p}job
+WHERE {matching} AND id < :before AND id >= :floor
+ORDER BY id DESC LIMIT :most

@@ -1,0 +1,1 @@
+DELETE FROM {p}job_arg WHERE job_id = ANY (CAST(:ids AS text[]))

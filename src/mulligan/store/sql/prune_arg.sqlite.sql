@@ -1,0 +1,1 @@
+DELETE FROM {p}job_arg WHERE job_id IN (SELECT value FROM json_each(:ids))

@@ -1,0 +1,283 @@
+"""Finding jobs by a filter: the same jobs on every way, in bounded time, and no word too much about them."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import pytest
+
+from mulligan.argument import kept
+from mulligan.job import NewJob
+from mulligan.store import skimming
+from mulligan.store.matching import WALK, along, leading, matching, way_of
+from mulligan.store.skimming import ArgRow
+from mulligan.store.sql import load
+from support.store import (
+    CANCELLED,
+    FATAL,
+    HOUR,
+    PARKED,
+    RETURNED,
+    a_job,
+    all_rows,
+    claim,
+    enqueue,
+    finish,
+    get,
+    insert,
+    is_postgres,
+    jobs,
+    now,
+    open_worker,
+    sql,
+    unique_job,
+)
+
+
+def found(store, where, limit=100, before=None):
+    with store.read() as unit:
+        return [row.id for row in unit.skim(where, limit, before).rows]
+
+
+def args_of(store):
+    return {tuple(row) for row in sql(store, "SELECT name, value, job_id, kind FROM {p}job_arg")}
+
+
+def billed(customer, **changes):
+    payload = json.dumps({"customer": customer}, separators=(",", ":"))
+    return a_job(**({"kind": "bill", "payload": payload, "args": (("customer", str(customer)),)} | changes))
+
+
+# -- arguments ----------------------------------------------------------------------------------------
+def test_what_a_job_is_found_by_is_inserted_with_it_one_or_many(store):
+    one, *many = [billed(n % 3) for n in range(7)]
+    insert(store, one)
+    insert(store, *many, a_job())
+    assert args_of(store) == {("customer", str(n % 3), job.id, "bill") for n, job in enumerate([one, *many])}
+    assert found(store, {"indexed.customer": "0"}) == [many[5].id, many[2].id, one.id]
+
+
+def test_values_come_back_as_they_were_whatever_is_in_them(store):
+    texts = ["", "a b", '"q"', "back\\slash", "{}", "NULL", "ü 😀", "a,b", "line\nbreak", "x" * 500, "a\x00b"]
+    made = [billed(text, args=(("customer", kept(text)),)) for text in texts]
+    insert(store, *made)
+    for job, text in zip(made, texts, strict=True):
+        assert found(store, {"indexed.customer": text}) == [job.id]
+        assert found(store, {"arg.customer": text}) == [job.id]
+
+
+def test_on_a_server_a_bulk_insert_with_arguments_is_one_statement(store, monkeypatch):
+    if not is_postgres(store):
+        pytest.skip("SQLite has no trips")
+    with store.begin() as unit:
+        said = []
+        run = unit._run
+        monkeypatch.setattr(unit, "_run", lambda verb, *args, **more: (said.append(verb), run(verb, *args, **more))[1])
+        unit.insert([billed(n) for n in range(50)], announce=True)
+        unit.insert([a_job() for _ in range(50)], announce=True)
+    assert said == ["insert_indexed", "insert"]
+    assert len(args_of(store)) == 50
+
+
+def test_a_twin_leaves_no_arguments_of_its_own(store):
+    first = unique_job("k", kind="bill", args=(("customer", "1"),))
+    twin = unique_job("k", kind="bill", args=(("customer", "1"),))
+    insert(store, first)
+    insert(store, twin)
+    assert args_of(store) == {("customer", "1", first.id, "bill")}
+
+
+def test_pruning_takes_the_arguments_along(store):
+    open_worker(store)
+    old, new = billed(1, kind="render"), billed(1, kind="render")
+    insert(store, old)
+    finish(store, claim(store))
+    insert(store, new)
+    with store.begin() as unit:
+        unit.prune("succeeded", now(store) + HOUR, 10, kind=None, except_kinds=[])
+    assert {row[2] for row in args_of(store)} == {new.id}
+
+
+def test_arguments_may_be_written_later_and_again(store):
+    job = a_job(kind="bill")
+    insert(store, job)
+    for _ in range(2):
+        with store.begin() as unit:
+            unit.write_args([ArgRow(job.id, "bill", "customer", "7")])
+    assert found(store, {"indexed.customer": "7", "kind": "bill"}) == [job.id]
+    with store.begin() as unit:
+        unit.forget_args([job.id])
+    assert found(store, {"indexed.customer": "7"}) == []
+
+
+def test_an_argument_without_an_index_is_read_in_the_payload_and_only_at_its_place(store):
+    def made(payload):
+        return insert(store, a_job(payload=json.dumps(payload, separators=(",", ":"))))[0].id
+
+    top, text = made({"customer": 42}), made({"x": 1, "customer": "42"})
+    made({"customer": 421})
+    inside = made({"order": {"customer": 42}})
+    made({"note": '"customer":42,'})
+    made({"customer": [42]})
+    assert found(store, {"arg.customer": "42"}) == [text, top]
+    assert found(store, {"arg.order.customer": "42"}) == [inside]
+    with store.read() as unit:
+        assert unit.count_matching({"arg.customer": "42"}, 10) == 2
+        assert unit.count_matching({"arg.customer": "42"}, 1) == 1
+
+
+def test_pages_of_a_read_argument_are_full_although_some_only_look_alike(store):
+    right = [a_job(payload='{"customer":1}') for _ in range(6)]
+    wrong = [a_job(payload='{"order":{"customer":1}}') for _ in range(6)]
+    insert(store, *(job for pair in zip(right, wrong, strict=True) for job in pair))
+    ids = [job.id for job in reversed(right)]
+    assert found(store, {"arg.customer": "1"}, 4) == ids[:4]
+    assert found(store, {"arg.customer": "1"}, 4, ids[3]) == ids[4:]
+
+
+# -- ways ---------------------------------------------------------------------------------------------
+@pytest.fixture
+def zoo(store):
+    """Jobs in every state, of two owners, kinds and batches."""
+    open_worker(store)
+    for n, outcome in enumerate((RETURNED, FATAL, PARKED, CANCELLED) * 3):
+        named = {"kind": ("render", "mail")[n % 2], "owner": ("acme", "")[n // 4 % 2]}
+        insert(store, billed(n % 2, batch_id=("b", None)[n // 2 % 2], **named))
+        finish(store, claim(store), outcome)
+    insert(store, *(billed(n % 2, kind="render", owner="acme", batch_id="b") for n in range(4)))
+    claim(store, 2)
+    return store
+
+
+PARTS = {
+    "state": ["dead", ("dead", "parked"), "queued", "running", "succeeded", "cancelled", ("queued", "succeeded")],
+    "phase": ["parked", "running"],
+    "kind": ["render"],
+    "owner": ["acme", ""],
+    "batch_id": ["b"],
+    "code": ["BROKEN", ("BROKEN", "OTHER")],
+    "indexed.customer": ["1"],
+    "arg.customer": ["1"],
+    "since": [str(HOUR)],
+}
+
+
+def test_a_filter_finds_what_it_finds_on_every_way_it_may_go(zoo):
+    with zoo.read() as unit:
+        for one, other in combinations(PARTS, 2):
+            for where in ({one: a, other: b} for a in PARTS[one] for b in PARTS[other]):
+                expected = _plainly(zoo, where)
+                assert [row.id for row in unit.page(where, 100, None)] == expected, where
+                assert [row.id for row in unit.skim(where, 100, None).rows] == expected, where
+                assert unit.count_matching(where, 100) == unit.skim_count(where, 100).jobs == len(expected), where
+
+
+def _plainly(store, where):
+    """By reading every job."""
+    asked = {name: (said,) if isinstance(said, str) else said for name, said in where.items()}
+    if "code" in asked:
+        asked["state"] = tuple({*asked.get("state", ("dead",))} & {"dead"})
+    return [row.id for row in reversed(all_rows(store)) if all(_says(row, *one) for one in asked.items())]
+
+
+def _says(row, name, values):
+    if name == "since":
+        return True
+    if name == "code":
+        return json.loads(row.error or "{}").get("code") in values
+    if name.endswith(".customer"):
+        return str(json.loads(row.payload)["customer"]) in values
+    return getattr(row, {"phase": "state"}.get(name, name)) in values
+
+
+def test_a_skim_looks_at_so_many_and_says_where_it_stopped(store, monkeypatch):
+    monkeypatch.setattr(skimming, "EXAMINED", 10)
+    monkeypatch.setattr(skimming, "AT_FIRST", 4)
+    old = enqueue(store, 3, kind="mail", owner="")
+    enqueue(store, 25, kind="render", owner="")
+    with store.read() as unit:
+        rows, stopped = unit.skim({"kind": "mail"}, 5, None)
+        assert (rows, stopped is None) == ([], False)
+        seen, cursor = [], None
+        for _ in range(3):
+            page = unit.skim({"kind": "mail"}, 5, cursor)
+            seen += [row.id for row in page.rows]
+            cursor = page.stopped
+        assert (seen, cursor) == (old[::-1], None)
+        assert unit.skim({"kind": "render"}, 5, None).stopped is None
+        assert unit.skim_count({"kind": "mail"}, 5).stopped is not None
+        assert unit.count_matching({"kind": "mail"}, 5) == 3
+        assert [row.id for row in unit.page({"kind": "mail"}, 5, None)] == old[::-1]
+
+
+def test_an_argument_of_very_many_jobs_is_skimmed_too(store, monkeypatch):
+    monkeypatch.setattr(skimming, "EXAMINED", 10)
+    monkeypatch.setattr(skimming, "AT_FIRST", 4)
+    old = insert(store, billed(1, queue="slow"))[0].id
+    insert(store, *(billed(1) for _ in range(15)))
+    where = {"indexed.customer": "1", "queue": "slow"}
+    with store.read() as unit:
+        first = unit.skim(where, 5, None)
+        assert (first.rows, unit.skim_count(where, 5).jobs) == ([], 0)
+        assert [row.id for row in unit.skim(where, 5, first.stopped).rows] == [old]
+        assert len(unit.skim({"indexed.customer": "1"}, 16, None).rows) == 10
+
+
+def test_few_jobs_in_a_state_are_found_however_many_newer_ones_there_are(store, monkeypatch):
+    monkeypatch.setattr(skimming, "EXAMINED", 10)
+    monkeypatch.setattr(skimming, "AT_FIRST", 4)
+    open_worker(store)
+    waiting = enqueue(store, 3, kind="mail", run_at=now(store) + HOUR)
+    for _ in range(3):
+        enqueue(store, 5)
+        finish(store, claim(store, 5))
+    with store.read() as unit:
+        found = unit.skim({"state": "queued"}, 5, None)
+        assert ([row.id for row in found.rows], found.stopped) == (waiting[::-1], None)
+        assert dict(unit.counts(10)) == {
+            "queued": 3, "running": 0, "succeeded": 10, "dead": 0, "cancelled": 0, "parked": 0,
+        }  # fmt: skip
+
+
+def test_on_sqlite_every_way_leads_along_its_own_index(sqlite):
+    params = {"before": "~", "floor": "", "most": 5, "cap": 5, "skip": 9, "now": 0}
+    expected = {
+        "sqlite_autoindex_mulligan_job_1": [{}, {"kind": "k"}, {"queue": "q", "state": "succeeded"}, {"owner": ""}],
+        "mulligan_job_for_owner": [{"owner": "o"}, {"owner": "o", "kind": "k"}],
+        "mulligan_job_for_dead": [{"state": "dead"}, {"state": "dead", "owner": "o"}, {"class": "timeout"}],
+        "mulligan_job_for_group": [{"group": "g", "owner": "o"}],
+        "mulligan_job_for_code": [{"code": "C", "kind": "k"}],
+        "mulligan_job_for_batch_list": [{"batch_id": "b", "owner": "o"}],
+        "mulligan_job_for_parked": [{"state": "parked", "owner": "o"}],
+        "mulligan_job_for_cancelled": [{"state": "cancelled", "owner": "o"}],
+    }
+    for index, wheres in expected.items():
+        for where in wheres:
+            asked, way = matching(where), way_of(where)
+            for verb in ("page", "count_matching", "floor"):
+                part = leading(asked, way) if verb == "floor" else along(asked, way)
+                text = load(verb, "sqlite", "mulligan_", shape=part.shape)
+                plan = " ".join(row[3] for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params))
+                assert f"INDEX {index} (" in plan, (where, verb, plan)
+                assert "TEMP B-TREE" not in plan, (where, verb, plan)
+
+
+def test_what_is_gathered_comes_from_small_indexes_in_order(sqlite):
+    params = {"before": "~", "floor": "", "most": 5, "now": 0}
+    wheres = [{"state": "queued"}, {"state": ("dead", "parked")}, {"indexed.a": "1"}, {"group": ("a", "b")}]
+    for where in wheres:
+        asked = along(matching(where), way_of(where))
+        text = load("page", "sqlite", "mulligan_", shape=asked.shape)
+        plan = [row[3] for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params)]
+        assert not any(step.startswith("SCAN mulligan_job") and "INDEX" not in step for step in plan), (where, plan)
+        assert "TEMP B-TREE FOR ORDER BY" not in " ".join(plan), (where, plan)
+    assert way_of({"state": ("queued", "succeeded")}) == WALK
+
+
+def test_a_job_without_owner_is_found_by_owner_nobody(store):
+    job = NewJob(id=a_job().id, kind="render", queue="default", payload="{}")
+    insert(store, job, *jobs(3))
+    assert found(store, {"owner": ""}) == [job.id]
+    assert get(store, job.id).owner == ""
+    assert len(all_rows(store)) == 4
