@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from mulligan import Batch, Context, Fixed, Job, Kind, Mulligan, Policy, Retry, Table, Then, Unique
+from mulligan.engine.paging import Count, JobList
 
 app = Mulligan("sqlite:///x.db")
 
@@ -94,7 +95,8 @@ assert_type(plain.enqueue_many([{"clip": 1}, {"clip": 2}]), list[Job])
 assert_type(plain(7), dict[str, int])
 assert_type(app.enqueue("plain", {"clip": 7}, queue="render"), Job)
 assert_type(app.jobs.get("id"), Job)
-assert_type(app.jobs.list("state:dead"), list[Job])
+assert_type(app.jobs.list("state:dead"), JobList)
+assert_type(app.jobs.count("state:dead"), Count)
 assert_type(plain.name, str)
 assert_type(perhaps_with_context.enqueue(clip=7), Job)
 takes_anything.enqueue(data={"a": 1}, note="x")  # a first parameter that could be a context: left unchecked
@@ -121,7 +123,7 @@ async def walk() -> None:
     assert_type(await waits.enqueue_async(clip=7), Job)
     assert_type(await waits_with_context.enqueue_async(clip=7), Job)
     assert_type(await app.aio.jobs.wait("id", timeout=3), Job)
-    assert_type(await app.aio.jobs.list(), list[Job])
+    assert_type(await app.aio.jobs.list(), JobList)
     async with await app.aio.batch("spring") as batch:
         assert_type(batch, Batch)
     assert_type(await app.aio.enqueue("plain", {"clip": 7}), Job)
