@@ -47,7 +47,7 @@ from mulligan.policy.operation import (
     verdict,
 )
 from mulligan.policy.redact import scrub
-from mulligan.store.base import Store, Unit
+from mulligan.store.base import BatchRow, Store, Unit
 from mulligan.store.operating import FAR, ItemRow, OperationRow
 
 log = logging.getLogger("mulligan.upkeep")
@@ -144,6 +144,7 @@ class Turn:
         self._action = Action(row.action)
         self._plan = [Tally(*numbers) for numbers in json.loads(row.tallies)]
         self._moved: list[tuple[JobRow, Verb]] = []
+        self._batches: dict[str, BatchRow | None] = {}
         self._down: dict[str, str] = {}  # by what jobs use: why they would end at once; "": they would not
 
     def take(self, *, look: bool = True) -> Did:
@@ -315,6 +316,8 @@ class Turn:
             return self._requeue(row, news)
         if self._action is Action.RELEASE:
             recover.check_choice(row, self._params.get("choice"))
+        if self._action is Action.RETRY and row.batch_id is not None:
+            batching.refuse_late(self._batch(row.batch_id), self._now)
         overrides = self._params.get("overrides")
         return recover.move_in(
             self._unit,
@@ -329,6 +332,12 @@ class Turn:
             data=news,
             alone=False,
         )
+
+    def _batch(self, batch_id: str) -> BatchRow | None:
+        """Asked once in a turn; what changes meanwhile is noticed when it is reopened."""
+        if batch_id not in self._batches:
+            self._batches[batch_id] = self._unit.batch(batch_id)
+        return self._batches[batch_id]
 
     def _kinds(self, row: JobRow) -> Kinds:
         """As the workers have told; no function of an app is called here."""
