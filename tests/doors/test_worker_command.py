@@ -119,6 +119,7 @@ def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_pa
     assert not list(Path(folder).glob("*.db"))
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_left_for_the_next_one_or_refused_when_it_was_named(start):
     first = start("web", "--port", "0")
     address = first.address()

@@ -17,6 +17,7 @@ Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_isolated_jobs_never_have_more_runners_than_the_concurrency_and_a_spare(app: Mulligan, start: Start) -> None:
     worker = start(worker__concurrency="2")

@@ -40,6 +40,7 @@ def begun_in_an_outage(on: On, world: World = SHORT, jobs: int = 120) -> Stage:
     return place
 
 
+@pytest.mark.about_processes
 def test_an_outage_from_the_first_job_on_costs_nothing_but_patience(on: On) -> None:
     place = begun_in_an_outage(on)
     place.pass_time(4)
@@ -62,6 +63,7 @@ def test_an_outage_after_healthy_work_costs_nothing_but_patience(on: On) -> None
     place.story(30).line_was_held()
 
 
+@pytest.mark.slow
 @pytest.mark.about_processes
 def test_while_it_is_open_everybody_can_see_that_why_and_until_when(on: On) -> None:
     place = begun_in_an_outage(on)
@@ -97,6 +99,7 @@ def test_a_probe_of_its_own_is_all_that_knocks_while_it_is_open(on: On) -> None:
     assert knocked == {"probe"}
 
 
+@pytest.mark.slow
 @pytest.mark.about_processes
 def test_a_worker_that_dies_with_the_probe_in_its_hands_leaves_nothing_half_open(on: On) -> None:
     place = begun_in_an_outage(on, replace(SHORT, patience=60))

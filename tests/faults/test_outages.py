@@ -108,6 +108,7 @@ def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(app: Mulligan, 
         assert (done.state, done.losses, done.failures) == (State.SUCCEEDED, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.about_processes
 def test_a_step_of_the_clock_makes_nobody_judge_anybody(app: Mulligan, start: Start, starts: Starts) -> None:
     workers = [start(), start()]

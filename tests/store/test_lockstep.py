@@ -268,7 +268,7 @@ def drive(sqlite: Store, postgres: Store, **bounds: Any) -> None:
 
 @pytest.mark.timeout(240)  # seconds in the same place on a quiet machine; some minutes on one that is not
 def test_both_stores_walk_in_step(sqlite, postgres):
-    drive(sqlite, postgres, max_examples=12, stateful_step_count=30, derandomize=True, database=None)
+    drive(sqlite, postgres, max_examples=8, stateful_step_count=30, derandomize=True, database=None)
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ from support.store import (
     together,
     unique_job,
 )
+from support.waiting import until
 
 FILES = Path(statements.__file__).parent
 
@@ -48,6 +49,8 @@ def end_all_others(url):
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
+        others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        until(lambda: not admin.execute(others).fetchall(), 10, "they have gone")
 
 
 def test_a_connection_cut_in_the_middle_is_told_as_unavailable_and_the_next_use_works(postgres, postgres_url):

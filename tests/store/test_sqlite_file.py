@@ -136,6 +136,7 @@ def test_a_fork_in_the_middle_of_another_threads_transaction_is_told_so_or_works
 
 
 # -- many processes -------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_eight_processes_write_for_a_while_and_none_is_told_that_it_is_locked(sqlite, sqlite_url, file, tmp_path):
     logs = [tmp_path / f"log{n}" for n in range(8)]
     ended_well(*[started(enqueue_for, sqlite_url, 3.0, str(log)) for log in logs])

@@ -32,6 +32,7 @@ def unharmed(app: Mulligan, worker: Worker) -> None:
     assert worker.process.poll() is None
 
 
+@pytest.mark.slow
 def test_what_kills_its_process_is_a_recorded_death_and_not_a_silence(app: Mulligan, start: Start) -> None:
     worker = start(retry__max_losses="0")
     for kind, payload, facts in (
