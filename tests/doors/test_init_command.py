@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def test_what_init_writes_runs_at_once_fails_once_and_succeeds(call, start, folder):
     first = call("init", "shop")
@@ -64,6 +66,7 @@ def completed(*words: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_options_kinds_and_queues(file_app):
     file_app.enqueue("add", {"a": 1, "b": 2})
     file_app.run_inline()

@@ -107,6 +107,7 @@ def test_a_page_that_falls_takes_up_along(start, folder):
     assert "not a loopback address" in answer.err
 
 
+@pytest.mark.slow
 def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_path):
     temporary = tmp_path / "tmp"
     temporary.mkdir()

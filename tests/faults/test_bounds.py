@@ -36,6 +36,7 @@ def test_isolated_jobs_never_have_more_runners_than_the_concurrency_and_a_spare(
     assert {app.jobs.wait(job.id, 20).state for job in quick} == {State.SUCCEEDED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_jobs_that_do_not_move_in_line_go_back_and_stay_back(app: Mulligan, start: Start, starts: Starts) -> None:
     for _ in range(300):

@@ -56,6 +56,7 @@ def every_one_ended_once_and_uncharged(app: Mulligan, accepted: list[str]) -> No
         assert len([e for e in app.jobs.history(job_id) if e.type == "job.succeeded"]) == 1
 
 
+@pytest.mark.slow
 @only_postgres
 def test_ten_immediate_restarts_of_the_server_under_load_cost_no_job(
     app: Mulligan, start: Start, postgres_server: PostgresServer

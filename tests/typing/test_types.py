@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CALLS = Path(__file__).with_name("calls.py")
 WRONG = {
     number: match[1]
@@ -32,6 +34,7 @@ def test_mypy_finds_each_wrong_call_and_nothing_else(tmp_path):
     assert {(int(line), code) for line, code in found} == set(WRONG.items()), said
 
 
+@pytest.mark.slow
 def test_pyright_finds_each_wrong_call_and_nothing_else(tmp_path):
     (tmp_path / "calls.py").write_text(CALLS.read_text())
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["calls.py"], "typeCheckingMode": "strict"}))

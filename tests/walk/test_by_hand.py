@@ -139,7 +139,7 @@ def test_twenty_threads_that_press_at_once_with_edits_make_one_generation(app, d
         except IllegalMove:
             return None
 
-    answers = together(*[lambda n=n: press(n) for n in range(20)])
+    answers = together(*[lambda n=n: press(n) for n in range(100, 120)])
     (winner,) = [answer for answer in answers if answer is not None]
     row = row_of(app, dead)
     assert (row.generation, json.loads(row.payload)["clip"]) == (2, winner)

@@ -237,6 +237,7 @@ def test_a_fair_queue_gives_each_owner_a_lane_and_a_hand_retry_keeps_it(app):
 
 
 # -- real workers -------------------------------------------------------------------------------------
+@pytest.mark.about_processes
 def test_two_workers_together_keep_the_limit(start, make_app):
     app = make_app()
     app.queues.set("default", concurrency=3)

@@ -57,6 +57,7 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_is_told_in_full(life
     assert "our eyes only" in app.jobs.explain(job.id, private=True).text
 
 
+@pytest.mark.slow
 @pytest.mark.about_processes
 def test_every_line_of_a_story_is_a_sentence_with_its_moment(life):
     app, job = life

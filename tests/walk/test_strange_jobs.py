@@ -53,6 +53,7 @@ def test_what_kills_its_process_is_a_recorded_death_and_not_a_silence(app: Mulli
         unharmed(app, worker)
 
 
+@pytest.mark.slow
 def test_the_neighbours_of_one_that_stops_the_loop_are_not_charged_a_failure(
     app: Mulligan, start: Start, tmp_path: Path
 ) -> None:
