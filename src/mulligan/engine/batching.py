@@ -53,11 +53,18 @@ def moved(unit: Unit, row: JobRow, state: State, *, actor: str, reason: str) -> 
     """A member was moved outside an attempt; `row` is what it was before."""
     if row.batch_id is None:
         return
-    before = State(row.state)
-    if state is State.QUEUED and before in TERMINAL:
+    if _goes_on(row, state):
         reopen(unit, row.batch_id, actor=actor, reason=reason, news={"job": row.id})
-    elif state in TERMINAL and before not in TERMINAL:
+    elif _ends(row, state):
         complete(unit, {row.batch_id})
+
+
+def _goes_on(row: JobRow, state: State) -> bool:
+    return state is State.QUEUED and row.state in TERMINAL
+
+
+def _ends(row: JobRow, state: State) -> bool:
+    return state in TERMINAL and row.state not in TERMINAL
 
 
 def moved_all(unit: Unit, moves: Iterable[tuple[JobRow, Verb]], *, actor: str, reason: str) -> None:
@@ -67,9 +74,9 @@ def moved_all(unit: Unit, moves: Iterable[tuple[JobRow, Verb]], *, actor: str, r
     for row, verb in moves:
         before = State(row.state)
         state = MOVES.get((verb, before), before)  # to ask what runs to stop is no move
-        if row.batch_id is not None and state is State.QUEUED and before in TERMINAL:
+        if row.batch_id is not None and _goes_on(row, state):
             again[row.batch_id] += 1
-        elif row.batch_id is not None and state in TERMINAL and before not in TERMINAL:
+        elif row.batch_id is not None and _ends(row, state):
             ended.add(row.batch_id)
     for batch_id in sorted(again):
         reopen(unit, batch_id, actor=actor, reason=reason, news={"jobs": again[batch_id]})
