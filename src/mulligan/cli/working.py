@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 from mulligan.cli.database import say
+from mulligan.cli.outlets import worker_outlets
 from mulligan.config import Settings
 from mulligan.engine.supervisor.main import Options, Supervisor
 from mulligan.engine.supervisor.relay import RelayHandler
@@ -63,7 +65,11 @@ def worker_flags(database: str | None, concurrency: int | None, runners: int | N
 
 
 def run_worker(store: Store, settings: Settings, options: Options) -> int:
-    return asyncio.run(Supervisor(store, settings, options).run())
+    return asyncio.run(supervisor(store, settings, options).run())
+
+
+def supervisor(store: Store, settings: Settings, options: Options) -> Supervisor:
+    return Supervisor(store, settings, replace(options, outlets=worker_outlets(settings)))
 
 
 def run_with_page(
@@ -72,16 +78,16 @@ def run_with_page(
     """The page's process beside the supervisor's; they end together."""
     page = start_page(settings, may_move=may_move)
     try:
-        return asyncio.run(_together(Supervisor(store, settings, options), page))
+        return asyncio.run(_together(supervisor(store, settings, options), page))
     finally:
         for companion in (page, *others):
             companion.close()
 
 
-async def _together(supervisor: Supervisor, page: Companion) -> int:
+async def _together(worker: Supervisor, page: Companion) -> int:
     watch = asyncio.create_task(_watch(page))
     try:
-        code = await supervisor.run()
+        code = await worker.run()
     finally:
         page.close()
     return 1 if await watch else code

@@ -24,6 +24,7 @@ from mulligan.engine.claims import claimer_of, memories
 from mulligan.engine.declared import speak
 from mulligan.engine.kinds import Handler, Manifest, Registry
 from mulligan.engine.layers import Layers
+from mulligan.engine.outlets import Outlet
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
@@ -42,7 +43,15 @@ from mulligan.store.host import boot_id
 class Inline:
     """A worker without children. Implements `Link` for the contexts it makes."""
 
-    def __init__(self, store: Store, settings: Settings, registry: Registry, manifest: Manifest, rng: Random) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        registry: Registry,
+        manifest: Manifest,
+        rng: Random,
+        outlets: Sequence[Outlet] = (),
+    ) -> None:
         self.state: Any = SimpleNamespace()
         self._store = store
         self._settings = settings
@@ -51,6 +60,7 @@ class Inline:
         self.policies = Layers(settings.retry, manifest.ruled, manifest.queues)
         self.result_limit = settings.limits.result
         self._rng = rng
+        self._outlets = outlets
         self.worker = f"w_{new_id()}"
         self._claimer = claimer_of(self.worker, manifest)
         self._claimer.end = self._end
@@ -123,7 +133,7 @@ class Inline:
 
     def _one(self, loop: asyncio.Runner) -> Lease | None:
         leases, kept = self._claim()
-        if not leases and operate.turn(self._store, paced=False):
+        if not leases and (operate.turn(self._store, paced=False) or self._tell()):
             leases, kept = self._claim()
         for lease in leases:
             handler = self._registry.stand_in(lease)
@@ -137,6 +147,13 @@ class Inline:
             if self._interrupts.heard:
                 raise KeyboardInterrupt
         return leases[0] if leases else None
+
+    def _tell(self) -> bool:
+        """Whatever works beside the engine, until it has nothing to do. True: it may have enqueued something."""
+        turns = [outlet.turn(self._store) for outlet in self._outlets]
+        while any(turns):
+            turns = [outlet.turn(self._store) for outlet in self._outlets]
+        return bool(turns)
 
     def _execute(self, loop: asyncio.Runner, handler: Handler, context: Context) -> Outcome:
         outcome = STOPPED

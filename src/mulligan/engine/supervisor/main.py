@@ -26,6 +26,7 @@ from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.layers import Layers
+from mulligan.engine.outlets import Outlet
 from mulligan.engine.supervisor.child import Asked, Flight, Recipe
 from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.desk import OUTAGE_WAIT, Desk
@@ -59,6 +60,7 @@ class Options:
     app: str
     queues: frozenset[str] | None = None
     log_level: str = "INFO"
+    outlets: tuple[Outlet, ...] = ()  # what works beside the engine
 
 
 class Supervisor:
@@ -96,6 +98,7 @@ class Supervisor:
         self._turn_thread = ThreadPoolExecutor(1, "mulligan-turns")
         self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
         self._renew_thread = ThreadPoolExecutor(1, "mulligan-renewals")  # nothing a sweep does may delay a renewal
+        self._outlet_thread = ThreadPoolExecutor(1, "mulligan-outlets")
         self._desk = Desk(self._settings.worker, self._turn_thread, self.clock, self._heard_clock, self._may_claim)
         try:
             if not await self._opened():
@@ -114,6 +117,7 @@ class Supervisor:
             self._sweep_loop(),
             self._operate_loop(),
             self._tick_loop(),
+            *(self._outlet_loop(outlet) for outlet in self._options.outlets),
         )
         tasks = [self._loop.create_task(part) for part in parts]
         threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
@@ -289,6 +293,11 @@ class Supervisor:
             await asyncio.sleep(OPERATE_EVERY)
             await self._chore(self._operate())
 
+    async def _outlet_loop(self, outlet: Outlet) -> None:
+        while True:
+            await self._chore(self._take_turn(outlet))
+            await asyncio.sleep(outlet.every)
+
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
         """A chore that fails is tried again with the next round; the others are not its concern."""
         try:
@@ -349,6 +358,10 @@ class Supervisor:
     async def _operate(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.operate):
             self._desk.wake.set()
+
+    async def _take_turn(self, outlet: Outlet) -> None:
+        while await self._loop.run_in_executor(self._outlet_thread, outlet.turn, self._store):
+            pass
 
     # -- the end ----------------------------------------------------------------------------------
     async def _until_stopped(self, tasks: list[asyncio.Task[None]]) -> int:
@@ -411,5 +424,5 @@ class Supervisor:
         self._close_threads()
 
     def _close_threads(self) -> None:
-        for thread in (self._turn_thread, self._chore_thread, self._renew_thread):
+        for thread in (self._turn_thread, self._chore_thread, self._renew_thread, self._outlet_thread):
             thread.shutdown(wait=False)
