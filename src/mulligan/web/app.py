@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from mulligan.config import Settings
@@ -18,6 +17,8 @@ from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
 from mulligan.web import present
 from mulligan.web.guard import Guard
+from mulligan.web.house import House
+from mulligan.web.pages.failures import FailureScreens
 from mulligan.web.reading import Away, Reader
 
 STATIC = Path(__file__).parent / "static"
@@ -34,10 +35,14 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.add_middleware(Guard)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    pages = Pages(reader, settings)
+    house = House(reader, settings)
+    pages, failures = Pages(house), FailureScreens(house)
     for path, answer in (
         ("/", pages.overview),
+        ("/jobs", pages.jobs),
         ("/jobs/{job_id}", pages.job),
+        ("/failures", failures.inbox),
+        ("/failures/{fingerprint}", failures.group),
         ("/livez", pages.livez),
         ("/readyz", pages.readyz),
     ):
@@ -50,31 +55,25 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 class Pages:
-    def __init__(self, reader: Reader, settings: Settings) -> None:
-        self._reader = reader
-        self._database = without_secrets(settings.database_url)
-        self._templates = Environment(
-            loader=PackageLoader("mulligan.web"),
-            autoescape=True,  # everything from a payload or an error is hostile
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-
-    def _page(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        page = self._templates.get_template(template).render(database=self._database, **values)
-        return HTMLResponse(page, status)
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._reader = house.reader
 
     # -- pages --------------------------------------------------------------------------------------
-    async def overview(self, filter: str = "", before: str = "") -> HTMLResponse:  # noqa: A002 - as in the URL
-        words = filter.strip()
-        if words or before:
-            found = await self._reader.matching(words, before or None)
-            return self._page("list.html", **present.listing(found, words, before))
-        return self._page("overview.html", **present.overview(await self._reader.overview()))
+    async def overview(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
+        if filter.strip():
+            return RedirectResponse(f"{request.scope.get('root_path', '')}/jobs?{urlencode({'filter': filter})}", 303)
+        found = present.overview(await self._reader.overview())
+        return self._house.page(request, "overview.html", "overview", **found)
 
-    async def job(self, job_id: str) -> HTMLResponse:
-        return self._page("job.html", **present.story(await self._reader.story(job_id)))
+    async def jobs(self, request: Request, filter: str = "", before: str = "") -> Response:  # noqa: A002 - as in the URL
+        words = filter.strip()
+        found = await self._reader.matching(words, before or None)
+        return self._house.page(request, "list.html", "jobs", **present.listing(found, words, before))
+
+    async def job(self, request: Request, job_id: str) -> Response:
+        found = present.story(await self._reader.story(job_id))
+        return self._house.page(request, "job.html", "jobs", **found)
 
     # -- health -------------------------------------------------------------------------------------
     async def livez(self) -> PlainTextResponse:
@@ -90,18 +89,19 @@ class Pages:
         if request.url.path == "/readyz":
             return PlainTextResponse(f"{error}\n", 503)
         words = "This page looks again by itself. Jobs that run go on; nothing is lost."
-        return self._message(503, "The database does not answer", str(error), words)
+        return self._message(request, 503, "The database does not answer", str(error), words)
 
-    async def not_found(self, _: Request, error: Exception) -> Response:
-        return self._message(404, "No such job", str(error), "It may have been pruned by retention.")
+    async def not_found(self, request: Request, error: Exception) -> Response:
+        return self._message(request, 404, "Not found", str(error), "It may have been pruned by retention.")
 
-    async def refused(self, _: Request, error: Exception) -> Response:
-        return self._message(400, "That cannot be asked", str(error), "Example: state:dead kind:render queue:mail")
+    async def refused(self, request: Request, error: Exception) -> Response:
+        return self._message(request, 400, "That cannot be asked", str(error), "Example: state:dead kind:render queue:mail")
 
-    async def http_error(self, _: Request, error: Exception) -> Response:
+    async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         title = "No such page" if status == 404 else "That cannot be done here"
-        return self._message(status, title, "", "This page only shows; jobs are repaired with mulligan jobs.")
+        return self._message(request, status, title, "", "This page only shows; jobs are repaired with mulligan jobs.")
 
-    def _message(self, status: int, title: str, detail: str, words: str) -> HTMLResponse:
-        return self._page("message.html", status, title=title, detail=without_secrets(detail), words=words)
+    def _message(self, request: Request, status: int, title: str, detail: str, words: str) -> HTMLResponse:
+        said = {"title": title, "detail": without_secrets(detail), "words": words}
+        return self._house.page(request, "message.html", "", status, **said)

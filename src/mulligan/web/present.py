@@ -130,7 +130,7 @@ def overview(found: Overview) -> dict[str, Any]:
 
 def _count(state: State, count: int) -> dict[str, Any]:
     many = f"{COUNT_CAP:,}+" if count >= COUNT_CAP else f"{count:,}"
-    link = f"/?{urlencode({'filter': f'state:{state}'})}"
+    link = f"/jobs?{urlencode({'filter': f'state:{state}'})}"
     return {"badge": BADGES[state], "count": many, "none": not count, "link": link}
 
 
@@ -185,7 +185,7 @@ def _next(one: Dependency, now: Micros) -> str:
 def listing(found: Matching, words: str, before: str) -> dict[str, Any]:
     rows = [row_of(job, found.now) for job in found.jobs]
     older = urlencode({"filter": words, "before": found.cursor}) if found.cursor else ""
-    link = older and f"/?{older}"
+    link = older and f"/jobs?{older}"
     return {"rows": rows, "filter": words, "before": before, "older": link, "partial": found.partial}
 
 
@@ -202,7 +202,7 @@ def story(found: Story) -> dict[str, Any]:
         "attempts": [_attempt(row) for row in reversed(found.attempts)],
         "events": [_event(event) for event in found.events],
         "filter": "",
-        "kind_link": f"/?filter={quote(f'kind:{job.kind}')}",
+        "kind_link": f"/jobs?filter={quote(f'kind:{job.kind}')}",
     }
 
 

@@ -21,6 +21,7 @@ from mulligan.ids import LENGTH
 from mulligan.job import AttemptRow, Job, JobRow, Micros, State, WorkerRow
 from mulligan.store import Store, open_store
 from mulligan.store.base import Unit
+from mulligan.web.desk import Desk
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ SECTIONS = ((("parked", "dead"), 6), (("running", "queued"), 12), (("succeeded",
 class Reader:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._actor = "web"
         self._store: Store | None = None
         self._file: tuple[int, int] | None = None
         self._lock = threading.Lock()
@@ -98,12 +100,18 @@ class Reader:
     async def story(self, job_id: str) -> Story:
         return await self._ask(lambda unit: _story(unit, job_id))
 
+    async def at_desk(self, work: Callable[[Desk], T]) -> T:
+        return await self._wait(lambda: work(Desk(self._opened(), self._settings, self._actor)))
+
     async def ready(self) -> None:
         await self._ask(lambda unit: unit.now())
 
     # -- the database -------------------------------------------------------------------------------
     async def _ask(self, look: Callable[[Unit], T]) -> T:
-        running = asyncio.get_running_loop().run_in_executor(self._threads, self._look, look)
+        return await self._wait(lambda: self._look(look))
+
+    async def _wait(self, work: Callable[[], T]) -> T:
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.wait_for(running, PATIENCE)
         except TimeoutError:

@@ -1,0 +1,25 @@
+"""The screens there are, in the order in which one looks for them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Screen(NamedTuple):
+    name: str
+    path: str
+    title: str
+    icon: str
+
+
+MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
+    (
+        "Now",
+        (
+            Screen("overview", "/", "Overview", "◉"),
+            Screen("failures", "/failures", "Failures", "✕"),
+            Screen("jobs", "/jobs", "Jobs", "≣"),
+            Screen("batches", "/batches", "Batches", "▤"),
+        ),
+    ),
+)
