@@ -18,7 +18,10 @@ from mulligan.policy.redact import without_secrets
 from mulligan.web import present
 from mulligan.web.guard import Guard
 from mulligan.web.house import House
+from mulligan.web.pages.batches import BatchScreens
 from mulligan.web.pages.failures import FailureScreens
+from mulligan.web.pages.machinery import MachineryScreens
+from mulligan.web.pages.records import RecordScreens
 from mulligan.web.reading import Away, Reader
 
 STATIC = Path(__file__).parent / "static"
@@ -36,13 +39,23 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Guard)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     house = House(reader, settings)
-    pages, failures = Pages(house), FailureScreens(house)
+    pages, failures, batches = Pages(house), FailureScreens(house), BatchScreens(house)
+    machinery, records = MachineryScreens(house), RecordScreens(house)
     for path, answer in (
         ("/", pages.overview),
         ("/jobs", pages.jobs),
         ("/jobs/{job_id}", pages.job),
         ("/failures", failures.inbox),
         ("/failures/{fingerprint}", failures.group),
+        ("/batches", batches.list),
+        ("/batches/{batch_id}", batches.one),
+        ("/queues", machinery.queues),
+        ("/dependencies", machinery.dependencies),
+        ("/schedules", machinery.schedules),
+        ("/operations", records.operations),
+        ("/operations/{operation}", records.operation),
+        ("/events", records.events),
+        ("/audit", records.audit),
         ("/livez", pages.livez),
         ("/readyz", pages.readyz),
     ):
@@ -95,7 +108,9 @@ class Pages:
         return self._message(request, 404, "Not found", str(error), "It may have been pruned by retention.")
 
     async def refused(self, request: Request, error: Exception) -> Response:
-        return self._message(request, 400, "That cannot be asked", str(error), "Example: state:dead kind:render queue:mail")
+        return self._message(
+            request, 400, "That cannot be asked", str(error), "Example: state:dead kind:render queue:mail"
+        )
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500

@@ -22,4 +22,20 @@ MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
             Screen("batches", "/batches", "Batches", "▤"),
         ),
     ),
+    (
+        "Machinery",
+        (
+            Screen("queues", "/queues", "Queues and workers", "⇶"),
+            Screen("dependencies", "/dependencies", "Dependencies", "⊗"),
+            Screen("operations", "/operations", "Operations", "⚙"),
+            Screen("schedules", "/schedules", "Schedules", "◷"),
+        ),
+    ),
+    (
+        "Records",
+        (
+            Screen("events", "/events", "Events", "∿"),
+            Screen("audit", "/audit", "Audit", "✎"),
+        ),
+    ),
 )

@@ -200,7 +200,7 @@ def story(found: Story) -> dict[str, Any]:
         "result": None if job.result is None else _pretty(job.result),
         "timeline": timeline(found),
         "attempts": [_attempt(row) for row in reversed(found.attempts)],
-        "events": [_event(event) for event in found.events],
+        "events": [event_line(event) for event in found.events],
         "filter": "",
         "kind_link": f"/jobs?filter={quote(f'kind:{job.kind}')}",
     }
@@ -248,9 +248,15 @@ TONES: dict[str, str] = {
 }
 
 
-def _event(event: Event) -> dict[str, Any]:
-    return {"at": moment(event.at), "type": event.type, "attempt": event.attempt, "actor": event.actor,
-            "news": _news(event.data)}  # fmt: skip
+def event_line(event: Event) -> dict[str, Any]:
+    data = event.data
+    whom = next((str(data[name]) for name in WHOM if data.get(name)), "")
+    return {"id": event.id, "at": moment(event.at), "type": event.type, "attempt": event.attempt, "actor": event.actor,
+            "job": event.job_id, "batch": None if event.job_id else event.batch_id, "whom": whom,
+            "owner": event.owner, "news": _news(data)}  # fmt: skip
+
+
+WHOM = ("queue", "dependency", "kind", "fingerprint", "operation", "schedule", "worker")  # of what has no job
 
 
 def _news(data: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -20,6 +20,7 @@ from mulligan.web.present import Badge, Moment, at_moment, row_of
 from mulligan.web.reading import Shown
 
 SHOWN = 100  # groups
+PRIVATE = ("message", "detail", "stderr", "trace")
 MEMBERS = 25  # newest jobs of a group
 BADGES = {
     GroupState.REGRESSED: Badge("↺", "regressed", "bad"),
@@ -95,8 +96,8 @@ def row(group: FailureGroup, now: Micros, root: str) -> GroupRow:
 
 
 def _page(group: FailureGroup, now: Micros, root: str) -> dict[str, Any]:
-    days = [(f"{13 - place} d ago" if place < 13 else "today", {"dead": count}) for place, count in enumerate(group.daily)]
-    hours = [(f"{23 - place} h ago", {"dead": count}) for place, count in enumerate(group.hourly)]
+    days = _steps(group.daily, "d ago", "today")
+    hours = _steps(group.hourly, "h ago", "this hour")
     return {
         "group": group,
         "row": row(group, now, root),
@@ -111,6 +112,11 @@ def _page(group: FailureGroup, now: Micros, root: str) -> dict[str, Any]:
     }
 
 
+def _steps(counts: Sequence[int], ago: str, last: str) -> list[tuple[str, Mapping[str, int]]]:
+    back = len(counts) - 1
+    return [(f"{back - place} {ago}" if place < back else last, {"dead": count}) for place, count in enumerate(counts)]
+
+
 def _sample(sample: FailureSample, now: Micros, root: str) -> dict[str, Any]:
     private = sample.private or {}
     return {
@@ -118,7 +124,7 @@ def _sample(sample: FailureSample, now: Micros, root: str) -> dict[str, Any]:
         "link": f"{root}/jobs/{sample.job}",
         "at": at_moment(to_micros(sample.at), now),
         "evidence": [(name, str(value)) for name, value in sample.evidence.items()],
-        "private": [(name, str(private[name])) for name in ("message", "detail", "stderr", "trace") if private.get(name)],
+        "private": [(name, str(private[name])) for name in PRIVATE if private.get(name)],
     }
 
 
@@ -147,5 +153,3 @@ def _jobs(root: str, fingerprint: str, more: str = "") -> str:
 
 def _at(at: datetime | None, now: Micros) -> Moment | None:
     return None if at is None else at_moment(to_micros(at), now)
-
-
