@@ -20,6 +20,7 @@ from mulligan.web.guard import Guard
 from mulligan.web.house import House
 from mulligan.web.pages.batches import BatchScreens
 from mulligan.web.pages.failures import FailureScreens
+from mulligan.web.pages.knowledge import KnowledgeScreens
 from mulligan.web.pages.machinery import MachineryScreens
 from mulligan.web.pages.records import RecordScreens
 from mulligan.web.reading import Away, Reader
@@ -40,7 +41,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     house = House(reader, settings)
     pages, failures, batches = Pages(house), FailureScreens(house), BatchScreens(house)
-    machinery, records = MachineryScreens(house), RecordScreens(house)
+    machinery, records, knowledge = MachineryScreens(house), RecordScreens(house), KnowledgeScreens(house)
     for path, answer in (
         ("/", pages.overview),
         ("/jobs", pages.jobs),
@@ -56,6 +57,8 @@ def create_app(settings: Settings) -> FastAPI:
         ("/operations/{operation}", records.operation),
         ("/events", records.events),
         ("/audit", records.audit),
+        ("/insight", knowledge.insight),
+        ("/policies", knowledge.policies),
         ("/livez", pages.livez),
         ("/readyz", pages.readyz),
     ):

@@ -65,7 +65,7 @@ def columns(steps: Sequence[tuple[str, Mapping[str, int]]], tones: Sequence[str]
     """`steps`: (when, how many of each tone), oldest first; `tones`: the lowest first."""
     totals = [sum(counts.get(tone, 0) for tone in tones) for _, counts in steps]
     most = max(totals, default=0)
-    width = WIDTH / max(1, len(steps))
+    width = WIDTH / max(14, len(steps))  # a single step is no wall
     drawn = [
         Column(
             round(place * width, 3), round(width * 0.82, 3), _stacked(counts, tones, most, height), _said(step, tones)

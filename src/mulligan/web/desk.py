@@ -11,6 +11,7 @@ from mulligan.engine.failures import Failures
 from mulligan.engine.held import Kinds
 from mulligan.engine.jobs import Jobs
 from mulligan.engine.operations import Operations
+from mulligan.engine.policies import Policies
 from mulligan.engine.queues import Queues
 from mulligan.store import Store
 
@@ -28,3 +29,4 @@ class Desk:
         self.kinds = Kinds(lambda: store, actor)
         self.schedules = Schedules(lambda: store, self.jobs, {})
         self.events = Events(lambda: store)
+        self.policies = Policies(lambda: store, lambda: settings)

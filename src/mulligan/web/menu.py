@@ -32,8 +32,10 @@ MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
         ),
     ),
     (
-        "Records",
+        "Knowledge",
         (
+            Screen("insight", "/insight", "Insight", "▥"),
+            Screen("policies", "/policies", "Policies", "↻"),
             Screen("events", "/events", "Events", "∿"),
             Screen("audit", "/audit", "Audit", "✎"),
         ),
