@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
@@ -22,6 +21,7 @@ from mulligan.web.pages.batches import BatchScreens
 from mulligan.web.pages.failures import FailureScreens
 from mulligan.web.pages.knowledge import KnowledgeScreens
 from mulligan.web.pages.machinery import MachineryScreens
+from mulligan.web.pages.overview import OverviewScreen
 from mulligan.web.pages.records import RecordScreens
 from mulligan.web.reading import Away, Reader
 
@@ -43,7 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
     pages, failures, batches = Pages(house), FailureScreens(house), BatchScreens(house)
     machinery, records, knowledge = MachineryScreens(house), RecordScreens(house), KnowledgeScreens(house)
     for path, answer in (
-        ("/", pages.overview),
+        ("/", OverviewScreen(house).__call__),
         ("/jobs", pages.jobs),
         ("/jobs/{job_id}", pages.job),
         ("/failures", failures.inbox),
@@ -76,12 +76,6 @@ class Pages:
         self._reader = house.reader
 
     # -- pages --------------------------------------------------------------------------------------
-    async def overview(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
-        if filter.strip():
-            return RedirectResponse(f"{request.scope.get('root_path', '')}/jobs?{urlencode({'filter': filter})}", 303)
-        found = present.overview(await self._reader.overview())
-        return self._house.page(request, "overview.html", "overview", **found)
-
     async def jobs(self, request: Request, filter: str = "", before: str = "") -> Response:  # noqa: A002 - as in the URL
         words = filter.strip()
         found = await self._reader.matching(words, before or None)

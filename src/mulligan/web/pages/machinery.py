@@ -46,7 +46,7 @@ class MachineryScreens:
             return {
                 "queues": [_queue(queue, now) for queue in queues],
                 "held": [_kind(kind, now) for kind in kinds if kind.held],
-                "workers": [_worker(one, now) for one in seen],
+                "workers": [worker_row(one, now) for one in seen],
             }
 
         return self._house.page(request, "queues.html", "queues", **await self._house.ask(look))
@@ -57,7 +57,7 @@ class MachineryScreens:
             with desk.store.read() as unit:
                 now = unit.now()
             ranked = sorted(found, key=lambda one: (one.state == "closed", one.key))
-            return {"rows": [_dependency(one, now) for one in ranked]}
+            return {"rows": [dependency_row(one, now) for one in ranked]}
 
         return self._house.page(request, "dependencies.html", "dependencies", **await self._house.ask(look))
 
@@ -112,7 +112,7 @@ def _kind(kind: KindStatus, now: Micros) -> dict[str, Any]:
     }
 
 
-def _worker(seen: Seen, now: Micros) -> dict[str, Any]:
+def worker_row(seen: Seen, now: Micros) -> dict[str, Any]:
     row = seen.row
     return {
         "id": row.id,
@@ -128,7 +128,7 @@ def _worker(seen: Seen, now: Micros) -> dict[str, Any]:
     }
 
 
-def _dependency(one: Dependency, now: Micros) -> dict[str, Any]:
+def dependency_row(one: Dependency, now: Micros) -> dict[str, Any]:
     share = one.failed / one.calls if one.calls else 0.0
     return {
         "key": one.key,

@@ -43,7 +43,7 @@ class RecordScreens:
             with desk.store.read() as unit:
                 now = unit.now()
             older = urlencode({"before": found[PAGE - 1].id}) if len(found) > PAGE else ""
-            return {"rows": [_operation(one, now) for one in found[:PAGE]], "older": older}
+            return {"rows": [operation_row(one, now) for one in found[:PAGE]], "older": older}
 
         return self._house.page(request, "operations.html", "operations", **await self._house.ask(look))
 
@@ -54,7 +54,12 @@ class RecordScreens:
             with desk.store.read() as unit:
                 now = unit.now()
             steps = [(place, _bar(step), _words(step)) for place, step in enumerate(found.steps, 1)]
-            return {"row": _operation(found, now), "one": found, "steps": steps, "items": [_item(one) for one in items]}
+            return {
+                "row": operation_row(found, now),
+                "one": found,
+                "steps": steps,
+                "items": [_item(one) for one in items],
+            }
 
         return self._house.page(request, "operation.html", "operations", **await self._house.ask(look))
 
@@ -80,7 +85,7 @@ class RecordScreens:
         return self._house.page(request, "audit.html", "audit", actor=actor, job=job, **values)
 
 
-def _operation(one: Operation, now: Micros) -> dict[str, Any]:
+def operation_row(one: Operation, now: Micros) -> dict[str, Any]:
     ended, total = one.counts.ended, one.total
     return {
         "id": one.id,

@@ -1,0 +1,121 @@
+"""The first screen: is anything broken now, what is broken, what is being done about it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+
+from mulligan.engine.dependencies import Dependency, not_closed
+from mulligan.engine.failures import FailureGroup
+from mulligan.engine.held import KindStatus
+from mulligan.engine.operations import Operation
+from mulligan.engine.queues import Queue
+from mulligan.engine.workers import Seen, workers_seen
+from mulligan.job import Micros, State
+from mulligan.policy.groups import GroupState
+from mulligan.policy.phrase import who
+from mulligan.web.desk import Desk
+from mulligan.web.house import House
+from mulligan.web.pages import failures, machinery, records
+from mulligan.web.present import BADGES, row_of
+from mulligan.web.reading import COUNT_CAP, Shown
+
+GROUPS = 5
+ROWS = 8
+NEEDS_SOMEBODY = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}
+
+
+class Trouble(NamedTuple):
+    """One thing that is broken now, in a sentence, and where to look."""
+
+    icon: str
+    words: str
+    link: str
+
+
+class Picture(NamedTuple):
+    """All of it, at about one moment."""
+
+    now: Micros
+    counts: dict[str, int]
+    groups: list[FailureGroup]
+    down: list[Dependency]
+    kinds: list[KindStatus]
+    queues: list[Queue]
+    workers: list[Seen]
+    operations: list[Operation]
+    parked: list[Shown]
+    running: list[Shown]
+
+
+class OverviewScreen:
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def __call__(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
+        root = request.scope.get("root_path", "")
+        if filter.strip():
+            return RedirectResponse(f"{root}/jobs?{urlencode({'filter': filter})}", 303)
+        found = await self._house.ask(_look)
+        values = {
+            "counts": [_count(state, found.counts[state], root) for state in State],
+            "troubles": list(_troubles(found, root)),
+            "groups": [failures.row(group, found.now, root) for group in found.groups],
+            "operations": [records.operation_row(one, found.now) for one in found.operations],
+            "dependencies": [machinery.dependency_row(one, found.now) for one in found.down],
+            "workers": [machinery.worker_row(one, found.now) for one in found.workers],
+            "parked": [row_of(one, found.now) for one in found.parked],
+            "running": [row_of(one, found.now) for one in found.running],
+            "empty": not any(found.counts.values()),
+        }
+        return self._house.page(request, "overview.html", "overview", **values)
+
+
+def _look(desk: Desk) -> Picture:
+    groups = [group for group in desk.failures.groups(limit=GROUPS * 4) if group.state in NEEDS_SOMEBODY]
+    kinds = [kind for kind in desk.kinds.list() if kind.held]
+    queues = [queue for queue in desk.queues.list() if queue.paused]
+    operations = [one for one in desk.operations.list(limit=20) if one.under_way]
+    with desk.store.read() as unit:
+        now, counts, down = unit.now(), dict(unit.counts(COUNT_CAP)), not_closed(unit)
+        workers = workers_seen(unit)
+    parked = _some(desk, "state:parked")
+    running = _some(desk, "state:running")
+    return Picture(now, counts, groups[:GROUPS], down, kinds, queues, workers, operations, parked, running)
+
+
+def _some(desk: Desk, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
+    return [Shown(job, "") for job in desk.jobs.list(filter, limit=ROWS)]
+
+
+def _troubles(found: Picture, root: str) -> Any:
+    waits = found.counts[State.QUEUED]
+    if not any(seen.living for seen in found.workers):
+        yield Trouble("◌", f"No worker is live{f': {_many(waits)} jobs wait' if waits else ''}", f"{root}/queues")
+    for one in found.down:
+        if one.state == "open":
+            yield Trouble("⊗", f"{one.key} is down: {_many(one.held)} jobs wait for it", f"{root}/dependencies")
+    for kind in found.kinds:
+        yield Trouble("‖", f"Kind {kind.name} is held: {kind.reason or kind.message}", f"{root}/queues")
+    for queue in found.queues:
+        yield Trouble(
+            "‖",
+            f"Queue {queue.name} was paused by {who(queue.actor)}: {_many(queue.ready)} jobs wait",
+            f"{root}/queues",
+        )
+    for group in found.groups:
+        if group.state is GroupState.REGRESSED:
+            link = f"{root}/failures/{quote(group.fingerprint)}"
+            yield Trouble("↺", f"It was resolved, and it is back: {group.message or group.code}", link)
+
+
+def _many(count: int) -> str:
+    return f"{COUNT_CAP:,}+" if count >= COUNT_CAP else f"{count:,}"
+
+
+def _count(state: State, count: int, root: str) -> dict[str, Any]:
+    link = f"{root}/failures" if state is State.DEAD else f"{root}/jobs?{urlencode({'filter': f'state:{state}'})}"
+    return {"badge": BADGES[state], "count": _many(count), "none": not count, "link": link}
