@@ -58,6 +58,8 @@ WHEN = {
     EventType.WORKER_STARTED: "a worker entered its row",
     EventType.WORKER_DRAIN_REQUESTED: "a person asked a worker to finish what it runs, and leave",
     EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",
+    EventType.KEY_CREATED: "a person made an API key; what is told is its id, never the key",
+    EventType.KEY_REVOKED: "a person revoked an API key: it lets nobody in any more",
     EventType.DATABASE_RESTORED: "a person has said that the database is a restored one (`mulligan restored`)",
     EventType.ALERT_FIRED: "a guard held a kind because its jobs die of one cause: a person must see to it; once",
     EventType.ALERT_RESOLVED: "somebody has released what an alert was fired for, or holds it themselves",

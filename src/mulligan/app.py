@@ -30,6 +30,7 @@ from mulligan.engine.held import AsyncKinds, Kinds
 from mulligan.engine.inline import Inline
 from mulligan.engine.insight import Insight, insight
 from mulligan.engine.jobs import AsyncJobs, Jobs
+from mulligan.engine.keys import AsyncKeys, Keys
 from mulligan.engine.kind import Decorator, Kind, Untyped
 from mulligan.engine.kinds import (
     Handler,
@@ -87,6 +88,7 @@ class Mulligan:
         self.kinds = Kinds(lambda: self.store)
         self.failures = Failures(lambda: self.store)
         self.events = Events(lambda: self.store)
+        self.keys = Keys(lambda: self.store)
         self.operations = Operations(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
@@ -460,6 +462,7 @@ class Aio:
         self.kinds = AsyncKinds(app.kinds)
         self.failures = AsyncFailures(app.failures)
         self.events = AsyncEvents(app.events)
+        self.keys = AsyncKeys(app.keys)
         self.operations = AsyncOperations(app.operations)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)

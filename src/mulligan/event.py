@@ -57,6 +57,8 @@ class EventType(StrEnum):
     WORKER_STARTED = "worker.started"
     WORKER_DRAIN_REQUESTED = "worker.drain_requested"
     WORKER_LOST = "worker.lost"
+    KEY_CREATED = "key.created"
+    KEY_REVOKED = "key.revoked"
     DATABASE_RESTORED = "database.restored"
     ALERT_FIRED = "alert.fired"
     ALERT_RESOLVED = "alert.resolved"

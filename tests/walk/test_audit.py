@@ -195,6 +195,10 @@ DEEDS = {
         app, lambda app: app.enqueue("works"), moved), {"queue": "default"}, {"queue": "slow"}),
     "enqueue": Deed("job.queued", lambda app: app.insert([a_job(kind="works")], actor="python"),
                     {}, {"state": "queued"}),
+    "make a key": Deed("key.created", lambda app: app.keys.create("acme", "viewer", name="n", reason=WHY),
+                       {}, {"state": "valid", "scope": "acme", "role": "viewer"}),
+    "revoke a key": Deed("key.revoked", lambda app: app.keys.revoke(
+        app.keys.create("*", "admin").key.id, reason=WHY), {"state": "valid"}, {"state": "revoked"}),
     "say that it is restored": Deed("database.restored", restore, {"workers": 1}, {"workers": 0}),
     "run a schedule": Deed("job.queued", lambda app: app.schedules.run("nightly", reason=WHY), {}, {"state": "queued"}),
 }  # fmt: skip

@@ -66,6 +66,7 @@ COMMANDS = {
     "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
     "insight": ("mulligan.cli.insight:insight", "What retries are worth, what failures cost, what that advises."),
     "workers": ("mulligan.cli.workers:workers", "List workers, let one drain, check that one lives."),
+    "keys": ("mulligan.cli.keys:keys", "Who may ask over HTTP: make a key, list them, revoke one."),
     "events": ("mulligan.cli.events:events", "What happened, and what happens."),
     "completion": ("mulligan.cli.completion:completion", "Print a script that completes commands in your shell."),
 }

@@ -13,7 +13,7 @@ from mulligan.job import to_datetime
 from mulligan.policy.phrase import moment
 
 COLUMNS = ("id", "at", "actor", "type", "what", "reason", "change")
-WHAT = ("schedule", "queue", "dependency", "worker", "kind", "fingerprint", "operation", "batch")
+WHAT = ("schedule", "queue", "dependency", "worker", "kind", "fingerprint", "operation", "batch", "key")
 _UNSAID: tuple[Any, ...] = (None, "", {}, [])
 
 

@@ -33,6 +33,7 @@ ORPHANS = 500
 PROBES_KEPT = 3600 * SECOND
 GUARDS_KEPT = 7 * 86_400 * SECOND  # of dependencies that nobody has called since
 METERS_KEPT = 2 * 86_400 * SECOND  # of owners who retried by hand: a rate is at most per day, so they are full again
+ANSWERS_KEPT = 86_400 * SECOND  # to those who ask twice over HTTP
 SCHEDULES_KEPT = 30 * 86_400 * SECOND  # a schedule that nobody names is remembered so long: its workers may come back
 
 
@@ -205,6 +206,8 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         unit.forget_meters(now - METERS_KEPT)
         unit.forget_marks(now - round(keep.records * SECOND))
         unit.prune_records(now - round(keep.records * SECOND))
+        unit.forget_api_keys(now - round(keep.records * SECOND))
+        removed += unit.prune_answers(now - ANSWERS_KEPT, STEP)
     return removed
 
 

@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
+from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
 from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
@@ -38,6 +39,7 @@ _COLUMNS: dict[str, type[Any]] = {
     "batch": BatchRow,
     "operation": OperationRow,
     "item": ItemRow,
+    "key": KeyRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 

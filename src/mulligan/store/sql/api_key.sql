@@ -1,0 +1,1 @@
+SELECT {key} FROM {p}api_key WHERE id = :id

@@ -1,0 +1,1 @@
+SELECT {key} FROM {p}api_key ORDER BY created_at, id

@@ -1,0 +1,1 @@
+DELETE FROM {p}answer WHERE key_id = :key_id AND name = :name AND status IS NULL

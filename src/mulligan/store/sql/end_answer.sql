@@ -1,0 +1,1 @@
+UPDATE {p}answer SET status = :status, body = :body WHERE key_id = :key_id AND name = :name AND status IS NULL

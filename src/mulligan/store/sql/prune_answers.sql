@@ -1,0 +1,3 @@
+DELETE FROM {p}answer WHERE (key_id, name) IN
+  (SELECT key_id, name FROM {p}answer WHERE at < :before ORDER BY at LIMIT :most)
+RETURNING name

@@ -1,0 +1,1 @@
+UPDATE {p}api_key SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL RETURNING {key}

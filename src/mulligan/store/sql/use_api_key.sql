@@ -1,0 +1,1 @@
+UPDATE {p}api_key SET last_used_at = :now WHERE id = :id

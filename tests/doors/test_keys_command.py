@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import json
+
+
+def test_a_key_is_printed_once_listed_without_itself_and_revoked(file_app, call):
+    made = call("keys", "create", "--scope", "acme", "--role", "operator", "--expires", "90d", "--name", "backend")
+    text = made.out.strip()
+    assert made.code == 0
+    assert file_app.keys.known(text).scope == "acme"
+    assert "only time" in made.err
+    key = file_app.keys.list()[0]
+    listed = call("keys", "list")
+    assert key.id in listed.out
+    assert text not in listed.out
+    assert call("keys", "revoke", key.id, "--reason", "it leaked").code == 0
+    assert file_app.keys.known(text) is None
+    assert file_app.events.list(type="key.revoked")[0].data["reason"] == "it leaked"
+    assert "revoked" in call("keys", "list", "-o", "jsonl").out
+
+
+def test_a_program_gets_the_key_as_json(file_app, call):
+    made = json.loads(call("keys", "create", "--scope", "*", "--role", "viewer", "-o", "json").out)
+    assert file_app.keys.known(made["key"]).id == made["id"]
+    assert made["role"] == "viewer"
+    assert made["expires_at"] is None
+
+
+def test_what_makes_no_sense_is_refused(file_app, call):
+    file_app.store.prepare()
+    assert call("keys", "create", "--scope", "", "--role", "viewer").code == 2
+    assert call("keys", "create", "--scope", "acme", "--role", "root").code == 2
+    assert call("keys", "revoke", "mk_nobody").code == 3
+    assert "no keys yet" not in call("keys", "list").out
