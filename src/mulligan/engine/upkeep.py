@@ -206,6 +206,7 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         unit.forget_meters(now - METERS_KEPT)
         unit.forget_marks(now - round(keep.records * SECOND))
         unit.prune_records(now - round(keep.records * SECOND))
+        unit.forget_sessions(now)
         unit.forget_api_keys(now - round(keep.records * SECOND))
         removed += unit.prune_answers(now - ANSWERS_KEPT, STEP)
     return removed

@@ -37,6 +37,7 @@ from mulligan.store.keys import SqlKeyed
 from mulligan.store.matching import Matching, Where
 from mulligan.store.operating import SqlOperating
 from mulligan.store.rows import event_of, event_params
+from mulligan.store.sessions import SqlSignedIn
 from mulligan.store.skimming import SqlSkimming
 from mulligan.store.words import unique_race
 
@@ -45,7 +46,16 @@ UNIQUE_ROUNDS = 3
 
 
 class SqlUnit(
-    SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, SqlOperating, SqlKeyed, SqlSkimming, Unit
+    SqlHindsight,
+    SqlGuarding,
+    SqlGrouping,
+    SqlBatching,
+    SqlByHand,
+    SqlOperating,
+    SqlKeyed,
+    SqlSignedIn,
+    SqlSkimming,
+    Unit,
 ):
     """A unit of work that speaks SQL through `rows`."""
 

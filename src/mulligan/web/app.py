@@ -1,31 +1,35 @@
-"""The routes. Each reads a picture from the database and prints it; no answer changes anything."""
+"""The routes of the dashboard, and what is answered when something is not there."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from fastapi.responses import PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from mulligan.config import Settings
 from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
-from mulligan.web import present
 from mulligan.web.guard import Guard
 from mulligan.web.house import House
+from mulligan.web.pages.acting import ActingScreens
 from mulligan.web.pages.batches import BatchScreens
 from mulligan.web.pages.failures import FailureScreens
+from mulligan.web.pages.jobs import JobScreens
 from mulligan.web.pages.knowledge import KnowledgeScreens
 from mulligan.web.pages.machinery import MachineryScreens
 from mulligan.web.pages.overview import OverviewScreen
 from mulligan.web.pages.records import RecordScreens
+from mulligan.web.pages.signing import SignInScreens, to_sign_in
 from mulligan.web.reading import Away, Reader
+from mulligan.web.visits import NotAllowed, NotSignedIn
 
 STATIC = Path(__file__).parent / "static"
+Answer = Callable[..., Awaitable[Response]]
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -40,60 +44,74 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Guard)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     house = House(reader, settings)
-    pages, failures, batches = Pages(house), FailureScreens(house), BatchScreens(house)
-    machinery, records, knowledge = MachineryScreens(house), RecordScreens(house), KnowledgeScreens(house)
-    for path, answer in (
-        ("/", OverviewScreen(house).__call__),
-        ("/jobs", pages.jobs),
-        ("/jobs/{job_id}", pages.job),
-        ("/failures", failures.inbox),
-        ("/failures/{fingerprint}", failures.group),
-        ("/batches", batches.list),
-        ("/batches/{batch_id}", batches.one),
-        ("/queues", machinery.queues),
-        ("/dependencies", machinery.dependencies),
-        ("/schedules", machinery.schedules),
-        ("/operations", records.operations),
-        ("/operations/{operation}", records.operation),
-        ("/events", records.events),
-        ("/audit", records.audit),
-        ("/insight", knowledge.insight),
-        ("/policies", knowledge.policies),
-        ("/livez", pages.livez),
-        ("/readyz", pages.readyz),
-    ):
+    for path, answer in _looks(house).items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
-    app.add_exception_handler(Away, pages.away)
-    app.add_exception_handler(NotFound, pages.not_found)
-    app.add_exception_handler(Refused, pages.refused)
-    app.add_exception_handler(HTTPException, pages.http_error)
+    for path, answer in _forms(house).items():
+        app.add_api_route(path, answer, methods=["POST"], response_model=None)
+    _when_not(app, Plain(house))
     return app
 
 
-class Pages:
+def _looks(house: House) -> dict[str, Answer]:
+    plain, signing, jobs, failures = Plain(house), SignInScreens(house), JobScreens(house), FailureScreens(house)
+    batches, machinery, records = BatchScreens(house), MachineryScreens(house), RecordScreens(house)
+    knowledge, acting = KnowledgeScreens(house), ActingScreens(house)
+    return {
+        "/": OverviewScreen(house).show,
+        "/sign-in": signing.show,
+        "/jobs": jobs.list,
+        "/jobs/{job_id}": jobs.one,
+        "/failures": failures.inbox,
+        "/failures/{fingerprint}": failures.group,
+        "/batches": batches.list,
+        "/batches/{batch_id}": batches.one,
+        "/queues": machinery.queues,
+        "/dependencies": machinery.dependencies,
+        "/schedules": machinery.schedules,
+        "/operations": records.operations,
+        "/operations/new": acting.preview,
+        "/operations/{operation}": records.operation,
+        "/insight": knowledge.insight,
+        "/policies": knowledge.policies,
+        "/events": records.events,
+        "/audit": records.audit,
+        "/livez": plain.livez,
+        "/readyz": plain.readyz,
+    }
+
+
+def _forms(house: House) -> dict[str, Answer]:
+    signing, acting = SignInScreens(house), ActingScreens(house)
+    return {
+        "/sign-in": signing.enter,
+        "/sign-out": signing.leave,
+        "/operations": acting.start,
+        "/{noun}/{name}/{verb}": acting.act,
+    }
+
+
+def _when_not(app: FastAPI, plain: Plain) -> None:
+    app.add_exception_handler(Away, plain.away)
+    app.add_exception_handler(NotSignedIn, plain.not_signed_in)
+    app.add_exception_handler(NotAllowed, plain.not_allowed)
+    app.add_exception_handler(NotFound, plain.not_found)
+    app.add_exception_handler(Refused, plain.refused)
+    app.add_exception_handler(HTTPException, plain.http_error)
+
+
+class Plain:
+    """Health, and what is said where there is no screen to show."""
+
     def __init__(self, house: House) -> None:
         self._house = house
-        self._reader = house.reader
 
-    # -- pages --------------------------------------------------------------------------------------
-    async def jobs(self, request: Request, filter: str = "", before: str = "") -> Response:  # noqa: A002 - as in the URL
-        words = filter.strip()
-        found = await self._reader.matching(words, before or None)
-        return self._house.page(request, "list.html", "jobs", **present.listing(found, words, before))
-
-    async def job(self, request: Request, job_id: str) -> Response:
-        found = present.story(await self._reader.story(job_id))
-        return self._house.page(request, "job.html", "jobs", **found)
-
-    # -- health -------------------------------------------------------------------------------------
     async def livez(self) -> PlainTextResponse:
         return PlainTextResponse("ok\n")
 
     async def readyz(self) -> PlainTextResponse:
-        await self._reader.ready()
+        await self._house.reader.ready()
         return PlainTextResponse("ok\n")
 
-    # -- what is not there --------------------------------------------------------------------------
     async def away(self, request: Request, error: Exception) -> Response:
         """Never a 500 because the database is away: it will be back."""
         if request.url.path == "/readyz":
@@ -101,19 +119,26 @@ class Pages:
         words = "This page looks again by itself. Jobs that run go on; nothing is lost."
         return self._message(request, 503, "The database does not answer", str(error), words)
 
+    async def not_signed_in(self, request: Request, _: Exception) -> Response:
+        if request.method in {"GET", "HEAD"}:
+            return to_sign_in(request)
+        return self._message(request, 403, "You are not signed in", "", "Nothing was done. Sign in and try again.")
+
+    async def not_allowed(self, request: Request, error: Exception) -> Response:
+        return self._message(request, 403, "That is not for you", str(error), "Nothing was done.")
+
     async def not_found(self, request: Request, error: Exception) -> Response:
         return self._message(request, 404, "Not found", str(error), "It may have been pruned by retention.")
 
     async def refused(self, request: Request, error: Exception) -> Response:
-        return self._message(
-            request, 400, "That cannot be asked", str(error), "Example: state:dead kind:render queue:mail"
-        )
+        words = "Example: state:dead kind:render queue:mail"
+        return self._message(request, 400, "That cannot be asked", str(error), words)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         title = "No such page" if status == 404 else "That cannot be done here"
-        return self._message(request, status, title, "", "This page only shows; jobs are repaired with mulligan jobs.")
+        return self._message(request, status, title, "", "")
 
-    def _message(self, request: Request, status: int, title: str, detail: str, words: str) -> HTMLResponse:
+    def _message(self, request: Request, status: int, title: str, detail: str, words: str) -> Response:
         said = {"title": title, "detail": without_secrets(detail), "words": words}
         return self._house.page(request, "message.html", "", status, **said)

@@ -96,7 +96,7 @@ def _said(step: tuple[str, Mapping[str, int]], tones: Sequence[str]) -> str:
 
 class Bar(NamedTuple):
     label: str
-    count: int
+    many: int
     share: float  # of the largest, in percent
     link: str
 

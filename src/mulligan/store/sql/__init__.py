@@ -20,6 +20,7 @@ from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
 from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
+from mulligan.store.sessions import SessionRow
 
 _HERE = Path(__file__).parent
 _PART = re.compile(r"\{part:(\w+)\}")
@@ -40,6 +41,7 @@ _COLUMNS: dict[str, type[Any]] = {
     "operation": OperationRow,
     "item": ItemRow,
     "key": KeyRow,
+    "session": SessionRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 

@@ -12,7 +12,7 @@ from mulligan.job import Micros, to_micros
 from mulligan.policy.batch import BatchState
 from mulligan.web.charts import bars, parts
 from mulligan.web.desk import Desk
-from mulligan.web.house import House
+from mulligan.web.house import House, root_of
 from mulligan.web.present import Badge, at_moment, event_line, row_of
 from mulligan.web.reading import Shown
 
@@ -36,24 +36,24 @@ class BatchScreens:
 
     async def list(self, request: Request, state: str = "", before: str = "") -> Response:
         def look(desk: Desk) -> dict[str, Any]:
-            found = desk.batches.list(state=state or None, limit=PAGE + 1, before=before or None)
+            found = desk.batches.list(state=state or None, owner=desk.owner, limit=PAGE + 1, before=before or None)
             with desk.store.read() as unit:
                 now = unit.now()
             older = urlencode({"state": state, "before": found[PAGE - 1].id}) if len(found) > PAGE else ""
             return {"rows": [_row(batch, now) for batch in found[:PAGE]], "older": older}
 
-        found = await self._house.ask(look)
+        found = await self._house.ask(request, look)
         return self._house.page(request, "batches.html", "batches", state=state, states=list(BatchState), **found)
 
     async def one(self, request: Request, batch_id: str) -> Response:
         def look(desk: Desk) -> dict[str, Any]:
-            batch = desk.batches.get(batch_id)
+            batch = desk.batches.get(batch_id, owner=desk.owner)
             members = desk.batches.members(batch_id, limit=MEMBERS)
             failures = desk.batches.failures(batch_id)
             events = desk.batches.history(batch_id)
             with desk.store.read() as unit:
                 now = unit.now()
-            filters = {one.code: f"{_root(request)}/jobs?{urlencode({'filter': f'batch:{batch_id} code:{one.code}'})}"
+            filters = {one.code: f"{root_of(request)}/jobs?{urlencode({'filter': f'batch:{batch_id} code:{one.code}'})}"
                        for one in failures}  # fmt: skip
             return {
                 "batch": batch,
@@ -64,7 +64,7 @@ class BatchScreens:
                 "events": [event_line(event) for event in events],
             }
 
-        return self._house.page(request, "batch.html", "batches", **await self._house.ask(look))
+        return self._house.page(request, "batch.html", "batches", **await self._house.ask(request, look))
 
 
 def _row(batch: Batch, now: Micros) -> dict[str, Any]:
@@ -93,8 +93,4 @@ def _words(batch: Batch) -> str:
 
 
 def _jobs(request: Request, batch_id: str, state: str) -> str:
-    return f"{_root(request)}/jobs?filter={quote(f'batch:{batch_id} state:{state}')}"
-
-
-def _root(request: Request) -> str:
-    return str(request.scope.get("root_path", ""))
+    return f"{root_of(request)}/jobs?filter={quote(f'batch:{batch_id} state:{state}')}"

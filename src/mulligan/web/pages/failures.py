@@ -14,8 +14,8 @@ from mulligan.job import Micros, to_micros
 from mulligan.policy.groups import GroupState
 from mulligan.policy.phrase import who
 from mulligan.web.charts import Spark, bars, columns, spark
-from mulligan.web.desk import Desk
-from mulligan.web.house import House
+from mulligan.web.desk import Desk, own
+from mulligan.web.house import House, root_of
 from mulligan.web.present import Badge, Moment, at_moment, row_of
 from mulligan.web.reading import Shown
 
@@ -38,7 +38,7 @@ class GroupRow(NamedTuple):
     title: str
     code: str
     kinds: str
-    count: str
+    many: str
     jobs: str  # where these are listed
     spark: Spark
     first: Moment | None
@@ -54,28 +54,33 @@ class FailureScreens:
         words = filter.strip()
 
         def look(desk: Desk) -> tuple[Micros, list[FailureGroup], bool]:
-            groups = desk.failures.groups(words, limit=SHOWN)
+            groups = desk.failures.groups(words, owner=desk.owner, limit=SHOWN)
             with desk.store.read() as unit:
                 return unit.now(), list(groups), groups.more
 
-        now, groups, more = await self._house.ask(look)
-        root = request.scope.get("root_path", "")
+        now, groups, more = await self._house.ask(request, look)
+        root = root_of(request)
         rows = [row(group, now, root) for group in groups]
         total = sum(group.count for group in groups)
         capped = more or any(group.capped for group in groups)
-        values = {"rows": rows, "words": words, "more": more, "total": f"{total:,}{'+' if capped else ''}"}
+        values: dict[str, Any] = {
+            "rows": rows,
+            "words": words,
+            "more": more,
+            "total": f"{total:,}{'+' if capped else ''}",
+        }
         return self._house.page(request, "failures.html", "failures", **values)
 
     async def group(self, request: Request, fingerprint: str) -> Response:
         def look(desk: Desk) -> dict[str, Any]:
-            group = desk.failures.get(fingerprint, private=True)
-            jobs = desk.jobs.list(f"state:dead group:{fingerprint}", limit=MEMBERS)
+            group = desk.failures.get(fingerprint, owner=desk.owner, private=desk.visitor.private)
+            jobs = desk.jobs.list(own(desk, f"state:dead group:{fingerprint}"), limit=MEMBERS)
             with desk.store.read() as unit:
                 now = unit.now()
-            root = request.scope.get("root_path", "")
+            root = root_of(request)
             return _page(group, now, root) | {"jobs": [row_of(Shown(job, ""), now) for job in jobs]}
 
-        return self._house.page(request, "group.html", "failures", **await self._house.ask(look))
+        return self._house.page(request, "group.html", "failures", **await self._house.ask(request, look))
 
 
 def row(group: FailureGroup, now: Micros, root: str) -> GroupRow:
@@ -86,7 +91,7 @@ def row(group: FailureGroup, now: Micros, root: str) -> GroupRow:
         title=group.message or group.code,
         code=group.code,
         kinds=_kinds(group.kinds),
-        count=f"{group.count:,}{'+' if group.capped else ''}",
+        many=f"{group.count:,}{'+' if group.capped else ''}",
         jobs=_jobs(root, group.fingerprint),
         spark=spark(group.hourly, "an hour"),
         first=_at(group.first_seen, now),

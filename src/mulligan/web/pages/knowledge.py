@@ -43,7 +43,7 @@ class KnowledgeScreens:
             found = insight(desk.store, desk.settings, timedelta(days=SPANS[chosen]), kind or None, None)
             return _insight(found) | {"kinds": desk.policies.kinds()}
 
-        found = await self._house.ask(look)
+        found = await self._house.ask(request, look, shared=True)
         return self._house.page(request, "insight.html", "insight", since=chosen, spans=list(SPANS), kind=kind, **found)
 
     async def policies(self, request: Request, kind: str = "") -> Response:
@@ -52,7 +52,7 @@ class KnowledgeScreens:
             explained = desk.policies.explain(kind) if kind else desk.policies.system()
             return {"kinds": kinds, **_policy(explained)}
 
-        found = await self._house.ask(look)
+        found = await self._house.ask(request, look, shared=True)
         return self._house.page(request, "policies.html", "policies", kind=kind, **found)
 
 

@@ -49,7 +49,7 @@ class MachineryScreens:
                 "workers": [worker_row(one, now) for one in seen],
             }
 
-        return self._house.page(request, "queues.html", "queues", **await self._house.ask(look))
+        return self._house.page(request, "queues.html", "queues", **await self._house.ask(request, look, shared=True))
 
     async def dependencies(self, request: Request) -> Response:
         def look(desk: Desk) -> dict[str, Any]:
@@ -59,7 +59,9 @@ class MachineryScreens:
             ranked = sorted(found, key=lambda one: (one.state == "closed", one.key))
             return {"rows": [dependency_row(one, now) for one in ranked]}
 
-        return self._house.page(request, "dependencies.html", "dependencies", **await self._house.ask(look))
+        return self._house.page(
+            request, "dependencies.html", "dependencies", **await self._house.ask(request, look, shared=True)
+        )
 
     async def schedules(self, request: Request) -> Response:
         def look(desk: Desk) -> dict[str, Any]:
@@ -68,7 +70,9 @@ class MachineryScreens:
                 now = unit.now()
             return {"rows": [_schedule(one, _next(desk, one), now) for one in found]}
 
-        return self._house.page(request, "schedules.html", "schedules", **await self._house.ask(look))
+        return self._house.page(
+            request, "schedules.html", "schedules", **await self._house.ask(request, look, shared=True)
+        )
 
 
 def _many(count: int) -> str:

@@ -17,8 +17,8 @@ from mulligan.engine.workers import Seen, workers_seen
 from mulligan.job import Micros, State
 from mulligan.policy.groups import GroupState
 from mulligan.policy.phrase import who
-from mulligan.web.desk import Desk
-from mulligan.web.house import House
+from mulligan.web.desk import Desk, own
+from mulligan.web.house import House, root_of
 from mulligan.web.pages import failures, machinery, records
 from mulligan.web.present import BADGES, row_of
 from mulligan.web.reading import COUNT_CAP, Shown
@@ -55,12 +55,14 @@ class OverviewScreen:
     def __init__(self, house: House) -> None:
         self._house = house
 
-    async def __call__(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
-        root = request.scope.get("root_path", "")
+    async def show(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
+        root = root_of(request)
         if filter.strip():
             return RedirectResponse(f"{root}/jobs?{urlencode({'filter': filter})}", 303)
-        found = await self._house.ask(_look)
-        values = {
+        if (await self._house.visitor(request)).owner is not None:
+            return RedirectResponse(f"{root}/failures", 303)  # what is on this screen is of all owners
+        found = await self._house.ask(request, _look, shared=True)
+        values: dict[str, Any] = {
             "counts": [_count(state, found.counts[state], root) for state in State],
             "troubles": list(_troubles(found, root)),
             "groups": [failures.row(group, found.now, root) for group in found.groups],
@@ -75,10 +77,12 @@ class OverviewScreen:
 
 
 def _look(desk: Desk) -> Picture:
-    groups = [group for group in desk.failures.groups(limit=GROUPS * 4) if group.state in NEEDS_SOMEBODY]
+    groups = [
+        group for group in desk.failures.groups(owner=desk.owner, limit=GROUPS * 4) if group.state in NEEDS_SOMEBODY
+    ]
     kinds = [kind for kind in desk.kinds.list() if kind.held]
     queues = [queue for queue in desk.queues.list() if queue.paused]
-    operations = [one for one in desk.operations.list(limit=20) if one.under_way]
+    operations = [one for one in desk.operations.list(owner=desk.owner, limit=20) if one.under_way]
     with desk.store.read() as unit:
         now, counts, down = unit.now(), dict(unit.counts(COUNT_CAP)), not_closed(unit)
         workers = workers_seen(unit)
@@ -88,7 +92,7 @@ def _look(desk: Desk) -> Picture:
 
 
 def _some(desk: Desk, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
-    return [Shown(job, "") for job in desk.jobs.list(filter, limit=ROWS)]
+    return [Shown(job, "") for job in desk.jobs.list(own(desk, filter), limit=ROWS)]
 
 
 def _troubles(found: Picture, root: str) -> Any:

@@ -39,17 +39,17 @@ class RecordScreens:
 
     async def operations(self, request: Request, before: str = "") -> Response:
         def look(desk: Desk) -> dict[str, Any]:
-            found = desk.operations.list(limit=PAGE + 1, before=before or None)
+            found = desk.operations.list(owner=desk.owner, limit=PAGE + 1, before=before or None)
             with desk.store.read() as unit:
                 now = unit.now()
             older = urlencode({"before": found[PAGE - 1].id}) if len(found) > PAGE else ""
             return {"rows": [operation_row(one, now) for one in found[:PAGE]], "older": older}
 
-        return self._house.page(request, "operations.html", "operations", **await self._house.ask(look))
+        return self._house.page(request, "operations.html", "operations", **await self._house.ask(request, look))
 
     async def operation(self, request: Request, operation: str) -> Response:
         def look(desk: Desk) -> dict[str, Any]:
-            found = desk.operations.get(operation)
+            found = desk.operations.get(operation, owner=desk.owner)
             items = desk.operations.items(operation, limit=ITEMS)
             with desk.store.read() as unit:
                 now = unit.now()
@@ -61,7 +61,7 @@ class RecordScreens:
                 "items": [_item(one) for one in items],
             }
 
-        return self._house.page(request, "operation.html", "operations", **await self._house.ask(look))
+        return self._house.page(request, "operation.html", "operations", **await self._house.ask(request, look))
 
     async def events(self, request: Request, before: int = 0) -> Response:
         def look(desk: Desk) -> dict[str, Any]:
@@ -72,16 +72,17 @@ class RecordScreens:
             older = urlencode({"before": found[0].id}) if found and found[0].id > 1 else ""
             return {"rows": [event_line(event) for event in reversed(found)], "older": older}
 
-        return self._house.page(request, "events.html", "events", **await self._house.ask(look))
+        return self._house.page(request, "events.html", "events", **await self._house.ask(request, look, shared=True))
 
     async def audit(self, request: Request, before: int = 0, actor: str = "", job: str = "") -> Response:
         def look(desk: Desk) -> dict[str, Any]:
-            asked = {"actor": actor or None, "job": job or None, "before": before or None}
-            found = desk.events.list(limit=PAGE + 1, **asked)
+            found = desk.events.list(
+                actor=actor or None, job=job or None, owner=desk.owner, limit=PAGE + 1, before=before or None
+            )
             more = urlencode({"before": found[PAGE - 1].id, "actor": actor, "job": job}) if len(found) > PAGE else ""
             return {"rows": [_deed(event) for event in found[:PAGE]], "older": more}
 
-        values = await self._house.ask(look)
+        values = await self._house.ask(request, look)
         return self._house.page(request, "audit.html", "audit", actor=actor, job=job, **values)
 
 
