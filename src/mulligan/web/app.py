@@ -1,4 +1,4 @@
-"""The routes. Each reads a picture from the database and prints it; no answer changes anything."""
+"""The page and, under /api/v1, the API. The page prints a picture of the database; it changes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
@@ -17,36 +17,55 @@ from mulligan.config import Settings
 from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
 from mulligan.web import present
-from mulligan.web.guard import Guard
-from mulligan.web.reading import Away, Reader
+from mulligan.web.api import create_api
+from mulligan.web.asking import Away, Opening
+from mulligan.web.guard import API, Guard, is_local
+from mulligan.web.reading import Reader
 
 STATIC = Path(__file__).parent / "static"
+AT_THE_TOP = ("/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")  # where everybody looks for them
 
 
 def create_app(settings: Settings) -> FastAPI:
-    reader = Reader(settings)
+    opening = Opening(settings)
+    reader, api = Reader(opening), create_api(settings, opening)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
         reader.close()
+        api.state.room.close()
+        opening.close()
 
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
-    app.add_middleware(Guard)
+    app.state.room = api.state.room
+    app.add_middleware(Guard, page=is_local(settings.web.host))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount(API, api)
     pages = Pages(reader, settings)
     for path, answer in (
         ("/", pages.overview),
         ("/jobs/{job_id}", pages.job),
-        ("/livez", pages.livez),
-        ("/readyz", pages.readyz),
     ):
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
+    for path in AT_THE_TOP:
+        at_the_top: Any = Moved(api, path)
+        app.add_route(path, at_the_top, methods=["GET", "HEAD"])
     app.add_exception_handler(Away, pages.away)
     app.add_exception_handler(NotFound, pages.not_found)
     app.add_exception_handler(Refused, pages.refused)
     app.add_exception_handler(HTTPException, pages.http_error)
     return app
+
+
+class Moved:
+    """A route of the API under another path."""
+
+    def __init__(self, api: FastAPI, path: str) -> None:
+        self._api, self._path = api, path
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._api({**scope, "path": API + self._path, "root_path": API}, receive, send)
 
 
 class Pages:
@@ -76,19 +95,9 @@ class Pages:
     async def job(self, job_id: str) -> HTMLResponse:
         return self._page("job.html", **present.story(await self._reader.story(job_id)))
 
-    # -- health -------------------------------------------------------------------------------------
-    async def livez(self) -> PlainTextResponse:
-        return PlainTextResponse("ok\n")
-
-    async def readyz(self) -> PlainTextResponse:
-        await self._reader.ready()
-        return PlainTextResponse("ok\n")
-
     # -- what is not there --------------------------------------------------------------------------
-    async def away(self, request: Request, error: Exception) -> Response:
+    async def away(self, _: Request, error: Exception) -> Response:
         """Never a 500 because the database is away: it will be back."""
-        if request.url.path == "/readyz":
-            return PlainTextResponse(f"{error}\n", 503)
         words = "This page looks again by itself. Jobs that run go on; nothing is lost."
         return self._message(503, "The database does not answer", str(error), words)
 
