@@ -211,6 +211,12 @@ class Limits(Section):
 class Web(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8321
+    streams: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
+        1000, description="streams of events a server has open at once"
+    )
+    streams_per_key: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
+        100, description="how many of them with one key"
+    )
 
 
 class Settings(Section):

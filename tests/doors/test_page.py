@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan.config import read_settings
-from mulligan.web import reading
+from mulligan.web import asking
 from mulligan.web.app import create_app
 
 EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{ 7*7 }}"
@@ -156,7 +156,7 @@ def test_a_database_that_is_not_there_is_a_calm_503_and_it_recovers(folder, sqli
 
 
 def test_a_server_that_is_away_is_a_calm_503_without_its_password(folder, monkeypatch):
-    monkeypatch.setattr(reading, "PATIENCE", 0.3)
+    monkeypatch.setattr(asking, "PATIENCE", 0.3)
     settings = read_settings({"database_url": "postgresql://nobody:s3cret@127.0.0.1:1/none"})
     client = TestClient(create_app(settings), base_url="http://localhost")
     page = client.get("/")

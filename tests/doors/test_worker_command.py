@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan
+from mulligan.config import read_settings
 from mulligan.errors import ConfigError
-from mulligan.web.serve import loopback
+from mulligan.web.serve import allowed
 from support.waiting import until
 
 
@@ -141,10 +142,20 @@ def test_an_address_that_is_not_loopback_is_refused(start):
 
 
 @pytest.mark.parametrize("host", ["::", "example.com", "192.0.2.1", "", "127.0.0.1.example.com"])
-def test_only_loopback_is_loopback(host):
-    with pytest.raises(ConfigError, match="not a loopback address"):
-        loopback(host)
-    assert [loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == ["127.0.0.1", "::1", "127.0.0.1"]
+def test_without_a_key_only_loopback_is_allowed(file_app, host):
+    def where(host):
+        return allowed(read_settings({"database_url": file_app.settings.database_url, "web.host": host}))
+
+    for _ in ("no database", "no key"):
+        with pytest.raises(ConfigError, match="not a loopback address"):
+            where(host)
+        file_app.store.prepare()
+    assert [where(host) for host in ("127.0.0.1", "::1", "localhost")] == ["127.0.0.1", "::1", "127.0.0.1"]
+    made = file_app.keys.create("acme", "viewer")
+    assert where("192.0.2.1") == "192.0.2.1"
+    file_app.keys.revoke(made.key.id)
+    with pytest.raises(ConfigError, match="no key yet"):
+        where("192.0.2.1")
 
 
 def test_sigterm_while_the_app_is_still_imported_ends_it(start, folder):

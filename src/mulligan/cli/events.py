@@ -43,7 +43,9 @@ def list_(database: str | None, output: str | None, **said: Any) -> None:
     "--type", "types", multiple=True, help="Only these: job.died, or job.* for all of a kind. May be repeated."
 )
 @click.option("--job", metavar="ID", help="Only those of this job.", shell_complete=job_ids)
-@click.option("--filter", "words", default="", help="owner:acme batch:… actor:upkeep code:BAD_FILE class:transient")
+@click.option(
+    "--filter", "words", default="", help="owner:acme batch:… kind:… actor:upkeep code:BAD_FILE class:transient"
+)
 @shared.database
 @shared.output
 def tail(

@@ -57,7 +57,7 @@ def worker_options(command: F) -> F:
 def page_options(command: F) -> F:
     for option in (
         click.option("--port", type=int, help="Default 8321, or the next free one."),
-        click.option("--host", help="A loopback address."),
+        click.option("--host", help="Another than loopback needs a key."),
     ):
         command = option(command)
     return command

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import fnmatch
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 import click
 
 from mulligan.cli.database import Desk, desk, patiently, say
-from mulligan.cli.family import no_such
 from mulligan.cli.output import as_json, cell, chosen, event_record
 from mulligan.cli.story import event_line
-from mulligan.errors import Refused
-from mulligan.event import Event, EventType
+from mulligan.engine.hearing import Wanted, wants
+from mulligan.event import Event
 
 WINDOW = 500  # events read at once
 LOOKED_AT = 50_000  # how far back we look for enough that match
 POLL = 0.25  # seconds
 COLUMNS = ("id", "at", "type", "job_id", "owner", "attempt", "actor", "data")
-Wanted = Callable[[Event], bool]
-FIELDS: Mapping[str, Callable[[Event], Any]] = {
-    "owner": lambda event: event.owner,
-    "batch": lambda event: event.batch_id,
-    "actor": lambda event: event.actor,
-    "code": lambda event: event.data.get("code"),
-    "class": lambda event: event.data.get("class"),
-}
 
 
 def run_tail(
@@ -39,7 +27,7 @@ def run_tail(
 ) -> None:  # fmt: skip
     form = chosen(output)
     with desk(database) as at:
-        wanted = wants(types, words, None if job is None else at.jobs.resolve(job))
+        wanted = wants(words, types, None if job is None else at.jobs.resolve(job))
         cursor, found = _last(at, count, wanted)
         if form == "json" and not follow:
             click.echo(as_json([event_record(event) for event in found], 2))
@@ -49,34 +37,6 @@ def run_tail(
             _follow(at, cursor, wanted, form)
         elif not found:
             say("no event matches")
-
-
-# -- which ------------------------------------------------------------------------------------------
-def wants(types: tuple[str, ...], words: str, job: str | None) -> Wanted:
-    for pattern in types:
-        if not fnmatch.filter(EventType, pattern):
-            raise Refused(no_such("event", pattern, [str(kind) for kind in EventType]))
-    said = _parsed(words)
-
-    def wanted(event: Event) -> bool:
-        return (
-            (not types or any(fnmatch.fnmatchcase(event.type, pattern) for pattern in types))
-            and (job is None or event.job_id == job)
-            and all(FIELDS[name](event) == value for name, value in said.items())
-        )
-
-    return wanted
-
-
-def _parsed(words: str) -> dict[str, str]:
-    try:
-        parts = [word.partition(":") for word in shlex.split(words)]
-    except ValueError as error:
-        raise Refused(f"filter {words!r}: {error}") from None
-    for name, colon, _ in parts:
-        if not colon or name not in FIELDS:
-            raise Refused(f"filter {words!r}: {no_such('field', name, list(FIELDS))}")
-    return {name: value for name, _, value in parts}
 
 
 # -- the end of the log -------------------------------------------------------------------------------

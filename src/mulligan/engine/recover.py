@@ -325,7 +325,8 @@ def _news(
 
 
 def _event(kind: EventType, row: JobRow, actor: str, data: dict[str, Any]) -> NewEvent:
-    return NewEvent(kind, job_id=row.id, batch_id=row.batch_id, owner=row.owner, actor=actor, data=data)
+    told = {"kind": row.kind, "queue": row.queue, **data}
+    return NewEvent(kind, job_id=row.id, batch_id=row.batch_id, owner=row.owner, actor=actor, data=told)
 
 
 def _found(unit: Unit, job_id: str, owner: str | None = None) -> JobRow:

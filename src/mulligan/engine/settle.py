@@ -272,7 +272,7 @@ def _stale(ending: Ending, actor: str) -> NewEvent:
         attempt=lease.attempt,
         token=lease.token,
         actor=actor or lease.worker,
-        data={"ended": ending.outcome.ended.value, "worker": lease.worker},
+        data={"kind": lease.kind, "ended": ending.outcome.ended.value, "worker": lease.worker},
     )
 
 

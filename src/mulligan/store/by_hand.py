@@ -38,6 +38,10 @@ class ByHand(ABC):
         """What people did, newest first; `types`: any of these, or, of none, all."""
 
     @abstractmethod
+    def events_floor(self) -> int:
+        """Up to this id only what people did is left of the events; 0: all are there."""
+
+    @abstractmethod
     def prune_events(self, before: Micros, limit: int) -> int:
         """Delete events from before then, but not what people did; `limit`: how many are looked at."""
 
@@ -76,9 +80,12 @@ class SqlByHand(ByHand):
         rows = self.rows("deeds", **asked._asdict(), types=named, whatever=not types, most=limit)
         return [event_of(row) for row in rows]
 
+    def events_floor(self) -> int:
+        return next((int(row[0]) for row in self.rows("events_floor")), 0)
+
     def prune_events(self, before: Micros, limit: int) -> int:
         """From where the last one got to: what people did stays behind, and is not looked at each time again."""
-        floor = next((int(row[0]) for row in self.rows("events_floor")), 0)
+        floor = self.events_floor()
         oldest = self.rows("oldest_events", floor=floor, most=limit)
         young = next((place for place, (_, at) in enumerate(oldest) if at >= before), len(oldest))
         if not young:

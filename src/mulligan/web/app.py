@@ -1,20 +1,23 @@
-"""The routes of the dashboard, and what is answered when something is not there."""
+"""The routes of the dashboard, the API under /api/v1, and what is answered when something is not there."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from mulligan.config import Settings
 from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
-from mulligan.web.guard import Guard
+from mulligan.web.api import create_api
+from mulligan.web.asking import Away, Opening
+from mulligan.web.guard import API, Guard, is_local
 from mulligan.web.house import House
 from mulligan.web.pages.acting import ActingScreens
 from mulligan.web.pages.batches import BatchScreens
@@ -25,24 +28,33 @@ from mulligan.web.pages.machinery import MachineryScreens
 from mulligan.web.pages.overview import OverviewScreen
 from mulligan.web.pages.records import RecordScreens
 from mulligan.web.pages.signing import SignInScreens, to_sign_in
-from mulligan.web.reading import Away, Reader
+from mulligan.web.reading import Reader
 from mulligan.web.visits import NotAllowed, NotSignedIn
 
+AT_THE_TOP = ("/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")  # where everybody looks for them
 STATIC = Path(__file__).parent / "static"
 Answer = Callable[..., Awaitable[Response]]
 
 
 def create_app(settings: Settings) -> FastAPI:
-    reader = Reader(settings)
+    opening = Opening(settings)
+    reader, api = Reader(settings, opening), create_api(settings, opening)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
         reader.close()
+        api.state.room.close()
+        opening.close()
 
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
-    app.add_middleware(Guard)
+    app.state.room = api.state.room
+    app.add_middleware(Guard, everywhere=not is_local(settings.web.host))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount(API, api)
+    for path in AT_THE_TOP:
+        at_the_top: Any = Moved(api, path)
+        app.add_route(path, at_the_top, methods=["GET", "HEAD"])
     house = House(reader, settings)
     for path, answer in _looks(house).items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
@@ -52,8 +64,18 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
+class Moved:
+    """A route of the API under another path."""
+
+    def __init__(self, api: FastAPI, path: str) -> None:
+        self._api, self._path = api, path
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._api({**scope, "path": API + self._path, "root_path": API}, receive, send)
+
+
 def _looks(house: House) -> dict[str, Answer]:
-    plain, signing, jobs, failures = Plain(house), SignInScreens(house), JobScreens(house), FailureScreens(house)
+    signing, jobs, failures = SignInScreens(house), JobScreens(house), FailureScreens(house)
     batches, machinery, records = BatchScreens(house), MachineryScreens(house), RecordScreens(house)
     knowledge, acting = KnowledgeScreens(house), ActingScreens(house)
     return {
@@ -75,8 +97,6 @@ def _looks(house: House) -> dict[str, Answer]:
         "/policies": knowledge.policies,
         "/events": records.events,
         "/audit": records.audit,
-        "/livez": plain.livez,
-        "/readyz": plain.readyz,
     }
 
 
@@ -100,22 +120,13 @@ def _when_not(app: FastAPI, plain: Plain) -> None:
 
 
 class Plain:
-    """Health, and what is said where there is no screen to show."""
+    """What is said where there is no screen to show."""
 
     def __init__(self, house: House) -> None:
         self._house = house
 
-    async def livez(self) -> PlainTextResponse:
-        return PlainTextResponse("ok\n")
-
-    async def readyz(self) -> PlainTextResponse:
-        await self._house.reader.ready()
-        return PlainTextResponse("ok\n")
-
     async def away(self, request: Request, error: Exception) -> Response:
         """Never a 500 because the database is away: it will be back."""
-        if request.url.path == "/readyz":
-            return PlainTextResponse(f"{error}\n", 503)
         words = "This page looks again by itself. Jobs that run go on; nothing is lost."
         return self._message(request, 503, "The database does not answer", str(error), words)
 

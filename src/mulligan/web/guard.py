@@ -1,7 +1,7 @@
 """What every answer carries, and who may ask.
 
-The page is open to whoever can reach it, so it must be reachable from this machine alone: a name that somebody
-else's DNS points at 127.0.0.1 is refused by its Host header.
+A server that listens on this machine alone answers to its names alone: one that somebody else's DNS points at 127.0.0.1
+is refused by its Host header. The API is for whoever has a key, from anywhere; a browser sends none by itself.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # without any, browsers would call the origin of our own forms null
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+API = "/api/v1"
+FOR_ALL = (f"{API}/", "/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")
 _RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class Guard:
     """Plain ASGI: it must see every answer, also those of other middleware."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, everywhere: bool = False) -> None:
         self._app = app
+        self._everywhere = everywhere
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -43,7 +46,7 @@ class Guard:
                 message = {**message, "headers": [*kept, *_RAW]}
             await send(message)
 
-        if is_local(_host(scope)):
+        if scope["path"].startswith(FOR_ALL) or self._everywhere or is_local(_host(scope)):
             await self._app(scope, receive, send_with_headers)
         else:
             await _refuse(send_with_headers)
@@ -51,7 +54,7 @@ class Guard:
 
 def is_local(host: str) -> bool:
     try:
-        name = urlsplit(f"//{host}").hostname or ""
+        name = host if host.count(":") > 1 and "[" not in host else urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""A loopback socket, uvicorn on it, and an end in order."""
+"""A socket, uvicorn on it, and an end in order."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from urllib.parse import urlencode
 
 import uvicorn
 
 from mulligan.config import Settings
-from mulligan.errors import ConfigError
+from mulligan.engine.keys import Keys
+from mulligan.engine.sessions import Sessions
+from mulligan.errors import ConfigError, SchemaError, StoreUnavailable
 from mulligan.web.app import create_app
+from mulligan.web.asking import Opening
+from mulligan.web.guard import is_local
 
 PORTS = 50  # how far to look for a free one
 
@@ -27,25 +32,27 @@ class CannotServe(Exception):
 
 
 def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False) -> None:
-    host = loopback(settings.web.host)
+    host = allowed(settings)
     listening = _bind(host, settings.web.port, PORTS if may_move else 1)
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings), log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2
+        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none"
     )
     # uvicorn raises the signal it was ended by once more; ended in order is no death by signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     if leave_with_stdin:
         threading.Thread(target=_leave_with_stdin, daemon=True).start()
-    Server(config, _address(listening)).run(sockets=[listening])
+    Server(config, _address(listening) + _way_in(settings), app.state.room.hub.close).run(sockets=[listening])
 
 
 class Server(uvicorn.Server):
-    """Tells its address on stdout once it answers there."""
+    """Tells its address on stdout once it answers there, and ends its streams when it stops."""
 
-    def __init__(self, config: uvicorn.Config, address: str) -> None:
+    def __init__(self, config: uvicorn.Config, address: str, end_streams: Callable[[], None]) -> None:
         super().__init__(config)
         self._address = address
+        self._end_streams = end_streams
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -54,21 +61,50 @@ class Server(uvicorn.Server):
                 sys.stdout.write(f"{self._address}\n")
                 sys.stdout.flush()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
 
-def loopback(host: str) -> str:
-    """There are no keys yet, so the page is for this machine alone."""
-    if host == "localhost":
-        return "127.0.0.1"
+
+def allowed(settings: Settings) -> str:
+    """This machine alone, unless somebody has a key: then the API may be asked from elsewhere, and only the API."""
+    host = "127.0.0.1" if settings.web.host == "localhost" else settings.web.host
     try:
-        if ipaddress.ip_address(host).is_loopback:
-            return host
+        address = ipaddress.ip_address(host)
     except ValueError:
-        pass
-    message = (
-        f"web.host {host!r} is not a loopback address. The page has no sign-in yet, so it is served to this machine "
-        "only: use 127.0.0.1, and to see it from elsewhere: ssh -L 8321:127.0.0.1:8321 HOST"
-    )
-    raise ConfigError(message)
+        message = f"web.host {host!r} is not a loopback address, nor any other; use 127.0.0.1, or 0.0.0.0 for all"
+        raise ConfigError(message) from None
+    if not address.is_loopback and not _has_keys(settings):
+        message = (
+            f"web.host {host!r} is not a loopback address, and there is no key yet: everybody could ask, and nobody be "
+            "answered. Make one first: mulligan keys create --scope '*' --role admin; or use 127.0.0.1"
+        )
+        raise ConfigError(message)
+    return host
+
+
+def _way_in(settings: Settings) -> str:
+    """On this machine: what signs in whoever started us, once. Elsewhere people have keys."""
+    if not is_local(settings.web.host):
+        return ""
+    opening = Opening(settings)
+    try:
+        return f"sign-in?{urlencode({'link': Sessions(opening).link()})}"
+    except (StoreUnavailable, SchemaError):
+        return ""  # there is nothing to see yet, and the page will say so
+    finally:
+        opening.close()
+
+
+def _has_keys(settings: Settings) -> bool:
+    opening = Opening(settings)
+    try:
+        return any(key.state == "valid" for key in Keys(opening).list())
+    except (StoreUnavailable, SchemaError) as error:
+        message = f"web.host {settings.web.host!r} is not a loopback address, and whether there is a key: {error}"
+        raise ConfigError(message) from error
+    finally:
+        opening.close()
 
 
 def _bind(host: str, port: int, ports: int) -> socket.socket:

@@ -1,0 +1,46 @@
+"""The HTTP API, a FastAPI application of its own: `create_api(app)` is mounted wherever one likes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
+
+from mulligan.app import Mulligan
+from mulligan.config import Settings
+from mulligan.web.api import events, health
+from mulligan.web.api.problems import add_problems
+from mulligan.web.api.room import Room, Served
+from mulligan.web.asking import Opening
+
+__all__ = ["create_api"]
+
+ROUTERS = (events.router, health.router)
+
+
+def create_api(app: Mulligan | Settings, opening: Opening | None = None) -> FastAPI:
+    """The API of an app, or of a database alone, as the settings name it. Every call needs a key."""
+    served = app if isinstance(app, Mulligan) else Served(app, opening or Opening(app))
+    room = Room(served)
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        room.close()
+
+    api = FastAPI(
+        title="Mulligan",
+        version="1",
+        description="Durable jobs: enqueue, look, repair, hear.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=life,
+    )
+    api.state.room = room
+    add_problems(api)
+    bearer = HTTPBearer(auto_error=False, scheme_name="key", description="mulligan keys create makes one")
+    for router in ROUTERS:
+        api.include_router(router, dependencies=[] if router is health.router else [Security(bearer)])
+    return api

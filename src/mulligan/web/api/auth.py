@@ -1,0 +1,80 @@
+"""Who asks: a key in `Authorization: Bearer …`, and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated, NamedTuple
+
+from fastapi import Depends, Request
+
+from mulligan.engine.keys import PREFIX, Key, Role
+from mulligan.web.api.problems import Problem, forbidden
+from mulligan.web.api.room import Desk, Room
+
+BEARER = re.compile(r"Bearer +([\x21-\x7e]+) *", re.IGNORECASE)
+NAMES = frozenset({"access_token", "api_key", "apikey", "authorization", "key", "token"})
+
+
+class Caller(NamedTuple):
+    key: Key
+    seal: bytes  # known to who holds the key alone
+    room: Room
+
+    @property
+    def owner(self) -> str | None:
+        """Whose things may be seen; None: everybody's."""
+        return self.key.owner
+
+    @property
+    def private(self) -> bool:
+        """Is the private half for them?"""
+        return self.key.role.may(Role.OPERATOR)
+
+    @property
+    def desk(self) -> Desk:
+        return Desk(self.room, f"key:{self.key.id}")
+
+
+def needs(role: Role, *, everything: bool = False) -> Callable[[Request], Awaitable[Caller]]:
+    async def caller(request: Request) -> Caller:
+        found = await _caller(request)
+        if not found.key.role.may(role):
+            raise forbidden(f"this needs a key of role {role}; yours is {found.key.role}")
+        if everything and found.owner is not None:
+            raise forbidden("this is shared by all owners and needs a key of scope *")
+        return found
+
+    return caller
+
+
+async def _caller(request: Request) -> Caller:
+    room: Room = request.app.state.room
+    text = _text(request)
+    key = await room.ask(lambda: room.app.keys.known(text))
+    if key is None:
+        raise _stranger("this key is wrong, expired or revoked")
+    return Caller(key, hashlib.sha256(text.encode()).digest(), room)
+
+
+def _text(request: Request) -> str:
+    if any(name.lower() in NAMES or value.startswith(PREFIX) for name, value in request.query_params.multi_items()):
+        raise _stranger("a key belongs in the Authorization header; in a URL it ends up in logs. Revoke this one")
+    given = request.headers.getlist("authorization")
+    found = BEARER.fullmatch(given[0]) if len(given) == 1 else None
+    if found is None:
+        raise _stranger("send one header, Authorization, with Bearer and a key; mulligan keys create makes one")
+    return found[1]
+
+
+def _stranger(detail: str) -> Problem:
+    return Problem(401, "UNAUTHENTICATED", detail, headers={"www-authenticate": 'Bearer realm="mulligan"'})
+
+
+Viewer = Annotated[Caller, Depends(needs(Role.VIEWER))]
+Operator = Annotated[Caller, Depends(needs(Role.OPERATOR))]
+Admin = Annotated[Caller, Depends(needs(Role.ADMIN))]
+ViewerOfAll = Annotated[Caller, Depends(needs(Role.VIEWER, everything=True))]
+OperatorOfAll = Annotated[Caller, Depends(needs(Role.OPERATOR, everything=True))]
+AdminOfAll = Annotated[Caller, Depends(needs(Role.ADMIN, everything=True))]

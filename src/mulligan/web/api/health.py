@@ -1,0 +1,60 @@
+"""Is it alive, is it ready, and its numbers."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, Response
+
+from mulligan.web.api.auth import ViewerOfAll
+from mulligan.web.api.problems import Problem
+from mulligan.web.api.room import Room
+from mulligan.web.asking import Away
+
+router = APIRouter(tags=["health"])
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@router.get("/livez", response_class=PlainTextResponse)
+@router.head("/livez", include_in_schema=False)
+async def livez() -> Response:
+    """The loop turns; the database is not asked."""
+    return PlainTextResponse("ok\n")
+
+
+@router.get("/readyz", response_class=PlainTextResponse)
+@router.head("/readyz", include_in_schema=False)
+@router.get("/startupz", response_class=PlainTextResponse)
+@router.head("/startupz", include_in_schema=False)
+async def readyz(request: Request) -> Response:
+    """The database answers and its schema is the one this version knows."""
+    room: Room = request.app.state.room
+    try:
+        await room.ask(lambda: _look(room))
+    except Away as error:
+        raise Problem(503, "NOT_READY", str(error), retryable=True) from error
+    return PlainTextResponse("ok\n")
+
+
+def _look(room: Room) -> None:
+    with room.store().read() as unit:
+        unit.now()
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+@router.head("/metrics", include_in_schema=False)
+async def metrics(caller: ViewerOfAll) -> Response:
+    """Numbers for Prometheus."""
+    room = caller.room
+    text = await room.ask(lambda: _exporter().text(room.store()))
+    return Response(text, media_type=TEXT)
+
+
+def _exporter() -> Any:
+    try:
+        return importlib.import_module("mulligan.observe.exporter")
+    except ModuleNotFoundError:
+        raise Problem(501, "NOT_THERE", "this version counts nothing yet") from None

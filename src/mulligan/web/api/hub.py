@@ -1,0 +1,209 @@
+"""One reader of the event log for all streams of this process.
+
+No stream holds a connection: the hub reads what is new and hands it on; a stream that comes late or falls behind reads
+from the log, page by page, until it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from mulligan.config import Web
+from mulligan.event import Event
+from mulligan.job import State
+from mulligan.policy.redact import scrub
+from mulligan.store import Store
+from mulligan.store.base import Unit
+from mulligan.web.api.following import PAGE, Following
+from mulligan.web.api.frames import Told, frame
+from mulligan.web.api.problems import Problem
+from mulligan.web.asking import Threads
+
+T = TypeVar("T")
+
+Progress = dict[str, tuple[float | None, str]]
+
+log = logging.getLogger("mulligan.web")
+
+ROOM = 2000  # events that may wait for a slow client before it has to read them from the log
+THREADS = 2
+KEYS_EVERY = 15.0  # seconds between looks whether keys still hold
+PROGRESS_EVERY = 1.0  # seconds
+
+
+class Listener:
+    """One stream's end of the hub."""
+
+    def __init__(
+        self, key: str, owner: str | None, wanted: Callable[[Event], bool], jobs: tuple[str, ...] = ()
+    ) -> None:
+        self.key = key
+        self.owner = owner
+        self.wanted = wanted
+        self.jobs = jobs  # whose progress it follows
+        self.waiting: deque[Told | bytes] = deque()
+        self.behind = False  # too much waited: what comes is not kept, it is in the log
+        self.news = asyncio.Event()
+        self.over = asyncio.Event()
+
+    def offer(self, told: Told | bytes) -> None:
+        if self.behind or (isinstance(told, Told) and not self.wanted(told.event)):
+            return
+        if len(self.waiting) >= ROOM:
+            self.waiting.clear()
+            self.behind = True
+        else:
+            self.waiting.append(told)
+        self.news.set()
+
+    def end(self) -> None:
+        self.over.set()
+
+
+class Hub:
+    def __init__(self, store: Callable[[], Store], limits: Web) -> None:
+        self.store = store
+        self._limits = limits
+        self._streams: Counter[str] = Counter()  # by key; also those that are still catching up
+        self._listeners: set[Listener] = set()
+        self._open: set[Listener] = set()
+        self._threads = Threads("mulligan-streams", THREADS)
+        self._reader: Following | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.cursor = 0  # up to here all has been handed on
+        self._closed = False
+
+    # -- who is there -------------------------------------------------------------------------------
+    def enter(self, listener: Listener) -> None:
+        """Counted from the first moment on; whoever enters leaves."""
+        if self._closed or self._streams.total() >= self._limits.streams:
+            raise Problem(503, "TOO_MANY_STREAMS", "this server has all the streams it takes", retryable=True)
+        if self._streams[listener.key] >= self._limits.streams_per_key:
+            words = f"this key has {self._limits.streams_per_key} streams open, as many as it may (web.streams_per_key)"
+            raise Problem(429, "TOO_MANY_STREAMS", words, retryable=True)
+        self._streams[listener.key] += 1
+        self._open.add(listener)
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(each()) for each in (self._keep, self._progress)]
+
+    def leave(self, listener: Listener) -> None:
+        self.unhook(listener)
+        if listener in self._open:
+            self._open.discard(listener)
+            self._streams[listener.key] -= 1
+        if not self._open:
+            self._stop()
+
+    async def hook(self, listener: Listener) -> int:
+        """From now on it hears; what the hub handed on before, up to the number that is returned, it must read."""
+        if self._reader is None:
+            self._reader = Following(self.store, self.hand_on, self.end_all)
+        await self._reader.ready.wait()
+        listener.behind = False
+        listener.waiting.clear()
+        self._listeners.add(listener)
+        return self.cursor
+
+    def unhook(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+
+    # -- what they hear -----------------------------------------------------------------------------
+    def hand_on(self, events: Sequence[Event], cursor: int) -> None:
+        self.cursor = cursor
+        for event in events:
+            told = Told(event)
+            for listener in self._listeners:
+                listener.offer(told)
+
+    async def page(self, cursor: int) -> list[Event]:
+        return await self._ask(lambda unit: unit.events_after(cursor, PAGE))
+
+    async def ends(self) -> tuple[int, int]:
+        """(up to where only what people did is left, the newest id)."""
+        return await self._ask(lambda unit: (unit.events_floor(), unit.newest_event()))
+
+    async def _ask(self, look: Callable[[Unit], T]) -> T:
+        def ask() -> T:
+            with self.store().read() as unit:
+                return look(unit)
+
+        return await self._threads.ask(ask)
+
+    # -- whose keys still hold ----------------------------------------------------------------------
+    async def _keep(self) -> None:
+        while self._open:
+            await asyncio.sleep(KEYS_EVERY)
+            await self.look_at_keys()
+
+    async def look_at_keys(self) -> None:
+        """End the streams of keys that are revoked or expired; while the database is away nobody can tell."""
+        keys = {listener.key for listener in self._open}
+        try:
+            valid = await self._ask(lambda unit: _valid(unit, keys))
+        except Exception:
+            log.debug("cannot look at keys", exc_info=True)
+            return
+        for listener in list(self._open):
+            if listener.key in keys - valid:
+                listener.end()
+
+    # -- how far jobs are ---------------------------------------------------------------------------
+    async def _progress(self) -> None:
+        """What is no event: the last value of each running job that somebody follows, when it has changed."""
+        last: Progress = {}
+        while self._open:
+            await asyncio.sleep(PROGRESS_EVERY)
+            followed = {job for listener in self._listeners for job in listener.jobs}
+            last = await self._tell_progress(followed, last) if followed else {}
+
+    async def _tell_progress(self, followed: set[str], last: Progress) -> Progress:
+        try:
+            rows = await self._ask(lambda unit: [unit.get(job) for job in sorted(followed)])
+        except Exception:
+            log.debug("cannot look at progress", exc_info=True)
+            return last
+        found = {row.id: row for row in rows if row is not None and row.state == State.RUNNING}
+        now: Progress = {job: (row.progress, row.progress_message) for job, row in found.items()}
+        for job, row in found.items():
+            if row.progress is None or now[job] == last.get(job):
+                continue
+            data = {"job_id": job, "progress": row.progress, "message": scrub(row.progress_message)}
+            self._hand_to(job, row.owner, frame("job.progress", data))
+        return now
+
+    def _hand_to(self, job: str, owner: str, told: bytes) -> None:
+        for listener in self._listeners:
+            if job in listener.jobs and listener.owner in (None, owner):
+                listener.offer(told)
+
+    # -- the end ------------------------------------------------------------------------------------
+    def end_all(self) -> None:
+        """Who listens is told to come again."""
+        for listener in list(self._open):
+            listener.end()
+
+    def _stop(self) -> None:
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = None
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
+
+    def close(self) -> None:
+        """No stream begins any more, and those that are open end now."""
+        self._closed = True
+        self.end_all()
+        if self._reader is not None:
+            self._reader.stop()
+        self._threads.close()
+
+
+def _valid(unit: Unit, keys: set[str]) -> set[str]:
+    now = unit.now()
+    rows = [row for row in map(unit.api_key, sorted(keys)) if row is not None]
+    return {row.id for row in rows if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)}

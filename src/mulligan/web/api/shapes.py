@@ -1,0 +1,79 @@
+"""Things as JSON, by who asks: the private half, names of hosts and what people noted are for operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from mulligan.event import OURSELVES, Event
+from mulligan.job import AttemptRow, Job, Micros, to_datetime
+from mulligan.policy.redact import scrub
+
+Plain = dict[str, Any]
+
+NOT_OF_EVENTS = frozenset({"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"})
+NOT_OF_ATTEMPTS = frozenset({"private", "judged", "worker", "settled_by"})
+
+
+def job_shape(job: Job, *, private: bool) -> Plain:
+    shape: Plain = plain(job)
+    if not private:
+        shape["payload"], shape["result"] = masked(job.payload), masked(job.result)
+    return shape
+
+
+def attempt_shape(attempt: AttemptRow, *, private: bool) -> Plain:
+    shape = {name: value for name, value in attempt._asdict().items() if private or name not in NOT_OF_ATTEMPTS}
+    for name in ("started_at", "ended_at", "next_run_at"):
+        shape[name] = at(shape[name])
+    for name in {"evidence", "private", "judged"} & set(shape):
+        shape[name] = json.loads(shape[name] or "{}")
+    return {"class" if name == "cls" else name: value for name, value in shape.items()}
+
+
+def event_shape(event: Event, *, private: bool) -> Plain:
+    data = {name: value for name, value in event.data.items() if private or name not in NOT_OF_EVENTS}
+    shape = {**event._asdict(), "at": at(event.at), "data": data}
+    return shape if private else {**shape, "actor": _kind_of(event.actor)}
+
+
+def _kind_of(actor: str) -> str:
+    """That somebody did it, not who: `cli`, `key`, `python`; of a worker nothing."""
+    word = actor.partition(":")[0]
+    return word if actor in OURSELVES or word in {"cli", "key", "python"} else ""
+
+
+def masked(value: Any) -> Any:
+    """Without what looks like a secret, by its name or by its shape."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = scrub(json.dumps(value, ensure_ascii=False), 1 << 22)
+    try:
+        return json.loads(text)
+    except ValueError:  # what was hidden has taken a quote along
+        return text
+
+
+def at(moment: Micros | None) -> str | None:
+    return None if moment is None else to_datetime(moment).isoformat()
+
+
+def plain(value: Any) -> Any:
+    """A value of ours as JSON has it; what begins with an underscore is nobody's business."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value) if not one.name.startswith("_")}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(one) for name, one in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    return value

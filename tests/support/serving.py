@@ -1,0 +1,137 @@
+"""The web server on a port of its own, in a thread of this process, and a client that reads streams byte by byte."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from typing import Any, NamedTuple
+
+import uvicorn
+
+from mulligan.config import Settings
+from mulligan.web.app import create_app
+from mulligan.web.serve import Server
+from support.waiting import until
+
+
+class Served(NamedTuple):
+    host: str
+    port: int
+    hub: Any
+    stop: Any
+    ears: list[Any]  # to be closed with it
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[Served]:
+    app = create_app(settings)
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2, ws="none")
+    server = Server(config, "", app.state.room.hub.close)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    until(lambda: server.started, 20, "a server")
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server does not stop"
+
+    ears: list[Any] = []
+    try:
+        yield Served("127.0.0.1", port, app.state.room.hub, stop, ears)
+    finally:
+        for ear in ears:
+            ear.close()
+        stop()
+        listening.close()
+
+
+class Frame(NamedTuple):
+    id: int | None
+    event: str
+    data: Any
+
+
+class Ear:
+    """One client of /events. `hear` reads until a moment; whatever was read is in `frames` and `raw`."""
+
+    def __init__(
+        self, at: Served, key: str, *, last: int | None = None, query: str = "", timeout: float = 10.0
+    ) -> None:
+        self.raw = b""
+        self._used = 0
+        self.frames: list[Frame] = []
+        self._connection = HTTPConnection(at.host, at.port, timeout=timeout)
+        headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
+        if last is not None:
+            headers["Last-Event-ID"] = str(last)
+        self._connection.request("GET", f"/api/v1/events{query}", headers=headers)
+        self.answer = self._connection.getresponse()
+        self.status = self.answer.status
+        at.ears.append(self)
+
+    def read(self) -> bool:
+        """False: the stream has ended."""
+        chunk = self.answer.read1(65_536)
+        self.raw += chunk
+        self._parse()
+        return bool(chunk)
+
+    def hear(self, moment: Any, timeout: float = 10.0) -> list[Frame]:
+        deadline = time.monotonic() + timeout
+        while not moment(self):
+            assert time.monotonic() < deadline, f"not heard: {self.frames[-3:]}"
+            assert self.read(), f"the stream ended: {self.frames[-3:]}"
+        return self.frames
+
+    def events(self, count: int, timeout: float = 10.0) -> list[Frame]:
+        """The first so many frames that have an id."""
+        self.hear(lambda ear: len(ear.durable) >= count, timeout)
+        return self.durable
+
+    @property
+    def durable(self) -> list[Frame]:
+        return [frame for frame in self.frames if frame.id is not None]
+
+    @property
+    def types(self) -> list[str]:
+        return [frame.event for frame in self.durable]
+
+    def ready(self) -> Ear:
+        """Its first bytes are there, so what happens from now on it hears."""
+        self.hear(lambda ear: ear.raw.startswith(b"retry: "))
+        return self
+
+    def close(self) -> None:
+        """The file below first: with it the socket goes."""
+        self.answer.close()
+        self._connection.close()
+
+    def _parse(self) -> None:
+        while (end := self.raw.find(b"\n\n", self._used)) >= 0:
+            block, self._used = self.raw[self._used : end].decode(), end + 2
+            fields: dict[str, str] = {}
+            for line in block.split("\n"):
+                name, _, value = line.partition(": ")
+                fields[name] = f"{fields[name]}\n{value}" if name == "data" and "data" in fields else value
+            if "data" in fields:
+                number = int(fields["id"]) if "id" in fields else None
+                self.frames.append(Frame(number, fields["event"], json.loads(fields["data"])))
+
+
+def get(at: Served, path: str, key: str = "", **headers: str) -> tuple[int, Any]:
+    connection = HTTPConnection(at.host, at.port, timeout=20)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {key}", **headers})
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if "json" in answer.headers["content-type"] else text
+    finally:
+        connection.close()

@@ -1,0 +1,57 @@
+"""An app whose jobs run inline, and the web on its database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from mulligan import Fail, Mulligan, Park, Policy
+from mulligan.config import Settings, read_settings
+from mulligan.web.app import create_app
+
+
+@pytest.fixture
+def settings(store_url: str, tmp_path: Path) -> Settings:
+    return read_settings({"database_url": store_url}, environ={}, file=tmp_path / "none.toml")
+
+
+@pytest.fixture
+def app(settings: Settings) -> Iterator[Mulligan]:
+    app = Mulligan(settings=settings)
+
+    @app.job(name="works")
+    def works(text: str = "") -> str:
+        return text
+
+    @app.job(name="fails", policy=Policy(max_retries=0))
+    def fails(text: str = "") -> Fail:
+        return Fail("BAD_FILE", f"private: {text}", public="This file could not be read.", final=True)
+
+    @app.job(name="asks")
+    def asks() -> Park:
+        return Park("which?", choices=("left", "right"))
+
+    app.open()
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def client(app: Mulligan) -> Iterator[TestClient]:
+    """The server as `mulligan web` serves it: without the app."""
+    app.inline()  # its manifest is stored, as a worker's would be
+    with TestClient(create_app(app.settings), base_url="http://localhost", raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def key(app: Mulligan) -> Callable[..., dict[str, str]]:
+    """Headers with a new key."""
+
+    def make(scope: str = "*", role: str = "admin") -> dict[str, str]:
+        return {"Authorization": f"Bearer {app.keys.create(scope, role).text}"}
+
+    return make
