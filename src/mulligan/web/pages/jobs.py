@@ -85,10 +85,8 @@ def _foreseen(desk: Desk, job: Job) -> str:
     if found.refused:
         return f"A retry would be refused: {'; '.join(str(error) for error in found.refused)}"
     spent = f" {job.cost:g} was spent on it so far." if job.cost else ""
-    return (
-        f"A retry begins generation {job.generation + 1}: attempt 1 as soon as a worker is free, "
-        f"with {job.max_retries} retries of its own; its history stays.{spent}"
-    )
+    again = f"Retry begins generation {job.generation + 1}: attempt 1 as soon as a worker is free, with all its retries"
+    return f"{again}. Its history stays.{spent}"
 
 
 def _private(found: Story) -> list[tuple[int, list[tuple[str, str]]]]:
