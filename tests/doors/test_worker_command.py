@@ -14,9 +14,18 @@ from mulligan.web.serve import allowed
 from support.waiting import until
 
 
-def fetch(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - our own page
+def fetch(address: str, visitor: urllib.request.OpenerDirector | None = None) -> str:
+    asks = visitor or urllib.request.build_opener()
+    with asks.open(address, timeout=5) as answer:
         return answer.read().decode()
+
+
+def signed_in(way_in: str) -> urllib.request.OpenerDirector:
+    """Somebody who has used the link that was printed."""
+    page, link = way_in.split("?link=")
+    visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    visitor.open(page, data=f"link={link}".encode(), timeout=5).close()
+    return visitor
 
 
 def answers(address: str) -> bool:
@@ -89,7 +98,8 @@ def test_up_is_a_worker_and_the_page_and_they_end_together(start, folder):
     job = app.enqueue("add", {"a": 1, "b": 2})
     assert app.jobs.wait(job.id, 20).state == "succeeded"
     app.close()
-    assert "succeeded" in fetch(f"{address}jobs/{job.id}")
+    assert "Sign in" in fetch(f"{address}jobs/{job.id}")
+    assert "succeeded" in fetch(f"{address}jobs/{job.id}", signed_in(up.way_in()))
     assert up.stop().code == 0
     assert not answers(address)
 
@@ -113,9 +123,13 @@ def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_pa
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     demo = start("demo", "--port", "0", "--seconds", "20", TMPDIR=str(temporary))
-    address = demo.address()
+    address, visitor = demo.address(), signed_in(demo.way_in())
     words = ("succeeded", "dead", "parked", "running", "PROCESS_DIED", "BAD_FILE", "recovered: attempt")
-    until(lambda: all(word in fetch(address) for word in words), 40, "a page with every ending")
+    until(
+        lambda: all(word in fetch(address, visitor) + fetch(f"{address}jobs", visitor) for word in words),
+        40,
+        "pages with every ending",
+    )
     assert demo.stop().code == 0
     assert list(temporary.glob("mulligan-demo-*")) == []
     assert not list(Path(folder).glob("*.db"))
