@@ -337,6 +337,10 @@ class Mulligan:
         new, connection = self._named(kind, payload, options)
         return self.insert([new], connection)[0]
 
+    def prepared(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
+        """The same, not inserted yet."""
+        return self._named(kind, payload, options)[0]
+
     def _named(self, kind: str, payload: Any, options: Mapping[str, Any]) -> tuple[NewJob, Any]:
         """A checked job by the name of its kind, and the connection it should go through."""
         if options.get("connection") is not None:

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from mulligan import Fail, Mulligan, Park, Policy
 from mulligan.config import Settings, read_settings
+from mulligan.engine.declared import speak
 from mulligan.web.app import create_app
 
 
@@ -41,8 +42,9 @@ def app(settings: Settings) -> Iterator[Mulligan]:
 
 @pytest.fixture
 def client(app: Mulligan) -> Iterator[TestClient]:
-    """The server as `mulligan web` serves it: without the app."""
-    app.inline()  # its manifest is stored, as a worker's would be
+    """The server as `mulligan web` serves it: without the app, from the manifest that a worker has left."""
+    with app.store.begin() as unit:
+        speak(unit, app.manifest("site:app"))
     with TestClient(create_app(app.settings), base_url="http://localhost", raise_server_exceptions=False) as client:
         yield client
 

@@ -81,14 +81,26 @@ class Jobs:
             return found[0]
         raise NotFound(ambiguous("job", prefix, found) if found else _no_such(prefix))
 
-    def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002 - CONTRACT's name
-        """Newest first; `before` is the `cursor` of the page above. At most 50,000 jobs are looked at."""
+    def list(
+        self,
+        filter: str = "",  # noqa: A002 - CONTRACT's name
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        owner: str | None = None,
+    ) -> JobList:
+        """Newest first; `before` is the `cursor` of the page above. At most 50,000 jobs are looked at.
+
+        `owner`: of their jobs only.
+        """
         if not 1 <= limit <= LIST_MOST:
             message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
             raise Refused(message)
         where = parse_filter(filter)
+        if owner is not None and where.setdefault("owner", owner) != owner:
+            return JobList()
         with self._store.read() as unit:
-            found = unit.skim(resolved(unit, where, kinds=self._kinds), limit, before)
+            found = unit.skim(resolved(unit, where, owner, self._kinds), limit, before)
             return job_list(jobs_of(unit, found.rows, self.get), found, limit)
 
     def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> Count:  # noqa: A002 - as above
@@ -223,8 +235,15 @@ class AsyncJobs:
     async def get(self, job_id: str, *, owner: str | None = None) -> Job:
         return await asyncio.to_thread(self._jobs.get, job_id, owner=owner)
 
-    async def list(self, filter: str = "", *, limit: int = 50, before: str | None = None) -> JobList:  # noqa: A002
-        return await asyncio.to_thread(self._jobs.list, filter, limit=limit, before=before)
+    async def list(
+        self,
+        filter: str = "",  # noqa: A002
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        owner: str | None = None,
+    ) -> JobList:
+        return await asyncio.to_thread(self._jobs.list, filter, limit=limit, before=before, owner=owner)
 
     async def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> Count:  # noqa: A002
         return await asyncio.to_thread(self._jobs.count, filter, cap=cap)

@@ -1,0 +1,125 @@
+"""What is posted: JSON, as strict as JSON can be read, and no more of it than a payload may have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mulligan.web.api.problems import Problem, invalid
+
+ROOM = 64 * 1024  # beside the payload
+DEEPEST = 100
+_JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Said(BaseModel):
+    """What a body may say; a word nobody knows is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+async def raw(request: Request) -> bytes:
+    """The bytes, of which no more are read than there may be. Read once, remembered for who asks again."""
+    if hasattr(request.state, "body"):
+        return bytes(request.state.body)
+    most = request.app.state.room.settings.limits.payload + ROOM
+    given = request.headers.get("content-length", "")
+    if given.isdecimal() and int(given[:20]) > most:
+        raise _large(most)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise _large(most)
+    request.state.body = bytes(body)
+    return bytes(body)
+
+
+def _large(most: int) -> Problem:
+    return Problem(413, "TOO_LARGE", f"a body may have {most:,} bytes", headers={"connection": "close"})
+
+
+async def _document(request: Request) -> Any:
+    body = await raw(request)
+    if not body:
+        return {}
+    if _JSON.fullmatch(request.headers.get("content-type", "")) is None:
+        raise Problem(415, "NOT_JSON", "send JSON, with Content-Type: application/json")
+    return strict(body)
+
+
+def body_of(model: type[M]) -> Any:
+    """A dependency that reads the body as this."""
+
+    async def read(request: Request) -> M:
+        document = await _document(request)
+        if not isinstance(document, dict):
+            raise Problem(422, "INVALID", "the body is a JSON object")
+        try:
+            return model.model_validate(document)
+        except ValidationError as error:
+            raise invalid(error.errors(include_url=False, include_context=False, include_input=False)) from None
+
+    dependency: Callable[[Request], Awaitable[M]] = read
+    return Depends(dependency)
+
+
+def takes(model: type[BaseModel], *, required: bool = False) -> dict[str, Any]:
+    """For the OpenAPI document, which cannot see into `body_of`."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+
+
+# -- JSON ---------------------------------------------------------------------------------------------
+def strict(text: bytes) -> Any:
+    """No NaN, no name twice, nothing deeper than anybody means, nothing that is no Unicode."""
+    try:
+        found = json.loads(text.decode(), parse_constant=_constant, object_pairs_hook=_pairs)
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError:
+        raise _bad(f"nested deeper than {DEEPEST}") from None
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        raise _bad("not valid Unicode") from None
+    except ValueError as error:
+        raise _bad(str(error)) from None
+    if _depth(found) > DEEPEST:
+        raise _bad(f"nested deeper than {DEEPEST}")
+    return found
+
+
+def _bad(why: str) -> Problem:
+    return Problem(400, "NOT_JSON", f"the body cannot be read as JSON: {why}")
+
+
+def _constant(name: str) -> Any:
+    message = f"{name} is no JSON"
+    raise ValueError(message)
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        message = "a name is given twice in one object"
+        raise ValueError(message)
+    return found
+
+
+def _depth(value: Any) -> int:
+    """Level by level: what is deep must not be walked in depth."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return depth

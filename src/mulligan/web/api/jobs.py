@@ -1,0 +1,160 @@
+"""`/jobs`: enqueue, look, repair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from mulligan.engine.explain import Explanation
+from mulligan.job import Job
+from mulligan.web.api.auth import Caller, Operator, Viewer
+from mulligan.web.api.bodies import Said, body_of, takes
+from mulligan.web.api.cursors import opened, sealed
+from mulligan.web.api.enqueuing import NewJobSaid, Text, enqueued, moment
+from mulligan.web.api.once import Answer, once
+from mulligan.web.api.shapes import Plain, attempt_shape, event_shape, job_shape, plain
+from mulligan.web.api.whose import owned_job
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+Filter = Annotated[
+    str, Query(max_length=2000, description='state:dead kind:render code:GW_5XX owner:acme since:2h "moov atom"')
+]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
+
+
+class ReasonSaid(Said):
+    reason: Text = ""
+
+
+class RetrySaid(ReasonSaid):
+    overrides: dict[str, Any] | None = Field(
+        None, description="max_retries, queue, priority, timeout, policy, payload: fields that its kind calls editable"
+    )
+    at: float | Text | None = Field(None, description="seconds from now, or a moment with its zone")
+
+
+class ReleaseSaid(ReasonSaid):
+    choice: Text | None = None
+
+
+NewJobBody = Annotated[NewJobSaid, body_of(NewJobSaid)]
+RetryBody = Annotated[RetrySaid, body_of(RetrySaid)]
+ReasonBody = Annotated[ReasonSaid, body_of(ReasonSaid)]
+ReleaseBody = Annotated[ReleaseSaid, body_of(ReleaseSaid)]
+
+
+# -- look -------------------------------------------------------------------------------------------
+@router.get("")
+async def list_jobs(
+    caller: Viewer,
+    filter: Filter = "",  # noqa: A002 - as in the URL
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Plain:
+    """Newest first. `partial`: looking stopped after 50,000 jobs; `next` goes on."""
+    about = f"jobs {filter}"
+    before = opened(caller, about, cursor)
+    found = await caller.room.ask(lambda: caller.desk.jobs.list(filter, limit=limit, before=before, owner=caller.owner))
+    following = None if found.cursor is None else sealed(caller, about, found.cursor)
+    return {"jobs": [_shown(caller, job) for job in found], "next": following, "partial": found.partial}
+
+
+@router.get("/{job_id}")
+async def get_job(caller: Viewer, job_id: str) -> Plain:
+    return _shown(caller, await caller.room.ask(lambda: owned_job(caller, job_id)))
+
+
+@router.get("/{job_id}/attempts")
+async def list_attempts(caller: Viewer, job_id: str) -> Plain:
+    """Newest first."""
+    found = await caller.room.ask(lambda: caller.desk.jobs.attempts(owned_job(caller, job_id).id))
+    return {"attempts": [attempt_shape(one, private=caller.private) for one in reversed(found)]}
+
+
+@router.get("/{job_id}/events")
+async def list_events(caller: Viewer, job_id: str) -> Plain:
+    """In order."""
+    found = await caller.room.ask(lambda: caller.desk.jobs.history(owned_job(caller, job_id).id))
+    return {"events": [event_shape(one, private=caller.private) for one in found]}
+
+
+@router.get("/{job_id}/explain")
+async def explain_job(caller: Viewer, job_id: str) -> Plain:
+    """Its story, why it is where it is, and what could be done."""
+
+    def look() -> Explanation:
+        return caller.desk.jobs.explain(owned_job(caller, job_id).id, private=caller.private)
+
+    found = await caller.room.ask(look)
+    shape: Plain = {
+        "job_id": found.job.id,
+        "now": found.now,
+        "story": plain(found.story),
+        "text": found.text,
+        "choices": list(found.choices),
+        "moves": [verb.value for verb in found.moves],
+    }
+    return {**shape, "facts": plain(found.facts)} if caller.private else shape
+
+
+# -- act --------------------------------------------------------------------------------------------
+@router.post("", status_code=201, openapi_extra=takes(NewJobSaid, required=True))
+async def enqueue_job(request: Request, caller: Operator, said: NewJobBody) -> Response:
+    """201 with the job; 200 and `deduplicated` for a twin."""
+    return await once(request, caller, lambda named: enqueued(caller, said, named))
+
+
+@router.post("/{job_id}/retry", openapi_extra=takes(RetrySaid))
+async def retry_job(request: Request, caller: Operator, job_id: str, said: RetryBody) -> Response:
+    """A new generation of a dead, parked or cancelled job."""
+    at: Any = moment("at", said.at) if isinstance(said.at, str) else said.at
+
+    def act() -> Job:
+        wish = {"overrides": said.overrides, "at": at, "owner": caller.owner}
+        return caller.desk.jobs.retry(job_id, reason=said.reason, **wish)
+
+    return await _moved(request, caller, job_id, act)
+
+
+@router.post("/{job_id}/cancel", openapi_extra=takes(ReasonSaid))
+async def cancel_job(request: Request, caller: Operator, job_id: str, said: ReasonBody) -> Response:
+    """What waits is cancelled, what runs is asked to stop."""
+    return await _moved(
+        request, caller, job_id, lambda: caller.desk.jobs.cancel(job_id, reason=said.reason, owner=caller.owner)
+    )
+
+
+@router.post("/{job_id}/release", openapi_extra=takes(ReleaseSaid))
+async def release_job(request: Request, caller: Operator, job_id: str, said: ReleaseBody) -> Response:
+    """A parked job goes on, with the choice that was made."""
+
+    def act() -> Job:
+        return caller.desk.jobs.release(job_id, choice=said.choice, reason=said.reason, owner=caller.owner)
+
+    return await _moved(request, caller, job_id, act)
+
+
+@router.post("/{job_id}/discard", openapi_extra=takes(ReasonSaid))
+async def discard_job(request: Request, caller: Operator, job_id: str, said: ReasonBody) -> Response:
+    """A dead or parked job is given up; say why."""
+    return await _moved(
+        request, caller, job_id, lambda: caller.desk.jobs.discard(job_id, reason=said.reason, owner=caller.owner)
+    )
+
+
+async def _moved(request: Request, caller: Caller, job_id: str, act: Callable[[], Job]) -> Response:
+    def work(_: object) -> Answer:
+        owned_job(caller, job_id)
+        return Answer(200, _shown(caller, act()))
+
+    return await once(request, caller, work)
+
+
+def _shown(caller: Caller, job: Job) -> Plain:
+    return job_shape(job, private=caller.private)
