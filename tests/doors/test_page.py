@@ -47,7 +47,13 @@ def test_the_overview_shows_what_jobs_wait_for_and_says_nothing_of_what_is_well(
     app.dependencies.open("gateway", until=5400, reason="<b>they told us</b>")
     page = visit("/").text
     assert '<span class="icon" aria-hidden="true">⊗</span> open' in page
-    for words in ("<strong>gateway</strong>", "&lt;b&gt;they told us", "jobs that wait: 1", "closes in 90 min", "is down"):
+    for words in (
+        "<strong>gateway</strong>",
+        "&lt;b&gt;they told us",
+        "jobs that wait: 1",
+        "closes in 90 min",
+        "is down",
+    ):
         assert words in page
     app.dependencies.close("gateway")
     assert "recovering" in visit("/").text

@@ -195,4 +195,6 @@ def test_many_are_retried_after_a_look_and_never_by_a_slip(app, stranger, enter)
     assert "type the number" in stranger.get(refused.headers["location"]).text
     begun = stranger.post("/operations", data={**form, "count": "101", "reason": "mended"})
     assert "Begun" in stranger.get(begun.headers["location"]).text
-    assert [(one.action, one.filter, one.reason) for one in app.operations.list()] == [("retry", "state:dead", "mended")]
+    assert [(one.action, one.filter, one.reason) for one in app.operations.list()] == [
+        ("retry", "state:dead", "mended")
+    ]

@@ -29,6 +29,7 @@ class Visitor:
     role: Role
     actor: str  # as the history of what they do names them
     csrf: str  # what every form of theirs must carry
+    key_id: str = ""  # the key they came with; none: by a link
 
     @property
     def owner(self) -> str | None:
@@ -73,7 +74,7 @@ class Sessions:
             if row is None or not _still(unit, row):
                 return None
         actor = f"key:{row.key_id}" if row.key_id else "web:link"
-        return Visitor(row.scope, Role(row.role), actor, csrf_of(text))
+        return Visitor(row.scope, Role(row.role), actor, csrf_of(text), row.key_id or "")
 
     def sign_out(self, text: str) -> None:
         with self._open().begin() as unit:

@@ -24,6 +24,7 @@ from mulligan.web.pages.batches import BatchScreens
 from mulligan.web.pages.failures import FailureScreens
 from mulligan.web.pages.jobs import JobScreens
 from mulligan.web.pages.knowledge import KnowledgeScreens
+from mulligan.web.pages.live import LiveStream
 from mulligan.web.pages.machinery import MachineryScreens
 from mulligan.web.pages.overview import OverviewScreen
 from mulligan.web.pages.records import RecordScreens
@@ -56,6 +57,7 @@ def create_app(settings: Settings) -> FastAPI:
         at_the_top: Any = Moved(api, path)
         app.add_route(path, at_the_top, methods=["GET", "HEAD"])
     house = House(reader, settings)
+    app.add_api_route("/live", LiveStream(house, api.state.room.hub).listen, methods=["GET"], response_model=None)
     for path, answer in _looks(house).items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
     for path, answer in _forms(house).items():

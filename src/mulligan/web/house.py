@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from mulligan.config import Settings
 from mulligan.engine.keys import Role
 from mulligan.engine.sessions import Visitor
+from mulligan.event import EventType
 from mulligan.policy.redact import without_secrets
 from mulligan.web import visits
 from mulligan.web.desk import Desk
@@ -21,6 +22,7 @@ from mulligan.web.visits import Flash, NotAllowed, NotSignedIn
 
 T = TypeVar("T")
 
+EVENTS = " ".join(EventType)  # what a page may hear
 THEMES = ("light", "dark")
 
 
@@ -76,6 +78,7 @@ class House:
             "flash": flash,
             "filter": "",
             "visitor": visitor,
+            "events": EVENTS,
             "may_act": visitor is not None and visitor.role.may(Role.OPERATOR),
             "may_share": visitor is not None and visitor.role.may(Role.OPERATOR) and visitor.owner is None,
         }

@@ -11,7 +11,7 @@ const QUIETLY = 700;   // ms: a burst of events is one look
 const SLOWLY = 15000;  // ms between looks while a stream is there: relative times grow old
 
 // -- live ------------------------------------------------------------------------------------------
-let paused = false, looking = false, wanted = false, streaming = false, timer = 0;
+let paused = false, looking = false, wanted = false, streaming = false, pending = false, timer = 0;
 
 function show(state) {
   if (pulse.textContent !== pulse.dataset[state]) pulse.textContent = pulse.dataset[state];
@@ -49,14 +49,14 @@ function keep(fresh) {  // what the reader has opened and chosen stays so
 }
 
 function soon(wait) { clearTimeout(timer); timer = setTimeout(again, wait); }
-async function again() { await look(); soon(streaming ? SLOWLY : EVERY); }
+async function again() { pending = false; await look(); soon(streaming ? SLOWLY : EVERY); }
 
 function listen() {
-  const address = main()?.dataset.stream;
+  const { stream: address, events } = document.body.dataset;
   if (!address || !window.EventSource) return;
   const stream = new EventSource(address);
   stream.onopen = () => { streaming = true; };
-  stream.onmessage = () => soon(QUIETLY);
+  for (const type of events.split(" ")) stream.addEventListener(type, () => { if (!pending) soon(QUIETLY); pending = true; });
   stream.onerror = () => { streaming = false; soon(EVERY); };
 }
 
