@@ -51,6 +51,7 @@ from mulligan.engine.registering import handler_of
 from mulligan.engine.rules import Rules, as_plain
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule, queued_by
+from mulligan.engine.status import AsyncStatus, Status
 from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
@@ -92,6 +93,7 @@ class Mulligan:
         self.operations = Operations(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
+        self.status = Status(lambda: self.store, lambda: self.settings)
         self.aio = Aio(self)
 
     # -- wiring -----------------------------------------------------------------------------------
@@ -470,6 +472,7 @@ class Aio:
         self.operations = AsyncOperations(app.operations)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
+        self.status = AsyncStatus(app.status)
 
     async def batch(self, name: str, *, connection: Any = None, **said: Any) -> Batch:
         """As `app.batch`; in an AsyncSession's or AsyncConnection's transaction too."""

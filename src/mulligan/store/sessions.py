@@ -38,6 +38,14 @@ class SignedIn(ABC):
     def forget_sessions(self, before: Micros) -> None:
         """Delete those whose time was over then."""
 
+    @abstractmethod
+    def secret(self) -> str:
+        """What signs links to status pages; empty: there is none yet."""
+
+    @abstractmethod
+    def keep_secret(self, value: str) -> str:
+        """Unless there is one; the one that is there then."""
+
 
 class SqlSignedIn(SignedIn):
     @abstractmethod
@@ -54,6 +62,14 @@ class SqlSignedIn(SignedIn):
 
     def forget_sessions(self, before: Micros) -> None:
         self.rows("forget_sessions", before=before)
+
+    def secret(self) -> str:
+        found = self.rows("secret")
+        return str(found[0][0]) if found else ""
+
+    def keep_secret(self, value: str) -> str:
+        self.rows("keep_secret", value=value)
+        return self.secret()
 
 
 def _one(found: list[tuple[Any, ...]]) -> SessionRow | None:

@@ -29,6 +29,7 @@ from mulligan.web.pages.machinery import MachineryScreens
 from mulligan.web.pages.overview import OverviewScreen
 from mulligan.web.pages.records import RecordScreens
 from mulligan.web.pages.signing import SignInScreens, to_sign_in
+from mulligan.web.pages.status import StatusScreens
 from mulligan.web.reading import Reader
 from mulligan.web.visits import NotAllowed, NotSignedIn
 
@@ -95,6 +96,7 @@ def _looks(house: House) -> dict[str, Answer]:
         "/operations": records.operations,
         "/operations/new": acting.preview,
         "/operations/{operation}": records.operation,
+        "/status/{text}": StatusScreens(house).show,
         "/insight": knowledge.insight,
         "/policies": knowledge.policies,
         "/events": records.events,
@@ -108,6 +110,7 @@ def _forms(house: House) -> dict[str, Answer]:
         "/sign-in": signing.enter,
         "/sign-out": signing.leave,
         "/operations": acting.start,
+        "/status/{text}": StatusScreens(house).retry,
         "/{noun}/{name}/{verb}": acting.act,
     }
 
