@@ -35,6 +35,7 @@ class Incident:
     count: int
     first_at: Micros
     last_at: Micros
+    of: str = "job.died"
     job_id: str | None = None  # the first that died
     batch_id: str | None = None
     data: Facts = field(default_factory=dict)  # of its event
@@ -62,10 +63,10 @@ class Death(NamedTuple):
     data: Facts
 
 
-def begun(key: str, by: str, death: Death) -> Incident:
+def begun(key: str, by: str, death: Death, of: str = "job.died") -> Incident:
     kind = str(death.data.get("kind", ""))
     return Incident(
-        key, by, 1, death.at, death.at, death.job_id, death.batch_id, dict(death.data), {kind: 1} if kind else {}
+        key, by, 1, death.at, death.at, of, death.job_id, death.batch_id, dict(death.data), {kind: 1} if kind else {}
     )
 
 
