@@ -12,7 +12,14 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from mulligan.config import Settings
 from mulligan.errors import ConfigError, Fail
+from mulligan.notify.guarded import Resolver, system_resolver
 from mulligan.notify.message import Message
+from mulligan.policy.rule import Rule
+
+# Of deliveries: a receiver that refuses may be one that is just being deployed, so it is asked a few times more.
+RULES = (
+    Rule("delivery.refused", verdict="HTTP_4XX", code="RECEIVER_REFUSED", cls="transient", max_retries=5),
+)  # fmt: skip
 
 Receipt = dict[str, Any]  # JSON, the result of the delivery; `skipped`: nothing was sent, and why that is right
 
@@ -31,6 +38,7 @@ class Sending:
     attempt: int = 1
     reached: frozenset[str] = frozenset()  # recipients who have it from an earlier attempt
     remember: Callable[[frozenset[str]], Awaitable[None]] = _forget  # those who have it now, durably
+    resolve: Resolver = system_resolver
 
 
 @runtime_checkable

@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Literal, NoReturn
 from urllib.parse import urlsplit
 
 from mulligan.errors import ConfigError
+from mulligan.notify.bodies import body_of
 from mulligan.notify.channels import Receipt, Sending
 from mulligan.notify.message import Message
+from mulligan.notify.posting import post
 
 PREFIX = "whsec_"
 LONGEST = 60.0  # seconds of one attempt
@@ -112,7 +114,10 @@ class Webhook:
         )
 
     async def send(self, message: Message, sending: Sending) -> Receipt:
-        raise NotImplementedError
+        body = await body_of(self, message, sending)
+        if body is None:
+            return {"skipped": "render returned nothing"}
+        return await post(self, message.id, body, sending)
 
 
 def checked_url(url: str) -> str:
