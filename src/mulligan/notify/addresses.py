@@ -20,12 +20,14 @@ def read_address(text: Any) -> Address:
     """`kim@example.com` or `Kim <kim@example.com>`."""
     fit = isinstance(text, str) and len(text) <= LONG and text.isprintable()
     found = _WRITTEN.fullmatch(text.strip(" ")) if fit else None
-    address = (found["named"] or found["bare"]) if found else ""
-    if not found or ".." in address:
-        message = f"e-mail: {text!r} is no address" if isinstance(text, str) else "e-mail: an address is a text"
-        raise ConfigError(message[:200])
-    user, _, domain = address.rpartition("@")
-    return Address((found["name"] or "").strip(), user, domain.encode("idna").decode("ascii"))
+    user, _, domain = ((found["named"] or found["bare"]) if found else "").rpartition("@")
+    try:
+        if found and ".." not in user:
+            return Address((found["name"] or "").strip(), user, domain.encode("idna").decode("ascii"))
+    except UnicodeError:
+        pass
+    message = f"e-mail: {text!r} is no address" if isinstance(text, str) else "e-mail: an address is a text"
+    raise ConfigError(message[:200])
 
 
 def read_addresses(given: Any) -> list[Address]:
