@@ -97,7 +97,7 @@ def test_failures_in_a_row_are_counted_until_one_arrives(store):
 def test_of_one_cause_one_owner_and_one_subscription_one_incident_is_open(store):
     with store.begin() as unit:
         unit.new_incident(incident())
-    with pytest.raises(Exception, match=r"(?i)unique"), store.begin() as unit:  # noqa: PT012
+    with pytest.raises(Exception, match=r"(?i)unique"), store.begin() as unit:
         unit.new_incident(incident("i2"))
     with store.begin() as unit:
         unit.write_incident(incident(closed_at=9))
