@@ -56,7 +56,7 @@ from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import Job, NewJob
 from mulligan.notify.channels import Channel
-from mulligan.notify.courier import KEPT, PATIENCE, TIMEOUT, Courier
+from mulligan.notify.courier import KEPT, PATIENCE, RULES, TIMEOUT, Courier
 from mulligan.notify.declaring import checked_channel, spec_of
 from mulligan.notify.deliveries import Deliveries
 from mulligan.notify.dispatch import Dispatch
@@ -305,7 +305,7 @@ class Mulligan:
 
     def _offer_deliveries(self, kind: str, channel: Channel | None) -> None:
         courier = Courier(lambda: self.store, lambda: self.settings, channel)
-        said = {"queue": DELIVERY_QUEUE, "priority": PRIORITY, "policy": PATIENCE, "timeout": TIMEOUT}
+        said = {"queue": DELIVERY_QUEUE, "priority": PRIORITY, "policy": PATIENCE, "timeout": TIMEOUT, "rules": RULES}
         self._register(courier.deliver, name=kind, retention=KEPT, index=("subscription",), **said)
 
     def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs

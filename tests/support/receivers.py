@@ -6,11 +6,12 @@ Each request is remembered with the message's id. What is not told otherwise is 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,10 +125,10 @@ class MailReceiver:
     def __init__(self) -> None:
         self.received: list[Received] = []
         self.plan = Plan()
-        self._controller = Controller(self, hostname="127.0.0.1", port=0)
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.port: int = free.getsockname()[1]
+        self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
         self._controller.start()
-        server: Any = self._controller.server
-        self.port: int = server.sockets[0].getsockname()[1]
 
     async def handle_DATA(self, _server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - the library's name
         mail = message_from_bytes(envelope.content)

@@ -94,7 +94,7 @@ class Letter(NamedTuple):
     def part(self, subtype: str) -> str:
         found = self.mail.get_body((subtype,))
         assert found is not None
-        return str(found.get_content())
+        return str(found.get_content()).replace("\r\n", "\n")
 
 
 class Mailbox:

@@ -309,6 +309,18 @@ def test_days_of_nothing_but_failures_end_a_subscription(app):
     assert recorder.got
 
 
+def test_a_receiver_that_refuses_is_asked_a_few_times(app, web):
+    web.plans["hook"].then = "404"
+    app.subscriptions.add("job.died", Webhook(web.url()))
+    died(app)
+    for _ in range(12):
+        advance(app, 86_500)
+        app.run_inline()
+    (delivery,) = app.deliveries.list()
+    assert (delivery.state, len(web.received)) == ("dead", 6)
+    assert "404" in delivery.error
+
+
 def test_what_is_switched_off_is_not_sent_even_if_it_waits(app, web):
     web.plans["hook"].next = ["503"]
     made = app.subscriptions.add("job.died", Webhook(web.url()))

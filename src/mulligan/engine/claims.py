@@ -261,7 +261,8 @@ class Claimer:
 
 
 def claimer_of(worker: str, manifest: Manifest, queues: frozenset[str] | None = None) -> Claimer:
-    claimer = Claimer(worker, frozenset(), queues)
+    # Whoever works tells too: workers that were given queues of their own would leave messages to nobody.
+    claimer = Claimer(worker, frozenset(), None if queues is None else queues | {DELIVERY_QUEUE})
     claimer.learn(manifest)
     return claimer
 

@@ -32,7 +32,7 @@ def read_address(text: Any) -> Address:
 
 def read_addresses(given: Any) -> list[Address]:
     """One, several or none; each once."""
-    several: Iterable[Any] = [given] if isinstance(given, str) else given or ()
+    several: Iterable[Any] = [given] if given and isinstance(given, str) else given or ()
     found = {address.addr_spec: address for address in map(read_address, several)}
     if len(found) > MANY:
         message = f"e-mail: {len(found)} recipients; at most {MANY} get one message"

@@ -20,7 +20,7 @@ from mulligan.policy.phrase import one_line
 from mulligan.policy.redact import safe
 
 SUBJECT = 200  # characters
-TEXT = 200_000
+TEXT = 50_000
 
 
 class Parts(NamedTuple):
@@ -33,11 +33,12 @@ def compose(message: Message, parts: Parts, sender: Address, to: Sequence[Addres
     mail = EmailMessage(policy=SMTP)
     mail["From"] = sender
     mail["To"] = tuple(to)
-    mail["Subject"] = one_line(parts.subject, SUBJECT) or message.type
+    # What looks like an encoded word would be decoded, into whatever somebody has put there.
+    mail["Subject"] = one_line(parts.subject, SUBJECT).replace("=?", "= ?") or message.type
     mail["Date"] = format_datetime(to_datetime(message.at))
     mail["Message-ID"] = f"<{message.id}@{sender.domain}>"
     if message.thread:
-        root = f"<thread.{hashlib.sha256(message.thread.encode()).hexdigest()[:26]}@{sender.domain}>"
+        root = f"<thread.{hashlib.sha256(message.thread.encode('utf-8', 'replace')).hexdigest()[:26]}@{sender.domain}>"
         mail["In-Reply-To"] = root
         mail["References"] = root
     mail["Auto-Submitted"] = "auto-generated"

@@ -7,7 +7,10 @@ from urllib.parse import quote
 
 from mulligan.config import Settings
 from mulligan.event import Event
+from mulligan.job import Cls
 from mulligan.policy.codes import CODES
+
+ROOM = 200  # characters of a filter
 
 
 def of_event(event: Event, settings: Settings) -> str:
@@ -31,7 +34,9 @@ def runbook(code: Any, cls: Any, settings: Settings) -> str:
     base = settings.notify.runbook_url
     if not base or not isinstance(code, str) or not code:
         return ""
-    return f"{base}#{anchor(code)}" if code in CODES else f"{base}#class-{quote(str(cls or 'unknown'), safe='')}"
+    if code in CODES:
+        return f"{base}#{anchor(code)}"
+    return f"{base}#class-{cls}" if cls in list(Cls) else base
 
 
 def anchor(code: str) -> str:
@@ -40,7 +45,7 @@ def anchor(code: str) -> str:
 
 
 def _filter(words: str) -> str:
-    return f"/?filter={quote(words, safe='')}"
+    return f"/?filter={quote(words[:ROOM], safe='', errors='replace')}"
 
 
 def _at(settings: Settings, path: str) -> str:

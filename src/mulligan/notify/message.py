@@ -22,7 +22,7 @@ from mulligan.policy.phrase import one_line
 
 __all__ = ["IncidentFacts", "Message", "message_id", "message_of", "message_of_cap", "message_of_incident"]
 
-SUMMARY = 200  # characters
+SUMMARY, NAME = 200, 100  # characters
 OPENED, GROWN, OVER, CAPPED = "incident.opened", "incident.grown", "incident.over", "incident.capped"
 
 
@@ -82,9 +82,9 @@ def message_of(event: Event, subscription: str, settings: Settings) -> Message:
         type=event.type,
         at=event.at,
         summary=_short(wording.sentence(event._replace(data=data))),
-        owner=one_line(event.owner),
-        job_id=event.job_id or "",
-        batch_id=event.batch_id or "",
+        owner=one_line(event.owner, NAME),
+        job_id=one_line(event.job_id or "", NAME),
+        batch_id=one_line(event.batch_id or "", NAME),
         event_id=event.id,
         data=data,
         details=wording.details(event._replace(data=data)),
@@ -105,9 +105,9 @@ def message_of_incident(incident: IncidentFacts, step: str, settings: Settings) 
         type=f"incident.{step.partition(':')[0]}",
         at=incident.last_at,
         summary=_short(wording.of_incident(incident, step)),
-        owner=one_line(incident.owner),
-        job_id=incident.job_id,
-        batch_id=incident.batch_id,
+        owner=one_line(incident.owner, NAME),
+        job_id=one_line(incident.job_id, NAME),
+        batch_id=one_line(incident.batch_id, NAME),
         data=fit(_facts(incident)),
         details=wording.incident_details(incident),
         link=links.of_incident(incident.group, incident.batch_id, settings),
@@ -126,7 +126,7 @@ def message_of_cap(subscription: str, owner: str, hour: Micros, kept: int, setti
         type=CAPPED,
         at=hour,
         summary=_short(wording.of_cap(kept, hour)),
-        owner=one_line(owner),
+        owner=one_line(owner, NAME),
         data={"kept": kept},
         details=(("Kept back", str(kept)),),
         link=links.overview(settings),

@@ -19,7 +19,7 @@ CUT = "cut"  # is true in data of which something was left out
 def fit(data: Mapping[str, Any]) -> dict[str, Any]:
     """What is too large in the whole loses its longest values first, and says so."""
     plain: dict[str, Any] = _fitted(data, 0)
-    sizes = {name: len(json.dumps(value)) for name, value in plain.items()}
+    sizes = {name: len(json.dumps({name: value})) for name, value in plain.items()}
     left_out = len(data) > MANY
     while sum(sizes.values()) > BYTES:
         longest = max(sizes, key=lambda name: sizes[name])
