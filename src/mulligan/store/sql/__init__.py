@@ -18,6 +18,7 @@ from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, Ma
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
 from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
+from mulligan.store.notifying import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
 from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
 from mulligan.store.sessions import SessionRow
@@ -42,6 +43,10 @@ _COLUMNS: dict[str, type[Any]] = {
     "item": ItemRow,
     "key": KeyRow,
     "session": SessionRow,
+    "reader": ReaderRow,
+    "subscription": SubscriptionRow,
+    "incident": IncidentRow,
+    "notified": NotifiedRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 
