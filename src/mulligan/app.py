@@ -54,6 +54,7 @@ from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import Job, NewJob
+from mulligan.observe.tracing import OtelTracer
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
 from mulligan.store import Store, open_store
@@ -77,6 +78,7 @@ class Mulligan:
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, release: str = "") -> None:
         self.settings = settings or read_settings({"database_url": url, "release": release or None})
         self.registry = Registry()
+        self.registry.tracer = OtelTracer(self.settings.trace)
         self._store: Store | None = None
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.rules = Rules(lambda: self.settings)
@@ -367,6 +369,10 @@ class Mulligan:
         """`actor`: a person enqueues them, and that is told."""
         if not new:
             return []
+        with self.registry.tracer.sending(new) as sent:
+            return self._insert(sent, connection, actor)
+
+    def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> list[Job]:
         if actor:
             with self.store.begin() as unit:
                 new, answers = joining.insert(unit, new, announce=False)

@@ -213,6 +213,25 @@ class Web(Section):
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8321
 
 
+class Log(Section):
+    """What a worker and the page log, on stderr."""
+
+    format: Literal["text", "json"] = Field("text", description="`json`: one object a line")
+    level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+        BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
+    ] = Field("INFO", description="nothing below it is logged; of the page: `WARNING` unless it is set")
+
+
+class Trace(Section):
+    """Spans, where the app has set up OpenTelemetry."""
+
+    enabled: bool = Field(default=True, description="`false`: no spans, whatever the app has set up")
+    parenting: Literal["link", "child"] = Field(
+        "link", description="an attempt's span begins a trace with a link to the enqueuer, or is a `child` of its span"
+    )
+
+
 class Settings(Section):
     """Everything that can be set. Read once, at start."""
 
@@ -227,6 +246,8 @@ class Settings(Section):
     guards: Guards = Guards()
     limits: Limits = Limits()
     web: Web = Web()
+    log: Log = Log()
+    trace: Trace = Trace()
     rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")
     packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
     _origins: dict[str, str] = {}

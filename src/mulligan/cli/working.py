@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
@@ -18,6 +17,7 @@ from mulligan.cli.outlets import worker_outlets
 from mulligan.config import Settings
 from mulligan.engine.supervisor.main import Options, Supervisor
 from mulligan.engine.supervisor.relay import RelayHandler
+from mulligan.observe.logs import log_to
 from mulligan.store import Store
 
 STOP_WITHIN = 5.0  # seconds a companion gets to leave
@@ -53,15 +53,25 @@ class Companion:
                     pipe.close()
 
 
-def begin(log_level: str) -> None:
-    """Log to stderr; and a SIGTERM that comes before the supervisor listens must find the way out tidied too."""
-    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level=log_level.upper(), format=form, handlers=[RelayHandler()])
+def begin() -> None:
+    """A SIGTERM that comes before the supervisor listens must find the way out tidied too."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
-def worker_flags(database: str | None, concurrency: int | None, runners: int | None) -> dict[str, Any]:
-    return {"database_url": database, "worker.concurrency": concurrency, "worker.runners": runners}
+SETTINGS = {
+    "database": "database_url",
+    "concurrency": "worker.concurrency",
+    "runners": "worker.runners",
+    "log_level": "log.level",
+    "log_format": "log.format",
+    "host": "web.host",
+    "port": "web.port",
+}
+
+
+def worker_flags(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that options of the command line stand for."""
+    return {SETTINGS[name]: value for name, value in said.items()}
 
 
 def run_worker(store: Store, settings: Settings, options: Options) -> int:
@@ -69,7 +79,9 @@ def run_worker(store: Store, settings: Settings, options: Options) -> int:
 
 
 def supervisor(store: Store, settings: Settings, options: Options) -> Supervisor:
-    return Supervisor(store, settings, replace(options, outlets=worker_outlets(settings)))
+    log_to(settings.log, RelayHandler())
+    ours = replace(options, outlets=worker_outlets(settings), runner="mulligan.observe.runner")
+    return Supervisor(store, settings, ours)
 
 
 def run_with_page(
@@ -122,3 +134,6 @@ def page_environment(settings: Settings) -> None:
     os.environ["MULLIGAN_SCHEMA_NAME"] = settings.schema_name
     os.environ["MULLIGAN_WEB__HOST"] = settings.web.host
     os.environ["MULLIGAN_WEB__PORT"] = str(settings.web.port)
+    os.environ["MULLIGAN_LOG__FORMAT"] = settings.log.format
+    if settings.origin_of("log.level") != "default":
+        os.environ["MULLIGAN_LOG__LEVEL"] = settings.log.level

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import logging
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ import uvicorn
 
 from mulligan.config import Settings
 from mulligan.errors import ConfigError
+from mulligan.observe.logs import log_to
 from mulligan.web.app import create_app
 
 PORTS = 50  # how far to look for a free one
@@ -29,7 +29,8 @@ class CannotServe(Exception):
 def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False) -> None:
     host = loopback(settings.web.host)
     listening = _bind(host, settings.web.port, PORTS if may_move else 1)
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    quiet = settings.log.model_copy(update={"level": "WARNING"})
+    log_to(settings.log if settings.origin_of("log.level") != "default" else quiet)
     config = uvicorn.Config(
         create_app(settings), log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2
     )

@@ -14,6 +14,7 @@ from mulligan.engine import batching, life, operate, upkeep
 from mulligan.engine.declared import speak
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.schedules import Timekeeper
+from mulligan.engine.telling import tell_sweep
 from mulligan.errors import ConfigError
 from mulligan.job import SECOND, Micros, WorkerRow
 from mulligan.store.base import Renewal, Store
@@ -125,11 +126,15 @@ class Chores:
         fired = self._timekeeper.fire()
         requeued = self.recover(worker)
         upkeep.announce(self._store)
-        self._while_full(lambda: upkeep.expire_deadlines(self._store))
-        upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
+        late = self._while_full(lambda: upkeep.expire_deadlines(self._store))
+        unknown = upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
         self._while_full(lambda: batching.sweep(self._store))
-        if keeps_house:
-            self._prune()
+        removed = self._prune() if keeps_house else 0
+        tell_sweep({
+            "jobs of lost workers settled": requeued, "jobs past their deadline ended": late,
+            "jobs of unknown kinds ended": unknown, "jobs of schedules enqueued": fired,
+            "rows removed by retention": removed,
+        })  # fmt: skip
         return requeued + fired
 
     def hurry(self) -> None:
@@ -143,18 +148,21 @@ class Chores:
         life.sweep_folders(self._folder, worker)
         return len(lost)
 
-    def _prune(self) -> None:
+    def _prune(self) -> int:
         removed = self._while_full(lambda: upkeep.prune(self._store, self.settings, self._manifest.kinds))
         self._store.tidy()
         self._pruned = 0.0 if removed else time.monotonic()  # more to do: go on with the next sweep
+        return removed
 
     def _while_full(self, step: Callable[[], int]) -> int:
-        """Repeat a small step while it finds plenty, for a bounded time; what the last one found."""
+        """Repeat a small step while it finds plenty, for a bounded time; what they found together."""
         ends = time.monotonic() + CHORE_BUDGET
+        all_found = 0
         while True:
             found = step()
+            all_found += found
             if found < upkeep.STEP or time.monotonic() > ends:
-                return found
+                return all_found
 
     def operate(self) -> int:
         """Returns how many jobs were moved."""

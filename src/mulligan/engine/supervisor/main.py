@@ -59,7 +59,7 @@ class Options:
 
     app: str
     queues: frozenset[str] | None = None
-    log_level: str = "INFO"
+    runner: str = "mulligan.engine.runner"  # the module its runners begin with
     outlets: tuple[Outlet, ...] = ()  # what works beside the engine
 
 
@@ -149,7 +149,8 @@ class Supervisor:
         self.worker = f"w_{new_id()}"
         folder = life.state_folder(self._settings.worker.state_dir, self._store.place, self._store.identity)
         self._life = life.LifeFile(folder, self.worker)
-        recipe = Recipe(self._options.app, self.worker, life.work_folder(folder, self.worker), self._options.log_level)
+        work = life.work_folder(folder, self.worker)
+        recipe = Recipe(self._options.app, self.worker, work, self._settings.log, self._options.runner)
         self._chores = Chores(self._store, self._settings, folder)
         self._fleet = Fleet(recipe, self._settings.worker, self._desk.ended, self.clock)
         self._fleet.on_progress = self._progress
