@@ -30,10 +30,12 @@ from mulligan.job import (
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
 from mulligan.store.batching import SqlBatching
 from mulligan.store.by_hand import SqlByHand
+from mulligan.store.counting import SqlCounting
 from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
 from mulligan.store.matching import Matching, Where
+from mulligan.store.notifying import SqlNotifying
 from mulligan.store.operating import SqlOperating
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.skimming import SqlSkimming
@@ -43,7 +45,18 @@ MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, SqlOperating, SqlSkimming, Unit):
+class SqlUnit(
+    SqlHindsight,
+    SqlGuarding,
+    SqlGrouping,
+    SqlBatching,
+    SqlByHand,
+    SqlOperating,
+    SqlSkimming,
+    SqlNotifying,
+    SqlCounting,
+    Unit,
+):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod

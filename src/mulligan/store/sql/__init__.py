@@ -16,7 +16,9 @@ from typing import Any, get_type_hints
 
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
+from mulligan.store.counting import StatRow
 from mulligan.store.matching import Shape
+from mulligan.store.notifying import ReaderRow
 from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
 
@@ -38,8 +40,10 @@ _COLUMNS: dict[str, type[Any]] = {
     "batch": BatchRow,
     "operation": OperationRow,
     "item": ItemRow,
+    "reader": ReaderRow,
+    "stat": StatRow,
 }
-_SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
+_SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted, "stat": StatRow}
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes

@@ -1,0 +1,68 @@
+"""Verbs of what was counted: numbers by minute, name and labels, which only grow."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mulligan.job import SECOND, Micros
+
+MINUTE = 60 * SECOND
+EVER = 0  # the minute of what was counted since counting began
+FAR = 2**62
+
+
+class StatRow(NamedTuple):
+    minute: int  # since 1970; of what is older than a day the first minute of its hour
+    name: str
+    labels: str  # JSON, sorted
+    n: int
+    total: float  # of what is summed beside the count: seconds, or cost
+
+
+class Counting(ABC):
+    """Part of every `Unit`."""
+
+    @abstractmethod
+    def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
+        """What was counted from the minute of `since` to before that of `until`, in order of time."""
+
+    @abstractmethod
+    def stats_ever(self) -> list[StatRow]:
+        """Everything since counting began, one row for each name and its labels."""
+
+    @abstractmethod
+    def add_stats(self, rows: Sequence[StatRow]) -> None:
+        """Add to what is there, also to what was counted ever. Only for who holds the reader that counts."""
+
+
+class SqlCounting(Counting):
+    @abstractmethod
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def ids(self, ids: Sequence[Any]) -> Any: ...
+
+    @abstractmethod
+    def write_stats(self, rows: Sequence[StatRow]) -> None: ...
+
+    def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
+        span = {"since": max(since // MINUTE, EVER + 1), "until": FAR if until is None else until // MINUTE}
+        return [StatRow._make(row) for row in self.rows("stats", names=self.ids(names), **span)]
+
+    def stats_ever(self) -> list[StatRow]:
+        return [StatRow._make(row) for row in self.rows("stats_ever")]
+
+    def add_stats(self, rows: Sequence[StatRow]) -> None:
+        if rows:
+            self.write_stats([*rows, *_ever(rows)])
+
+
+def _ever(rows: Sequence[StatRow]) -> list[StatRow]:
+    """The same, whenever it was."""
+    sums: dict[tuple[str, str], StatRow] = {}
+    for row in rows:
+        known = sums.get((row.name, row.labels), row._replace(minute=EVER, n=0, total=0.0))
+        sums[row.name, row.labels] = known._replace(n=known.n + row.n, total=known.total + row.total)
+    return list(sums.values())
