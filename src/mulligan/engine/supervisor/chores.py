@@ -131,9 +131,8 @@ class Chores:
         self._while_full(lambda: batching.sweep(self._store))
         removed = self._prune() if keeps_house else 0
         tell_sweep({
-            "jobs of lost workers settled": requeued, "jobs past their deadline ended": late,
-            "jobs of unknown kinds ended": unknown, "jobs of schedules enqueued": fired,
-            "rows removed by retention": removed,
+            "jobs past their deadline ended": late, "jobs of unknown kinds ended": unknown,
+            "jobs of schedules enqueued": fired, "rows removed by retention": removed,
         })  # fmt: skip
         return requeued + fired
 
@@ -145,6 +144,7 @@ class Chores:
         judge = upkeep.Judge(worker, self._boot, self._silent_for_a_lease)
         upkeep.close_dead(self._store, judge)
         lost = upkeep.settle_orphans(self._store, self.settings.retry, self._rng)
+        tell_sweep({"jobs of lost workers settled": len(lost)})
         life.sweep_folders(self._folder, worker)
         return len(lost)
 
