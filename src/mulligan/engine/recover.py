@@ -322,7 +322,8 @@ def _news(
         "before": {"state": row.state, "generation": row.generation},
         "after": {"state": move.state, "generation": generation},
     }
-    news: dict[str, Any] = {"from": row.state, "reason": reason, "generation": generation}
+    news: dict[str, Any] = {"kind": row.kind, "queue": row.queue}
+    news |= {"from": row.state, "reason": reason, "generation": generation}
     said = {"choice": choice, "max_retries": change.max_retries, "run_at": at, "changes": dict(change.told)}
     news |= {name: value for name, value in said.items() if value not in (None, {})}
     return {**news, **seen}

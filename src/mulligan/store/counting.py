@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mulligan.job import SECOND, Micros
 
 MINUTE = 60 * SECOND
+HOUR = 60  # minutes
 EVER = 0  # the minute of what was counted since counting began
 FAR = 2**62
 
@@ -21,8 +22,21 @@ class StatRow(NamedTuple):
     total: float  # of what is summed beside the count: seconds, or cost
 
 
+class NewsRow(NamedTuple):
+    """As much of an event as is counted."""
+
+    at: Micros
+    type: str
+    attempt: int | None
+    data: str
+
+
 class Counting(ABC):
     """Part of every `Unit`."""
+
+    @abstractmethod
+    def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
+        """Up to which event one may count, at most so many of them; and those that are counted."""
 
     @abstractmethod
     def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
@@ -36,6 +50,14 @@ class Counting(ABC):
     def add_stats(self, rows: Sequence[StatRow]) -> None:
         """Add to what is there, also to what was counted ever. Only for who holds the reader that counts."""
 
+    @abstractmethod
+    def roll_stats(self, since: int, until: int) -> int:
+        """Make one hour of the minutes of the first that has any; returns the minute from which to go on."""
+
+    @abstractmethod
+    def drop_stats(self, before: int) -> None:
+        """Forget when it was; what was counted ever stays."""
+
 
 class SqlCounting(Counting):
     @abstractmethod
@@ -45,7 +67,16 @@ class SqlCounting(Counting):
     def ids(self, ids: Sequence[Any]) -> Any: ...
 
     @abstractmethod
+    def newest_event(self) -> int: ...
+
+    @abstractmethod
     def write_stats(self, rows: Sequence[StatRow]) -> None: ...
+
+    def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
+        top = self.rows("news_top", cursor=cursor, top=self.newest_event(), most=most)[0][0]
+        if top is None:
+            return cursor, []
+        return top, [NewsRow._make(row) for row in self.rows("news_between", cursor=cursor, top=top)]
 
     def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
         span = {"since": max(since // MINUTE, EVER + 1), "until": FAR if until is None else until // MINUTE}
@@ -57,6 +88,18 @@ class SqlCounting(Counting):
     def add_stats(self, rows: Sequence[StatRow]) -> None:
         if rows:
             self.write_stats([*rows, *_ever(rows)])
+
+    def roll_stats(self, since: int, until: int) -> int:
+        first: int | None = self.rows("stats_first", since=since, until=until)[0][0]
+        if first is None:
+            return until
+        hour = first // HOUR * HOUR
+        self.rows("roll_stats", hour=hour, beyond=hour + HOUR)
+        self.rows("drop_stats", after=hour, before=hour + HOUR)
+        return hour + HOUR
+
+    def drop_stats(self, before: int) -> None:
+        self.rows("drop_stats", after=EVER, before=before)
 
 
 def _ever(rows: Sequence[StatRow]) -> list[StatRow]:
