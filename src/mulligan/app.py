@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from mulligan.config import Settings, read_settings
 from mulligan.engine import joining
+from mulligan.engine.alerts import Alerts, AsyncAlerts
 from mulligan.engine.audit import AsyncEvents, Events
 from mulligan.engine.batches import AsyncBatches, Batch, Batches, new_batch
 from mulligan.engine.batching import prepared
@@ -89,6 +90,7 @@ class Mulligan:
         self.kinds = Kinds(lambda: self.store)
         self.failures = Failures(lambda: self.store)
         self.events = Events(lambda: self.store)
+        self.alerts = Alerts(lambda: self.store, lambda: self.settings.alerts)
         self.operations = Operations(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
@@ -466,6 +468,7 @@ class Aio:
         self.kinds = AsyncKinds(app.kinds)
         self.failures = AsyncFailures(app.failures)
         self.events = AsyncEvents(app.events)
+        self.alerts = AsyncAlerts(app.alerts)
         self.operations = AsyncOperations(app.operations)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)

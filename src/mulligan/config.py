@@ -213,6 +213,17 @@ class Web(Section):
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8321
 
 
+class Alerts(Section):
+    """What is worth a person's attention, and what is done about it at once."""
+
+    enabled: bool = Field(default=True, description="`false`: nothing is looked for")
+    act: bool = Field(default=True, description="`false`: alerts tell what they would do, and do nothing")
+    every: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=300)] = Field(
+        5.0, description="seconds between looks"
+    )
+    rules: tuple[dict[str, Any], ...] = Field((), description="changes to built-in alerts, by name, and your own ones")
+
+
 class Log(Section):
     """What a worker and the page log, on stderr."""
 
@@ -246,6 +257,7 @@ class Settings(Section):
     guards: Guards = Guards()
     limits: Limits = Limits()
     web: Web = Web()
+    alerts: Alerts = Alerts()
     log: Log = Log()
     trace: Trace = Trace()
     rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")

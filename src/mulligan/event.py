@@ -60,6 +60,7 @@ class EventType(StrEnum):
     DATABASE_RESTORED = "database.restored"
     ALERT_FIRED = "alert.fired"
     ALERT_RESOLVED = "alert.resolved"
+    ALERT_SILENCED = "alert.silenced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ class Event(NamedTuple):
     data: Mapping[str, Any]
 
 
-OURSELVES = frozenset({"", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})  # actors that are no people
+# Actors that are no people.
+OURSELVES = frozenset({"", "alert", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})
 
 
 Listener = Callable[[NewEvent], None]

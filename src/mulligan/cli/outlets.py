@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mulligan.config import Settings
+from mulligan.engine.alerting import Alerting
 from mulligan.engine.outlets import Outlet
 from mulligan.observe.fold import Fold
 
 
 def worker_outlets(settings: Settings) -> tuple[Outlet, ...]:
     """Of every worker; each of them finds out by itself whether another worker is at it."""
-    del settings
-    return (Fold(),)
+    return (Fold(), Alerting(settings.alerts))

@@ -26,6 +26,7 @@ from mulligan.job import (
     NewJob,
     WorkerRow,
 )
+from mulligan.store.alerting import Alerting
 from mulligan.store.batching import Batching
 from mulligan.store.by_hand import ByHand
 from mulligan.store.counting import Counting
@@ -66,7 +67,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Skimming, Notifying, Counting):
+class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Skimming, Notifying, Counting, Alerting):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from mulligan.job import (
     State,
     WorkerRow,
 )
+from mulligan.store.alerting import SqlAlerting
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
 from mulligan.store.batching import SqlBatching
 from mulligan.store.by_hand import SqlByHand
@@ -55,6 +56,7 @@ class SqlUnit(
     SqlSkimming,
     SqlNotifying,
     SqlCounting,
+    SqlAlerting,
     Unit,
 ):
     """A unit of work that speaks SQL through `rows`."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
+from mulligan.store.alerting import AlertRow
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.matching import Shape
@@ -42,6 +43,7 @@ _COLUMNS: dict[str, type[Any]] = {
     "item": ItemRow,
     "reader": ReaderRow,
     "stat": StatRow,
+    "alert": AlertRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted, "stat": StatRow}
 
