@@ -196,6 +196,8 @@ DEEDS = {
     "enqueue": Deed("job.queued", lambda app: app.insert([a_job(kind="works")], actor="python"),
                     {}, {"state": "queued"}),
     "say that it is restored": Deed("database.restored", restore, {"workers": 1}, {"workers": 0}),
+    "silence an alert": Deed("alert.silenced", lambda app: app.alerts.silence("slow_jobs", 60, reason=WHY),
+                             {"silenced_until": None}, {}),
     "run a schedule": Deed("job.queued", lambda app: app.schedules.run("nightly", reason=WHY), {}, {"state": "queued"}),
 }  # fmt: skip
 

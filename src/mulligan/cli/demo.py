@@ -43,6 +43,7 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
     os.environ["MULLIGAN_DATABASE_URL"] = database  # for the runners and the feeder
     flags = {"worker.concurrency": 12, "worker.runners": 2, "worker.shutdown_grace": 3, "worker.sweep": 1}
     settings = settings_with(database, flags | {"web.host": host, "web.port": port, "log.level": log_level})
+    working.listen(settings)
     store = open_store(settings.database_url, schema=settings.schema_name)
     store.prepare()
     say(f"database: {sqlite_file(database) or without_secrets(database)}")

@@ -22,5 +22,6 @@ def up(app: str, queues: frozenset[str] | None, **said: Any) -> int:
 
     working.begin()
     settings = settings_for(app, working.worker_flags(said))
+    working.listen(settings)
     with prepared(settings) as store:
         return working.run_with_page(store, settings, Options(app, queues), may_move=said["port"] is None)

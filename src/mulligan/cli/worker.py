@@ -21,5 +21,6 @@ def worker(app: str, queues: frozenset[str] | None, **said: Any) -> int:
 
     working.begin()
     settings = settings_for(app, working.worker_flags(said))
+    working.listen(settings)
     with prepared(settings) as store:
         return working.run_worker(store, settings, Options(app, queues))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
-from mulligan.cli.database import say
+from mulligan.cli.database import Talk, say
 from mulligan.cli.outlets import worker_outlets
 from mulligan.config import Settings
 from mulligan.engine.supervisor.main import Options, Supervisor
@@ -58,6 +59,13 @@ def begin() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
+def listen(settings: Settings) -> None:
+    """From here on whatever is said goes to stderr in the form that was asked for."""
+    log_to(settings.log, RelayHandler())
+    if settings.log.format == "json":
+        Talk.lines = logging.getLogger("mulligan.cli").info
+
+
 SETTINGS = {
     "database": "database_url",
     "concurrency": "worker.concurrency",
@@ -79,7 +87,6 @@ def run_worker(store: Store, settings: Settings, options: Options) -> int:
 
 
 def supervisor(store: Store, settings: Settings, options: Options) -> Supervisor:
-    log_to(settings.log, RelayHandler())
     ours = replace(options, outlets=worker_outlets(settings), runner="mulligan.observe.runner")
     return Supervisor(store, settings, ours)
 

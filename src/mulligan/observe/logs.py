@@ -50,7 +50,7 @@ class JsonForm(logging.Formatter):
         line: dict[str, Any] = {
             "time": _moment(record),
             "level": record.levelname.lower(),
-            "logger": scrub(record.name, FIELD),
+            "logger": scrub(str(record.name), FIELD),
             "message": _said(record),
         }
         line |= {name: fields.pop(name) for name in OURS if name in fields}
@@ -67,8 +67,8 @@ class TextForm(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)
         ids = [f"{name}={_word(fields[name])}" for name in OURS if name in fields]
-        head = f"{_moment(record)} {record.levelname} {_one_line(scrub(record.name, FIELD))} {_one_line(_said(record))}"
-        line = " ".join([head, *ids])
+        named = _one_line(scrub(str(record.name), FIELD))
+        line = " ".join([_moment(record), record.levelname, named, _one_line(_said(record)), *ids])
         trace = _trace(self, record)
         below = [f"    {_one_line(part)}" for part in trace.splitlines()] if trace else []
         return "\n".join([line, *below])
