@@ -57,6 +57,7 @@ class EventType(StrEnum):
     WORKER_STARTED = "worker.started"
     WORKER_DRAIN_REQUESTED = "worker.drain_requested"
     WORKER_LOST = "worker.lost"
+    WORKER_RUNNER_DIED = "worker.runner_died"
     DATABASE_RESTORED = "database.restored"
     ALERT_FIRED = "alert.fired"
     ALERT_RESOLVED = "alert.resolved"

@@ -78,7 +78,7 @@ def test_how_long_attempts_ran_and_what_they_cost_is_summed(store):
     fold.turn(store)
     assert ever(store, "run") == {'{"kind":"render","le":"2.5","queue":"default"}': (1, 2.5)}
     (cost,) = ever(store, "cost").items()
-    assert json.loads(cost[0]) == {"kind": "render", "try": "first", "outcome": "succeeded", "class": ""}
+    assert json.loads(cost[0]) == {"kind": "render", "nth": "first", "outcome": "succeeded", "class": ""}
     assert cost[1] == (1, 0.25)
 
 

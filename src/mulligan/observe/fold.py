@@ -224,7 +224,9 @@ def _of(like: Like, sums: Sums) -> Iterator[Stat]:
     if like.type == "job.retried":
         yield "manual", job, sums.n, 0.0
     if like.type in STATES:
-        yield "ends", {**job, "state": STATES[like.type], "code": like.code, "class": like.cls}, sums.n, 0.0
+        end = {"state": STATES[like.type], "class": like.cls}
+        yield "ends", {**job, **end, "code": like.code}, sums.n, 0.0
+        yield "finished", end, sums.n, 0.0
     if like.attempt and like.type in OUTCOMES:
         yield from _of_attempt(like, sums, job)
 
@@ -232,7 +234,9 @@ def _of(like: Like, sums: Sums) -> Iterator[Stat]:
 def _of_attempt(like: Like, sums: Sums, job: dict[str, str]) -> Iterator[Stat]:
     outcome, seconds = OUTCOMES[like.type], sums.run / 1000
     tried = str(min(like.before + 1, MOST_TRIES))
+    nth = "first" if like.before == 0 else "retry"
     verdict = {"outcome": outcome, "class": like.cls}
+    yield "verdicts", {**verdict, "nth": nth}, sums.n, seconds
     yield "attempts", {**job, **verdict, "code": like.code}, sums.n, seconds
     yield "tries", {"kind": like.kind, "try": tried, "outcome": outcome}, sums.n, seconds
     for key in like.uses.split(",") if like.uses else ():
@@ -242,8 +246,7 @@ def _of_attempt(like: Like, sums: Sums, job: dict[str, str]) -> Iterator[Stat]:
     if like.wait is not None:
         yield "wait", {**job, "le": _le(WAIT_SECONDS, like.wait)}, sums.n, sums.wait / 1000
     if sums.paid:
-        nth = "first" if like.before == 0 else "retry"
-        yield "cost", {"kind": like.kind, "try": nth, **verdict}, sums.paid, sums.cost
+        yield "cost", {"kind": like.kind, "nth": nth, **verdict}, sums.paid, sums.cost
     if outcome == "succeeded":
         needed = like.before + 1
         yield "needed", {"kind": like.kind, "le": _le(TRIES, bisect_left(TRIES, needed))}, sums.n, sums.n * needed

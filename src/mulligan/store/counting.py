@@ -31,12 +31,25 @@ class NewsRow(NamedTuple):
     data: str
 
 
+class DepthRow(NamedTuple):
+    """What waits in a lane at one priority."""
+
+    lane: str
+    first: Micros  # when the first of them is due
+    due: int
+    later: int
+
+
 class Counting(ABC):
     """Part of every `Unit`."""
 
     @abstractmethod
     def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
         """Up to which event one may count, at most so many of them; and those that are counted."""
+
+    @abstractmethod
+    def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
+        """Of at most so many lanes; each count stops at the cap."""
 
     @abstractmethod
     def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
@@ -77,6 +90,9 @@ class SqlCounting(Counting):
         if top is None:
             return cursor, []
         return top, [NewsRow._make(row) for row in self.rows("news_between", cursor=cursor, top=top)]
+
+    def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
+        return [DepthRow._make(row) for row in self.rows("depths", moment=moment, cap=cap, most=most)]
 
     def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
         span = {"since": max(since // MINUTE, EVER + 1), "until": FAR if until is None else until // MINUTE}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 from mulligan.config import Settings
 from mulligan.engine import batching, life, operate, upkeep
@@ -16,6 +17,7 @@ from mulligan.engine.kinds import Manifest
 from mulligan.engine.schedules import Timekeeper
 from mulligan.engine.telling import tell_sweep
 from mulligan.errors import ConfigError
+from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Micros, WorkerRow
 from mulligan.store.base import Renewal, Store
 from mulligan.store.host import boot_id
@@ -43,6 +45,10 @@ class Chores:
         self._pruned = 0.0
         self._timekeeper = Timekeeper(store, settings.worker)
         self._hurried = False
+
+    def tell_death(self, worker: str, facts: Mapping[str, Any]) -> None:
+        with self._store.begin() as unit:
+            unit.write_events([NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **facts})])
 
     def look_around(self, worker: str) -> int:
         """First of all, while the runners still load the app: did a sibling leave jobs behind?"""

@@ -155,6 +155,7 @@ class Supervisor:
         self._fleet = Fleet(recipe, self._settings.worker, self._desk.ended, self.clock)
         self._fleet.on_progress = self._progress
         self._fleet.on_keep = self._keep
+        self._fleet.on_death = self._runner_died
         self._fleet.start()
         await self._chore_until_done(partial(self._chores.look_around, self.worker))
         manifest = await self._fleet.loaded()
@@ -338,6 +339,10 @@ class Supervisor:
         self._desk.doubt = False  # whatever the old name holds is not ours any more
         await self._open()
         self._desk.wake.set()
+
+    def _runner_died(self, facts: dict[str, Any]) -> None:
+        """Nobody waits for it: it is told if the database is there."""
+        self._chore_thread.submit(self._chores.tell_death, self.worker, facts)
 
     async def _tell_news(self) -> None:
         news, self._desk.news = self._desk.news, {}
