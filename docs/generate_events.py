@@ -64,6 +64,7 @@ WHEN = {
     EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",
     EventType.KEY_CREATED: "a person made an API key; what is told is its id, never the key",
     EventType.KEY_REVOKED: "a person revoked an API key: it lets nobody in any more",
+    EventType.WORKER_RUNNER_DIED: "a process that runs jobs ended by itself or was killed by somebody else",
     EventType.DATABASE_RESTORED: "a person has said that the database is a restored one (`mulligan restored`)",
     EventType.ALERT_FIRED: "a guard held a kind because its jobs die of one cause: a person must see to it; once",
     EventType.ALERT_RESOLVED: "somebody has released what an alert was fired for, or holds it themselves",
@@ -92,6 +93,12 @@ DATA = (
     ("changes", "of a retry with overrides: by field its value before and after, payloads redacted"),
     ("skipped", "of `job.succeeded`: its result was there already, and its handler was not called"),
     ("worker, host, pid", "of a worker"),
+    ("worker, runner, signal, exit_code, jobs", "of a runner that died: how, and how many jobs it had"),
+    (
+        "wait_ms, failed_before, uses, cost",
+        "of an attempt: how long it was due before, counted failures of this life "
+        "before it, what it uses, what it cost",
+    ),
     (
         "name, generation, total, succeeded, dead, cancelled, missed, on_complete",
         "of a batch and its outcome: members by state, must-haves that are missing, the job that was enqueued",

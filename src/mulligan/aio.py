@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mulligan.engine.alerts import AsyncAlerts
 from mulligan.engine.audit import AsyncEvents
 from mulligan.engine.batches import AsyncBatches, Batch
 from mulligan.engine.calendar import AsyncSchedules
@@ -41,6 +42,7 @@ class Aio:
         self.kinds = AsyncKinds(app.kinds)
         self.failures = AsyncFailures(app.failures)
         self.events = AsyncEvents(app.events)
+        self.alerts = AsyncAlerts(app.alerts)
         self.keys = AsyncKeys(app.keys)
         self.operations = AsyncOperations(app.operations)
         self.policy = AsyncPolicies(app.policy)

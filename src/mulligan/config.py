@@ -289,6 +289,36 @@ class Web(Section):
     public_url: PublicUrl = Field("", description="where people reach the page; messages link to it")
 
 
+class Alerts(Section):
+    """What is worth a person's attention, and what is done about it at once."""
+
+    enabled: bool = Field(default=True, description="`false`: nothing is looked for")
+    act: bool = Field(default=True, description="`false`: alerts tell what they would do, and do nothing")
+    every: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=300)] = Field(
+        5.0, description="seconds between looks"
+    )
+    rules: tuple[dict[str, Any], ...] = Field((), description="changes to built-in alerts, by name, and your own ones")
+
+
+class Log(Section):
+    """What a worker and the page log, on stderr."""
+
+    format: Literal["text", "json"] = Field("text", description="`json`: one object a line")
+    level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+        BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
+    ] = Field("INFO", description="nothing below it is logged; of the page: `WARNING` unless it is set")
+
+
+class Trace(Section):
+    """Spans, where the app has set up OpenTelemetry."""
+
+    enabled: bool = Field(default=True, description="`false`: no spans, whatever the app has set up")
+    parenting: Literal["link", "child"] = Field(
+        "link", description="an attempt's span begins a trace with a link to the enqueuer, or is a `child` of its span"
+    )
+
+
 class Settings(Section):
     """Everything that can be set. Read once, at start."""
 
@@ -305,6 +335,9 @@ class Settings(Section):
     web: Web = Web()
     mail: Mail = Mail()
     notify: Notify = Notify()
+    alerts: Alerts = Alerts()
+    log: Log = Log()
+    trace: Trace = Trace()
     rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")
     packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
     _origins: dict[str, str] = {}

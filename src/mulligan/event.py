@@ -63,9 +63,11 @@ class EventType(StrEnum):
     WORKER_LOST = "worker.lost"
     KEY_CREATED = "key.created"
     KEY_REVOKED = "key.revoked"
+    WORKER_RUNNER_DIED = "worker.runner_died"
     DATABASE_RESTORED = "database.restored"
     ALERT_FIRED = "alert.fired"
     ALERT_RESOLVED = "alert.resolved"
+    ALERT_SILENCED = "alert.silenced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class Event(NamedTuple):
     data: Mapping[str, Any]
 
 
-OURSELVES = frozenset({"", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})  # actors that are no people
+# Actors that are no people.
+OURSELVES = frozenset({"", "alert", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})
 
 
 Listener = Callable[[NewEvent], None]

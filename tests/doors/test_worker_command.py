@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -213,3 +214,19 @@ def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_li
             assert tx.execute("SELECT n FROM sums ORDER BY n").fetchall() == [(40,), (42,)]
     assert "sqlite:///" in worker.said
     assert worker.stop().code == 0
+
+
+def test_in_json_every_line_of_a_worker_is_an_object_and_those_of_a_handler_know_their_job(start, call, folder):
+    (folder / "jobs.py").write_text(
+        (folder / "jobs.py").read_text()
+        + "\nimport logging\n@app.job\ndef talk() -> None:\n"
+        + "    logging.getLogger('theirs').warning('two\\nlines')\n    raise KeyError('x\\ny')\n"
+    )
+    worker = start("worker", "jobs:app", "--log-format", "json")
+    worker.says("concurrency")
+    job = call("enqueue", "talk").out.strip()
+    worker.says("ended for good")
+    lines = [json.loads(line) for line in worker.stop().err.splitlines()]
+    said = {line["message"]: line for line in lines}
+    assert (said["two\nlines"]["job"], said["two\nlines"]["kind"], said["two\nlines"]["attempt"]) == (job, "talk", 1)
+    assert next(line for line in lines if "attempt 1 of talk failed" in line["message"])["job"] == job

@@ -218,6 +218,8 @@ DEEDS = {
         {"state": "off", "reason": "x"}, {"state": "on"}),
     "change its secret": Deed("subscription.changed", lambda app: app.subscriptions.rotate(subscribed(app), reason=WHY),
                               {}, {"secret": "rotated"}),
+    "silence an alert": Deed("alert.silenced", lambda app: app.alerts.silence("slow_jobs", 60, reason=WHY),
+                             {"silenced_until": None}, {}),
     "run a schedule": Deed("job.queued", lambda app: app.schedules.run("nightly", reason=WHY), {}, {"state": "queued"}),
 }  # fmt: skip
 

@@ -62,6 +62,7 @@ COMMANDS = {
     "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
     "deps": ("mulligan.cli.deps:deps", "What jobs use: list it, hold it, let it go, look now, set limits."),
     "kinds": ("mulligan.cli.kinds:kinds", "List kinds; hold one, or release one that is held."),
+    "alerts": ("mulligan.cli.alerts:alerts", "What is worth attention now, by which rules; silence one."),
     "policy": ("mulligan.cli.policy:policy", "What holds when a job fails, who says so, and when it is tried again."),
     "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
     "insight": ("mulligan.cli.insight:insight", "What retries are worth, what failures cost, what that advises."),

@@ -17,7 +17,7 @@ from typing import Any
 from mulligan.config import Settings
 from mulligan.engine.batches import Batch
 from mulligan.engine.said import ended_at
-from mulligan.errors import Moment, NotFound, Refused
+from mulligan.errors import Moment, NotFound
 from mulligan.job import Job, Micros
 from mulligan.store.base import Store
 
@@ -46,9 +46,6 @@ class Status:
         `expires`: when the link ends; without it, with what it shows. A path, or a whole address if `web.public_url`
         says where people reach the page.
         """
-        if not isinstance(of, Job | Batch):
-            message = f"a job or a batch has a status page, not {of!r:.80}"
-            raise Refused(message)
         return f"{self._settings().web.public_url.rstrip('/')}{PATH}{self._sealed(of, expires, retry=retry)}"
 
     def opened(self, text: str) -> Pass:

@@ -26,8 +26,10 @@ from mulligan.job import (
     NewJob,
     WorkerRow,
 )
+from mulligan.store.alerting import Alerting
 from mulligan.store.batching import Batching
 from mulligan.store.by_hand import ByHand
+from mulligan.store.counting import Counting
 from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
@@ -67,7 +69,9 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Keyed, SignedIn, Skimming, Notifying):
+class Unit(
+    Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Keyed, SignedIn, Skimming, Notifying, Counting, Alerting
+):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

@@ -27,9 +27,11 @@ from mulligan.job import (
     State,
     WorkerRow,
 )
+from mulligan.store.alerting import SqlAlerting
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
 from mulligan.store.batching import SqlBatching
 from mulligan.store.by_hand import SqlByHand
+from mulligan.store.counting import SqlCounting
 from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
@@ -57,6 +59,8 @@ class SqlUnit(
     SqlSignedIn,
     SqlSkimming,
     SqlNotifying,
+    SqlCounting,
+    SqlAlerting,
     Unit,
 ):
     """A unit of work that speaks SQL through `rows`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import logging
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ from mulligan.config import Settings
 from mulligan.engine.keys import Keys
 from mulligan.engine.sessions import Sessions
 from mulligan.errors import ConfigError, SchemaError, StoreUnavailable
+from mulligan.observe.logs import log_to
 from mulligan.web.app import create_app
 from mulligan.web.asking import Opening
 from mulligan.web.guard import is_local
@@ -34,7 +34,8 @@ class CannotServe(Exception):
 def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False) -> None:
     host = allowed(settings)
     listening = _bind(host, settings.web.port, PORTS if may_move else 1)
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    quiet = settings.log.model_copy(update={"level": "WARNING"})
+    log_to(settings.log if settings.origin_of("log.level") != "default" else quiet)
     app = create_app(settings)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none"

@@ -59,6 +59,7 @@ class Runner:
     ) -> None:
         self.policies = Layers(settings.retry, registry.manifest("", "").kinds, registry.queues)
         self.result_limit = settings.limits.result
+        self.tracer = registry.tracer
         self.state: Any = SimpleNamespace()
         self._registry = registry
         self._wire = wire

@@ -69,6 +69,7 @@ class Fleet:
         self.on_learn: Callable[[Manifest], None] = lambda _: None
         self.on_progress: Callable[[Flight, float | None, str], None] = lambda *_: None
         self.on_keep: Callable[[Flight, str, str], Any] = lambda *_: None
+        self.on_death: Callable[[dict[str, Any]], None] = lambda _: None
 
     # -- life -------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -446,6 +447,8 @@ class Fleet:
         finally:
             self._burying = [flight for flight in self._burying if flight not in lost]
             self._on_end(endings)
+        if not (child.killed or child.doomed_ns or self._closing):
+            self.on_death({"runner": child.name, "jobs": len(lost), **_facts(death)})
         if lost:
             log.warning("runner %s ended (%s) with %d jobs", child.name, child.killed or _how(death), len(lost))
         elif not child.doomed_ns and not child.killed and not self._closing:
@@ -469,6 +472,11 @@ def _left_over(child: Child, now_ns: int) -> bool:
     """Told to leave and still there, or never there at all."""
     gone = child.doomed_ns and not child.flights and now_ns - child.doomed_ns > LEAVE_NS
     return bool(gone) or (not child.ready and now_ns - child.born_ns > LOAD_LIMIT_NS)
+
+
+def _facts(death: Death) -> dict[str, int]:
+    facts = {"signal": death.signal, "exit_code": death.exit_code}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _how(death: Death) -> str:

@@ -15,6 +15,7 @@ from mulligan.engine.causes import Causes
 from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending, Verdict, settle
+from mulligan.engine.telling import tell_due, tell_verdicts
 from mulligan.engine.tending import tend
 from mulligan.errors import StoreUnavailable
 from mulligan.job import Ended, Lease, Memory, Micros, Outcome
@@ -82,6 +83,8 @@ class Turns:
                 leases = leases + [x for x in held if x.fence not in known and x.fence not in fresh]
             kept = memories(unit, leases)
         self._watch.commit()
+        tell_verdicts(verdicts, self._policies, now)
+        tell_due(leases, self._claimer.worker)
         return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
@@ -116,8 +119,9 @@ class Turns:
     def _settle_one(self, ending: Ending, now: Micros) -> None:
         self._watch.begin()
         with self._store.begin() as unit:
-            self._settle(unit, [ending], now)
+            verdicts = self._settle(unit, [ending], now)
         self._watch.commit()
+        tell_verdicts(verdicts, self._policies, now)
 
     def watch(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
         """Between turns: what has been running for too long, and, where little happens, what time has changed."""

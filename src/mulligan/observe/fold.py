@@ -1,0 +1,280 @@
+"""What is counted of the events, by minute: one fold for the exporter, the alerts and insight.
+
+Durable, so that a counter goes on after a restart, and in one place, so that a fleet counts nothing twice. Its names
+and labels are the table in docs/reference/metrics.md.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mulligan.engine.kinds import OURS
+from mulligan.job import SECOND, Micros
+from mulligan.observe.names import Names
+from mulligan.store.base import Store
+from mulligan.store.counting import HOUR, MINUTE, NewsRow, StatRow
+
+READER = "fold"
+MOST = 2000  # events of one turn
+MINUTES_KEPT = 24 * HOUR
+HOURS_KEPT = 30 * 24 * HOUR
+
+RUN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
+WAIT_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+DELAY_SECONDS = (1, 5, 10, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 86400)
+LENGTHS = ((300, "0-5min"), (1800, "5-30min"), (3600, "30-60min"))
+TRIES = (1, 2, 3, 4, 5, 8, 13)
+MOST_TRIES = 8
+
+OUTCOMES = {
+    "job.succeeded": "succeeded",
+    "job.retry_scheduled": "retry",
+    "job.died": "dead",
+    "job.cancelled": "cancelled",
+    "job.parked": "parked",
+    "job.released": "released",
+    "job.lost": "lost",
+    "job.snoozed": "snoozed",
+}
+STATES = {"job.succeeded": "succeeded", "job.died": "dead", "job.cancelled": "cancelled"}
+FAILED = frozenset({"retry", "dead", "lost"})
+WORKERS = {"worker.started": "started", "worker.lost": "lost", "worker.runner_died": "runner_died"}
+BREAKERS = {"dependency.opened": "open", "dependency.closed": "closed", "dependency.probing": "probing"}
+DELIVERY = f"{OURS}deliver"
+ENDPOINT = f"{OURS}endpoint."
+
+_RUN = [round(bound * 1000) for bound in RUN_SECONDS]
+_WAIT = [round(bound * 1000) for bound in WAIT_SECONDS]
+_DELAY = [bound * SECOND for bound in DELAY_SECONDS]
+
+
+class Like(NamedTuple):
+    """Events that count alike."""
+
+    minute: int
+    type: str
+    attempt: bool  # the end of one
+    kind: str
+    queue: str
+    code: str
+    cls: str
+    uses: str
+    before: int  # counted failures of this life before this attempt
+    run: int | None  # in which bucket
+    wait: int | None
+    delay: int | None
+    of: str  # what else it concerns: a dependency
+
+
+class Sums:
+    __slots__ = ("cost", "delay", "n", "paid", "run", "wait")
+
+    def __init__(self) -> None:
+        self.n = self.run = self.wait = self.delay = self.paid = 0
+        self.cost = 0.0
+
+
+Counted = dict[Like, Sums]
+Stat = tuple[str, dict[str, str], int, float]  # name, labels, n, total
+
+
+class Fold:
+    """The outlet. Whoever of a fleet comes first counts, and the others see that it was done."""
+
+    name = READER
+
+    def __init__(self, every: float = 1.0) -> None:
+        self.every = every
+        self._behind = False
+
+    def turn(self, store: Store) -> bool:
+        with store.read() as unit:
+            seen = next((row for row in unit.readers() if row.name == READER), None)
+            now = unit.now()
+            if seen is not None and not self._behind and now - seen.updated_at < self.every * 0.9 * SECOND:
+                return False
+            top, news = (0, []) if seen is None else unit.news_after(seen.cursor, MOST)
+        memory = Memory(seen.body if seen is not None else "")
+        if seen is not None and top == seen.cursor and memory.rolled >= _day_ago(now):
+            return self._done(behind=False)
+        # Counted before anything is held: on SQLite nobody could write meanwhile.
+        rows = list(stats(counted(news), memory))
+        with store.begin() as unit:
+            mine = unit.reader(READER)
+            if mine is None or seen is None or mine.cursor != seen.cursor:
+                return self._done(behind=False)
+            unit.add_stats(rows)
+            if memory.rolled < _day_ago(now):
+                memory.rolled = unit.roll_stats(memory.rolled, _day_ago(now))
+                unit.drop_stats(now // MINUTE - HOURS_KEPT)
+            unit.move_reader(READER, top, memory.to_json())
+        return self._done(behind=top - seen.cursor >= MOST or memory.rolled < _day_ago(now))
+
+    def _done(self, *, behind: bool) -> bool:
+        self._behind = behind
+        return behind
+
+
+def _day_ago(now: Micros) -> int:
+    """The hour before which minutes are made into hours."""
+    return (now // MINUTE - MINUTES_KEPT) // HOUR * HOUR
+
+
+class Memory:
+    """What the fold remembers beside its place: which names it has met, and how far minutes were made into hours."""
+
+    def __init__(self, body: str) -> None:
+        said: Mapping[str, Any] = json.loads(body) if body else {}
+        self.rolled: int = said.get("rolled", 0)
+        self.names = Names(said.get("names", {}))
+
+    def to_json(self) -> str:
+        return json.dumps({"rolled": self.rolled, "names": self.names.known}, separators=(",", ":"))
+
+
+# -- from events to what counts alike ---------------------------------------------------------------
+def counted(news: Iterable[NewsRow]) -> Counted:
+    """One pass, and nothing in it that can stop the rest: what cannot be read is left out."""
+    found: defaultdict[Like, Sums] = defaultdict(Sums)
+    for row in news:
+        try:
+            _count(found, row)
+        except (AttributeError, TypeError, ValueError):
+            continue
+    return found
+
+
+def _count(found: defaultdict[Like, Sums], row: NewsRow) -> None:
+    at, kind, attempt, data = row
+    said = json.loads(data)
+    get = said.get
+    run, wait, due, cost = get("duration_ms"), get("wait_ms"), get("next_retry_at"), get("cost")
+    delay = None if due is None or kind != "job.retry_scheduled" else max(0, due - at)
+    like = Like(
+        max(1, at // MINUTE),
+        kind,
+        attempt is not None,
+        get("kind") or "",
+        get("queue") or "",
+        get("code") or "",
+        get("class") or "",
+        get("uses") or "",
+        get("failed_before") or 0,
+        None if run is None else bisect_left(_RUN, run),
+        None if wait is None else bisect_left(_WAIT, wait),
+        None if delay is None else bisect_left(_DELAY, delay),
+        get("dependency") or "",
+    )
+    sums = found[like]
+    sums.n += 1
+    sums.run += run or 0
+    sums.wait += wait or 0
+    sums.delay += delay or 0
+    if cost:
+        sums.paid += 1
+        sums.cost += cost
+
+
+# -- from what counts alike to rows -----------------------------------------------------------------
+def stats(found: Counted, memory: Memory) -> Iterator[StatRow]:
+    """At most one row for each minute, name and labels."""
+    rows: dict[tuple[int, str, str], list[float]] = {}
+    for like, sums in found.items():
+        minute = like.minute if like.minute >= memory.rolled else max(1, like.minute // HOUR * HOUR)
+        for name, labels, n, total in _of(_named(like, memory.names), sums):
+            text = json.dumps(labels, separators=(",", ":"), sort_keys=True)
+            row = rows.setdefault((minute, name, text), [0, 0.0])
+            row[0] += n
+            row[1] += total
+    for (minute, name, text), (n, total) in rows.items():
+        yield StatRow(minute, name, text, int(n), total)
+
+
+def _named(like: Like, names: Names) -> Like:
+    """With names of which there are only so many, whatever jobs are called."""
+    if like.kind.startswith(OURS):
+        return like
+    uses = ",".join(names.keep("dependency", key) for key in like.uses.split(",") if key)
+    return like._replace(
+        kind=names.keep("kind", like.kind),
+        queue=names.keep("queue", like.queue),
+        code=names.keep("code", like.code),
+        uses=uses,
+        of=names.keep("dependency", like.of),
+    )
+
+
+def _of(like: Like, sums: Sums) -> Iterator[Stat]:
+    if like.kind.startswith(DELIVERY):
+        yield from _of_delivery(like, sums)
+    if like.kind.startswith(OURS):
+        return
+    yield "events", {"type": like.type}, sums.n, 0.0
+    job = {"kind": like.kind, "queue": like.queue}
+    if like.type in WORKERS:
+        yield "workers", {"what": WORKERS[like.type]}, sums.n, 0.0
+    if like.type in BREAKERS:
+        yield "breakers", {"dependency": like.of, "to": BREAKERS[like.type]}, sums.n, 0.0
+    if like.type == "job.queued":
+        yield "enqueued", job, sums.n, 0.0
+    if like.type == "job.retried":
+        yield "manual", job, sums.n, 0.0
+    if like.type in STATES:
+        end = {"state": STATES[like.type], "class": like.cls}
+        yield "ends", {**job, **end, "code": like.code}, sums.n, 0.0
+        yield "finished", end, sums.n, 0.0
+    if like.attempt and like.type in OUTCOMES:
+        yield from _of_attempt(like, sums, job)
+
+
+def _of_attempt(like: Like, sums: Sums, job: dict[str, str]) -> Iterator[Stat]:
+    outcome, seconds = OUTCOMES[like.type], sums.run / 1000
+    tried = str(min(like.before + 1, MOST_TRIES))
+    nth = "first" if like.before == 0 else "retry"
+    verdict = {"outcome": outcome, "class": like.cls}
+    yield "verdicts", {**verdict, "nth": nth}, sums.n, seconds
+    yield "attempts", {**job, **verdict, "code": like.code}, sums.n, seconds
+    yield "tries", {"kind": like.kind, "try": tried, "outcome": outcome}, sums.n, seconds
+    for key in like.uses.split(",") if like.uses else ():
+        yield "calls", {"dependency": key, **verdict}, sums.n, seconds
+    if like.run is not None:
+        yield "run", {**job, "le": _le(RUN_SECONDS, like.run)}, sums.n, seconds
+    if like.wait is not None:
+        yield "wait", {**job, "le": _le(WAIT_SECONDS, like.wait)}, sums.n, sums.wait / 1000
+    if sums.paid:
+        yield "cost", {"kind": like.kind, "nth": nth, **verdict}, sums.paid, sums.cost
+    if outcome == "succeeded":
+        needed = like.before + 1
+        yield "needed", {"kind": like.kind, "le": _le(TRIES, bisect_left(TRIES, needed))}, sums.n, sums.n * needed
+    if outcome == "retry":
+        yield "retries", {**job, "class": like.cls, "code": like.code}, sums.n, sums.delay / SECOND
+    if like.delay is not None:
+        yield "delay", {"class": like.cls, "le": _le(DELAY_SECONDS, like.delay)}, sums.n, sums.delay / SECOND
+    if outcome in FAILED:
+        final = "true" if outcome == "dead" else "false"
+        length = _length(like.run)
+        yield "failures", {"code": like.code, "final": final, "length": length}, sums.n, seconds
+
+
+def _of_delivery(like: Like, sums: Sums) -> Iterator[Stat]:
+    """Endpoints are named `mulligan.endpoint.CHANNEL.…`; of one that is not the channel is unknown."""
+    if like.attempt and like.type in OUTCOMES:
+        channel, dot, _ = like.uses.removeprefix(ENDPOINT).partition(".")
+        labels = {"channel": channel if dot else "unknown", "outcome": OUTCOMES[like.type]}
+        yield "deliveries", labels, sums.n, sums.run / 1000
+
+
+def _le(bounds: tuple[float, ...], place: int) -> str:
+    return f"{bounds[place]:g}" if place < len(bounds) else "+Inf"
+
+
+def _length(run: int | None) -> str:
+    """How long a failed attempt ran, as coarse as a label should be."""
+    if run is None:
+        return "unknown"
+    bound = RUN_SECONDS[run] if run < len(RUN_SECONDS) else LENGTHS[-1][0] + 1
+    return next((name for most, name in LENGTHS if bound <= most), "60min+")
