@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from mulligan.engine.unique import Unique
     from mulligan.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
     from mulligan.job import Failure, Job, State
+    from mulligan.notify.apprise import Apprise
+    from mulligan.notify.mail import Email
+    from mulligan.notify.message import Message
+    from mulligan.notify.webhook import Webhook
     from mulligan.policy.backoff import Exponential, Fixed, Table
     from mulligan.policy.redact import redact
     from mulligan.policy.retry import Policy, Then
@@ -34,6 +38,10 @@ _HOMES = {
     "mulligan.engine.unique": ("Unique",),
     "mulligan.errors": ("Cancel", "Fail", "Hold", "MulliganError", "Park", "ProcessFailed", "Retry", "Snooze"),
     "mulligan.job": ("Failure", "Job", "State"),
+    "mulligan.notify.apprise": ("Apprise",),
+    "mulligan.notify.mail": ("Email",),
+    "mulligan.notify.message": ("Message",),
+    "mulligan.notify.webhook": ("Webhook",),
     "mulligan.policy.backoff": ("Exponential", "Fixed", "Table"),
     "mulligan.policy.redact": ("redact",),
     "mulligan.policy.retry": ("Policy", "Then"),
@@ -42,9 +50,11 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Apprise",
     "Batch",
     "Cancel",
     "Context",
+    "Email",
     "Exponential",
     "Fail",
     "Failure",
@@ -53,6 +63,7 @@ __all__ = [
     "Job",
     "Kind",
     "LeaseLost",
+    "Message",
     "Mulligan",
     "MulliganError",
     "Pack",
@@ -66,6 +77,7 @@ __all__ = [
     "Table",
     "Then",
     "Unique",
+    "Webhook",
     "__version__",
     "classify",
     "pack",

@@ -11,8 +11,10 @@ import math
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -24,6 +26,8 @@ FILE = "mulligan.toml"
 DEFAULT_URL = "sqlite:///mulligan.db"
 # Read from the environment by other parts; never settings.
 NOT_SETTINGS = ("MULLIGAN_ATTEMPT", "MULLIGAN_CONFIG", "MULLIGAN_TEST_")
+
+SECRET = ("mail.password",)  # what is never shown, wherever it came from
 
 DAY = 86_400.0
 RETRIED = tuple(str(cls) for cls in Cls if cls in RETRYABLE)
@@ -197,6 +201,71 @@ class Guards(Section):
     )
 
 
+def _networks(value: Any) -> Any:
+    """Networks as a list, or as a text with commas between them: `127.0.0.0/8, fd00::/8`."""
+    named = value.split(",") if isinstance(value, str) else value
+    if not isinstance(named, list | tuple):
+        message = "must be a list of networks, or a text with commas between them"
+        raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
+    try:
+        return tuple(str(ip_network(str(name).strip())) for name in named if str(name).strip())
+    except ValueError as error:
+        message = f"{error}; a network is written like 127.0.0.0/8 or fd00::/8"
+        raise ValueError(message) from None
+
+
+def _address(value: str) -> str:
+    """Of a page of ours, to which a path is added: without a slash at its end."""
+    parts = urlsplit(value)
+    if value and (parts.scheme not in {"http", "https"} or not parts.hostname or not value.isprintable()):
+        message = "must be an address like https://jobs.example.com"
+        raise ValueError(message)
+    if parts.username is not None or any(sign in value for sign in " <>\"'"):
+        message = "must not hold a name, a password, spaces or quotes: everybody who gets a message reads it"
+        raise ValueError(message)
+    return value.rstrip("/")
+
+
+Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
+PublicUrl = Annotated[str, AfterValidator(_address)]
+
+
+class Mail(Section):
+    """How e-mail is sent. Without a host none is, and nothing else changes."""
+
+    host: str = Field("", description="the SMTP server; empty: no mail is sent, and nothing else changes")
+    port: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=65535)] = 587
+    username: str = ""
+    password: str = Field("", repr=False, description="never shown; better in `mail.password_file`")
+    password_file: str = Field("", description="a file with the password in its first line")
+    sender: str = Field("", description="`Jobs <jobs@example.com>`; empty: mulligan@ and this host's name")
+    tls: Literal["starttls", "tls", "none"] = Field(
+        "starttls", description="`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked"
+    )
+    timeout: Positive = Field(30.0, description="seconds one mail may take from connecting to the server's answer")
+
+    @model_validator(mode="after")
+    def _one_password(self) -> Self:
+        if self.password and self.password_file:
+            message = "password and password_file are both set; which of them holds?"
+            raise ValueError(message)
+        return self
+
+
+class Notify(Section):
+    """Messages to people and programs about what happened."""
+
+    gather: NotNegative = Field(5.0, description="seconds deaths of one cause are gathered before the first message")
+    update_every: Positive = Field(60.0, description="seconds before an incident's first update; doubles each time")
+    quiet: Positive = Field(900.0, description="seconds without another death after which an incident is over")
+    cap: Count = Field(20, description="messages about incidents per subscription, owner and hour; 0: no limit")
+    allow_private: Networks = Field(
+        (), description="private networks webhooks may reach: `127.0.0.0/8, 10.1.0.0/16`; unset: not even loopback"
+    )
+    allow_http: bool = Field(default=False, description="webhooks without TLS to public addresses")
+    runbook_url: PublicUrl = Field("", description="where your runbook is; messages link to `#code` on it")
+
+
 Rate = Annotated[str, Field(pattern=r"^[1-9]\d{0,5}/(s|sec|second|m|min|minute|h|hour|d|day)$")]
 
 
@@ -217,6 +286,7 @@ class Web(Section):
     streams_per_key: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
         100, description="how many of them with one key"
     )
+    public_url: PublicUrl = Field("", description="where people reach the page; messages link to it")
 
 
 class Settings(Section):
@@ -233,6 +303,8 @@ class Settings(Section):
     guards: Guards = Guards()
     limits: Limits = Limits()
     web: Web = Web()
+    mail: Mail = Mail()
+    notify: Notify = Notify()
     rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")
     packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
     _origins: dict[str, str] = {}
@@ -312,7 +384,8 @@ def _validated(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
 def _sentence(error: Any, origins: Mapping[str, str]) -> str:
     name = ".".join(str(part) for part in error["loc"])
     what = error["msg"].removeprefix("Value error, ")
-    unsaid = name.endswith("_url") or isinstance(error["input"], dict | BaseModel)  # an address may hold a password
+    hidden = name in SECRET or name.endswith("_url")  # an address may hold a password
+    unsaid = hidden or isinstance(error["input"], dict | BaseModel)
     given = "" if unsaid else f" (got {error['input']!r})"
     origin = _origin(name, what, origins)
     return f"{name}: {what}{given}{', from ' + origin if origin else ''}"

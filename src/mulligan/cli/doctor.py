@@ -12,7 +12,7 @@ from mulligan.cli import options as shared
 from mulligan.cli.checks import FAIL, Check, examine
 from mulligan.cli.database import say, settings_with
 from mulligan.cli.output import as_json, cell, chosen, show_rows
-from mulligan.config import Settings
+from mulligan.config import SECRET, Settings
 from mulligan.policy.phrase import duration
 from mulligan.policy.redact import without_secrets
 
@@ -37,13 +37,15 @@ def doctor(database: str | None, output: str | None) -> int:
 def _settings(settings: Settings) -> list[dict[str, Any]]:
     """Of what can be said about single classes, only what was said."""
     return [
-        {"name": name, "value": _masked(value), "origin": settings.origin_of(name)}
+        {"name": name, "value": _masked(name, value), "origin": settings.origin_of(name)}
         for name, value in settings.values()
         if value is not None or not name.startswith("retry.classes.")
     ]
 
 
-def _masked(value: Any) -> Any:
+def _masked(name: str, value: Any) -> Any:
+    if name in SECRET:
+        return "[set, not shown]" if value else value
     return without_secrets(value) if isinstance(value, str) else value
 
 

@@ -35,6 +35,7 @@ from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
 from mulligan.store.keys import SqlKeyed
 from mulligan.store.matching import Matching, Where
+from mulligan.store.notifying import SqlNotifying
 from mulligan.store.operating import SqlOperating
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.skimming import SqlSkimming
@@ -45,7 +46,16 @@ UNIQUE_ROUNDS = 3
 
 
 class SqlUnit(
-    SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, SqlOperating, SqlKeyed, SqlSkimming, Unit
+    SqlHindsight,
+    SqlGuarding,
+    SqlGrouping,
+    SqlBatching,
+    SqlByHand,
+    SqlOperating,
+    SqlKeyed,
+    SqlSkimming,
+    SqlNotifying,
+    Unit,
 ):
     """A unit of work that speaks SQL through `rows`."""
 

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from mulligan.config import Worker
-from mulligan.engine.kinds import OURS, KindSpec, Manifest
+from mulligan.engine.kinds import DELIVERY_QUEUE, OURS, KindSpec, Manifest
 from mulligan.engine.life import kill_marked, session_memory
 from mulligan.engine.messages import STOPPED, outcome_from_wire
 from mulligan.engine.settle import Ending
@@ -156,11 +156,16 @@ class Fleet:
         return len(self._queue) + len(self._burying) + sum(len(child.flights) for child in self._children)
 
     def in_use(self) -> Counter[str]:
-        """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
+        """How many jobs use each dependency, and how many are messages.
+
+        Also asked by a thread that hears a hint: lists are copied whole.
+        """
         under_way = [flight for child in list(self._children) for flight in list(child.flights.values())]
         waiting = [flight for flight, _ in list(self._queue)]
         leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
-        return Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
+        used = Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
+        used[DELIVERY_QUEUE] = sum(1 for lease in leases if lease.uses and lease.queue == DELIVERY_QUEUE)
+        return used
 
     @property
     def used_by_all(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, Ma
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
 from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
+from mulligan.store.notifying import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
 from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
 
@@ -40,6 +41,10 @@ _COLUMNS: dict[str, type[Any]] = {
     "operation": OperationRow,
     "item": ItemRow,
     "key": KeyRow,
+    "reader": ReaderRow,
+    "subscription": SubscriptionRow,
+    "incident": IncidentRow,
+    "notified": NotifiedRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 
