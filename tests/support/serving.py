@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -51,6 +55,19 @@ def served(settings: Settings) -> Iterator[Served]:
             ear.close()
         stop()
         listening.close()
+
+
+@contextmanager
+def served_apart(settings: Settings) -> Iterator[Served]:
+    """The same in a process of its own; it is killed, without a chance to say goodbye."""
+    environ = {**os.environ, "MULLIGAN_DATABASE_URL": settings.database_url, "MULLIGAN_WEB__PORT": "0"}
+    with subprocess.Popen([sys.executable, "-m", "mulligan.web"], env=environ, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            address = urlsplit(process.stdout.readline().decode().strip())
+            yield Served(str(address.hostname), int(address.port or 0), None, process.kill, [])
+        finally:
+            process.kill()
 
 
 class Frame(NamedTuple):

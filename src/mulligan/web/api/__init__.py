@@ -10,14 +10,24 @@ from fastapi.security import HTTPBearer
 
 from mulligan.app import Mulligan
 from mulligan.config import Settings
-from mulligan.web.api import events, health, jobs
+from mulligan.web.api import batches, dependencies, events, failures, health, jobs, keys, operations, queues
 from mulligan.web.api.problems import add_problems
 from mulligan.web.api.room import Room, Served
 from mulligan.web.asking import Opening
 
 __all__ = ["create_api"]
 
-ROUTERS = (jobs.router, events.router, health.router)
+ROUTERS = (
+    jobs.router,
+    failures.router,
+    operations.router,
+    batches.router,
+    queues.router,
+    dependencies.router,
+    keys.router,
+    events.router,
+    health.router,
+)
 
 
 def create_api(app: Mulligan | Settings, opening: Opening | None = None) -> FastAPI:

@@ -37,7 +37,7 @@ class NewJobSaid(Said):
 
 def enqueued(caller: Caller, said: NewJobSaid, named: Named, batch_id: str | None = None) -> Answer:
     """201 with the job; 200 with the one that was there."""
-    new = caller.room.app.prepared(_kind(caller, said.kind), said.payload, **_options(caller, said, batch_id))
+    new = caller.room.app.prepared(known_kind(caller, said.kind), said.payload, **_options(caller, said, batch_id))
     with caller.room.store().begin() as unit:
         job = caller.desk.jobs.inserted(unit, *joining.insert(unit, [new], announce=True))[0]
         answer = Answer(200 if job.deduplicated else 201, job_shape(job, private=caller.private))
@@ -45,7 +45,7 @@ def enqueued(caller: Caller, said: NewJobSaid, named: Named, batch_id: str | Non
     return answer
 
 
-def _kind(caller: Caller, kind: str) -> str:
+def known_kind(caller: Caller, kind: str) -> str:
     """Known here or to a worker; where no worker has ever been nobody can tell."""
     free_name("kind", kind)
     handlers = caller.room.app.registry.handlers

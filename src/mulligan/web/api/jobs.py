@@ -5,38 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.engine.explain import Explanation
 from mulligan.job import Job
+from mulligan.web.api.acting import Cursor, Filter, Limit, ReasonBody, ReasonSaid, When, when
 from mulligan.web.api.auth import Caller, Operator, Viewer
-from mulligan.web.api.bodies import Said, body_of, takes
+from mulligan.web.api.bodies import body_of, takes
 from mulligan.web.api.cursors import opened, sealed
-from mulligan.web.api.enqueuing import NewJobSaid, Text, enqueued, moment
+from mulligan.web.api.enqueuing import NewJobSaid, Text, enqueued
 from mulligan.web.api.once import Answer, once
 from mulligan.web.api.shapes import Plain, attempt_shape, event_shape, job_shape, plain
 from mulligan.web.api.whose import owned_job
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
-Filter = Annotated[
-    str, Query(max_length=2000, description='state:dead kind:render code:GW_5XX owner:acme since:2h "moov atom"')
-]
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
-
-
-class ReasonSaid(Said):
-    reason: Text = ""
-
 
 class RetrySaid(ReasonSaid):
     overrides: dict[str, Any] | None = Field(
         None, description="max_retries, queue, priority, timeout, policy, payload: fields that its kind calls editable"
     )
-    at: float | Text | None = Field(None, description="seconds from now, or a moment with its zone")
+    at: When = None
 
 
 class ReleaseSaid(ReasonSaid):
@@ -45,7 +36,6 @@ class ReleaseSaid(ReasonSaid):
 
 NewJobBody = Annotated[NewJobSaid, body_of(NewJobSaid)]
 RetryBody = Annotated[RetrySaid, body_of(RetrySaid)]
-ReasonBody = Annotated[ReasonSaid, body_of(ReasonSaid)]
 ReleaseBody = Annotated[ReleaseSaid, body_of(ReleaseSaid)]
 
 
@@ -113,10 +103,9 @@ async def enqueue_job(request: Request, caller: Operator, said: NewJobBody) -> R
 @router.post("/{job_id}/retry", openapi_extra=takes(RetrySaid))
 async def retry_job(request: Request, caller: Operator, job_id: str, said: RetryBody) -> Response:
     """A new generation of a dead, parked or cancelled job."""
-    at: Any = moment("at", said.at) if isinstance(said.at, str) else said.at
 
     def act() -> Job:
-        wish = {"overrides": said.overrides, "at": at, "owner": caller.owner}
+        wish: Plain = {"overrides": said.overrides, "at": when("at", said.at), "owner": caller.owner}
         return caller.desk.jobs.retry(job_id, reason=said.reason, **wish)
 
     return await _moved(request, caller, job_id, act)

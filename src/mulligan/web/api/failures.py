@@ -1,0 +1,87 @@
+"""`/failures`: dead jobs by cause, and what people say about them. For an owner only their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from mulligan.engine.failures import FailureGroup, Failures
+from mulligan.errors import NotFound
+from mulligan.web.api.acting import Filter, Limit, ReasonBody, ReasonSaid, UntilBody, UntilSaid, acted, when
+from mulligan.web.api.auth import Caller, Operator, Viewer
+from mulligan.web.api.bodies import takes
+from mulligan.web.api.shapes import Plain, plain
+
+router = APIRouter(prefix="/failures", tags=["failures"])
+
+_NAME = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+@router.get("")
+async def list_failures(caller: Viewer, filter: Filter = "", limit: Limit = 100) -> Plain:  # noqa: A002 - as in the URL
+    """Those that need somebody first, then the largest. `more`: there are groups beyond these."""
+    found = await caller.room.ask(lambda: caller.desk.failures.groups(filter, owner=caller.owner, limit=limit))
+    return {"failures": [_shown(group) for group in found], "more": found.more}
+
+
+@router.get("/{fingerprint}")
+async def get_failure(caller: Viewer, fingerprint: str) -> Plain:
+    """With a sample; its private half is for operators."""
+
+    def look() -> FailureGroup:
+        return caller.desk.failures.get(_known(fingerprint), owner=caller.owner, private=caller.private)
+
+    return _shown(await caller.room.ask(look))
+
+
+@router.post("/{fingerprint}/mute", openapi_extra=takes(UntilSaid))
+async def mute_failure(request: Request, caller: Operator, fingerprint: str, said: UntilBody) -> Response:
+    until = when("until", said.until)
+    return await _said(
+        request, caller, fingerprint,
+        lambda api, name: api.mute(name, until=until, reason=said.reason, owner=caller.owner),
+    )  # fmt: skip
+
+
+@router.post("/{fingerprint}/unmute", openapi_extra=takes(ReasonSaid))
+async def unmute_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
+    return await _said(
+        request, caller, fingerprint, lambda api, name: api.unmute(name, reason=said.reason, owner=caller.owner)
+    )
+
+
+@router.post("/{fingerprint}/resolve", openapi_extra=takes(ReasonSaid))
+async def resolve_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
+    """The cause is gone; a death after it is a regression."""
+    return await _said(
+        request, caller, fingerprint, lambda api, name: api.resolve(name, note=said.reason, owner=caller.owner)
+    )
+
+
+@router.post("/{fingerprint}/reopen", openapi_extra=takes(ReasonSaid))
+async def reopen_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
+    return await _said(
+        request, caller, fingerprint, lambda api, name: api.reopen(name, reason=said.reason, owner=caller.owner)
+    )
+
+
+async def _said(
+    request: Request, caller: Caller, fingerprint: str, say: Callable[[Failures, str], FailureGroup]
+) -> Response:
+    return await acted(request, caller, lambda: _shown(say(caller.desk.failures, _known(fingerprint))))
+
+
+def _shown(group: FailureGroup) -> Plain:
+    shape: Plain = plain(group)
+    shape["class"] = shape.pop("cls")
+    return {**shape, "message": group.message, "recovered_share": group.recovered_share}
+
+
+def _known(fingerprint: str) -> str:
+    if _NAME.fullmatch(fingerprint) is None:
+        message = f"no failure group {fingerprint!r:.80}"
+        raise NotFound(message)
+    return fingerprint

@@ -1,0 +1,69 @@
+"""`/keys`: an admin of everything has them all, an admin of one owner those of that owner."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from mulligan.engine.keys import Key, NewKey
+from mulligan.errors import NotFound
+from mulligan.web.api.acting import ReasonBody, ReasonSaid, When, acted, when
+from mulligan.web.api.auth import Admin, Caller
+from mulligan.web.api.bodies import body_of, takes
+from mulligan.web.api.enqueuing import Text
+from mulligan.web.api.problems import forbidden
+from mulligan.web.api.shapes import Plain, plain
+
+router = APIRouter(prefix="/keys", tags=["keys"])
+
+
+class NewKeySaid(ReasonSaid):
+    scope: Text = Field(description="one owner, or * for everything")
+    role: Text = Field(description="viewer, operator or admin")
+    name: Text = ""
+    expires: When = None
+
+
+NewKeyBody = Annotated[NewKeySaid, body_of(NewKeySaid)]
+
+
+@router.get("")
+async def list_keys(caller: Admin) -> Plain:
+    found = await caller.room.ask(caller.desk.keys.list)
+    return {"keys": [plain(key) for key in found if caller.owner in (None, key.scope)]}
+
+
+@router.post("", status_code=201, openapi_extra=takes(NewKeySaid, required=True))
+async def create_key(caller: Admin, said: NewKeyBody) -> Response:
+    """The key is in this answer and nowhere else, so an Idempotency-Key is not honoured here."""
+    if caller.owner not in (None, said.scope):
+        raise forbidden(f"an admin of {caller.owner!r} makes keys of that scope only")
+
+    def make() -> NewKey:
+        expires = when("expires", said.expires)
+        return caller.desk.keys.create(said.scope, said.role, name=said.name, expires=expires, reason=said.reason)
+
+    made = await caller.room.ask(make)
+    return JSONResponse({**plain(made.key), "key": made.text}, 201)
+
+
+@router.post("/{key_id}/revoke", openapi_extra=takes(ReasonSaid))
+async def revoke_key(request: Request, caller: Admin, key_id: str, said: ReasonBody) -> Response:
+    """From now on it lets nobody in; streams that are open with it end within a minute."""
+
+    def act() -> Key:
+        _owned(caller, key_id)
+        return caller.desk.keys.revoke(key_id, reason=said.reason)
+
+    return await acted(request, caller, act)
+
+
+def _owned(caller: Caller, key_id: str) -> None:
+    message = f"no key {key_id!r:.80}"
+    if not key_id.isalnum() and not key_id.replace("_", "").isalnum():
+        raise NotFound(message)
+    if caller.owner not in (None, caller.desk.keys.get(key_id).scope):
+        raise NotFound(message)

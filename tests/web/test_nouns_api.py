@@ -1,0 +1,141 @@
+"""Failures, operations, batches, queues, dependencies, workers and keys over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.store import open_worker
+from walk.tools import ran
+
+
+@pytest.fixture
+def ask(client, key):
+    """Asks in the name of one operator of everything, unless somebody else is named."""
+    boss = key("*", "admin")
+
+    def ask(verb, path, who=None, **body):
+        said = None if verb == "GET" else body
+        answer = client.request(verb, f"/api/v1{path}", json=said, headers=who or boss)
+        assert answer.status_code < 500, answer.text
+        return answer.json() if answer.status_code < 300 else (answer.status_code, answer.json()["code"])
+
+    return ask
+
+
+def test_a_failure_group_is_listed_looked_at_muted_and_resolved(app, ask, key):
+    for owner in ("acme", "acme", "other"):
+        ran(app, app.enqueue("fails", {"text": "row 17"}, owner=owner))
+    (group,) = ask("GET", "/failures")["failures"]
+    assert (group["count"], group["code"], group["state"], group["class"]) == (3, "BAD_FILE", "new", "invalid_input")
+    (mine,) = ask("GET", "/failures?filter=kind:fails", key("acme", "viewer"))["failures"]
+    assert (mine["count"], mine["owner"], mine["message"]) == (2, "acme", "This file could not be read.")
+    name = group["fingerprint"]
+    assert "row 17" in str(ask("GET", f"/failures/{name}")["sample"]["private"])
+    assert ask("GET", f"/failures/{name}", key("*", "viewer"))["sample"]["private"] is None
+    assert ask("POST", f"/failures/{name}/mute", until=3600, reason="known")["state"] == "muted"
+    assert ask("POST", f"/failures/{name}/unmute")["state"] == "open"
+    assert ask("POST", f"/failures/{name}/resolve", reason="mended")["state"] == "resolved"
+    assert ask("POST", f"/failures/{name}/reopen")["state"] == "open"
+    assert ask("GET", f"/failures/{name}", key("acme"))["state"] == "new"
+    assert ask("GET", "/failures/%00")[0] == 404
+
+
+def test_an_operation_is_previewed_begun_paused_and_ended(app, ask, client, key):
+    jobs = [ran(app, app.enqueue("fails", {"text": str(n)}, owner="acme")).id for n in range(3)]
+    wish = {"action": "retry", "filter": "kind:fails", "steps": [1, "rest"], "rate": 5}
+    assert ask("POST", "/operations", **wish, dry_run=True)["count"] == 3
+    assert ask("POST", "/operations", action="retry", filter="") == (422, "REFUSED")
+    assert ask("POST", "/operations", action="explode", filter="kind:fails")[0] == 422
+    begun = ask("POST", "/operations", **wish, reason="mended")
+    assert (begun["total"], begun["state"], begun["actor"][:4]) == (3, "running", "key:")
+    path = f"/operations/{begun['id']}"
+    assert ask("GET", path)["under_way"] is True
+    assert [item["job"] for item in ask("GET", f"{path}/items?limit=1000")["items"]] == sorted(jobs)
+    page = ask("GET", f"{path}/items?limit=2")
+    rest = ask("GET", f"{path}/items?limit=2&cursor={page['next']}")
+    assert [item["job"] for item in (*page["items"], *rest["items"])] == sorted(jobs)
+    assert ask("POST", f"{path}/pause", reason="wait")["state"] == "paused"
+    assert ask("POST", f"{path}/resume")["state"] == "running"
+    assert ask("POST", f"{path}/abort")["state"] == "aborted"
+    assert ask("POST", f"{path}/resume")[0] == 409
+    assert [one["id"] for one in ask("GET", "/operations")["operations"]] == [begun["id"]]
+    assert ask("GET", "/operations", key("acme"))["operations"] == []
+    named = {**key("acme", "operator"), "Idempotency-Key": "mend-1"}
+    first, again = (client.post("/api/v1/operations", json=wish, headers=named) for _ in range(2))
+    assert (first.status_code, first.json()["owner"], first.json()["id"]) == (201, "acme", again.json()["id"])
+
+
+def test_a_batch_is_begun_filled_sealed_retried_and_cancelled(app, ask, key):
+    who = key("acme", "operator")
+    batch = ask("POST", "/batches", who, name="spring", tolerance="10%", on_complete="works", unique="s-1")
+    assert (batch["owner"], batch["state"], batch["on_complete"]) == ("acme", "processing", "works")
+    assert ask("POST", "/batches", who, name="spring", unique="s-1")["id"] == batch["id"]
+    path = f"/batches/{batch['id']}"
+    member = ask("POST", f"{path}/jobs", who, kind="fails")
+    assert (member["batch_id"], member["owner"]) == (batch["id"], "acme")
+    assert ask("POST", "/jobs", who, kind="works", batch_id=batch["id"])["batch_id"] == batch["id"]
+    assert ask("POST", "/jobs", key("other", "operator"), kind="works", batch_id=batch["id"]) == (404, "NOT_FOUND")
+    nobodys = app.batch("nobody's")
+    assert ask("POST", "/jobs", who, kind="works", batch_id=nobodys.id) == (404, "NOT_FOUND")
+    assert ask("POST", f"{path}/seal", who)["sealed_at"]
+    assert ask("POST", f"{path}/seal", who) == (409, "BATCH_SEALED")
+    app.run_inline()
+    assert ask("GET", path, who)["state"] == "partial"
+    assert {job["state"] for job in ask("GET", f"{path}/jobs", who)["jobs"]} == {"dead", "succeeded"}
+    assert len(ask("GET", f"{path}/jobs?filter=state:dead", who)["jobs"]) == 1
+    retried = ask("POST", f"{path}/retry-failed", who, reason="mended")
+    assert (retried["jobs"], retried["refused"]) == ([member["id"]], {})
+    assert ask("POST", f"{path}/cancel", who)["cancelled_at"]
+    assert [one["id"] for one in ask("GET", "/batches?state=processing&limit=1", who)["batches"]] == []
+    assert ask("GET", "/batches?state=done", who)[0] == 422
+    assert ask("POST", "/batches", who, name="x", tolerance="many")[0] == 422
+    assert ask("POST", "/batches", who, name="x", on_complete="nobody")[0] == 422
+
+
+def test_a_queue_is_paused_resumed_and_limited(app, ask):
+    app.enqueue("works", queue="pdf")
+    assert [(one["name"], one["ready"]) for one in ask("GET", "/queues")["queues"] if one["ready"]] == [("pdf", 1)]
+    assert ask("POST", "/queues/pdf/pause", until=60, reason="printer")["paused"] is True
+    assert ask("POST", "/queues/pdf/pause", until="2001-01-01T00:00:00Z")[0] == 422
+    assert ask("POST", "/queues/pdf/resume")["paused"] is False
+    limited = ask("PATCH", "/queues/pdf", concurrency=3, rate="100/m")
+    assert (limited["concurrency"], round(limited["rate"], 2)) == (3, 1.67)
+    assert ask("PATCH", "/queues/pdf", rate=None)["concurrency"] == 3
+    assert ask("PATCH", "/queues/pdf", clear=True)["set_by_hand"] is False
+    assert ask("GET", "/queues/nope") == (404, "NOT_FOUND")
+    assert ask("POST", "/queues/a%20b/pause")[0] == 422
+
+
+def test_a_dependency_is_opened_closed_probed_and_limited(app, ask):
+    app.job(name="call", uses="https://gw/v1")(lambda: None).enqueue()
+    (one,) = ask("GET", "/dependencies")["dependencies"]
+    assert (one["key"], one["state"]) == ("https://gw/v1", "closed")
+    path = "/dependencies/https://gw/v1"
+    assert ask("POST", f"{path}/open", until=60, reason="they told us")["state"] == "open"
+    assert ask("POST", f"{path}/close")["state"] in {"closed", "ramping"}
+    assert ask("POST", f"{path}/probe")[0] == 409
+    assert ask("PATCH", path, concurrency=2)["concurrency"] == 2
+    assert ask("GET", path)["set_by_hand"] is True
+    assert ask("PATCH", path, clear=True)["set_by_hand"] is False
+    assert ask("GET", "/dependencies/nope") == (404, "NOT_FOUND")
+
+
+def test_workers_are_seen_and_their_hosts_by_operators(app, ask, key):
+    open_worker(app.store, "w_9")
+    (worker,) = ask("GET", "/workers")["workers"]
+    assert (worker["id"], worker["host"], worker["running"]) == ("w_9", "here", 0)
+    assert "host" not in ask("GET", "/workers", key("*", "viewer"))["workers"][0]
+
+
+def test_keys_are_made_listed_and_revoked_within_a_scope(app, ask, key):
+    made = ask("POST", "/keys", scope="acme", role="admin", name="theirs", expires=3600)
+    assert app.keys.known(made["key"]).name == "theirs"
+    theirs = {"Authorization": f"Bearer {made['key']}"}
+    assert ask("POST", "/keys", theirs, scope="*", role="viewer")[0] == 403
+    mine = ask("POST", "/keys", theirs, scope="acme", role="viewer")
+    assert {one["scope"] for one in ask("GET", "/keys", theirs)["keys"]} == {"acme"}
+    assert "hash" not in str(ask("GET", "/keys"))
+    foreign = app.keys.create("other", "viewer").key
+    assert ask("POST", f"/keys/{foreign.id}/revoke", theirs) == (404, "NOT_FOUND")
+    assert ask("POST", f"/keys/{mine['id']}/revoke", theirs)["state"] == "revoked"
+    assert ask("POST", "/keys", scope="acme", role="root")[0] == 422
