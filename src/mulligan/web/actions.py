@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mulligan.engine.filters import seconds
 from mulligan.engine.keys import Role
 from mulligan.errors import Refused
+from mulligan.policy.phrase import duration
 from mulligan.web.desk import Desk
 
 Said = Mapping[str, str]
@@ -127,6 +128,35 @@ def _probe(desk: Desk, key: str, said: Said) -> str:
     return f"{key} is looked at as soon as a worker can."
 
 
+def _silence(desk: Desk, rule: str, said: Said) -> str:
+    desk.alerts.silence(rule, _until(said) or 3600.0, reason=_reason(said))
+    return f"Alert {rule} is silent for {duration(_until(said) or 3600.0)}."
+
+
+def _unsilence(desk: Desk, rule: str, said: Said) -> str:
+    desk.alerts.unsilence(rule, reason=_reason(said))
+    return f"Alert {rule} is heard again."
+
+
+# -- notifications ----------------------------------------------------------------------------------
+def _test(desk: Desk, subscription: str, said: Said) -> str:
+    del said
+    return f"A test is on its way: {desk.subscriptions.test(subscription, owner=desk.owner).message}."
+
+
+def _switch(verb: str, words: str) -> Callable[[Desk, str, Said], str]:
+    def act(desk: Desk, subscription: str, said: Said) -> str:
+        getattr(desk.subscriptions, verb)(subscription, owner=desk.owner, reason=_reason(said))
+        return words
+
+    return act
+
+
+def _send_again(desk: Desk, delivery: str, said: Said) -> str:
+    desk.deliveries.retry(delivery, owner=desk.owner, reason=_reason(said))
+    return "It is sent again."
+
+
 def _run(desk: Desk, schedule: str, said: Said) -> str:
     job = desk.schedules.run(schedule, reason=_reason(said))
     return f"Enqueued now: job {job.id}."
@@ -154,6 +184,12 @@ ACTIONS: Mapping[tuple[str, str], Action] = {
     ("dependencies", "open"): Action(_open, "/dependencies", shared=True),
     ("dependencies", "close"): Action(_close, "/dependencies", shared=True),
     ("dependencies", "probe"): Action(_probe, "/dependencies", shared=True),
+    ("alerts", "silence"): Action(_silence, "/alerts", shared=True),
+    ("alerts", "unsilence"): Action(_unsilence, "/alerts", shared=True),
+    ("subscriptions", "test"): Action(_test, "/notifications"),
+    ("subscriptions", "enable"): Action(_switch("enable", "Switched on."), "/notifications"),
+    ("subscriptions", "disable"): Action(_switch("disable", "Switched off."), "/notifications"),
+    ("deliveries", "retry"): Action(_send_again, "/notifications"),
     ("schedules", "run"): Action(_run, "/schedules", shared=True),
 }
 

@@ -30,6 +30,7 @@ from mulligan.web.pages.overview import OverviewScreen
 from mulligan.web.pages.records import RecordScreens
 from mulligan.web.pages.signing import SignInScreens, to_sign_in
 from mulligan.web.pages.status import StatusScreens
+from mulligan.web.pages.telling import TellingScreens
 from mulligan.web.reading import Reader
 from mulligan.web.visits import NotAllowed, NotSignedIn
 
@@ -80,7 +81,7 @@ class Moved:
 def _looks(house: House) -> dict[str, Answer]:
     signing, jobs, failures = SignInScreens(house), JobScreens(house), FailureScreens(house)
     batches, machinery, records = BatchScreens(house), MachineryScreens(house), RecordScreens(house)
-    knowledge, acting = KnowledgeScreens(house), ActingScreens(house)
+    knowledge, telling, acting = KnowledgeScreens(house), TellingScreens(house), ActingScreens(house)
     return {
         "/": OverviewScreen(house).show,
         "/sign-in": signing.show,
@@ -97,6 +98,8 @@ def _looks(house: House) -> dict[str, Answer]:
         "/operations/new": acting.preview,
         "/operations/{operation}": records.operation,
         "/status/{text}": StatusScreens(house).show,
+        "/alerts": telling.alerts,
+        "/notifications": telling.deliveries,
         "/insight": knowledge.insight,
         "/policies": knowledge.policies,
         "/events": records.events,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from mulligan.config import Settings
+from mulligan.engine.alerts import Alerts
 from mulligan.engine.audit import Events
 from mulligan.engine.batches import Batches
 from mulligan.engine.calendar import Schedules
@@ -18,6 +19,8 @@ from mulligan.engine.policies import Policies
 from mulligan.engine.queues import Queues
 from mulligan.engine.sessions import Visitor
 from mulligan.errors import Refused
+from mulligan.notify.deliveries import Deliveries
+from mulligan.notify.subscriptions import Subscriptions
 from mulligan.store import Store
 
 
@@ -37,6 +40,9 @@ class Desk:
         self.kinds = Kinds(lambda: store, actor)
         self.schedules = Schedules(lambda: store, self.jobs, {}, actor)
         self.events = Events(lambda: store)
+        self.alerts = Alerts(lambda: store, lambda: settings.alerts, actor)
+        self.subscriptions = Subscriptions(lambda: store, lambda: settings, actor)
+        self.deliveries = Deliveries(lambda: store, lambda: settings, actor)
         self.policies = Policies(lambda: store, lambda: settings)
 
 

@@ -34,6 +34,8 @@ MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
     (
         "Knowledge",
         (
+            Screen("alerts", "/alerts", "Alerts", "▲"),
+            Screen("notifications", "/notifications", "Notifications", "✉"),
             Screen("insight", "/insight", "Insight", "▥"),
             Screen("policies", "/policies", "Policies", "↻"),
             Screen("events", "/events", "Events", "∿"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
+from mulligan.engine.alerts import AlertStatus
 from mulligan.engine.dependencies import Dependency, not_closed
 from mulligan.engine.failures import FailureGroup
 from mulligan.engine.held import KindStatus
@@ -17,12 +21,17 @@ from mulligan.engine.workers import Seen, workers_seen
 from mulligan.job import Micros, State
 from mulligan.policy.groups import GroupState
 from mulligan.policy.phrase import who
+from mulligan.store.base import Unit
+from mulligan.store.counting import MINUTE
+from mulligan.web.charts import Columns, columns
 from mulligan.web.desk import Desk, own
 from mulligan.web.house import House, root_of
 from mulligan.web.pages import failures, machinery, records
 from mulligan.web.present import BADGES, row_of
 from mulligan.web.reading import COUNT_CAP, Shown
 
+MINUTES = 60
+TONES = {"succeeded": "succeeded", "retry": "retried", "lost": "retried", "dead": "dead"}
 GROUPS = 5
 ROWS = 8
 NEEDS_SOMEBODY = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}
@@ -47,6 +56,8 @@ class Picture(NamedTuple):
     queues: list[Queue]
     workers: list[Seen]
     operations: list[Operation]
+    alerts: list[AlertStatus]
+    outcomes: Columns
     parked: list[Shown]
     running: list[Shown]
 
@@ -71,6 +82,7 @@ class OverviewScreen:
             "workers": [machinery.worker_row(one, found.now) for one in found.workers],
             "parked": [row_of(one, found.now) for one in found.parked],
             "running": [row_of(one, found.now) for one in found.running],
+            "outcomes": found.outcomes,
             "empty": not any(found.counts.values()),
         }
         return self._house.page(request, "overview.html", "overview", **values)
@@ -86,16 +98,34 @@ def _look(desk: Desk) -> Picture:
     with desk.store.read() as unit:
         now, counts, down = unit.now(), dict(unit.counts(COUNT_CAP)), not_closed(unit)
         workers = workers_seen(unit)
+        outcomes = _outcomes(unit, now)
+    alerts = [one for one in desk.alerts.list() if one.state == "firing" and one.silenced_until is None]
     parked = _some(desk, "state:parked")
     running = _some(desk, "state:running")
-    return Picture(now, counts, groups[:GROUPS], down, kinds, queues, workers, operations, parked, running)
+    return Picture(
+        now, counts, groups[:GROUPS], down, kinds, queues, workers, operations, alerts, outcomes, parked, running
+    )
+
+
+def _outcomes(unit: Unit, now: Micros) -> Columns:
+    """How attempts ended, minute by minute."""
+    begins = now // MINUTE - MINUTES + 1
+    counts: list[Counter[str]] = [Counter() for _ in range(MINUTES)]
+    for row in unit.stats(["verdicts"], begins * MINUTE):
+        tone = TONES.get(json.loads(row.labels)["outcome"])
+        if tone is not None and 0 <= row.minute - begins < MINUTES:
+            counts[row.minute - begins][tone] += row.n
+    ago = [f"{MINUTES - 1 - place} min ago" for place in range(MINUTES)]
+    return columns(list(zip(ago, counts, strict=True)), ("succeeded", "retried", "dead"))
 
 
 def _some(desk: Desk, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
     return [Shown(job, "") for job in desk.jobs.list(own(desk, filter), limit=ROWS)]
 
 
-def _troubles(found: Picture, root: str) -> Any:
+def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
+    for alert in found.alerts:
+        yield Trouble("▲", alert.summary, f"{root}/alerts")
     waits = found.counts[State.QUEUED]
     if not any(seen.living for seen in found.workers):
         yield Trouble("◌", f"No worker is live{f': {_many(waits)} jobs wait' if waits else ''}", f"{root}/queues")
