@@ -74,6 +74,9 @@ SECTIONS = {
     "guards": "When a kind is held because its jobs die of one cause",
     "limits": "Sizes and limits",
     "web": "The page",
+    "alerts": "Alerts: what is looked for, and what is done about it",
+    "log": "Log lines",
+    "trace": "Traces",
 }
 
 

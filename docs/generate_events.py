@@ -66,8 +66,9 @@ WHEN = {
     EventType.KEY_REVOKED: "a person revoked an API key: it lets nobody in any more",
     EventType.WORKER_RUNNER_DIED: "a process that runs jobs ended by itself or was killed by somebody else",
     EventType.DATABASE_RESTORED: "a person has said that the database is a restored one (`mulligan restored`)",
-    EventType.ALERT_FIRED: "a guard held a kind because its jobs die of one cause: a person must see to it; once",
-    EventType.ALERT_RESOLVED: "somebody has released what an alert was fired for, or holds it themselves",
+    EventType.ALERT_FIRED: "something is worth a person's attention: by a rule of the alerts, or a kind is held; once",
+    EventType.ALERT_RESOLVED: "what an alert was fired for is over, or somebody has released it",
+    EventType.ALERT_SILENCED: "a person does not want to hear of an alert for a while, or again does",
 }
 
 FIELDS = (
@@ -106,7 +107,9 @@ DATA = (
     ("group, failures, max_retries", "of a death: its cause, how often it failed, how often it may; of a retry too"),
     ("subscription, name", "of a subscription"),
     ("before, job, jobs, asked_to_stop, outcome, expires_at", "of a batch: what it was, what was retried or stopped"),
-    ("kind, fingerprint, code, message, job, jobs, owners, since", "of an alert; `job` is an example"),
+    ("kind, fingerprint, code, message, job, jobs, owners, since", "of the alert of a held kind; `job` is an example"),
+    ("rule, key, value, threshold, window, severity, evidence, runbook", "of an alert: which, about what, how high"),
+    ("action, did, limit, until", "of an alert that acts: what, and until when"),
     (
         "fingerprint, until, note",
         "of a failure group; `owner` if not of all",

@@ -29,7 +29,6 @@ log = logging.getLogger("mulligan.alerts")
 READER = "alerts"
 MOST_KEYS = 200  # of one rule
 KEPT = 30 * 86_400 * SECOND  # how long it is remembered that something was told
-RUNBOOK = "runbook"
 
 Stood = dict[str, dict[str, Alert]]
 
@@ -114,7 +113,7 @@ def _tell(unit: Unit, rule: Rule, alert: Alert, what: str, did: str, now: Micros
     news: dict[str, Any] = {
         "rule": rule.name, "key": alert.key, "value": round(alert.value, 6), "threshold": rule.above,
         "window": rule.window, "severity": rule.severity, "reason": sentence(rule, alert),
-        "evidence": dict(alert.evidence), "runbook": f"{RUNBOOK}#{rule.anchor}",
+        "evidence": dict(alert.evidence), "runbook": f"alert-{rule.anchor}",
     }  # fmt: skip
     more = {"action": rule.action, "did": did, "until": alert.until, "limit": (alert.acted.get("reduced") or [None])[0]}
     news |= {name: value for name, value in more.items() if value not in (None, "")}
