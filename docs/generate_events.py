@@ -88,8 +88,10 @@ DATA = (
     ("skipped", "of `job.succeeded`: its result was there already, and its handler was not called"),
     ("worker, host, pid", "of a worker"),
     ("worker, runner, signal, exit_code, jobs", "of a runner that died: how, and how many jobs it had"),
-    ("wait_ms, failed_before, uses, cost", "of an attempt: how long it was due before, counted failures of this life "
-     "before it, what it uses, what it cost"),
+    (
+        "wait_ms, failed_before, uses, cost",
+        "of an attempt: how long it was due, counted failures of this life before it, what it uses, what it cost",
+    ),
     (
         "name, generation, total, succeeded, dead, cancelled, missed, on_complete",
         "of a batch and its outcome: members by state, must-haves that are missing, the job that was enqueued",

@@ -161,9 +161,7 @@ def _of_queues(scene: Scene) -> dict[str, list[Sample]]:
     return _phases(phases, ages)
 
 
-def _phases(
-    phases: Mapping[tuple[str, str], int], ages: Mapping[str, Mapping[str, float]]
-) -> dict[str, list[Sample]]:
+def _phases(phases: Mapping[tuple[str, str], int], ages: Mapping[str, Mapping[str, float]]) -> dict[str, list[Sample]]:
     queues = sorted({queue for queue, _ in phases})
     every = [(queue, phase) for queue in queues for phase in ("ready", "held", "scheduled", "running")]
 

@@ -31,7 +31,7 @@ class Counter(NamedTuple):
     help: str
     stat: str
     labels: Mapping[str, str]  # the metric's → the stat's
-    where: Mapping[str, str] = {}  # noqa: RUF012 - never changed
+    where: Mapping[str, str] = {}
     of: str = "n"
     zeros: tuple[Labels, ...] = ()  # told from the beginning: a rate needs a value before the first event
 
@@ -117,7 +117,9 @@ COUNTERS = (
         where={"code": WORKER_LOST},
     ),
     Counter("mulligan_worker_starts_total", "Workers that started.", "workers", {}, {"what": "started"}, zeros=((),)),
-    Counter("mulligan_workers_lost_total", "Workers found dead or silent.", "workers", {}, {"what": "lost"}, zeros=((),)),
+    Counter(
+        "mulligan_workers_lost_total", "Workers found dead or silent.", "workers", {}, {"what": "lost"}, zeros=((),)
+    ),
     Counter(
         "mulligan_runners_died_total",
         "Processes that run jobs and died; those we end ourselves are not counted.",
