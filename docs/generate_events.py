@@ -99,6 +99,7 @@ DATA = (
         "wait_ms, failed_before, uses, cost",
         "of an attempt: how long it was due before, counted failures of this life "
         "before it, what it uses, what it cost",
+        "of an attempt: how long it was due, counted failures of this life before it, what it uses, what it cost",
     ),
     (
         "name, generation, total, succeeded, dead, cancelled, missed, on_complete",

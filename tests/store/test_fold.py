@@ -143,12 +143,14 @@ def test_a_fold_with_nothing_to_count_writes_nothing(store):
 
 def test_an_event_nobody_can_read_is_left_out_and_the_next_one_counted(store):
     fold = begun(store)
-    for data in ("[]", '{"kind":7,"duration_ms":"x"}', '{"next_retry_at":"soon"}', '{"kind":"a\\u0000b"}'):
+    strange = '{"kind":7,"code":{"a":1},"class":[],"uses":3,"cost":NaN,"wait_ms":-Infinity,"failed_before":"x"}'
+    for data in ("[]", "{", strange, '{"next_retry_at":"soon","duration_ms":"x"}', '{"kind":"a\\u0000b"}'):
         sql(store, "INSERT INTO {p}event (at, type, attempt, data) VALUES (0, 'job.retry_scheduled', 1, :data)",
             {"data": data})  # fmt: skip
     ended(store, RETURNED)
     fold.turn(store)
     assert n_of(store, "ends") == 1
+    assert n_of(store, "attempts", outcome="retry") == 3
 
 
 def test_after_a_day_minutes_are_hours_and_after_thirty_only_the_sum_is_left(store):

@@ -67,6 +67,7 @@ COMMANDS = {
     "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
     "insight": ("mulligan.cli.insight:insight", "What retries are worth, what failures cost, what that advises."),
     "notify": ("mulligan.cli.notify:notify", "Who is told of what, to where, and what became of each message."),
+    "metrics": ("mulligan.cli.metrics:metrics", "Numbers for Prometheus, alert rules, a dashboard for Grafana."),
     "workers": ("mulligan.cli.workers:workers", "List workers, let one drain, check that one lives."),
     "keys": ("mulligan.cli.keys:keys", "Who may ask over HTTP: make a key, list them, revoke one."),
     "events": ("mulligan.cli.events:events", "What happened, and what happens."),

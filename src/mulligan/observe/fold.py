@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from mulligan.engine.kinds import OURS
 from mulligan.job import SECOND, Micros
-from mulligan.observe.names import Names
+from mulligan.observe.names import Names, printable
 from mulligan.store.base import Store
 from mulligan.store.counting import HOUR, MINUTE, NewsRow, StatRow
 
@@ -29,6 +29,7 @@ DELAY_SECONDS = (1, 5, 10, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 86400)
 LENGTHS = ((300, "0-5min"), (1800, "5-30min"), (3600, "30-60min"))
 TRIES = (1, 2, 3, 4, 5, 8, 13)
 MOST_TRIES = 8
+ENDLESS = 1e18
 
 OUTCOMES = {
     "job.succeeded": "succeeded",
@@ -49,7 +50,7 @@ ENDPOINT = f"{OURS}endpoint."
 
 _RUN = [round(bound * 1000) for bound in RUN_SECONDS]
 _WAIT = [round(bound * 1000) for bound in WAIT_SECONDS]
-_DELAY = [bound * SECOND for bound in DELAY_SECONDS]
+_DELAY = [round(bound * SECOND) for bound in DELAY_SECONDS]
 
 
 class Like(NamedTuple):
@@ -74,8 +75,8 @@ class Sums:
     __slots__ = ("cost", "delay", "n", "paid", "run", "wait")
 
     def __init__(self) -> None:
-        self.n = self.run = self.wait = self.delay = self.paid = 0
-        self.cost = 0.0
+        self.n = self.paid = 0
+        self.run = self.wait = self.delay = self.cost = 0.0
 
 
 Counted = dict[Like, Sums]
@@ -150,24 +151,24 @@ def counted(news: Iterable[NewsRow]) -> Counted:
 
 def _count(found: defaultdict[Like, Sums], row: NewsRow) -> None:
     at, kind, attempt, data = row
-    said = json.loads(data)
-    get = said.get
-    run, wait, due, cost = get("duration_ms"), get("wait_ms"), get("next_retry_at"), get("cost")
-    delay = None if due is None or kind != "job.retry_scheduled" else max(0, due - at)
+    get = json.loads(data).get
+    run, wait, cost = _number(get("duration_ms")), _number(get("wait_ms")), _number(get("cost"))
+    delay = _number(get("next_retry_at")) if kind == "job.retry_scheduled" else None
+    delay = None if delay is None else max(0, delay - at)
     like = Like(
-        max(1, at // MINUTE),
+        max(HOUR, at // MINUTE),  # the minutes before that are not for time
         kind,
         attempt is not None,
-        get("kind") or "",
-        get("queue") or "",
-        get("code") or "",
-        get("class") or "",
-        get("uses") or "",
-        get("failed_before") or 0,
+        str(get("kind") or ""),
+        str(get("queue") or ""),
+        str(get("code") or ""),
+        str(get("class") or ""),
+        str(get("uses") or ""),
+        int(_number(get("failed_before")) or 0),
         None if run is None else bisect_left(_RUN, run),
         None if wait is None else bisect_left(_WAIT, wait),
         None if delay is None else bisect_left(_DELAY, delay),
-        get("dependency") or "",
+        str(get("dependency") or ""),
     )
     sums = found[like]
     sums.n += 1
@@ -179,19 +180,24 @@ def _count(found: defaultdict[Like, Sums], row: NewsRow) -> None:
         sums.cost += cost
 
 
+def _number(value: Any) -> float | None:
+    """Not what JSON calls NaN: one of them would spoil a sum for ever."""
+    return value if isinstance(value, int | float) and 0 <= value < ENDLESS else None
+
+
 # -- from what counts alike to rows -----------------------------------------------------------------
 def stats(found: Counted, memory: Memory) -> Iterator[StatRow]:
     """At most one row for each minute, name and labels."""
     rows: dict[tuple[int, str, str], list[float]] = {}
     for like, sums in found.items():
-        minute = like.minute if like.minute >= memory.rolled else max(1, like.minute // HOUR * HOUR)
+        minute = like.minute if like.minute >= memory.rolled else like.minute // HOUR * HOUR
         for name, labels, n, total in _of(_named(like, memory.names), sums):
             text = json.dumps(labels, separators=(",", ":"), sort_keys=True)
             row = rows.setdefault((minute, name, text), [0, 0.0])
             row[0] += n
             row[1] += total
-    for (minute, name, text), (n, total) in rows.items():
-        yield StatRow(minute, name, text, int(n), total)
+    for (minute, name, text), row in rows.items():
+        yield StatRow(minute, name, text, int(row[0]), row[1])
 
 
 def _named(like: Like, names: Names) -> Like:
@@ -203,6 +209,7 @@ def _named(like: Like, names: Names) -> Like:
         kind=names.keep("kind", like.kind),
         queue=names.keep("queue", like.queue),
         code=names.keep("code", like.code),
+        cls=printable(like.cls),
         uses=uses,
         of=names.keep("dependency", like.of),
     )

@@ -106,7 +106,7 @@ class SqlCounting(Counting):
             self.write_stats([*rows, *_ever(rows)])
 
     def roll_stats(self, since: int, until: int) -> int:
-        first: int | None = self.rows("stats_first", since=since, until=until)[0][0]
+        first: int | None = self.rows("stats_first", since=max(since, HOUR), until=until)[0][0]
         if first is None:
             return until
         hour = first // HOUR * HOUR
