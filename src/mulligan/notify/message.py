@@ -89,13 +89,19 @@ def message_of(event: Event, subscription: str, settings: Settings) -> Message:
         data=data,
         details=wording.details(event._replace(data=data)),
         link=links.of_event(event, settings),
-        runbook=links.runbook(data.get("code"), data.get("class"), settings),
+        runbook=_runbook(event, data, settings),
         retrying=event.type == EventType.JOB_RETRY_SCHEDULED,
         attempt=attempt,
         of=of,
         next_at=_number(event.data.get("next_retry_at")),
         thread=event.job_id or event.batch_id or "",
     )
+
+
+def _runbook(event: Event, data: Mapping[str, Any], settings: Settings) -> str:
+    if event.type in (EventType.ALERT_FIRED, EventType.ALERT_RESOLVED) and "code" not in data:
+        return links.of_alert(data.get("rule"), settings)
+    return links.runbook(data.get("code"), data.get("class"), settings)
 
 
 def message_of_incident(incident: IncidentFacts, step: str, settings: Settings) -> Message:

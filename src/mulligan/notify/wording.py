@@ -192,17 +192,16 @@ def _worker(what: str) -> Callable[[Event], str]:
 
 def _alert(event: Event) -> str:
     data = event.data
-    if said := short(data.get("summary"), 180):
-        return said
     if not _number(data.get("jobs")):
-        return f"Alert {short(data.get('alert') or data.get('kind'))}{_because(event)}"
+        did = short(data.get("did"), CAUSE).rstrip(".")
+        return f"Alert {_named(event, 'rule')}{_because(event, 2 * CAUSE)}{f'; done about it: {did}' if did else ''}"
     how_many = f"{_number(data.get('jobs')):,} {_kind(event)} jobs"
     return f"{how_many} died of one cause and none succeeded: {_cause(data)}; the kind is held until you release it"
 
 
 def _calm(event: Event) -> str:
-    about = short(event.data.get("alert") or event.data.get("kind")) or "it"
-    return f"The alert about {about} is over{_because(event)}"
+    about = short(event.data.get("rule") or event.data.get("kind")) or "it"
+    return f"The alert {about} is over{_because(event, 2 * CAUSE)}"
 
 
 _SAY: Mapping[str, Callable[[Event], str]] = {
