@@ -6,32 +6,33 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
-from datetime import timedelta
 from random import Random, SystemRandom
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
+from mulligan.aio import Aio
 from mulligan.config import Settings, read_settings
 from mulligan.engine import joining
-from mulligan.engine.audit import AsyncEvents, Events
-from mulligan.engine.batches import AsyncBatches, Batch, Batches, new_batch
+from mulligan.engine.audit import Events
+from mulligan.engine.batches import Batch, Batches, new_batch
 from mulligan.engine.batching import prepared
-from mulligan.engine.calendar import AsyncSchedules, Schedules
+from mulligan.engine.calendar import Schedules
 from mulligan.engine.declared import stored_kinds, stored_queues
-from mulligan.engine.dependencies import AsyncDependencies, Dependencies
+from mulligan.engine.dependencies import Dependencies
 from mulligan.engine.enqueue import (
     Options,
     new_job,
     policy_text,
 )
-from mulligan.engine.failures import AsyncFailures, Failures
+from mulligan.engine.failures import Failures
 from mulligan.engine.health import Health, ask, dependency_spec
-from mulligan.engine.held import AsyncKinds, Kinds
+from mulligan.engine.held import Kinds
 from mulligan.engine.inline import Inline
-from mulligan.engine.insight import Insight, insight
-from mulligan.engine.jobs import AsyncJobs, Jobs
+from mulligan.engine.insight import SINCE, Insight, insight
+from mulligan.engine.jobs import Jobs
 from mulligan.engine.kind import Decorator, Kind, Untyped
 from mulligan.engine.kinds import (
+    DELIVER_KIND,
+    DELIVERY_QUEUE,
     Handler,
     KindSpec,
     Manifest,
@@ -42,10 +43,10 @@ from mulligan.engine.kinds import (
     free_name,
 )
 from mulligan.engine.limiting import checked_concurrency, checked_rate
-from mulligan.engine.operations import AsyncOperations, Operations
-from mulligan.engine.policies import AsyncPolicies, Policies
+from mulligan.engine.operations import Operations
+from mulligan.engine.policies import Policies
 from mulligan.engine.probes import PROBE_QUEUE
-from mulligan.engine.queues import AsyncQueues, Queues
+from mulligan.engine.queues import Queues
 from mulligan.engine.registering import handler_of
 from mulligan.engine.rules import Rules, as_plain
 from mulligan.engine.runner.context import Context
@@ -54,6 +55,13 @@ from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import Job, NewJob
+from mulligan.notify.channels import Channel
+from mulligan.notify.courier import KEPT, PATIENCE, RULES, TIMEOUT, Courier
+from mulligan.notify.declaring import checked_channel, spec_of
+from mulligan.notify.deliveries import Deliveries
+from mulligan.notify.dispatch import Dispatch
+from mulligan.notify.post import PRIORITY
+from mulligan.notify.subscriptions import Subscription, Subscriptions
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
 from mulligan.store import Store, open_store
@@ -64,7 +72,6 @@ NO_TABLES = (
     "the database has no tables of Mulligan's yet, and they cannot be made while your transaction is open. Make them "
     "before: mulligan migrate, or app.open() when your program starts"
 )
-INSIGHT_SINCE = timedelta(days=7)
 MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
 
 P = ParamSpec("P")
@@ -90,6 +97,9 @@ class Mulligan:
         self.operations = Operations(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
+        self.subscriptions = Subscriptions(lambda: self.store, lambda: self.settings)
+        self.deliveries = Deliveries(lambda: self.store, lambda: self.settings)
+        self._offer_deliveries(DELIVER_KIND, None)
         self.aio = Aio(self)
 
     # -- wiring -----------------------------------------------------------------------------------
@@ -265,6 +275,39 @@ class Mulligan:
         once = Policy(max_retries=0, max_losses=0)
         self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=once)
 
+    def notify(
+        self,
+        on: str | Sequence[str],
+        to: Channel,
+        *,
+        owner: str | None = None,
+        batch: Batch | str | None = None,
+        name: str | None = None,
+        form: str | None = None,
+        filter: str = "",  # noqa: A002 - as in CONTRACT's other calls
+        stored: bool = False,
+    ) -> Subscription | None:
+        """Tell somebody of what happens: `on` names events, such as "job.died" or ["batch.partial", "batch.failed"].
+
+        It is part of the app, like a schedule: its channel stays in the app's processes. With `batch` or `stored` it is
+        written to the database now, and any worker delivers. `form`: "each" event a message, or failures of one cause
+        as one "incident". `filter`: `kind: queue: code: class:`.
+        """
+        if stored or batch is not None:
+            return self.subscriptions.add(on, to, owner=owner, batch=batch, name=name or "", form=form, filter=filter)
+        spec = spec_of(on, to, owner=owner, name=name, form=form, words=filter)
+        if spec.name in self.registry.subscriptions:
+            message = f"subscription {spec.name!r} is declared twice; give one of them another name="
+            raise ConfigError(message)
+        self.registry.subscriptions[spec.name] = spec
+        self._offer_deliveries(f"{DELIVER_KIND}.{spec.name}", checked_channel(to))
+        return None
+
+    def _offer_deliveries(self, kind: str, channel: Channel | None) -> None:
+        courier = Courier(lambda: self.store, lambda: self.settings, channel)
+        said = {"queue": DELIVERY_QUEUE, "priority": PRIORITY, "policy": PATIENCE, "timeout": TIMEOUT, "rules": RULES}
+        self._register(courier.deliver, name=kind, retention=KEPT, index=("subscription",), **said)
+
     def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs
         self,
         name: str,
@@ -430,7 +473,7 @@ class Mulligan:
             yield connection
 
     # -- look back ----------------------------------------------------------------------------------
-    def insight(self, since: Moment = INSIGHT_SINCE, *, kind: str | None = None, queue: str | None = None) -> Insight:
+    def insight(self, since: Moment = SINCE, *, kind: str | None = None, queue: str | None = None) -> Insight:
         """What the jobs enqueued since then came to: what retries are worth, what failures cost, what that advises.
 
         `since`: seconds or a timedelta back from now, or a datetime.
@@ -445,38 +488,5 @@ class Mulligan:
     def inline(self, seed: int | None = None) -> Inline:
         """A worker in this process, for those who want to lead it step by step."""
         rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
-        return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng)
-
-
-class Aio:
-    """All of it, awaitable."""
-
-    def __init__(self, app: Mulligan) -> None:
-        self._app = app
-        self.jobs = AsyncJobs(app.jobs)
-        self.batches = AsyncBatches(app.batches)
-        self.queues = AsyncQueues(app.queues)
-        self.dependencies = AsyncDependencies(app.dependencies)
-        self.kinds = AsyncKinds(app.kinds)
-        self.failures = AsyncFailures(app.failures)
-        self.events = AsyncEvents(app.events)
-        self.operations = AsyncOperations(app.operations)
-        self.policy = AsyncPolicies(app.policy)
-        self.schedules = AsyncSchedules(app.schedules)
-
-    async def batch(self, name: str, *, connection: Any = None, **said: Any) -> Batch:
-        """As `app.batch`; in an AsyncSession's or AsyncConnection's transaction too."""
-        if getattr(connection, "run_sync", None) is None:
-            return await asyncio.to_thread(self._app.batch, name, connection=connection, **said)
-        await asyncio.to_thread(self._app.open)
-        begun: Batch = await connection.run_sync(lambda inner: self._app.batch(name, connection=inner, **said))
-        return replace(begun, _connection=connection)
-
-    async def insight(
-        self, since: Moment = INSIGHT_SINCE, *, kind: str | None = None, queue: str | None = None
-    ) -> Insight:
-        return await asyncio.to_thread(self._app.insight, since, kind=kind, queue=queue)
-
-    async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
-        new, connection = await asyncio.to_thread(self._app._named, kind, payload, options)  # noqa: SLF001 - its other half
-        return (await self._app.insert_async([new], connection))[0]
+        told = (Dispatch(self.settings),)
+        return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng, told)

@@ -31,7 +31,7 @@ KINDS = frozenset({"render", "mail", "report"})
 POLICIES = Layers(Retry(), {})
 TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned", "limits", "meter",
           "schedule", "slot", "failure_group", "batch", "batch_progress", "operation", "operation_item",
-          "job_arg")  # fmt: skip
+          "job_arg", "reader", "subscription", "incident", "notified")  # fmt: skip
 
 # One outcome for each way an attempt can end.
 RETURNED = Outcome(Ended.RETURNED, result='{"pages":3}')

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mulligan import Fail, Park, Policy
+from mulligan import Fail, Park, Policy, Webhook
 from mulligan.engine.operate import turn
 from mulligan.engine.restored import restored
 from mulligan.engine.workers import request_drain
@@ -19,6 +19,7 @@ from support.store import a_job, open_worker
 from walk.tools import advance, ran
 
 WHY = "because of ticket 12"
+HOOK = Webhook("https://example.com/hook")
 
 
 class Deed(NamedTuple):
@@ -124,6 +125,10 @@ def down(app):
         unit.write_guard(row._replace(active=True, body=guard.to_json()))
 
 
+def subscribed(app):
+    return app.subscriptions.add("job.died", HOOK).id
+
+
 DEEDS = {
     "retry": Deed("job.retried", lambda app: app.jobs.retry(dead(app), reason=WHY),
                   {"state": "dead", "generation": 1}, {"state": "queued", "generation": 2}),
@@ -196,6 +201,19 @@ DEEDS = {
     "enqueue": Deed("job.queued", lambda app: app.insert([a_job(kind="works")], actor="python"),
                     {}, {"state": "queued"}),
     "say that it is restored": Deed("database.restored", restore, {"workers": 1}, {"workers": 0}),
+    "subscribe": Deed("subscription.created", lambda app: app.subscriptions.add("job.died", HOOK, reason=WHY),
+                      {}, {"state": "on", "on": "job.died", "to": "https://example.com:443"}),
+    "unsubscribe": Deed("subscription.removed", lambda app: app.subscriptions.remove(subscribed(app), reason=WHY),
+                        {"state": "on"}, {}),
+    "switch a subscription off": Deed(
+        "subscription.disabled", lambda app: app.subscriptions.disable(subscribed(app), reason=WHY),
+        {"state": "on"}, {"state": "off"}),
+    "switch it on": Deed("subscription.changed", lambda app: after(
+        app, lambda app: app.subscriptions.disable(subscribed(app), reason="x"),
+        lambda app: app.subscriptions.enable(app.subscriptions.list()[0].id, reason=WHY)),
+        {"state": "off", "reason": "x"}, {"state": "on"}),
+    "change its secret": Deed("subscription.changed", lambda app: app.subscriptions.rotate(subscribed(app), reason=WHY),
+                              {}, {"secret": "rotated"}),
     "run a schedule": Deed("job.queued", lambda app: app.schedules.run("nightly", reason=WHY), {}, {"state": "queued"}),
 }  # fmt: skip
 

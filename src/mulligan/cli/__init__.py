@@ -65,6 +65,7 @@ COMMANDS = {
     "policy": ("mulligan.cli.policy:policy", "What holds when a job fails, who says so, and when it is tried again."),
     "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
     "insight": ("mulligan.cli.insight:insight", "What retries are worth, what failures cost, what that advises."),
+    "notify": ("mulligan.cli.notify:notify", "Who is told of what, to where, and what became of each message."),
     "workers": ("mulligan.cli.workers:workers", "List workers, let one drain, check that one lives."),
     "events": ("mulligan.cli.events:events", "What happened, and what happens."),
     "completion": ("mulligan.cli.completion:completion", "Print a script that completes commands in your shell."),

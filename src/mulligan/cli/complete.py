@@ -71,6 +71,10 @@ def dependencies(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
     return _fitting(_ask(ctx, question), incomplete)
 
 
+def subscriptions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.subscriptions()]), incomplete)
+
+
 def groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     return _fitting(_ask(ctx, lambda unit: [name for name, _ in unit.group_names(None, RECENT)]), incomplete)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mulligan.config import Settings
 from mulligan.engine.outlets import Outlet
+from mulligan.notify.dispatch import Dispatch
 
 
 def worker_outlets(settings: Settings) -> tuple[Outlet, ...]:
     """Of every worker; each of them finds out by itself whether another worker is at it."""
-    del settings
-    return ()
+    return (Dispatch(settings),)

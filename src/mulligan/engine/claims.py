@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from mulligan.engine.declared import holding_manifests, limits_of, limits_of_all, terms_of, terms_of_all
-from mulligan.engine.kinds import Manifest
+from mulligan.engine.kinds import DELIVERY_QUEUE, ENDPOINT, Manifest
 from mulligan.engine.probes import Prober, let_go
-from mulligan.engine.rooms import SLOTS, SOON, Rooms
+from mulligan.engine.rooms import DELIVERIES, SLOTS, SOON, Rooms
 from mulligan.engine.settle import Ending
-from mulligan.engine.watch import Watch
+from mulligan.engine.watch import OF_ENDPOINTS, Watch
 from mulligan.job import SECOND, Ended, Gate, Guarded, Lane, Lease, Limit, Memory, Micros, Outcome
 from mulligan.policy.breaker import may_probe
 from mulligan.policy.ends import dependency_unavailable
@@ -147,7 +147,7 @@ class Claimer:
     def _know(self, lane: str) -> None:
         """It was due alone. What code limits is no plain lane, whatever an operator has said for now."""
         limited, parsed = effective(self._declared, {}), Lane.parse(lane)
-        if any(key in limited for key in parsed.guards) or (parsed.retry and parsed.uses):
+        if any(key in limited for key in parsed.guards) or (parsed.retry and parsed.uses) or _endpoints(parsed.guards):
             return  # of retries there are only so many
         by = (self.kinds, self._declared)
         others = [other for other in self._plain if other != lane] if self._plain_by == by else []
@@ -172,7 +172,7 @@ class Claimer:
         """The leases, and when a rate that stands in the way allows more."""
         lanes = [Lane.parse(lane) for lane, _ in due]
         on_the_way = {key for lane in lanes for key in lane.guards}
-        limits = effective(self._declared, look.limits)
+        limits = {**_endpoints(on_the_way), **effective(self._declared, look.limits)}
         limits = {key: limit for key, limit in guarded(limits, guards).items() if key in on_the_way}
         bounds = self._bounds(lanes, free, places) | self._retries(lanes, free, look.now)
         if limits or bounds:
@@ -201,6 +201,8 @@ class Claimer:
             return {}
         left = {("here", key): places.each - places.here.get(key, 0) for key in used - places.shared}
         bounds = {key: bound for key, bound in left.items() if bound < free}
+        if any(lane.queue == DELIVERY_QUEUE for lane in lanes):
+            bounds[DELIVERIES] = places.deliveries
         return bounds | ({SLOTS: places.free} if places.free < free else {})
 
     def _retries(self, lanes: Sequence[Lane], free: int, now: Micros) -> dict[Guarded, int]:
@@ -259,7 +261,8 @@ class Claimer:
 
 
 def claimer_of(worker: str, manifest: Manifest, queues: frozenset[str] | None = None) -> Claimer:
-    claimer = Claimer(worker, frozenset(), queues)
+    # Whoever works tells too: workers that were given queues of their own would leave messages to nobody.
+    claimer = Claimer(worker, frozenset(), None if queues is None else queues | {DELIVERY_QUEUE})
     claimer.learn(manifest)
     return claimer
 
@@ -271,6 +274,7 @@ class Places(NamedTuple):
     each: int  # for jobs that use the same
     here: Mapping[str, int]  # in use, by dependency
     shared: AbstractSet[str] = frozenset()  # what all kinds use: such jobs may have every place
+    deliveries: int = 0  # left for messages
 
 
 @dataclass
@@ -323,6 +327,11 @@ class View:
         wakes = [run_at for _, _, run_at in self._ahead if run_at > now]
         wakes += [gate.until for gate in self.shut if gate.until is not None and gate.until > now]
         return wakes + [guard.probe_at for guard in guards.values() if guard.open and guard.probe_at > now]
+
+
+def _endpoints(keys: Iterable[Guarded]) -> dict[Guarded, Limit]:
+    """One that hangs holds no more than these."""
+    return {key: Limit(OF_ENDPOINTS.most) for key in keys if key[1].startswith(ENDPOINT)}
 
 
 def guarded(limits: Mapping[Guarded, Limit], guards: Mapping[str, Guard]) -> dict[Guarded, Limit]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec
+from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec, SubscriptionSpec
 from mulligan.engine.rules import book_of
 from mulligan.job import SECOND, Guarded, Limit, Micros
 from mulligan.policy.guard import Terms
 from mulligan.policy.rule import Rule
 from mulligan.policy.schedule import SILENT, given_up, in_force
 from mulligan.store.base import Unit
+from mulligan.store.notifying import SubscriptionRow
 
 KNOWN_FOR = 86_400 * SECOND  # named by a manifest within a day: not gone, only away
 
@@ -21,6 +22,21 @@ def speak(unit: Unit, manifest: Manifest) -> None:
         past = [(app, named, Manifest.from_json(body).schedules) for _, app, _, body, named in unit.manifests()]
         unit.end_schedules(given_up(past, manifest.app, manifest.schedules))
     unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+    _adopt(unit, manifest.subscriptions.values())
+
+
+def _adopt(unit: Unit, specs: Iterable[SubscriptionSpec]) -> None:
+    """A subscription hears of what happens after it was first named."""
+    fresh = [spec for spec in specs if unit.subscription(spec.name) is None]
+    after = unit.newest_event() if fresh else 0
+    for spec in fresh:
+        unit.new_subscription(
+            SubscriptionRow(
+                id=spec.name, declared=True, name=spec.name, patterns="", owner=spec.owner, batch_id=None, filter="",
+                form=spec.form, channel=spec.channel, body="{}", endpoint="", after=after, state="on", reason="",
+                version=1, failures=0, failing_since=None, created_at=0, created_by="",
+            )
+        )  # fmt: skip
 
 
 def recent_manifests(unit: Unit, now: Micros) -> Iterator[Manifest]:
@@ -59,6 +75,13 @@ def stored_queues(unit: Unit, now: Micros) -> dict[str, QueueSpec]:
         for name, spec in manifest.queues.items():
             queues.setdefault(name, spec)
     return queues
+
+
+def declared_subscriptions(unit: Unit, now: Micros) -> dict[str, SubscriptionSpec]:
+    found: dict[str, SubscriptionSpec] = {}
+    for manifest in holding_manifests(unit, now):
+        found = {**manifest.subscriptions, **found}
+    return found
 
 
 def declared_limits(unit: Unit, now: Micros) -> dict[Guarded, Limit]:

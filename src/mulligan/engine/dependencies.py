@@ -17,7 +17,7 @@ from typing import Any
 
 from mulligan.engine.audit import gate_facts
 from mulligan.engine.declared import holding_manifests, limits_of_all, recent_manifests, terms_of_all
-from mulligan.engine.kinds import checked_name
+from mulligan.engine.kinds import OURS, checked_name
 from mulligan.engine.limiting import KEEP, Said, clear_limit, set_limit
 from mulligan.engine.queues import COUNT_CAP
 from mulligan.engine.rooms import running_under
@@ -74,12 +74,16 @@ class Dependencies:
 
     # -- read -------------------------------------------------------------------------------------
     def list(self) -> Dependencies_:
-        """Every dependency that a kind, a waiting job, a declaration, a guard or a person names."""
+        """Every dependency that a kind, a waiting job, a declaration, a guard or a person names.
+
+        Where messages go to only if it is not well.
+        """
         with self._open_store().read() as unit:
-            return picture(unit)
+            return [one for one in picture(unit) if not one.key.startswith(OURS) or one.state != "closed"]
 
     def get(self, key: str) -> Dependency:
-        known = self.list()
+        with self._open_store().read() as unit:
+            known = picture(unit)
         for found in known:
             if found.key == key:
                 return found

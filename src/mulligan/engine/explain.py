@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mulligan.config import Retry
 from mulligan.engine.declared import stored_kinds, stored_queues
-from mulligan.engine.kinds import DEFAULT_TIMEOUT, KindSpec
+from mulligan.engine.kinds import DEFAULT_TIMEOUT, DELIVERY_QUEUE, KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.view import jobs_of, traffic_now
 from mulligan.engine.workers import Seen, workers_seen
@@ -161,7 +161,7 @@ def _batch(unit: Unit, row: JobRow) -> Iterator[Fact]:
 
 def _takes(worker: WorkerRow, row: JobRow) -> bool:
     queues = json.loads(worker.queues)
-    return row.kind in json.loads(worker.kinds) and (not queues or row.queue in queues)
+    return row.kind in json.loads(worker.kinds) and (not queues or row.queue in {*queues, DELIVERY_QUEUE})
 
 
 def _limits(row: JobRow, spec: KindSpec | None) -> Iterator[Fact]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from mulligan.config import Settings
 from mulligan.engine.declared import stored_kinds
@@ -20,6 +21,7 @@ from mulligan.store.base import Store, Unit
 from mulligan.store.hindsight import Asked
 from mulligan.tally import Tally
 
+SINCE = timedelta(days=7)
 JOBS = 100_000  # at most so many are looked at, the newest
 ATTEMPTS = 100_000
 ROWS = 20_000  # of one answer

@@ -20,6 +20,9 @@ from mulligan.policy.rulebook import Rulebook
 
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
 OURS = "mulligan."  # how kinds and queues of our own begin: left out of lists, counts and insight
+DELIVER_KIND = "mulligan.deliver"  # of stored subscriptions; of those an app declares: with their name behind it
+DELIVERY_QUEUE = "mulligan.deliveries"
+ENDPOINT = "mulligan.endpoint."  # how the dependencies of deliveries begin
 
 S = TypeVar("S")
 
@@ -147,6 +150,20 @@ class ScheduleSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriptionSpec:
+    """Who is told of what, as data: never to where, which only the app knows."""
+
+    name: str
+    on: tuple[str, ...]  # event types
+    owner: str | None = None
+    filter: str = ""
+    form: str = "each"
+    channel: str = ""
+    endpoint: str = ""  # the dependency that its deliveries use
+    apart: bool = False  # owners are told apart
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The app as data."""
 
@@ -157,6 +174,7 @@ class Manifest:
     dependencies: Mapping[str, DependencySpec] = field(default_factory=dict)
     schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
     rules: tuple[Mapping[str, Any], ...] = ()  # the app's failure rules, as plain data
+    subscriptions: Mapping[str, SubscriptionSpec] = field(default_factory=dict)
 
     @property
     def ruled(self) -> dict[str, KindSpec]:
@@ -178,6 +196,7 @@ class Manifest:
             "dependencies": _written(self.dependencies),
             "schedules": _written(self.schedules),
             "rules": list(self.rules),
+            "subscriptions": _written(self.subscriptions),
         }
         return json.dumps(body, sort_keys=True)
 
@@ -192,6 +211,10 @@ class Manifest:
             {spec.key: spec for spec in _read(DependencySpec, body.get("dependencies", ()))},
             {spec.name: spec for spec in _read(ScheduleSpec, body.get("schedules", ()))},
             tuple(body.get("rules", ())),
+            {
+                spec.name: replace(spec, on=tuple(spec.on))
+                for spec in _read(SubscriptionSpec, body.get("subscriptions", ()))
+            },
         )
 
 
@@ -223,6 +246,7 @@ class Registry:
         self.dependencies: dict[str, DependencySpec] = {}
         self.probes: dict[str, Callable[[], Any]] = {}
         self.schedules: dict[str, ScheduleSpec] = {}
+        self.subscriptions: dict[str, SubscriptionSpec] = {}
         self.on_start: list[Callable[..., Any]] = []
         self.on_stop: list[Callable[..., Any]] = []
         self.stand_ins: list[StandIn] = []  # of tests
@@ -252,9 +276,8 @@ class Registry:
         return next((answer for answer in answers if answer is not None), handler)
 
     def manifest(self, app: str, release: str, rules: tuple[Mapping[str, Any], ...] = ()) -> Manifest:
-        return Manifest(
-            app, release, self.kinds, dict(self.queues), dict(self.dependencies), dict(self.schedules), rules
-        )
+        declared = dict(self.queues), dict(self.dependencies), dict(self.schedules), rules, dict(self.subscriptions)
+        return Manifest(app, release, self.kinds, *declared)
 
     def declare(self, spec: QueueSpec | DependencySpec) -> None:
         """A thing is declared once: of two declarations nobody could say which holds."""

@@ -54,12 +54,14 @@ class Queues:
 
     # -- read -------------------------------------------------------------------------------------
     def list(self) -> QueueList:
-        """Every queue that a job, a kind, a declaration or an operator names."""
+        """Every queue that a job, a kind, a declaration or an operator names; of our own what is not as usual."""
         with self._open().read() as unit:
-            return _picture(unit)
+            return [queue for queue in _picture(unit) if not queue.name.startswith(OURS) or _unusual(queue)]
 
     def get(self, name: str) -> Queue:
-        for queue in self.list():
+        with self._open().read() as unit:
+            found = _picture(unit)
+        for queue in found:
             if queue.name == name:
                 return queue
         message = f"no queue {name!r}: nothing waits or runs there, and no code or person names it"
@@ -173,8 +175,12 @@ def _picture(unit: Unit) -> QueueList:
             fair=name in declared and declared[name].fair,
         )
         for name in sorted({*lanes, *busy, *of_kinds, *declared, *rows, *gates})
-        if not name.startswith(OURS)
     ]
+
+
+def _unusual(queue: Queue) -> bool:
+    """Somebody has said something about it."""
+    return queue.paused or queue.set_by_hand
 
 
 def _queue(

@@ -18,7 +18,7 @@ from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
 from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State
+from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
@@ -179,7 +179,7 @@ def _row(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor:
         event=event_for(decision.verb).value,
         owner=lease.owner,
         batch_id=lease.batch_id,
-        data=_json(_news(ending, decision)),
+        data=_json(_news(ending, decision, layers)),
         counts=decision.counts,
         settings=decision.settings,
         judged=_judged(decision, _would(ending, layers, now)),
@@ -218,7 +218,7 @@ def _lane(lease: Lease, decision: Decision, queue: str, layers: Layers) -> str:
     return Lane(queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)).key
 
 
-def _news(ending: Ending, decision: Decision) -> dict[str, Any]:
+def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
     """The data of the event: the public half only."""
     news: dict[str, Any] = {"kind": ending.lease.kind, "queue": ending.lease.queue}
     if decision.reason:
@@ -229,9 +229,23 @@ def _news(ending: Ending, decision: Decision) -> dict[str, Any]:
         news["next_retry_at"] = decision.run_at
     if decision.failure is not None:
         news |= error_of(decision.failure)
+    if decision.verb in _CHARGED:
+        news |= {"failures": decision.failures, "max_retries": layers.of(ending.lease).max_retries}
+    if decision.state is State.DEAD or (decision.state is State.PARKED and decision.failure is not None):
+        news["group"] = group_of(decision.failure)
     if decision.skipped:
         news["skipped"] = True
     return news
+
+
+_CHARGED = frozenset({Verb.RETRY, Verb.DIE})
+
+
+def group_of(failure: Failure | None) -> str:
+    """As the column of a dead job has it."""
+    if failure is None:
+        return "code-UNKNOWN"
+    return failure.fingerprint or f"code-{failure.code}"
 
 
 def error_of(failure: Failure | None) -> dict[str, Any]:
@@ -272,7 +286,7 @@ def _stale(ending: Ending, actor: str) -> NewEvent:
         attempt=lease.attempt,
         token=lease.token,
         actor=actor or lease.worker,
-        data={"ended": ending.outcome.ended.value, "worker": lease.worker},
+        data={"kind": lease.kind, "ended": ending.outcome.ended.value, "worker": lease.worker},
     )
 
 

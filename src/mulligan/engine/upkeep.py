@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mulligan.config import Retry, Settings
 from mulligan.engine import batching
@@ -17,7 +17,7 @@ from mulligan.engine.declared import recent_manifests, stored_kinds, stored_queu
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked, surely_dead
-from mulligan.engine.settle import Ending, Verdict, error_of, frees_key, settle
+from mulligan.engine.settle import Ending, Verdict, error_of, frees_key, group_of, settle
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import StoreUnavailable
 from mulligan.event import EventType, NewEvent
@@ -31,6 +31,7 @@ log = logging.getLogger("mulligan.upkeep")
 STEP = 200
 ORPHANS = 500
 PROBES_KEPT = 3600 * SECOND
+DAY = 86_400 * SECOND
 GUARDS_KEPT = 7 * 86_400 * SECOND  # of dependencies that nobody has called since
 METERS_KEPT = 2 * 86_400 * SECOND  # of owners who retried by hand: a rate is at most per day, so they are full again
 SCHEDULES_KEPT = 30 * 86_400 * SECOND  # a schedule that nobody names is remembered so long: its workers may come back
@@ -160,7 +161,7 @@ def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
             max_retries=None,
             died_code=failure.code,
             died_class=failure.cls.value,
-            died_group=failure.fingerprint or f"code-{failure.code}",
+            died_group=group_of(failure),
         )
     )
     if done:
@@ -172,11 +173,17 @@ def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
                     batch_id=row.batch_id,
                     owner=row.owner,
                     actor="upkeep",
-                    data={"kind": row.kind, "queue": row.queue, **error_of(failure)},
+                    data=_death(row, failure),
                 )
             ]
         )
     return done
+
+
+def _death(row: JobRow, failure: Failure) -> dict[str, Any]:
+    own = {} if row.max_retries is None else {"max_retries": row.max_retries}
+    said = {"group": group_of(failure), "failures": row.failures, **own}
+    return {"kind": row.kind, "queue": row.queue, **error_of(failure), **said}
 
 
 # -- retention ----------------------------------------------------------------------------------------
@@ -198,6 +205,8 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         removed += unit.prune_events(now - round(keep.events * SECOND), STEP)
         removed += unit.prune_deeds(now - round(max(keep.audit, keep.events) * SECOND), STEP)
         removed += unit.prune_slots(now - round(keep.events * SECOND), STEP)
+        removed += unit.prune_incidents(now - round(keep.events * SECOND), STEP)
+        removed += unit.forget_subscriptions(now - DAY)
         removed += unit.prune_operations(now - round(keep.operations * SECOND), STEP)
         unit.forget_schedules(now - SCHEDULES_KEPT)
         unit.forget_guards(now - GUARDS_KEPT)

@@ -16,6 +16,7 @@ from random import Random, SystemRandom
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from mulligan.engine.kinds import ENDPOINT
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Cls, Ended, Gate, GuardRow, Lease, Micros
 from mulligan.policy import breaker
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mulligan.engine.settle import Ending
 
 PROBE_KIND = "mulligan.probe"
+OF_ENDPOINTS = Terms(min_calls=5, budget=None, most=2)  # what deliveries use: one that hangs is soon held
 TOLD_EVERY = SECOND
 MOST_KNOWN = 5000  # dependencies
 GUARD = "breaker"  # the actor of what it does by itself
@@ -92,7 +94,7 @@ class Watch:
     _staged: Callable[[], None] | None = None
 
     def terms(self, key: str) -> Terms:
-        return self.own.get(key) or self.others.get(key) or DEFAULT
+        return self.own.get(key) or self.others.get(key) or (OF_ENDPOINTS if key.startswith(ENDPOINT) else DEFAULT)
 
     # -- in a turn ----------------------------------------------------------------------------------
     def observe(self, unit: Unit, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:

@@ -31,6 +31,7 @@ from mulligan.store.by_hand import ByHand
 from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
+from mulligan.store.notifying import Notifying
 from mulligan.store.operating import Operating
 from mulligan.store.skimming import Skimming
 from mulligan.store.values import (
@@ -64,7 +65,7 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Skimming):
+class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Skimming, Notifying):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

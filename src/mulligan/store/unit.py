@@ -34,6 +34,7 @@ from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
 from mulligan.store.matching import Matching, Where
+from mulligan.store.notifying import SqlNotifying
 from mulligan.store.operating import SqlOperating
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.skimming import SqlSkimming
@@ -43,7 +44,9 @@ MOST_LANES = 2000 * 19
 UNIQUE_ROUNDS = 3
 
 
-class SqlUnit(SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, SqlOperating, SqlSkimming, Unit):
+class SqlUnit(
+    SqlHindsight, SqlGuarding, SqlGrouping, SqlBatching, SqlByHand, SqlOperating, SqlSkimming, SqlNotifying, Unit
+):
     """A unit of work that speaks SQL through `rows`."""
 
     @abstractmethod

@@ -12,6 +12,7 @@ from typing import Any
 from mulligan.app import Mulligan
 from mulligan.engine import batching, upkeep
 from mulligan.engine.inline import Inline
+from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.errors import MulliganError, NotFound, Refused
 from mulligan.job import Job, Lease, Micros, State
 from mulligan.testing.clock import advance
@@ -83,7 +84,8 @@ def drain(
         else:
             message = f"the clock was moved {most} times, and what waits for it did not start"
             raise StillBusy(message)
-    return Drained(tuple(_jobs(app, ran)), len(ran), timedelta(microseconds=moved))
+    own = [lease for lease in ran if lease.queue != DELIVERY_QUEUE]
+    return Drained(tuple(_jobs(app, own)), len(own), timedelta(microseconds=moved))
 
 
 async def drain_async(

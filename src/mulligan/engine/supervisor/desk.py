@@ -26,6 +26,7 @@ log = logging.getLogger("mulligan.worker")
 
 HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
 RESERVE = 8  # of so many places one is kept free of any one dependency
+SHARE = 3  # of so many places one is for messages, if there are any
 FEW = 4  # places: with fewer of them, one is too many to keep free
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
@@ -159,7 +160,8 @@ class Desk:
         most = self._settings.concurrency
         each = most - max(1, most // RESERVE) if most >= FEW else most
         room = min(free, max(0, most - self._fleet.count - len(self.endings)))
-        return Places(room, each, self._fleet.in_use(), self._fleet.used_by_all)
+        left = max(0, max(1, most // SHARE) - self._fleet.delivering())
+        return Places(room, each, self._fleet.in_use(), self._fleet.used_by_all, left)
 
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
         flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from mulligan.config import Worker
-from mulligan.engine.kinds import OURS, KindSpec, Manifest
+from mulligan.engine.kinds import DELIVERY_QUEUE, OURS, KindSpec, Manifest
 from mulligan.engine.life import kill_marked, session_memory
 from mulligan.engine.messages import STOPPED, outcome_from_wire
 from mulligan.engine.settle import Ending
@@ -157,10 +157,16 @@ class Fleet:
 
     def in_use(self) -> Counter[str]:
         """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
+        return Counter(key for lease in self._leases() if lease.uses for key in lease.uses.split(","))
+
+    def delivering(self) -> int:
+        """How many messages are under way."""
+        return sum(1 for lease in self._leases() if lease.queue == DELIVERY_QUEUE)
+
+    def _leases(self) -> list[Lease]:
         under_way = [flight for child in list(self._children) for flight in list(child.flights.values())]
         waiting = [flight for flight, _ in list(self._queue)]
-        leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
-        return Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
+        return [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
 
     @property
     def used_by_all(self) -> frozenset[str]:

@@ -24,7 +24,7 @@ from mulligan.config import Settings, read_settings
 from mulligan.engine import life
 from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of
-from mulligan.engine.kinds import Manifest
+from mulligan.engine.kinds import OURS, Manifest
 from mulligan.engine.layers import Layers
 from mulligan.engine.outlets import Outlet
 from mulligan.engine.supervisor.child import Asked, Flight, Recipe
@@ -168,7 +168,7 @@ class Supervisor:
         log.info(
             "worker %s: %d kinds, concurrency %d, %s",
             self.worker,
-            len(manifest.kinds),
+            sum(not name.startswith(OURS) for name in manifest.kinds),
             self._settings.worker.concurrency,
             self._store.url,
         )

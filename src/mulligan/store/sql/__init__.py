@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
 from mulligan.store.matching import Shape
+from mulligan.store.notifying import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
 from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
 
@@ -38,6 +39,10 @@ _COLUMNS: dict[str, type[Any]] = {
     "batch": BatchRow,
     "operation": OperationRow,
     "item": ItemRow,
+    "reader": ReaderRow,
+    "subscription": SubscriptionRow,
+    "incident": IncidentRow,
+    "notified": NotifiedRow,
 }
 _SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
 

@@ -1,0 +1,135 @@
+"""One leased dispatcher: reads the log, finds who is to be told, and moves on, in one transaction.
+
+What it leaves behind are jobs; whoever runs them sends. Killed at any moment it has either done all of a step or none
+of it, so no event is told twice and none is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mulligan.config import Settings
+from mulligan.event import Event
+from mulligan.job import Micros, NewJob
+from mulligan.notify import post
+from mulligan.notify.folding import Folding, Told, ending, key_of, terms_of
+from mulligan.notify.message import message_of
+from mulligan.notify.subscribed import Subscribed
+from mulligan.policy.incident import HOUR
+from mulligan.policy.subscription import Book, Subscription, is_ours
+from mulligan.store.base import Store, Unit
+
+log = logging.getLogger("mulligan.notify")
+
+READER = "dispatch"
+PAGE = 500
+
+Heard = tuple[Event, Subscription]
+
+
+class Dispatch:
+    """An outlet of every worker; each turn is one worker's."""
+
+    name = "dispatch"
+    every = 0.5
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._terms = terms_of(settings)
+        self._subscribed = Subscribed()
+
+    def turn(self, store: Store) -> bool:
+        with store.read() as unit:
+            if not _anything(unit):
+                return False
+        with store.begin() as unit:
+            return self._step(unit)
+
+    def _step(self, unit: Unit) -> bool:
+        reader = unit.reader(READER, start=0)
+        if reader is None:
+            return False
+        now = unit.now()
+        book = self._subscribed.book(unit, now)
+        top, start = unit.newest_event(), max(reader.cursor, book.after)
+        events = unit.events_after(start, PAGE) if len(book) else []
+        caught_up = len(events) < PAGE
+        folding = Folding(unit, book, self._settings, self._terms, now)
+        folding.hours()
+        jobs, lost = self._read(unit, folding, events)
+        more = folding.look(caught_up=caught_up)
+        jobs += [post.delivery(*told) for told in folding.told]
+        lost += post.insert(unit, jobs)
+        body = _counted(reader.body, lost)
+        unit.move_reader(READER, max(top, start) if caught_up else events[-1].id, body)
+        return more or not caught_up
+
+    def _read(self, unit: Unit, folding: Folding, events: Sequence[Event]) -> tuple[list[NewJob], int]:
+        """What each event comes to; and how many could not be told, whatever is wrong with them."""
+        heard = list(_heard(unit, folding.book, events))
+        keys = {key_of(subscription, event)[0] for event, subscription in heard if subscription.folds(event)}
+        folding.load(keys | {found[0] for event in events if (found := ending(event)) is not None})
+        jobs: list[NewJob] = []
+        lost = 0
+        by_event: dict[int, list[Heard]] = {}
+        for one in heard:
+            by_event.setdefault(one[0].id, []).append(one)
+        for event in events:
+            folding.ended(event)
+            for told, subscription in by_event.get(event.id, ()):
+                try:
+                    jobs += self._tell(folding, told, subscription)
+                except Exception:
+                    log.exception("event %d cannot be told to subscription %s", event.id, subscription.id)
+                    lost += 1
+        folding.write()
+        return jobs, lost
+
+    def _tell(self, folding: Folding, event: Event, subscription: Subscription) -> list[NewJob]:
+        if subscription.folds(event):
+            folding.died(subscription, event, event.data)
+            return []
+        return [post.delivery(*Told(subscription, message_of(event, subscription.id, self._settings), event.owner))]
+
+
+def _anything(unit: Unit) -> bool:
+    """A look that holds nobody up: who is not needed writes nothing."""
+    if not unit.subscriptions_mark()[0]:
+        return False
+    reader = unit.reader_at(READER)
+    if reader is None or unit.newest_event() > reader.cursor:
+        return True
+    now = unit.now()
+    return _past(unit.next_incident(), now) or _past(unit.next_notified(), now - HOUR)
+
+
+def _past(moment: Micros | None, now: Micros) -> bool:
+    return moment is not None and moment <= now
+
+
+def _heard(unit: Unit, book: Book, events: Sequence[Event]) -> Iterator[Heard]:
+    """Each event with each who hears it, the kind of its job in its data."""
+    wanted = [event for event in events if any(True for _ in book.may_hear(event))]
+    unnamed = {event.job_id for event in wanted if event.job_id and "kind" not in event.data}
+    kinds = unit.kinds_of(sorted(unnamed))
+    for event in _named(wanted, kinds):
+        if not is_ours(event.data):
+            yield from ((event, one) for one in book.may_hear(event) if one.hears(event, event.data))
+
+
+def _named(events: Iterable[Event], kinds: Mapping[str, tuple[str, str]]) -> Iterator[Event]:
+    for event in events:
+        if event.job_id is not None and event.job_id in kinds and "kind" not in event.data:
+            kind, queue = kinds[event.job_id]
+            yield event._replace(data={"kind": kind, "queue": queue, **event.data})
+        else:
+            yield event
+
+
+def _counted(body: str, lost: int) -> str:
+    """How many messages could not be made, ever: for people."""
+    said: dict[str, Any] = json.loads(body or "{}")
+    return json.dumps({**said, "lost": said.get("lost", 0) + lost}) if lost else body

@@ -1,0 +1,1 @@
+UPDATE {p}subscription SET failures = 0, failing_since = NULL WHERE id = :id AND failures > 0

@@ -1,0 +1,1 @@
+SELECT id FROM {p}subscription WHERE id >= :prefix AND id < :beyond ORDER BY id LIMIT :most

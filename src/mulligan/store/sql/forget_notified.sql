@@ -1,0 +1,1 @@
+DELETE FROM {p}notified WHERE subscription = :subscription AND owner = :owner

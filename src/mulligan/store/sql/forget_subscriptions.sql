@@ -1,0 +1,4 @@
+-- Of batches that have left.
+DELETE FROM {p}subscription WHERE batch_id IS NOT NULL AND created_at < :before
+  AND NOT EXISTS (SELECT 1 FROM {p}batch AS b WHERE b.id = batch_id)
+RETURNING id

@@ -1,0 +1,1 @@
+SELECT id, kind, queue FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))

@@ -1,0 +1,1 @@
+SELECT id, kind, queue FROM {p}job WHERE id IN (SELECT value FROM json_each(:ids))

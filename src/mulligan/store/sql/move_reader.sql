@@ -1,0 +1,1 @@
+UPDATE {p}reader SET cursor = :cursor, body = :body, updated_at = :now WHERE name = :name

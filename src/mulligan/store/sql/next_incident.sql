@@ -1,0 +1,1 @@
+SELECT min(due_at) FROM {p}incident WHERE closed_at IS NULL

@@ -1,0 +1,1 @@
+SELECT {notified} FROM {p}notified WHERE subscription = :subscription AND owner = :owner

@@ -1,0 +1,1 @@
+SELECT {notified} FROM {p}notified WHERE since <= :before ORDER BY since LIMIT :most

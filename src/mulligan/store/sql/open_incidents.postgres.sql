@@ -1,0 +1,1 @@
+SELECT {incident} FROM {p}incident WHERE closed_at IS NULL AND key = ANY (CAST(:keys AS text[]))

@@ -1,0 +1,1 @@
+DELETE FROM {p}subscription WHERE id = :id RETURNING id

@@ -1,0 +1,1 @@
+SELECT {subscription} FROM {p}subscription ORDER BY id

@@ -1,0 +1,1 @@
+UPDATE {p}incident SET body = :body, due_at = :due_at, closed_at = :closed_at WHERE id = :id

@@ -1,0 +1,3 @@
+INSERT INTO {p}notified ({notified}) VALUES (:subscription, :owner, :since, :sent, :withheld)
+ON CONFLICT (subscription, owner)
+DO UPDATE SET since = excluded.since, sent = excluded.sent, withheld = excluded.withheld

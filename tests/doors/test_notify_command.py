@@ -1,0 +1,81 @@
+"""`mulligan notify`, as an operator types it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+HOOK = "https://example.com/hook"
+
+
+def rows(answer):
+    assert answer.code == 0, answer.err
+    return [line.split("\t") for line in answer.out.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def _a_database(app):
+    app.open()
+
+
+@pytest.fixture
+def hook(call):
+    return json.loads(call("notify", "add", "job.died", "--webhook", HOOK, "-o", "json").out)
+
+
+def test_add_shows_the_secret_once(call):
+    answer = call("notify", "add", "job.died", "batch.*", "--webhook", HOOK, "--owner", "acme", "--filter", "kind:add")
+    (row,) = rows(answer)
+    assert row[1:] == ["job.died, batch.*", "each", "webhook", "https://example.com:443", "acme kind:add", "on"]
+    assert "whsec_" in answer.err
+    assert f"mulligan notify test {row[0]}" in answer.err
+    assert "whsec_" not in call("notify", "list", "-o", "json").out
+
+
+def test_mail_and_others_show_to_where_without_secrets(call):
+    call("notify", "add", "job.died", "--email", "ann@example.com", "--email", "bo@example.com")
+    call("notify", "add", "job.died", "--apprise", "ntfy://topic-that-is-secret")
+    found = rows(call("notify", "list"))
+    assert [(row[2], row[3], row[4]) for row in found] == [
+        ("incident", "email", "ann@example.com, bo@example.com"), ("incident", "apprise", "ntfy://…"),
+    ]  # fmt: skip
+
+
+def test_off_and_on_and_away_by_the_first_characters(call, hook):
+    short = hook["id"][:10]
+    answer = call("notify", "disable", short, "--reason", "too loud")
+    assert rows(answer)[0][-1] == "off: too loud"
+    assert "mulligan notify enable" in answer.err
+    assert rows(call("notify", "enable", short))[0][-1] == "on"
+    changed = json.loads(call("notify", "rotate", short, "-o", "json").out)
+    assert changed["secret"] != hook["secret"]
+    assert call("notify", "remove", short).code == 0
+    assert rows(call("notify", "list")) == []
+
+
+def test_a_test_message_is_a_delivery(call, hook):
+    (sent,) = rows(call("notify", "test", hook["id"]))
+    assert sent[2:5] == ["queued", "0", "subscription.test"]
+    (listed,) = rows(call("notify", "deliveries", "--subscription", hook["id"], "--state", "queued"))
+    assert listed[0] == sent[0]
+    assert rows(call("notify", "deliveries", "--owner", "acme")) == []
+    record = json.loads(call("notify", "deliveries", "-o", "json", "--limit", "1").out)[0]
+    assert record["body"]["type"] == "subscription.test"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("add", "job.dead", "--webhook", HOOK), 2, "did you mean job.died"),
+        (("add", "job.died"), 2, "--webhook"),
+        (("add", "job.died", "--webhook", HOOK, "--email", "a@example.com"), 2, "one of"),
+        (("add", "job.died", "--webhook", "ftp://x"), 2, "https://"),
+        (("add", "job.died", "--webhook", HOOK, "--batch", "none"), 3, "no batch"),
+        (("test", "sub_none"), 3, "no subscription"),
+        (("rotate", "sub_none"), 3, "no subscription"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call, arguments, code, words):
+    answer = call("notify", *arguments)
+    assert (answer.code, words in answer.err) == (code, True), answer.err

@@ -1,0 +1,197 @@
+"""Real receivers that fail in every way, a worker that is killed: every message arrives, with one id, and no more."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from mulligan import Mulligan, Webhook
+from mulligan.job import SECOND
+from support.receivers import CROWDED, DROP, HANG, MailReceiver, Plan, WebReceiver
+from support.waiting import until
+from support.worker import Worker
+
+log = logging.getLogger("proof")
+
+APP = "support.notified:app"
+ALLOWED = {"notify__allow_private": "127.0.0.0/8", "guards__same_cause": "0", "guards__same_cause_alone": "0"}
+
+
+@pytest.fixture
+def web() -> Iterator[Callable[..., WebReceiver]]:
+    """Receivers, each with an address of its own: what hangs is one of them."""
+    made: list[WebReceiver] = []
+
+    def make(*plan: str, then: str = "ok") -> WebReceiver:
+        made.append(WebReceiver())
+        made[-1].plans["hook"] = Plan(list(plan), then)
+        return made[-1]
+
+    yield make
+    for receiver in made:
+        receiver.close()
+
+
+@pytest.fixture
+def mail() -> Iterator[MailReceiver]:
+    receiver = MailReceiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def hire(start: Callable[..., Worker]) -> Callable[..., Worker]:
+    def make(mail: MailReceiver | None = None, **said: Any) -> Worker:
+        server = {} if mail is None else {"mail__host": "127.0.0.1", "mail__port": str(mail.port), "mail__tls": "none"}
+        return start(app=APP, worker__concurrency="12", **ALLOWED, **server, **said)
+
+    return make
+
+
+def subscribe(app: Mulligan, *receivers: WebReceiver, timeout: float = 2.0) -> None:
+    for receiver in receivers:
+        app.subscriptions.add("job.died", Webhook(receiver.url(), timeout=timeout))
+
+
+def die(app: Mulligan, n: int) -> None:
+    app.enqueue("dies", {"n": n})
+
+
+def deaths(app: Mulligan) -> int:
+    return int(app.jobs.count("state:dead kind:dies"))
+
+
+def advance(app: Mulligan, seconds: float) -> None:
+    app.store.shift_clock(round(seconds * SECOND))
+
+
+def left(app: Mulligan) -> int:
+    with app.store.read() as unit:
+        found = unit.skim({"queue": "mulligan.deliveries", "state": ("queued", "running"), "kind": KINDS}, 1000, None)
+    return len(found.rows)
+
+
+KINDS = ("mulligan.deliver", "mulligan.deliver.each", "mulligan.deliver.cause")
+
+
+@pytest.mark.about_processes
+def test_a_healthy_receiver_waits_for_no_other(app, hire, web):
+    hanging, healthy = web(then=HANG), web()
+    subscribe(app, hanging, healthy, timeout=15)
+    hire()
+    sent = {}
+    for n in range(10):
+        die(app, n)
+        sent[n] = time.monotonic()
+        until(lambda n=n: len(healthy.received) > n, 10, "told")
+    assert max(one.at - sent[n] for n, one in enumerate(healthy.received)) < 10
+    assert len(set(healthy.ids())) == 10
+    assert 1 <= len(hanging.received) <= 5, "soon nobody goes there any more"
+
+
+@pytest.mark.slow
+def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then_no_more(app, hire, web, mail):
+    """Refused, hanging, crowded, dropped after it was taken, failing; and the worker is killed every few seconds."""
+    refused = web()
+    receivers = [
+        refused, web(*[HANG] * 3), web(*[CROWDED] * 5), web(*[DROP] * 5), web(*["503"] * 6, "404", "500"), web(),
+    ]  # fmt: skip
+    refused.refuse()
+    mail.plan = Plan(["451", "ok", DROP, "421", "ok", "451"])
+    subscribe(app, *receivers)
+    environ = {"MAIL_TO": "ann@example.com"}
+    worker = hire(mail, environ=environ)
+    kills = 6
+    for n in range(kills * 5):
+        die(app, n)
+        if n % 5 == 4:
+            time.sleep(2)  # the pace of the killer, not a wait for anything
+            worker.kill()
+            advance(app, 90)
+            worker = hire(mail, environ=environ)
+        if n == 12:
+            refused.listen()
+    total = kills * 5
+
+    def arrived() -> bool:
+        advance(app, 60)
+        time.sleep(0.5)
+        return deaths(app) == total and left(app) == 0
+
+    until(arrived, 240, "all told")
+    for receiver in receivers:
+        counts = Counter(receiver.ids(confirmed=True))
+        assert len(counts) == total, receiver.plans
+        assert set(receiver.ids()) == set(counts), "one id however often"
+        assert sum(counts.values()) <= total + kills * 4, "again only what was under way when the worker was killed"
+    assert len(set(mail.ids(confirmed=True))) == total
+    assert Counter(delivery.state for delivery in app.deliveries.list(limit=500)) == {"succeeded": total * 7}
+    before = [len(receiver.received) for receiver in (*receivers, mail)]
+    worker.kill()
+    advance(app, 7200)
+    hire(mail, environ=environ)
+    die(app, total)
+    until(lambda: len(receivers[-1].received) > before[-2], 20, "the next one")
+    until(lambda: left(app) == 0, 20, "and it alone")
+    assert [len(receiver.received) for receiver in (*receivers, mail)] == [count + 1 for count in before]
+
+
+@pytest.mark.about_processes
+def test_a_killed_worker_costs_no_message(app, hire, web):
+    receiver = web(HANG)
+    subscribe(app, receiver, timeout=30)
+    worker = hire()
+    die(app, 1)
+    until(lambda: receiver.received, 15, "on its way")
+    worker.kill()
+    hire()
+    until(lambda: receiver.ids(confirmed=True), 20, "again")
+    assert len(set(receiver.ids())) == 1
+    (delivery,) = app.deliveries.list()
+    until(lambda: app.deliveries.get(delivery.id).state == "succeeded", 10, "written down")
+
+
+@pytest.mark.slow
+def test_ten_thousand_deaths_of_one_cause_are_a_handful_of_messages(app, hire, mail, store_url):
+    worker = hire(mail, environ={"MAIL_CAUSE": "ann@example.com"}, notify__update_every="5")
+    began = time.monotonic()
+    for chunk in range(10):
+        for n in range(1000):
+            app.enqueue("dies", {"n": chunk * 1000 + n})
+    until(lambda: deaths(app) >= 10_000, 240, "all dead")
+    took = time.monotonic() - began
+    with app.store.read() as unit:
+        incidents = unit.incidents(None, 10)
+    assert len(incidents) == 1
+    until(lambda: _read_up(app), 60, "the log is read")
+    advance(app, 1000)
+    until(lambda: any("Over" in str(one.headers) for one in mail.received), 30, "closed")
+    assert 2 <= len(mail.received) <= 12
+    assert worker.process.poll() is None
+    log.info("%s: 10,000 deaths in %.0f s, %d messages", store_url.partition(":")[0], took, len(mail.received))
+
+
+def _read_up(app: Mulligan) -> bool:
+    with app.store.read() as unit:
+        reader = unit.reader_at("dispatch")
+        return reader is not None and reader.cursor >= unit.newest_event()
+
+
+def test_a_strangers_long_transaction_delays_no_message(app, hire, web, store_url):
+    if not store_url.startswith("postgres"):
+        pytest.skip("SQLite has one writer, and no strangers")
+    receiver = web()
+    subscribe(app, receiver)
+    hire()
+    with psycopg.connect(store_url) as stranger:
+        stranger.execute("CREATE TABLE theirs (n int)")
+        stranger.execute("SELECT pg_current_xact_id()")
+        die(app, 1)
+        until(lambda: receiver.ids(confirmed=True), 10, "told while the stranger is still at it")
+        stranger.rollback()
