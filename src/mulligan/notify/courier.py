@@ -17,7 +17,6 @@ from mulligan.notify.channels import Channel, Gone, Sending, channel_of
 from mulligan.notify.message import Message
 from mulligan.policy.backoff import Table
 from mulligan.policy.retry import Policy
-from mulligan.policy.rule import Rule
 from mulligan.store.base import Store, Unit
 from mulligan.store.notifying import SubscriptionRow
 
