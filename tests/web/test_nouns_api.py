@@ -139,3 +139,33 @@ def test_keys_are_made_listed_and_revoked_within_a_scope(app, ask, key):
     assert ask("POST", f"/keys/{foreign.id}/revoke", theirs) == (404, "NOT_FOUND")
     assert ask("POST", f"/keys/{mine['id']}/revoke", theirs)["state"] == "revoked"
     assert ask("POST", "/keys", scope="acme", role="root")[0] == 422
+
+
+def test_a_webhook_is_made_tested_rotated_switched_and_removed(app, ask, client, key):
+    who = key("acme", "operator")
+    made = ask("POST", "/webhooks", who, url="https://example.com/hook?token=s3cret", on=["job.died", "job.parked"])
+    assert made["secret"].startswith("whsec_")
+    assert (made["owner"], made["on"], made["enabled"]) == ("acme", ["job.died", "job.parked"], True)
+    path = f"/webhooks/{made['id']}"
+    shown = ask("GET", path, who)
+    assert "secret" not in shown
+    assert "s3cret" not in str(shown)
+    assert [one["id"] for one in ask("GET", "/webhooks", who)["webhooks"]] == [made["id"]]
+    assert ask("GET", "/webhooks", key("other"))["webhooks"] == []
+    sent = ask("POST", f"{path}/test", who)
+    (listed,) = ask("GET", f"/deliveries?subscription={made['id']}", who)["deliveries"]
+    assert (listed["id"], listed["type"], listed["state"]) == (sent["id"], "subscription.test", "queued")
+    assert ask("GET", f"/deliveries/{sent['id']}", who)["message"] == listed["message"]
+    assert ask("POST", f"/deliveries/{sent['id']}/retry", who)[0] == 409
+    assert ask("GET", "/deliveries", key("other"))["deliveries"] == []
+    assert ask("POST", f"{path}/rotate", who)["secret"] != made["secret"]
+    assert ask("POST", f"{path}/disable", who, reason="quiet")["enabled"] is False
+    assert ask("POST", f"{path}/enable", who)["enabled"] is True
+    assert client.delete(f"/api/v1{path}", headers=who).status_code == 204
+    assert ask("GET", path, who) == (404, "NOT_FOUND")
+    for wrong in (
+        {"url": "ftp://x"}, {"on": "job.deid"}, {"url": "https://x\r\nhost: y"}, {"owner": "b"},
+        {"headers": {"a": "b\r\nc: d"}},
+    ):  # fmt: skip
+        said = {"url": "https://example.com", "on": "job.died", **wrong}
+        assert ask("POST", "/webhooks", who, **said)[0] in {403, 422}

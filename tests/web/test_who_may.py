@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan import Webhook
 from walk.tools import ran
 
 UNKNOWN = "0" * 28
@@ -54,6 +55,17 @@ ROUTES = {
     "POST /dependencies/{key}/open": ("operator", "*", ""),
     "POST /dependencies/{key}/close": ("operator", "*", ""),
     "POST /dependencies/{key}/probe": ("operator", "*", ""),
+    "GET /webhooks": ("viewer", "any", ""),
+    "POST /webhooks": ("operator", "any", ""),
+    "GET /webhooks/{webhook_id}": ("viewer", "any", "webhook"),
+    "DELETE /webhooks/{webhook_id}": ("operator", "any", "webhook"),
+    "POST /webhooks/{webhook_id}/test": ("operator", "any", "webhook"),
+    "POST /webhooks/{webhook_id}/enable": ("operator", "any", "webhook"),
+    "POST /webhooks/{webhook_id}/disable": ("operator", "any", "webhook"),
+    "POST /webhooks/{webhook_id}/rotate": ("operator", "any", "webhook"),
+    "GET /deliveries": ("viewer", "any", ""),
+    "GET /deliveries/{delivery_id}": ("viewer", "any", "delivery"),
+    "POST /deliveries/{delivery_id}/retry": ("operator", "any", "delivery"),
     "GET /keys": ("admin", "any", ""),
     "POST /keys": ("admin", "any", ""),
     "POST /keys/{key_id}/revoke": ("admin", "any", "key"),
@@ -66,6 +78,7 @@ BODIES = {
     "POST /batches": {"name": "spring"},
     "POST /operations": {"action": "retry", "filter": "kind:fails", "dry_run": True},
     "POST /keys": {"scope": "acme", "role": "viewer"},
+    "POST /webhooks": {"url": "https://example.com/hook", "on": "job.died"},
 }
 
 
@@ -82,11 +95,14 @@ def things(app):
     def of(owner):
         job = ran(app, app.enqueue("fails" if owner == "acme" else "asks", owner=owner))
         groups = app.failures.groups(owner=owner)
+        hook = app.subscriptions.add("job.died", Webhook("https://example.com/hook"), owner=owner).id
         return {
             "job": job.id,
             "group": groups[0].fingerprint if groups else "v2-0123456789ab",
             "batch": app.batch("B-7f3", owner=owner).id,
             "operation": app.operations.start("cancel", "kind:none", owner=owner).id,
+            "webhook": hook,
+            "delivery": app.subscriptions.test(hook).id,
             "key": app.keys.create(owner, "viewer").key.id,
         }
 
@@ -95,9 +111,19 @@ def things(app):
 
 def asked(client, route, headers, name=""):
     verb, path = route.split()
-    for part in ("{job_id}", "{fingerprint}", "{operation_id}", "{batch_id}", "{key_id}", "{key}", "{name}"):
+    for part in (
+        "{job_id}",
+        "{fingerprint}",
+        "{operation_id}",
+        "{batch_id}",
+        "{key_id}",
+        "{webhook_id}",
+        "{delivery_id}",
+        "{key}",
+        "{name}",
+    ):
         path = path.replace(part, name or "default")
-    body = None if verb == "GET" else BODIES.get(route, {"reason": "x"})
+    body = None if verb in {"GET", "DELETE"} else BODIES.get(route, {"reason": "x"})
     return client.request(verb, f"/api/v1{path}", json=body, headers=headers)
 
 
@@ -110,7 +136,8 @@ def test_a_role_may_what_it_may_and_what_is_shared_needs_the_scope_of_all(client
             may = ROLES.index(who) >= ROLES.index(role) and scope in ("any", whose)
             assert (answer.status_code == 403) == (not may), (route, whose, who, answer.text)
             assert answer.status_code < 500 or answer.status_code == 501, (route, answer.text)
-            assert answer.headers["content-type"].startswith(("application/json", "application/problem", "text/plain"))
+            kind = answer.headers.get("content-type", "application/json")
+            assert kind.startswith(("application/json", "application/problem", "text/plain"))
 
 
 def test_what_is_anothers_answers_like_what_is_not_there(client, key, things):
@@ -119,7 +146,7 @@ def test_what_is_anothers_answers_like_what_is_not_there(client, key, things):
         if not what:
             continue
         foreign = things["foreign"][what]
-        none = {"group": "v2-" + "0" * 12, "key": "mk_" + "0" * 12}.get(what, UNKNOWN)
+        none = {"group": "v2-" + "0" * 12, "key": "mk_" + "0" * 12, "webhook": "sub_" + UNKNOWN}.get(what, UNKNOWN)
         theirs, nothing = asked(client, route, headers, foreign), asked(client, route, headers, none)
         assert (theirs.status_code, nothing.status_code) == (404, 404), (route, theirs.text)
         assert theirs.text.replace(foreign, none) == nothing.text

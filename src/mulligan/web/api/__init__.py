@@ -10,7 +10,7 @@ from fastapi.security import HTTPBearer
 
 from mulligan.app import Mulligan
 from mulligan.config import Settings
-from mulligan.web.api import batches, dependencies, events, failures, health, jobs, keys, operations, queues
+from mulligan.web.api import batches, dependencies, events, failures, health, jobs, keys, operations, queues, webhooks
 from mulligan.web.api.problems import add_problems
 from mulligan.web.api.room import Room, Served
 from mulligan.web.asking import Opening
@@ -24,6 +24,7 @@ ROUTERS = (
     batches.router,
     queues.router,
     dependencies.router,
+    webhooks.router,
     keys.router,
     events.router,
     health.router,

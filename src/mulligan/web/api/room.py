@@ -15,6 +15,8 @@ from mulligan.engine.jobs import Jobs
 from mulligan.engine.keys import Keys
 from mulligan.engine.operations import Operations
 from mulligan.engine.queues import Queues
+from mulligan.notify.deliveries import Deliveries
+from mulligan.notify.subscriptions import Subscriptions
 from mulligan.store import Store
 from mulligan.web.api.hub import Hub
 from mulligan.web.asking import Opening, Threads
@@ -82,6 +84,14 @@ class Desk:
     @cached_property
     def batches(self) -> Batches:
         return Batches(self._store, self.jobs, actor=self._actor)
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        return Subscriptions(self._store, lambda: self.room.settings, self._actor)
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        return Deliveries(self._store, lambda: self.room.settings, self._actor)
 
     @cached_property
     def keys(self) -> Keys:
