@@ -244,7 +244,7 @@ NOT_BY_HAND = {
     "job.started", "job.retry_scheduled", "job.snoozed", "job.succeeded", "job.died", "job.parked", "job.lost",
     "job.pruned", "job.stale_refused", "dependency.probing", "schedule.skipped", "worker.started", "worker.lost",
     "alert.fired", "alert.resolved", "batch.ready", "batch.partial", "batch.failed", "batch.recovered", "batch.expired",
-    "operation.stopped", "operation.finished",
+    "operation.stopped", "operation.finished", "worker.runner_died",
 }  # fmt: skip
 
 
