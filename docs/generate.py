@@ -390,6 +390,11 @@ def cli_page() -> str:
     return _page_of("generate_cli")
 
 
+# -- metrics ------------------------------------------------------------------------------------------
+def metrics_page() -> str:
+    return _page_of("generate_metrics", table)
+
+
 def _page_of(module: str, *given: Any) -> str:
     sys.path.insert(0, str(Path(__file__).parent))
     return importlib.import_module(module).page(NOTICE, *given)  # type: ignore[no-any-return]
@@ -457,6 +462,7 @@ PAGES = {
     "docs/reference/codes.md": codes_page,
     "docs/reference/events.md": events_page,
     "docs/reference/cli.md": cli_page,
+    "docs/reference/metrics.md": metrics_page,
 }
 PARTS = {"house": house, "states": diagram}
 

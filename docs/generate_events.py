@@ -91,8 +91,7 @@ DATA = (
     ("worker, runner, signal, exit_code, jobs", "of a runner that died: how, and how many jobs it had"),
     (
         "wait_ms, failed_before, uses, cost",
-        "of an attempt: how long it was due before, counted failures of this life "
-        "before it, what it uses, what it cost",
+        "of an attempt: how long it was due, counted failures of this life before it, what it uses, what it cost",
     ),
     (
         "name, generation, total, succeeded, dead, cancelled, missed, on_complete",

@@ -66,6 +66,7 @@ COMMANDS = {
     "policy": ("mulligan.cli.policy:policy", "What holds when a job fails, who says so, and when it is tried again."),
     "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
     "insight": ("mulligan.cli.insight:insight", "What retries are worth, what failures cost, what that advises."),
+    "metrics": ("mulligan.cli.metrics:metrics", "Numbers for Prometheus, alert rules, a dashboard for Grafana."),
     "workers": ("mulligan.cli.workers:workers", "List workers, let one drain, check that one lives."),
     "events": ("mulligan.cli.events:events", "What happened, and what happens."),
     "completion": ("mulligan.cli.completion:completion", "Print a script that completes commands in your shell."),

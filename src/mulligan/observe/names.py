@@ -9,6 +9,11 @@ LONGEST = 100
 OTHER = "other"
 
 
+def printable(name: str) -> str:
+    """Nothing that could break a line or could not be written at all."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name[:LONGEST])
+
+
 class Names:
     """The first so many keep their names for good; whatever comes after them is counted together."""
 
@@ -17,7 +22,7 @@ class Names:
         self._sets = {sort: set(names) for sort, names in self.known.items()}
 
     def keep(self, sort: str, name: str) -> str:
-        name = name[:LONGEST]
+        name = printable(name)
         if not name or name in self._sets[sort]:
             return name
         if len(self._sets[sort]) >= MOST[sort]:
