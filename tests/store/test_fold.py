@@ -8,7 +8,7 @@ from collections import Counter
 from mulligan.engine.settle import Ending, settle
 from mulligan.job import SECOND, Ended, Outcome
 from mulligan.observe import fold as folding
-from mulligan.observe.fold import Fold
+from mulligan.observe.fold import Fold, Memory, counted, stats
 from mulligan.observe.names import MOST, Names
 from mulligan.store.counting import HOUR, MINUTE, StatRow
 from support.store import (
@@ -191,3 +191,30 @@ def test_a_thousand_kinds_are_a_bounded_number_of_rows(store):
     fold.turn(store)
     assert len(ever(store, "enqueued")) == MOST["queue"] + 1
     assert n_of(store, "enqueued") == MOST["queue"] + 20
+
+
+def test_what_is_looked_up_counts_as_if_it_had_been_parsed(monkeypatch):
+    plain = {"kind": "a", "queue": "q", "duration_ms": 51, "wait_ms": 7}
+    odd = [
+        plain,
+        {**plain, "duration_ms": 49},
+        {"kind": 'x"run_at":3', "queue": "é\n", "run_at": 12},
+        {"kind": "a", "queue": "q", "duration_ms": 5, "uses": "a,b", "failed_before": 2, "wait_ms": 3},
+        {"kind": "a", "queue": "q", "duration_ms": 5, "cost": 0.5, "wait_ms": 3},
+        {"kind": "a", "queue": "q", "wait_ms": 3},
+        {"kind": "a", "queue": "q", "duration_ms": 5},
+        {"wait_ms": 3, "duration_ms": 5, "kind": "b"},
+        {"kind": "a", "queue": "q", "duration_ms": 5, "reason": '"wait_ms":9', "wait_ms": 3},
+        {"run_at": 12, "kind": "late"},
+        {"run_at": 12, "kind": "later"},
+        {},
+    ]
+    news = [
+        (n * MINUTE * HOUR, kind, 1, json.dumps(data, separators=separators))
+        for n, data in enumerate(odd)
+        for kind in ("job.succeeded", "job.queued")
+        for separators in ((",", ":"), (", ", " : "))
+    ]
+    quick = counted(news)
+    monkeypatch.setattr(folding, "COMMON", {})
+    assert list(stats(quick, Memory(""))) == list(stats(counted(news), Memory("")))

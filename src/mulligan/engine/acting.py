@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mulligan.engine import dependencies, queues
 from mulligan.engine.declared import declared_limits, holding_manifests, terms_of_all
-from mulligan.engine.gauging import Gauges
+from mulligan.engine.gauging import REDUCED, Gauges
 from mulligan.engine.limiting import ALERT, Said, clear_limit, set_limit
 from mulligan.engine.rooms import running_under
 from mulligan.engine.watch import Watch, remembered
@@ -187,5 +187,7 @@ def _takes(gauges: Gauges, scope: str, key: str) -> Micros:
     """How long an attempt takes: what it sees of a change it cannot tell sooner."""
     if scope != "queue":
         return 0
-    found = (sample for sample in _RUN.samples(gauges.tallies.of(gauges.unit, 300.0, gauges.now)) if sample.key == key)
+    found = (
+        sample for sample in _RUN.samples(gauges.tallies.of(gauges.unit, REDUCED, gauges.now)) if sample.key == key
+    )
     return round(next((sample.value for sample in found), 0.0) * SECOND)

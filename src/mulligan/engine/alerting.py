@@ -14,7 +14,7 @@ from typing import Any
 
 from mulligan.config import Alerts as Settings
 from mulligan.engine.acting import act
-from mulligan.engine.gauging import Gauges, Tallies
+from mulligan.engine.gauging import Gauges, tallies_for
 from mulligan.engine.limiting import ALERT
 from mulligan.errors import ConfigError
 from mulligan.event import EventType, NewEvent
@@ -49,7 +49,7 @@ class Alerting:
         self.every = settings.every
         self._rules = [rule for rule in checked_rules(settings) if rule.enabled] if settings.enabled else []
         self._act = settings.act
-        self._tallies = Tallies()
+        self._tallies = tallies_for(self._rules)
 
     def turn(self, store: Store) -> bool:
         if not self._rules:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +14,7 @@ from mulligan.engine.watch import remembered
 from mulligan.job import SECOND, Lane, Micros
 from mulligan.policy.alert import EVERYTHING, Alert, Rule, Sample
 from mulligan.policy.lanes import is_closed
-from mulligan.policy.measures import MEASURES, NAMES, Count, jump, read_counts
+from mulligan.policy.measures import MEASURES, Count, jump, names_of, read_counts
 from mulligan.store.base import Unit
 
 DEPTH = 1000  # jobs of a queue that are counted
@@ -22,6 +23,7 @@ DEATHS = 200
 FRESH = 5 * SECOND  # how old what was counted over a short time may be
 STALE = 600 * SECOND
 SPIKE_SPAN = 3600.0
+REDUCED = 300.0  # over which time it is looked how long an attempt takes
 BY_QUEUE = "rate_limited_share_by_queue"
 
 
@@ -29,15 +31,28 @@ BY_QUEUE = "rate_limited_share_by_queue"
 class Tallies:
     """What was counted, by window. Of a long one that is not read anew each time: it moves slowly."""
 
+    names: Mapping[float, Sequence[str]]  # that are needed, by window
     _known: dict[float, tuple[Micros, list[Count]]] = field(default_factory=dict)
 
     def of(self, unit: Unit, window: float, now: Micros) -> list[Count]:
         at, counts = self._known.get(window, (0, []))
         old = min(STALE, max(FRESH, round(window * SECOND) // 60)) - SECOND
         if not 0 <= now - at < old:
-            counts = read_counts(unit.stat_sums(NAMES, now - round(window * SECOND)))
+            counts = read_counts(unit.stat_sums(self.names.get(window, ()), now - round(window * SECOND)))
             self._known[window] = (now, counts)
         return counts
+
+
+def tallies_for(rules: Iterable[Rule]) -> Tallies:
+    needed: defaultdict[float, set[str]] = defaultdict(set)
+    needed[REDUCED] = {"run"}
+    for rule in rules:
+        needed[rule.window].update(names_of(rule.measure))
+        if rule.and_window is not None:
+            needed[rule.and_window].update(names_of(rule.measure))
+        if rule.measure == "dead_jump":
+            needed[SPIKE_SPAN].add("ends")
+    return Tallies({window: sorted(names) for window, names in needed.items() if names})
 
 
 @dataclass

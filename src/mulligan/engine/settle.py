@@ -251,13 +251,13 @@ def group_of(failure: Failure | None) -> str:
 
 def _measured(news: dict[str, Any], lease: Lease, decision: Decision) -> None:
     """What is counted of an attempt beside how it ended; see observe/fold.py."""
-    news["wait_ms"] = max(0, lease.started_at - lease.run_at) // 1000
     if lease.failures:
         news["failed_before"] = lease.failures
     if lease.uses:
         news["uses"] = lease.uses
     if decision.cost:
         news["cost"] = decision.cost
+    news["wait_ms"] = max(0, lease.started_at - lease.run_at) // 1000  # last: there it is found without a parser
 
 
 def error_of(failure: Failure | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.engine.kinds import OURS
@@ -41,6 +41,7 @@ OUTCOMES = {
     "job.lost": "lost",
     "job.snoozed": "snoozed",
 }
+COMMON = {"job.succeeded": '"duration_ms":', "job.queued": '"run_at"'}  # most events, and where their numbers begin
 STATES = {"job.succeeded": "succeeded", "job.died": "dead", "job.cancelled": "cancelled"}
 FAILED = frozenset({"retry", "dead", "lost"})
 WORKERS = {"worker.started": "started", "worker.lost": "lost", "worker.runner_died": "runner_died"}
@@ -53,22 +54,28 @@ _WAIT = [round(bound * 1000) for bound in WAIT_SECONDS]
 _DELAY = [round(bound * SECOND) for bound in DELAY_SECONDS]
 
 
-class Like(NamedTuple):
-    """Events that count alike."""
+class Said(NamedTuple):
+    """What of an event's data decides under which names and labels it counts."""
 
-    minute: int
-    type: str
-    attempt: bool  # the end of one
     kind: str
     queue: str
     code: str
     cls: str
     uses: str
     before: int  # counted failures of this life before this attempt
+    of: str  # what else it concerns: a dependency
+
+
+class Like(NamedTuple):
+    """Events that count alike."""
+
+    minute: int
+    type: str
+    attempt: bool  # the end of one
+    said: Said
     run: int | None  # in which bucket
     wait: int | None
     delay: int | None
-    of: str  # what else it concerns: a dependency
 
 
 class Sums:
@@ -141,10 +148,12 @@ class Memory:
 def counted(news: Iterable[NewsRow]) -> Counted:
     """One pass, and nothing in it that can stop the rest: what cannot be read is left out."""
     found: defaultdict[Like, Sums] = defaultdict(Sums)
+    known: dict[str, Said] = {}
     for row in news:
         try:
-            _count(found, row)
-        except (AttributeError, TypeError, ValueError):
+            if row[1] not in COMMON or not _count_common(found, known, row):
+                _count(found, row)
+        except (AttributeError, IndexError, TypeError, ValueError):
             continue
     return found
 
@@ -155,22 +164,8 @@ def _count(found: defaultdict[Like, Sums], row: NewsRow) -> None:
     run, wait, cost = _number(get("duration_ms")), _number(get("wait_ms")), _number(get("cost"))
     delay = _number(get("next_retry_at")) if kind == "job.retry_scheduled" else None
     delay = None if delay is None else max(0, delay - at)
-    like = Like(
-        max(HOUR, at // MINUTE),  # the minutes before that are not for time
-        kind,
-        attempt is not None,
-        str(get("kind") or ""),
-        str(get("queue") or ""),
-        str(get("code") or ""),
-        str(get("class") or ""),
-        str(get("uses") or ""),
-        int(_number(get("failed_before")) or 0),
-        None if run is None else bisect_left(_RUN, run),
-        None if wait is None else bisect_left(_WAIT, wait),
-        None if delay is None else bisect_left(_DELAY, delay),
-        str(get("dependency") or ""),
-    )
-    sums = found[like]
+    places = _place(_RUN, run), _place(_WAIT, wait), _place(_DELAY, delay)
+    sums = found[Like(_minute(at), kind, attempt is not None, _said(get), *places)]
     sums.n += 1
     sums.run += run or 0
     sums.wait += wait or 0
@@ -178,6 +173,54 @@ def _count(found: defaultdict[Like, Sums], row: NewsRow) -> None:
     if cost:
         sums.paid += 1
         sums.cost += cost
+
+
+def _count_common(found: defaultdict[Like, Sums], known: dict[str, Said], row: NewsRow) -> bool:
+    """Most events differ from others in one or two numbers: without these their text is looked up, not parsed.
+
+    False: it is not as plain as that.
+    """
+    at, kind, attempt, data = row
+    head, _, tail = data.partition(COMMON[kind])
+    if '"queue"' not in head:
+        return False
+    if kind == "job.queued":
+        run, wait, text = None, None, head
+    else:
+        ran, _, rest = tail.partition(",")
+        middle, _, waited = rest.rpartition('"wait_ms":')
+        text = head + middle
+        if '"cost"' in text or not (ran.isdecimal() and waited[:-1].isdecimal()):
+            return False
+        run, wait = int(ran), int(waited[:-1])
+    said = known.get(text)
+    if said is None:
+        said = known[text] = _said(json.loads(data).get)
+    sums = found[Like(_minute(at), kind, attempt is not None, said, _place(_RUN, run), _place(_WAIT, wait), None)]
+    sums.n += 1
+    sums.run += run or 0
+    sums.wait += wait or 0
+    return True
+
+
+def _said(get: Callable[[str], Any]) -> Said:
+    return Said(
+        str(get("kind") or ""),
+        str(get("queue") or ""),
+        str(get("code") or ""),
+        str(get("class") or ""),
+        str(get("uses") or ""),
+        int(_number(get("failed_before")) or 0),
+        str(get("dependency") or ""),
+    )
+
+
+def _minute(at: Micros) -> int:
+    return max(HOUR, at // MINUTE)  # what lies before is not for time
+
+
+def _place(bounds: list[int], value: float | None) -> int | None:
+    return None if value is None else bisect_left(bounds, value)
 
 
 def _number(value: Any) -> float | None:
@@ -191,7 +234,7 @@ def stats(found: Counted, memory: Memory) -> Iterator[StatRow]:
     rows: dict[tuple[int, str, str], list[float]] = {}
     for like, sums in found.items():
         minute = like.minute if like.minute >= memory.rolled else like.minute // HOUR * HOUR
-        for name, labels, n, total in _of(_named(like, memory.names), sums):
+        for name, labels, n, total in _of(like, _named(like.said, memory.names), sums):
             text = json.dumps(labels, separators=(",", ":"), sort_keys=True)
             row = rows.setdefault((minute, name, text), [0, 0.0])
             row[0] += n
@@ -200,77 +243,82 @@ def stats(found: Counted, memory: Memory) -> Iterator[StatRow]:
         yield StatRow(minute, name, text, int(row[0]), row[1])
 
 
-def _named(like: Like, names: Names) -> Like:
+def _named(said: Said, names: Names) -> Said:
     """With names of which there are only so many, whatever jobs are called."""
-    if like.kind.startswith(OURS):
-        return like
-    uses = ",".join(names.keep("dependency", key) for key in like.uses.split(",") if key)
-    return like._replace(
-        kind=names.keep("kind", like.kind),
-        queue=names.keep("queue", like.queue),
-        code=names.keep("code", like.code),
-        cls=printable(like.cls),
-        uses=uses,
-        of=names.keep("dependency", like.of),
+    if said.kind.startswith(OURS):
+        return said
+    return said._replace(
+        kind=names.keep("kind", said.kind),
+        queue=names.keep("queue", said.queue),
+        code=names.keep("code", said.code),
+        cls=printable(said.cls),
+        uses=",".join(names.keep("dependency", key) for key in said.uses.split(",") if key),
+        of=names.keep("dependency", said.of),
     )
 
 
-def _of(like: Like, sums: Sums) -> Iterator[Stat]:
-    if like.kind.startswith(DELIVERY):
+def _of(like: Like, said: Said, sums: Sums) -> Iterator[Stat]:
+    if said.kind.startswith(DELIVERY):
         yield from _of_delivery(like, sums)
-    if like.kind.startswith(OURS):
+    if said.kind.startswith(OURS):
         return
     yield "events", {"type": like.type}, sums.n, 0.0
-    job = {"kind": like.kind, "queue": like.queue}
+    job = {"kind": said.kind, "queue": said.queue}
     if like.type in WORKERS:
         yield "workers", {"what": WORKERS[like.type]}, sums.n, 0.0
     if like.type in BREAKERS:
-        yield "breakers", {"dependency": like.of, "to": BREAKERS[like.type]}, sums.n, 0.0
+        yield "breakers", {"dependency": said.of, "to": BREAKERS[like.type]}, sums.n, 0.0
     if like.type == "job.queued":
         yield "enqueued", job, sums.n, 0.0
     if like.type == "job.retried":
         yield "manual", job, sums.n, 0.0
     if like.type in STATES:
-        end = {"state": STATES[like.type], "class": like.cls}
-        yield "ends", {**job, **end, "code": like.code}, sums.n, 0.0
+        end = {"state": STATES[like.type], "class": said.cls}
+        yield "ends", {**job, **end, "code": said.code}, sums.n, 0.0
         yield "finished", end, sums.n, 0.0
     if like.attempt and like.type in OUTCOMES:
-        yield from _of_attempt(like, sums, job)
+        yield from _of_attempt(like, said, sums)
+        yield from _of_times(like, said, sums)
 
 
-def _of_attempt(like: Like, sums: Sums, job: dict[str, str]) -> Iterator[Stat]:
+def _of_attempt(like: Like, said: Said, sums: Sums) -> Iterator[Stat]:
+    """By what became of it."""
     outcome, seconds = OUTCOMES[like.type], sums.run / 1000
-    tried = str(min(like.before + 1, MOST_TRIES))
-    nth = "first" if like.before == 0 else "retry"
-    verdict = {"outcome": outcome, "class": like.cls}
+    job, verdict = {"kind": said.kind, "queue": said.queue}, {"outcome": outcome, "class": said.cls}
+    nth, number = "retry" if said.before else "first", str(min(said.before + 1, MOST_TRIES))
     yield "verdicts", {**verdict, "nth": nth}, sums.n, seconds
-    yield "attempts", {**job, **verdict, "code": like.code}, sums.n, seconds
-    yield "tries", {"kind": like.kind, "try": tried, "outcome": outcome}, sums.n, seconds
-    for key in like.uses.split(",") if like.uses else ():
+    yield "attempts", {**job, **verdict, "code": said.code}, sums.n, seconds
+    yield "tries", {"kind": said.kind, "try": number, "outcome": outcome}, sums.n, seconds
+    for key in said.uses.split(",") if said.uses else ():
         yield "calls", {"dependency": key, **verdict}, sums.n, seconds
-    if like.run is not None:
-        yield "run", {**job, "le": _le(RUN_SECONDS, like.run)}, sums.n, seconds
-    if like.wait is not None:
-        yield "wait", {**job, "le": _le(WAIT_SECONDS, like.wait)}, sums.n, sums.wait / 1000
     if sums.paid:
-        yield "cost", {"kind": like.kind, "nth": nth, **verdict}, sums.paid, sums.cost
-    if outcome == "succeeded":
-        needed = like.before + 1
-        yield "needed", {"kind": like.kind, "le": _le(TRIES, bisect_left(TRIES, needed))}, sums.n, sums.n * needed
+        yield "cost", {"kind": said.kind, "nth": nth, **verdict}, sums.paid, sums.cost
     if outcome == "retry":
-        yield "retries", {**job, "class": like.cls, "code": like.code}, sums.n, sums.delay / SECOND
-    if like.delay is not None:
-        yield "delay", {"class": like.cls, "le": _le(DELAY_SECONDS, like.delay)}, sums.n, sums.delay / SECOND
+        yield "retries", {**job, "class": said.cls, "code": said.code}, sums.n, sums.delay / SECOND
     if outcome in FAILED:
         final = "true" if outcome == "dead" else "false"
-        length = _length(like.run)
-        yield "failures", {"code": like.code, "final": final, "length": length}, sums.n, seconds
+        yield "failures", {"code": said.code, "final": final, "length": _length(like.run)}, sums.n, seconds
+
+
+def _of_times(like: Like, said: Said, sums: Sums) -> Iterator[Stat]:
+    """Into which buckets it falls."""
+    job = {"kind": said.kind, "queue": said.queue}
+    if like.run is not None:
+        yield "run", {**job, "le": _le(RUN_SECONDS, like.run)}, sums.n, sums.run / 1000
+    if like.wait is not None:
+        yield "wait", {**job, "le": _le(WAIT_SECONDS, like.wait)}, sums.n, sums.wait / 1000
+    if like.delay is not None:
+        yield "delay", {"class": said.cls, "le": _le(DELAY_SECONDS, like.delay)}, sums.n, sums.delay / SECOND
+    if like.type == "job.succeeded":
+        needed = said.before + 1
+        place = _le(TRIES, bisect_left(TRIES, needed))
+        yield "needed", {"kind": said.kind, "le": place}, sums.n, float(sums.n * needed)
 
 
 def _of_delivery(like: Like, sums: Sums) -> Iterator[Stat]:
     """Endpoints are named `mulligan.endpoint.CHANNEL.…`; of one that is not the channel is unknown."""
     if like.attempt and like.type in OUTCOMES:
-        channel, dot, _ = like.uses.removeprefix(ENDPOINT).partition(".")
+        channel, dot, _ = like.said.uses.removeprefix(ENDPOINT).partition(".")
         labels = {"channel": channel if dot else "unknown", "outcome": OUTCOMES[like.type]}
         yield "deliveries", labels, sums.n, sums.run / 1000
 

@@ -164,12 +164,19 @@ MEASURES: dict[str, Any] = {
     "retry_ratio": RetryRatio(),
     "retry_cost": RetryCost(),
 }
-NAMES = ("ends", "attempts", "calls", "run", "workers", "tries", "cost", "enqueued")
+_SEVERAL = {"retry_ratio": ("tries",), "retry_cost": ("cost", "enqueued"), "dead_jump": ("ends",)}
 KEYED_BY = {
     "dead_share_by_queue": "queue", "failed_share_by_queue": "queue", "rate_limited_share_by_queue": "queue",
     "queue_age": "queue", "failed_share_by_dependency": "dependency", "rate_limited_share": "dependency",
     "breaker_open": "dependency",
 }  # fmt: skip
+
+
+def names_of(measure: str) -> tuple[str, ...]:
+    """Which counts a measure needs; of what stands now none."""
+    if measure in _SEVERAL:
+        return _SEVERAL[measure]
+    return (MEASURES[measure].name,) if measure in MEASURES else ()
 
 
 def jump(now: list[Count], before: list[Count], window: float, span: float) -> list[Sample]:

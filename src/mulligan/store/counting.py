@@ -22,13 +22,7 @@ class StatRow(NamedTuple):
     total: float  # of what is summed beside the count: seconds, or cost
 
 
-class NewsRow(NamedTuple):
-    """As much of an event as is counted."""
-
-    at: Micros
-    type: str
-    attempt: int | None
-    data: str
+NewsRow = tuple[Any, ...]  # as much of an event as is counted: at, type, attempt, data
 
 
 class DepthRow(NamedTuple):
@@ -89,7 +83,7 @@ class SqlCounting(Counting):
         top = self.rows("news_top", cursor=cursor, top=self.newest_event(), most=most)[0][0]
         if top is None:
             return cursor, []
-        return top, [NewsRow._make(row) for row in self.rows("news_between", cursor=cursor, top=top)]
+        return top, self.rows("news_between", cursor=cursor, top=top)
 
     def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
         return [DepthRow._make(row) for row in self.rows("depths", moment=moment, cap=cap, most=most)]
