@@ -392,6 +392,11 @@ def _page_of(module: str, *given: Any) -> str:
     return importlib.import_module(module).page(NOTICE, *given)  # type: ignore[no-any-return]
 
 
+# -- HTTP ---------------------------------------------------------------------------------------------
+def http_page() -> str:
+    return _page_of("generate_http", table)
+
+
 # -- the house ----------------------------------------------------------------------------------------
 ROOM = 120  # characters
 LAYERS = (
@@ -454,6 +459,7 @@ PAGES = {
     "docs/reference/codes.md": codes_page,
     "docs/reference/events.md": events_page,
     "docs/reference/cli.md": cli_page,
+    "docs/reference/http.md": http_page,
 }
 PARTS = {"house": house, "states": diagram}
 
