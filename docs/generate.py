@@ -403,6 +403,9 @@ def _page_of(module: str, *given: Any) -> str:
 # -- the runbook --------------------------------------------------------------------------------------
 def runbook_page() -> str:
     return _page_of("generate_runbook")
+# -- HTTP ---------------------------------------------------------------------------------------------
+def http_page() -> str:
+    return _page_of("generate_http", table)
 
 
 # -- the house ----------------------------------------------------------------------------------------
@@ -469,6 +472,7 @@ PAGES = {
     "docs/reference/cli.md": cli_page,
     "docs/reference/metrics.md": metrics_page,
     "docs/operate/runbook.md": runbook_page,
+    "docs/reference/http.md": http_page,
 }
 PARTS = {"house": house, "states": diagram}
 

@@ -77,7 +77,10 @@ FIELDS = (
     ("type", "one of the names above"),
     ("job_id, batch_id, owner", "whom it concerns, where it concerns a job or a batch"),
     ("attempt, token", "which attempt, where it concerns one"),
-    ("actor", "who did it: `python`, `cli:NAME`, `upkeep`, `schedule`, `handler`, `guard`, a worker id, or nothing"),
+    (
+        "actor",
+        "who did it: `python`, `cli:NAME`, `key:ID`, `upkeep`, `schedule`, `guard` …, a worker id, or nothing",
+    ),
     ("data", "what else is known; of a failure its public half only"),
 )
 

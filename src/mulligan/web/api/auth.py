@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
@@ -37,16 +36,19 @@ class Caller(NamedTuple):
         return Desk(self.room, f"key:{self.key.id}")
 
 
-def needs(role: Role, *, everything: bool = False) -> Callable[[Request], Awaitable[Caller]]:
-    async def caller(request: Request) -> Caller:
+class Needs:
+    """What a route asks of the caller's key."""
+
+    def __init__(self, role: Role, *, everything: bool = False) -> None:
+        self.role, self.everything = role, everything
+
+    async def __call__(self, request: Request) -> Caller:
         found = await _caller(request)
-        if not found.key.role.may(role):
-            raise forbidden(f"this needs a key of role {role}; yours is {found.key.role}")
-        if everything and found.owner is not None:
+        if not found.key.role.may(self.role):
+            raise forbidden(f"this needs a key of role {self.role}; yours is {found.key.role}")
+        if self.everything and found.owner is not None:
             raise forbidden("this is shared by all owners and needs a key of scope *")
         return found
-
-    return caller
 
 
 async def _caller(request: Request) -> Caller:
@@ -72,9 +74,9 @@ def _stranger(detail: str) -> Problem:
     return Problem(401, "UNAUTHENTICATED", detail, headers={"www-authenticate": 'Bearer realm="mulligan"'})
 
 
-Viewer = Annotated[Caller, Depends(needs(Role.VIEWER))]
-Operator = Annotated[Caller, Depends(needs(Role.OPERATOR))]
-Admin = Annotated[Caller, Depends(needs(Role.ADMIN))]
-ViewerOfAll = Annotated[Caller, Depends(needs(Role.VIEWER, everything=True))]
-OperatorOfAll = Annotated[Caller, Depends(needs(Role.OPERATOR, everything=True))]
-AdminOfAll = Annotated[Caller, Depends(needs(Role.ADMIN, everything=True))]
+Viewer = Annotated[Caller, Depends(Needs(Role.VIEWER))]
+Operator = Annotated[Caller, Depends(Needs(Role.OPERATOR))]
+Admin = Annotated[Caller, Depends(Needs(Role.ADMIN))]
+ViewerOfAll = Annotated[Caller, Depends(Needs(Role.VIEWER, everything=True))]
+OperatorOfAll = Annotated[Caller, Depends(Needs(Role.OPERATOR, everything=True))]
+AdminOfAll = Annotated[Caller, Depends(Needs(Role.ADMIN, everything=True))]

@@ -1,0 +1,144 @@
+"""The page of the HTTP API, from its routes. Used by `generate.py`."""
+# ruff: noqa: E501, INP001 - a script beside the pages it writes; their lines are as long as they are
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, get_type_hints
+
+from mulligan.web.api import ROUTERS, problems
+from mulligan.web.api.auth import Needs
+
+Table = Callable[..., str]
+
+PAGE = """\
+{notice}
+
+# HTTP
+
+Under `/api/v1`, JSON. `mulligan web` and `mulligan up` serve it; [mounted in your own application](../howto/live-events.md#can-it-live-in-my-own-application) it is under the prefix you choose. The
+OpenAPI document is `/openapi.json`.
+
+## How do I begin?
+
+```python
+# jobs.py
+from mulligan import Mulligan
+
+app = Mulligan()
+
+
+@app.job
+def render(clip: int) -> str:
+    return f"clip {{clip}}"
+```
+
+A key is made on the command line, printed once, and kept as a hash.
+
+```console
+$ mulligan migrate
+$ KEY=$(mulligan keys create --scope acme --role operator --name backend --expires 90d)
+$ mulligan web --port 8000
+$ curl -s -H "Authorization: Bearer $KEY" http://127.0.0.1:8000/api/v1/jobs --json '{{"kind": "render", "payload": {{"clip": 7}}}}'
+{{"id":"…","kind":"render","queue":"default","owner":"acme","state":"queued",…}}
+$ curl -s -H "Authorization: Bearer $KEY" -H "Idempotency-Key: order-7" http://127.0.0.1:8000/api/v1/jobs --json '{{"kind": "render", "payload": {{"clip": 8}}}}' -o first.json
+$ curl -s -H "Authorization: Bearer $KEY" -H "Idempotency-Key: order-7" http://127.0.0.1:8000/api/v1/jobs --json '{{"kind": "render", "payload": {{"clip": 8}}}}' -o again.json
+$ cmp first.json again.json && echo the same job
+the same job
+$ curl -s -H "Authorization: Bearer $KEY" "http://127.0.0.1:8000/api/v1/jobs?filter=kind:render&limit=1"
+{{"jobs":[{{"id":"…","kind":"render",…}}],"next":"…","partial":false}}
+$ curl -s -H "Authorization: Bearer $KEY" http://127.0.0.1:8000/api/v1/queues
+{{"type":"about:blank","title":"Forbidden","status":403,"detail":"this is shared by all owners and needs a key of scope *","code":"FORBIDDEN","retryable":false}}
+```
+
+## What is a key?
+
+A scope and a role, which say different things. It goes into `Authorization: Bearer …`, and nowhere else: a key in a URL is refused.
+
+| scope | sees and makes |
+| --- | --- |
+| one owner | jobs, batches, groups, operations, webhooks of that owner. Anybody else's answer exactly like what does not exist |
+| `*` | everything, also what is shared: queues, workers, dependencies, metrics. Alone it may say `owner` in a body |
+
+| role | may |
+| --- | --- |
+| viewer | look; of failures the public half, of payloads what is no secret, of actions that somebody did them |
+| operator | act, and see the private half |
+| admin | make and revoke keys: of its own scope, or with `*` of every one |
+
+`mulligan keys list` shows when each was last used, to the minute. A revoked key lets nobody in from that moment; [streams](../howto/live-events.md) that are open with it end within a minute.
+Without a key the server listens on loopback only; elsewhere it serves the API alone, and not the page.
+
+## How do I ask twice without doing it twice?
+
+`Idempotency-Key: …` on any POST but the one that makes keys: the same request gets the same answer for 24 hours, with `Idempotent-Replayed: true`. Names belong to your API key. Another body under the same name is 422, while the
+first is being worked on it is 409. What was refused was not done, and may be asked again. Of a job the answer is stored in the transaction that inserts it.
+
+## What do errors look like?
+
+RFC 9457, `application/problem+json`: `type`, `title`, `status`, `detail`, `code`, `retryable`; of a body that does not fit also `errors`, each with `where` and `what`. What is `retryable` carries `Retry-After`.
+
+{statuses}
+
+A body has at most `limits.payload` and 64 KiB beside it, and is strict JSON: no NaN, no name twice, no more than 100 levels, valid Unicode, no field that nobody knows. Lists go on at `next`, said as `cursor`; it belongs to
+your key and your filter.
+
+## Which calls are there?
+
+{routes}
+"""
+
+TITLES = {
+    "jobs": "Jobs", "failures": "Failures", "operations": "Operations", "batches": "Batches",
+    "queues": "Queues and workers", "dependencies": "Dependencies", "webhooks": "Webhooks and deliveries",
+    "keys": "Keys", "events": "Events", "health": "Health and numbers",
+}  # fmt: skip
+
+
+def page(notice: str, table: Table) -> str:
+    parts = []
+    for router in ROUTERS:
+        title = TITLES[str(router.tags[0])]
+        rows = [_row(route) for route in router.routes if getattr(route, "include_in_schema", False)]
+        parts += [f"### {title}", table(("call", "key", "says and does"), rows)]
+    return PAGE.format(notice=notice, statuses=table(("status", "codes"), _statuses()), routes="\n\n".join(parts))
+
+
+def _row(route: Any) -> list[str]:
+    (method,) = route.methods
+    path = route.path.replace(":path", "")
+    told = " ".join((inspect.getdoc(route.endpoint) or "").split())
+    fields = ", ".join(_fields(route))
+    said = f"`{{{fields}}}`" if fields else ""
+    return [f"`{method} {path}`", _key(route), " ".join(filter(None, (said, told)))]
+
+
+def _key(route: Any) -> str:
+    for hint in get_type_hints(route.endpoint, include_extras=True).values():
+        for one in getattr(hint, "__metadata__", ()):
+            needs = getattr(one, "dependency", None)
+            if isinstance(needs, Needs):
+                return f"{needs.role}, scope `*`" if needs.everything else str(needs.role)
+    return "none"
+
+
+def _fields(route: Any) -> Iterator[str]:
+    content = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
+    schema = content.get("application/json", {}).get("schema", {})
+    for name in schema.get("properties", {}):
+        yield name if name in schema.get("required", ()) else f"{name}?"
+
+
+def _statuses() -> Iterator[list[str]]:
+    found: dict[int, list[str]] = {400: ["NOT_JSON"], 401: ["UNAUTHENTICATED"], 403: ["FORBIDDEN"]}
+    for kind, status in problems.STATUS.items():
+        found.setdefault(status, []).append(kind.code)  # type: ignore[attr-defined]
+    found[409] += ["IDEMPOTENCY_IN_FLIGHT"]
+    found[413], found[415] = ["TOO_LARGE"], ["NOT_JSON"]
+    found[422] += ["INVALID", "CURSOR", "IDEMPOTENCY_MISMATCH", "and the code of every other refusal"]
+    found[429] += ["TOO_MANY_STREAMS"]
+    found[500] = ["INTERNAL"]
+    found[503] += ["NOT_READY", "TOO_MANY_STREAMS"]
+    for status in sorted(found):
+        yield [str(status), ", ".join(f"`{code}`" if code.isupper() else code for code in dict.fromkeys(found[status]))]
