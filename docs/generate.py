@@ -403,6 +403,8 @@ def _page_of(module: str, *given: Any) -> str:
 # -- the runbook --------------------------------------------------------------------------------------
 def runbook_page() -> str:
     return _page_of("generate_runbook")
+
+
 # -- HTTP ---------------------------------------------------------------------------------------------
 def http_page() -> str:
     return _page_of("generate_http", table)
@@ -420,7 +422,7 @@ LAYERS = (
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
     ("hands", "words, rules, memory", ("engine/",)),
     ("outlets", "words, rules, memory, hands; not each other", ("notify/", "observe/")),
-    ("app", "all above", ("app.py", "aio.py", "testing/", "pytest_plugin.py", "__init__.py")),
+    ("app", "all above", ("app.py", "aio.py", "checks/", "testing/", "pytest_plugin.py", "__init__.py")),
     ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.cli.checks.mail import mail_checks
+from mulligan.checks.mail import mail_checks
 from mulligan.cli.doctor import _settings
 from mulligan.config import Settings, read_settings
 

@@ -21,6 +21,7 @@ from mulligan.web.guard import API, Guard, is_local
 from mulligan.web.house import House
 from mulligan.web.pages.acting import ActingScreens
 from mulligan.web.pages.batches import BatchScreens
+from mulligan.web.pages.doctor import DoctorScreen
 from mulligan.web.pages.failures import FailureScreens
 from mulligan.web.pages.jobs import JobScreens
 from mulligan.web.pages.knowledge import KnowledgeScreens
@@ -104,6 +105,7 @@ def _looks(house: House) -> dict[str, Answer]:
         "/policies": knowledge.policies,
         "/events": records.events,
         "/audit": records.audit,
+        "/doctor": DoctorScreen(house).show,
     }
 
 

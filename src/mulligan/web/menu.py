@@ -40,6 +40,7 @@ MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
             Screen("policies", "/policies", "Policies", "↻"),
             Screen("events", "/events", "Events", "∿"),
             Screen("audit", "/audit", "Audit", "✎"),
+            Screen("doctor", "/doctor", "Doctor", "✚"),
         ),
     ),
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from mulligan.cli.checks.finding import FAIL, OK, WARN, Check, Checks
+from mulligan.checks.finding import FAIL, OK, WARN, Check, Checks
 from mulligan.config import Settings
 from mulligan.engine.life import state_folder
 from mulligan.policy.phrase import size

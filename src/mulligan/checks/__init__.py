@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from mulligan.cli.checks.database import database_checks, durability, schema, versions
-from mulligan.cli.checks.finding import FAIL, OK, WARN, Check
-from mulligan.cli.checks.host import host_checks
-from mulligan.cli.checks.inside import inside_checks
-from mulligan.cli.checks.mail import mail_checks
-from mulligan.cli.checks.settings import settings_checks
-from mulligan.config import Settings
+from typing import Any
+
+from mulligan.checks.database import database_checks, durability, schema, versions
+from mulligan.checks.finding import FAIL, OK, WARN, Check
+from mulligan.checks.host import host_checks
+from mulligan.checks.inside import inside_checks
+from mulligan.checks.mail import mail_checks
+from mulligan.checks.settings import settings_checks
+from mulligan.config import SECRET, Settings
 from mulligan.policy.redact import without_secrets
 from mulligan.store import Store, open_store
 from mulligan.store.urls import sqlite_file
 
-__all__ = ["FAIL", "OK", "WARN", "Check", "examine"]
+__all__ = ["FAIL", "OK", "WARN", "Check", "examine", "in_force"]
 
 
 def examine(settings: Settings) -> tuple[dict[str, str], list[Check]]:
@@ -34,6 +36,21 @@ def examine(settings: Settings) -> tuple[dict[str, str], list[Check]]:
         return {}, [_unreachable(error), *here]
     finally:
         store.close()
+
+
+def in_force(settings: Settings) -> list[dict[str, Any]]:
+    """Every setting with its origin, secrets masked; of what can be said about single classes, only what was said."""
+    return [
+        {"name": name, "value": _masked(name, value), "origin": settings.origin_of(name)}
+        for name, value in settings.values()
+        if value is not None or not name.startswith("retry.classes.")
+    ]
+
+
+def _masked(name: str, value: Any) -> Any:
+    if name in SECRET:
+        return "[set, not shown]" if value else value
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _unreachable(error: Exception) -> Check:

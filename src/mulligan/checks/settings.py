@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mulligan.cli.checks.finding import OK, WARN, Check, Checks
+from mulligan.checks.finding import OK, WARN, Check, Checks
 from mulligan.config import Settings
 from mulligan.policy.phrase import duration
 

@@ -6,8 +6,8 @@ import json
 import time
 from collections.abc import Callable
 
-from mulligan.cli.checks.finding import OK, WARN, Check, Checks
-from mulligan.cli.checks.guards import guard_checks
+from mulligan.checks.finding import OK, WARN, Check, Checks
+from mulligan.checks.guards import guard_checks
 from mulligan.config import Settings
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.kinds import DELIVERY_QUEUE

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from shlex import quote
 
-from mulligan.cli.checks.finding import OK, WARN, Check, Checks
-from mulligan.cli.setting import count
+from mulligan.checks.finding import OK, WARN, Check, Checks
 from mulligan.config import Settings
 from mulligan.engine.dependencies import Dependency, picture
+from mulligan.engine.queues import COUNT_CAP
 from mulligan.job import SECOND, Micros, to_micros
 from mulligan.policy.phrase import per, span
 from mulligan.store.base import Unit
@@ -64,3 +64,7 @@ def _too_many(lanes: int, keys: int) -> Checks:
         yield Check(WARN, "lanes", f"{lanes} lanes have waiting jobs: every claim looks at each of them", advice)
     if keys > MANY:
         yield Check(WARN, "lanes", f"{keys} dependencies are known: each has a guard of its own", advice)
+
+
+def count(jobs: int) -> str:
+    return f"{COUNT_CAP}+" if jobs >= COUNT_CAP else str(jobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mulligan.cli.checks.finding import FAIL, OK, WARN, Check, Checks
+from mulligan.checks.finding import FAIL, OK, WARN, Check, Checks
 from mulligan.config import Mail, Settings
 from mulligan.errors import ConfigError, Fail
 from mulligan.notify.addresses import read_address

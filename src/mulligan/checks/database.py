@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mulligan.cli.checks.finding import FAIL, OK, WARN, Check, Checks
+from mulligan.checks.finding import FAIL, OK, WARN, Check, Checks
 from mulligan.errors import MulliganError
 from mulligan.store import Store
 
