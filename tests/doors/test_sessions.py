@@ -198,3 +198,15 @@ def test_many_are_retried_after_a_look_and_never_by_a_slip(app, stranger, enter)
     assert [(one.action, one.filter, one.reason) for one in app.operations.list()] == [
         ("retry", "state:dead", "mended")
     ]
+
+
+def test_those_that_are_ticked_are_moved_one_by_one(app, stranger, enter):
+    jobs = [app.enqueue("refuse") for _ in range(3)]
+    app.run_inline()
+    waiting = app.enqueue("add", {"a": 1, "b": 2}, delay=60)
+    enter()
+    chosen = [jobs[0].id, jobs[1].id, waiting.id]
+    answer = stranger.post("/jobs", data={"csrf": mark_of(stranger), "verb": "retry", "id": chosen, "back": "/jobs"})
+    page = stranger.get(answer.headers["location"]).text
+    assert "2 of 3 done; not done: " in page
+    assert [app.jobs.get(job.id).generation for job in (*jobs, waiting)] == [2, 2, 1, 1]

@@ -114,6 +114,7 @@ def _forms(house: House) -> dict[str, Answer]:
     return {
         "/sign-in": signing.enter,
         "/sign-out": signing.leave,
+        "/jobs": acting.many,
         "/operations": acting.start,
         "/status/{text}": StatusScreens(house).retry,
         "/{noun}/{name}/{verb}": acting.act,

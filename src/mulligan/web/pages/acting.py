@@ -12,12 +12,13 @@ from mulligan.engine.preview import Preview
 from mulligan.errors import MulliganError
 from mulligan.policy.advice import percent
 from mulligan.policy.operation import Action as Bulk
-from mulligan.web.actions import action
+from mulligan.web.actions import Action, action
 from mulligan.web.charts import bars
 from mulligan.web.desk import Desk
 from mulligan.web.house import House, root_of
 from mulligan.web.pages.signing import local
 
+MOST_CHOSEN = 200
 MUST_COUNT = 100  # from so many jobs on, a person types the number
 
 
@@ -35,6 +36,24 @@ class ActingScreens:
 
         try:
             words = await self._house.act(request, work, asked.role, shared=asked.shared)
+        except MulliganError as refused:
+            return self._house.back(request, back[-1], f"Not done: {refused}", "bad")
+        return self._house.back(request, back[-1], words)
+
+    async def many(self, request: Request) -> Response:
+        """Those somebody has ticked, one by one: what refuses one is no matter of the others."""
+        back = ["/jobs"]
+
+        def work(desk: Desk, said: dict[str, str]) -> str:
+            back.append(local(said.get("back") or "/jobs"))
+            asked = action("jobs", said.get("verb", ""))
+            chosen = [job for job in said.get("id", "").split(",") if job][:MOST_CHOSEN]
+            refused = [words for job in chosen if (words := _refusal(asked, desk, job, said))]
+            done = f"{len(chosen) - len(refused):,} of {len(chosen):,} done"
+            return f"{done}; not done: {'; '.join(dict.fromkeys(refused))}" if refused else f"{done}."
+
+        try:
+            words = await self._house.act(request, work, Role.OPERATOR)
         except MulliganError as refused:
             return self._house.back(request, back[-1], f"Not done: {refused}", "bad")
         return self._house.back(request, back[-1], words)
@@ -62,6 +81,14 @@ class ActingScreens:
         except MulliganError as refused:
             return self._house.back(request, "/operations", f"Not done: {refused}", "bad")
         return self._house.back(request, f"/operations/{operation}", "Begun. This page follows it.")
+
+
+def _refusal(asked: Action, desk: Desk, job: str, said: dict[str, str]) -> str:
+    try:
+        asked.do(desk, job, said)
+    except MulliganError as refused:
+        return str(refused)
+    return ""
 
 
 def _counted(desk: Desk, action: str, filter: str, said: dict[str, str]) -> None:  # noqa: A002 - as everywhere
