@@ -96,6 +96,7 @@ def test_a_healthy_receiver_waits_for_no_other(app, hire, web):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then_no_more(app, hire, web, mail):
     """Refused, hanging, crowded, dropped after it was taken, failing; and the worker is killed every few seconds."""
     refused = web()
@@ -158,6 +159,7 @@ def test_a_killed_worker_costs_no_message(app, hire, web):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_ten_thousand_deaths_of_one_cause_are_a_handful_of_messages(app, hire, mail, store_url):
     worker = hire(mail, environ={"MAIL_CAUSE": "ann@example.com"}, notify__update_every="5")
     began = time.monotonic()

@@ -10,6 +10,7 @@ from mulligan.cli.checks.finding import OK, WARN, Check, Checks
 from mulligan.cli.checks.guards import guard_checks
 from mulligan.config import Settings
 from mulligan.engine.declared import stored_kinds
+from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.engine.upkeep import known_kinds
 from mulligan.engine.workers import workers_seen
 from mulligan.errors import MulliganError
@@ -105,7 +106,7 @@ def _held(unit: Unit, _: Settings) -> Checks:
 
 
 def _takes(lane: Lane, kinds: set[str], queues: set[str]) -> bool:
-    return lane.kind in kinds and (not queues or lane.queue in queues)
+    return lane.kind in kinds and (not queues or lane.queue in {*queues, DELIVERY_QUEUE})
 
 
 def _events(unit: Unit, _: Settings) -> Checks:

@@ -15,6 +15,7 @@ from functools import partial
 
 from mulligan.config import Worker
 from mulligan.engine.claims import Places
+from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.fleet import Fleet
 from mulligan.engine.supervisor.pace import Pace
@@ -160,8 +161,9 @@ class Desk:
         most = self._settings.concurrency
         each = most - max(1, most // RESERVE) if most >= FEW else most
         room = min(free, max(0, most - self._fleet.count - len(self.endings)))
-        left = max(0, max(1, most // SHARE) - self._fleet.delivering())
-        return Places(room, each, self._fleet.in_use(), self._fleet.used_by_all, left)
+        used = self._fleet.in_use()
+        left = max(0, max(1, most // SHARE) - used[DELIVERY_QUEUE])
+        return Places(room, each, used, self._fleet.used_by_all, left)
 
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
         flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up

@@ -156,17 +156,16 @@ class Fleet:
         return len(self._queue) + len(self._burying) + sum(len(child.flights) for child in self._children)
 
     def in_use(self) -> Counter[str]:
-        """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
-        return Counter(key for lease in self._leases() if lease.uses for key in lease.uses.split(","))
+        """How many jobs use each dependency, and how many are messages.
 
-    def delivering(self) -> int:
-        """How many messages are under way."""
-        return sum(1 for lease in self._leases() if lease.queue == DELIVERY_QUEUE)
-
-    def _leases(self) -> list[Lease]:
+        Also asked by a thread that hears a hint: lists are copied whole.
+        """
         under_way = [flight for child in list(self._children) for flight in list(child.flights.values())]
         waiting = [flight for flight, _ in list(self._queue)]
-        return [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
+        leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
+        used = Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
+        used[DELIVERY_QUEUE] = sum(1 for lease in leases if lease.uses and lease.queue == DELIVERY_QUEUE)
+        return used
 
     @property
     def used_by_all(self) -> frozenset[str]:
