@@ -168,6 +168,16 @@ def test_what_a_receiver_says_is_kept_nowhere(receiver, local):
     assert "secret" not in repr(vars(failed.value))
 
 
+def test_an_address_that_holds_a_token_is_in_no_log(receiver, local, caplog):
+    there = receiver(status(500), OK)
+    with caplog.at_level("INFO"):
+        with pytest.raises(Fail):
+            sent(Webhook(f"{there.url}/token123?key=token456"), local)
+        sent(Webhook(f"{there.url}/token123?key=token456"), local)
+    assert there.requests[0].line == "POST /hook/token123?key=token456 HTTP/1.1"
+    assert "token" not in caplog.text
+
+
 def _drip(connection: socket.socket) -> None:
     for _ in range(300):
         connection.sendall(b"H")
