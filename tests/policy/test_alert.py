@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mulligan.job import SECOND
 from mulligan.policy.alert import FIRING, PENDING, RESOLVED, SILENT, Alert, Rule, Sample, judged, sentence
-from mulligan.policy.alert_rules import BUILTIN, BadRule, rules_of
+from mulligan.policy.alert_rules import BUILTIN, KNOWN, BadRule, rules_of
 from mulligan.policy.measures import MEASURES, Count, jump, quantile, read_counts
 
 RULE = Rule("limited", "rate_limited_share", 0.05, "{} of its calls", least=20, clear=0.01)
@@ -155,6 +156,16 @@ def test_every_alert_that_the_specifications_name_is_built_in():
         "worker_restarts", "breaker_open", "no_heartbeat", "retry_cost", "unknown_error",
     }  # fmt: skip
     assert rules_of([rule_as_said(rule) for rule in BUILTIN]) == BUILTIN
+
+
+def test_every_built_in_rule_has_its_row_and_an_entry_that_says_what_to_do():
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "alerts.md").read_text()
+    table, _, entries = page.partition("## What to do?")
+    for rule in BUILTIN:
+        assert f"| `{rule.name}` |" in table
+        assert f"### Alert {rule.name}\n" in entries or f"`{rule.name}`" in entries
+    for measure in KNOWN:
+        assert f"`{measure}`" in table
 
 
 def rule_as_said(rule: Rule) -> dict[str, object]:

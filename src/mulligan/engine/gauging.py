@@ -155,7 +155,8 @@ class Gauges:
 
     def at_floor(self, _: Rule) -> Iterator[Sample]:
         for row in self.unit.guards(at_work=True):
-            if row.scope == "dependency" and remembered(row.body).reduced.limit == 1:
+            ours = row.scope != "dependency" or row.key.startswith(OURS)
+            if not ours and remembered(row.body).reduced.limit == 1:
                 yield Sample(f"dependency {row.key}", 1.0, 1.0, {"limit": 1})
         for alerts in self.stood.values():
             for alert in alerts.values():

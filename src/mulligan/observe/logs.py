@@ -45,6 +45,8 @@ class Attempt(logging.Filter):
 
 
 class JsonForm(logging.Formatter):
+    clean = True  # nothing needs to be hidden afterwards, which might break the form
+
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)
         line: dict[str, Any] = {
@@ -63,6 +65,8 @@ class JsonForm(logging.Formatter):
 
 class TextForm(logging.Formatter):
     """`time LEVEL logger message key=value …`"""
+
+    clean = True
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)
