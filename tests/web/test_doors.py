@@ -82,45 +82,44 @@ def test_an_expired_and_a_revoked_key_let_nobody_in(app, client):
     problem(client.get("/api/v1/jobs", headers=headers), 401)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b'{"kind": "works", "payload": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", 400),
-        (b'{"kind": "works", "payload": ' + b'{"a":' * 150 + b"1" + b"}" * 151, 400),
-        (b'{"kind": "works", "payload": {"text": NaN}}', 400),
-        (b'{"kind": "works", "payload": {"text": Infinity}}', 400),
-        (b'{"kind": "works", "kind": "fails"}', 400),
-        (b'{"kind": "works", "payload": {"text": "\\ud800"}}', 400),
-        (b'{"kind": "works", "payload": {"text": "\xff"}}', 400),
-        (b'{"kind": "works", "payload": {"text": ' + b"9" * 5000 + b"}}", 400),
-        (b'{"kind": "works"', 400),
-        (b"[]", 422),
-        (b'"works"', 422),
-        (b"null", 422),
-        (b'{"kind": 7}', 422),
-        (b'{"kind": "works", "state": "succeeded"}', 422),
-        (b'{"kind": "works", "token": 5}', 422),
-        (b'{"kind": "works", "priority": true}', 422),
-        (b'{"kind": "works", "priority": 9223372036854775808}', 422),
-        (b'{"kind": "works", "delay": -1}', 422),
-        (b'{"kind": "works", "run_at": "0001-01-01"}', 422),
-        (b'{"kind": "works", "run_at": "yesterday"}', 422),
-        (b'{"kind": "works", "run_at": "9999-12-31T23:59:59-14:00"}', 422),
-        (b'{"kind": "works", "delay": 1, "run_at": "2027-01-01T00:00:00Z"}', 422),
-        (b'{"kind": "works", "queue": "a b"}', 422),
-        (b'{"kind": "works", "queue": "mulligan.x"}', 422),
-        (b'{"kind": "works", "unique": "a\\u0000b"}', 422),
-        (b'{"kind": "mulligan.deliver"}', 422),
-        (b'{"kind": "__import__(\'os\')"}', 422),
-        (b'{"kind": "../../x"}', 422),
-        (b'{"kind": "no such kind"}', 422),
-        (b'{"kind": "works", "batch_id": "nope"}', 404),
-    ],
-    ids=lambda value: repr(value)[:60],
-)
-def test_what_cannot_be_meant_is_refused_and_nothing_is_written(app, client, key, body, status):
-    answer = client.post("/api/v1/jobs", content=body, headers={**key(), "content-type": "application/json"})
-    problem(answer, status)
+REFUSED = [
+    (b'{"kind": "works", "payload": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", 400),
+    (b'{"kind": "works", "payload": ' + b'{"a":' * 150 + b"1" + b"}" * 151, 400),
+    (b'{"kind": "works", "payload": {"text": NaN}}', 400),
+    (b'{"kind": "works", "payload": {"text": Infinity}}', 400),
+    (b'{"kind": "works", "kind": "fails"}', 400),
+    (b'{"kind": "works", "payload": {"text": "\\ud800"}}', 400),
+    (b'{"kind": "works", "payload": {"text": "\xff"}}', 400),
+    (b'{"kind": "works", "payload": {"text": ' + b"9" * 5000 + b"}}", 400),
+    (b'{"kind": "works"', 400),
+    (b"[]", 422),
+    (b'"works"', 422),
+    (b"null", 422),
+    (b'{"kind": 7}', 422),
+    (b'{"kind": "works", "state": "succeeded"}', 422),
+    (b'{"kind": "works", "token": 5}', 422),
+    (b'{"kind": "works", "priority": true}', 422),
+    (b'{"kind": "works", "priority": 9223372036854775808}', 422),
+    (b'{"kind": "works", "delay": -1}', 422),
+    (b'{"kind": "works", "run_at": "0001-01-01"}', 422),
+    (b'{"kind": "works", "run_at": "yesterday"}', 422),
+    (b'{"kind": "works", "run_at": "9999-12-31T23:59:59-14:00"}', 422),
+    (b'{"kind": "works", "delay": 1, "run_at": "2027-01-01T00:00:00Z"}', 422),
+    (b'{"kind": "works", "queue": "a b"}', 422),
+    (b'{"kind": "works", "queue": "mulligan.x"}', 422),
+    (b'{"kind": "works", "unique": "a\\u0000b"}', 422),
+    (b'{"kind": "mulligan.deliver"}', 422),
+    (b'{"kind": "__import__(\'os\')"}', 422),
+    (b'{"kind": "../../x"}', 422),
+    (b'{"kind": "no such kind"}', 422),
+    (b'{"kind": "works", "batch_id": "nope"}', 404),
+]
+
+
+def test_what_cannot_be_meant_is_refused_and_nothing_is_written(app, client, key):
+    headers = {**key(), "content-type": "application/json"}
+    for body, status in REFUSED:
+        problem(client.post("/api/v1/jobs", content=body, headers=headers), status)
     assert app.jobs.list() == []
 
 

@@ -62,6 +62,7 @@ def test_the_private_half_is_for_operators(app, client, key):
     assert "0123456789abcdef" in client.get(f"/api/v1/jobs/{job.id}", headers=key("acme", "operator")).text
 
 
+@pytest.mark.about_processes
 def test_anothers_job_is_like_one_that_is_not_there_for_everybody_and_everything(app, client, key):
     """Scope and role by own, foreign and unknown, over every route of a job."""
     mine = ran(app, app.enqueue("fails", owner="acme"))
@@ -135,6 +136,7 @@ def test_a_list_goes_on_where_its_sealed_cursor_says(app, client, key):
         assert (answer.status_code, answer.json()["code"]) == (422, "CURSOR")
 
 
+@pytest.mark.about_processes
 @pytest.mark.parametrize("query", ["limit=0", "limit=1000000000", "limit=x", "filter=state:ded", "filter=sort:x;--"])
 def test_a_question_that_makes_no_sense_is_refused(client, key, query):
     assert client.get(f"/api/v1/jobs?{query}", headers=key()).status_code == 422

@@ -82,6 +82,7 @@ BODIES = {
 }
 
 
+@pytest.mark.about_processes
 def test_no_route_is_left_out(client):
     document = client.get("/openapi.json").json()
     known = {f"{verb.upper()} {path}" for path, verbs in document["paths"].items() for verb in verbs}
@@ -127,6 +128,7 @@ def asked(client, route, headers, name=""):
     return client.request(verb, f"/api/v1{path}", json=body, headers=headers)
 
 
+@pytest.mark.about_processes
 def test_a_role_may_what_it_may_and_what_is_shared_needs_the_scope_of_all(client, key, things):
     keys = {(scope, role): key(scope, role) for scope in ("acme", "*") for role in ROLES}
     for route, (role, scope, what) in ROUTES.items():
