@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-<<<<<<< HEAD
-from mulligan.checks.mail import mail_checks
-=======
-from mulligan.cli.checks.messages import mail_checks, message_checks
->>>>>>> tell-b
+from mulligan.checks.messages import mail_checks, message_checks
 from mulligan.cli.doctor import _settings
 from mulligan.config import Settings, read_settings
 

@@ -8,16 +8,9 @@ from mulligan.checks.database import database_checks, durability, schema, versio
 from mulligan.checks.finding import FAIL, OK, WARN, Check
 from mulligan.checks.host import host_checks
 from mulligan.checks.inside import inside_checks
-from mulligan.checks.mail import mail_checks
+from mulligan.checks.messages import message_checks
 from mulligan.checks.settings import settings_checks
 from mulligan.config import SECRET, Settings
-from mulligan.cli.checks.database import database_checks, durability, schema, versions
-from mulligan.cli.checks.finding import FAIL, OK, WARN, Check
-from mulligan.cli.checks.host import host_checks
-from mulligan.cli.checks.inside import inside_checks
-from mulligan.cli.checks.messages import message_checks
-from mulligan.cli.checks.settings import settings_checks
-from mulligan.config import Settings
 from mulligan.policy.redact import without_secrets
 from mulligan.store import Store, open_store
 from mulligan.store.urls import sqlite_file

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-<from mulligan.checks.finding import FAIL, OK, WARN, Check, Checks
-=from ipaddress import ip_address, ip_network
+from ipaddress import ip_address, ip_network
 
-from mulligan.cli.checks.finding import FAIL, OK, WARN, Check, Checks
->from mulligan.config import Mail, Settings
+from mulligan.checks.finding import FAIL, OK, WARN, Check, Checks
+from mulligan.config import Mail, Settings
 from mulligan.errors import ConfigError, Fail
 from mulligan.notify.addresses import read_address
 from mulligan.notify.smtp import password_of
