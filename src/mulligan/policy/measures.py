@@ -120,7 +120,7 @@ class RetryCost(NamedTuple):
     """What retries cost, for each job that was enqueued."""
 
     def samples(self, counts: list[Count]) -> Iterator[Sample]:
-        cost = sum(c.total for c in counts if c.name == "cost" and c.labels.get("try") == "retry")
+        cost = sum(c.total for c in counts if c.name == "cost" and c.labels.get("nth") == "retry")
         jobs = sum(c.n for c in counts if c.name == "enqueued")
         if jobs:
             yield Sample("", cost / jobs, jobs, {"cost": round(cost, 6), "jobs": jobs})
