@@ -103,4 +103,12 @@ class Event(NamedTuple):
 OURSELVES = frozenset({"", "alert", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})
 
 
+# What is in the data of an event and not for the owner of a job: who runs it where, and what people changed.
+NOT_FOR_OWNERS = frozenset({"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"})
+
+
+def for_owners(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in NOT_FOR_OWNERS}
+
+
 Listener = Callable[[NewEvent], None]
