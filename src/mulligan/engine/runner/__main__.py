@@ -44,6 +44,7 @@ def main() -> int:
         mark=args.mark,
         folder=Path(args.folder),
         settings=app.settings,
+        tellers=args.tellers,
     )
     asyncio.run(runner.serve(app.manifest(args.app).to_json()))
     sys.stdout.flush()
@@ -56,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("app")
     for name in ("wire", "board", "slots", "supervisor"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--tellers", type=int, default=0)
     parser.add_argument("--mark", required=True)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--log-level", default="INFO")
