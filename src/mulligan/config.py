@@ -242,7 +242,7 @@ class Mail(Section):
     tls: Literal["starttls", "tls", "none"] = Field(
         "starttls", description="`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked"
     )
-    timeout: Annotated[Positive, Field(le=60)] = Field(
+    timeout: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=60)] = Field(
         30.0, description="seconds one mail may take, from connecting to the server's answer; at most 60"
     )
 

@@ -1,6 +1,8 @@
-"""E-mail: whether any is sent at all, and whether what is set can work. Nobody is connected to."""
+"""Messages: whether mail is sent and what is set for it can work, and what webhooks may reach. Nobody is called."""
 
 from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
 
 from mulligan.cli.checks.finding import FAIL, OK, WARN, Check, Checks
 from mulligan.config import Mail, Settings
@@ -8,7 +10,16 @@ from mulligan.errors import ConfigError, Fail
 from mulligan.notify.addresses import read_address
 from mulligan.notify.smtp import password_of
 
+METADATA = ip_address("169.254.169.254")
 HERE = ("localhost", "127.0.0.1", "::1")
+
+
+def message_checks(settings: Settings) -> Checks:
+    yield from mail_checks(settings)
+    wide = [name for name in settings.notify.allow_private if METADATA in ip_network(name)]
+    if wide:
+        found = f"webhooks may reach {', '.join(wide)}, and so whatever a cloud tells this host about itself"
+        yield Check(WARN, "webhooks", found, "name the networks you mean in notify.allow_private")
 
 
 def mail_checks(settings: Settings) -> Checks:
