@@ -128,7 +128,7 @@ class Inline:
 
     def _claim(self) -> tuple[list[Lease], dict[str, Memory]]:
         with self._store.begin() as unit:
-            leases, _, self._next_due, _ = self._claimer.claim(unit, 1)
+            leases, _, self._next_due, *_ = self._claimer.claim(unit, 1)
             kept = memories(unit, leases)
         self._claimer.watch.commit()
         tell_due(leases, self.worker)

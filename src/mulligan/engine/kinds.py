@@ -295,7 +295,7 @@ class Registry:
 
 
 def unknown(kind: str, known: Mapping[str, Any]) -> str:
-    names = ", ".join(sorted(known)) or "none yet"
+    names = ", ".join(sorted(name for name in known if not name.startswith(OURS))) or "none yet"
     return f"no handler for kind {kind!r}; known kinds: {names}"
 
 

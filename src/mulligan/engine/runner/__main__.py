@@ -50,6 +50,7 @@ def main(begin_log: Callable[[Log], None] = plain) -> int:
         mark=args.mark,
         folder=Path(args.folder),
         settings=app.settings,
+        tellers=args.tellers,
     )
     asyncio.run(runner.serve(app.manifest(args.app).to_json()))
     sys.stdout.flush()
@@ -62,6 +63,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("app")
     for name in ("wire", "board", "slots", "supervisor"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--tellers", type=int, default=0)
     parser.add_argument("--mark", required=True)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--log-level", default="INFO")

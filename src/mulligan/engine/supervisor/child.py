@@ -81,9 +81,10 @@ class Recipe:
 
 
 class Child:
-    def __init__(self, recipe: Recipe, name: str, slots: int, *, solo: bool) -> None:
+    def __init__(self, recipe: Recipe, name: str, slots: int, tellers: int = 0, *, solo: bool) -> None:
         self.name = name
-        self.slots = slots
+        self.slots = slots + tellers
+        self.tellers = tellers  # of its slots: for messages
         self.solo = solo  # made for one attempt alone
         self.mark = f"{recipe.worker}/{name}"
         self.flights: dict[int, Flight] = {}
@@ -95,7 +96,7 @@ class Child:
         self._line = bytearray()  # begun and not ended yet
         self.born_ns = time.monotonic_ns()
         with contextlib.ExitStack() as undo:  # what cannot be started must not keep descriptors: they may be the reason
-            self.board = Board.create(slots)
+            self.board = Board.create(self.slots)
             undo.callback(self.board.close)
             ours, theirs = socket.socketpair()
             self.wire = Wire(ours)
@@ -110,6 +111,7 @@ class Child:
         command = [
             sys.executable, "-m", recipe.runner, recipe.app,
             "--wire", str(theirs.fileno()), "--board", str(self.board.fd), "--slots", str(self.slots),
+            "--tellers", str(self.tellers),
             "--supervisor", str(os.getpid()), "--mark", self.mark,
             "--folder", str(recipe.folder), "--log-level", recipe.log.level, "--log-format", recipe.log.format,
         ]  # fmt: skip

@@ -67,7 +67,7 @@ class Turns:
         places: Places | None = None,
     ) -> Turn:
         """One turn. With `known`: also adopt leases of ours that we do not know of."""
-        if not (endings or hinted or known is not None or self._anything_due()):
+        if not (endings or (hinted and free > 0) or known is not None or self._anything_due(free)):
             return self._nothing()
         self._watch.begin()
         only_claims = not (endings or news or known is not None)  # one writing statement: it needs no more around it
@@ -128,11 +128,11 @@ class Turns:
         if self._watch.overdue(running) or idle:
             tend(self._store, self._watch, self._causes)
 
-    def _anything_due(self) -> bool:
-        """A look without the write lock: an idle worker disturbs nobody."""
+    def _anything_due(self, free: int) -> bool:
+        """A look without the write lock: an idle worker disturbs nobody. Without a free place: for messages only."""
         with self._store.read() as unit:
             self._seen = self._claimer.claim(unit, 0)
-        return self._seen.more
+        return self._seen.more if free > 0 else self._seen.messages
 
     def _nothing(self) -> Turn:
         return Turn([], [], {}, self._seen.now, self._seen.next_due, more=False)
