@@ -309,7 +309,7 @@ class Log(Section):
     level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"],
         BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
-    ] = Field("INFO", description="nothing below it is logged; of the page: `WARNING` unless it is set")
+    ] = Field("INFO", description="nothing below it is logged; the page takes `INFO` for `WARNING`")
 
 
 class Trace(Section):

@@ -142,5 +142,4 @@ def page_environment(settings: Settings) -> None:
     os.environ["MULLIGAN_WEB__HOST"] = settings.web.host
     os.environ["MULLIGAN_WEB__PORT"] = str(settings.web.port)
     os.environ["MULLIGAN_LOG__FORMAT"] = settings.log.format
-    if settings.origin_of("log.level") != "default":
-        os.environ["MULLIGAN_LOG__LEVEL"] = settings.log.level
+    os.environ["MULLIGAN_LOG__LEVEL"] = settings.log.level

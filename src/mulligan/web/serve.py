@@ -34,8 +34,8 @@ class CannotServe(Exception):
 def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False) -> None:
     host = allowed(settings)
     listening = _bind(host, settings.web.port, PORTS if may_move else 1)
-    quiet = settings.log.model_copy(update={"level": "WARNING"})
-    log_to(settings.log if settings.origin_of("log.level") != "default" else quiet)
+    usual = settings.log.level == "INFO"  # of which a server says nothing that anybody misses
+    log_to(settings.log.model_copy(update={"level": "WARNING"}) if usual else settings.log)
     app = create_app(settings)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none"
