@@ -397,6 +397,11 @@ def http_page() -> str:
     return _page_of("generate_http", table)
 
 
+# -- the runbook --------------------------------------------------------------------------------------
+def runbook_page() -> str:
+    return _page_of("generate_runbook")
+
+
 # -- the house ----------------------------------------------------------------------------------------
 ROOM = 120  # characters
 LAYERS = (
@@ -460,6 +465,7 @@ PAGES = {
     "docs/reference/events.md": events_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/http.md": http_page,
+    "docs/operate/runbook.md": runbook_page,
 }
 PARTS = {"house": house, "states": diagram}
 

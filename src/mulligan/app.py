@@ -56,8 +56,8 @@ from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import Job, NewJob
-from mulligan.notify.channels import Channel
-from mulligan.notify.courier import KEPT, PATIENCE, RULES, TIMEOUT, Courier
+from mulligan.notify.channels import RULES, Channel
+from mulligan.notify.courier import KEPT, PATIENCE, TIMEOUT, Courier
 from mulligan.notify.declaring import checked_channel, spec_of
 from mulligan.notify.deliveries import Deliveries
 from mulligan.notify.dispatch import Dispatch

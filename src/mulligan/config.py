@@ -242,7 +242,9 @@ class Mail(Section):
     tls: Literal["starttls", "tls", "none"] = Field(
         "starttls", description="`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked"
     )
-    timeout: Positive = Field(30.0, description="seconds one mail may take from connecting to the server's answer")
+    timeout: Annotated[Positive, Field(le=60)] = Field(
+        30.0, description="seconds one mail may take, from connecting to the server's answer; at most 60"
+    )
 
     @model_validator(mode="after")
     def _one_password(self) -> Self:

@@ -56,7 +56,7 @@ def _plain(message: Message) -> None:
         assert text.isprintable(), repr(text[:100])
         assert len(text) <= 500
     assert all(url.isascii() and url.isprintable() and len(url) < 2500 for url in (message.link, message.runbook))
-    assert len(message.to_json()) < 40_000
+    assert len(message.to_json()) < 64_000
 
 
 @pytest.mark.parametrize("name", CORPUS)

@@ -140,6 +140,18 @@ def test_subscriptions_of_batches_that_have_left_are_forgotten(store):
         assert [one.id for one in unit.subscriptions()] == ["sub_2"]
 
 
+def test_events_are_found_by_their_types(store):
+    for _ in range(3):
+        something(store)
+    with store.begin() as unit:
+        top = unit.newest_event()
+        found = unit.events_of(["queue.paused", "job.died"], 0, top, 2)
+        assert [event.type for event in found] == ["queue.paused"] * 2
+        assert len(unit.events_of(["queue.paused"], found[-1].id, top, 9)) == 1
+        assert unit.events_of(["job.died"], 0, top, 9) == []
+        assert unit.events_of(["queue.paused"], 0, 0, 9) == []
+
+
 def test_kinds_are_found_by_jobs(store):
     (job,) = enqueue(store, kind="render", queue="pdf")
     with store.begin() as unit:

@@ -467,6 +467,11 @@ def test_deliveries_are_in_no_list_and_no_count_of_jobs(app):
     assert len(app.jobs.list(f"kind:{DELIVER_KIND}.{app.subscriptions.list()[0].id}")) == 1
 
 
+def test_an_argument_of_our_own_kinds_is_no_index_of_the_users(app):
+    with pytest.raises(Refused, match="indexed by no kind"):
+        app.jobs.list("arg.subscription:x")
+
+
 def test_a_death_says_its_group_and_how_often_it_failed(app):
     job = ran(app, app.enqueue("fails"))
     (died_event,) = [event for event in app.jobs.history(job.id) if event.type == "job.died"]

@@ -101,8 +101,10 @@ def filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str
 def _indexed(unit: Any) -> Iterable[str]:
     """Arguments that kinds have declared."""
     from mulligan.engine.declared import stored_kinds
+    from mulligan.engine.kinds import OURS
 
-    return sorted({f"arg.{path}:" for spec in stored_kinds(unit).values() for path in spec.index})
+    known = [spec for spec in stored_kinds(unit).values() if not spec.name.startswith(OURS)]
+    return sorted({f"arg.{path}:" for spec in known for path in spec.index})
 
 
 def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -10,7 +10,7 @@ from mulligan.argument import indexed
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.filters import Filter, is_path
-from mulligan.engine.kinds import KindSpec
+from mulligan.engine.kinds import OURS, KindSpec
 from mulligan.errors import ConfigError, NotFound, Refused
 from mulligan.job import JobRow
 from mulligan.store.base import Store, Unit
@@ -56,18 +56,20 @@ def by_index(unit: Unit, where: Filter, kinds: Mapping[str, KindSpec]) -> Where:
 
 
 def _is_indexed(path: str, where: Filter, known: Mapping[str, KindSpec]) -> bool:
-    """By every kind that is asked for; if none is named, by any: those that do not declare it are not meant then."""
+    """By every kind that is asked for; if none is named, by any of the users': those that do not declare it are not
+    meant then.
+    """
     having = {name for name, spec in known.items() if path in spec.index}
     named = where.get("kind")
     if named is None:
-        return bool(having)
+        return any(not name.startswith(OURS) for name in having)
     return {*((named,) if isinstance(named, str) else named)} <= having
 
 
 def _must_be_narrow(path: str, where: Filter, known: Mapping[str, KindSpec]) -> None:
     if "since" in where and any(name in where for name in NARROW):
         return
-    having = sorted(name for name, spec in known.items() if path in spec.index)
+    having = sorted(name for name, spec in known.items() if path in spec.index and not name.startswith(OURS))
     who = f"indexed by {', '.join(having)} alone" if having else "indexed by no kind"
     message = (
         f'filter arg.{path}: {who}; declare @app.job(index=("{path}",)), or say where to look: since: '

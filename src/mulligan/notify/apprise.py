@@ -72,18 +72,14 @@ class Apprise:
 
     async def send(self, message: Message, sending: Sending) -> Receipt:
         title, text = await self._words(message)
-        reached, failed = set(sending.reached), 0
-        for url in self.targets:
-            if (name := _name(url)) in reached:
-                continue
-            if await _sent(url, title, text, kind_of(message.type)):
-                reached.add(name)
-            else:
-                failed += 1
+        rest = [url for url in self.targets if _name(url) not in sending.reached]
+        taken = await asyncio.gather(*[_sent(url, title, text, kind_of(message.type)) for url in rest])
+        reached = sending.reached | {_name(url) for url, ok in zip(rest, taken, strict=True) if ok}
+        failed = taken.count(False)
         if not failed:
             return {"reached": len(reached)}
         if reached != sending.reached:
-            await sending.remember(frozenset(reached))
+            await sending.remember(reached)
         public = f"{failed} of {len(self.targets)} services did not take the message."
         raise Fail("REMOTE_ERROR", public, public=public)
 

@@ -10,14 +10,15 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 from functools import cache
-from typing import NamedTuple
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from typing import TYPE_CHECKING, NamedTuple
 
 from mulligan.job import to_datetime
 from mulligan.notify.message import Message
 from mulligan.policy.phrase import one_line
 from mulligan.policy.redact import safe
+
+if TYPE_CHECKING:  # programs that only declare a mail need not wait for it
+    from jinja2 import Template
 
 SUBJECT = 200  # characters
 TEXT = 50_000
@@ -66,6 +67,8 @@ def sender_of(written: Address | None) -> Address:
 
 @cache
 def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - see above
+
     pages = Environment(
         loader=PackageLoader("mulligan.notify"),
         autoescape=True,  # everything from a payload or an error is hostile

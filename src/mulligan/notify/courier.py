@@ -17,7 +17,6 @@ from mulligan.notify.channels import Channel, Gone, Sending, channel_of
 from mulligan.notify.message import Message
 from mulligan.policy.backoff import Table
 from mulligan.policy.retry import Policy
-from mulligan.policy.rule import Rule
 from mulligan.store.base import Store, Unit
 from mulligan.store.notifying import SubscriptionRow
 
@@ -29,8 +28,6 @@ PATIENCE = Policy(
     backoff=Table([5, 60, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]),
     max_losses=1000,  # a worker that is killed must not cost a message
 )
-# It does not want this; but receivers are deployed too.
-RULES = (Rule("receiver-refused", verdict="RECEIVER_REFUSED", code="RECEIVER_REFUSED", cls="transient", max_retries=5),)
 TIMEOUT = 90  # seconds; channels have limits of their own, well below
 KEPT = 7 * 86_400  # seconds
 GIVEN_UP = 5 * 86_400 * SECOND  # after which of nothing but failures a subscription is switched off

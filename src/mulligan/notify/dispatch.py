@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.config import Settings
 from mulligan.event import Event
 from mulligan.job import Micros, NewJob
 from mulligan.notify import post
-from mulligan.notify.folding import Folding, Told, ending, key_of, terms_of
+from mulligan.notify.folding import ENDS, Folding, Told, ending, key_of, terms_of
 from mulligan.notify.message import message_of
 from mulligan.notify.subscribed import Subscribed
 from mulligan.policy.incident import HOUR
@@ -26,6 +26,8 @@ log = logging.getLogger("mulligan.notify")
 
 READER = "dispatch"
 PAGE = 500
+STRETCH = 20_000  # events that are looked through at once
+FAR = 5000  # events that nobody hears: from then on it is worth a write to have passed them
 
 Heard = tuple[Event, Subscription]
 
@@ -43,10 +45,21 @@ class Dispatch:
 
     def turn(self, store: Store) -> bool:
         with store.read() as unit:
-            if not _anything(unit):
+            if not unit.subscriptions_mark()[0] or not self._anything(unit):
                 return False
         with store.begin() as unit:
             return self._step(unit)
+
+    def _anything(self, unit: Unit) -> bool:
+        """A look that holds nobody up: while nothing is to be told, nothing is written."""
+        reader, now = unit.reader_at(READER), unit.now()
+        if reader is None:
+            return True
+        book = self._subscribed.book(unit, now)
+        stretch = _stretch(unit, reader.cursor, book)
+        if stretch.upto - reader.cursor > FAR or stretch.events(unit, book, 1):
+            return True
+        return _past(unit.next_incident(), now) or _past(unit.next_notified(), now - HOUR)
 
     def _step(self, unit: Unit) -> bool:
         reader = unit.reader(READER, start=0)
@@ -54,9 +67,10 @@ class Dispatch:
             return False
         now = unit.now()
         book = self._subscribed.book(unit, now)
-        top, start = unit.newest_event(), max(reader.cursor, book.after)
-        events = unit.events_after(start, PAGE) if len(book) else []
-        caught_up = len(events) < PAGE
+        stretch = _stretch(unit, reader.cursor, book)
+        events = stretch.events(unit, book, PAGE)
+        full = len(events) == PAGE
+        caught_up = not full and stretch.last
         folding = Folding(unit, book, self._settings, self._terms, now)
         folding.hours()
         jobs, lost = self._read(unit, folding, events)
@@ -64,7 +78,7 @@ class Dispatch:
         jobs += [post.delivery(*told) for told in folding.told]
         lost += post.insert(unit, jobs)
         body = _counted(reader.body, lost)
-        unit.move_reader(READER, max(top, start) if caught_up else events[-1].id, body)
+        unit.move_reader(READER, events[-1].id if full else stretch.upto, body)
         return more or not caught_up
 
     def _read(self, unit: Unit, folding: Folding, events: Sequence[Event]) -> tuple[list[NewJob], int]:
@@ -95,15 +109,26 @@ class Dispatch:
         return [post.delivery(*Told(subscription, message_of(event, subscription.id, self._settings), event.owner))]
 
 
-def _anything(unit: Unit) -> bool:
-    """A look that holds nobody up: who is not needed writes nothing."""
-    if not unit.subscriptions_mark()[0]:
-        return False
-    reader = unit.reader_at(READER)
-    if reader is None or unit.newest_event() > reader.cursor:
-        return True
-    now = unit.now()
-    return _past(unit.next_incident(), now) or _past(unit.next_notified(), now - HOUR)
+class _Stretch(NamedTuple):
+    """A part of the log that may be read at once."""
+
+    start: int
+    upto: int
+    last: bool  # there is nothing after it yet
+
+    def events(self, unit: Unit, book: Book, limit: int) -> list[Event]:
+        """Those that somebody hears, or that end an incident."""
+        if not len(book) or self.upto <= self.start:
+            return []
+        return unit.events_of(sorted(book.types | set(ENDS)), self.start, self.upto, limit)
+
+
+def _stretch(unit: Unit, cursor: int, book: Book) -> _Stretch:
+    """From the cursor on; what was before all subscriptions is passed over."""
+    top = unit.newest_event()
+    start = max(cursor, min(book.after, top))
+    upto = max(start, min(top, start + STRETCH)) if len(book) else max(top, start)
+    return _Stretch(start, upto, upto >= top)
 
 
 def _past(moment: Micros | None, now: Micros) -> bool:

@@ -29,6 +29,11 @@ def overview(settings: Settings) -> str:
     return _at(settings, "/")
 
 
+def of_alert(rule: Any, settings: Settings) -> str:
+    base = settings.notify.runbook_url
+    return f"{base}#alert-{quote(rule[:ROOM], safe='', errors='replace')}" if base and isinstance(rule, str) else ""
+
+
 def runbook(code: Any, cls: Any, settings: Settings) -> str:
     """A code of ours has an entry there, one of an app's own is read under its class."""
     base = settings.notify.runbook_url

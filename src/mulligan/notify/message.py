@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mulligan.config import Settings
@@ -50,7 +50,8 @@ class Message:
     thread: str = ""  # messages of one incident, or of one job or batch, belong together
 
     def to_plain(self) -> dict[str, Any]:
-        return asdict(self) | {"details": [list(pair) for pair in self.details]}
+        plain = {name: getattr(self, name) for name in _FIELDS}
+        return plain | {"data": dict(self.data), "details": [list(pair) for pair in self.details]}
 
     def to_json(self) -> str:
         return json.dumps(self.to_plain(), separators=(",", ":"))
@@ -58,14 +59,16 @@ class Message:
     @classmethod
     def from_plain(cls, body: Mapping[str, Any]) -> Message:
         """A newer version may say more than we know."""
-        known = {one.name for one in fields(cls)}
-        said = {name: value for name, value in body.items() if name in known}
+        said = {name: value for name, value in body.items() if name in _FIELDS}
         said["details"] = tuple((str(label), str(value)) for label, value in said.get("details", ()))
         return cls(**said)
 
     @classmethod
     def from_json(cls, text: str) -> Message:
         return cls.from_plain(json.loads(text))
+
+
+_FIELDS = tuple(one.name for one in fields(Message))
 
 
 def message_id(*parts: object) -> str:
@@ -89,13 +92,19 @@ def message_of(event: Event, subscription: str, settings: Settings) -> Message:
         data=data,
         details=wording.details(event._replace(data=data)),
         link=links.of_event(event, settings),
-        runbook=links.runbook(data.get("code"), data.get("class"), settings),
+        runbook=_runbook(event, data, settings),
         retrying=event.type == EventType.JOB_RETRY_SCHEDULED,
         attempt=attempt,
         of=of,
         next_at=_number(event.data.get("next_retry_at")),
         thread=event.job_id or event.batch_id or "",
     )
+
+
+def _runbook(event: Event, data: Mapping[str, Any], settings: Settings) -> str:
+    if event.type in (EventType.ALERT_FIRED, EventType.ALERT_RESOLVED) and "code" not in data:
+        return links.of_alert(data.get("rule"), settings)
+    return links.runbook(data.get("code"), data.get("class"), settings)
 
 
 def message_of_incident(incident: IncidentFacts, step: str, settings: Settings) -> Message:

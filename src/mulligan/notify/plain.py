@@ -19,13 +19,17 @@ CUT = "cut"  # is true in data of which something was left out
 def fit(data: Mapping[str, Any]) -> dict[str, Any]:
     """What is too large in the whole loses its longest values first, and says so."""
     plain: dict[str, Any] = _fitted(data, 0)
+    whole = len(plain)
+    if len(json.dumps(plain)) > BYTES:
+        plain = _lightened(plain)
+    return plain if len(plain) == whole and len(data) <= MANY else plain | {CUT: True}
+
+
+def _lightened(plain: dict[str, Any]) -> dict[str, Any]:
     sizes = {name: len(json.dumps({name: value})) for name, value in plain.items()}
-    left_out = len(data) > MANY
     while sum(sizes.values()) > BYTES:
-        longest = max(sizes, key=lambda name: sizes[name])
-        del plain[longest], sizes[longest]
-        left_out = True
-    return plain | ({CUT: True} if left_out else {})
+        del sizes[max(sizes, key=lambda name: sizes[name])]
+    return {name: plain[name] for name in sizes}
 
 
 def _fitted(value: Any, depth: int) -> Any:

@@ -50,6 +50,17 @@ async def hand_over(mail: Mail, letter: EmailMessage, sender: str, to: list[str]
 
 
 def _hand_over(line: smtplib.SMTP, mail: Mail, letter: EmailMessage, sender: str, to: list[str]) -> Refusals:
+    try:
+        _greet(line, mail)
+        refused: Any = line.send_message(letter, sender, to)
+        with suppress(smtplib.SMTPException, OSError):  # it has been taken, whatever comes now
+            line.quit()
+        return dict(refused)
+    finally:
+        line.close()
+
+
+def _greet(line: smtplib.SMTP, mail: Mail) -> None:
     code, answer = line.connect(mail.host, mail.port)
     if code != 220:
         raise smtplib.SMTPConnectError(code, answer)
@@ -57,10 +68,6 @@ def _hand_over(line: smtplib.SMTP, mail: Mail, letter: EmailMessage, sender: str
         line.starttls(context=ssl.create_default_context())
     if mail.username:
         line.login(mail.username, password_of(mail))
-    refused: Any = line.send_message(letter, sender, to)
-    with suppress(smtplib.SMTPException, OSError):  # it has been taken, whatever comes now
-        line.quit()
-    return dict(refused)
 
 
 def password_of(mail: Mail) -> str:

@@ -130,7 +130,7 @@ def _pruned(event: Event) -> str:
 
 # -- batches ----------------------------------------------------------------------------------------
 def _batch(event: Event) -> str:
-    return f"Batch {short(event.data.get('name')) or event.batch_id}"
+    return f"Batch {short(event.data.get('name')) or short(event.batch_id) or '?'}"
 
 
 def _figures(event: Event) -> str:
@@ -190,19 +190,22 @@ def _worker(what: str) -> Callable[[Event], str]:
     return lambda event: f"Worker {_named(event, 'worker')} on {_named(event, 'host')} {what}{_because(event)}"
 
 
+def _subscription(what: str) -> Callable[[Event], str]:
+    return lambda event: f"Subscription {_named(event, 'name', _named(event, 'subscription'))} {what}{_because(event)}"
+
+
 def _alert(event: Event) -> str:
     data = event.data
-    if said := short(data.get("summary"), 180):
-        return said
     if not _number(data.get("jobs")):
-        return f"Alert {short(data.get('alert') or data.get('kind'))}{_because(event)}"
+        did = short(data.get("did"), CAUSE).rstrip(".")
+        return f"Alert {_named(event, 'rule')}{_because(event, 2 * CAUSE)}{f'; done about it: {did}' if did else ''}"
     how_many = f"{_number(data.get('jobs')):,} {_kind(event)} jobs"
     return f"{how_many} died of one cause and none succeeded: {_cause(data)}; the kind is held until you release it"
 
 
 def _calm(event: Event) -> str:
-    about = short(event.data.get("alert") or event.data.get("kind")) or "it"
-    return f"The alert about {about} is over{_because(event)}"
+    about = short(event.data.get("rule") or event.data.get("kind")) or "it"
+    return f"The alert {about} is over{_because(event, 2 * CAUSE)}"
 
 
 _SAY: Mapping[str, Callable[[Event], str]] = {
@@ -249,6 +252,10 @@ _SAY: Mapping[str, Callable[[Event], str]] = {
     EventType.OPERATION_ABORTED: _operation("was ended"),
     EventType.OPERATION_FINISHED: _operation("is done"),
     EventType.SCHEDULE_SKIPPED: _skipped,
+    EventType.SUBSCRIPTION_CREATED: _subscription("was made"),
+    EventType.SUBSCRIPTION_CHANGED: _subscription("was changed"),
+    EventType.SUBSCRIPTION_DISABLED: _subscription("is switched off, and nothing is sent to it"),
+    EventType.SUBSCRIPTION_REMOVED: _subscription("was removed"),
     EventType.WORKER_STARTED: _worker("started"),
     EventType.WORKER_DRAIN_REQUESTED: _worker("was asked to finish and leave"),
     EventType.WORKER_LOST: _worker("is lost; its jobs go on elsewhere"),

@@ -61,6 +61,7 @@ class Book:
         for one in self.by_id.values():
             for kind in one.types:
                 self._heard.setdefault((kind, one.owner), []).append(one)
+        self.types = {kind for kind, _ in self._heard}
         self.after = min((one.after for one in self.by_id.values()), default=0)
 
     def __len__(self) -> int:

@@ -9,7 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from mulligan.event import Event
 from mulligan.job import Micros
+from mulligan.store.rows import event_of
 
 Mark = tuple[int, int, int]
 
@@ -87,6 +89,10 @@ class Notifying(ABC):
 
     @abstractmethod
     def move_reader(self, name: str, cursor: int, body: str = "") -> None: ...
+
+    @abstractmethod
+    def events_of(self, types: Sequence[str], cursor: int, top: int, limit: int) -> list[Event]:
+        """Those of these types, in order; `top` is not above `newest_event()`, so none is still to be committed."""
 
     @abstractmethod
     def kinds_of(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -196,6 +202,10 @@ class SqlNotifying(Notifying):
 
     def move_reader(self, name: str, cursor: int, body: str = "") -> None:
         self.rows("move_reader", name=name, cursor=cursor, body=body)
+
+    def events_of(self, types: Sequence[str], cursor: int, top: int, limit: int) -> list[Event]:
+        found = self.rows("events_of", types=self.ids(types), cursor=cursor, top=top, most=limit)
+        return [event_of(row) for row in found]
 
     def kinds_of(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         found = self.rows("kinds_of", ids=self.ids(ids)) if ids else []

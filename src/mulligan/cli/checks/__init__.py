@@ -6,6 +6,7 @@ from mulligan.cli.checks.database import database_checks, durability, schema, ve
 from mulligan.cli.checks.finding import FAIL, OK, WARN, Check
 from mulligan.cli.checks.host import host_checks
 from mulligan.cli.checks.inside import inside_checks
+from mulligan.cli.checks.mail import mail_checks
 from mulligan.cli.checks.settings import settings_checks
 from mulligan.config import Settings
 from mulligan.policy.redact import without_secrets
@@ -17,7 +18,7 @@ __all__ = ["FAIL", "OK", "WARN", "Check", "examine"]
 
 def examine(settings: Settings) -> tuple[dict[str, str], list[Check]]:
     """(what the store says of itself, the checks); a database that is away is a finding, not an error."""
-    here = [*settings_checks(settings), *host_checks(settings)]
+    here = [*settings_checks(settings), *mail_checks(settings), *host_checks(settings)]
     file = sqlite_file(settings.database_url)
     if file is not None and not file.exists():
         return {}, [Check(FAIL, "database", f"there is no {file}", "mulligan migrate"), *here]

@@ -1,0 +1,84 @@
+"""Prints docs/operate/runbook.md: an entry for each class, code and alert. What is said of them is in runbook.toml."""  # noqa: INP001 - a script's other half
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mulligan.job import Cls
+from mulligan.policy import codes
+
+SAID: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "runbook.toml").read_text(encoding="utf-8"))
+DOES = {
+    "reduce": "lets fewer run until it is over",
+    "open": "holds it until it is over",
+    "pause": "pauses it for a while",
+}
+HEAD = """\
+# Runbook
+
+Messages link here: to the code of what failed, or to the alert. Put this page, or your own with the same headings,
+where your people can read it, and set `notify.runbook_url` to its address.
+
+Each entry says what it means, what Mulligan does by itself, what to look at, and what to do. To see all that died of
+one code, and to retry them carefully once the cause is gone (the first one alone, then ten, then the rest):
+
+```text
+mulligan failures list 'code:HTTP_5XX'
+mulligan failures show GROUP
+mulligan failures retry GROUP --reason "gateway is back"
+```
+
+A code that is not here is one of your own app's: read on under its class."""
+
+
+def page(notice: str) -> str:
+    _nothing_is_missing()
+    return "\n\n".join([notice, HEAD, "## Classes", *_classes(), "## Codes", *_codes(), *_alerts()]) + "\n"
+
+
+def _classes() -> Iterator[str]:
+    for cls in Cls:
+        yield _entry(f"Class {cls}", "", SAID["by_itself"][cls], SAID["classes"][cls])
+
+
+def _codes() -> Iterator[str]:
+    for code in codes.CODES.values():
+        means = f"{code.public} Class [`{code.cls}`](#class-{code.cls})."
+        yield _entry(code.name, means, SAID["by_itself"][code.cls], SAID["codes"][code.name])
+
+
+def _alerts() -> Iterator[str]:
+    """Of the built-in rules, where there are any."""
+    rules = _rules()
+    if rules:
+        yield "## Alerts"
+    for rule in rules:
+        means = rule.summary.replace("{}", "…")
+        by_itself = DOES.get(rule.action, "tells you once, and again when it is over")
+        yield _entry(f"Alert {rule.name}", f"{means[:1].upper()}{means[1:]}.", by_itself, SAID["alerts"][rule.name])
+
+
+def _rules() -> tuple[Any, ...]:
+    try:
+        return tuple(importlib.import_module("mulligan.policy.alert_rules").BUILTIN)
+    except ModuleNotFoundError:
+        return ()
+
+
+def _entry(title: str, means: str, by_itself: str, said: dict[str, str]) -> str:
+    told = (("By itself", by_itself), ("Look at", said["look"]), ("Do", said["do"]))
+    rows = "\n".join(f"- **{label}:** {text}." for label, text in told)
+    return "\n\n".join(part for part in (f"### {title}", means, rows) if part)
+
+
+def _nothing_is_missing() -> None:
+    alerts = {rule.name for rule in _rules()} or set(SAID["alerts"])
+    wanted = {"classes": set(map(str, Cls)), "codes": set(codes.CODES), "alerts": alerts}
+    wrong = {part: sorted(names ^ set(SAID[part])) for part, names in wanted.items() if names != set(SAID[part])}
+    if wrong:
+        message = f"docs/runbook.toml: missing, or not known to anybody: {wrong}"
+        raise LookupError(message)

@@ -1,0 +1,2 @@
+SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data FROM {p}event
+WHERE id > :cursor AND id <= :top AND type = ANY (CAST(:types AS text[])) ORDER BY id LIMIT :most
