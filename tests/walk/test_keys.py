@@ -56,12 +56,12 @@ def test_a_key_ends_when_its_time_is_over(app):
 def test_when_a_key_was_last_used_is_known_to_the_minute(app):
     made = app.keys.create("acme", "viewer")
     assert app.keys.get(made.key.id).last_used_at is None
-    app.keys.known(made.text)
+    app.keys.used(made.key)
     first = app.keys.get(made.key.id).last_used_at
-    app.keys.known(made.text)
+    app.keys.used(made.key)
     assert app.keys.get(made.key.id).last_used_at == first
     advance(app, 61)
-    app.keys.known(made.text)
+    asyncio.run(app.aio.keys.used(made.key))
     assert app.keys.get(made.key.id).last_used_at > first
 
 

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from mulligan.web.api import create_api
 from mulligan.web.app import create_app
+from support.waiting import until
 from walk.tools import advance
 
 
@@ -78,6 +79,7 @@ def test_an_expired_and_a_revoked_key_let_nobody_in(app, client):
     made = app.keys.create("*", "viewer", expires=60)
     headers = {"Authorization": f"bearer {made.text}"}
     assert client.get("/api/v1/jobs", headers=headers).status_code == 200
+    until(lambda: app.keys.get(made.key.id).last_used_at, 10, "that it was used is remembered")
     advance(app, 61)
     problem(client.get("/api/v1/jobs", headers=headers), 401)
 
@@ -169,6 +171,11 @@ def test_health_and_the_document_are_where_everybody_looks(app, client, key):
     document = client.get("/openapi.json").json()
     assert document == client.get("/api/v1/openapi.json").json()
     assert document["servers"] == [{"url": "/api/v1"}]
+    for verbs in document["paths"].values():
+        for verb, operation in verbs.items():
+            assert operation["responses"]["422"] == {"$ref": "#/components/responses/Problem"}
+            assert verb == "get" or operation["security"] == [{"key": []}]
+    assert any(one["name"] == "Idempotency-Key" for one in document["paths"]["/jobs"]["post"]["parameters"])
     answer = client.get("/metrics", headers=key("acme"))
     problem(answer, 403)
     assert client.get("/metrics", headers=key("*", "viewer")).status_code in {200, 501}

@@ -104,10 +104,14 @@ class Keys:
             row = unit.api_key(_id_of(text))
         if row is None or not hmac.compare_digest(row.hash, _hash(text)) or _state(row, now) != "valid":
             return None
-        if row.last_used_at is None or now - row.last_used_at > _STALE:
-            with self._open().begin() as unit:
-                unit.use_api_key(row.id)
         return _shown(row, now)
+
+    def used(self, key: Key) -> None:
+        """It let somebody in; to be said now and then, and remembered to the minute."""
+        with self._open().begin() as unit:
+            row = unit.api_key(key.id)
+            if row is not None and (row.last_used_at is None or unit.now() - row.last_used_at > _STALE):
+                unit.use_api_key(key.id)
 
     # -- change -----------------------------------------------------------------------------------
     def create(
@@ -161,6 +165,9 @@ class AsyncKeys:
 
     async def known(self, text: str) -> Key | None:
         return await asyncio.to_thread(self._keys.known, text)
+
+    async def used(self, key: Key) -> None:
+        await asyncio.to_thread(self._keys.used, key)
 
     async def create(
         self, scope: str, role: str, *, name: str = "", expires: Moment | None = None, reason: str = ""

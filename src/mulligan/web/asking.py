@@ -49,6 +49,17 @@ class Threads:
             log.exception("cannot read the database")
             raise Away(f"{type(error).__name__}: it cannot be read") from error
 
+    def aside(self, call: Callable[[], object]) -> None:
+        """Whose answer nobody waits for; if it cannot be done, it is not done."""
+
+        def work() -> None:
+            try:
+                call()
+            except Exception:
+                log.debug("not done aside", exc_info=True)
+
+        self._threads.submit(work)
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -11,6 +11,7 @@ from fastapi.security import HTTPBearer
 from mulligan.app import Mulligan
 from mulligan.config import Settings
 from mulligan.web.api import batches, dependencies, events, failures, health, jobs, keys, operations, queues, webhooks
+from mulligan.web.api.document import describe
 from mulligan.web.api.problems import add_problems
 from mulligan.web.api.room import Room, Served
 from mulligan.web.asking import Opening
@@ -54,4 +55,5 @@ def create_api(app: Mulligan | Settings, opening: Opening | None = None) -> Fast
     bearer = HTTPBearer(auto_error=False, scheme_name="key", description="mulligan keys create makes one")
     for router in ROUTERS:
         api.include_router(router, dependencies=[] if router is health.router else [Security(bearer)])
+    describe(api)
     return api

@@ -57,6 +57,7 @@ async def _caller(request: Request) -> Caller:
     key = await room.ask(lambda: room.app.keys.known(text))
     if key is None:
         raise _stranger("this key is wrong, expired or revoked")
+    room.remember(key)
     return Caller(key, hashlib.sha256(text.encode()).digest(), room)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import TypeVar
@@ -12,7 +13,7 @@ from mulligan.engine.batches import Batches
 from mulligan.engine.dependencies import Dependencies
 from mulligan.engine.failures import Failures
 from mulligan.engine.jobs import Jobs
-from mulligan.engine.keys import Keys
+from mulligan.engine.keys import Key, Keys
 from mulligan.engine.operations import Operations
 from mulligan.engine.queues import Queues
 from mulligan.notify.deliveries import Deliveries
@@ -22,6 +23,8 @@ from mulligan.web.api.hub import Hub
 from mulligan.web.asking import Opening, Threads
 
 T = TypeVar("T")
+
+EVERY = 60.0  # seconds
 
 
 class Served(Mulligan):
@@ -42,12 +45,20 @@ class Room:
         self.settings = app.settings
         self.hub = Hub(self.store, app.settings.web)
         self._threads = Threads("mulligan-api")
+        self._used: dict[str, float] = {}
 
     def store(self) -> Store:
         return self.app.store
 
     async def ask(self, call: Callable[[], T]) -> T:
         return await self._threads.ask(call)
+
+    def remember(self, key: Key) -> None:
+        """That it was used, once a minute, beside the request: who asks does not wait for that."""
+        now = time.monotonic()
+        if now - self._used.get(key.id, -EVERY) >= EVERY:
+            self._used[key.id] = now
+            self._threads.aside(lambda: self.app.keys.used(key))
 
     def close(self) -> None:
         self.hub.close()
