@@ -400,7 +400,6 @@ def _page_of(module: str, *given: Any) -> str:
     return importlib.import_module(module).page(NOTICE, *given)  # type: ignore[no-any-return]
 
 
-<<<<<<< HEAD
 # -- the runbook --------------------------------------------------------------------------------------
 def runbook_page() -> str:
     return _page_of("generate_runbook")
@@ -409,16 +408,6 @@ def runbook_page() -> str:
 # -- HTTP ---------------------------------------------------------------------------------------------
 def http_page() -> str:
     return _page_of("generate_http", table)
-=======
-# -- HTTP ---------------------------------------------------------------------------------------------
-def http_page() -> str:
-    return _page_of("generate_http", table)
-
-
-# -- the runbook --------------------------------------------------------------------------------------
-def runbook_page() -> str:
-    return _page_of("generate_runbook")
->>>>>>> tell-e
 
 
 # -- the house ----------------------------------------------------------------------------------------
@@ -483,14 +472,9 @@ PAGES = {
     "docs/reference/codes.md": codes_page,
     "docs/reference/events.md": events_page,
     "docs/reference/cli.md": cli_page,
-<<<<<<< HEAD
     "docs/reference/metrics.md": metrics_page,
     "docs/operate/runbook.md": runbook_page,
     "docs/reference/http.md": http_page,
-=======
-    "docs/reference/http.md": http_page,
-    "docs/operate/runbook.md": runbook_page,
->>>>>>> tell-e
 }
 PARTS = {"house": house, "states": diagram}
 
