@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from mulligan.engine.kinds import OURS
 from mulligan.job import SECOND, Micros
 from mulligan.observe.names import Names, printable
+from mulligan.policy.insight import FAILED
 from mulligan.store.base import Store
 from mulligan.store.counting import HOUR, MINUTE, NewsRow, StatRow
 
@@ -42,7 +43,6 @@ OUTCOMES = {
     "job.snoozed": "snoozed",
 }
 STATES = {"job.succeeded": "succeeded", "job.died": "dead", "job.cancelled": "cancelled"}
-FAILED = frozenset({"retry", "dead", "lost"})
 WORKERS = {"worker.started": "started", "worker.lost": "lost", "worker.runner_died": "runner_died"}
 BREAKERS = {"dependency.opened": "open", "dependency.closed": "closed", "dependency.probing": "probing"}
 DELIVERY = f"{OURS}deliver"
@@ -292,7 +292,7 @@ def _of_attempt(like: Like, said: Said, sums: Sums) -> Iterator[Stat]:
     nth, number = "retry" if said.before else "first", str(min(said.before + 1, MOST_TRIES))
     yield "verdicts", {**verdict, "nth": nth}, sums.n, seconds
     yield "attempts", {**job, **verdict, "code": said.code}, sums.n, seconds
-    yield "tries", {"kind": said.kind, "try": number, "outcome": outcome}, sums.n, seconds
+    yield "tries", {**job, "try": number, "outcome": outcome}, sums.n, seconds
     for key in said.uses.split(",") if said.uses else ():
         yield "calls", {"dependency": key, **verdict}, sums.n, seconds
     if sums.paid:
