@@ -133,8 +133,8 @@ def test_retries_are_counted_against_first_tries_and_their_cost_against_all_jobs
     counts = [
         count("tries", 100, outcome="succeeded", **{"try": "1"}),
         count("tries", 30, outcome="retry", **{"try": "2"}),
-        count("cost", 5, 4.0, **{"nth": "retry"}),
-        count("cost", 5, 9.0, **{"try": "first"}),
+        count("cost", 5, 4.0, nth="retry"),
+        count("cost", 5, 9.0, nth="first"),
         count("enqueued", 20),
     ]
     assert next(MEASURES["retry_ratio"].samples(counts)).value == 0.3

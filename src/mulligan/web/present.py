@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
 def at_moment(at: Micros, now: Micros) -> Moment:
     apart = (now - at) / SECOND
-    ago = f"in {duration(-apart)}" if apart < 0 else "just now" if apart < 1 else f"{duration(int(apart))} ago"
+    ago = f"in {duration(-apart)}" if apart < -1 else "just now" if apart < 1 else f"{duration(int(apart))} ago"
     full = moment(at)
     return Moment(full.replace(" UTC", "Z").replace(" ", "T"), full, ago)
 

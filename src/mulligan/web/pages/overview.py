@@ -32,6 +32,7 @@ from mulligan.web.reading import COUNT_CAP, Shown
 
 MINUTES = 60
 TONES = {"succeeded": "succeeded", "retry": "retried", "lost": "retried", "dead": "dead"}
+ALERTS = 2
 GROUPS = 5
 ROWS = 8
 NEEDS_SOMEBODY = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}
@@ -124,8 +125,6 @@ def _some(desk: Desk, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
 
 
 def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
-    for alert in found.alerts:
-        yield Trouble("▲", alert.summary, f"{root}/alerts")
     waits = found.counts[State.QUEUED]
     if not any(seen.living for seen in found.workers):
         yield Trouble("◌", f"No worker is live{f': {_many(waits)} jobs wait' if waits else ''}", f"{root}/queues")
@@ -140,6 +139,11 @@ def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
             f"Queue {queue.name} was paused by {who(queue.actor)}: {_many(queue.ready)} jobs wait",
             f"{root}/queues",
         )
+    urgent = sorted(found.alerts, key=lambda alert: alert.severity != "page")
+    for alert in urgent[:ALERTS]:
+        yield Trouble("▲", alert.summary, f"{root}/alerts")
+    if len(urgent) > ALERTS:
+        yield Trouble("▲", f"{len(urgent) - ALERTS} more alerts", f"{root}/alerts")
     for group in found.groups:
         if group.state is GroupState.REGRESSED:
             link = f"{root}/failures/{quote(group.fingerprint)}"
