@@ -138,7 +138,7 @@ def dependency_row(one: Dependency, now: Micros) -> dict[str, Any]:
         "key": one.key,
         "badge": {"open": OPEN, "ramping": RECOVERING}.get(one.state, CLOSED),
         "since": _at(one.since, now),
-        "reason": _said(one.actor, one.reason) if one.state != "closed" else "",
+        "reason": _why(one),
         "held": _many(one.held),
         "running": _many(one.running),
         "failed": f"{one.failed:,} of {one.calls:,} failed" if one.calls else "no calls lately",
@@ -148,6 +148,12 @@ def dependency_row(one: Dependency, now: Micros) -> dict[str, Any]:
         "budget": "" if one.tokens is None else f"{one.tokens:.0f}",
         "next": _expected(one, now),
     }
+
+
+def _why(one: Dependency) -> str:
+    if one.state == "ramping":
+        return f"{per(one.rate or 0.0)} may start"
+    return _said(one.actor, one.reason) if one.state == "open" else ""
 
 
 def _limits(one: Dependency) -> str:
