@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from mulligan.checks.finding import OK, WARN, Check, Checks
 from mulligan.checks.guards import guard_checks
+from mulligan.checks.subscriptions import subscription_checks
 from mulligan.config import Settings
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.kinds import DELIVERY_QUEUE
@@ -36,6 +37,7 @@ def inside_checks(store: Store, settings: Settings) -> Checks:
         _unserved,
         _held,
         guard_checks,
+        subscription_checks,
         _events,
         _keys,
     )
