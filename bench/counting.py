@@ -8,8 +8,9 @@ from pathlib import Path
 
 from bench.world import World, cpu_seconds, family, until, world
 from mulligan.observe.exporter import fresh
+from mulligan.observe.fold import Fold
 
-ROUNDS = 4
+ROUNDS = 2
 
 
 def drained(store: str, n: int, module: str) -> tuple[float, float]:
@@ -31,7 +32,8 @@ def servers(store: str) -> list[int]:
         return []
     from bench.world import server  # noqa: PLC0415 - there is none for SQLite
 
-    return family(int((Path(server().data) / "postmaster.pid").read_text().splitlines()[0]))
+    folder = Path(server()._data)  # noqa: SLF001 - there is no other way to its processes
+    return family(int((folder / "postmaster.pid").read_text().splitlines()[0]))
 
 
 def cpu(pids: list[int]) -> float:
@@ -54,7 +56,30 @@ def counting(store: str, n: int) -> dict[str, float]:
         "without, CPU ms/job": costs[0],
         "with, CPU ms/job": costs[1],
         "CPU with / without": costs[1] / costs[0],
+        **alone(store, n, costs[0]),
     }
+
+
+def alone(store: str, n: int, cost: float) -> dict[str, float]:
+    """The fold after the drain, when nothing disturbs it: its CPU, and as a share of what a job costs."""
+    with world(store) as place:
+        fold = Fold(0)
+        fold.turn(place.app.store)
+        place.enqueue("noop", [{}] * n)
+        place.start(module="bench.silent")
+        until(lambda: place.count("succeeded") >= n, 300, every=0.1)
+        place.stop()
+        used, spent = time.thread_time(), cpu(servers(store))
+        while fold.turn(place.app.store):
+            pass
+        here, there = time.thread_time() - used, cpu(servers(store)) - spent
+        per_job = (here + there) * 1e6 / n
+        return {
+            "fold, CPU µs/job": here * 1e6 / n,
+            "fold and server, CPU µs/job": per_job,
+            "fold, share of a job": per_job / 1000 / cost,
+            **scraped(place),
+        }
 
 
 def scraped(place: World, times: int = 20) -> dict[str, float]:

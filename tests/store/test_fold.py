@@ -212,9 +212,9 @@ def test_what_is_looked_up_counts_as_if_it_had_been_parsed(monkeypatch):
     news = [
         (n * MINUTE * HOUR, kind, 1, json.dumps(data, separators=separators))
         for n, data in enumerate(odd)
-        for kind in ("job.succeeded", "job.queued")
+        for kind in ("job.succeeded",)
         for separators in ((",", ":"), (", ", " : "))
     ]
     quick = counted(news)
-    monkeypatch.setattr(folding, "COMMON", {})
+    monkeypatch.setattr(folding, "_count_plain", lambda *_: False)
     assert list(stats(quick, Memory(""))) == list(stats(counted(news), Memory("")))

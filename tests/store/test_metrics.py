@@ -7,7 +7,9 @@ import json
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mulligan.config import read_settings
 from mulligan.engine.failures import Failures
+from mulligan.engine.insight import insight
 from mulligan.job import SECOND, Gate, NewJob
 from mulligan.observe import exporter
 from mulligan.observe.fold import Fold
@@ -150,6 +152,23 @@ def test_failure_rate_retry_success_and_retry_cost_equal_a_count_by_hand(store, 
     store.shift_clock(10 * MINUTE)
     assert value(store, "mulligan_failure_rate", window="5m") == 0
     assert value(store, "mulligan_failure_rate", window="1h") == pytest.approx(1 / 5)
+
+
+def test_insight_tells_the_same_of_the_last_minutes(store, folded):
+    ended(store, RETURNED)
+    ended(store, FATAL, kind="mail")
+    lease = running(store)
+    finish(store, lease, FAILED)
+    finish(store, once_more(store, lease.id), RETURNED)
+    folded()
+    settings = read_settings(environ={})
+    five, hour = insight(store, settings, 3600, None, None).lately
+    assert (five.failed.part, five.failed.whole, five.retries.part) == (2, 4, 1)
+    assert (five.minutes, hour.minutes) == (5, 60)
+    assert insight(store, settings, 3600, "mail", None).lately[0].failed.value == 1
+    store.shift_clock(10 * MINUTE)
+    five, hour = insight(store, settings, 3600, None, "default").lately
+    assert (five.failed.whole, hour.failed.whole) == (0, 4)
 
 
 def test_counters_only_grow_and_histograms_add_up_whatever_retention_does(store, folded):

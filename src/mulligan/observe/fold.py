@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from mulligan.engine.kinds import OURS
 from mulligan.job import SECOND, Micros
 from mulligan.observe.names import Names, printable
+from mulligan.policy.insight import FAILED
 from mulligan.store.base import Store
 from mulligan.store.counting import HOUR, MINUTE, NewsRow, StatRow
 
@@ -41,9 +42,7 @@ OUTCOMES = {
     "job.lost": "lost",
     "job.snoozed": "snoozed",
 }
-COMMON = {"job.succeeded": '"duration_ms":', "job.queued": '"run_at"'}  # most events, and where their numbers begin
 STATES = {"job.succeeded": "succeeded", "job.died": "dead", "job.cancelled": "cancelled"}
-FAILED = frozenset({"retry", "dead", "lost"})
 WORKERS = {"worker.started": "started", "worker.lost": "lost", "worker.runner_died": "runner_died"}
 BREAKERS = {"dependency.opened": "open", "dependency.closed": "closed", "dependency.probing": "probing"}
 DELIVERY = f"{OURS}deliver"
@@ -85,8 +84,14 @@ class Sums:
         self.n = self.paid = 0
         self.run = self.wait = self.delay = self.cost = 0.0
 
+    def add(self, n: int, run: float, wait: float) -> None:
+        self.n += n
+        self.run += run
+        self.wait += wait
+
 
 Counted = dict[Like, Sums]
+Plain = tuple[int, str, int, int]  # minute, the text without its numbers, buckets of run and wait
 Stat = tuple[str, dict[str, str], int, float]  # name, labels, n, total
 
 
@@ -148,58 +153,57 @@ class Memory:
 def counted(news: Iterable[NewsRow]) -> Counted:
     """One pass, and nothing in it that can stop the rest: what cannot be read is left out."""
     found: defaultdict[Like, Sums] = defaultdict(Sums)
-    known: dict[str, Said] = {}
+    plain: dict[Plain, list[int]] = {}
+    samples: dict[str, str] = {}
     for row in news:
         try:
-            if row[1] not in COMMON or not _count_common(found, known, row):
-                _count(found, row)
+            if row[1] != "job.succeeded" or not _count_plain(plain, samples, row):
+                _count(found, *row)
         except (AttributeError, IndexError, TypeError, ValueError):
             continue
+    said = {text: _said(json.loads(data).get) for text, data in samples.items()}
+    for (minute, text, run, wait), (n, ran, waited) in plain.items():
+        found[Like(minute, "job.succeeded", True, said[text], run, wait, None)].add(n, ran, waited)
     return found
 
 
-def _count(found: defaultdict[Like, Sums], row: NewsRow) -> None:
-    at, kind, attempt, data = row
+def _count(found: defaultdict[Like, Sums], at: Micros, kind: str, attempt: int | None, data: str, n: int = 1) -> None:
     get = json.loads(data).get
     run, wait, cost = _number(get("duration_ms")), _number(get("wait_ms")), _number(get("cost"))
     delay = _number(get("next_retry_at")) if kind == "job.retry_scheduled" else None
     delay = None if delay is None else max(0, delay - at)
     places = _place(_RUN, run), _place(_WAIT, wait), _place(_DELAY, delay)
     sums = found[Like(_minute(at), kind, attempt is not None, _said(get), *places)]
-    sums.n += 1
-    sums.run += run or 0
-    sums.wait += wait or 0
+    sums.add(n, run or 0, wait or 0)
     sums.delay += delay or 0
     if cost:
         sums.paid += 1
         sums.cost += cost
 
 
-def _count_common(found: defaultdict[Like, Sums], known: dict[str, Said], row: NewsRow) -> bool:
-    """Most events differ from others in one or two numbers: without these their text is looked up, not parsed.
+def _count_plain(plain: dict[Plain, list[int]], samples: dict[str, str], row: NewsRow) -> bool:
+    """Most successes differ in two numbers alone: without these their text is looked up, not parsed.
 
     False: it is not as plain as that.
     """
-    at, kind, attempt, data = row
-    head, _, tail = data.partition(COMMON[kind])
-    if '"queue"' not in head:
+    at, _, attempt, data = row
+    head, _, tail = data.partition('"duration_ms":')
+    ran, _, rest = tail.partition(",")
+    middle, _, waited = rest.rpartition('"wait_ms":')
+    waited = waited[:-1]
+    text = head + middle
+    if attempt is None or not (ran.isdecimal() and waited.isdecimal()) or '"cost"' in text:
         return False
-    if kind == "job.queued":
-        run, wait, text = None, None, head
-    else:
-        ran, _, rest = tail.partition(",")
-        middle, _, waited = rest.rpartition('"wait_ms":')
-        text = head + middle
-        if '"cost"' in text or not (ran.isdecimal() and waited[:-1].isdecimal()):
-            return False
-        run, wait = int(ran), int(waited[:-1])
-    said = known.get(text)
-    if said is None:
-        said = known[text] = _said(json.loads(data).get)
-    sums = found[Like(_minute(at), kind, attempt is not None, said, _place(_RUN, run), _place(_WAIT, wait), None)]
-    sums.n += 1
-    sums.run += run or 0
-    sums.wait += wait or 0
+    run, wait = int(ran), int(waited)
+    key = _minute(at), text, bisect_left(_RUN, run), bisect_left(_WAIT, wait)
+    sums = plain.get(key)
+    if sums is None:
+        samples[text] = data
+        plain[key] = [1, run, wait]
+        return True
+    sums[0] += 1
+    sums[1] += run
+    sums[2] += wait
     return True
 
 
@@ -288,7 +292,7 @@ def _of_attempt(like: Like, said: Said, sums: Sums) -> Iterator[Stat]:
     nth, number = "retry" if said.before else "first", str(min(said.before + 1, MOST_TRIES))
     yield "verdicts", {**verdict, "nth": nth}, sums.n, seconds
     yield "attempts", {**job, **verdict, "code": said.code}, sums.n, seconds
-    yield "tries", {"kind": said.kind, "try": number, "outcome": outcome}, sums.n, seconds
+    yield "tries", {**job, "try": number, "outcome": outcome}, sums.n, seconds
     for key in said.uses.split(",") if said.uses else ():
         yield "calls", {"dependency": key, **verdict}, sums.n, seconds
     if sums.paid:

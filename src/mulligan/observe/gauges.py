@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from mulligan.engine.dependencies import Dependency, picture
 from mulligan.engine.kinds import OURS
 from mulligan.job import SECOND, Gate, Lane, Micros, WorkerRow
-from mulligan.observe.fold import FAILED
 from mulligan.observe.names import Names
+from mulligan.policy.insight import FAILED
 from mulligan.policy.lanes import is_closed
 from mulligan.store.base import Unit
 from mulligan.store.counting import MINUTE, DepthRow, StatRow

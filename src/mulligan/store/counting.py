@@ -22,7 +22,8 @@ class StatRow(NamedTuple):
     total: float  # of what is summed beside the count: seconds, or cost
 
 
-NewsRow = tuple[Any, ...]  # as much of an event as is counted: at, type, attempt, data
+# As much of an event as is counted: at, type, attempt, data; and how many are like it, where that is known.
+NewsRow = tuple[Any, ...]
 
 
 class DepthRow(NamedTuple):
@@ -39,7 +40,7 @@ class Counting(ABC):
 
     @abstractmethod
     def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
-        """Up to which event one may count, at most so many of them; and those that are counted."""
+        """Up to which event one may count, at most so many ids further; and what is counted of those between."""
 
     @abstractmethod
     def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
@@ -80,10 +81,11 @@ class SqlCounting(Counting):
     def write_stats(self, rows: Sequence[StatRow]) -> None: ...
 
     def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
-        top = self.rows("news_top", cursor=cursor, top=self.newest_event(), most=most)[0][0]
-        if top is None:
+        top = min(self.newest_event(), cursor + most)
+        if top <= cursor:
             return cursor, []
-        return top, self.rows("news_between", cursor=cursor, top=top)
+        span = {"cursor": cursor, "top": top}
+        return top, [*self.rows("queued_between", **span), *self.rows("news_between", **span)]
 
     def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
         return [DepthRow._make(row) for row in self.rows("depths", moment=moment, cap=cap, most=most)]
