@@ -104,10 +104,10 @@ def count(name: str, n: int, total: float = 0.0, **labels: str) -> Count:
 
 def test_shares_leave_out_what_is_the_users_own_fault():
     counts = [
-        count("ends", 90, state="succeeded"),
-        count("ends", 10, state="dead", **{"class": "transient"}),
-        count("ends", 500, state="dead", **{"class": "invalid_input"}),
-        count("ends", 70, state="cancelled"),
+        count("finished", 90, state="succeeded"),
+        count("finished", 10, state="dead", **{"class": "transient"}),
+        count("finished", 500, state="dead", **{"class": "invalid_input"}),
+        count("finished", 70, state="cancelled"),
     ]
     (sample,) = MEASURES["dead_share"].samples(counts)
     assert (sample.value, sample.volume) == (0.1, 10)
@@ -131,8 +131,8 @@ def test_durations_are_read_from_buckets():
 
 def test_retries_are_counted_against_first_tries_and_their_cost_against_all_jobs():
     counts = [
-        count("tries", 100, outcome="succeeded", **{"try": "1"}),
-        count("tries", 30, outcome="retry", **{"try": "2"}),
+        count("verdicts", 100, outcome="succeeded", nth="first"),
+        count("verdicts", 30, outcome="retry", nth="retry"),
         count("cost", 5, 4.0, nth="retry"),
         count("cost", 5, 9.0, nth="first"),
         count("enqueued", 20),
@@ -143,9 +143,9 @@ def test_retries_are_counted_against_first_tries_and_their_cost_against_all_jobs
 
 def test_a_spike_is_many_times_what_is_usual():
     dead = {"state": "dead", "class": "unknown"}
-    (sample,) = jump([count("ends", 50, **dead)], [count("ends", 61, **dead)], 300, 3600)
+    (sample,) = jump([count("finished", 50, **dead)], [count("finished", 61, **dead)], 300, 3600)
     assert sample.value == 50
-    (calm,) = jump([count("ends", 50, **dead)], [count("ends", 600, **dead)], 300, 3600)
+    (calm,) = jump([count("finished", 50, **dead)], [count("finished", 600, **dead)], 300, 3600)
     assert calm.value == pytest.approx(1.0)
 
 

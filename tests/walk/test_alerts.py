@@ -7,8 +7,11 @@ import pytest
 from mulligan import Fail, Fixed, Kind, Mulligan, Policy
 from mulligan.config import read_settings
 from mulligan.engine.alerting import Alerting
+from mulligan.engine.gauging import Gauges, tallies_for
 from mulligan.errors import ConfigError, NotFound
 from mulligan.observe.fold import Fold
+from mulligan.policy.alert import Rule
+from mulligan.policy.measures import MEASURES
 from support.store import close_worker, open_worker
 from walk.tools import advance
 
@@ -237,6 +240,41 @@ action = "open"
     assert not app.queues.get("pages").paused
     assert app.dependencies.get("gateway").state != "open"
     app.close()
+
+
+def test_what_is_measured_is_what_is_counted(app):
+    """Every share, number, duration and cost sees real jobs: names and labels are those of the fold."""
+
+    @app.job(name="pay", queue="money", uses="bank", cost=2.0, policy=Policy(max_retries=1, backoff=Fixed(10)))
+    def pay(n: int) -> None:
+        if n:
+            raise RuntimeError("the flux capacitor is out of plutonium")
+
+    desk = Desk(app)
+    pay.enqueue_many({"n": n} for n in (0, 0, 0, 1))
+    app.run_inline()
+    advance(app, 11)
+    app.run_inline()
+    desk.look()
+    with app.store.read() as unit:
+        gauges = Gauges(unit, unit.now(), tallies_for([a_rule(name) for name in MEASURES]), {})
+        found = {name: {one.key: one.value for one in gauges.samples(a_rule(name))} for name in MEASURES}
+    assert found["dead_share"] == {"": 0.25}
+    assert found["dead_share_by_kind"] == {"pay": 0.25}
+    assert found["dead_share_by_queue"] == {"money": 0.25}
+    assert found["failed_share"] == {"pay": 0.4}
+    assert found["failed_share_by_queue"] == {"money": 0.4}
+    assert found["failed_share_by_dependency"] == {"bank": 0.4}
+    assert (found["rate_limited_share"], found["rate_limited_share_by_queue"]) == ({"bank": 0.0}, {})
+    assert found["unknown_share"] == {"": 1.0}
+    assert (found["dead"], found["dead_by_kind"], found["restarts"]) == ({"": 1}, {"pay": 1}, {"": 0})
+    assert 0 < found["duration_p95"]["pay"] < 5
+    assert found["retry_ratio"] == {"": 0.25}
+    assert found["retry_cost"] == {"": 0.5}
+
+
+def a_rule(measure: str) -> Rule:
+    return Rule(measure, measure, 0.0, "", window=600)
 
 
 # -- by hand ------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def tallies_for(rules: Iterable[Rule]) -> Tallies:
         if rule.and_window is not None:
             needed[rule.and_window].update(names_of(rule.measure))
         if rule.measure == "dead_jump":
-            needed[SPIKE_SPAN].add("ends")
+            needed[SPIKE_SPAN].update(names_of(rule.measure))
     return Tallies({window: sorted(names) for window, names in needed.items() if names})
 
 

@@ -109,8 +109,8 @@ class RetryRatio(NamedTuple):
     """Retries for each first try."""
 
     def samples(self, counts: list[Count]) -> Iterator[Sample]:
-        tries = [count for count in counts if count.name == "tries" and count.labels.get("outcome") in TRIED]
-        first = sum(count.n for count in tries if count.labels.get("try") == "1")
+        tries = [count for count in counts if count.name == "verdicts" and count.labels.get("outcome") in TRIED]
+        first = sum(count.n for count in tries if count.labels.get("nth") == "first")
         again = sum(count.n for count in tries) - first
         if first:
             yield Sample("", again / first, first + again, {"retries": again, "first": first})
@@ -148,7 +148,7 @@ def _limited(labels: Labels) -> bool:
 
 
 MEASURES: dict[str, Any] = {
-    "dead_share": Share("ends", "", _dead, _ended),
+    "dead_share": Share("finished", "", _dead, _ended),
     "dead_share_by_kind": Share("ends", "kind", _dead, _ended),
     "dead_share_by_queue": Share("ends", "queue", _dead, _ended),
     "failed_share": Share("attempts", "kind", _failed, _tried),
@@ -156,15 +156,15 @@ MEASURES: dict[str, Any] = {
     "failed_share_by_dependency": Share("calls", "dependency", _failed, _tried),
     "rate_limited_share": Share("calls", "dependency", _limited, _tried, least_of_all=True),
     "rate_limited_share_by_queue": Share("attempts", "queue", _limited, _tried, least_of_all=True),
-    "unknown_share": Share("attempts", "", lambda labels: labels.get("class") == "unknown", _failed),
-    "dead": Number("ends", "", _dead),
+    "unknown_share": Share("verdicts", "", lambda labels: labels.get("class") == "unknown", _failed),
+    "dead": Number("finished", "", _dead),
     "dead_by_kind": Number("ends", "kind", _dead),
     "duration_p95": Duration("run", "kind"),
     "restarts": Number("workers", "", lambda labels: labels.get("what") in {"lost", "runner_died"}),
     "retry_ratio": RetryRatio(),
     "retry_cost": RetryCost(),
 }
-_SEVERAL = {"retry_ratio": ("tries",), "retry_cost": ("cost", "enqueued"), "dead_jump": ("ends",)}
+_SEVERAL = {"retry_ratio": ("verdicts",), "retry_cost": ("cost", "enqueued"), "dead_jump": ("finished",)}
 KEYED_BY = {
     "dead_share_by_queue": "queue", "failed_share_by_queue": "queue", "rate_limited_share_by_queue": "queue",
     "queue_age": "queue", "failed_share_by_dependency": "dependency", "rate_limited_share": "dependency",
@@ -181,7 +181,7 @@ def names_of(measure: str) -> tuple[str, ...]:
 
 def jump(now: list[Count], before: list[Count], window: float, span: float) -> list[Sample]:
     """How many times more died in the last `window` than in as long a time of the `span` before it."""
-    dead = sum(c.n for c in now if c.name == "ends" and _dead(c.labels))
-    past = sum(c.n for c in before if c.name == "ends" and _dead(c.labels)) - dead
+    dead = sum(c.n for c in now if c.name == "finished" and _dead(c.labels))
+    past = sum(c.n for c in before if c.name == "finished" and _dead(c.labels)) - dead
     usual = max(1.0, past * window / max(1.0, span - window))
     return [Sample("", dead / usual, dead, {"dead": dead, "usual": round(usual, 2)})]
