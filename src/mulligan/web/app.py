@@ -18,6 +18,7 @@ from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
 from mulligan.web import present
 from mulligan.web.api import create_api
+from mulligan.web.api.problems import Problem
 from mulligan.web.asking import Away, Opening
 from mulligan.web.guard import API, Guard, is_local
 from mulligan.web.reading import Reader
@@ -107,8 +108,10 @@ class Pages:
     async def refused(self, _: Request, error: Exception) -> Response:
         return self._message(400, "That cannot be asked", str(error), "Example: state:dead kind:render queue:mail")
 
-    async def http_error(self, _: Request, error: Exception) -> Response:
+    async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
+        if request.scope["path"].startswith(API):  # with a line break in it, which no route takes
+            return Problem(status, "NOT_FOUND", "no such call").response()
         title = "No such page" if status == 404 else "That cannot be done here"
         return self._message(status, title, "", "This page only shows; jobs are repaired with mulligan jobs.")
 
