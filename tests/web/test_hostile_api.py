@@ -10,7 +10,8 @@ from walk.tools import ran
 
 TEXTS = (
     "", " ", "\x00", "a\x00b", "\r\nid: 7\r\n\r\n", "<script>alert(1)</script>", "' OR 1=1;--", "%", "_", "../../x",
-    "{{7*7}}", "\u202e\u2028", "\U0001f600", "x" * 1001, "*", "mulligan.x", "0", "-1", "1e400", "state:dead", '"', "kind:",
+    "{{7*7}}", "\u202e\u2028",
+    "\U0001f600", "x" * 1001, "*", "mulligan.x", "0", "-1", "1e400", "state:dead", '"', "kind:",
 )  # fmt: skip
 VALUES = (
     *TEXTS, None, True, 0, -1, 0.5, 10**18, 2**63, -(10**30), 1e308, [], [[]], {}, {"a": {"b": ["\x00"]}},
