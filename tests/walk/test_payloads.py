@@ -231,6 +231,7 @@ OUT_OF_RANGE = [
     ({"delay": -1}, "delay"),
     ({"delay": math.nan}, "delay"),
     ({"delay": math.inf}, "delay"),
+    ({"delay": 1e308}, "delay"),
     ({"delay": timedelta(days=-1)}, "delay"),
     ({"delay": timedelta.max}, "delay"),
     ({"delay": 1e300}, "delay"),

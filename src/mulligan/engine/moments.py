@@ -17,7 +17,7 @@ def length(name: str, value: Any) -> Micros:
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         message = f"{name} must be seconds or a timedelta, not {value!r}"
         raise Refused(message)
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value * SECOND):
         message = f"{name} must be a finite number of seconds, not {value!r}"
         raise Refused(message)
     micros = span(value)

@@ -16,6 +16,7 @@ from mulligan.config import Settings
 from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
 from mulligan.web.api import create_api
+from mulligan.web.api.problems import Problem
 from mulligan.web.asking import Away, Opening
 from mulligan.web.guard import API, Guard, is_local
 from mulligan.web.house import House
@@ -158,6 +159,8 @@ class Plain:
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
+        if request.scope["path"].startswith(API):  # with a line break in it, which no route takes
+            return Problem(status, "NOT_FOUND", "no such call").response()
         title = "No such page" if status == 404 else "That cannot be done here"
         return self._message(request, status, title, "", "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -58,7 +59,8 @@ class Threads:
             except Exception:
                 log.debug("not done aside", exc_info=True)
 
-        self._threads.submit(work)
+        with contextlib.suppress(RuntimeError):  # they are closed
+            self._threads.submit(work)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

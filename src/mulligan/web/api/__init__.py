@@ -48,6 +48,7 @@ def create_api(app: Mulligan | Settings, opening: Opening | None = None) -> Fast
         description="Durable jobs: enqueue, look, repair, hear.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=life,
     )
     api.state.room = room

@@ -33,6 +33,7 @@ ROOM = 2000  # events that may wait for a slow client before it has to read them
 THREADS = 2
 KEYS_EVERY = 15.0  # seconds between looks whether keys still hold
 PROGRESS_EVERY = 1.0  # seconds
+FOLLOWED = 500  # jobs at a time
 
 
 class Listener:
@@ -157,12 +158,12 @@ class Hub:
         last: Progress = {}
         while self._open:
             await asyncio.sleep(PROGRESS_EVERY)
-            followed = {job for listener in self._listeners for job in listener.jobs}
+            followed = sorted({job for listener in self._listeners for job in listener.jobs})[:FOLLOWED]
             last = await self._tell_progress(followed, last) if followed else {}
 
-    async def _tell_progress(self, followed: set[str], last: Progress) -> Progress:
+    async def _tell_progress(self, followed: Sequence[str], last: Progress) -> Progress:
         try:
-            rows = await self._ask(lambda unit: [unit.get(job) for job in sorted(followed)])
+            rows = await self._ask(lambda unit: [unit.get(job) for job in followed])
         except Exception:
             log.debug("cannot look at progress", exc_info=True)
             return last
