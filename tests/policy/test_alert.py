@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 
 from mulligan.job import SECOND
-from mulligan.policy.alert import FIRING, PENDING, RESOLVED, SILENT, Alert, Rule, Sample, judged, sentence
+from mulligan.policy.alert import (
+    FIRING,
+    PENDING,
+    RESOLVED,
+    SILENT,
+    Alert,
+    Rule,
+    Sample,
+    covered,
+    in_order,
+    judged,
+    sentence,
+)
 from mulligan.policy.alert_rules import BUILTIN, KNOWN, BadRule, rules_of
 from mulligan.policy.measures import MEASURES, Count, jump, quantile, read_counts
 
@@ -210,3 +222,24 @@ def test_a_rule_that_makes_no_sense_is_refused_with_its_name_and_what_would(said
     with pytest.raises(BadRule, match=r"alerts\.rules") as refused:
         rules_of([said])
     assert words in str(refused.value)
+
+
+def test_of_one_trouble_the_loudest_rule_tells_and_the_others_have_nothing_to_add():
+    rule = Rule("quiet", "dead", 1, "{} died", unless="loud, other")
+    assert covered(rule, "", {"loud": {""}})
+    assert covered(rule, "a", {"loud": {"a"}})
+    assert covered(rule, "a", {"other": {""}})
+    assert covered(rule, "", {"loud": {"a"}})
+    assert not covered(rule, "a", {"loud": {"b"}, "third": {"a"}})
+    samples = [Sample("a", 9.0, 9)]
+    written, changes = judged(rule, samples, {}, 0, firing={"loud": {"a"}})
+    assert ([alert.state for alert in written], changes) == (["pending"], [])
+    _, later = judged(rule, samples, {"a": written[0]}, SECOND, firing={"loud": set()})
+    assert [change.what for change in later] == ["fired"]
+
+
+def test_who_covers_others_is_judged_before_them():
+    place = {rule.name: number for number, rule in enumerate(in_order(BUILTIN))}
+    named = [(rule.name, other.strip()) for rule in BUILTIN for other in rule.unless.split(",") if other]
+    assert [(name, other) for name, other in named if other not in place] == []
+    assert all(place[other] < place[name] for name, other in named)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from mulligan.engine.limiting import ALERT
 from mulligan.errors import ConfigError
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Micros
-from mulligan.policy.alert import EVERYTHING, FIRING, SILENCED, Alert, Change, Rule, Sample, judged, sentence
+from mulligan.policy.alert import EVERYTHING, FIRING, SILENCED, Alert, Change, Rule, Sample, in_order, judged, sentence
 from mulligan.policy.alert_rules import BadRule, rules_of
 from mulligan.store.alerting import AlertRow
 from mulligan.store.base import Store, Unit
@@ -71,12 +71,16 @@ class Alerting:
         return False
 
     def _step(self, unit: Unit, measured: Sequence[tuple[Rule, Sequence[Sample]]], gauges: Gauges) -> None:
-        for rule, samples in measured:
-            stood = gauges.stood.get(rule.name, {})
+        firing = {name: _firing(alerts.values()) for name, alerts in gauges.stood.items()}
+        sampled = {rule.name: samples for rule, samples in measured}
+        for rule in in_order([rule for rule, _ in measured]):
+            samples, stood = sampled[rule.name], gauges.stood.get(rule.name, {})
             silence = stood.get(EVERYTHING)
             silenced = silence is not None and (silence.until is None or silence.until > gauges.now)
-            written, changes = judged(rule, samples, stood, gauges.now, silenced=silenced)
-            self._settle(unit, rule, {**stood, **{alert.key: alert for alert in written}}, changes, gauges)
+            written, changes = judged(rule, samples, stood, gauges.now, silenced=silenced, firing=firing)
+            stands = {**stood, **{alert.key: alert for alert in written}}
+            firing[rule.name] = _firing(stands.values())
+            self._settle(unit, rule, stands, changes, gauges)
         unit.forget_alerts(gauges.now - KEPT)
 
     def _settle(
@@ -123,6 +127,10 @@ def _tell(unit: Unit, rule: Rule, alert: Alert, what: str, did: str, now: Micros
         logging.WARNING if fired else logging.INFO, "alert %s %s: %s", rule.name, what, news["reason"],
         extra={"rule": rule.name, "key": alert.key, "value": alert.value, "change": what, "at": now},
     )  # fmt: skip
+
+
+def _firing(alerts: Iterable[Alert]) -> set[str]:
+    return {alert.key for alert in alerts if alert.state == FIRING}
 
 
 def standing(unit: Unit) -> Stood:

@@ -6,7 +6,7 @@ which it must hold. What nobody has measured changes nothing: an alert whose sub
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ class Rule:
     action: str = ""  # reduce, open, pause
     runbook: str = ""
     once: bool = False  # of one key told a single time
+    unless: str = ""  # other rules, with commas: while one of them fires for the same, this one has nothing to add
     enabled: bool = True
 
     @property
@@ -78,8 +79,37 @@ class Change(NamedTuple):
     alert: Alert
 
 
+Firing = Mapping[str, Collection[str]]  # by rule: the keys for which it fires
+
+
+def covered(rule: Rule, key: str, firing: Firing) -> bool:
+    """Is somebody told of the same by another rule? What is about everything is about every key too."""
+    return any(not key or other in {"", key} for name in _names(rule) for other in firing.get(name, ()))
+
+
+def in_order(rules: Sequence[Rule]) -> list[Rule]:
+    """Those that cover others before them; of those that cover each other, as they come."""
+    known = {rule.name: rule for rule in rules}
+
+    def depth(rule: Rule, above: tuple[str, ...] = ()) -> int:
+        others = [known[name] for name in _names(rule) if name in known and name not in above]
+        return max((1 + depth(other, (*above, rule.name)) for other in others), default=0)
+
+    return sorted(rules, key=depth)
+
+
+def _names(rule: Rule) -> list[str]:
+    return [name.strip() for name in rule.unless.split(",")]
+
+
 def judged(
-    rule: Rule, samples: Sequence[Sample], stood: Mapping[str, Alert], now: Micros, *, silenced: bool = False
+    rule: Rule,
+    samples: Sequence[Sample],
+    stood: Mapping[str, Alert],
+    now: Micros,
+    *,
+    silenced: bool = False,
+    firing: Firing | None = None,
 ) -> tuple[list[Alert], list[Change]]:
     """Every alert of this rule as it stands now, and what there is to tell. What is as it was is left out."""
     written: list[Alert] = []
@@ -87,7 +117,8 @@ def judged(
     measured = {sample.key: sample for sample in samples}
     for key in [*measured, *(key for key in stood if key not in measured and key != EVERYTHING)]:
         before = stood.get(key)
-        after, what = _one(rule, key, measured.get(key), before, now, silenced=silenced)
+        quiet = silenced or covered(rule, key, firing or {})
+        after, what = _one(rule, key, measured.get(key), before, now, silenced=quiet)
         if after is not None and after != before:
             written.append(after)
         if what and after is not None:

@@ -27,20 +27,22 @@ BUILTIN = (
     ),
     Rule(
         "failures_steady", "dead_share", 0.12, "{} of the jobs died: in five days a month's budget",
-        window=6 * HOUR, and_window=30 * MINUTE, least=10, severity="page",
+        window=6 * HOUR, and_window=30 * MINUTE, least=10, severity="page", unless="failures_fast",
     ),
     Rule(
         "failures_slow", "dead_share", 0.02, "{} of the jobs died, more than the goal allows",
-        window=3 * DAY, and_window=6 * HOUR, least=10,
+        window=3 * DAY, and_window=6 * HOUR, least=10, unless="failures_fast, failures_steady",
     ),
     Rule(
         "failure_share", "failed_share", 0.05, "{} of its attempts failed", window=5 * MINUTE, least=10, clear=0.02,
         for_=5 * MINUTE,
     ),
-    Rule("dead_letters", "dead", 10, "{} jobs died", window=10 * MINUTE, clear=2),
+    Rule(
+        "dead_letters", "dead", 10, "{} jobs died", window=10 * MINUTE, clear=2, unless="failures_fast, failure_spike",
+    ),
     Rule(
         "failure_spike", "dead_jump", 5, "{} times as many jobs died as usual", window=5 * MINUTE, least=10, clear=2,
-        severity="page",
+        severity="page", unless="failures_fast",
     ),
     Rule(
         "rate_limited", "rate_limited_share", 0.05, "{} of its calls were told to slow down; its guard lets fewer go",
@@ -58,10 +60,13 @@ BUILTIN = (
     Rule("no_worker", "unserved", MINUTE, "no worker runs it, and a job has waited {}", clear=0, severity="page"),
     Rule("retry_cost", "retry_cost", 0.10, "retries cost {} for each job", window=DAY, least=20),
     Rule("retry_ratio", "retry_ratio", 0.2, "retries are {} of first tries", window=5 * MINUTE, least=50, clear=0.1),
-    Rule("unknown_share", "unknown_share", 0.1, "{} of the failures no rule knows", window=HOUR, least=20),
+    Rule(
+        "unknown_share", "unknown_share", 0.1, "{} of the failures no rule knows", window=HOUR, least=20,
+        unless="unknown_error",
+    ),
     Rule(
         "unknown_error", "new_unknown_group", 0, "{} jobs died of a cause that was never seen and that no rule knows",
-        window=10 * MINUTE, once=True,
+        window=10 * MINUTE, once=True, unless="new_failure",
     ),
     Rule(
         "new_failure", "new_group", 9, "{} jobs died of a cause that was never seen", window=10 * MINUTE, once=True,
