@@ -137,7 +137,7 @@ class Subscriptions:
             row = _found(unit, subscription, owner)
             if row.state == "on":
                 return _view(unit, row)
-            on = row._replace(state="on", reason="", failures=0, failing_since=None)
+            on = row._replace(state="on", reason="", failures=0, failing_since=None, after=unit.newest_event())
             self._change(unit, row, on, {"state": "off", "reason": row.reason}, {"state": "on"}, reason)
             return _view(unit, _found(unit, row.id, None))
 
