@@ -22,3 +22,9 @@ def test_a_rule_that_makes_no_sense_is_refused_when_a_worker_starts(start, folde
     answer = start("worker", "jobs:app", MULLIGAN_DATABASE_URL="sqlite:///here.db").ended(60)
     assert answer.code == 2
     assert "did you mean 'above'?" in answer.err
+
+
+def test_doctor_says_what_is_wrong_with_a_rule(call, folder):
+    (folder / "mulligan.toml").write_text('[[alerts.rules]]\nname = "slow_jobs"\nabove = "much"\n')
+    call("migrate")
+    assert "above must be a number" in call("doctor").out

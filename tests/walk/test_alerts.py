@@ -48,19 +48,17 @@ class Site:
     """A kind whose calls are answered, or told to slow down."""
 
     def __init__(self, app: Mulligan, **said: object) -> None:
-        self.app, self.limited = app, False
+        self.app = app
 
         @app.job(name="fetch", queue="pages", policy=PATIENT, **said)  # type: ignore[call-overload]
-        def fetch() -> Fail | None:
-            return Fail("RATE_LIMITED", "slow down") if self.limited else None
+        def fetch(limited: bool) -> Fail | None:
+            return Fail("RATE_LIMITED", "slow down") if limited else None
 
-        self.fetch: Kind[[], Fail | None] = fetch
+        self.fetch: Kind[[bool], Fail | None] = fetch
 
     def calls(self, n: int, *, limited: int = 0) -> None:
-        for bad, how_many in ((True, limited), (False, n - limited)):
-            self.limited = bad
-            self.fetch.enqueue_many({} for _ in range(how_many))
-            self.app.run_inline(seed=7)
+        self.fetch.enqueue_many({"limited": place < limited} for place in range(n))
+        self.app.run_inline(seed=7)
 
 
 @pytest.fixture
@@ -85,16 +83,16 @@ def test_a_spike_of_rate_limits_lowers_concurrency_and_gives_it_back_step_by_ste
     changed = desk.event("queue.changed")
     assert (changed.actor, changed.data["before"], changed.data["after"]["concurrency"]) == ("alert", {}, 7)
     assert limit_of(app) == 7
-    site.calls(30, limited=10)
+    site.calls(20, limited=10)
     desk.look()
     assert limit_of(app) == 7, "one change in half a minute, or it acts on what it has not seen yet"
-    site.calls(30, limited=10)
+    site.calls(20, limited=10)
     desk.look(31)
     assert limit_of(app) == 4
     desk.look(240)
     seen = [limit_of(app)]
-    for _ in range(12):
-        site.calls(30)
+    for _ in range(7):
+        site.calls(20)
         desk.look(61)
         seen.append(limit_of(app))
     assert sorted(seen) == seen, "never down again while all is well"

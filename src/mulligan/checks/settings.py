@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from mulligan.checks.finding import OK, WARN, Check, Checks
+from mulligan.checks.finding import FAIL, OK, WARN, Check, Checks
 from mulligan.config import Settings
+from mulligan.engine.alerting import checked_rules
+from mulligan.errors import ConfigError
 from mulligan.policy.phrase import duration
 
 BEATS = 3  # renewals a lease should outlive
@@ -12,7 +14,8 @@ SYSTEMD = 90.0  # seconds after which systemd kills what it has asked to stop, u
 
 def settings_checks(settings: Settings) -> Checks:
     yield lease(settings)
-    fights = [check for check in (_sweep(settings), _grace(settings), _kill(settings), _runners(settings)) if check]
+    looks = (_sweep, _grace, _kill, _runners, _alerts)
+    fights = [check for look in looks if (check := look(settings))]
     yield from fights
     if not fights:
         yield Check(OK, "settings", "none is in another's way")
@@ -60,6 +63,14 @@ def _kill(settings: Settings) -> Check | None:
         f"{found}: a shutdown cuts it short",
         f"MULLIGAN_WORKER__SHUTDOWN_GRACE={worker.kill_grace * 2:g}",
     )
+
+
+def _alerts(settings: Settings) -> Check | None:
+    try:
+        checked_rules(settings.alerts)
+    except ConfigError as error:
+        return Check(FAIL, "alerts", f"{error}; no worker starts with that", "mulligan alerts rules")
+    return None
 
 
 def _runners(settings: Settings) -> Check | None:
