@@ -184,3 +184,15 @@ def test_jobs_of_our_own_are_for_who_sees_everything(app, client, key):
     assert client.get(f"/api/v1/jobs/{job.id}", headers=key("acme")).status_code == 404
     assert post(client, f"/jobs/{job.id}/cancel", key("acme"), reason="x").status_code == 404
     assert client.get(f"/api/v1/jobs/{job.id}", headers=key()).status_code == 200
+
+
+def test_words_of_the_private_half_are_found_by_operators_alone(app, client, key):
+    ran(app, app.enqueue("fails", {"text": "row seventeen"}, owner="acme"))
+    for path, name in (("/jobs", "jobs"), ("/failures", "failures")):
+        found = {
+            role: len(
+                client.get(f"/api/v1{path}", params={"filter": '"row seventeen"'}, headers=key("*", role)).json()[name]
+            )
+            for role in ("viewer", "operator")
+        }
+        assert found == {"viewer": 0, "operator": 1}, path

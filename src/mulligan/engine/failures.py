@@ -88,14 +88,24 @@ class Failures:
         self._actor = actor
 
     # -- read -------------------------------------------------------------------------------------
-    def groups(self, filter: str = "", *, owner: str | None = None, limit: int = 100) -> GroupList:  # noqa: A002 - CONTRACT's name
-        """Those that need somebody first, then the largest. `owner`: of their jobs only, with what they have said."""
+    def groups(
+        self,
+        filter: str = "",  # noqa: A002 - CONTRACT's name
+        *,
+        owner: str | None = None,
+        limit: int = 100,
+        private: bool = True,
+    ) -> GroupList:
+        """Those that need somebody first, then the largest. `owner`: of their jobs only, with what they have said.
+
+        `private`: may words in quotes find what only the private half says?
+        """
         if not 1 <= limit <= LIST_MOST:
             message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
             raise Refused(message)
         asked = _of_the_dead(parse_filter(filter), owner)
         with self._open().read() as unit:
-            return _list(unit, asked, owner, limit)
+            return _list(unit, asked, owner, limit, private=private)
 
     def get(self, fingerprint: str, *, owner: str | None = None, private: bool = False) -> FailureGroup:
         """`private`: with message and trace of the sample, which are not for owners."""
@@ -205,8 +215,8 @@ def _of_the_dead(asked: Filter, owner: str | None) -> Filter:
     return {**asked, "state": State.DEAD.value} | ({} if owner is None else {"owner": owner})
 
 
-def _list(unit: Unit, asked: Filter, scope: str | None, limit: int) -> GroupList:
-    where = resolved(unit, asked, scope)
+def _list(unit: Unit, asked: Filter, scope: str | None, limit: int, *, private: bool) -> GroupList:
+    where = resolved(unit, asked, scope, private=private)
     _must_be_indexed(where)
     owner = where.get("owner")
     assert owner is None or isinstance(owner, str)  # noqa: S101 - a filter has one
@@ -321,8 +331,15 @@ class AsyncFailures:
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
 
-    async def groups(self, filter: str = "", *, owner: str | None = None, limit: int = 100) -> GroupList:  # noqa: A002
-        return await asyncio.to_thread(self._failures.groups, filter, owner=owner, limit=limit)
+    async def groups(
+        self,
+        filter: str = "",  # noqa: A002
+        *,
+        owner: str | None = None,
+        limit: int = 100,
+        private: bool = True,
+    ) -> GroupList:
+        return await asyncio.to_thread(self._failures.groups, filter, owner=owner, limit=limit, private=private)
 
     async def get(self, fingerprint: str, *, owner: str | None = None, private: bool = False) -> FailureGroup:
         return await asyncio.to_thread(self._failures.get, fingerprint, owner=owner, private=private)

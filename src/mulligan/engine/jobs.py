@@ -88,10 +88,11 @@ class Jobs:
         limit: int = 50,
         before: str | None = None,
         owner: str | None = None,
+        private: bool = True,
     ) -> JobList:
         """Newest first; `before` is the `cursor` of the page above. At most 50,000 jobs are looked at.
 
-        `owner`: of their jobs only.
+        `owner`: of their jobs only. `private`: may words in quotes find what only the private half says?
         """
         if not 1 <= limit <= LIST_MOST:
             message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
@@ -100,7 +101,7 @@ class Jobs:
         if owner is not None and where.setdefault("owner", owner) != owner:
             return JobList()
         with self._store.read() as unit:
-            found = unit.skim(resolved(unit, where, owner, self._kinds), limit, before)
+            found = unit.skim(resolved(unit, where, owner, self._kinds, private=private), limit, before)
             return job_list(jobs_of(unit, found.rows, self.get), found, limit)
 
     def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> Count:  # noqa: A002 - as above
@@ -242,8 +243,10 @@ class AsyncJobs:
         limit: int = 50,
         before: str | None = None,
         owner: str | None = None,
+        private: bool = True,
     ) -> JobList:
-        return await asyncio.to_thread(self._jobs.list, filter, limit=limit, before=before, owner=owner)
+        said: dict[str, Any] = {"limit": limit, "before": before, "owner": owner, "private": private}
+        return await asyncio.to_thread(partial(self._jobs.list, filter, **said))
 
     async def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> Count:  # noqa: A002
         return await asyncio.to_thread(self._jobs.count, filter, cap=cap)

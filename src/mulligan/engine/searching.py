@@ -18,19 +18,24 @@ MOST_FOUND = 200
 
 
 def resolved(
-    unit: Unit, where: Filter, owner: str | None = None, kinds: Mapping[str, KindSpec] = MappingProxyType({})
+    unit: Unit,
+    where: Filter,
+    owner: str | None = None,
+    kinds: Mapping[str, KindSpec] = MappingProxyType({}),
+    *,
+    private: bool = True,
 ) -> Where:
     """The filter with what its words name in their place. For an owner only their own jobs speak, in public.
 
-    `kinds`: what is known of kinds beyond the stored manifests.
+    `kinds`: what is known of kinds beyond the stored manifests. `private`: are both halves searched?
     """
     meant = dict(by_index(unit, where, kinds))
     words = meant.pop("words", None)
-    return meant if words is None else _named(unit, meant, words, owner)
+    return meant if words is None else _named(unit, meant, words, owner, private=private)
 
 
-def _named(unit: Unit, rest: Filter, words: Sequence[str], owner: str | None) -> Where:
-    groups = _groups(unit, words, owner)
+def _named(unit: Unit, rest: Filter, words: Sequence[str], owner: str | None, *, private: bool) -> Where:
+    groups = _groups(unit, words, owner, private=private)
     ids = _ids(unit, words[0]) if len(words) == 1 else []
     if groups and not ids and "group" not in rest:
         rest["group"] = tuple(groups)
@@ -44,13 +49,13 @@ def _ids(unit: Unit, word: str) -> list[str]:
     return list(dict.fromkeys([*unit.find(word, MOST_FOUND), *unit.find_keys(word, MOST_FOUND)]))
 
 
-def _groups(unit: Unit, words: Sequence[str], owner: str | None) -> list[str]:
+def _groups(unit: Unit, words: Sequence[str], owner: str | None, *, private: bool) -> list[str]:
     """Groups whose newest member says all of them: in its name, code or message, of either half."""
     wanted = [word.casefold() for word in words]
     of: dict[str, str] = {} if owner is None else {"owner": owner}
     samples = {name: unit.group_sample({"group": name, **of}) for name, _ in unit.group_names(owner, GROUPS_READ)}
     ids = [row.id for row in samples.values() if row is not None]
-    attempts = unit.latest_attempts(ids) if owner is None else {}
+    attempts = unit.latest_attempts(ids) if owner is None and private else {}
     said = {name: _text(name, row, attempts.get(row.id)) for name, row in samples.items() if row is not None}
     return [name for name, text in said.items() if all(word in text for word in wanted)][:MOST_FOUND]
 

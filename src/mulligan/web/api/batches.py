@@ -67,7 +67,7 @@ async def list_members(
 
     def look() -> Any:
         words = f"{filter} batch:{owned_batch(caller, batch_id).id}".strip()
-        return caller.desk.jobs.list(words, limit=limit, before=before, owner=caller.owner)
+        return caller.desk.jobs.list(words, limit=limit, before=before, owner=caller.owner, private=caller.private)
 
     found = await caller.room.ask(look)
     following = None if found.cursor is None else sealed(caller, about, found.cursor)

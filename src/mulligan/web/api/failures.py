@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from mulligan.engine.failures import FailureGroup, Failures
+from mulligan.engine.failures import FailureGroup, Failures, GroupList
 from mulligan.errors import NotFound
 from mulligan.web.api.acting import Filter, Limit, ReasonBody, ReasonSaid, UntilBody, UntilSaid, acted, when
 from mulligan.web.api.auth import Caller, Operator, Viewer
@@ -23,7 +23,11 @@ _NAME = re.compile(r"[\x21-\x7e]{1,200}")
 @router.get("")
 async def list_failures(caller: Viewer, filter: Filter = "", limit: Limit = 100) -> Plain:  # noqa: A002 - as in the URL
     """Those that need somebody first, then the largest. `more`: there are groups beyond these."""
-    found = await caller.room.ask(lambda: caller.desk.failures.groups(filter, owner=caller.owner, limit=limit))
+
+    def look() -> GroupList:
+        return caller.desk.failures.groups(filter, owner=caller.owner, limit=limit, private=caller.private)
+
+    found = await caller.room.ask(look)
     return {"failures": [_shown(group) for group in found], "more": found.more}
 
 

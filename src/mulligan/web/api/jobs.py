@@ -50,7 +50,9 @@ async def list_jobs(
     """Newest first. `partial`: looking stopped after 50,000 jobs; `next` goes on."""
     about = f"jobs {filter}"
     before = opened(caller, about, cursor)
-    found = await caller.room.ask(lambda: caller.desk.jobs.list(filter, limit=limit, before=before, owner=caller.owner))
+    found = await caller.room.ask(
+        lambda: caller.desk.jobs.list(filter, limit=limit, before=before, owner=caller.owner, private=caller.private)
+    )
     following = None if found.cursor is None else sealed(caller, about, found.cursor)
     return {"jobs": [_shown(caller, job) for job in found], "next": following, "partial": found.partial}
 
