@@ -25,10 +25,6 @@ class Notifying(ABC):
     @abstractmethod
     def move_reader(self, name: str, cursor: int, body: str = "") -> None: ...
 
-    @abstractmethod
-    def readers(self) -> list[ReaderRow]:
-        """All of them, held by nobody on our account."""
-
 
 class SqlNotifying(Notifying):
     @abstractmethod
@@ -46,6 +42,3 @@ class SqlNotifying(Notifying):
 
     def move_reader(self, name: str, cursor: int, body: str = "") -> None:
         self.rows("move_reader", name=name, cursor=cursor, body=body)
-
-    def readers(self) -> list[ReaderRow]:
-        return [ReaderRow._make(row) for row in self.rows("readers")]
