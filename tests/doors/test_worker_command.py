@@ -11,7 +11,12 @@ import pytest
 from mulligan import Mulligan
 from mulligan.config import read_settings
 from mulligan.errors import ConfigError
+<<<<<<< HEAD
 from mulligan.web.serve import allowed
+=======
+from mulligan.observe import exporter
+from mulligan.web.serve import loopback
+>>>>>>> tell-c
 from support.waiting import until
 
 
@@ -39,12 +44,20 @@ def answers(address: str) -> bool:
 
 def test_a_worker_runs_jobs_to_their_end_and_leaves_in_order(start, call, app, store_url):
     worker = start("worker", "jobs:app", "--database", store_url, "--concurrency", "2")
+    until(lambda: "fold" in readers(app), 20)
     good = call("enqueue", "add", "a=40", "b=2").out.strip()
     bad = call("enqueue", "refuse").out.strip()
     assert call("jobs", "watch", good, "--timeout", "20").code == 0
     assert call("jobs", "watch", bad, "--timeout", "20").code == 6
     assert app.jobs.get(good).result == 42
+    ends = ('{error_class="",state="succeeded"} 1.0', '{error_class="invalid_input",state="dead"} 1.0')
+    until(lambda: all(f"mulligan_job_ends_total{end}\n" in exporter.fresh(app.store) for end in ends), 20)
     assert worker.stop().code == 0
+
+
+def readers(app):
+    with app.open().store.read() as unit:
+        return {row.name for row in unit.readers()}
 
 
 def test_the_database_the_app_names_in_its_code_is_the_workers_too(start, folder):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mulligan.job import SECOND, Micros
+from mulligan.store.notifying import ReaderRow
 
 MINUTE = 60 * SECOND
 HOUR = 60  # minutes
@@ -37,6 +38,10 @@ class DepthRow(NamedTuple):
 
 class Counting(ABC):
     """Part of every `Unit`."""
+
+    @abstractmethod
+    def readers(self) -> list[ReaderRow]:
+        """All who read the events. A look: nobody is kept from going on."""
 
     @abstractmethod
     def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
@@ -79,6 +84,9 @@ class SqlCounting(Counting):
 
     @abstractmethod
     def write_stats(self, rows: Sequence[StatRow]) -> None: ...
+
+    def readers(self) -> list[ReaderRow]:
+        return [ReaderRow._make(row) for row in self.rows("readers")]
 
     def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
         top = min(self.newest_event(), cursor + most)
