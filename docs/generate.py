@@ -421,13 +421,8 @@ LAYERS = (
     ("rules", "words; pure: no clock, no random source, no database", ("policy/",)),
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
     ("hands", "words, rules, memory", ("engine/",)),
-<<<<<<< HEAD
     ("outlets", "words, rules, memory, hands; not each other", ("notify/", "observe/")),
     ("app", "all above", ("app.py", "aio.py", "checks/", "testing/", "pytest_plugin.py", "__init__.py")),
-=======
-    ("outlets", "words, rules, memory, hands; never imported by hands", ("notify/", "observe/")),
-    ("app", "all above", ("app.py", "testing/", "pytest_plugin.py", "__init__.py")),
->>>>>>> tell-c
     ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
 )
 

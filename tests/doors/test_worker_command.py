@@ -11,12 +11,8 @@ import pytest
 from mulligan import Mulligan
 from mulligan.config import read_settings
 from mulligan.errors import ConfigError
-<<<<<<< HEAD
-from mulligan.web.serve import allowed
-=======
 from mulligan.observe import exporter
-from mulligan.web.serve import loopback
->>>>>>> tell-c
+from mulligan.web.serve import allowed
 from support.waiting import until
 
 

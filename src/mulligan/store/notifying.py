@@ -94,7 +94,6 @@ class Notifying(ABC):
     @abstractmethod
     def move_reader(self, name: str, cursor: int, body: str = "") -> None: ...
 
-<<<<<<< HEAD
     @abstractmethod
     def events_of(self, types: Sequence[str], cursor: int, top: int, limit: int) -> list[Event]:
         """Those of these types, in order; `top` is not above `newest_event()`, so none is still to be committed."""
@@ -183,8 +182,6 @@ class Notifying(ABC):
     @abstractmethod
     def forget_notified(self, subscription: str, owner: str) -> None: ...
 
-=======
->>>>>>> tell-c
 
 class SqlNotifying(Notifying):
     @abstractmethod
@@ -212,7 +209,6 @@ class SqlNotifying(Notifying):
 
     def move_reader(self, name: str, cursor: int, body: str = "") -> None:
         self.rows("move_reader", name=name, cursor=cursor, body=body)
-<<<<<<< HEAD
 
     def events_of(self, types: Sequence[str], cursor: int, top: int, limit: int) -> list[Event]:
         found = self.rows("events_of", types=self.ids(types), cursor=cursor, top=top, most=limit)
@@ -309,5 +305,3 @@ def _said(row: SubscriptionRow, without: set[str]) -> dict[str, Any]:
 def _subscription(row: tuple[Any, ...]) -> SubscriptionRow:
     found = SubscriptionRow._make(row)
     return found._replace(declared=bool(found.declared))
-=======
->>>>>>> tell-c
