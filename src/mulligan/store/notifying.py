@@ -88,10 +88,6 @@ class Notifying(ABC):
         """A look. None: nobody has read yet."""
 
     @abstractmethod
-    def readers(self) -> list[ReaderRow]:
-        """All of them, held by nobody on our account."""
-
-    @abstractmethod
     def move_reader(self, name: str, cursor: int, body: str = "") -> None: ...
 
     @abstractmethod
@@ -203,9 +199,6 @@ class SqlNotifying(Notifying):
     def reader_at(self, name: str) -> ReaderRow | None:
         found = self.rows("reader_at", name=name)
         return ReaderRow._make(found[0]) if found else None
-
-    def readers(self) -> list[ReaderRow]:
-        return [ReaderRow._make(row) for row in self.rows("readers")]
 
     def move_reader(self, name: str, cursor: int, body: str = "") -> None:
         self.rows("move_reader", name=name, cursor=cursor, body=body)
