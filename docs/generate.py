@@ -408,7 +408,7 @@ LAYERS = (
     ("rules", "words; pure: no clock, no random source, no database", ("policy/",)),
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
     ("hands", "words, rules, memory", ("engine/",)),
-    ("outlets", "words, rules, memory, hands; not each other", ("notify/", "observe/")),
+    ("outlets", "words, rules, memory, hands; never imported by hands", ("notify/", "observe/")),
     ("app", "all above", ("app.py", "aio.py", "testing/", "pytest_plugin.py", "__init__.py")),
     ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
 )
