@@ -469,6 +469,19 @@ def test_a_long_log_is_read_page_by_page(app):
     assert len(recorder.got) == 4
 
 
+def test_many_messages_are_made_in_small_steps_and_none_is_left_out(app):
+    recorder, other = hear(app, "queue.paused"), hear(app, "queue.*", filter="queue:q7")
+    with app.store.begin() as unit:
+        unit.write_events(NewEvent(EventType.QUEUE_PAUSED, data={"queue": f"q{n}"}) for n in range(120))
+    turns, dispatch = 0, Dispatch(app.settings)
+    while dispatch.turn(app.store):
+        turns += 1
+    assert turns == 2
+    app.run_inline()
+    assert len({message.data["queue"] for message in recorder.got}) == len(recorder.got) == 120
+    assert len(other.got) == 1
+
+
 def test_a_drain_returns_the_users_jobs_alone(app):
     recorder = hear(app)
     app.enqueue("fails")

@@ -26,6 +26,7 @@ log = logging.getLogger("mulligan.notify")
 
 READER = "dispatch"
 PAGE = 500
+MOST = 50  # messages of events in one transaction, or a few more: others wait for its end on SQLite
 STRETCH = 20_000  # events that are looked through at once
 FAR = 5000  # events that nobody hears: from then on it is worth a write to have passed them
 
@@ -69,29 +70,32 @@ class Dispatch:
         book = self._subscribed.book(unit, now)
         stretch = _stretch(unit, reader.cursor, book)
         events = stretch.events(unit, book, PAGE)
-        full = len(events) == PAGE
-        caught_up = not full and stretch.last
         folding = Folding(unit, book, self._settings, self._terms, now)
         folding.hours()
-        jobs, lost = self._read(unit, folding, events)
+        jobs, lost, read = self._read(unit, folding, events)
+        full = read < len(events) or read == PAGE
+        caught_up = not full and stretch.last
         more = folding.look(caught_up=caught_up)
         jobs += [post.delivery(*told) for told in folding.told]
         lost += post.insert(unit, jobs)
         body = _counted(reader.body, lost)
-        unit.move_reader(READER, events[-1].id if full else stretch.upto, body)
+        unit.move_reader(READER, events[read - 1].id if full else stretch.upto, body)
         return more or not caught_up
 
-    def _read(self, unit: Unit, folding: Folding, events: Sequence[Event]) -> tuple[list[NewJob], int]:
-        """What each event comes to; and how many could not be told, whatever is wrong with them."""
+    def _read(self, unit: Unit, folding: Folding, events: Sequence[Event]) -> tuple[list[NewJob], int, int]:
+        """What each event comes to; how many could not be told, whatever is wrong with them; how many were read."""
         heard = list(_heard(unit, folding.book, events))
         keys = {key_of(subscription, event)[0] for event, subscription in heard if subscription.folds(event)}
         folding.load(keys | {found[0] for event in events if (found := ending(event)) is not None})
         jobs: list[NewJob] = []
-        lost = 0
+        lost = read = 0
         by_event: dict[int, list[Heard]] = {}
         for one in heard:
             by_event.setdefault(one[0].id, []).append(one)
         for event in events:
+            if len(jobs) >= MOST:
+                break
+            read += 1
             folding.ended(event)
             for told, subscription in by_event.get(event.id, ()):
                 try:
@@ -100,7 +104,7 @@ class Dispatch:
                     log.exception("event %d cannot be told to subscription %s", event.id, subscription.id)
                     lost += 1
         folding.write()
-        return jobs, lost
+        return jobs, lost, read
 
     def _tell(self, folding: Folding, event: Event, subscription: Subscription) -> list[NewJob]:
         if subscription.folds(event):
