@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from bench.counting import counting
 from bench.failures import measured
 from bench.world import World, cpu_seconds, family, pss_megabytes, until, world
 from mulligan.engine.claims import Claimer
@@ -273,4 +274,5 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "groups": groups,
     "operations": operations,
     "million": million,
+    "counting": counting,
 }

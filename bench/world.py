@@ -48,7 +48,9 @@ class World:
         for start in range(0, len(payloads), 5000):
             handle.options(**options).enqueue_many(payloads[start : start + 5000])
 
-    def start(self, *, concurrency: int = 10, ready: bool = True, **settings: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, *, concurrency: int = 10, ready: bool = True, module: str = "mulligan", **settings: str
+    ) -> subprocess.Popen[bytes]:
         env = {
             **os.environ,
             "MULLIGAN_DATABASE_URL": self.url,
@@ -58,7 +60,7 @@ class World:
         log = self.folder / f"worker-{len(self.workers)}.log"
         with log.open("wb") as out:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "mulligan", "worker", "bench.app:app", "--concurrency", str(concurrency)],
+                [sys.executable, "-m", module, "worker", "bench.app:app", "--concurrency", str(concurrency)],
                 cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
         self.workers.append(worker)

@@ -74,6 +74,9 @@ SECTIONS = {
     "guards": "When a kind is held because its jobs die of one cause",
     "limits": "Sizes and limits",
     "web": "The page",
+    "alerts": "Alerts: what is looked for, and what is done about it",
+    "log": "Log lines",
+    "trace": "Traces",
 }
 
 
@@ -387,19 +390,24 @@ def cli_page() -> str:
     return _page_of("generate_cli")
 
 
+# -- metrics ------------------------------------------------------------------------------------------
+def metrics_page() -> str:
+    return _page_of("generate_metrics", table)
+
+
 def _page_of(module: str, *given: Any) -> str:
     sys.path.insert(0, str(Path(__file__).parent))
     return importlib.import_module(module).page(NOTICE, *given)  # type: ignore[no-any-return]
 
 
-# -- HTTP ---------------------------------------------------------------------------------------------
-def http_page() -> str:
-    return _page_of("generate_http", table)
-
-
 # -- the runbook --------------------------------------------------------------------------------------
 def runbook_page() -> str:
     return _page_of("generate_runbook")
+
+
+# -- HTTP ---------------------------------------------------------------------------------------------
+def http_page() -> str:
+    return _page_of("generate_http", table)
 
 
 # -- the house ----------------------------------------------------------------------------------------
@@ -413,8 +421,8 @@ LAYERS = (
     ("rules", "words; pure: no clock, no random source, no database", ("policy/",)),
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
     ("hands", "words, rules, memory", ("engine/",)),
-    ("outlets", "words, rules, memory, hands; never imported by hands", ("notify/", "observe/")),
-    ("app", "all above", ("app.py", "aio.py", "testing/", "pytest_plugin.py", "__init__.py")),
+    ("outlets", "words, rules, memory, hands; not each other", ("notify/", "observe/")),
+    ("app", "all above", ("app.py", "aio.py", "checks/", "testing/", "pytest_plugin.py", "__init__.py")),
     ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
 )
 
@@ -464,8 +472,9 @@ PAGES = {
     "docs/reference/codes.md": codes_page,
     "docs/reference/events.md": events_page,
     "docs/reference/cli.md": cli_page,
-    "docs/reference/http.md": http_page,
+    "docs/reference/metrics.md": metrics_page,
     "docs/operate/runbook.md": runbook_page,
+    "docs/reference/http.md": http_page,
 }
 PARTS = {"house": house, "states": diagram}
 

@@ -64,9 +64,11 @@ WHEN = {
     EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",
     EventType.KEY_CREATED: "a person made an API key; what is told is its id, never the key",
     EventType.KEY_REVOKED: "a person revoked an API key: it lets nobody in any more",
+    EventType.WORKER_RUNNER_DIED: "a process that runs jobs ended by itself or was killed by somebody else",
     EventType.DATABASE_RESTORED: "a person has said that the database is a restored one (`mulligan restored`)",
-    EventType.ALERT_FIRED: "a guard held a kind because its jobs die of one cause: a person must see to it; once",
-    EventType.ALERT_RESOLVED: "somebody has released what an alert was fired for, or holds it themselves",
+    EventType.ALERT_FIRED: "something is worth a person's attention: by a rule of the alerts, or a kind is held; once",
+    EventType.ALERT_RESOLVED: "what an alert was fired for is over, or somebody has released it",
+    EventType.ALERT_SILENCED: "a person does not want to hear of an alert for a while, or again does",
 }
 
 FIELDS = (
@@ -95,6 +97,11 @@ DATA = (
     ("changes", "of a retry with overrides: by field its value before and after, payloads redacted"),
     ("skipped", "of `job.succeeded`: its result was there already, and its handler was not called"),
     ("worker, host, pid", "of a worker"),
+    ("worker, runner, signal, exit_code, jobs", "of a runner that died: how, and how many jobs it had"),
+    (
+        "wait_ms, failed_before, uses, cost",
+        "of an attempt: how long it was due, counted failures of this life before it, what it uses, what it cost",
+    ),
     (
         "name, generation, total, succeeded, dead, cancelled, missed, on_complete",
         "of a batch and its outcome: members by state, must-haves that are missing, the job that was enqueued",
@@ -102,7 +109,9 @@ DATA = (
     ("group, failures, max_retries", "of a death: its cause, how often it failed, how often it may; of a retry too"),
     ("subscription, name", "of a subscription"),
     ("before, job, jobs, asked_to_stop, outcome, expires_at", "of a batch: what it was, what was retried or stopped"),
-    ("kind, fingerprint, code, message, job, jobs, owners, since", "of an alert; `job` is an example"),
+    ("kind, fingerprint, code, message, job, jobs, owners, since", "of the alert of a held kind; `job` is an example"),
+    ("rule, key, value, threshold, window, severity, evidence, runbook", "of an alert: which, about what, how high"),
+    ("action, did, limit, until", "of an alert that acts: what, and until when"),
     (
         "fingerprint, until, note",
         "of a failure group; `owner` if not of all",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mulligan.engine.alerts import AsyncAlerts
 from mulligan.engine.audit import AsyncEvents
 from mulligan.engine.batches import AsyncBatches, Batch
 from mulligan.engine.calendar import AsyncSchedules
@@ -19,6 +20,7 @@ from mulligan.engine.keys import AsyncKeys
 from mulligan.engine.operations import AsyncOperations
 from mulligan.engine.policies import AsyncPolicies
 from mulligan.engine.queues import AsyncQueues
+from mulligan.engine.status import AsyncStatus
 from mulligan.errors import Moment
 from mulligan.job import Job
 from mulligan.notify.deliveries import AsyncDeliveries
@@ -40,10 +42,12 @@ class Aio:
         self.kinds = AsyncKinds(app.kinds)
         self.failures = AsyncFailures(app.failures)
         self.events = AsyncEvents(app.events)
+        self.alerts = AsyncAlerts(app.alerts)
         self.keys = AsyncKeys(app.keys)
         self.operations = AsyncOperations(app.operations)
         self.policy = AsyncPolicies(app.policy)
         self.schedules = AsyncSchedules(app.schedules)
+        self.status = AsyncStatus(app.status)
         self.subscriptions = AsyncSubscriptions(app.subscriptions)
         self.deliveries = AsyncDeliveries(app.deliveries)
 

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from mulligan.aio import Aio
 from mulligan.config import Settings, read_settings
 from mulligan.engine import joining
+from mulligan.engine.alerts import Alerts
 from mulligan.engine.audit import Events
 from mulligan.engine.batches import Batch, Batches, new_batch
 from mulligan.engine.batching import prepared
@@ -52,6 +53,7 @@ from mulligan.engine.registering import handler_of
 from mulligan.engine.rules import Rules, as_plain
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule, queued_by
+from mulligan.engine.status import Status
 from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
@@ -63,6 +65,7 @@ from mulligan.notify.deliveries import Deliveries
 from mulligan.notify.dispatch import Dispatch
 from mulligan.notify.post import PRIORITY
 from mulligan.notify.subscriptions import Subscription, Subscriptions
+from mulligan.observe.tracing import OtelTracer
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
 from mulligan.store import Store, open_store
@@ -85,6 +88,7 @@ class Mulligan:
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, release: str = "") -> None:
         self.settings = settings or read_settings({"database_url": url, "release": release or None})
         self.registry = Registry()
+        self.registry.tracer = OtelTracer(self.settings.trace)
         self._store: Store | None = None
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.rules = Rules(lambda: self.settings)
@@ -96,9 +100,11 @@ class Mulligan:
         self.failures = Failures(lambda: self.store)
         self.events = Events(lambda: self.store)
         self.keys = Keys(lambda: self.store)
+        self.alerts = Alerts(lambda: self.store, lambda: self.settings.alerts)
         self.operations = Operations(lambda: self.store)
         self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
         self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
+        self.status = Status(lambda: self.store, lambda: self.settings)
         self.subscriptions = Subscriptions(lambda: self.store, lambda: self.settings)
         self.deliveries = Deliveries(lambda: self.store, lambda: self.settings)
         self._offer_deliveries(DELIVER_KIND, None)
@@ -416,6 +422,10 @@ class Mulligan:
         """`actor`: a person enqueues them, and that is told."""
         if not new:
             return []
+        with self.registry.tracer.sending(new) as sent:
+            return self._insert(sent, connection, actor)
+
+    def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> list[Job]:
         if actor:
             with self.store.begin() as unit:
                 new, answers = joining.insert(unit, new, announce=False)

@@ -242,7 +242,7 @@ class Mail(Section):
     tls: Literal["starttls", "tls", "none"] = Field(
         "starttls", description="`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked"
     )
-    timeout: Annotated[Positive, Field(le=60)] = Field(
+    timeout: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=60)] = Field(
         30.0, description="seconds one mail may take, from connecting to the server's answer; at most 60"
     )
 
@@ -291,6 +291,36 @@ class Web(Section):
     public_url: PublicUrl = Field("", description="where people reach the page; messages link to it")
 
 
+class Alerts(Section):
+    """What is worth a person's attention, and what is done about it at once."""
+
+    enabled: bool = Field(default=True, description="`false`: nothing is looked for")
+    act: bool = Field(default=True, description="`false`: alerts tell what they would do, and do nothing")
+    every: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=300)] = Field(
+        5.0, description="seconds between looks"
+    )
+    rules: tuple[dict[str, Any], ...] = Field((), description="changes to built-in alerts, by name, and your own ones")
+
+
+class Log(Section):
+    """What a worker and the page log, on stderr."""
+
+    format: Literal["text", "json"] = Field("text", description="`json`: one object a line")
+    level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+        BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
+    ] = Field("INFO", description="nothing below it is logged; the page takes `INFO` for `WARNING`")
+
+
+class Trace(Section):
+    """Spans, where the app has set up OpenTelemetry."""
+
+    enabled: bool = Field(default=True, description="`false`: no spans, whatever the app has set up")
+    parenting: Literal["link", "child"] = Field(
+        "link", description="an attempt's span begins a trace with a link to the enqueuer, or is a `child` of its span"
+    )
+
+
 class Settings(Section):
     """Everything that can be set. Read once, at start."""
 
@@ -307,6 +337,9 @@ class Settings(Section):
     web: Web = Web()
     mail: Mail = Mail()
     notify: Notify = Notify()
+    alerts: Alerts = Alerts()
+    log: Log = Log()
+    trace: Trace = Trace()
     rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")
     packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
     _origins: dict[str, str] = {}

@@ -63,9 +63,11 @@ class EventType(StrEnum):
     WORKER_LOST = "worker.lost"
     KEY_CREATED = "key.created"
     KEY_REVOKED = "key.revoked"
+    WORKER_RUNNER_DIED = "worker.runner_died"
     DATABASE_RESTORED = "database.restored"
     ALERT_FIRED = "alert.fired"
     ALERT_RESOLVED = "alert.resolved"
+    ALERT_SILENCED = "alert.silenced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,16 @@ class Event(NamedTuple):
     data: Mapping[str, Any]
 
 
-OURSELVES = frozenset({"", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})  # actors that are no people
+# Actors that are no people.
+OURSELVES = frozenset({"", "alert", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})
+
+
+# What is in the data of an event and not for the owner of a job: who runs it where, and what people changed.
+NOT_FOR_OWNERS = frozenset({"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"})
+
+
+def for_owners(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in NOT_FOR_OWNERS}
 
 
 Listener = Callable[[NewEvent], None]

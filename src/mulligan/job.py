@@ -152,6 +152,7 @@ class Lease(NamedTuple):
     cancel_reason: str | None  # set when somebody asked to stop it
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
     settings: str | None = None  # JSON: what an escalation gave this attempt; None: nothing
+    trace: str | None = None  # W3C trace context of whoever enqueued it
 
     @property
     def fence(self) -> tuple[str, int]:
@@ -216,6 +217,7 @@ class NewJob:
     must_have: bool = False  # without it the batch has failed
     added_by: tuple[str, str, int] | None = None  # the running member that adds it: job, worker, token
     args: tuple[tuple[str, str], ...] = ()  # what filters find it by: path and value of each indexed argument
+    trace: str | None = None  # W3C: traceparent, and tracestate behind a space
 
 
 class JobRow(NamedTuple):

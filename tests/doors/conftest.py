@@ -91,9 +91,13 @@ class Program:
         assert words in self.said
         return self.said
 
-    def address(self) -> str:
+    def way_in(self) -> str:
+        """The line that signs somebody in."""
         self.says("http://")
         return self.out.split()[0]
+
+    def address(self) -> str:
+        return self.way_in().partition("sign-in?")[0]
 
     def ended(self, timeout: float = 20.0) -> Answer:
         return Answer(self.process.wait(timeout), self.out, self.err)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan, Unique
-from mulligan.cli.checks import database, examine, guards, host, inside
-from mulligan.cli.checks.settings import settings_checks
+from mulligan.checks import database, examine, guards, host, inside
+from mulligan.checks.settings import settings_checks
 from mulligan.config import read_settings
 from mulligan.job import SECOND
 from mulligan.policy.guard import Guard

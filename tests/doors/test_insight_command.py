@@ -8,6 +8,7 @@ import pytest
 
 from mulligan.engine import insight as engine
 from mulligan.errors import Refused
+from mulligan.store.counting import MINUTE, StatRow
 from support.history import many_lives
 from support.store import now
 
@@ -64,7 +65,7 @@ def test_as_json_every_share_has_its_counts_and_its_value(call, past):
 def test_in_a_pipe_it_is_lines(call, past):
     lines = [line.split("\t") for line in call("insight").out.splitlines()]
     assert lines[0][:3] == ["rate", "retry success", "0.5000"]
-    assert {line[0] for line in lines} == {"rate", "attempt", "wasted", "advice"}
+    assert {line[0] for line in lines} == {"rate", "lately", "attempt", "wasted", "advice"}
 
 
 def test_a_time_that_is_none_is_refused(call, app):
@@ -101,3 +102,19 @@ def test_jobs_that_have_not_ended_are_named_and_in_no_rate(past):
 
 def test_the_awaitable_twin_answers_the_same(past):
     assert asyncio.run(past.aio.insight()).numbers.jobs == 500
+
+
+def test_what_happened_lately_is_told_where_workers_have_counted_it(call, past):
+    assert "Lately" not in call("insight", "-o", "table").out
+    with past.store.begin() as unit:
+        minute = unit.now() // MINUTE
+        said = '{"kind":"render","outcome":"%s","queue":"default","try":"%s"}'
+        unit.add_stats(
+            [
+                StatRow(minute, "tries", said % ("succeeded", 2), 8, 0),
+                StatRow(minute, "tries", said % ("dead", 1), 2, 0),
+            ]
+        )
+    told = call("insight", "-o", "table").out
+    assert "  last 5 minutes  2 of 10, 6–51 % of attempts failed (20 %); 80 % were retries" in told, told
+    assert json.loads(call("insight", "-o", "json").out)["lately"][1]["failed"]["value"] == 0.2

@@ -64,6 +64,17 @@ def test_a_test_message_is_a_delivery(call, hook):
     assert record["body"]["type"] == "subscription.test"
 
 
+def test_doctor_says_who_is_not_told_and_what_to_type(call, app, hook):
+    assert "1 known, all on, none fails" in call("doctor").out
+    with app.store.begin() as unit:
+        unit.undelivered(hook["id"])
+    assert "1 failures in a row since" in call("doctor").out
+    call("notify", "disable", hook["id"], "--reason", "too loud")
+    answer = call("doctor").out
+    assert f"{hook['id']} is off: too loud" in answer
+    assert f"mulligan notify enable {hook['id']}" in answer
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -10,13 +11,23 @@ import pytest
 from mulligan import Mulligan
 from mulligan.config import read_settings
 from mulligan.errors import ConfigError
+from mulligan.observe import exporter
 from mulligan.web.serve import allowed
 from support.waiting import until
 
 
-def fetch(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - our own page
+def fetch(address: str, visitor: urllib.request.OpenerDirector | None = None) -> str:
+    asks = visitor or urllib.request.build_opener()
+    with asks.open(address, timeout=5) as answer:
         return answer.read().decode()
+
+
+def signed_in(way_in: str) -> urllib.request.OpenerDirector:
+    """Somebody who has used the link that was printed."""
+    page, link = way_in.split("?link=")
+    visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    visitor.open(page, data=f"link={link}".encode(), timeout=5).close()
+    return visitor
 
 
 def answers(address: str) -> bool:
@@ -29,12 +40,20 @@ def answers(address: str) -> bool:
 
 def test_a_worker_runs_jobs_to_their_end_and_leaves_in_order(start, call, app, store_url):
     worker = start("worker", "jobs:app", "--database", store_url, "--concurrency", "2")
+    until(lambda: "fold" in readers(app), 20)
     good = call("enqueue", "add", "a=40", "b=2").out.strip()
     bad = call("enqueue", "refuse").out.strip()
     assert call("jobs", "watch", good, "--timeout", "20").code == 0
     assert call("jobs", "watch", bad, "--timeout", "20").code == 6
     assert app.jobs.get(good).result == 42
+    ends = ('{error_class="",state="succeeded"} 1.0', '{error_class="invalid_input",state="dead"} 1.0')
+    until(lambda: all(f"mulligan_job_ends_total{end}\n" in exporter.fresh(app.store) for end in ends), 20)
     assert worker.stop().code == 0
+
+
+def readers(app):
+    with app.open().store.read() as unit:
+        return {row.name for row in unit.readers()}
 
 
 def test_the_database_the_app_names_in_its_code_is_the_workers_too(start, folder):
@@ -89,7 +108,8 @@ def test_up_is_a_worker_and_the_page_and_they_end_together(start, folder):
     job = app.enqueue("add", {"a": 1, "b": 2})
     assert app.jobs.wait(job.id, 20).state == "succeeded"
     app.close()
-    assert "succeeded" in fetch(f"{address}jobs/{job.id}")
+    assert "Sign in" in fetch(f"{address}jobs/{job.id}")
+    assert "succeeded" in fetch(f"{address}jobs/{job.id}", signed_in(up.way_in()))
     assert up.stop().code == 0
     assert not answers(address)
 
@@ -113,9 +133,13 @@ def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_pa
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     demo = start("demo", "--port", "0", "--seconds", "20", TMPDIR=str(temporary))
-    address = demo.address()
+    address, visitor = demo.address(), signed_in(demo.way_in())
     words = ("succeeded", "dead", "parked", "running", "PROCESS_DIED", "BAD_FILE", "recovered: attempt")
-    until(lambda: all(word in fetch(address) for word in words), 40, "a page with every ending")
+    until(
+        lambda: all(word in fetch(address, visitor) + fetch(f"{address}jobs", visitor) for word in words),
+        40,
+        "pages with every ending",
+    )
     assert demo.stop().code == 0
     assert list(temporary.glob("mulligan-demo-*")) == []
     assert not list(Path(folder).glob("*.db"))
@@ -199,3 +223,19 @@ def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_li
             assert tx.execute("SELECT n FROM sums ORDER BY n").fetchall() == [(40,), (42,)]
     assert "sqlite:///" in worker.said
     assert worker.stop().code == 0
+
+
+def test_in_json_every_line_of_a_worker_is_an_object_and_those_of_a_handler_know_their_job(start, call, folder):
+    (folder / "jobs.py").write_text(
+        (folder / "jobs.py").read_text()
+        + "\nimport logging\n@app.job\ndef talk() -> None:\n"
+        + "    logging.getLogger('theirs').warning('two\\nlines')\n    raise KeyError('x\\ny')\n"
+    )
+    worker = start("worker", "jobs:app", "--log-format", "json")
+    worker.says("concurrency")
+    job = call("enqueue", "talk").out.strip()
+    worker.says("ended for good")
+    lines = [json.loads(line) for line in worker.stop().err.splitlines()]
+    said = {line["message"]: line for line in lines}
+    assert (said["two\nlines"]["job"], said["two\nlines"]["kind"], said["two\nlines"]["attempt"]) == (job, "talk", 1)
+    assert next(line for line in lines if "attempt 1 of talk failed" in line["message"])["job"] == job

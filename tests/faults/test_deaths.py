@@ -43,7 +43,14 @@ def seconds_to_requeue_after_kill_of_a_runner(app: Mulligan, start: Start, start
         lost = next(e for e in app.jobs.history(job.id) if e.type == "job.lost")
         assert lost.data["signal"] == signal.SIGKILL
         assert done.failures == 0
+    until(lambda: _runner_deaths(app) == [{"signal": signal.SIGKILL, "jobs": 10}], 10)
     return took
+
+
+def _runner_deaths(app: Mulligan) -> list[dict[str, object]]:
+    with app.store.read() as unit:
+        events = [event for event in unit.events_after(0, 10_000) if event.type == "worker.runner_died"]
+    return [{"signal": event.data["signal"], "jobs": event.data["jobs"]} for event in events]
 
 
 def test_kill_of_the_whole_worker_and_a_restart_recovers_its_jobs(app: Mulligan, start: Start, starts: Starts) -> None:

@@ -41,6 +41,7 @@ class Hands:
         self.can_take = True
         self.used_by_all = frozenset()
         self.line_stuck = False
+        self.telling = 0
         self.held: dict[tuple[str, int], Lease] = {}
         self.given: list[tuple[str, int]] = []
         self.most = 0

@@ -197,3 +197,16 @@ def test_a_strangers_long_transaction_delays_no_message(app, hire, web, store_ur
         die(app, 1)
         until(lambda: receiver.ids(confirmed=True), 10, "told while the stranger is still at it")
         stranger.rollback()
+
+
+@pytest.mark.about_processes
+def test_messages_wait_for_no_long_job_and_no_hanging_address_on_the_smallest_worker(app, start, web):
+    hanging, healthy = web(then=HANG), web()
+    for receiver in (hanging, healthy):
+        app.subscriptions.add("job.started", Webhook(receiver.url(), timeout=15))
+    start(app=APP, worker__concurrency="1", **ALLOWED)
+    for n in range(4):
+        die(app, n)
+    until(lambda: len(healthy.received) == 4, 10, "told")
+    app.enqueue("lasts", {"seconds": 20})
+    until(lambda: len(healthy.received) == 5, 10, "told that it has begun, while it runs")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.cli.checks import examine
+from mulligan.checks import examine
 from mulligan.config import read_settings
 from support.postgres import free_port, unprivileged_user
 from support.waiting import until

@@ -1,10 +1,10 @@
-"""What `mulligan doctor` says about mail."""
+"""What `mulligan doctor` says about messages."""
 
 from __future__ import annotations
 
 import pytest
 
-from mulligan.cli.checks.mail import mail_checks
+from mulligan.checks.messages import mail_checks, message_checks
 from mulligan.cli.doctor import _settings
 from mulligan.config import Settings, read_settings
 
@@ -37,6 +37,12 @@ def test_a_server_that_can_work():
 def test_what_cannot_work_is_said(mail, status, said):
     [(told, sentence)] = found(**(WELL | mail))
     assert (told, said in sentence) == (status, True)
+
+
+@pytest.mark.parametrize(("networks", "warned"), [("", False), ("10.0.0.0/8", False), ("0.0.0.0/0", True)])
+def test_a_setting_that_opens_a_clouds_metadata_is_said(networks, warned):
+    settings = Settings.model_validate({"notify": {"allow_private": networks}})
+    assert any(check.check == "webhooks" for check in message_checks(settings)) is warned
 
 
 def test_the_password_is_never_shown():

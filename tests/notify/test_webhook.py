@@ -168,8 +168,18 @@ def test_what_a_receiver_says_is_kept_nowhere(receiver, local):
     assert "secret" not in repr(vars(failed.value))
 
 
+def test_an_address_that_holds_a_token_is_in_no_log(receiver, local, caplog):
+    there = receiver(status(500), OK)
+    with caplog.at_level("INFO"):
+        with pytest.raises(Fail):
+            sent(Webhook(f"{there.url}/token123?key=token456"), local)
+        sent(Webhook(f"{there.url}/token123?key=token456"), local)
+    assert there.requests[0].line == "POST /hook/token123?key=token456 HTTP/1.1"
+    assert "token" not in caplog.text
+
+
 def _drip(connection: socket.socket) -> None:
-    for _ in range(100):
+    for _ in range(300):
         connection.sendall(b"H")
         time.sleep(0.1)
 
@@ -182,11 +192,11 @@ def _endless(connection: socket.socket) -> None:
 
 def _never_ending(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")
-    time.sleep(5)
+    time.sleep(30)
 
 
 def _hang(connection: socket.socket) -> None:
-    time.sleep(5)
+    time.sleep(30)
 
 
 def _headers_for_ever(connection: socket.socket) -> None:
@@ -201,14 +211,17 @@ def test_a_receiver_that_does_not_answer_in_time_is_given_up(answer, receiver, l
     with pytest.raises(Fail) as failed:
         sent(Webhook(receiver(answer).url, timeout=0.4), local)
     assert failed.value.code_given == "TIMEOUT"
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("answer", [_endless, _never_ending])
-def test_an_answer_without_end_is_cut_and_its_status_counts(answer, receiver, local):
+@pytest.mark.parametrize(
+    ("answer", "linger", "timeout"), [(_endless, 5, 15), (_never_ending, 0.2, 15), (_never_ending, 5, 1.5)]
+)
+def test_an_answer_without_end_is_cut_and_its_status_counts(answer, linger, timeout, receiver, local, monkeypatch):
+    monkeypatch.setattr(posting, "LINGER", linger)
     began = time.monotonic()
-    assert sent(Webhook(receiver(answer).url, timeout=0.6), local) == {"status": 200}
-    assert time.monotonic() - began < 3
+    assert sent(Webhook(receiver(answer).url, timeout=timeout), local) == {"status": 200}
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from mulligan import Email, Fail, Mulligan, Policy
 
@@ -18,3 +19,8 @@ if os.environ.get("MAIL_TO"):
     app.notify(on="job.died", to=Email(os.environ["MAIL_TO"]), form="each", name="each")
 if os.environ.get("MAIL_CAUSE"):
     app.notify(on="job.died", to=Email(os.environ["MAIL_CAUSE"]), name="cause")
+
+
+@app.job(name="lasts")
+def lasts(seconds: float) -> None:
+    time.sleep(seconds)

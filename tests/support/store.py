@@ -31,7 +31,8 @@ KINDS = frozenset({"render", "mail", "report"})
 POLICIES = Layers(Retry(), {})
 TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned", "limits", "meter",
           "schedule", "slot", "failure_group", "batch", "batch_progress", "operation", "operation_item",
-          "job_arg", "reader", "subscription", "incident", "notified", "api_key", "answer")  # fmt: skip
+          "job_arg", "api_key", "answer", "session", "reader", "subscription", "incident", "notified",
+          "stat", "alert")  # fmt: skip
 
 # One outcome for each way an attempt can end.
 RETURNED = Outcome(Ended.RETURNED, result='{"pages":3}')

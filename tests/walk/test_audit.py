@@ -218,6 +218,8 @@ DEEDS = {
         {"state": "off", "reason": "x"}, {"state": "on"}),
     "change its secret": Deed("subscription.changed", lambda app: app.subscriptions.rotate(subscribed(app), reason=WHY),
                               {}, {"secret": "rotated"}),
+    "silence an alert": Deed("alert.silenced", lambda app: app.alerts.silence("slow_jobs", 60, reason=WHY),
+                             {"silenced_until": None}, {}),
     "run a schedule": Deed("job.queued", lambda app: app.schedules.run("nightly", reason=WHY), {}, {"state": "queued"}),
 }  # fmt: skip
 
@@ -242,7 +244,7 @@ NOT_BY_HAND = {
     "job.started", "job.retry_scheduled", "job.snoozed", "job.succeeded", "job.died", "job.parked", "job.lost",
     "job.pruned", "job.stale_refused", "dependency.probing", "schedule.skipped", "worker.started", "worker.lost",
     "alert.fired", "alert.resolved", "batch.ready", "batch.partial", "batch.failed", "batch.recovered", "batch.expired",
-    "operation.stopped", "operation.finished",
+    "operation.stopped", "operation.finished", "worker.runner_died",
 }  # fmt: skip
 
 

@@ -337,6 +337,27 @@ def test_what_is_switched_off_is_not_sent_even_if_it_waits(app, web):
     assert len({one.id for one in web.received}) == 1
 
 
+def test_who_is_switched_on_again_hears_of_what_comes_then(app):
+    recorder = hear(app, name="mine")
+    app.subscriptions.disable("mine")
+    died(app, 3)
+    app.subscriptions.enable("mine")
+    died(app)
+    assert len(recorder.got) == 1
+
+
+def test_an_incident_that_cannot_be_read_stops_nobody(app):
+    recorder = hear(app, kind="email")
+    died(app)
+    with app.store.begin() as unit:
+        (row,) = unit.incidents(None, 5)
+        unit.write_incident(row._replace(body='{"not": "ours"}'))
+    died(app)
+    advance(app, 5)
+    app.run_inline()
+    assert [message.count for message in recorder.got] == [1]
+
+
 def test_a_secret_is_changed_while_both_hold(app, web):
     made = app.subscriptions.add("job.died", Webhook(web.url()))
     changed = app.subscriptions.rotate(made.id, reason="leaked")

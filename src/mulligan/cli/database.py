@@ -128,8 +128,17 @@ def actor() -> str:
         return f"cli:{os.getuid()}"
 
 
+class Talk:
+    """How the program talks beside its data: as it is, or, where every line is an object, as one of them."""
+
+    lines: Callable[[str], None] | None = None
+
+
 def say(words: str) -> None:
-    click.echo(words, err=True)
+    if Talk.lines is not None:
+        Talk.lines(words)
+    else:
+        click.echo(words, err=True)
 
 
 def typed(*words: str, database: str | None = None) -> str:

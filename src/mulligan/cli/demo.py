@@ -39,16 +39,17 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
     from mulligan.store import open_store
     from mulligan.store.urls import sqlite_file
 
-    working.begin(log_level)
+    working.begin()
     os.environ["MULLIGAN_DATABASE_URL"] = database  # for the runners and the feeder
     flags = {"worker.concurrency": 12, "worker.runners": 2, "worker.shutdown_grace": 3, "worker.sweep": 1}
-    settings = settings_with(database, flags | {"web.host": host, "web.port": port})
+    settings = settings_with(database, flags | {"web.host": host, "web.port": port, "log.level": log_level})
+    working.listen(settings)
     store = open_store(settings.database_url, schema=settings.schema_name)
     store.prepare()
     say(f"database: {sqlite_file(database) or without_secrets(database)}")
     say(f"try in another terminal: mulligan jobs list state:dead --database {without_secrets(database)}")
     feeder = working.Companion("mulligan.cli.demo_feeder", str(seconds))
-    options = Options(APP, log_level=log_level)
+    options = Options(APP)
     try:
         return working.run_with_page(store, settings, options, may_move=port is None, others=[feeder])
     finally:

@@ -16,6 +16,8 @@ SOON = Exponential(base=2, factor=2, cap=12, jitter="equal")
 
 app.queue("partner", rate="40/m")  # the partner's own limit, kept for the whole fleet
 app.dependency("payments", max_concurrency=2)
+app.dependency("gateway", min_calls=8, cool_down=5)
+DOWN = 18  # seconds of every minute for which the gateway does not work
 
 
 @app.job
@@ -46,8 +48,10 @@ async def encode_video(ctx: Context, clip: int, seconds: float) -> dict[str, Any
 
 
 @app.job
-def import_table(file: str) -> Fail:
-    """Can never succeed: the file is broken."""
+def import_table(ctx: Context, file: str) -> Fail | None:
+    """Does not succeed before somebody has seen to the file, and retries it."""
+    if ctx.job.generation > 1:
+        return None
     return Fail("BAD_FILE", f"{file}: row 17 has 5 columns, not 6", public="This file could not be read.", final=True)
 
 
@@ -84,6 +88,56 @@ def charge_card(ctx: Context, order: int) -> int | Hold:
     if ctx.attempt == 1:
         return Hold("payments", until=8, reason="the provider is down for maintenance")
     return order
+
+
+class GatewayError(Exception):
+    """What a client raises for an answer of 500 and above."""
+
+    status_code = 503
+
+
+@app.job(queue="render", uses="gateway", policy=Policy(max_retries=3, backoff=SOON))
+async def render_page(page: int) -> int:
+    """Calls a gateway that is down for a while in every minute: its breaker opens, jobs wait, and it recovers."""
+    await asyncio.sleep(random.uniform(0.05, 0.2))
+    if time.time() % 60 < DOWN:
+        message = f"503 Service Unavailable: no upstream for page {page}"
+        raise GatewayError(message)
+    return page
+
+
+class TooManyRequests(Exception):
+    """What a client raises for an answer of 429."""
+
+    status_code = 429
+    headers = {"retry-after": "3"}  # noqa: RUF012 - as clients have it
+
+
+@app.job(queue="render", uses="model-api", cost=0.004, policy=Policy(max_retries=5, backoff=SOON))
+async def translate(ctx: Context, text: str) -> str:
+    """Calls a paid interface that asks for patience now and then."""
+    await asyncio.sleep(random.uniform(0.1, 0.4))
+    if ctx.attempt == 1 and random.random() < 0.3:
+        message = "429 Too Many Requests"
+        raise TooManyRequests(message)
+    return text.upper()
+
+
+@app.job(queue="media", policy=Policy(max_retries=1, backoff=Fixed(2)))
+async def watermark(ctx: Context, token: int, broken: bool) -> str | Fail:  # noqa: FBT001 - a payload
+    """One recipient of a campaign; some of the files cannot be read."""
+    await asyncio.sleep(random.uniform(0.1, 0.6))
+    if broken and ctx.job.generation == 1:
+        return Fail(
+            "CORRUPT_FILE", f"token {token}: moov atom not found", public="This video could not be read.", final=True
+        )
+    return f"token-{token}.mp4"
+
+
+@app.job
+def tell_owner(batch: str, outcome: str) -> str:
+    """What follows when a campaign is over."""
+    return f"{batch}: {outcome}"
 
 
 @app.job

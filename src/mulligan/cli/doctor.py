@@ -8,13 +8,11 @@ from typing import Any
 import click
 
 from mulligan._version import __version__
+from mulligan.checks import FAIL, Check, examine, in_force
 from mulligan.cli import options as shared
-from mulligan.cli.checks import FAIL, Check, examine
 from mulligan.cli.database import say, settings_with
 from mulligan.cli.output import as_json, cell, chosen, show_rows
-from mulligan.config import SECRET, Settings
 from mulligan.policy.phrase import duration
-from mulligan.policy.redact import without_secrets
 
 SETTING = ("name", "value", "origin")
 READABLE = 100_000
@@ -28,25 +26,10 @@ def doctor(database: str | None, output: str | None) -> int:
     settings = settings_with(database)
     facts, checks = examine(settings)
     facts = {"mulligan": __version__, "python": platform.python_version(), "system": platform.platform()} | facts
-    _print(_settings(settings), facts, checks, chosen(output))
+    _print(in_force(settings), facts, checks, chosen(output))
     failing = [check for check in checks if check.status == FAIL]
     say(f"{len(failing)} of {len(checks)} checks fail" if failing else f"{len(checks)} checks, none fails")
     return 1 if failing else 0
-
-
-def _settings(settings: Settings) -> list[dict[str, Any]]:
-    """Of what can be said about single classes, only what was said."""
-    return [
-        {"name": name, "value": _masked(name, value), "origin": settings.origin_of(name)}
-        for name, value in settings.values()
-        if value is not None or not name.startswith("retry.classes.")
-    ]
-
-
-def _masked(name: str, value: Any) -> Any:
-    if name in SECRET:
-        return "[set, not shown]" if value else value
-    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _print(settings: list[dict[str, Any]], facts: dict[str, str], checks: list[Check], form: str) -> None:

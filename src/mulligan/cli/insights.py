@@ -46,6 +46,7 @@ def record(found: Insight) -> dict[str, Any]:
         "notes": found.notes,
         "numbers": {name: _plain(value) for name, value in _fields(found.numbers)},
         "advice": [one._asdict() for one in found.advice],
+        "lately": [_plain(one) for one in found.lately],
     }
 
 
@@ -69,6 +70,9 @@ def _rows(found: Insight) -> Iterator[str]:
     numbers = found.numbers
     for name, share, _ in _shares(numbers):
         yield _tsv("rate", name, share)
+    for late in found.lately:
+        yield _tsv("lately", f"{late.minutes} min failed", late.failed)
+        yield _tsv("lately", f"{late.minutes} min retries", late.retries)
     for one in numbers.cells:
         yield _tsv("attempt", f"{one.cls} {one.code} {one.dependency} {one.attempt}", one.success)
     for waste in numbers.wasted:
@@ -90,6 +94,7 @@ def _page(found: Insight, database: str | None) -> Iterator[str]:
     numbers = found.numbers
     of = "".join(f", {what} {name}" for what, name in (("kind", found.kind), ("queue", found.queue)) if name)
     yield f"{numbers.jobs:,} jobs enqueued since {_minute(numbers.since)}{of}; {numbers.attempts:,} attempts ended"
+    yield from _lately(found)
     if numbers.jobs == 0:
         yield from _empty(found, database)
         return
@@ -110,6 +115,17 @@ def _empty(found: Insight, database: str | None) -> Iterator[str]:
     yield f"  {typed('insight', '--since', '30d', database=database)}  # a longer time, as far as jobs are kept"
     yield f"  {typed('jobs', 'list', database=database)}  # is anything there at all?"
     yield "  mulligan demo  # jobs that succeed, fail and recover, to look at"
+
+
+def _lately(found: Insight) -> Iterator[str]:
+    """Nothing, where no worker has counted anything."""
+    told = [one for one in found.lately if one.failed.whole]
+    if told:
+        yield from ("", "Lately")
+    for one in told:
+        failed, again = percent(one.failed.value), percent(one.retries.value)
+        span = "5 minutes" if one.minutes == 5 else "hour"
+        yield f"  last {span:<10} {_sure(one.failed)} of attempts failed ({failed}); {again} were retries"
 
 
 def _days(numbers: Numbers) -> Iterator[str]:

@@ -20,9 +20,9 @@ output = click.option(
 log_level = click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-    default="INFO",
-    show_default=True,
+    help="Nothing below it is logged; default: INFO.",
 )
+log_format = click.option("--log-format", type=click.Choice(["text", "json"]), help="json: one object a line.")
 
 
 def queue_list(_: click.Context, __: click.Parameter, value: str | None) -> frozenset[str] | None:
@@ -38,6 +38,7 @@ def queue_list(_: click.Context, __: click.Parameter, value: str | None) -> froz
 def worker_options(command: F) -> F:
     """What `worker` and `up` say about their worker."""
     for option in (
+        log_format,
         log_level,
         click.option("--runners", type=int, help="How many processes hold the app."),
         click.option("--concurrency", type=int, help="How many jobs at once."),

@@ -9,15 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
-from mulligan.cli.database import say
+from mulligan.cli.database import Talk, say
 from mulligan.cli.outlets import worker_outlets
 from mulligan.config import Settings
 from mulligan.engine.supervisor.main import Options, Supervisor
 from mulligan.engine.supervisor.relay import RelayHandler
+from mulligan.observe.logs import log_to
 from mulligan.store import Store
 
 STOP_WITHIN = 5.0  # seconds a companion gets to leave
@@ -53,15 +54,32 @@ class Companion:
                     pipe.close()
 
 
-def begin(log_level: str) -> None:
-    """Log to stderr; and a SIGTERM that comes before the supervisor listens must find the way out tidied too."""
-    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level=log_level.upper(), format=form, handlers=[RelayHandler()])
+def begin() -> None:
+    """A SIGTERM that comes before the supervisor listens must find the way out tidied too."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
-def worker_flags(database: str | None, concurrency: int | None, runners: int | None) -> dict[str, Any]:
-    return {"database_url": database, "worker.concurrency": concurrency, "worker.runners": runners}
+def listen(settings: Settings) -> None:
+    """From here on whatever is said goes to stderr in the form that was asked for."""
+    log_to(settings.log, RelayHandler())
+    if settings.log.format == "json":
+        Talk.lines = logging.getLogger("mulligan.cli").info
+
+
+SETTINGS = {
+    "database": "database_url",
+    "concurrency": "worker.concurrency",
+    "runners": "worker.runners",
+    "log_level": "log.level",
+    "log_format": "log.format",
+    "host": "web.host",
+    "port": "web.port",
+}
+
+
+def worker_flags(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that options of the command line stand for."""
+    return {SETTINGS[name]: value for name, value in said.items()}
 
 
 def run_worker(store: Store, settings: Settings, options: Options) -> int:
@@ -69,7 +87,8 @@ def run_worker(store: Store, settings: Settings, options: Options) -> int:
 
 
 def supervisor(store: Store, settings: Settings, options: Options) -> Supervisor:
-    return Supervisor(store, settings, replace(options, outlets=worker_outlets(settings)))
+    ours = replace(options, outlets=worker_outlets(settings), runner="mulligan.observe.runner")
+    return Supervisor(store, settings, ours)
 
 
 def run_with_page(
@@ -122,3 +141,5 @@ def page_environment(settings: Settings) -> None:
     os.environ["MULLIGAN_SCHEMA_NAME"] = settings.schema_name
     os.environ["MULLIGAN_WEB__HOST"] = settings.web.host
     os.environ["MULLIGAN_WEB__PORT"] = str(settings.web.port)
+    os.environ["MULLIGAN_LOG__FORMAT"] = settings.log.format
+    os.environ["MULLIGAN_LOG__LEVEL"] = settings.log.level

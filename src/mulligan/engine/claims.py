@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mulligan.engine.declared import holding_manifests, limits_of, limits_of_all, terms_of, terms_of_all
 from mulligan.engine.kinds import DELIVERY_QUEUE, ENDPOINT, Manifest
 from mulligan.engine.probes import Prober, let_go
-from mulligan.engine.rooms import DELIVERIES, SLOTS, SOON, Rooms
+from mulligan.engine.rooms import SLOTS, SOON, Rooms
 from mulligan.engine.settle import Ending
 from mulligan.engine.watch import OF_ENDPOINTS, Watch
 from mulligan.job import SECOND, Ended, Gate, Guarded, Lane, Lease, Limit, Memory, Micros, Outcome
@@ -66,18 +66,34 @@ class Claimer:
         guards = self.watch.read(look.guards)
         view = View(look, self._shut(unit, look, free), self.queues, self.kinds)
         self.watch.waiting = view.waiting()
+        told, due = parted(view.due) if places is not None else ([], view.due)
         later = None
-        if free > 0 and not leases and (look.guards or view.due):
+        if free > 0 and not leases and (look.guards or due):
             leases = self._pass(unit, view, guards)
             rest = free - len(leases)
-            if view.due and rest > 0:
-                more, later = self._take(unit, view.due, rest, look, guards, places)
+            if due and rest > 0:
+                more, later = self._take(unit, due, rest, look, guards, places)
                 leases = leases + more
+        self._full = 0 < free <= len(leases)
+        if places is not None and places.deliveries > 0:
+            leases = leases + self._tell(unit, view, told, guards, places, idle=free > 0)
         wakes = view.wakes(guards)
         wakes += [] if later is None else [later]
-        self._full = 0 < free <= len(leases)
-        due = bool(view.due) or any(self._passes(unit, view, key, guards) for key in guards)
-        return Claimed(leases, look.now, min(wakes, default=None), due)
+        passing = [key for key in guards if self._passes(unit, view, key, guards)]
+        messages = bool(parted(view.due)[0]) or any(key.startswith(ENDPOINT) for key in passing)
+        return Claimed(leases, look.now, min(wakes, default=None), bool(view.due or passing), messages)
+
+    def _tell(
+        self, unit: Unit, view: View, told: Sequence[Open], guards: Mapping[str, Guard], places: Places, *, idle: bool
+    ) -> list[Lease]:
+        """Messages have places of their own. While all others are taken, who may probe an address does so there."""
+        held = {} if idle else {key: guard for key, guard in guards.items() if key.startswith(ENDPOINT)}
+        leases = self._pass(unit, view, held)
+        rest = places.deliveries - len(leases)
+        if not told or rest <= 0:
+            return leases
+        own = places._replace(free=rest, each=OF_ENDPOINTS.most or rest)
+        return leases + self._take(unit, told, rest, view.look, guards, own)[0]
 
     def _shut(self, unit: Unit, look: Look, free: int) -> list[Gate]:
         """The closed gates. The hold of a dependency whose time is over ends on a ramp, by the first who comes."""
@@ -201,8 +217,6 @@ class Claimer:
             return {}
         left = {("here", key): places.each - places.here.get(key, 0) for key in used - places.shared}
         bounds = {key: bound for key, bound in left.items() if bound < free}
-        if any(lane.queue == DELIVERY_QUEUE for lane in lanes):
-            bounds[DELIVERIES] = places.deliveries
         return bounds | ({SLOTS: places.free} if places.free < free else {})
 
     def _retries(self, lanes: Sequence[Lane], free: int, now: Micros) -> dict[Guarded, int]:
@@ -267,6 +281,12 @@ def claimer_of(worker: str, manifest: Manifest, queues: frozenset[str] | None = 
     return claimer
 
 
+def parted(due: Sequence[Open]) -> tuple[list[Open], list[Open]]:
+    """Messages, and all the rest."""
+    told = [lane for lane in due if lane[0].startswith(f"{DELIVERY_QUEUE}|")]
+    return told, [lane for lane in due if lane not in told] if told else list(due)
+
+
 class Places(NamedTuple):
     """The places of this worker for jobs that use something."""
 
@@ -274,7 +294,7 @@ class Places(NamedTuple):
     each: int  # for jobs that use the same
     here: Mapping[str, int]  # in use, by dependency
     shared: AbstractSet[str] = frozenset()  # what all kinds use: such jobs may have every place
-    deliveries: int = 0  # left for messages
+    deliveries: int = 0  # for messages, beside all others
 
 
 @dataclass
@@ -350,6 +370,7 @@ class Claimed(NamedTuple):
     now: Micros
     next_due: Micros | None  # when something not due yet becomes due, a gate opens or a rate allows more
     more: bool  # there were due lanes: there may be more than was taken
+    messages: bool = False  # some of them of messages
 
 
 def memories(unit: Unit, leases: Sequence[Lease]) -> dict[str, Memory]:

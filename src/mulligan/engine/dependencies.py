@@ -98,13 +98,7 @@ class Dependencies:
 
         def change(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, now: Micros) -> None:
             end = ended_at("until", until, now)
-            before = gate_facts(unit, "dependency", key, now)
-            after = breaker.opened_by_hand(guard, end, reason, watch.terms(key), now)
-            watch.write(unit, row, guard, after, [])
-            unit.open_gate("dependency", key)  # the last word counts, also when it is shorter
-            unit.close_gate(Gate("dependency", key, now, end, reason, self._actor))
-            seen = {"before": before, "after": gate_facts(unit, "dependency", key, now)}
-            self._tell(unit, EventType.DEPENDENCY_OPENED, key, until=end, reason=reason, **seen)
+            open_in(unit, watch, row, guard, Gate("dependency", key, now, end, reason, self._actor))
 
         return self._changed(key, change)
 
@@ -189,8 +183,23 @@ class Dependencies:
         return self.get(key)
 
     def _tell(self, unit: Unit, event: EventType, key: str, **data: Any) -> None:
-        news = {"dependency": key, **{name: value for name, value in data.items() if value not in (None, "")}}
-        unit.write_events([NewEvent(event, actor=self._actor, data=news)])
+        tell(unit, event, key, self._actor, data)
+
+
+def open_in(unit: Unit, watch: Watch, row: GuardRow, guard: Guard, gate: Gate) -> None:
+    """In the caller's transaction, who has the guard's row."""
+    before = gate_facts(unit, "dependency", gate.key, gate.since)
+    after = breaker.opened_by_hand(guard, gate.until, gate.reason, watch.terms(gate.key), gate.since)
+    watch.write(unit, row, guard, after, [])
+    unit.open_gate("dependency", gate.key)  # the last word counts, also when it is shorter
+    unit.close_gate(gate)
+    seen = {"before": before, "after": gate_facts(unit, "dependency", gate.key, gate.since)}
+    tell(unit, EventType.DEPENDENCY_OPENED, gate.key, gate.actor, {"until": gate.until, "reason": gate.reason, **seen})
+
+
+def tell(unit: Unit, event: EventType, key: str, actor: str, data: Mapping[str, Any]) -> None:
+    news = {"dependency": key, **{name: value for name, value in data.items() if value not in (None, "")}}
+    unit.write_events([NewEvent(event, actor=actor, data=news)])
 
 
 class AsyncDependencies:

@@ -11,6 +11,7 @@ from mulligan.argument import indexed
 from mulligan.engine.arguments import to_json
 from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name, free_name
 from mulligan.engine.moments import length, length_or_moment
+from mulligan.engine.tracing import trace_text
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
 from mulligan.ids import new_id
@@ -39,6 +40,8 @@ class Options:
     timeout: Seconds | None = None
     deadline: Moment | None = None
     connection: Any = None
+    traceparent: str | None = None
+    tracestate: str | None = None
 
 
 def new_job(
@@ -85,6 +88,7 @@ def new_job(
         must_have=joins.must_have,
         added_by=joins.added_by,
         args=indexed(payload, spec.index),
+        trace=trace_text(options.traceparent, options.tracestate) if options.traceparent else None,
     )
 
 

@@ -30,6 +30,7 @@ from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
 from mulligan.engine.schedules import Timekeeper
 from mulligan.engine.settle import Ending, settle
+from mulligan.engine.telling import tell_due, tell_verdicts
 from mulligan.engine.tending import tend
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.engine.workers import worker_row
@@ -59,6 +60,7 @@ class Inline:
         self._manifest = manifest
         self.policies = Layers(settings.retry, manifest.ruled, manifest.queues)
         self.result_limit = settings.limits.result
+        self.tracer = registry.tracer
         self._rng = rng
         self._outlets = outlets
         self.worker = f"w_{new_id()}"
@@ -126,9 +128,10 @@ class Inline:
 
     def _claim(self) -> tuple[list[Lease], dict[str, Memory]]:
         with self._store.begin() as unit:
-            leases, _, self._next_due, _ = self._claimer.claim(unit, 1)
+            leases, _, self._next_due, *_ = self._claimer.claim(unit, 1)
             kept = memories(unit, leases)
         self._claimer.watch.commit()
+        tell_due(leases, self.worker)
         return leases, kept
 
     def _one(self, loop: asyncio.Runner) -> Lease | None:
@@ -188,8 +191,10 @@ class Inline:
     def _settle(self, ending: Ending) -> None:
         watch = self._claimer.watch
         with self._store.begin() as unit:
-            settle(unit, [ending], self.policies, unit.now(), self._rng, watch=watch, causes=self._causes)
+            now = unit.now()
+            verdicts = settle(unit, [ending], self.policies, now, self._rng, watch=watch, causes=self._causes)
         watch.commit()
+        tell_verdicts(verdicts, self.policies, now)
 
     def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:
         settle(unit, endings, self.policies, unit.now(), self._rng, wait=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from mulligan.errors import Moment, Refused
 from mulligan.ids import first_id
 from mulligan.job import SECOND, Micros
 from mulligan.policy.advice import Advice, advice
-from mulligan.policy.insight import Numbers, numbers
+from mulligan.policy.insight import Lately, Numbers, lately, numbers
 from mulligan.policy.phrase import duration, moment
 from mulligan.store.base import Store, Unit
+from mulligan.store.counting import MINUTE
 from mulligan.store.hindsight import Asked
 from mulligan.tally import Tally
 
@@ -29,6 +31,7 @@ STEPS = 32  # into which the time is divided, to let what is old count less
 DAY = 86_400 * SECOND
 SKEW = DAY  # by so much the clock of whoever made an id may differ from the store's
 LEAST: Micros = 60 * SECOND
+LATELY = (5, 60)  # minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Insight:
     notes: tuple[str, ...]
     numbers: Numbers
     advice: tuple[Advice, ...]
+    lately: tuple[Lately, ...]  # the last 5 minutes, the last hour
 
 
 def insight(store: Store, settings: Settings, since: Moment, kind: str | None, queue: str | None) -> Insight:
@@ -49,8 +53,20 @@ def insight(store: Store, settings: Settings, since: Moment, kind: str | None, q
         span = span_of(since, now)
         kept = _kept(settings, kinds.get(kind or ""))
         tally = _counted(unit, now, min(span, kept), kind, queue)
+        recent = tuple(_lately(unit, now, kind, queue))
     notes = tuple(_notes(tally, span, kept, () if kind else tuple(_short(kinds, min(span, kept)))))
-    return Insight(kind, queue, tally.cut, notes, numbers(tally), advice(tally))
+    return Insight(kind, queue, tally.cut, notes, numbers(tally), advice(tally), recent)
+
+
+def _lately(unit: Unit, now: Micros, kind: str | None, queue: str | None) -> Iterator[Lately]:
+    """From what is counted minute by minute; without a worker nobody counts."""
+    asked = {"kind": kind, "queue": queue}
+    wanted = {name: value for name, value in asked.items() if value is not None}.items()
+    said = [(row, json.loads(row.labels)) for row in unit.stats(["tries"], now - max(LATELY) * MINUTE)]
+    mine = [(row, labels) for row, labels in said if wanted <= labels.items()]
+    for minutes in LATELY:
+        ends = [(labels, row.n) for row, labels in mine if row.minute > now // MINUTE - minutes]
+        yield lately(minutes, [(labels["outcome"], labels["try"] != "1", n) for labels, n in ends])
 
 
 def span_of(since: Moment, now: Micros) -> Micros:

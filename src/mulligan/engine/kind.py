@@ -82,6 +82,8 @@ class Kind(Generic[P, R]):
         timeout: Seconds | None = None,
         deadline: Moment | None = None,
         connection: Any = None,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> Kind[P, R]:
         """The same kind with something said about the next enqueue."""
         said = Options(
@@ -97,6 +99,8 @@ class Kind(Generic[P, R]):
             timeout=timeout,
             deadline=deadline,
             connection=connection,
+            traceparent=traceparent,
+            tracestate=tracestate,
         )
         return Kind(self._app, self._handler, self._function, said)
 

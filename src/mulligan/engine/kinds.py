@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.asking import Question
+from mulligan.engine.tracing import NO_TRACER, Tracer
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
 from mulligan.job import NAME_RULE, SECOND, Lease, Micros, Outcome, is_name
@@ -250,6 +251,7 @@ class Registry:
         self.on_start: list[Callable[..., Any]] = []
         self.on_stop: list[Callable[..., Any]] = []
         self.stand_ins: list[StandIn] = []  # of tests
+        self.tracer: Tracer = NO_TRACER
 
     def add(self, handler: Handler) -> None:
         name = checked_name("kind", handler.spec.name)
@@ -293,7 +295,7 @@ class Registry:
 
 
 def unknown(kind: str, known: Mapping[str, Any]) -> str:
-    names = ", ".join(sorted(known)) or "none yet"
+    names = ", ".join(sorted(name for name in known if not name.startswith(OURS))) or "none yet"
     return f"no handler for kind {kind!r}; known kinds: {names}"
 
 

@@ -13,6 +13,7 @@ from mulligan.job import Guarded, LimitRow
 from mulligan.policy.limits import MOST_RATE, NO_LIMIT, lasts, rate_of
 from mulligan.store.base import Unit
 
+ALERT = "alert"  # the actor of what alerts do by themselves
 KEEP: Any = type("Keep", (), {"__repr__": lambda _: "as it is"})()  # not said: as it was set before
 
 
@@ -29,6 +30,8 @@ def set_limit(unit: Unit, key: Guarded, said: Said, actor: str) -> dict[str, Any
     """What there is to tell about it."""
     now = unit.now()
     before = next((row for row in unit.limits() if row[:2] == key and lasts(row, now)), None)
+    if before is not None and before.actor == ALERT != actor:
+        before = None  # a person's word does not go on with what an alert has set for a while
     row = LimitRow(
         *key,
         _kept(said.concurrency, before and before.concurrency, checked_concurrency),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -73,12 +73,7 @@ class Queues:
         checked_name("queue", name)
         with self._open().begin() as unit:
             now = unit.now()
-            end = ended_at("until", until, now)
-            before = gate_facts(unit, "queue", name, now)
-            unit.open_gate("queue", name)  # the last word counts, also when it is shorter
-            unit.close_gate(Gate("queue", name, now, end, reason, self._actor))
-            seen = {"before": before, "after": gate_facts(unit, "queue", name, now)}
-            self._tell(unit, EventType.QUEUE_PAUSED, name, until=end, reason=reason, **seen)
+            pause_in(unit, Gate("queue", name, now, ended_at("until", until, now), reason, self._actor))
         return self.get(name)
 
     def resume(self, name: str, *, reason: str = "") -> Queue:
@@ -124,8 +119,21 @@ class Queues:
             return Queue(name, False, None, "", "", 0, 0, 0, None, None, None, False, False, None)
 
     def _tell(self, unit: Unit, event: EventType, name: str, **data: Any) -> None:
-        news = {"queue": name, **{key: value for key, value in data.items() if value not in (None, "")}}
-        unit.write_events([NewEvent(event, actor=self._actor, data=news)])
+        tell(unit, event, name, self._actor, data)
+
+
+def pause_in(unit: Unit, gate: Gate) -> None:
+    """In the caller's transaction."""
+    before = gate_facts(unit, "queue", gate.key, gate.since)
+    unit.open_gate("queue", gate.key)  # the last word counts, also when it is shorter
+    unit.close_gate(gate)
+    seen = {"before": before, "after": gate_facts(unit, "queue", gate.key, gate.since)}
+    tell(unit, EventType.QUEUE_PAUSED, gate.key, gate.actor, {"until": gate.until, "reason": gate.reason, **seen})
+
+
+def tell(unit: Unit, event: EventType, name: str, actor: str, data: Mapping[str, Any]) -> None:
+    news = {"queue": name, **{key: value for key, value in data.items() if value not in (None, "")}}
+    unit.write_events([NewEvent(event, actor=actor, data=news)])
 
 
 class AsyncQueues:

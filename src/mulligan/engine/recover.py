@@ -12,6 +12,7 @@ from mulligan.engine.amend import UNCHANGED, Change, Kinds, amended, homeward, k
 from mulligan.engine.kinds import Handler
 from mulligan.engine.moments import length_or_moment
 from mulligan.engine.preconditions import Busy, ask_app, key_after, refusals, spend, taken
+from mulligan.engine.telling import tell_move
 from mulligan.errors import (
     ChoiceRefused,
     DeadlineFirst,
@@ -127,7 +128,8 @@ def _retried(
                     raise _TooLate
                 done = _found(unit, row.id)
                 _in_time(done)
-                return done
+            tell_move(Verb.RETRY_BY_HAND, done, actor, reason)
+            return done
         except _TooLate:
             return None
         except Busy:
@@ -192,8 +194,10 @@ def _by_hand(
     for _ in range(ROUNDS):
         with store.begin() as unit:
             row = _found(unit, job_id, owner)
-            if move_in(unit, row, verb, actor, reason, choice=choice):
-                return _found(unit, job_id)
+            done = _found(unit, job_id) if move_in(unit, row, verb, actor, reason, choice=choice) else None
+        if done is not None:
+            tell_move(verb, done, actor, reason)
+            return done
     raise IllegalMove(_quick(job_id))
 
 
@@ -318,7 +322,8 @@ def _news(
         "before": {"state": row.state, "generation": row.generation},
         "after": {"state": move.state, "generation": generation},
     }
-    news: dict[str, Any] = {"from": row.state, "reason": reason, "generation": generation}
+    news: dict[str, Any] = {"kind": row.kind, "queue": row.queue}
+    news |= {"from": row.state, "reason": reason, "generation": generation}
     said = {"choice": choice, "max_retries": change.max_retries, "run_at": at, "changes": dict(change.told)}
     news |= {name: value for name, value in said.items() if value not in (None, {})}
     return {**news, **seen}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.job import SECOND, Guarded, Lane, Lease, Limit, Micros
 from mulligan.policy.lanes import Candidate
 from mulligan.policy.limits import next_start, refilled, room
@@ -72,7 +71,6 @@ class Rooms:
 
 
 SLOTS: Guarded = ("slots", "")
-DELIVERIES: Guarded = ("deliveries", "")
 
 
 def ways(lane: Lane) -> list[Guarded]:
@@ -83,8 +81,7 @@ def ways(lane: Lane) -> list[Guarded]:
         return lane.guards
     used = lane.uses.split(",")
     budgets = [("budget", key) for key in used] if lane.retry else []
-    told = [DELIVERIES] if lane.queue == DELIVERY_QUEUE else []
-    return [*lane.guards, SLOTS, *told, *(("here", key) for key in used), *budgets]
+    return [*lane.guards, SLOTS, *(("here", key) for key in used), *budgets]
 
 
 def running_under(running: Iterable[tuple[str, str, int]]) -> Counter[Guarded]:

@@ -235,6 +235,7 @@ def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
         news["group"] = group_of(decision.failure)
     if decision.skipped:
         news["skipped"] = True
+    _measured(news, ending.lease, decision)
     return news
 
 
@@ -246,6 +247,17 @@ def group_of(failure: Failure | None) -> str:
     if failure is None:
         return "code-UNKNOWN"
     return failure.fingerprint or f"code-{failure.code}"
+
+
+def _measured(news: dict[str, Any], lease: Lease, decision: Decision) -> None:
+    """What is counted of an attempt beside how it ended; see observe/fold.py."""
+    if lease.failures:
+        news["failed_before"] = lease.failures
+    if lease.uses:
+        news["uses"] = lease.uses
+    if decision.cost:
+        news["cost"] = decision.cost
+    news["wait_ms"] = max(0, lease.started_at - lease.run_at) // 1000  # last: there it is found without a parser
 
 
 def error_of(failure: Failure | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked, surely_dead
 from mulligan.engine.settle import Ending, Verdict, error_of, frees_key, group_of, settle
+from mulligan.engine.telling import tell_verdicts
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import StoreUnavailable
 from mulligan.event import EventType, NewEvent
@@ -88,7 +89,9 @@ def settle_orphans(store: Store, retry: Retry, rng: Random) -> list[Verdict]:
     endings = [Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now)) for lease in leases]
     try:
         with store.begin() as unit:
-            return settle(unit, endings, policies, now, rng, actor="upkeep")
+            verdicts = settle(unit, endings, policies, now, rng, actor="upkeep")
+        tell_verdicts(verdicts, policies, now)
+        return verdicts
     except StoreUnavailable:
         raise
     except Exception:
@@ -215,6 +218,7 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         unit.forget_meters(now - METERS_KEPT)
         unit.forget_marks(now - round(keep.records * SECOND))
         unit.prune_records(now - round(keep.records * SECOND))
+        unit.forget_sessions(now)
         unit.forget_api_keys(now - round(keep.records * SECOND))
         removed += unit.prune_answers(now - ANSWERS_KEPT, STEP)
     return removed

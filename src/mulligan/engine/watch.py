@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mulligan.engine.kinds import ENDPOINT
+from mulligan.engine.telling import tell_guard
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Cls, Ended, Gate, GuardRow, Lease, Micros
 from mulligan.policy import breaker
@@ -294,6 +295,7 @@ class Watch:
                 unit.open_gate("dependency", row.key)
             news = {"dependency": row.key, "reason": change.reason, **_more(change, after), **more}
             unit.write_events([NewEvent(_EVENTS[change.what], actor=actor, data=news)])
+            tell_guard(change.what, row.key, change.reason, actor, _more(change, after))
         if after.open and before.open and after.probe_at != before.probe_at:
             unit.next_probe(("dependency", row.key), after.probe_at)
 

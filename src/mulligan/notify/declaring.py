@@ -37,7 +37,7 @@ def spec_of(
         filter=words,
         form=checked_form(form, usual_form(channel)),
         channel=channel.kind,
-        endpoint=endpoint_key(channel.endpoint),
+        endpoint=endpoint_key(channel),
         apart=owner is None and told_apart(channel),
     )
 

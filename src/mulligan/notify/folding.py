@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from mulligan.policy.incident import Death, Hour, Incident, Terms
 from mulligan.policy.subscription import Book, Subscription
 from mulligan.store.base import Unit
 from mulligan.store.notifying import IncidentRow, NotifiedRow
+
+log = logging.getLogger("mulligan.notify")
 
 STEP = 100
 KEY = 200  # characters
@@ -85,10 +88,17 @@ class Folding:
         for row in self.unit.open_incidents(sorted(keys)):
             self._hold(row)
 
-    def _hold(self, row: IncidentRow) -> Place:
+    def _hold(self, row: IncidentRow) -> Place | None:
+        """None: it cannot be read, and is over; one such must not keep all others from being told."""
         place = (row.key, row.subscription, row.owner)
-        self._rows.setdefault(place, row)
-        self._incidents.setdefault(place, Incident.from_json(row.body))
+        if place not in self._incidents:
+            try:
+                self._incidents[place] = Incident.from_json(row.body)
+            except (ValueError, TypeError):
+                log.exception("incident %s cannot be read", row.id)
+                self.unit.write_incident(row._replace(closed_at=self.now))
+                return None
+            self._rows[place] = row
         return place
 
     def died(self, subscription: Subscription, event: Event, data: Mapping[str, Any]) -> None:
@@ -137,7 +147,9 @@ class Folding:
         """Those that want to be looked at by now. True: there are more. None ends before all deaths are read."""
         due = self.unit.incidents_due(self.now, STEP)
         for row in due:
-            self._due(self._hold(row), caught_up=caught_up)
+            place = self._hold(row)
+            if place is not None:
+                self._due(place, caught_up=caught_up)
         return len(due) == STEP
 
     def _due(self, place: Place, *, caught_up: bool) -> None:
@@ -174,9 +186,13 @@ class Folding:
         subscription = self.book.by_id.get(place[1])
         sent = subscription is not None and self._may(place[1], place[2])
         if subscription is not None and sent:
+            facts = self._facts(self._rows[place], incident)
             name = f"{step}:{incident.steps}" if step == rules.GROWN else step
-            message = message_of_incident(self._facts(self._rows[place], incident), name, self.settings)
-            self.told.append(Told(subscription, message, place[2]))
+            try:
+                message = message_of_incident(facts, name, self.settings)
+                self.told.append(Told(subscription, message, place[2]))
+            except Exception:
+                log.exception("incident %s cannot be told", facts.id)
         return rules.said(incident, self.now, sent=sent)
 
     def _may(self, subscription: str, owner: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.event import Event, EventType
+from mulligan.event import Event, EventType, for_owners
 from mulligan.job import Micros
 from mulligan.notify import links, wording
 from mulligan.notify.facts import IncidentFacts
@@ -78,7 +78,7 @@ def message_id(*parts: object) -> str:
 
 
 def message_of(event: Event, subscription: str, settings: Settings) -> Message:
-    data = fit(event.data)
+    data = fit(for_owners(event.data) if event.owner else event.data)
     attempt, of = _attempts(event)
     return Message(
         id=message_id(subscription, event.id),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mulligan._version import __version__
 from mulligan.errors import Fail
@@ -89,36 +89,43 @@ async def _post(webhook: Posted, headers: dict[str, str], body: Body, sending: S
     gate = gate_of(sending.settings, private=webhook.allow_private)
     found = await addresses(url.scheme, host, port, gate, sending.resolve)
     tried = found[:ADDRESSES]
-    each = httpx2.Timeout(webhook.timeout, connect=webhook.timeout / len(tried))
-    transport = httpx2.AsyncHTTPTransport(verify=_trusted(), trust_env=False)
+    asked = _Asked(
+        {"host": url.netloc.decode("ascii"), **headers}, body.text, host, webhook.timeout / len(tried), until
+    )
     failed: Exception | None = None
-    async with httpx2.AsyncClient(transport=transport, trust_env=False, timeout=each) as client:
-        request = _Request(client, {"host": url.netloc.decode("ascii"), **headers}, body.text, host, until)
+    # Without a client: that would follow, remember and log, and an address may hold a token.
+    async with httpx2.AsyncHTTPTransport(verify=_trusted(), trust_env=False) as transport:
         for address in tried:
             try:
-                return await _answered(request, url.copy_with(host=address))
+                return await _answered(transport, asked, url.copy_with(host=address))
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:  # nothing was sent
                 failed = error
     raise failed or AssertionError
 
 
-class _Request(NamedTuple):
-    client: httpx2.AsyncClient
+class _Asked(NamedTuple):
     headers: dict[str, str]
     text: str
     host: str
+    connect: float  # seconds
     until: float  # by the loop's clock
 
 
-async def _answered(request: _Request, url: httpx2.URL) -> Receipt:
-    names: dict[str, Any] = {"sni_hostname": request.host}  # the certificate is checked against the name
-    asked = request.client.stream("POST", url, headers=request.headers, content=request.text, extensions=names)
-    async with asked as response:
-        status, answered = response.status_code, dict(response.headers)
-        await _drained(response, request.until)
+async def _answered(transport: httpx2.AsyncHTTPTransport, asked: _Asked, url: httpx2.URL) -> Receipt:
+    import httpx2  # noqa: PLC0415 - see above
+
+    # The certificate is checked against the name, not against the address.
+    more = {"sni_hostname": asked.host, "timeout": {"connect": asked.connect}}
+    request = httpx2.Request("POST", url, headers=asked.headers, content=asked.text, extensions=more)
+    response = await transport.handle_async_request(request)
+    try:
+        status, headers = response.status_code, dict(response.headers)
+        await _drained(response, asked.until)
+    finally:
+        await response.aclose()
     if 200 <= status < 300:
         return {"status": status}
-    raise _refusal(status, answered)
+    raise _refusal(status, headers)
 
 
 async def _drained(response: httpx2.Response, until: float) -> None:

@@ -8,6 +8,7 @@ import logging
 from mulligan.engine.declared import declared_subscriptions
 from mulligan.engine.kinds import ENDPOINT, SubscriptionSpec
 from mulligan.job import SECOND, Micros
+from mulligan.notify.channels import Channel
 from mulligan.policy.subscription import Book, Subscription, parsed_filter, types_of
 from mulligan.store.base import Unit
 from mulligan.store.notifying import Mark, SubscriptionRow
@@ -64,6 +65,7 @@ def _made(row: SubscriptionRow, patterns: str, words: str, **said: object) -> Su
     return Subscription(id=row.id, types=types, filter=filters, after=row.after, **said)  # type: ignore[arg-type]
 
 
-def endpoint_key(endpoint: str) -> str:
-    """The dependency that stands for an address, without naming it."""
-    return ENDPOINT + hashlib.sha256(endpoint.encode("utf-8", "replace")).hexdigest()[:12]
+def endpoint_key(channel: Channel) -> str:
+    """The dependency that stands for an address: which channel, but not to where."""
+    where = hashlib.sha256(channel.endpoint.encode("utf-8", "replace")).hexdigest()[:12]
+    return f"{ENDPOINT}{channel.kind}.{where}"

@@ -111,7 +111,7 @@ class Subscriptions:
             id=f"{STORED}{new_id()}", declared=False, name=checked_text("name", name), patterns=",".join(split(on)),
             owner=None if owner is None else checked_text("owner", owner), batch_id=None, filter=filter,
             form=checked_form(form, usual_form(channel)), channel=channel.kind, body=json.dumps(channel.to_plain()),
-            endpoint=endpoint_key(channel.endpoint), after=0, state="on", reason="", version=1, failures=0,
+            endpoint=endpoint_key(channel), after=0, state="on", reason="", version=1, failures=0,
             failing_since=None, created_at=0, created_by=self._actor,
         )  # fmt: skip
         with self._open().begin() as unit:
@@ -137,7 +137,7 @@ class Subscriptions:
             row = _found(unit, subscription, owner)
             if row.state == "on":
                 return _view(unit, row)
-            on = row._replace(state="on", reason="", failures=0, failing_since=None)
+            on = row._replace(state="on", reason="", failures=0, failing_since=None, after=unit.newest_event())
             self._change(unit, row, on, {"state": "off", "reason": row.reason}, {"state": "on"}, reason)
             return _view(unit, _found(unit, row.id, None))
 

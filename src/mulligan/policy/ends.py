@@ -11,6 +11,7 @@ from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.phrase import duration, size
 
 UNAVAILABLE = "DEPENDENCY_UNAVAILABLE"
+REQUESTED = "RETRY_REQUESTED"
 Evidence = dict[str, str | int | float | bool]
 
 
@@ -126,7 +127,7 @@ def retry_requested(reason: str) -> Failure:
     """The handler asked for another try: hopeful by its own word."""
     private = {"message": reason} if reason else {}
     public = "The job asked for another try."
-    return _failure("RETRY_REQUESTED", Cls.TRANSIENT, public, private=private)
+    return _failure(REQUESTED, Cls.TRANSIENT, public, private=private)
 
 
 def unrecordable(why: str) -> Failure:

@@ -73,6 +73,14 @@ class Between(NamedTuple):
     high: Share
 
 
+class Lately(NamedTuple):
+    """Attempts that ended within the last minutes, whenever their jobs were enqueued; counted by workers."""
+
+    minutes: int
+    failed: Share  # of those that succeeded or failed
+    retries: Share  # of all of them
+
+
 class Day(NamedTuple):
     """Jobs enqueued on a day (UTC). Rates of a day that has not ended yet for 99 % of its jobs mean little."""
 
@@ -261,3 +269,15 @@ def _seen(row: TrialCount, width: int) -> tuple[float, int, int]:
     """What is a half-life old counts half."""
     age = (max(0, row.age) + 0.5) * width
     return 0.5 ** (age / HALF_LIFE), row.trials, row.successes
+
+
+# -- the last minutes -------------------------------------------------------------------------------
+FAILED = frozenset({"retry", "dead", "lost"})
+
+
+def lately(minutes: int, ends: Iterable[tuple[str, bool, int]]) -> Lately:
+    """`ends`: outcome, was it a retry, how many."""
+    known = [end for end in ends if end[0] == "succeeded" or end[0] in FAILED]
+    whole = sum(n for _, _, n in known)
+    failed = sum(n for outcome, _, n in known if outcome in FAILED)
+    return Lately(minutes, share(failed, whole), share(sum(n for _, again, n in known if again), whole))

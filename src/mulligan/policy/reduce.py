@@ -17,6 +17,17 @@ DWELL = 30 * SECOND
 LASTS = 900 * SECOND
 
 
+class Terms(NamedTuple):
+    """When to give way, and when to come back."""
+
+    trip: float = TRIP
+    clear: float = CLEAR
+    enough: int = ENOUGH
+
+
+DEFAULT = Terms()
+
+
 class Reduced(NamedTuple):
     limit: int | None = None  # at a time; None: not reduced
     base: int = 0  # what it was before
@@ -37,24 +48,26 @@ class Seat(NamedTuple):
     takes: Micros = 0
 
 
-def observed(reduced: Reduced, limited: int, calls: int, seat: Seat, now: Micros) -> tuple[Reduced, str | None]:
+def observed(
+    reduced: Reduced, limited: int, calls: int, seat: Seat, now: Micros, terms: Terms = DEFAULT
+) -> tuple[Reduced, str | None]:
     """With these calls more, and what there is to say about a change."""
     if reduced.limit is not None and not 0 < reduced.until - now <= LASTS:  # or the clock was set back
         reduced = WHOLE
     reduced = reduced._replace(limited=reduced.limited + limited, calls=reduced.calls + calls)
     if reduced.limit is None and reduced.limited == 0:
         return WHOLE, None
-    if reduced.calls < ENOUGH:
+    if reduced.calls < terms.enough:
         return reduced, None
     share = reduced.limited / reduced.calls
     rested = reduced.limit is None or not 0 <= now - reduced.at < max(DWELL, 2 * seat.takes)
-    if share > TRIP and rested:
+    if share > terms.trip and rested:
         return _less(reduced, seat, now)
-    if share < CLEAR and rested:
+    if share < terms.clear and rested:
         return _more(reduced, seat, now)
     if reduced.limit is None:
         return WHOLE, None
-    return (reduced._replace(until=now + LASTS) if share >= CLEAR else reduced), None
+    return (reduced._replace(until=now + LASTS) if share >= terms.clear else reduced), None
 
 
 def _less(reduced: Reduced, seat: Seat, now: Micros) -> tuple[Reduced, str | None]:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, EventType
-from mulligan.job import SECOND, AttemptRow, Cls, Ended, JobRow, Micros, Verb
+from mulligan.job import SECOND, AttemptRow, Cls, Decision, Ended, JobRow, Micros, Verb
 from mulligan.policy.arithmetic import AnyBackoff, arithmetic
+from mulligan.policy.counts import read_counts
+from mulligan.policy.ends import REQUESTED
 from mulligan.policy.escalate import given
 from mulligan.policy.phrase import clock, duration, one_line, size, span, stopped, who
 from mulligan.policy.remedies import remedy
@@ -157,6 +159,17 @@ def _retry(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy, judged: Mappi
         why = arithmetic(*_backoff(policy, cls, nth, judged), drawn, _hint(attempt))
     when = clock(at, attempt.ended_at)
     return f"Retry {number} was set for {when}, a wait of {duration(drawn)}: {why}."
+
+
+def waited(policy: EffectivePolicy, decision: Decision, now: Micros) -> str:
+    """Why a retry that was just decided waits as long as it does."""
+    failure = decision.failure
+    if failure is None or failure.code == REQUESTED:
+        return "the handler asked for it"
+    counts = read_counts(decision.counts)
+    nth = Nth(decision.failures, counts.of_class(failure.cls), counts.of_code(failure.code))
+    drawn = max(0, (decision.run_at or now) - now) / SECOND
+    return arithmetic(*_backoff(policy, failure.cls, nth, {"terms": failure.terms}), drawn, failure.retry_after)
 
 
 def _backoff(policy: EffectivePolicy, cls: Cls, nth: Nth, judged: Mapping[str, Any]) -> tuple[AnyBackoff, int]:

@@ -26,14 +26,17 @@ from mulligan.job import (
     NewJob,
     WorkerRow,
 )
+from mulligan.store.alerting import Alerting
 from mulligan.store.batching import Batching
 from mulligan.store.by_hand import ByHand
+from mulligan.store.counting import Counting
 from mulligan.store.grouping import Grouping
 from mulligan.store.guarding import Guarding
 from mulligan.store.hindsight import Hindsight
 from mulligan.store.keys import Keyed
 from mulligan.store.notifying import Notifying
 from mulligan.store.operating import Operating
+from mulligan.store.sessions import SignedIn
 from mulligan.store.skimming import Skimming
 from mulligan.store.values import (
     BatchRow,
@@ -66,7 +69,9 @@ __all__ = [
 ]
 
 
-class Unit(Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Keyed, Skimming, Notifying):
+class Unit(
+    Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Keyed, SignedIn, Skimming, Notifying, Counting, Alerting
+):
     """One transaction. Every verb states what it moves and what it waits for."""
 
     # -- clock ------------------------------------------------------------------------------------

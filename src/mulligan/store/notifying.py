@@ -288,7 +288,7 @@ class SqlNotifying(Notifying):
         self.rows("forget_notified", subscription=subscription, owner=owner)
 
 
-_CHANGES = ("id", "version", "body", "state", "reason", "failures", "failing_since")
+_CHANGES = ("id", "version", "body", "after", "state", "reason", "failures", "failing_since")
 
 
 def _said(row: SubscriptionRow, without: set[str]) -> dict[str, Any]:

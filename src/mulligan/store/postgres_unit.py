@@ -13,6 +13,7 @@ from psycopg import errors as pg
 from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store.base import Inserted, Look, Move, Plain, Settlement
+from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.matching import Matching, Shape, Where, matching
 from mulligan.store.rows import Wanted, array, event_of, insert_row
@@ -144,6 +145,9 @@ class PostgresUnit(SqlUnit):
         if not settlements:
             return set()
         return {(row[0], row[1]) for row in self._set("settle", settlements)}
+
+    def write_stats(self, rows: Sequence[StatRow]) -> None:
+        self._set("write_stats", rows)
 
     def move(self, move: Move) -> bool:
         try:

@@ -33,6 +33,7 @@ class InsertRow(NamedTuple):
     unique_for: int | None
     batch_id: str | None
     must_have: bool
+    trace: str | None
     payload: str
 
 
@@ -64,6 +65,7 @@ def insert_row(job: NewJob) -> InsertRow:
         job.unique_for,
         job.batch_id,
         job.must_have,
+        job.trace,
         job.payload,
     )
 

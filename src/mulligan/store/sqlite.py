@@ -23,6 +23,7 @@ from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store import migrate as migrations
 from mulligan.store import onelibrary
 from mulligan.store.base import Inserted, Move, Settlement, Store
+from mulligan.store.counting import StatRow
 from mulligan.store.foreign import sqlite_handle_of
 from mulligan.store.handle import BUSY_MS, CONSTRAINT, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
 from mulligan.store.host import boot_id
@@ -147,6 +148,10 @@ class SqliteUnit(SqlUnit):
         self._run("settle_attempt", params)
         self._run("settle_event", params)
         return True
+
+    def write_stats(self, rows: Sequence[StatRow]) -> None:
+        for row in rows:
+            self._run("write_stats", row._asdict())
 
     def move(self, move: Move) -> bool:
         try:

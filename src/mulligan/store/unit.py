@@ -27,9 +27,11 @@ from mulligan.job import (
     State,
     WorkerRow,
 )
+from mulligan.store.alerting import SqlAlerting
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
 from mulligan.store.batching import SqlBatching
 from mulligan.store.by_hand import SqlByHand
+from mulligan.store.counting import SqlCounting
 from mulligan.store.grouping import SqlGrouping
 from mulligan.store.guarding import SqlGuarding
 from mulligan.store.hindsight import SqlHindsight
@@ -38,6 +40,7 @@ from mulligan.store.matching import Matching, Where
 from mulligan.store.notifying import SqlNotifying
 from mulligan.store.operating import SqlOperating
 from mulligan.store.rows import event_of, event_params
+from mulligan.store.sessions import SqlSignedIn
 from mulligan.store.skimming import SqlSkimming
 from mulligan.store.words import unique_race
 
@@ -53,8 +56,11 @@ class SqlUnit(
     SqlByHand,
     SqlOperating,
     SqlKeyed,
+    SqlSignedIn,
     SqlSkimming,
     SqlNotifying,
+    SqlCounting,
+    SqlAlerting,
     Unit,
 ):
     """A unit of work that speaks SQL through `rows`."""

@@ -1,35 +1,49 @@
-"""The page and, under /api/v1, the API. The page prints a picture of the database; it changes nothing."""
+"""The routes of the dashboard, the API under /api/v1, and what is answered when something is not there."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from mulligan.config import Settings
 from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
-from mulligan.web import present
 from mulligan.web.api import create_api
 from mulligan.web.api.problems import Problem
 from mulligan.web.asking import Away, Opening
 from mulligan.web.guard import API, Guard, is_local
+from mulligan.web.house import House
+from mulligan.web.pages.acting import ActingScreens
+from mulligan.web.pages.batches import BatchScreens
+from mulligan.web.pages.doctor import DoctorScreen
+from mulligan.web.pages.failures import FailureScreens
+from mulligan.web.pages.jobs import JobScreens
+from mulligan.web.pages.knowledge import KnowledgeScreens
+from mulligan.web.pages.live import LiveStream
+from mulligan.web.pages.machinery import MachineryScreens
+from mulligan.web.pages.overview import OverviewScreen
+from mulligan.web.pages.records import RecordScreens
+from mulligan.web.pages.signing import SignInScreens, to_sign_in
+from mulligan.web.pages.status import StatusScreens
+from mulligan.web.pages.telling import TellingScreens
 from mulligan.web.reading import Reader
+from mulligan.web.visits import NotAllowed, NotSignedIn
 
-STATIC = Path(__file__).parent / "static"
 AT_THE_TOP = ("/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")  # where everybody looks for them
+STATIC = Path(__file__).parent / "static"
+Answer = Callable[..., Awaitable[Response]]
 
 
 def create_app(settings: Settings) -> FastAPI:
     opening = Opening(settings)
-    reader, api = Reader(opening), create_api(settings, opening)
+    reader, api = Reader(settings, opening), create_api(settings, opening)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -40,22 +54,19 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.state.room = api.state.room
-    app.add_middleware(Guard, page=is_local(settings.web.host))
+    app.add_middleware(Guard, everywhere=not is_local(settings.web.host))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.mount(API, api)
-    pages = Pages(reader, settings)
-    for path, answer in (
-        ("/", pages.overview),
-        ("/jobs/{job_id}", pages.job),
-    ):
-        app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
     for path in AT_THE_TOP:
         at_the_top: Any = Moved(api, path)
         app.add_route(path, at_the_top, methods=["GET", "HEAD"])
-    app.add_exception_handler(Away, pages.away)
-    app.add_exception_handler(NotFound, pages.not_found)
-    app.add_exception_handler(Refused, pages.refused)
-    app.add_exception_handler(HTTPException, pages.http_error)
+    house = House(reader, settings)
+    app.add_api_route("/live", LiveStream(house, api.state.room.hub).listen, methods=["GET"], response_model=None)
+    for path, answer in _looks(house).items():
+        app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
+    for path, answer in _forms(house).items():
+        app.add_api_route(path, answer, methods=["POST"], response_model=None)
+    _when_not(app, Plain(house))
     return app
 
 
@@ -69,51 +80,90 @@ class Moved:
         await self._api({**scope, "path": API + self._path, "root_path": API}, receive, send)
 
 
-class Pages:
-    def __init__(self, reader: Reader, settings: Settings) -> None:
-        self._reader = reader
-        self._database = without_secrets(settings.database_url)
-        self._templates = Environment(
-            loader=PackageLoader("mulligan.web"),
-            autoescape=True,  # everything from a payload or an error is hostile
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+def _looks(house: House) -> dict[str, Answer]:
+    signing, jobs, failures = SignInScreens(house), JobScreens(house), FailureScreens(house)
+    batches, machinery, records = BatchScreens(house), MachineryScreens(house), RecordScreens(house)
+    knowledge, telling, acting = KnowledgeScreens(house), TellingScreens(house), ActingScreens(house)
+    return {
+        "/": OverviewScreen(house).show,
+        "/sign-in": signing.show,
+        "/jobs": jobs.list,
+        "/jobs/{job_id}": jobs.one,
+        "/failures": failures.inbox,
+        "/failures/{fingerprint}": failures.group,
+        "/batches": batches.list,
+        "/batches/{batch_id}": batches.one,
+        "/queues": machinery.queues,
+        "/dependencies": machinery.dependencies,
+        "/schedules": machinery.schedules,
+        "/operations": records.operations,
+        "/operations/new": acting.preview,
+        "/operations/{operation}": records.operation,
+        "/status/{text}": StatusScreens(house).show,
+        "/alerts": telling.alerts,
+        "/notifications": telling.deliveries,
+        "/insight": knowledge.insight,
+        "/policies": knowledge.policies,
+        "/events": records.events,
+        "/audit": records.audit,
+        "/doctor": DoctorScreen(house).show,
+    }
 
-    def _page(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        page = self._templates.get_template(template).render(database=self._database, **values)
-        return HTMLResponse(page, status)
 
-    # -- pages --------------------------------------------------------------------------------------
-    async def overview(self, filter: str = "", before: str = "") -> HTMLResponse:  # noqa: A002 - as in the URL
-        words = filter.strip()
-        if words or before:
-            found = await self._reader.matching(words, before or None)
-            return self._page("list.html", **present.listing(found, words, before))
-        return self._page("overview.html", **present.overview(await self._reader.overview()))
+def _forms(house: House) -> dict[str, Answer]:
+    signing, acting = SignInScreens(house), ActingScreens(house)
+    return {
+        "/sign-in": signing.enter,
+        "/sign-out": signing.leave,
+        "/jobs": acting.many,
+        "/operations": acting.start,
+        "/status/{text}": StatusScreens(house).retry,
+        "/{noun}/{name}/{verb}": acting.act,
+    }
 
-    async def job(self, job_id: str) -> HTMLResponse:
-        return self._page("job.html", **present.story(await self._reader.story(job_id)))
 
-    # -- what is not there --------------------------------------------------------------------------
-    async def away(self, _: Request, error: Exception) -> Response:
+def _when_not(app: FastAPI, plain: Plain) -> None:
+    app.add_exception_handler(Away, plain.away)
+    app.add_exception_handler(NotSignedIn, plain.not_signed_in)
+    app.add_exception_handler(NotAllowed, plain.not_allowed)
+    app.add_exception_handler(NotFound, plain.not_found)
+    app.add_exception_handler(Refused, plain.refused)
+    app.add_exception_handler(HTTPException, plain.http_error)
+
+
+class Plain:
+    """What is said where there is no screen to show."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def away(self, request: Request, error: Exception) -> Response:
         """Never a 500 because the database is away: it will be back."""
         words = "This page looks again by itself. Jobs that run go on; nothing is lost."
-        return self._message(503, "The database does not answer", str(error), words)
+        return self._message(request, 503, "The database does not answer", str(error), words)
 
-    async def not_found(self, _: Request, error: Exception) -> Response:
-        return self._message(404, "No such job", str(error), "It may have been pruned by retention.")
+    async def not_signed_in(self, request: Request, _: Exception) -> Response:
+        if request.method in {"GET", "HEAD"}:
+            return to_sign_in(request)
+        return self._message(request, 403, "You are not signed in", "", "Nothing was done. Sign in and try again.")
 
-    async def refused(self, _: Request, error: Exception) -> Response:
-        return self._message(400, "That cannot be asked", str(error), "Example: state:dead kind:render queue:mail")
+    async def not_allowed(self, request: Request, error: Exception) -> Response:
+        return self._message(request, 403, "That is not for you", str(error), "Nothing was done.")
+
+    async def not_found(self, request: Request, error: Exception) -> Response:
+        return self._message(request, 404, "Not found", str(error), "It may have been pruned by retention.")
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        words = "Example: state:dead kind:render queue:mail"
+        return self._message(request, 400, "That cannot be asked", str(error), words)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         if request.scope["path"].startswith(API):  # with a line break in it, which no route takes
             return Problem(status, "NOT_FOUND", "no such call").response()
         title = "No such page" if status == 404 else "That cannot be done here"
-        return self._message(status, title, "", "This page only shows; jobs are repaired with mulligan jobs.")
+        return self._message(request, status, title, "", "")
 
-    def _message(self, status: int, title: str, detail: str, words: str) -> HTMLResponse:
-        return self._page("message.html", status, title=title, detail=without_secrets(detail), words=words)
+    def _message(self, request: Request, status: int, title: str, detail: str, words: str) -> Response:
+        said = {"title": title, "detail": without_secrets(detail), "words": words}
+        return self._house.page(request, "message.html", "", status, **said)

@@ -1,8 +1,7 @@
 """What every answer carries, and who may ask.
 
-The page is open to whoever can reach it, so it must be reachable from this machine alone: it is shown only where the
-server listens here alone, and a name that somebody else's DNS points at 127.0.0.1 is refused by its Host header. The
-API is for whoever has a key, from anywhere; a browser sends none by itself.
+A server that listens on this machine alone answers to its names alone: one that somebody else's DNS points at 127.0.0.1
+is refused by its Host header. The API is for whoever has a key, from anywhere; a browser sends none by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # without any, browsers would call the origin of our own forms null
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -31,9 +30,9 @@ _RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 class Guard:
     """Plain ASGI: it must see every answer, also those of other middleware."""
 
-    def __init__(self, app: Any, *, page: bool = True) -> None:
+    def __init__(self, app: Any, *, everywhere: bool = False) -> None:
         self._app = app
-        self._page = page
+        self._everywhere = everywhere
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -47,15 +46,15 @@ class Guard:
                 message = {**message, "headers": [*kept, *_RAW]}
             await send(message)
 
-        if scope["path"].startswith(FOR_ALL) or (self._page and is_local(_host(scope))):
+        if scope["path"].startswith(FOR_ALL) or self._everywhere or is_local(_host(scope)):
             await self._app(scope, receive, send_with_headers)
         else:
-            await _refuse(send_with_headers, here=self._page)
+            await _refuse(send_with_headers)
 
 
 def is_local(host: str) -> bool:
     try:
-        name = urlsplit(f"//{host}").hostname or ""
+        name = host if host.count(":") > 1 and "[" not in host else urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
@@ -65,9 +64,8 @@ def _host(scope: Any) -> str:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
 
 
-async def _refuse(send: Any, *, here: bool) -> None:
-    """It would be the wrong server for this name, or the right one without a page."""
-    body = b"This page answers to localhost only.\n" if here else b"The page has no sign-in yet; the API is there.\n"
+async def _refuse(send: Any) -> None:
+    body = b"This page answers to localhost only.\n"
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 421 if here else 403, "headers": headers})
+    await send({"type": "http.response.start", "status": 421, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
-from mulligan.engine.dependencies import Dependency
 from mulligan.event import Event
 from mulligan.job import SECOND, AttemptRow, Ended, Job, Micros, State, to_micros
-from mulligan.policy.phrase import duration, moment, per, span, who
+from mulligan.policy.phrase import duration, moment
 from mulligan.policy.redact import scrub
-from mulligan.web.reading import COUNT_CAP, Group, Matching, Overview, Shown, Story
+from mulligan.web.reading import Shown, Story
 from mulligan.web.timeline import timeline
 
 
@@ -44,11 +43,6 @@ BADGES = {
 OPEN = Badge("⊗", "open", "bad")  # as at any breaker: nothing flows
 RECOVERING = Badge("↗", "recovering", "warn")
 PUT_OFF = Badge("◷", "put off", "calm")  # snoozed or held: it waits, but nothing failed
-TITLES: dict[tuple[str, ...], tuple[str, str]] = {
-    ("parked", "dead"): ("Needs a look", "Nothing needs a look: no job is dead, none waits for a person."),
-    ("running", "queued"): ("In motion", "Nothing runs and nothing waits."),
-    ("succeeded", "cancelled"): ("Done lately", "Nothing has been done yet."),
-}
 
 
 class Moment(NamedTuple):
@@ -74,7 +68,7 @@ class Row(NamedTuple):
 
 def at_moment(at: Micros, now: Micros) -> Moment:
     apart = (now - at) / SECOND
-    ago = f"in {duration(-apart)}" if apart < 0 else "just now" if apart < 1 else f"{duration(int(apart))} ago"
+    ago = f"in {duration(-apart)}" if apart < -1 else "just now" if apart < 1 else f"{duration(int(apart))} ago"
     full = moment(at)
     return Moment(full.replace(" UTC", "Z").replace(" ", "T"), full, ago)
 
@@ -116,79 +110,6 @@ def _why(job: Job) -> str:
     return f"attempt {job.attempt}" if job.phase == "running" else job.why
 
 
-# -- pages ------------------------------------------------------------------------------------------
-def overview(found: Overview) -> dict[str, Any]:
-    return {
-        "counts": [_count(state, found.counts[state]) for state in State],
-        "sections": [_section(group, found) for group in found.groups],
-        "workers": [_worker(worker, silent, found.now) for worker, silent in found.workers],
-        "dependencies": [_dependency(one, found.now) for one in found.troubled],
-        "empty": not any(found.counts.values()),
-        "filter": "",
-    }
-
-
-def _count(state: State, count: int) -> dict[str, Any]:
-    many = f"{COUNT_CAP:,}+" if count >= COUNT_CAP else f"{count:,}"
-    link = f"/?{urlencode({'filter': f'state:{state}'})}"
-    return {"badge": BADGES[state], "count": many, "none": not count, "link": link}
-
-
-def _section(group: Group, found: Overview) -> dict[str, Any]:
-    title, empty = TITLES[group.states]
-    total = sum(found.counts[state] for state in group.states)
-    rows = [row_of(job, found.now) for job in sorted(group.jobs, key=lambda one: _order(one.job, group.states))]
-    return {"title": title, "empty": empty, "rows": rows, "hidden": max(0, total - len(rows)), "states": group.states}
-
-
-def _order(job: Job, states: tuple[str, ...]) -> tuple[int, float]:
-    """State by state; within one, what changed last comes first."""
-    return states.index(job.state), -changed_at(job).timestamp()
-
-
-def _worker(worker: Any, silent: bool, now: Micros) -> dict[str, Any]:  # noqa: FBT001 - one fact of a pair
-    return {
-        "id": worker.id,
-        "host": worker.host,
-        "pid": worker.pid,
-        "kinds": len(json.loads(worker.kinds)),
-        "concurrency": worker.concurrency,
-        "release": worker.release,
-        "word": "silent" if silent else "draining" if worker.draining else "live",
-        "seen": at_moment(worker.renewed_at, now),
-        "since": at_moment(worker.started_at, now),
-    }
-
-
-def _dependency(one: Dependency, now: Micros) -> dict[str, Any]:
-    recovering = one.state == "ramping"
-    return {
-        "key": one.key,
-        "badge": RECOVERING if recovering else OPEN,
-        "since": None if one.since is None else at_moment(to_micros(one.since), now),
-        "reason": f"{per(one.rate or 0.0)} may start" if recovering else one.reason or f"by {who(one.actor)}",
-        "held": f"{COUNT_CAP:,}+" if one.held >= COUNT_CAP else f"{one.held:,}",
-        "next": _next(one, now),
-    }
-
-
-def _next(one: Dependency, now: Micros) -> str:
-    if one.probing:
-        return "a probe is under way"
-    at = one.probe_at or one.until
-    if at is None or one.state != "open":
-        return ""
-    when = f"in {span(now, to_micros(at))}" if to_micros(at) > now else "in a moment"
-    return f"{'next probe' if one.probe_at else 'closes'} {when}"
-
-
-def listing(found: Matching, words: str, before: str) -> dict[str, Any]:
-    rows = [row_of(job, found.now) for job in found.jobs]
-    older = urlencode({"filter": words, "before": found.cursor}) if found.cursor else ""
-    link = older and f"/?{older}"
-    return {"rows": rows, "filter": words, "before": before, "older": link, "partial": found.partial}
-
-
 def story(found: Story) -> dict[str, Any]:
     job = found.job
     return {
@@ -200,9 +121,9 @@ def story(found: Story) -> dict[str, Any]:
         "result": None if job.result is None else _pretty(job.result),
         "timeline": timeline(found),
         "attempts": [_attempt(row) for row in reversed(found.attempts)],
-        "events": [_event(event) for event in found.events],
-        "filter": "",
-        "kind_link": f"/?filter={quote(f'kind:{job.kind}')}",
+        "events": [event_line(event) for event in found.events],
+        "base": "",
+        "kind_link": f"/jobs?filter={quote(f'kind:{job.kind}')}",
     }
 
 
@@ -248,14 +169,29 @@ TONES: dict[str, str] = {
 }
 
 
-def _event(event: Event) -> dict[str, Any]:
-    return {"at": moment(event.at), "type": event.type, "attempt": event.attempt, "actor": event.actor,
-            "news": _news(event.data)}  # fmt: skip
+def event_line(event: Event) -> dict[str, Any]:
+    data = event.data
+    whom = next((str(data[name]) for name in WHOM if data.get(name)), "")
+    return {"id": event.id, "at": moment(event.at), "type": event.type, "attempt": event.attempt, "actor": event.actor,
+            "job": event.job_id, "batch": None if event.job_id else event.batch_id, "whom": whom,
+            "owner": event.owner, "news": _news(data)}  # fmt: skip
+
+
+WHOM = ("queue", "dependency", "kind", "fingerprint", "operation", "schedule", "worker")  # of what has no job
 
 
 def _news(data: Mapping[str, Any]) -> str:
     said = (data.get(name) for name in ("code", "reason", "choice"))
     return " · ".join(str(value) for value in said if value)
+
+
+def private_of(row: AttemptRow) -> list[tuple[str, str]]:
+    """The half of a failure that is not for owners."""
+    private = json.loads(row.private or "{}")
+    return [(name, str(private[name])) for name in PRIVATE if private.get(name)]
+
+
+PRIVATE = ("message", "detail", "stderr", "trace")
 
 
 def _pretty(value: Any) -> str:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import logging
 import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from urllib.parse import urlencode
 
 import uvicorn
 
 from mulligan.config import Settings
 from mulligan.engine.keys import Keys
+from mulligan.engine.sessions import Sessions
 from mulligan.errors import ConfigError, SchemaError, StoreUnavailable
+from mulligan.observe.logs import log_to
 from mulligan.web.app import create_app
 from mulligan.web.asking import Opening
+from mulligan.web.guard import is_local
 
 PORTS = 50  # how far to look for a free one
 
@@ -31,7 +34,8 @@ class CannotServe(Exception):
 def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False) -> None:
     host = allowed(settings)
     listening = _bind(host, settings.web.port, PORTS if may_move else 1)
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    usual = settings.log.level == "INFO"  # of which a server says nothing that anybody misses
+    log_to(settings.log.model_copy(update={"level": "WARNING"}) if usual else settings.log)
     app = create_app(settings)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none"
@@ -40,7 +44,7 @@ def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False)
     signal.signal(signal.SIGTERM, lambda *_: None)
     if leave_with_stdin:
         threading.Thread(target=_leave_with_stdin, daemon=True).start()
-    Server(config, _address(listening), app.state.room.hub.close).run(sockets=[listening])
+    Server(config, _address(listening) + _way_in(settings), app.state.room.hub.close).run(sockets=[listening])
 
 
 class Server(uvicorn.Server):
@@ -78,6 +82,19 @@ def allowed(settings: Settings) -> str:
         )
         raise ConfigError(message)
     return host
+
+
+def _way_in(settings: Settings) -> str:
+    """On this machine: what signs in whoever started us, once. Elsewhere people have keys."""
+    if not is_local(settings.web.host):
+        return ""
+    opening = Opening(settings)
+    try:
+        return f"sign-in?{urlencode({'link': Sessions(opening).link()})}"
+    except (StoreUnavailable, SchemaError):
+        return ""  # there is nothing to see yet, and the page will say so
+    finally:
+        opening.close()
 
 
 def _has_keys(settings: Settings) -> bool:

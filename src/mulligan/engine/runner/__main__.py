@@ -12,9 +12,11 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mulligan.config import Log
 from mulligan.engine.board import Board
 from mulligan.engine.loading import load_app
 from mulligan.engine.runner.main import Runner
@@ -23,11 +25,15 @@ from mulligan.engine.wire import Wire
 PR_SET_PDEATHSIG = 1
 
 
-def main() -> int:
+def plain(log: Log) -> None:
+    logging.basicConfig(level=log.level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def main(begin_log: Callable[[Log], None] = plain) -> int:
     args = _arguments()
     _die_with(args.supervisor)
     faulthandler.enable()
-    logging.basicConfig(level=args.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    begin_log(Log(level=args.log_level, format=args.log_format))
     wire = Wire(socket.socket(fileno=args.wire))
     try:
         app: Any = load_app(args.app)
@@ -44,6 +50,7 @@ def main() -> int:
         mark=args.mark,
         folder=Path(args.folder),
         settings=app.settings,
+        tellers=args.tellers,
     )
     asyncio.run(runner.serve(app.manifest(args.app).to_json()))
     sys.stdout.flush()
@@ -56,9 +63,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("app")
     for name in ("wire", "board", "slots", "supervisor"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--tellers", type=int, default=0)
     parser.add_argument("--mark", required=True)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--log-level", default="INFO")
+    parser.add_argument("--log-format", default="text")
     parser.add_argument("--quiet", action="store_true")
     return parser.parse_args()
 

@@ -6,17 +6,20 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from mulligan.engine.arguments import to_json
+from mulligan.engine.current import attempting
 from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked
 from mulligan.engine.moments import length
 from mulligan.engine.runner.program import Program, in_a_thread
+from mulligan.engine.tracing import Ended, Tracer
 from mulligan.errors import MulliganError, Refused, Seconds
 from mulligan.job import SECOND, Cls, Job, Lease, Memory, Micros, State, to_datetime
 from mulligan.policy.counts import read_counts
@@ -34,6 +37,7 @@ class Link(Protocol):
     state: Any
     policies: Layers
     result_limit: int
+    tracer: Tracer
 
     def progress(self, context: Context, fraction: float | None, message: str) -> None: ...
 
@@ -48,6 +52,12 @@ class Link(Protocol):
 
     def mark(self, context: Context) -> str:
         """The environment mark for processes of this attempt."""
+
+
+class _JobLog(logging.LoggerAdapter[logging.Logger]):
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
 
 
 class LeaseLost(MulliganError):
@@ -115,8 +125,16 @@ class Context:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        extra = {"job": self.lease.id, "kind": self.lease.kind, "attempt": self.lease.attempt}
-        return logging.LoggerAdapter(log, extra)
+        """A logger whose lines carry the ids of this attempt, on whatever thread."""
+        lease = self.lease
+        ids = {
+            "job": lease.id,
+            "kind": lease.kind,
+            "queue": lease.queue,
+            "attempt": lease.attempt,
+            "token": lease.token,
+        }
+        return _JobLog(log, ids)
 
     @property
     def cancelled(self) -> bool:
@@ -222,7 +240,8 @@ class Context:
         limit = None if timeout is None else length("timeout", timeout) / SECOND
         self._started += 1
         mark = f"{self._link.mark(self)}/{self._started}"
-        return Program([str(part) for part in command], self.workdir, mark), data, limit
+        given_on = self._link.tracer.environment(self.lease)
+        return Program([str(part) for part in command], self.workdir, mark, given_on), data, limit
 
     def _run(
         self,
@@ -240,6 +259,12 @@ class Context:
             self._programs.discard(program)
 
     # -- for the runner ---------------------------------------------------------------------------
+    @contextmanager
+    def under_way(self) -> Iterator[Ended]:
+        """Around the handler: what it logs, starts and traces belongs to this attempt."""
+        with attempting(self.lease), self._link.tracer.attempt(self.lease) as ended:
+            yield ended
+
     def ask_to_stop(self) -> None:
         self._stop_asked = True
         for program in list(self._programs):

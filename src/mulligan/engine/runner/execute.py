@@ -26,6 +26,20 @@ STOPPED = None  # instead of an outcome: the code stopped because it was asked t
 
 
 async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+    with context.under_way() as ended:
+        outcome = await _execute_async(handler, context, result_limit)
+        ended(outcome)
+    return outcome
+
+
+def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+    with context.under_way() as ended:
+        outcome = _execute_sync(handler, context, result_limit)
+        ended(outcome)
+    return outcome
+
+
+async def _execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
         outcome: Outcome | None = GO_ON
@@ -42,7 +56,7 @@ async def execute_async(handler: Handler, context: Context, result_limit: int) -
     return outcome
 
 
-def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+def _execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
         kwargs = _arguments(handler, context)
         outcome: Outcome | None = GO_ON

@@ -21,7 +21,7 @@ from typing import Any
 
 from mulligan.config import Settings
 from mulligan.engine.board import Board
-from mulligan.engine.kinds import Handler, Registry
+from mulligan.engine.kinds import DELIVERY_QUEUE, Handler, Registry
 from mulligan.engine.layers import Layers
 from mulligan.engine.messages import outcome_to_wire, stopped_to_wire, work_from_wire
 from mulligan.engine.runner.context import Context
@@ -55,10 +55,20 @@ class Runner:
     """Implements `Link` for the contexts it makes."""
 
     def __init__(
-        self, registry: Registry, wire: Wire, board: Board, *, mark: str, folder: Path, settings: Settings
+        self,
+        registry: Registry,
+        wire: Wire,
+        board: Board,
+        *,
+        mark: str,
+        folder: Path,
+        settings: Settings,
+        tellers: int = 0,
     ) -> None:
+        """`tellers`: the last of the board's slots, which are for messages alone."""
         self.policies = Layers(settings.retry, registry.manifest("", "").kinds, registry.queues)
         self.result_limit = settings.limits.result
+        self.tracer = registry.tracer
         self.state: Any = SimpleNamespace()
         self._registry = registry
         self._wire = wire
@@ -66,7 +76,9 @@ class Runner:
         self._mark = mark
         self._folder = folder
         self._crew = Crew(board.slots)
-        self._free = list(range(board.slots))
+        self._first_teller = board.slots - tellers
+        self._free = list(range(self._first_teller))
+        self._tellers = list(range(self._first_teller, board.slots))
         self._waiting: deque[Work] = deque()
         self._works: dict[int, Work] = {}
         self._ended: list[list[Any]] = []
@@ -157,13 +169,15 @@ class Runner:
             return
         work = Work(handler, Context(self, seq, lease, memory))
         self._works[seq] = work
-        if self._free:
-            self._start(work)
+        if self._tellers and lease.queue == DELIVERY_QUEUE:
+            self._start(work, self._tellers)
+        elif self._free:
+            self._start(work, self._free)
         else:
             self._waiting.append(work)
 
-    def _start(self, work: Work) -> None:
-        work.slot = self._free.pop()
+    def _start(self, work: Work, slots: list[int]) -> None:
+        work.slot = slots.pop()
         work.began = time.monotonic()
         self._board.start(work.slot, work.context.seq)
         if work.handler.is_async:
@@ -209,9 +223,12 @@ class Runner:
             self._ended.append(outcome_to_wire(context.seq, outcome, took))
         del self._works[context.seq]
         self._board.stop(work.slot)
-        self._free.append(work.slot)
-        if self._waiting:
-            self._start(self._waiting.popleft())
+        if work.slot >= self._first_teller:
+            self._tellers.append(work.slot)
+        else:
+            self._free.append(work.slot)
+        if self._waiting and self._free:
+            self._start(self._waiting.popleft(), self._free)
         self._plan_flush()
 
     def _stop(self, seq: int) -> None:

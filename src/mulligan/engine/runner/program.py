@@ -11,9 +11,10 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TypeVar
 
 from mulligan.engine.life import MARK, kill_marked
@@ -30,10 +31,13 @@ T = TypeVar("T")
 class Program:
     """Its mark is its own: what is left of one program is killed without touching the attempt's others."""
 
-    def __init__(self, command: list[str], folder: Path, mark: str) -> None:
+    def __init__(
+        self, command: list[str], folder: Path, mark: str, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._command = command
         self._folder = folder
         self._mark = mark
+        self._environment = {**environment, MARK: mark}
         self._stop = threading.Event()
         self._ended = False
 
@@ -45,7 +49,7 @@ class Program:
         process = subprocess.Popen(
             self._command,
             cwd=self._folder,
-            env={**os.environ, MARK: self._mark},
+            env={**os.environ, **self._environment},
             stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

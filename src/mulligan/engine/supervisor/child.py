@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mulligan.config import Log
 from mulligan.engine.board import Board
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.life import MARK, kill_session
@@ -25,6 +26,7 @@ from mulligan.job import Lease, Memory, Micros
 from mulligan.policy.escalate import given
 
 STDERR_TAIL = 4096
+LONGEST_LINE = 262_144  # bytes of a line that are waited for
 STALE_BEAT_NS = 1_750_000_000  # a living loop beats every 0.5 s
 
 
@@ -73,14 +75,16 @@ class Recipe:
     app: str
     worker: str
     folder: Path
-    log_level: str = "INFO"
+    log: Log = field(default_factory=Log)
+    runner: str = "mulligan.engine.runner"  # the module it begins with
     env: dict[str, str] = field(default_factory=dict)
 
 
 class Child:
-    def __init__(self, recipe: Recipe, name: str, slots: int, *, solo: bool) -> None:
+    def __init__(self, recipe: Recipe, name: str, slots: int, tellers: int = 0, *, solo: bool) -> None:
         self.name = name
-        self.slots = slots
+        self.slots = slots + tellers
+        self.tellers = tellers  # of its slots: for messages
         self.solo = solo  # made for one attempt alone
         self.mark = f"{recipe.worker}/{name}"
         self.flights: dict[int, Flight] = {}
@@ -89,9 +93,10 @@ class Child:
         self.killed = ""  # why we killed it ourselves
         self.broken = ""  # what it said before it could not start
         self._stderr = bytearray()
+        self._line = bytearray()  # begun and not ended yet
         self.born_ns = time.monotonic_ns()
         with contextlib.ExitStack() as undo:  # what cannot be started must not keep descriptors: they may be the reason
-            self.board = Board.create(slots)
+            self.board = Board.create(self.slots)
             undo.callback(self.board.close)
             ours, theirs = socket.socketpair()
             self.wire = Wire(ours)
@@ -104,10 +109,11 @@ class Child:
     def _start(self, recipe: Recipe, theirs: socket.socket) -> subprocess.Popen[bytes]:
         """From the main thread only: the parent-death signal is tied to the thread that started the child."""
         command = [
-            sys.executable, "-m", "mulligan.engine.runner", recipe.app,
+            sys.executable, "-m", recipe.runner, recipe.app,
             "--wire", str(theirs.fileno()), "--board", str(self.board.fd), "--slots", str(self.slots),
+            "--tellers", str(self.tellers),
             "--supervisor", str(os.getpid()), "--mark", self.mark,
-            "--folder", str(recipe.folder), "--log-level", recipe.log_level,
+            "--folder", str(recipe.folder), "--log-level", recipe.log.level, "--log-format", recipe.log.format,
         ]  # fmt: skip
         return subprocess.Popen(
             command,
@@ -160,12 +166,25 @@ class Child:
             return
         self._stderr += chunk
         del self._stderr[:-STDERR_TAIL]
-        relay.write(chunk)
+        self._relay_lines(chunk)
+
+    def _relay_lines(self, chunk: bytes) -> None:
+        """Whole ones: two runners that write at once must not make one line of two."""
+        self._line += chunk
+        end = self._line.rfind(b"\n") + 1
+        if not end and len(self._line) > LONGEST_LINE:
+            self._line += b"\n"
+            end = len(self._line)
+        if end:
+            relay.write(bytes(self._line[:end]))
+            del self._line[:end]
 
     def reap(self) -> Death:
         """After its exit: what it left in the pipes, how it ended, how much memory it had at most."""
         self.read()
         self._read_stderr()
+        if self._line:
+            self._relay_lines(b"\n")
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)  # it stays readable for ever
         peak = 0

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 from mulligan.config import Settings
 from mulligan.engine import batching, life, operate, upkeep
 from mulligan.engine.declared import speak
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.schedules import Timekeeper
+from mulligan.engine.telling import tell_sweep
 from mulligan.errors import ConfigError
+from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Micros, WorkerRow
 from mulligan.store.base import Renewal, Store
 from mulligan.store.host import boot_id
@@ -42,6 +45,10 @@ class Chores:
         self._pruned = 0.0
         self._timekeeper = Timekeeper(store, settings.worker)
         self._hurried = False
+
+    def tell_death(self, worker: str, facts: Mapping[str, Any]) -> None:
+        with self._store.begin() as unit:
+            unit.write_events([NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **facts})])
 
     def look_around(self, worker: str) -> int:
         """First of all, while the runners still load the app: did a sibling leave jobs behind?"""
@@ -125,11 +132,14 @@ class Chores:
         fired = self._timekeeper.fire()
         requeued = self.recover(worker)
         upkeep.announce(self._store)
-        self._while_full(lambda: upkeep.expire_deadlines(self._store))
-        upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
+        late = self._while_full(lambda: upkeep.expire_deadlines(self._store))
+        unknown = upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
         self._while_full(lambda: batching.sweep(self._store))
-        if keeps_house:
-            self._prune()
+        removed = self._prune() if keeps_house else 0
+        tell_sweep({
+            "jobs past their deadline ended": late, "jobs of unknown kinds ended": unknown,
+            "jobs of schedules enqueued": fired, "rows removed by retention": removed,
+        })  # fmt: skip
         return requeued + fired
 
     def hurry(self) -> None:
@@ -140,21 +150,25 @@ class Chores:
         judge = upkeep.Judge(worker, self._boot, self._silent_for_a_lease)
         upkeep.close_dead(self._store, judge)
         lost = upkeep.settle_orphans(self._store, self.settings.retry, self._rng)
+        tell_sweep({"jobs of lost workers settled": len(lost)})
         life.sweep_folders(self._folder, worker)
         return len(lost)
 
-    def _prune(self) -> None:
+    def _prune(self) -> int:
         removed = self._while_full(lambda: upkeep.prune(self._store, self.settings, self._manifest.kinds))
         self._store.tidy()
         self._pruned = 0.0 if removed else time.monotonic()  # more to do: go on with the next sweep
+        return removed
 
     def _while_full(self, step: Callable[[], int]) -> int:
-        """Repeat a small step while it finds plenty, for a bounded time; what the last one found."""
+        """Repeat a small step while it finds plenty, for a bounded time; what they found together."""
         ends = time.monotonic() + CHORE_BUDGET
+        all_found = 0
         while True:
             found = step()
+            all_found += found
             if found < upkeep.STEP or time.monotonic() > ends:
-                return found
+                return all_found
 
     def operate(self) -> int:
         """Returns how many jobs were moved."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -18,16 +18,15 @@ from mulligan.engine.claims import Places
 from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.fleet import Fleet
-from mulligan.engine.supervisor.pace import Pace
+from mulligan.engine.supervisor.pace import Pace, tellers
 from mulligan.engine.supervisor.turns import News, Turn, Turns
 from mulligan.errors import StoreUnavailable
-from mulligan.job import SECOND, Micros
+from mulligan.job import SECOND, Lease, Micros
 
 log = logging.getLogger("mulligan.worker")
 
 HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
 RESERVE = 8  # of so many places one is kept free of any one dependency
-SHARE = 3  # of so many places one is for messages, if there are any
 FEW = 4  # places: with fewer of them, one is too many to keep free
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
@@ -54,6 +53,7 @@ class Desk:
         self._loop = asyncio.get_running_loop()
         self._pace = Pace(settings.concurrency)
         self._outage = 0.0
+        self._looked = 0.0  # when a turn last looked what is due
         self._woken = False  # something was written by somebody: new work?
         self._timer: asyncio.TimerHandle | None = None
         # Who hears a hint says so and then looks for the offer; the loop takes its offer back and then looks for
@@ -96,7 +96,7 @@ class Desk:
         """Returns how long to wait for the next one when nothing happens."""
         endings, self.endings = self.endings, []
         free = self._free()
-        if not endings and free <= 0 and not self.doubt:
+        if not endings and free <= 0 and not self.doubt and not self._looks_for_messages():
             return self._settings.poll
         known = self._known(endings) if self.doubt else None
         news, hinted, self._woken = self._last_news(endings), self._woken, False
@@ -114,11 +114,12 @@ class Desk:
 
     def _turned(self, turn: Turn, free: int, endings: list[Ending]) -> float:
         self._outage, self.doubt = 0.0, False
+        self._looked = self._loop.time()
         self._on_clock(turn.now)
         if turn.leases:
             self._fleet.dispatch(turn.leases, turn.memories)
         self._learn_pace(free, endings, turn)
-        if self.endings or (turn.more and self._free() > 0 and len(turn.leases) >= free > 0):
+        if self.endings or (turn.more and self._free() > 0 and _others(turn.leases) >= free > 0):
             self.wake.set()
         return self._pause(turn)
 
@@ -128,8 +129,8 @@ class Desk:
             self._fleet.line_stuck = False
             self._pace.hold_back()
             return
-        ran = [e.duration_ms for e in endings if e.duration_ms is not None and not self._fleet.is_alone(e.lease)]
-        self._pace.turned(free, len(turn.leases), ran)
+        others = [e for e in endings if e.lease.queue != DELIVERY_QUEUE and not self._fleet.is_alone(e.lease)]
+        self._pace.turned(free, _others(turn.leases), [e.duration_ms for e in others if e.duration_ms is not None])
 
     async def _one_by_one(self, endings: list[Ending]) -> float:
         """Something in this turn is refused by the store; it must not take the others with it."""
@@ -154,16 +155,27 @@ class Desk:
         """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
         if not self._fleet.can_take or not self._may_claim():
             return 0
-        return self._pace.room(self._fleet.count + len(self.endings))
+        return self._pace.room(self._in_hand())
+
+    def _in_hand(self) -> int:
+        """Messages do not count: they have places of their own."""
+        return self._fleet.count - self._fleet.telling + _others([ending.lease for ending in self.endings])
+
+    def _looks_for_messages(self) -> bool:
+        """While all places are taken, now and then: whoever enqueues wakes us, and there is nothing for them here."""
+        now = self._loop.time()
+        if now - self._looked < self._settings.poll or not (self._fleet.can_take and self._may_claim()):
+            return False
+        return self._fleet.telling < tellers(self._settings.concurrency)
 
     def _places(self, free: int) -> Places:
         """Some places are kept free of any one dependency, for whatever does not use it."""
         most = self._settings.concurrency
         each = most - max(1, most // RESERVE) if most >= FEW else most
-        room = min(free, max(0, most - self._fleet.count - len(self.endings)))
-        used = self._fleet.in_use()
-        left = max(0, max(1, most // SHARE) - used[DELIVERY_QUEUE])
-        return Places(room, each, used, self._fleet.used_by_all, left)
+        room = min(free, max(0, most - self._in_hand()))
+        may = self._fleet.can_take and self._may_claim()
+        told = max(0, tellers(most) - self._fleet.telling) if may else 0
+        return Places(room, each, self._fleet.in_use(), self._fleet.used_by_all, told)
 
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
         flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up
@@ -225,3 +237,8 @@ class Desk:
         self._at_it = False
         self._answered.set()
         self._rest(pause)
+
+
+def _others(leases: Sequence[Lease]) -> int:
+    """How many are no messages."""
+    return sum(lease.queue != DELIVERY_QUEUE for lease in leases)

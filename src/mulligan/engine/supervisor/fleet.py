@@ -22,6 +22,7 @@ from mulligan.engine.life import kill_marked, session_memory
 from mulligan.engine.messages import STOPPED, outcome_from_wire
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
+from mulligan.engine.supervisor.pace import tellers
 from mulligan.engine.supervisor.verdicts import after_death, when_refused, when_stopped
 from mulligan.engine.workdirs import remove_workdir
 from mulligan.job import Lease, Memory, Micros
@@ -69,6 +70,7 @@ class Fleet:
         self.on_learn: Callable[[Manifest], None] = lambda _: None
         self.on_progress: Callable[[Flight, float | None, str], None] = lambda *_: None
         self.on_keep: Callable[[Flight, str, str], Any] = lambda *_: None
+        self.on_death: Callable[[dict[str, Any]], None] = lambda _: None
 
     # -- life -------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -127,8 +129,9 @@ class Fleet:
     def _spawn(self, *, solo: bool) -> None:
         settings = self._settings
         slots = 1 if solo else max(1, -(-settings.concurrency // settings.runners))
+        told = 0 if solo else -(-tellers(settings.concurrency) // settings.runners)
         try:
-            child = Child(self.recipe, f"r{next(self._names)}", slots, solo=solo)
+            child = Child(self.recipe, f"r{next(self._names)}", slots, told, solo=solo)
         except OSError as error:  # no memory, no descriptors, no interpreter: perhaps a little later
             log.error("cannot start a runner: %s; trying again", error)  # noqa: TRY400 - one line says it
             self._refill_later()
@@ -156,16 +159,17 @@ class Fleet:
         return len(self._queue) + len(self._burying) + sum(len(child.flights) for child in self._children)
 
     def in_use(self) -> Counter[str]:
-        """How many jobs use each dependency, and how many are messages.
-
-        Also asked by a thread that hears a hint: lists are copied whole.
-        """
+        """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
         under_way = [flight for child in list(self._children) for flight in list(child.flights.values())]
         waiting = [flight for flight, _ in list(self._queue)]
         leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
-        used = Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
-        used[DELIVERY_QUEUE] = sum(1 for lease in leases if lease.uses and lease.queue == DELIVERY_QUEUE)
-        return used
+        return Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
+
+    @property
+    def telling(self) -> int:
+        """How many messages are under way; they use something, all of them."""
+        under_way = [flight for child in list(self._children) for flight in list(child.flights.values())]
+        return sum(1 for flight in under_way if flight.lease.uses and flight.lease.queue == DELIVERY_QUEUE)
 
     @property
     def used_by_all(self) -> frozenset[str]:
@@ -445,6 +449,8 @@ class Fleet:
         finally:
             self._burying = [flight for flight in self._burying if flight not in lost]
             self._on_end(endings)
+        if not (child.killed or child.doomed_ns or self._closing):
+            self.on_death({"runner": child.name, "jobs": len(lost), **_facts(death)})
         if lost:
             log.warning("runner %s ended (%s) with %d jobs", child.name, child.killed or _how(death), len(lost))
         elif not child.doomed_ns and not child.killed and not self._closing:
@@ -468,6 +474,11 @@ def _left_over(child: Child, now_ns: int) -> bool:
     """Told to leave and still there, or never there at all."""
     gone = child.doomed_ns and not child.flights and now_ns - child.doomed_ns > LEAVE_NS
     return bool(gone) or (not child.ready and now_ns - child.born_ns > LOAD_LIMIT_NS)
+
+
+def _facts(death: Death) -> dict[str, int]:
+    facts = {"signal": death.signal, "exit_code": death.exit_code}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _how(death: Death) -> str:

@@ -59,7 +59,7 @@ class Options:
 
     app: str
     queues: frozenset[str] | None = None
-    log_level: str = "INFO"
+    runner: str = "mulligan.engine.runner"  # the module its runners begin with
     outlets: tuple[Outlet, ...] = ()  # what works beside the engine
 
 
@@ -149,11 +149,13 @@ class Supervisor:
         self.worker = f"w_{new_id()}"
         folder = life.state_folder(self._settings.worker.state_dir, self._store.place, self._store.identity)
         self._life = life.LifeFile(folder, self.worker)
-        recipe = Recipe(self._options.app, self.worker, life.work_folder(folder, self.worker), self._options.log_level)
+        work = life.work_folder(folder, self.worker)
+        recipe = Recipe(self._options.app, self.worker, work, self._settings.log, self._options.runner)
         self._chores = Chores(self._store, self._settings, folder)
         self._fleet = Fleet(recipe, self._settings.worker, self._desk.ended, self.clock)
         self._fleet.on_progress = self._progress
         self._fleet.on_keep = self._keep
+        self._fleet.on_death = self._runner_died
         self._fleet.start()
         await self._chore_until_done(partial(self._chores.look_around, self.worker))
         manifest = await self._fleet.loaded()
@@ -337,6 +339,10 @@ class Supervisor:
         self._desk.doubt = False  # whatever the old name holds is not ours any more
         await self._open()
         self._desk.wake.set()
+
+    def _runner_died(self, facts: dict[str, Any]) -> None:
+        """Nobody waits for it: it is told if the database is there."""
+        self._chore_thread.submit(self._chores.tell_death, self.worker, facts)
 
     async def _tell_news(self) -> None:
         news, self._desk.news = self._desk.news, {}

@@ -11,6 +11,14 @@ from collections.abc import Sequence
 
 MOST_AHEAD = 1000
 SHORT_MS = 20
+FEW_TELLERS, SHARE = 3, 3
+
+
+def tellers(concurrency: int) -> int:
+    """Places for messages, beside all others: who is told must not wait until a long job has ended. Enough of them
+    that one address that hangs leaves some to the rest.
+    """
+    return max(FEW_TELLERS, concurrency // SHARE)
 
 
 class Pace:

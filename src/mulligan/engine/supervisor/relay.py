@@ -6,25 +6,29 @@ import contextlib
 import logging
 import sys
 import threading
-from queue import Empty, Full, Queue
+from queue import Empty, Queue
 
 from mulligan.policy.redact import without_secrets
 
-WAITING = 500  # chunks; what comes after them while nobody reads is lost
+WAITING = 8 * 1024 * 1024  # bytes; what comes after them while nobody reads is lost
 
 
 class Relay:
     """One daemon thread does the writing that may block."""
 
     def __init__(self) -> None:
-        self._queue: Queue[bytes] = Queue(WAITING)
+        self._queue: Queue[bytes] = Queue()
+        self._waiting = 0  # bytes
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def write(self, chunk: bytes) -> None:
         self._start()
-        with contextlib.suppress(Full):
-            self._queue.put_nowait(chunk)
+        with self._lock:
+            if self._waiting + len(chunk) > WAITING:
+                return
+            self._waiting += len(chunk)
+        self._queue.put(chunk)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -39,6 +43,8 @@ class Relay:
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.buffer.write(chunk)
                 sys.stderr.buffer.flush()
+            with self._lock:
+                self._waiting -= len(chunk)
             self._queue.task_done()
 
     def flush(self, patience: float = 1.0) -> None:
@@ -55,7 +61,10 @@ relay = Relay()
 
 
 class RelayHandler(logging.Handler):
-    """Logging that never waits for a reader either."""
+    """Logging that never waits for a reader either. A formatter that says it is `clean` leaves no secrets in."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        relay.write(f"{without_secrets(self.format(record))}\n".encode("utf-8", "replace"))
+        line = self.format(record)
+        if not getattr(self.formatter, "clean", False):
+            line = without_secrets(line)
+        relay.write(f"{line}\n".encode("utf-8", "replace"))

@@ -15,6 +15,7 @@ from mulligan.engine.causes import Causes
 from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending, Verdict, settle
+from mulligan.engine.telling import tell_due, tell_verdicts
 from mulligan.engine.tending import tend
 from mulligan.errors import StoreUnavailable
 from mulligan.job import Ended, Lease, Memory, Micros, Outcome
@@ -66,7 +67,7 @@ class Turns:
         places: Places | None = None,
     ) -> Turn:
         """One turn. With `known`: also adopt leases of ours that we do not know of."""
-        if not (endings or hinted or known is not None or self._anything_due()):
+        if not (endings or (hinted and free > 0) or known is not None or self._anything_due(free)):
             return self._nothing()
         self._watch.begin()
         only_claims = not (endings or news or known is not None)  # one writing statement: it needs no more around it
@@ -82,6 +83,8 @@ class Turns:
                 leases = leases + [x for x in held if x.fence not in known and x.fence not in fresh]
             kept = memories(unit, leases)
         self._watch.commit()
+        tell_verdicts(verdicts, self._policies, now)
+        tell_due(leases, self._claimer.worker)
         return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
@@ -116,19 +119,20 @@ class Turns:
     def _settle_one(self, ending: Ending, now: Micros) -> None:
         self._watch.begin()
         with self._store.begin() as unit:
-            self._settle(unit, [ending], now)
+            verdicts = self._settle(unit, [ending], now)
         self._watch.commit()
+        tell_verdicts(verdicts, self._policies, now)
 
     def watch(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
         """Between turns: what has been running for too long, and, where little happens, what time has changed."""
         if self._watch.overdue(running) or idle:
             tend(self._store, self._watch, self._causes)
 
-    def _anything_due(self) -> bool:
-        """A look without the write lock: an idle worker disturbs nobody."""
+    def _anything_due(self, free: int) -> bool:
+        """A look without the write lock: an idle worker disturbs nobody. Without a free place: for messages only."""
         with self._store.read() as unit:
             self._seen = self._claimer.claim(unit, 0)
-        return self._seen.more
+        return self._seen.more if free > 0 else self._seen.messages
 
     def _nothing(self) -> Turn:
         return Turn([], [], {}, self._seen.now, self._seen.next_due, more=False)

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
+from mulligan.store.alerting import AlertRow
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
+from mulligan.store.counting import StatRow
 from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
 from mulligan.store.notifying import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
 from mulligan.store.operating import ItemRow, OperationRow
 from mulligan.store.rows import InsertRow, Wanted
+from mulligan.store.sessions import SessionRow
 
 _HERE = Path(__file__).parent
 _PART = re.compile(r"\{part:(\w+)\}")
@@ -41,12 +44,15 @@ _COLUMNS: dict[str, type[Any]] = {
     "operation": OperationRow,
     "item": ItemRow,
     "key": KeyRow,
+    "session": SessionRow,
     "reader": ReaderRow,
     "subscription": SubscriptionRow,
     "incident": IncidentRow,
     "notified": NotifiedRow,
+    "stat": StatRow,
+    "alert": AlertRow,
 }
-_SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted}
+_SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted, "stat": StatRow}
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes

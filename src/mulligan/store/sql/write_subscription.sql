@@ -1,3 +1,3 @@
-UPDATE {p}subscription SET body = :body, state = :state, reason = :reason, failures = :failures,
+UPDATE {p}subscription SET body = :body, after = :after, state = :state, reason = :reason, failures = :failures,
   failing_since = :failing_since, version = version + 1
 WHERE id = :id AND version = :version RETURNING id

@@ -142,7 +142,7 @@ class Hub:
 
     async def look_at_keys(self) -> None:
         """End the streams of keys that are revoked or expired; while the database is away nobody can tell."""
-        keys = {listener.key for listener in self._open}
+        keys = {listener.key for listener in self._open if listener.key}
         try:
             valid = await self._ask(lambda unit: _valid(unit, keys))
         except Exception:

@@ -9,13 +9,12 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from mulligan.event import OURSELVES, Event
+from mulligan.event import OURSELVES, Event, for_owners
 from mulligan.job import AttemptRow, Job, Micros, to_datetime
 from mulligan.policy.redact import scrub
 
 Plain = dict[str, Any]
 
-NOT_OF_EVENTS = frozenset({"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"})
 NOT_OF_ATTEMPTS = frozenset({"private", "judged", "worker", "settled_by"})
 
 
@@ -36,7 +35,7 @@ def attempt_shape(attempt: AttemptRow, *, private: bool) -> Plain:
 
 
 def event_shape(event: Event, *, private: bool) -> Plain:
-    data = {name: value for name, value in event.data.items() if private or name not in NOT_OF_EVENTS}
+    data = dict(event.data) if private else for_owners(event.data)
     shape = {**event._asdict(), "at": at(event.at), "data": data}
     return shape if private else {**shape, "actor": _kind_of(event.actor)}
 

@@ -1,0 +1,97 @@
+"""What it costs to count: the same drain with the fold and without, by turns, and a scrape of what was counted."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+from bench.world import World, cpu_seconds, family, until, world
+from mulligan.observe.exporter import fresh
+from mulligan.observe.fold import Fold
+
+ROUNDS = 2
+
+
+def drained(store: str, n: int, module: str) -> tuple[float, float]:
+    """Jobs a second, and milliseconds of CPU for each in the worker, its runner and the server."""
+    with world(store) as place:
+        place.enqueue("noop", [{}] * n)
+        worker = place.start(module=module)
+        pids = [*family(worker.pid), *servers(store)]
+        began, used = time.monotonic(), cpu(pids)
+        first = place.count("succeeded")
+        until(lambda: place.count("succeeded") >= n, 300, every=0.1)
+        took, spent = time.monotonic() - began, cpu([*family(worker.pid), *servers(store)]) - used
+        return (n - first) / took, spent * 1000 / (n - first)
+
+
+def servers(store: str) -> list[int]:
+    """Every process of the PostgreSQL that serves us."""
+    if store == "sqlite":
+        return []
+    from bench.world import server  # noqa: PLC0415 - there is none for SQLite
+
+    folder = Path(server()._data)  # noqa: SLF001 - there is no other way to its processes
+    return family(int((folder / "postmaster.pid").read_text().splitlines()[0]))
+
+
+def cpu(pids: list[int]) -> float:
+    return sum(cpu_seconds([pid]) for pid in pids if Path(f"/proc/{pid}/stat").exists())
+
+
+def counting(store: str, n: int) -> dict[str, float]:
+    """By turns, so that what else the machine does is shared by both."""
+    found: dict[str, list[tuple[float, float]]] = {"mulligan": [], "bench.silent": []}
+    for turn in range(2 * ROUNDS):
+        module = ("mulligan", "bench.silent")[(turn + turn // 2) % 2]
+        found[module].append(drained(store, n, module))
+    counted, silent = found["mulligan"], found["bench.silent"]
+    rates = [statistics.median(rate for rate, _ in runs) for runs in (silent, counted)]
+    costs = [statistics.median(cost for _, cost in runs) for runs in (silent, counted)]
+    return {
+        "without, jobs/s": rates[0],
+        "with, jobs/s": rates[1],
+        "with / without": rates[1] / rates[0],
+        "without, CPU ms/job": costs[0],
+        "with, CPU ms/job": costs[1],
+        "CPU with / without": costs[1] / costs[0],
+        **alone(store, n, costs[0]),
+    }
+
+
+def alone(store: str, n: int, cost: float) -> dict[str, float]:
+    """The fold after the drain, when nothing disturbs it: its CPU, and as a share of what a job costs."""
+    with world(store) as place:
+        fold = Fold(0)
+        fold.turn(place.app.store)
+        place.enqueue("noop", [{}] * n)
+        place.start(module="bench.silent")
+        until(lambda: place.count("succeeded") >= n, 300, every=0.1)
+        place.stop()
+        used, spent = time.thread_time(), cpu(servers(store))
+        while fold.turn(place.app.store):
+            pass
+        here, there = time.thread_time() - used, cpu(servers(store)) - spent
+        per_job = (here + there) * 1e6 / n
+        return {
+            "fold, CPU µs/job": here * 1e6 / n,
+            "fold and server, CPU µs/job": per_job,
+            "fold, share of a job": per_job / 1000 / cost,
+            **scraped(place),
+        }
+
+
+def scraped(place: World, times: int = 20) -> dict[str, float]:
+    """Milliseconds of a scrape, by the clock and of this thread's CPU."""
+    waits, used = [], []
+    for _ in range(times):
+        began, spent = time.perf_counter(), time.thread_time()
+        size = len(fresh(place.app.store))
+        waits.append((time.perf_counter() - began) * 1000)
+        used.append((time.thread_time() - spent) * 1000)
+    return {
+        "scrape, ms": statistics.median(waits),
+        "scrape, CPU ms": statistics.median(used),
+        "scrape, kB": size / 1000,
+    }

@@ -1,0 +1,106 @@
+"""The page of metrics. Used by `generate.py`."""
+# ruff: noqa: INP001, E501 - a script beside the pages it writes, one row a line
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mulligan.observe.fold import DELAY_SECONDS, MOST, RUN_SECONDS, TRIES, WAIT_SECONDS
+from mulligan.observe.gauges import GAUGES
+from mulligan.observe.metrics import COUNTERS, HISTOGRAMS
+from mulligan.observe.names import LONGEST
+from mulligan.observe.names import MOST as NAMES
+
+Table = Callable[..., str]
+
+PAGE = """\
+{notice}
+
+# Metrics
+
+`mulligan metrics` prints them, `GET /metrics` serves them. All come from the database: it does not matter which process
+is asked, and one is enough. [Monitoring](../operate/monitoring.md) says how to use them.
+
+## Counters
+
+They only grow, also over restarts and retention. A job is counted when its event is folded, about a second later.
+
+{counters}
+
+## Histograms
+
+{histograms}
+
+| histogram | upper bounds |
+|---|---|
+| run time | {run} s |
+| wait | {wait} s |
+| retry delay | {delay} s |
+| attempts to success | {tries} |
+
+## Gauges
+
+Looked up when they are asked for, at most once in five seconds. Nothing is locked, and counts stop at 10,000.
+
+{gauges}
+
+## What do labels hold?
+
+No label names a job, a batch, a failure group or an owner. Of names from outside the first {kinds} kinds, {queues} queues,
+{codes} codes and {dependencies} dependencies keep theirs for good; all that come later are counted as `other`. A name has
+at most {longest} characters; what cannot be printed is `?`. Kinds `mulligan.*` are counted nowhere but in `mulligan_notifications_total`.
+
+| label | values |
+|---|---|
+| `outcome` | `succeeded`, `retry`, `dead`, `cancelled`, `parked`, `released` (given back unharmed), `lost` (its process or worker died), `snoozed` (put off, held, or failed without being charged) |
+| `error_code`, `error_type` | a code of the [registry](codes.md) or of your rules |
+| `error_class`, `reason` | a class: `transient`, `timeout`, …; empty: no failure |
+| `try` | 1 + counted failures before; `8` is 8 and more |
+| `nth` | `first` or `retry` |
+| `state` of a breaker | `closed`, `open`, `probing`, `ramping`: one of them is 1 |
+
+## Names that others use
+
+| name | is |
+|---|---|
+| `mulligan_jobs_failed_total` | dead jobs by code: `mulligan_jobs_ended_total{{state="dead"}}` |
+| `mulligan_job_processing_duration_seconds` | `mulligan_attempt_duration_seconds` of all queues |
+| `mulligan_queue_depth` | `mulligan_queue_jobs`, ready and held |
+| `mulligan_jobs_active` | `mulligan_queue_jobs{{phase="running"}}` |
+| `mulligan_manual_retry_total` | `mulligan_manual_retries_total` without labels |
+| `mulligan_worker_failures_total` | failed attempts with `error_type`, `is_permanent`, `duration_bucket` |
+| `mulligan_dlq_size` | `mulligan_dead_letters` |
+
+## What is stored?
+
+Table `stat`: what was counted in a minute under a name and labels, at most {most:,} events in one step. After a day minutes become hours, after 30 days
+only the sum since ever is left (minute 0), from which all counters come.
+"""
+
+
+def page(notice: str, table: Table) -> str:
+    return PAGE.format(
+        notice=notice,
+        counters=table(("name", "labels", "what it is"), [_row(one) for one in COUNTERS]),
+        histograms=table(("name", "labels", "what it is"), [_row(one) for one in HISTOGRAMS]),
+        gauges=table(("name", "labels", "what it is"), [_row(one) for one in GAUGES]),
+        run=_bounds(RUN_SECONDS),
+        wait=_bounds(WAIT_SECONDS),
+        delay=_bounds(DELAY_SECONDS),
+        tries=_bounds(TRIES),
+        kinds=NAMES["kind"],
+        queues=NAMES["queue"],
+        codes=NAMES["code"],
+        dependencies=NAMES["dependency"],
+        longest=LONGEST,
+        most=MOST,
+    )
+
+
+def _row(metric: object) -> list[str]:
+    name, labels, said = (getattr(metric, field) for field in ("name", "labels", "help"))
+    return [f"`{name}`", ", ".join(f"`{label}`" for label in labels), said]
+
+
+def _bounds(bounds: tuple[float, ...]) -> str:
+    return ", ".join(f"{bound:g}" for bound in bounds)

@@ -1,0 +1,143 @@
+"""What the engine says in its log about jobs: failures, retries, ends, what was found due, what was put in order.
+
+Said after the commit, never within it. The words are for people; the fields beside them (`extra`) are stable, and what
+a formatter makes of both is not the engine's concern. A job that succeeds costs nothing here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mulligan.job import SECOND, Decision, JobRow, Lease, Micros, State, Verb
+from mulligan.policy.phrase import duration
+from mulligan.policy.retry import EffectivePolicy
+from mulligan.policy.sentences import waited
+
+if TYPE_CHECKING:
+    from mulligan.engine.layers import Layers
+    from mulligan.engine.settle import Verdict
+
+log = logging.getLogger("mulligan.jobs")
+
+_TEXTS = ("exception", "message", "detail", "stderr", "trace")  # of the private half: for the log and for operators
+_ENDS = {State.DEAD: "ended for good", State.PARKED: "waits for a person", State.CANCELLED: "cancelled"}
+
+
+def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros) -> None:
+    """How attempts ended that did not succeed."""
+    for lease, decision in verdicts:
+        if decision is None or decision.verb is Verb.SUCCEED:
+            continue
+        if decision.failure is not None and log.isEnabledFor(logging.ERROR):
+            _failed(lease, decision)
+        if decision.verb is Verb.RETRY and log.isEnabledFor(logging.INFO):
+            _retry(lease, decision, layers.of(lease), now)
+        elif decision.state in _ENDS and log.isEnabledFor(logging.WARNING):
+            _ended(lease, decision)
+    if log.isEnabledFor(logging.DEBUG):
+        _succeeded(verdicts)
+
+
+def _succeeded(verdicts: Iterable[Verdict]) -> None:
+    for lease, decision in verdicts:
+        if decision is not None and decision.verb is Verb.SUCCEED:
+            log.debug("attempt %d of %s succeeded", lease.attempt, lease.kind, extra=_ids(lease))
+
+
+def _failed(lease: Lease, decision: Decision) -> None:
+    failure = decision.failure
+    assert failure is not None  # noqa: S101 - asked by the caller
+    private = {f"error_{name}": failure.private[name] for name in _TEXTS if failure.private.get(name)}
+    told = failure.private.get("message") or failure.public
+    fields = {"code": failure.code, "error_class": failure.cls.value, "rule": failure.rule, "error": told}
+    log.error(
+        "attempt %d of %s failed with %s (%s): %s", lease.attempt, lease.kind, failure.code, failure.cls.value, told,
+        extra={**_ids(lease), **fields, "group": failure.fingerprint, "evidence": dict(failure.evidence), **private},
+    )  # fmt: skip
+
+
+def _retry(lease: Lease, decision: Decision, policy: EffectivePolicy, now: Micros) -> None:
+    delay = max(0, (decision.run_at or now) - now) / SECOND
+    how = waited(policy, decision, now)
+    log.info(
+        "attempt %d of %s in %s: %s; %s", lease.attempt + 1, lease.kind, duration(delay), decision.reason, how,
+        extra={
+            **_ids(lease), "code": decision.failure.code if decision.failure else "", "retry": decision.failures,
+            "next_attempt": lease.attempt + 1, "delay": round(delay, 3), "computed": how,
+        },
+    )  # fmt: skip
+
+
+def _ended(lease: Lease, decision: Decision) -> None:
+    """For good: nothing tries it again by itself."""
+    permanent = decision.state is State.DEAD
+    fields = {"state": decision.state.value, "reason": decision.reason, "permanent": permanent}
+    code = decision.failure.code if decision.failure else ""
+    log.log(
+        logging.WARNING if permanent else logging.INFO,
+        "%s %s: %s", lease.kind, _ENDS[decision.state], decision.reason,
+        extra={**_ids(lease), **fields, "code": code},
+    )  # fmt: skip
+
+
+def tell_due(leases: Sequence[Lease], worker: str) -> None:
+    """Retries whose time had come; fresh work only for who wants every detail."""
+    if not leases or not log.isEnabledFor(logging.INFO):
+        return
+    retries = sum(1 for lease in leases if lease.failures)
+    if retries:
+        fields = {"due": len(leases), "retries": retries, "worker": worker}
+        log.info("%d retries found due", retries, extra=fields)
+    elif log.isEnabledFor(logging.DEBUG):
+        log.debug("%d jobs found due", len(leases), extra={"due": len(leases), "retries": 0, "worker": worker})
+
+
+def tell_move(verb: Verb, row: JobRow, actor: str, reason: str) -> None:
+    """By hand."""
+    if log.isEnabledFor(logging.INFO):
+        fields = {"job": row.id, "kind": row.kind, "queue": row.queue, "actor": actor, "reason": reason}
+        log.info(
+            "%s of %s asked for by %s%s", _spoken(verb), row.kind, actor or "somebody", f": {reason}" if reason else "",
+            extra={**fields, "generation": row.generation, "action": verb.value},
+        )  # fmt: skip
+
+
+def _spoken(verb: Verb) -> str:
+    return "manual retry" if verb is Verb.RETRY_BY_HAND else verb.value.replace("_", " ")
+
+
+def tell_sweep(counts: Mapping[str, int]) -> None:
+    """What was put in order, if anything was. Of workers that are gone: a warning."""
+    for what, count in counts.items():
+        if count:
+            level = logging.WARNING if what in _LOUD else logging.INFO
+            _swept.log(level, f"%d {what}", count, extra={"swept": what, "count": count})
+
+
+_swept = logging.getLogger("mulligan.upkeep")
+_LOUD = frozenset({"jobs of lost workers settled", "jobs past their deadline ended", "jobs of unknown kinds ended"})
+
+
+def tell_guard(what: str, key: str, reason: str, actor: str, more: Mapping[str, Any]) -> None:
+    """A breaker that opens or closes, or a limit it has changed."""
+    level = logging.WARNING if what == "opened" else logging.INFO
+    _guards.log(
+        level, "dependency %s %s: %s", key, what, reason,
+        extra={"dependency": key, "change": what, "reason": reason, "actor": actor, **more},
+    )  # fmt: skip
+
+
+_guards = logging.getLogger("mulligan.guards")
+
+
+def _ids(lease: Lease) -> dict[str, Any]:
+    return {
+        "job": lease.id,
+        "kind": lease.kind,
+        "queue": lease.queue,
+        "attempt": lease.attempt,
+        "token": lease.token,
+        "worker": lease.worker,
+    }

@@ -1,0 +1,1 @@
+SELECT {alert} FROM {p}alert ORDER BY rule, key

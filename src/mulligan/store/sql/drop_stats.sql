@@ -1,0 +1,1 @@
+DELETE FROM {p}stat WHERE minute > :after AND minute < :before

@@ -1,0 +1,1 @@
+DELETE FROM {p}session WHERE expires_at < :before

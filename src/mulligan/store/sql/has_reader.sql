@@ -1,0 +1,1 @@
+SELECT 1 FROM {p}reader WHERE name = :name

@@ -1,0 +1,1 @@
+SELECT {reader} FROM {p}reader ORDER BY name

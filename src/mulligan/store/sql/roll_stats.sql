@@ -1,0 +1,5 @@
+-- The minutes of an hour, added to its first.
+INSERT INTO {p}stat AS known ({stat})
+SELECT CAST(:hour AS bigint), name, labels, CAST(sum(n) AS bigint), sum(total) FROM {p}stat
+WHERE minute > :hour AND minute < :beyond GROUP BY name, labels
+ON CONFLICT (minute, name, labels) DO UPDATE SET n = known.n + excluded.n, total = known.total + excluded.total

@@ -1,0 +1,1 @@
+SELECT value FROM {p}meta WHERE key = 'status_secret'

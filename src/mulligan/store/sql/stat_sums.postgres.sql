@@ -1,0 +1,2 @@
+SELECT name, labels, SUM(n), SUM(total) FROM {p}stat
+WHERE minute >= :since AND name = ANY (CAST(:names AS text[])) GROUP BY name, labels

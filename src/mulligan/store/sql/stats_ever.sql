@@ -1,0 +1,1 @@
+SELECT {stat} FROM {p}stat WHERE minute = 0 ORDER BY name, labels

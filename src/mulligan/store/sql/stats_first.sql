@@ -1,0 +1,1 @@
+SELECT min(minute) FROM {p}stat WHERE minute >= :since AND minute < :until

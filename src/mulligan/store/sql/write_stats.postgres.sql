@@ -1,0 +1,3 @@
+INSERT INTO {p}stat AS known ({stat})
+SELECT {stat} FROM {set:stat} ORDER BY minute, name COLLATE "C", labels COLLATE "C"
+ON CONFLICT (minute, name, labels) DO UPDATE SET n = known.n + excluded.n, total = known.total + excluded.total

@@ -1,0 +1,202 @@
+"""What can be done from a page: who may, and what to call. The rules are where they always are; this only asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from mulligan.engine.filters import seconds
+from mulligan.engine.keys import Role
+from mulligan.errors import Refused
+from mulligan.policy.phrase import duration
+from mulligan.web.desk import Desk
+
+Said = Mapping[str, str]
+
+
+class Action(NamedTuple):
+    do: Callable[[Desk, str, Said], str]  # returns what was done, for people
+    back: str  # where the visitor finds it
+    role: Role = Role.OPERATOR
+    shared: bool = False  # of all owners, so it needs scope *
+
+
+def _reason(said: Said) -> str:
+    return said.get("reason", "")
+
+
+def _until(said: Said) -> float | None:
+    words = said.get("until", "")
+    found = seconds(words) if words else None
+    if words and found is None:
+        message = f"until: {words!r:.40} is no length; write 30m, 2h or 1d"
+        raise Refused(message)
+    return found
+
+
+# -- jobs -------------------------------------------------------------------------------------------
+def _retry(desk: Desk, job: str, said: Said) -> str:
+    found = desk.jobs.retry(job, reason=_reason(said), owner=desk.owner)
+    return f"Retried: generation {found.generation} begins. {found.why}"
+
+
+def _cancel(desk: Desk, job: str, said: Said) -> str:
+    found = desk.jobs.cancel(job, reason=_reason(said), owner=desk.owner)
+    return "Cancelled." if found.state == "cancelled" else "Asked to stop; it is cancelled once its code has stopped."
+
+
+def _release(desk: Desk, job: str, said: Said) -> str:
+    desk.jobs.release(job, choice=said.get("choice") or None, reason=_reason(said), owner=desk.owner)
+    return "Released: it goes on where it was."
+
+
+def _discard(desk: Desk, job: str, said: Said) -> str:
+    desk.jobs.discard(job, reason=_reason(said), owner=desk.owner)
+    return "Discarded: it stays in the history, and nobody has to look at it any more."
+
+
+# -- failures ---------------------------------------------------------------------------------------
+def _mute(desk: Desk, group: str, said: Said) -> str:
+    desk.failures.mute(group, until=_until(said), reason=_reason(said), owner=desk.owner)
+    return "Muted."
+
+
+def _resolve(desk: Desk, group: str, said: Said) -> str:
+    desk.failures.resolve(group, note=_reason(said), owner=desk.owner)
+    return "Resolved. If a job dies of it again, it comes back as regressed."
+
+
+def _reopen(desk: Desk, group: str, said: Said) -> str:
+    desk.failures.reopen(group, reason=_reason(said), owner=desk.owner)
+    return "Open again."
+
+
+# -- batches, operations ----------------------------------------------------------------------------
+def _retry_batch(desk: Desk, batch: str, said: Said) -> str:
+    desk.batches.get(batch, owner=desk.owner)
+    found = desk.batches.retry_failed(batch, reason=_reason(said))
+    return f"Retried {len(found.jobs):,} of its members."
+
+
+def _cancel_batch(desk: Desk, batch: str, said: Said) -> str:
+    desk.batches.get(batch, owner=desk.owner)
+    desk.batches.cancel(batch, reason=_reason(said))
+    return "Cancelled: what waits is cancelled, what runs is asked to stop."
+
+
+def _operation(verb: str, words: str) -> Callable[[Desk, str, Said], str]:
+    def act(desk: Desk, operation: str, said: Said) -> str:
+        getattr(desk.operations, verb)(operation, reason=_reason(said), owner=desk.owner)
+        return words
+
+    return act
+
+
+# -- what is shared ---------------------------------------------------------------------------------
+def _pause(desk: Desk, queue: str, said: Said) -> str:
+    desk.queues.pause(queue, until=_until(said), reason=_reason(said))
+    return f"Queue {queue} is paused: nothing of it starts; what runs goes on."
+
+
+def _resume(desk: Desk, queue: str, said: Said) -> str:
+    desk.queues.resume(queue, reason=_reason(said))
+    return f"Queue {queue} goes on."
+
+
+def _hold_kind(desk: Desk, kind: str, said: Said) -> str:
+    desk.kinds.hold(kind, until=_until(said), reason=_reason(said))
+    return f"Kind {kind} is held: its jobs wait."
+
+
+def _release_kind(desk: Desk, kind: str, said: Said) -> str:
+    desk.kinds.release(kind, reason=_reason(said))
+    return f"Kind {kind} is released."
+
+
+def _open(desk: Desk, key: str, said: Said) -> str:
+    desk.dependencies.open(key, until=_until(said), reason=_reason(said))
+    return f"{key} is held open: its jobs wait."
+
+
+def _close(desk: Desk, key: str, said: Said) -> str:
+    desk.dependencies.close(key, reason=_reason(said))
+    return f"{key} is closed: its jobs go on, slowly at first."
+
+
+def _probe(desk: Desk, key: str, said: Said) -> str:
+    desk.dependencies.probe(key, reason=_reason(said))
+    return f"{key} is looked at as soon as a worker can."
+
+
+def _silence(desk: Desk, rule: str, said: Said) -> str:
+    desk.alerts.silence(rule, _until(said) or 3600.0, reason=_reason(said))
+    return f"Alert {rule} is silent for {duration(_until(said) or 3600.0)}."
+
+
+def _unsilence(desk: Desk, rule: str, said: Said) -> str:
+    desk.alerts.unsilence(rule, reason=_reason(said))
+    return f"Alert {rule} is heard again."
+
+
+# -- notifications ----------------------------------------------------------------------------------
+def _test(desk: Desk, subscription: str, said: Said) -> str:
+    del said
+    return f"A test is on its way: {desk.subscriptions.test(subscription, owner=desk.owner).message}."
+
+
+def _switch(verb: str, words: str) -> Callable[[Desk, str, Said], str]:
+    def act(desk: Desk, subscription: str, said: Said) -> str:
+        getattr(desk.subscriptions, verb)(subscription, owner=desk.owner, reason=_reason(said))
+        return words
+
+    return act
+
+
+def _send_again(desk: Desk, delivery: str, said: Said) -> str:
+    desk.deliveries.retry(delivery, owner=desk.owner, reason=_reason(said))
+    return "It is sent again."
+
+
+def _run(desk: Desk, schedule: str, said: Said) -> str:
+    job = desk.schedules.run(schedule, reason=_reason(said))
+    return f"Enqueued now: job {job.id}."
+
+
+ACTIONS: Mapping[tuple[str, str], Action] = {
+    ("jobs", "retry"): Action(_retry, "/jobs/{id}"),
+    ("jobs", "cancel"): Action(_cancel, "/jobs/{id}"),
+    ("jobs", "release"): Action(_release, "/jobs/{id}"),
+    ("jobs", "discard"): Action(_discard, "/jobs/{id}"),
+    ("failures", "mute"): Action(_mute, "/failures/{id}"),
+    ("failures", "resolve"): Action(_resolve, "/failures/{id}"),
+    ("failures", "reopen"): Action(_reopen, "/failures/{id}"),
+    ("batches", "retry"): Action(_retry_batch, "/batches/{id}"),
+    ("batches", "cancel"): Action(_cancel_batch, "/batches/{id}"),
+    ("operations", "pause"): Action(_operation("pause", "Paused: nothing more is sent for now."), "/operations/{id}"),
+    ("operations", "resume"): Action(_operation("resume", "It goes on."), "/operations/{id}"),
+    ("operations", "abort"): Action(
+        _operation("abort", "Ended. What was not sent stays untouched."), "/operations/{id}"
+    ),
+    ("queues", "pause"): Action(_pause, "/queues", shared=True),
+    ("queues", "resume"): Action(_resume, "/queues", shared=True),
+    ("kinds", "hold"): Action(_hold_kind, "/queues", shared=True),
+    ("kinds", "release"): Action(_release_kind, "/queues", shared=True),
+    ("dependencies", "open"): Action(_open, "/dependencies", shared=True),
+    ("dependencies", "close"): Action(_close, "/dependencies", shared=True),
+    ("dependencies", "probe"): Action(_probe, "/dependencies", shared=True),
+    ("alerts", "silence"): Action(_silence, "/alerts", shared=True),
+    ("alerts", "unsilence"): Action(_unsilence, "/alerts", shared=True),
+    ("subscriptions", "test"): Action(_test, "/notifications"),
+    ("subscriptions", "enable"): Action(_switch("enable", "Switched on."), "/notifications"),
+    ("subscriptions", "disable"): Action(_switch("disable", "Switched off."), "/notifications"),
+    ("deliveries", "retry"): Action(_send_again, "/notifications"),
+    ("schedules", "run"): Action(_run, "/schedules", shared=True),
+}
+
+
+def action(noun: str, verb: str) -> Action:
+    found = ACTIONS.get((noun, verb))
+    if found is None:
+        message = f"there is nothing called {verb!r:.40} to do with {noun!r:.40}"
+        raise Refused(message)
+    return found

@@ -1,0 +1,118 @@
+"""What the forms of all screens ask for, and bulk actions with a look beforehand."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request, Response
+
+from mulligan.engine.keys import Role
+from mulligan.engine.preview import Preview
+from mulligan.errors import MulliganError
+from mulligan.policy.advice import percent
+from mulligan.policy.operation import Action as Bulk
+from mulligan.web.actions import Action, action
+from mulligan.web.charts import bars
+from mulligan.web.desk import Desk
+from mulligan.web.house import House, root_of
+from mulligan.web.pages.signing import local
+
+MOST_CHOSEN = 200
+MUST_COUNT = 100  # from so many jobs on, a person types the number
+
+
+class ActingScreens:
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def act(self, request: Request, noun: str, name: str, verb: str) -> Response:
+        asked = action(noun, verb)
+        back = [asked.back.format(id=quote(name, safe=""))]
+
+        def work(desk: Desk, said: dict[str, str]) -> str:
+            back.append(local(said["back"]) if said.get("back") else back[0])
+            return asked.do(desk, name, said)
+
+        try:
+            words = await self._house.act(request, work, asked.role, shared=asked.shared)
+        except MulliganError as refused:
+            return self._house.back(request, back[-1], f"Not done: {refused}", "bad")
+        return self._house.back(request, back[-1], words)
+
+    async def many(self, request: Request) -> Response:
+        """Those somebody has ticked, one by one: what refuses one is no matter of the others."""
+        back = ["/jobs"]
+
+        def work(desk: Desk, said: dict[str, str]) -> str:
+            back.append(local(said.get("back") or "/jobs"))
+            asked = action("jobs", said.get("verb", ""))
+            chosen = [job for job in said.get("id", "").split(",") if job][:MOST_CHOSEN]
+            refused = [words for job in chosen if (words := _refusal(asked, desk, job, said))]
+            done = f"{len(chosen) - len(refused):,} of {len(chosen):,} done"
+            return f"{done}; not done: {'; '.join(dict.fromkeys(refused))}" if refused else f"{done}."
+
+        try:
+            words = await self._house.act(request, work, Role.OPERATOR)
+        except MulliganError as refused:
+            return self._house.back(request, back[-1], f"Not done: {refused}", "bad")
+        return self._house.back(request, back[-1], words)
+
+    async def preview(self, request: Request, action: str = "retry", filter: str = "") -> Response:  # noqa: A002 - as in the URL
+        """What a bulk action would do, before anything is done."""
+
+        def look(desk: Desk) -> dict[str, Any]:
+            found = desk.operations.start(action, filter, dry_run=True, owner=desk.owner)
+            return _foreseen(found, root_of(request))
+
+        found = await self._house.ask(request, look)
+        values = {"action": action, "words": filter, "actions": [one.value for one in Bulk], **found}
+        return self._house.page(request, "preview.html", "operations", **values)
+
+    async def start(self, request: Request) -> Response:
+        def work(desk: Desk, said: dict[str, str]) -> str:
+            asked = said.get("action", "retry"), said.get("filter", "")
+            _counted(desk, *asked, said)
+            steps = None if said.get("careful") else ["rest"]
+            return desk.operations.start(*asked, steps=steps, reason=said.get("reason", ""), owner=desk.owner).id
+
+        try:
+            operation = await self._house.act(request, work, Role.OPERATOR)
+        except MulliganError as refused:
+            return self._house.back(request, "/operations", f"Not done: {refused}", "bad")
+        return self._house.back(request, f"/operations/{operation}", "Begun. This page follows it.")
+
+
+def _refusal(asked: Action, desk: Desk, job: str, said: dict[str, str]) -> str:
+    try:
+        asked.do(desk, job, said)
+    except MulliganError as refused:
+        return str(refused)
+    return ""
+
+
+def _counted(desk: Desk, action: str, filter: str, said: dict[str, str]) -> None:  # noqa: A002 - as everywhere
+    """Many jobs are not moved by a slip of the hand."""
+    found = desk.operations.start(action, filter, dry_run=True, owner=desk.owner)
+    if found.count > MUST_COUNT and said.get("count", "").replace(",", "") != str(found.count):
+        message = f"type the number of jobs, {found.count:,}, to say that you mean all of them; nothing was done"
+        raise MulliganError(message)
+
+
+def _foreseen(found: Preview, root: str) -> dict[str, Any]:
+    return {
+        "count": f"{found.count:,}{'+' if found.capped else ''}",
+        "number": found.count,
+        "must_count": found.count > MUST_COUNT,
+        "steps": ", ".join(f"{step:,}" for step in found.steps),
+        "codes": bars(found.codes),
+        "kinds": bars(found.kinds),
+        "owners": bars(found.owners) if len(found.owners) > 1 else (),
+        "cost": f"{found.cost:g}" if found.cost else "",
+        "estimated": f"{found.estimated_cost:g}" if found.estimated_cost else "",
+        "chance": "" if found.chance is None else percent(found.chance),
+        "tried": f"{found.recovered:,} of {found.retried:,}",
+        "held": found.held,
+        "refused": found.refused,
+        "jobs": f"{root}/jobs?filter={quote(found.filter)}",
+    }

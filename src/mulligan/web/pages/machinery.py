@@ -1,0 +1,191 @@
+"""Queues and workers, dependencies, schedules: what jobs pass through."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from fastapi import Request, Response
+
+from mulligan.engine.calendar import Schedule
+from mulligan.engine.dependencies import Dependency
+from mulligan.engine.held import KindStatus
+from mulligan.engine.queues import Queue
+from mulligan.engine.workers import Seen, workers_seen
+from mulligan.job import Micros, to_micros
+from mulligan.policy.phrase import per, span, who
+from mulligan.web.desk import Desk
+from mulligan.web.house import House
+from mulligan.web.present import OPEN, RECOVERING, Badge, Moment, at_moment
+
+CAP = 10_000
+UPCOMING = 5
+CLOSED = Badge("●", "closed", "good")
+PAUSED = Badge("‖", "paused", "warn")
+FLOWING = Badge("●", "open", "good")
+HELD = Badge("‖", "held", "warn")
+LIVES = {
+    "live": Badge("●", "live", "good"),
+    "draining": Badge("◐", "draining", "warn"),
+    "silent": Badge("◌", "silent", "warn"),
+    "dead": Badge("✕", "dead", "bad"),
+    "left": Badge("○", "left", "calm"),
+}
+
+
+class MachineryScreens:
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def queues(self, request: Request) -> Response:
+        def look(desk: Desk) -> dict[str, Any]:
+            queues, kinds = desk.queues.list(), desk.kinds.list()
+            with desk.store.read() as unit:
+                now, seen = unit.now(), workers_seen(unit)
+            return {
+                "queues": [_queue(queue, now) for queue in queues],
+                "held": [_kind(kind, now) for kind in kinds if kind.held],
+                "workers": [worker_row(one, now) for one in seen],
+            }
+
+        return self._house.page(request, "queues.html", "queues", **await self._house.ask(request, look, shared=True))
+
+    async def dependencies(self, request: Request) -> Response:
+        def look(desk: Desk) -> dict[str, Any]:
+            found = desk.dependencies.list()
+            with desk.store.read() as unit:
+                now = unit.now()
+            ranked = sorted(found, key=lambda one: (one.state == "closed", one.key))
+            return {"rows": [dependency_row(one, now) for one in ranked]}
+
+        return self._house.page(
+            request, "dependencies.html", "dependencies", **await self._house.ask(request, look, shared=True)
+        )
+
+    async def schedules(self, request: Request) -> Response:
+        def look(desk: Desk) -> dict[str, Any]:
+            found = desk.schedules.list()
+            with desk.store.read() as unit:
+                now = unit.now()
+            return {"rows": [_schedule(one, _next(desk, one), now) for one in found]}
+
+        return self._house.page(
+            request, "schedules.html", "schedules", **await self._house.ask(request, look, shared=True)
+        )
+
+
+def _many(count: int) -> str:
+    return f"{CAP:,}+" if count >= CAP else f"{count:,}"
+
+
+def _at(at: datetime | None, now: Micros) -> Moment | None:
+    return None if at is None else at_moment(to_micros(at), now)
+
+
+def _queue(queue: Queue, now: Micros) -> dict[str, Any]:
+    limits = [f"{queue.concurrency} at once" if queue.concurrency is not None else "",
+              per(queue.rate) if queue.rate is not None else "", "owners take turns" if queue.fair else ""]  # fmt: skip
+    return {
+        "name": queue.name,
+        "badge": PAUSED if queue.paused else FLOWING,
+        "ready": _many(queue.ready),
+        "later": _many(queue.later),
+        "running": _many(queue.running),
+        "oldest": "" if queue.oldest is None else span(to_micros(queue.oldest), now),
+        "limits": ", ".join(limit for limit in limits if limit),
+        "by_hand": queue.set_by_hand,
+        "until": _at(queue.paused_until or queue.set_until, now),
+        "said": _said(queue.actor, queue.reason) if queue.paused or queue.set_by_hand else "",
+    }
+
+
+def _said(actor: str, reason: str) -> str:
+    return f"by {who(actor)}{': ' + reason if reason else ''}"
+
+
+def _kind(kind: KindStatus, now: Micros) -> dict[str, Any]:
+    return {
+        "name": kind.name,
+        "badge": HELD,
+        "waiting": _many(kind.ready),
+        "since": _at(kind.since, now),
+        "said": _said(kind.actor, kind.reason),
+        "fingerprint": kind.fingerprint,
+        "message": kind.message,
+    }
+
+
+def worker_row(seen: Seen, now: Micros) -> dict[str, Any]:
+    row = seen.row
+    return {
+        "id": row.id,
+        "badge": LIVES[seen.life],
+        "host": row.host,
+        "pid": row.pid,
+        "running": seen.running,
+        "concurrency": row.concurrency,
+        "kinds": len(json.loads(row.kinds)),
+        "release": row.release,
+        "seen": at_moment(row.renewed_at, now),
+        "since": at_moment(row.started_at, now),
+    }
+
+
+def dependency_row(one: Dependency, now: Micros) -> dict[str, Any]:
+    share = one.failed / one.calls if one.calls else 0.0
+    return {
+        "key": one.key,
+        "badge": {"open": OPEN, "ramping": RECOVERING}.get(one.state, CLOSED),
+        "since": _at(one.since, now),
+        "reason": _why(one),
+        "held": _many(one.held),
+        "running": _many(one.running),
+        "failed": f"{one.failed:,} of {one.calls:,} failed" if one.calls else "no calls lately",
+        "share": round(share * 100, 1),
+        "mode": {"hold": "jobs wait", "fail_fast": "jobs end at once"}[one.mode],
+        "limits": _limits(one),
+        "budget": "" if one.tokens is None else f"{one.tokens:.0f}",
+        "next": _expected(one, now),
+    }
+
+
+def _why(one: Dependency) -> str:
+    if one.state == "ramping":
+        return f"{per(one.rate or 0.0)} may start"
+    return _said(one.actor, one.reason) if one.state == "open" else ""
+
+
+def _limits(one: Dependency) -> str:
+    said = [f"{one.concurrency} at once" if one.concurrency is not None else "",
+            per(one.rate) if one.rate is not None else "", "lowered: it asked for fewer" if one.reduced else "",
+            "set by hand" if one.set_by_hand else ""]  # fmt: skip
+    return ", ".join(limit for limit in said if limit)
+
+
+def _expected(one: Dependency, now: Micros) -> str:
+    if one.probing:
+        return "a probe is under way"
+    at = one.probe_at or one.until
+    if at is None or one.state != "open":
+        return ""
+    when = f"in {span(now, to_micros(at))}" if to_micros(at) > now else "in a moment"
+    return f"{'next probe' if one.probe_at else 'closes'} {when}"
+
+
+def _next(desk: Desk, one: Schedule) -> list[datetime]:
+    return [] if one.problem else desk.schedules.next(one.name, UPCOMING)
+
+
+def _schedule(one: Schedule, upcoming: list[datetime], now: Micros) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "cron": one.cron,
+        "timezone": one.timezone,
+        "kind": one.kind,
+        "queue": one.queue,
+        "problem": one.problem,
+        "upcoming": [at_moment(to_micros(at), now) for at in upcoming],
+        "last": _at(one.last_at, now),
+        "last_job": one.last_job_id,
+    }

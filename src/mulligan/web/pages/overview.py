@@ -1,0 +1,159 @@
+"""The first screen: is anything broken now, what is broken, what is being done about it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+
+from mulligan.engine.alerts import AlertStatus
+from mulligan.engine.dependencies import Dependency, not_closed
+from mulligan.engine.failures import FailureGroup
+from mulligan.engine.held import KindStatus
+from mulligan.engine.operations import Operation
+from mulligan.engine.queues import Queue
+from mulligan.engine.workers import Seen, workers_seen
+from mulligan.job import Micros, State
+from mulligan.policy.groups import GroupState
+from mulligan.policy.phrase import who
+from mulligan.store.base import Unit
+from mulligan.store.counting import MINUTE
+from mulligan.web.charts import Columns, columns
+from mulligan.web.desk import Desk, own
+from mulligan.web.house import House, root_of
+from mulligan.web.pages import failures, machinery, records
+from mulligan.web.present import BADGES, row_of
+from mulligan.web.reading import COUNT_CAP, Shown
+
+MINUTES = 60
+TONES = {"succeeded": "succeeded", "retry": "retried", "lost": "retried", "dead": "dead"}
+ALERTS = 2
+GROUPS = 5
+ROWS = 8
+NEEDS_SOMEBODY = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}
+
+
+class Trouble(NamedTuple):
+    """One thing that is broken now, in a sentence, and where to look."""
+
+    icon: str
+    words: str
+    link: str
+
+
+class Picture(NamedTuple):
+    """All of it, at about one moment."""
+
+    now: Micros
+    counts: dict[str, int]
+    groups: list[FailureGroup]
+    down: list[Dependency]
+    kinds: list[KindStatus]
+    queues: list[Queue]
+    workers: list[Seen]
+    operations: list[Operation]
+    alerts: list[AlertStatus]
+    outcomes: Columns
+    parked: list[Shown]
+    running: list[Shown]
+
+
+class OverviewScreen:
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def show(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
+        root = root_of(request)
+        if filter.strip():
+            return RedirectResponse(f"{root}/jobs?{urlencode({'filter': filter})}", 303)
+        if (await self._house.visitor(request)).owner is not None:
+            return RedirectResponse(f"{root}/failures", 303)  # what is on this screen is of all owners
+        found = await self._house.ask(request, _look, shared=True)
+        values: dict[str, Any] = {
+            "counts": [_count(state, found.counts[state], root) for state in State],
+            "troubles": list(_troubles(found, root)),
+            "groups": [failures.row(group, found.now, root) for group in found.groups],
+            "operations": [records.operation_row(one, found.now) for one in found.operations],
+            "dependencies": [machinery.dependency_row(one, found.now) for one in found.down],
+            "workers": [machinery.worker_row(one, found.now) for one in found.workers],
+            "parked": [row_of(one, found.now) for one in found.parked],
+            "running": [row_of(one, found.now) for one in found.running],
+            "outcomes": found.outcomes,
+            "empty": not any(found.counts.values()),
+        }
+        return self._house.page(request, "overview.html", "overview", **values)
+
+
+def _look(desk: Desk) -> Picture:
+    groups = [
+        group for group in desk.failures.groups(owner=desk.owner, limit=GROUPS * 4) if group.state in NEEDS_SOMEBODY
+    ]
+    kinds = [kind for kind in desk.kinds.list() if kind.held]
+    queues = [queue for queue in desk.queues.list() if queue.paused]
+    operations = [one for one in desk.operations.list(owner=desk.owner, limit=20) if one.under_way]
+    with desk.store.read() as unit:
+        now, counts, down = unit.now(), dict(unit.counts(COUNT_CAP)), not_closed(unit)
+        workers = workers_seen(unit)
+        outcomes = _outcomes(unit, now)
+    alerts = [one for one in desk.alerts.list() if one.state == "firing" and one.silenced_until is None]
+    parked = _some(desk, "state:parked")
+    running = _some(desk, "state:running")
+    return Picture(
+        now, counts, groups[:GROUPS], down, kinds, queues, workers, operations, alerts, outcomes, parked, running
+    )
+
+
+def _outcomes(unit: Unit, now: Micros) -> Columns:
+    """How attempts ended, minute by minute."""
+    begins = now // MINUTE - MINUTES + 1
+    counts: list[Counter[str]] = [Counter() for _ in range(MINUTES)]
+    for row in unit.stats(["verdicts"], begins * MINUTE):
+        tone = TONES.get(json.loads(row.labels)["outcome"])
+        if tone is not None and 0 <= row.minute - begins < MINUTES:
+            counts[row.minute - begins][tone] += row.n
+    ago = [f"{MINUTES - 1 - place} min ago" for place in range(MINUTES)]
+    return columns(list(zip(ago, counts, strict=True)), ("succeeded", "retried", "dead"))
+
+
+def _some(desk: Desk, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
+    return [Shown(job, "") for job in desk.jobs.list(own(desk, filter), limit=ROWS)]
+
+
+def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
+    waits = found.counts[State.QUEUED]
+    if not any(seen.living for seen in found.workers):
+        yield Trouble("◌", f"No worker is live{f': {_many(waits)} jobs wait' if waits else ''}", f"{root}/queues")
+    for one in found.down:
+        if one.state == "open":
+            yield Trouble("⊗", f"{one.key} is down: {_many(one.held)} jobs wait for it", f"{root}/dependencies")
+    for kind in found.kinds:
+        yield Trouble("‖", f"Kind {kind.name} is held: {kind.reason or kind.message}", f"{root}/queues")
+    for queue in found.queues:
+        yield Trouble(
+            "‖",
+            f"Queue {queue.name} was paused by {who(queue.actor)}: {_many(queue.ready)} jobs wait",
+            f"{root}/queues",
+        )
+    urgent = sorted(found.alerts, key=lambda alert: alert.severity != "page")
+    for alert in urgent[:ALERTS]:
+        yield Trouble("▲", alert.summary, f"{root}/alerts")
+    if len(urgent) > ALERTS:
+        yield Trouble("▲", f"{len(urgent) - ALERTS} more alerts", f"{root}/alerts")
+    for group in found.groups:
+        if group.state is GroupState.REGRESSED:
+            link = f"{root}/failures/{quote(group.fingerprint)}"
+            yield Trouble("↺", f"It was resolved, and it is back: {group.message or group.code}", link)
+
+
+def _many(count: int) -> str:
+    return f"{COUNT_CAP:,}+" if count >= COUNT_CAP else f"{count:,}"
+
+
+def _count(state: State, count: int, root: str) -> dict[str, Any]:
+    link = f"{root}/failures" if state is State.DEAD else f"{root}/jobs?{urlencode({'filter': f'state:{state}'})}"
+    return {"badge": BADGES[state], "count": _many(count), "none": not count, "link": link}

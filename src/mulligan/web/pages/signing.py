@@ -1,0 +1,86 @@
+"""Signing in and out."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from urllib.parse import urlencode
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+
+from mulligan.errors import Refused
+from mulligan.web import visits
+from mulligan.web.house import House, root_of
+
+TRIES = 10  # wrong keys from one place
+WITHIN = 60.0  # seconds
+PLACES = 1000  # remembered
+
+
+class SignInScreens:
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._wrong: dict[str, deque[float]] = {}
+
+    async def show(self, request: Request, next: str = "/", link: str = "") -> Response:  # noqa: A002 - as in the URL
+        """A link is not redeemed by looking: previews and crawlers look too."""
+        return self._house.page(request, "sign_in.html", next=local(next), link=link, wrong="")
+
+    async def enter(self, request: Request) -> Response:
+        visits.check_origin(request)
+        said = await visits.form_of(request)
+        if self._throttled(request):
+            return self._again(request, said, "Too many wrong keys. Wait a minute, then try again.", 429)
+        key, link = said.get("key", ""), said.get("link", "")
+        try:
+            text = await self._house.reader.with_sessions(
+                lambda sessions: sessions.redeem(link) if link else sessions.sign_in(key)
+            )
+        except Refused as wrong:
+            self._remember(request)
+            return self._again(request, {**said, "link": ""}, f"{wrong}.", 401)
+        response = RedirectResponse(f"{root_of(request)}{local(said.get('next', '/'))}", 303)
+        visits.set_session(request, response, text)
+        return response
+
+    async def leave(self, request: Request) -> Response:
+        visits.check_origin(request)
+        said = await visits.form_of(request)
+        visitor = await self._house.visitor(request)
+        visits.check_mark(visitor, said)
+        text = visits.session_of(request)
+        await self._house.reader.with_sessions(lambda sessions: sessions.sign_out(text))
+        response = RedirectResponse(f"{root_of(request)}/sign-in", 303)
+        visits.end_session(request, response)
+        return response
+
+    def _again(self, request: Request, said: dict[str, str], words: str, status: int) -> Response:
+        values = {"next": local(said.get("next", "/")), "link": said.get("link", ""), "wrong": words}
+        return self._house.page(request, "sign_in.html", "", status, **values)
+
+    # -- who guesses ------------------------------------------------------------------------------
+    def _throttled(self, request: Request) -> bool:
+        tries = self._wrong.get(_place(request))
+        return tries is not None and len(tries) == TRIES and time.monotonic() - tries[0] < WITHIN
+
+    def _remember(self, request: Request) -> None:
+        if len(self._wrong) >= PLACES:
+            self._wrong.pop(next(iter(self._wrong)))
+        self._wrong.setdefault(_place(request), deque(maxlen=TRIES)).append(time.monotonic())
+
+
+def _place(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
+def local(path: str) -> str:
+    """A path of ours; anything that a browser could take for another site is the first page."""
+    plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
+    return path if plain else "/"
+
+
+def to_sign_in(request: Request) -> Response:
+    path = request.url.path.removeprefix(root_of(request)) or "/"
+    here = f"{path}?{request.url.query}" if request.url.query else path
+    return RedirectResponse(f"{root_of(request)}/sign-in?{urlencode({'next': here})}", 303)

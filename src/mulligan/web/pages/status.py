@@ -1,0 +1,153 @@
+"""The page of one job or batch for whoever it belongs to: one honest sentence, how far it is, a retry if allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request, Response
+
+from mulligan.engine.batches import Batch
+from mulligan.engine.declared import stored_kinds
+from mulligan.engine.keys import EVERYTHING, Role
+from mulligan.engine.sessions import Visitor
+from mulligan.engine.status import Pass, Status
+from mulligan.errors import MulliganError, NotFound
+from mulligan.job import Job, State, to_micros
+from mulligan.web import visits
+from mulligan.web.charts import parts
+from mulligan.web.desk import Desk
+from mulligan.web.house import House
+from mulligan.web.pages.batches import BADGES, TONES
+from mulligan.web.present import at_moment, badge_of
+
+HOLDER = Visitor(EVERYTHING, Role.VIEWER, "owner:link", "")  # who has the link, and nothing else
+AGAIN = (State.DEAD, State.CANCELLED)
+WORDS = {
+    State.QUEUED: "It waits for its turn.",
+    State.RUNNING: "It is being worked on.",
+    State.SUCCEEDED: "It is done.",
+    State.DEAD: "It did not work.",
+    State.CANCELLED: "It was cancelled.",
+    State.PARKED: "Somebody has to look at it first.",
+}
+
+
+class StatusScreens:
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def show(self, request: Request, text: str, said: str = "") -> Response:
+        def look(desk: Desk) -> dict[str, Any]:
+            opened = _opened(desk, text)
+            return _job(desk, opened) if opened.what == "job" else _batch(desk, opened)
+
+        found = await self._house.reader.at_desk(look, HOLDER)
+        return self._house.page(request, "status.html", text=text, said=SAID.get(said, ""), **found)
+
+    async def retry(self, request: Request, text: str) -> Response:
+        """The link is what allows it; a form of another site does not have it."""
+        visits.check_origin(request)
+        form = await visits.form_of(request)
+
+        def work(desk: Desk) -> None:
+            opened = _opened(desk, text)
+            if not opened.retry:
+                raise NotFound
+            _again(desk, opened, form)
+
+        try:
+            await self._house.reader.at_desk(work, HOLDER)
+        except MulliganError:
+            return self._house.back(request, f"/status/{text}?said=refused", "")
+        return self._house.back(request, f"/status/{text}?said=again", "")
+
+
+SAID = {
+    "again": "It is tried again.",
+    "refused": "It cannot be tried again right now. Try later, or ask whoever runs this for you.",
+}
+
+
+def _opened(desk: Desk, text: str) -> Pass:
+    return Status(lambda: desk.store, lambda: desk.settings).opened(text)
+
+
+def _job(desk: Desk, opened: Pass) -> dict[str, Any]:
+    job = desk.jobs.get(opened.id)
+    with desk.store.read() as unit:
+        now = unit.now()
+    return {
+        "title": job.kind,
+        "badge": badge_of(job),
+        "words": _sentence(job),
+        "progress": None if job.progress is None or job.state is not State.RUNNING else round(job.progress * 100),
+        "bar": (),
+        "fields": _fields(desk, job) if opened.retry and job.state in AGAIN else [],
+        "may_retry": opened.retry and job.state in AGAIN,
+        "at": at_moment(to_micros(job.finished_at or job.started_at or job.created_at), now),
+        "ended": job.state in {State.SUCCEEDED, State.DEAD, State.CANCELLED},
+    }
+
+
+def _sentence(job: Job) -> str:
+    """What happened and what happens next, without anything of ours."""
+    said = str((job.error or {}).get("message", "")) if job.state is not State.SUCCEEDED else ""
+    if job.state is State.QUEUED and job.failures and job.next_retry_at is not None:
+        return f"{said or 'It did not work yet.'} It is tried again by itself."
+    return said if said and job.state is State.DEAD else WORDS[job.state]
+
+
+def _fields(desk: Desk, job: Job) -> list[tuple[str, str]]:
+    """What its kind lets people change, as it is."""
+    with desk.store.read() as unit:
+        spec = stored_kinds(unit).get(job.kind)
+    payload = job.payload if isinstance(job.payload, Mapping) else {}
+    names = () if spec is None else spec.editable
+    return [(name, json.dumps(payload.get(name), ensure_ascii=False)) for name in names if name in payload]
+
+
+def _batch(desk: Desk, opened: Pass) -> dict[str, Any]:
+    batch = desk.batches.get(opened.id)
+    with desk.store.read() as unit:
+        now = unit.now()
+    counts = batch.counts
+    return {
+        "title": batch.name or "Batch",
+        "badge": BADGES[batch.state],
+        "words": _counted(batch),
+        "progress": None if batch.finished_at else round(counts.share * 100),
+        "bar": parts([(state, tone, getattr(counts, state)) for state, tone in TONES.items()]),
+        "fields": [],
+        "may_retry": opened.retry and bool(counts.dead) and batch.finished_at is not None,
+        "at": at_moment(to_micros(batch.finished_at or batch.created_at), now),
+        "ended": batch.finished_at is not None,
+    }
+
+
+def _counted(batch: Batch) -> str:
+    counts = batch.counts
+    if batch.finished_at is None:
+        return f"{counts.ended:,} of {counts.total:,} are done."
+    if counts.dead:
+        return f"{counts.succeeded:,} of {counts.total:,} worked, {counts.dead:,} did not."
+    return f"All {counts.total:,} are done." if counts.total else "It is done."
+
+
+def _again(desk: Desk, opened: Pass, form: Mapping[str, str]) -> None:
+    if opened.what == "batch":
+        desk.batches.retry_failed(opened.id, reason="by the owner")
+        return
+    job = desk.jobs.get(opened.id)
+    before = dict(_fields(desk, job))
+    changed = {name: _value(form[name]) for name in before if name in form and form[name] != before[name]}
+    overrides = {"payload": changed} if changed else None
+    desk.jobs.retry(opened.id, reason="by the owner", overrides=overrides)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

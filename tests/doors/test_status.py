@@ -1,0 +1,97 @@
+"""The page of one job or batch, for whoever has its link."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from mulligan import Fail, Mulligan
+from mulligan.errors import NotFound
+from mulligan.job import SECOND
+from mulligan.web.app import create_app
+
+SECRET = "s3cret-place"
+
+
+@pytest.fixture
+def shop(app):
+    """Its one kind works once its argument is right."""
+
+    @app.job(name="convert", editable="page")
+    def convert(page: int):
+        if page < 1:
+            return Fail("BAD_PAGE", f"no page at /srv/{SECRET}", public="This page does not exist.", final=True)
+        return page
+
+    app.store.prepare()
+    return app
+
+
+@pytest.fixture
+def owner(shop):
+    with TestClient(create_app(shop.settings), base_url="http://localhost", follow_redirects=False) as client:
+        yield client
+
+
+def test_it_says_one_honest_sentence_and_nothing_of_ours(shop, owner):
+    job = shop.enqueue("convert", {"page": 0}, owner="acme")
+    link = shop.status.link(job)
+    assert "waits for its turn" in owner.get(link).text
+    shop.run_inline()
+    page = owner.get(link).text
+    assert "This page does not exist." in page
+    assert "Try again" in page
+    for private in (SECRET, "BAD_PAGE", "Traceback", "/failures", job.id + "/retry", shop.settings.database_url):
+        assert private not in page
+
+
+def test_its_owner_mends_what_the_kind_allows_and_tries_again_once(shop, owner):
+    job = shop.enqueue("convert", {"page": 0})
+    shop.run_inline()
+    link = shop.status.link(job)
+    owner.post(link, data={"page": "7", "kind": "other"})
+    assert (shop.jobs.get(job.id).generation, shop.jobs.get(job.id).payload) == (2, {"page": 7})
+    shop.run_inline()
+    page = owner.get(link).text
+    assert "It is done." in page
+    assert "Try again" not in page
+    assert "cannot be tried again" in owner.get(owner.post(link, data={"again": "1"}).headers["location"]).text
+
+
+def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
+    job, other = shop.enqueue("convert", {"page": 0}), shop.enqueue("convert", {"page": 0})
+    shop.run_inline()
+    link = shop.status.link(job)
+    for wrong in (link.replace(job.id, other.id), link[:-1], link + "x", "/status/", "/status/j--r-.x", "/status/%00"):
+        assert owner.get(wrong).status_code == 404
+    look = shop.status.link(job, retry=False)
+    assert "Try again" not in owner.get(look).text
+    owner.post(look, data={"again": "1"})
+    assert owner.post(link, data={"again": "1"}, headers={"origin": "http://evil.example"}).status_code == 403
+    assert shop.jobs.get(job.id).generation == 1
+    short = shop.status.link(job, expires=60)
+    assert owner.get(short).status_code == 200
+    shop.store.shift_clock(61 * SECOND)
+    assert owner.get(short).status_code == 404
+    assert owner.get(link).status_code == 200
+
+
+def test_a_batch_has_one_too(shop, owner):
+    with shop.batch("spring", owner="acme") as batch:
+        for page in (0, 1, 2):
+            shop.enqueue("convert", {"page": page}, batch=batch)
+    link = shop.status.link(batch.refresh())
+    assert "0 of 3 are done." in owner.get(link).text
+    shop.run_inline()
+    assert "2 of 3 worked, 1 did not." in owner.get(link).text
+    assert owner.post(link, data={"again": "1"}).status_code == 303
+    assert shop.batches.get(batch.id).generation == 2
+
+
+def test_links_of_one_database_open_nothing_in_another(shop, tmp_path):
+    job = shop.enqueue("convert", {"page": 1})
+    other = Mulligan(f"sqlite:///{tmp_path}/other.db")
+    other.open()
+    with pytest.raises(NotFound):
+        other.status.opened(shop.status.link(job).rpartition("/")[2])
+    other.close()

@@ -1,0 +1,105 @@
+"""An alert with a real worker and a real server: fewer at a time while it answers 429, and all of it back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from mulligan import Mulligan
+from mulligan.config import read_settings
+from support.waiting import until
+from support.worker import Worker
+from walk.tools import advance
+
+pytestmark = pytest.mark.slow
+
+
+class Server(ThreadingHTTPServer):
+    request_queue_size = 64
+    limited = False
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.lock = threading.Lock()
+        self.here = self.most = 0
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        with self.server.lock:
+            self.server.here += 1
+            self.server.most = max(self.server.most, self.server.here)
+        time.sleep(0.05)
+        with self.server.lock:
+            self.server.here -= 1
+        self.send_response(429 if self.server.limited else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def test_a_spike_of_429s_lowers_concurrency_and_gives_it_back(store_url, tmp_path, server):
+    app = Mulligan(settings=read_settings({"database_url": store_url}, environ={}, file=tmp_path / "none.toml"))
+    app.open()
+    environ = {"CALLED": f"http://127.0.0.1:{server.server_port}/"}
+    worker = Worker(
+        store_url, tmp_path, app="support.limited:app", environ=environ, worker__concurrency="20", alerts__every="1"
+    )
+    feeding = threading.Event()
+
+    def feed() -> None:
+        while not feeding.wait(0.1):
+            app.enqueue("fetch", queue="pages")
+
+    threading.Thread(target=feed, daemon=True).start()
+    try:
+        for _ in range(200):
+            app.enqueue("fetch", queue="pages")
+        until(lambda: app.queues.get("pages").concurrency == 10, 30, "the worker has told what it declares")
+        server.limited = True
+        until(lambda: app.queues.get("pages").concurrency == 7, 40, "fewer at a time")
+        time.sleep(1.0)  # what ran at that moment has ended
+        with server.lock:
+            server.most = server.here
+        time.sleep(3.0)
+        assert 0 < server.most <= 7
+        (alert,) = [one for one in app.alerts.list() if one.rule == "rate_limited_queue"]
+        assert (alert.state, alert.limit, alert.action) == ("firing", 7, "reduce")
+        server.limited = False
+        time.sleep(3.0)  # nobody is told to slow down any more
+        seen = set()
+        for _ in range(40):
+            advance(app, 31)
+            time.sleep(2.0)
+            seen.add(app.queues.get("pages").concurrency)
+            if not [one for one in app.alerts.list() if one.rule == "rate_limited_queue"] and 10 in seen:
+                break
+        assert {8, 9, 10} <= seen <= set(range(1, 11))
+        assert not app.queues.get("pages").set_by_hand
+        with app.store.read() as unit:
+            told = [event for event in unit.events_after(0, 1_000_000) if event.actor == "alert"]
+        assert [event.type for event in told if event.data.get("rule") == "rate_limited_queue"] == [
+            "alert.fired", "alert.resolved",
+        ]  # fmt: skip
+        assert {event.type for event in told} >= {"queue.changed"}
+    finally:
+        feeding.set()
+        worker.end()
+        app.close()

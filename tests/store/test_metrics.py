@@ -1,0 +1,218 @@
+"""What Prometheus reads: it equals what is there, it only grows, and it disturbs nobody."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mulligan.config import read_settings
+from mulligan.engine.failures import Failures
+from mulligan.engine.insight import insight
+from mulligan.job import SECOND, Gate, NewJob
+from mulligan.observe import exporter
+from mulligan.observe.fold import Fold
+from mulligan.observe.gauges import GAUGES
+from mulligan.observe.metrics import COUNTERS, HISTOGRAMS
+from mulligan.store.counting import HOUR, MINUTE
+from support.store import (
+    FAILED,
+    FATAL,
+    PARKED,
+    RETURNED,
+    ended,
+    enqueue,
+    finish,
+    insert,
+    now,
+    once_more,
+    open_worker,
+    running,
+    sql,
+)
+
+
+@pytest.fixture
+def folded(store):
+    """Counts all that happens until it is called."""
+    fold = Fold(0)
+    fold.turn(store)
+
+    def count():
+        while fold.turn(store):
+            pass
+
+    return count
+
+
+def read(store):
+    """Samples by name: {labels: value}."""
+    found = {}
+    for family in text_string_to_metric_families(exporter.fresh(store)):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+def value(store, name, **labels):
+    return sum(n for found, n in read(store)[name].items() if labels.items() <= dict(found).items())
+
+
+def test_the_five_names_everybody_asks_for_first(store, folded):
+    ended(store, FATAL)
+    ended(store, RETURNED)
+    enqueue(store, 3)
+    running(store)
+    folded()
+    assert value(store, "mulligan_jobs_failed_total", error_code="BROKEN") == 1
+    assert value(store, "mulligan_queue_depth", queue="default") == 3
+    assert value(store, "mulligan_jobs_active", queue="default") == 1
+    assert value(store, "mulligan_manual_retry_total") == 0
+    assert "# TYPE mulligan_job_processing_duration_seconds histogram" in exporter.fresh(store)
+
+
+def test_the_names_of_a_failing_worker_and_of_its_dead_letters(store, folded):
+    ended(store, FATAL)
+    ended(store, FAILED)
+    folded()
+    assert value(store, "mulligan_worker_failures_total", error_type="BROKEN", is_permanent="true") == 1
+    assert value(store, "mulligan_worker_failures_total", error_type="BOOM", is_permanent="false") == 1
+    dead = sum(group.count for group in Failures(lambda: store).groups())
+    assert value(store, "mulligan_dlq_size") == value(store, "mulligan_dead_letters") == dead == 1
+
+
+def test_every_metric_is_told_before_anything_has_happened(store):
+    text = exporter.fresh(store)
+    for metric in (*COUNTERS, *HISTOGRAMS, *GAUGES):
+        assert f"# HELP {metric.name} " in text
+    told = read(store)
+    assert (
+        told["mulligan_attempt_ends_total"][
+            frozenset({"outcome": "dead", "error_class": "timeout", "nth": "retry"}.items())
+        ]
+        == 0
+    )
+    assert told["mulligan_runners_died_total"] == {frozenset(): 0}
+
+
+def test_jobs_are_ready_held_scheduled_or_running_and_the_oldest_is_as_old_as_it_is(store):
+    enqueue(store, 2)
+    enqueue(store, 3, uses="gateway")
+    enqueue(store, 4, delay=HOUR * MINUTE)
+    running(store)
+    with store.begin() as unit:
+        unit.close_gate(Gate("dependency", "gateway", unit.now(), None, "down", "test"))
+    store.shift_clock(90 * SECOND)
+    for phase, n in {"ready": 2, "held": 3, "scheduled": 4, "running": 1}.items():
+        assert value(store, "mulligan_queue_jobs", queue="default", phase=phase) == n
+    assert value(store, "mulligan_oldest_job_age_seconds", queue="default") == pytest.approx(90, abs=5)
+    assert value(store, "mulligan_oldest_held_age_seconds", queue="default") == pytest.approx(90, abs=5)
+    assert value(store, "mulligan_breaker_state", dependency="gateway", state="open") == 1
+    assert value(store, "mulligan_breaker_state", dependency="gateway", state="closed") == 0
+    assert value(store, "mulligan_breaker_open_seconds", dependency="gateway") == pytest.approx(90, abs=5)
+    assert value(store, "mulligan_held_jobs", dependency="gateway") == 3
+
+
+def test_our_own_jobs_are_in_no_gauge(store):
+    own = NewJob(id="x", kind="mulligan.deliver", queue="mulligan.deliveries", payload="{}", uses="mulligan.endpoint.a")
+    insert(store, own)
+    with store.begin() as unit:
+        unit.close_gate(Gate("dependency", "mulligan.endpoint.a", unit.now(), None, "down", "test"))
+    text = exporter.fresh(store)
+    assert "mulligan.deliver" not in text
+    assert "mulligan.endpoint" not in text
+    assert value(store, "mulligan_jobs", state="queued") == 0
+
+
+def test_workers_parked_jobs_and_readers(store, folded):
+    open_worker(store, "w1")
+    open_worker(store, "w2", draining=True, release="r7")
+    ended(store, PARKED)
+    folded()
+    enqueue(store, 5)
+    assert value(store, "mulligan_workers", state="working") == value(store, "mulligan_workers", state="draining") == 1
+    assert value(store, "mulligan_worker_info", release="r7") == 1
+    assert value(store, "mulligan_worker_slots") == 20
+    assert value(store, "mulligan_parked_jobs") == 1
+    assert value(store, "mulligan_reader_lag_events", reader="fold") == 5
+
+
+def test_failure_rate_retry_success_and_retry_cost_equal_a_count_by_hand(store, folded):
+    """Four jobs: three succeed at once, one at its second try, which costs 2."""
+    for _ in range(3):
+        ended(store, RETURNED)
+    lease = running(store)
+    finish(store, lease, FAILED)
+    finish(store, once_more(store, lease.id), RETURNED.__class__(RETURNED.ended, result="1", cost=2.0))
+    folded()
+    assert value(store, "mulligan_failure_rate", window="5m") == pytest.approx(1 / 5)
+    assert value(store, "mulligan_retry_success_rate", **{"try": "2"}) == 1
+    assert value(store, "mulligan_retry_cost_per_job") == pytest.approx(2 / 4)
+    store.shift_clock(10 * MINUTE)
+    assert value(store, "mulligan_failure_rate", window="5m") == 0
+    assert value(store, "mulligan_failure_rate", window="1h") == pytest.approx(1 / 5)
+
+
+def test_insight_tells_the_same_of_the_last_minutes(store, folded):
+    ended(store, RETURNED)
+    ended(store, FATAL, kind="mail")
+    lease = running(store)
+    finish(store, lease, FAILED)
+    finish(store, once_more(store, lease.id), RETURNED)
+    folded()
+    settings = read_settings(environ={})
+    five, hour = insight(store, settings, 3600, None, None).lately
+    assert (five.failed.part, five.failed.whole, five.retries.part) == (2, 4, 1)
+    assert (five.minutes, hour.minutes) == (5, 60)
+    assert insight(store, settings, 3600, "mail", None).lately[0].failed.value == 1
+    store.shift_clock(10 * MINUTE)
+    five, hour = insight(store, settings, 3600, None, "default").lately
+    assert (five.failed.whole, hour.failed.whole) == (0, 4)
+
+
+def test_counters_only_grow_and_histograms_add_up_whatever_retention_does(store, folded):
+    before = {}
+    for days in (0, 2, 31, 32):
+        ended(store, RETURNED)
+        store.shift_clock(days * 24 * HOUR * MINUTE)
+        folded()
+        now_ = {
+            (name, labels): n
+            for name, samples in read(store).items()
+            for labels, n in samples.items()
+            if name.endswith(("_total", "_bucket", "_count"))
+        }
+        assert all(now_[key] >= n for key, n in before.items())
+        before = now_
+    assert value(store, "mulligan_jobs_ended_total", state="succeeded") == 4
+    assert value(store, "mulligan_job_wait_seconds_count") == value(
+        store, "mulligan_job_wait_seconds_bucket", le="+Inf"
+    )
+
+
+def test_hostile_names_are_one_label_each_and_forge_no_line(store, folded):
+    code = 'X"} 1\nmulligan_forged_total 9\u2028\x00'
+    data = json.dumps({"kind": "render", "queue": 'a"\\b', "code": code, "class": "unknown", "uses": "\ud800"})
+    sql(store, "INSERT INTO {p}event (at, type, attempt, data) VALUES (:at, 'job.died', 1, :data)",
+        {"at": now(store), "data": data})  # fmt: skip
+    folded()
+    told = read(store)
+    assert "mulligan_forged_total" not in told
+    assert value(store, "mulligan_jobs_failed_total", error_code='X"} 1?mulligan_forged_total 9??') == 1
+    assert value(store, "mulligan_jobs_ended_total", queue='a"\\b') == 1
+
+
+def test_within_five_seconds_everybody_gets_the_same_answer(store):
+    first = exporter.text(store, 100.0)
+    enqueue(store, 7)
+    assert exporter.text(store, 104.9) == first
+    assert exporter.text(store, 105.1) != first
+    assert exporter.text(store) != first
+
+
+def test_a_scrape_waits_for_no_writer(sqlite):
+    enqueue(sqlite, 3)
+    with sqlite.begin() as unit:
+        unit.move_reader("fold", 1)
+        assert value(sqlite, "mulligan_queue_depth", queue="default") == 3
