@@ -89,8 +89,12 @@ class Ear:
         headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
         if last is not None:
             headers["Last-Event-ID"] = str(last)
-        self._connection.request("GET", f"/api/v1/events{query}", headers=headers)
-        self.answer = self._connection.getresponse()
+        try:
+            self._connection.request("GET", f"/api/v1/events{query}", headers=headers)
+            self.answer = self._connection.getresponse()
+        except BaseException:
+            self._connection.close()
+            raise
         self.status = self.answer.status
         at.ears.append(self)
 

@@ -178,7 +178,9 @@ def test_health_and_the_document_are_where_everybody_looks(app, client, key):
     assert any(one["name"] == "Idempotency-Key" for one in document["paths"]["/jobs"]["post"]["parameters"])
     answer = client.get("/metrics", headers=key("acme"))
     problem(answer, 403)
-    assert client.get("/metrics", headers=key("*", "viewer")).status_code in {200, 501}
+    numbers = client.get("/metrics", headers=key("*", "viewer"))
+    assert numbers.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "mulligan_jobs_enqueued_total" in numbers.text
 
 
 def test_the_api_answers_to_any_name_and_the_page_to_this_machine(app, client, key):

@@ -47,7 +47,7 @@ class Client:
             time.sleep(0.02)
             return
         last = self.heard[-1].id if self.heard else 0
-        ear = Ear(at, self.key, last=last, timeout=3.0)
+        ear = Ear(at, self.key, last=last, timeout=10.0)
         self.returns += 1
         try:
             wanted = self.rng.choice((1, 2, 5, 20, 100, 1000))

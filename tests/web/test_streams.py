@@ -73,6 +73,8 @@ def test_an_owner_hears_only_of_their_own_and_only_the_public_half(app, web):
     assert died.data["data"]["message"] == "This file could not be read."
     assert retried.data["actor"] == "python"
     assert "before" not in retried.data["data"]
+    theirs = Ear(web, text(app, "acme", "operator"), query="?after=0")
+    assert theirs.events(4)[3].data == retried.data
     operator = Ear(web, text(app, "*", "operator"), query="?after=0")
     operator.hear(lambda ear: "job.retried" in ear.types)
     assert {"queue.paused", "key.created"} <= set(operator.types)

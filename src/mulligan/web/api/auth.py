@@ -32,6 +32,11 @@ class Caller(NamedTuple):
         return self.key.role.may(Role.OPERATOR)
 
     @property
+    def backstage(self) -> bool:
+        """May they see who of the house did what, and where? An owner's own operator is not of the house."""
+        return self.private and self.owner is None
+
+    @property
     def desk(self) -> Desk:
         return Desk(self.room, f"key:{self.key.id}")
 

@@ -33,7 +33,7 @@ ONCE = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
 NOT_ONCE = ("/keys",)
-REFUSALS = ("400", "401", "403", "404", "409", "413", "415", "422", "429", "501", "503")
+REFUSALS = ("400", "401", "403", "404", "409", "413", "415", "422", "429", "503")
 
 
 def describe(api: FastAPI) -> None:

@@ -46,7 +46,7 @@ async def events(
 
     hub = caller.room.hub
     listener = Listener(caller.key.id, caller.owner, hears, said.get("job", ())[:FOLLOWED])
-    stream = Stream(hub, listener, cursor, private=caller.private)
+    stream = Stream(hub, listener, cursor, private=caller.backstage)
     hub.enter(listener)
     return EventStream(hub, listener, stream)
 

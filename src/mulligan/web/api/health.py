@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
+from mulligan.observe import exporter
 from mulligan.web.api.auth import ViewerOfAll
 from mulligan.web.api.problems import Problem
 from mulligan.web.api.room import Room
 from mulligan.web.asking import Away
 
 router = APIRouter(tags=["health"])
-
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @router.get("/livez", response_class=PlainTextResponse)
@@ -49,12 +45,5 @@ def _look(room: Room) -> None:
 async def metrics(caller: ViewerOfAll) -> Response:
     """Numbers for Prometheus."""
     room = caller.room
-    text = await room.ask(lambda: _exporter().text(room.store()))
-    return Response(text, media_type=TEXT)
-
-
-def _exporter() -> Any:
-    try:
-        return importlib.import_module("mulligan.observe.exporter")
-    except ModuleNotFoundError:
-        raise Problem(501, "NOT_THERE", "this version counts nothing yet") from None
+    text = await room.ask(lambda: exporter.text(room.store()))
+    return Response(text, media_type=exporter.CONTENT_TYPE)

@@ -73,7 +73,7 @@ async def list_attempts(caller: Viewer, job_id: str) -> Plain:
 async def list_events(caller: Viewer, job_id: str) -> Plain:
     """In order."""
     found = await caller.room.ask(lambda: caller.desk.jobs.history(owned_job(caller, job_id).id))
-    return {"events": [event_shape(one, private=caller.private) for one in found]}
+    return {"events": [event_shape(one, private=caller.backstage) for one in found]}
 
 
 @router.get("/{job_id}/explain")
