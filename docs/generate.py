@@ -62,7 +62,7 @@ MEANING = {
     "retention.workers": "seconds the row of a worker that has left stays",
     "limits.payload": "bytes of JSON a payload may have; more is refused at enqueue",
     "limits.result": "bytes of JSON a result may have; more ends the job with `RESULT_TOO_LARGE`",
-    "web.host": "where page and API are served; beyond loopback only the API, and only once there is a key",
+    "web.host": "where page and API are served; beyond loopback only once there is a key",
     "web.port": "its port; 0: any free one",
 }
 SECTIONS = {
