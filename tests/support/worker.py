@@ -14,6 +14,7 @@ import apsw
 from support.waiting import until
 
 HERE = Path(__file__).parent
+RUNNERS = (b"mulligan.engine.runner", b"mulligan.observe.runner")  # how its processes begin, without and with the doors
 FAST = {
     "MULLIGAN_WORKER__LEASE": "4",
     "MULLIGAN_WORKER__HEARTBEAT": "1",
@@ -78,7 +79,7 @@ class Worker:
     def runners(self) -> list[int]:
         """Its living runner processes."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return [int(pid) for pid in children if b"mulligan.engine.runner" in _cmdline(int(pid))]
+        return [int(pid) for pid in children if any(name in _cmdline(int(pid)) for name in RUNNERS)]
 
     def runners_left(self) -> list[int]:
         """Runner processes of this worker that are still there after its end."""
