@@ -19,11 +19,7 @@ from mulligan.engine.batching import prepared
 from mulligan.engine.calendar import Schedules
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.dependencies import Dependencies
-from mulligan.engine.enqueue import (
-    Options,
-    new_job,
-    policy_text,
-)
+from mulligan.engine.enqueue import Options, new_job, policy_text
 from mulligan.engine.failures import Failures
 from mulligan.engine.health import Health, ask, dependency_spec
 from mulligan.engine.held import Kinds
@@ -34,7 +30,6 @@ from mulligan.engine.keys import Keys
 from mulligan.engine.kind import Decorator, Kind, Untyped
 from mulligan.engine.kinds import (
     DELIVER_KIND,
-    DELIVERY_QUEUE,
     Handler,
     KindSpec,
     Manifest,
@@ -58,12 +53,11 @@ from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import Job, NewJob
-from mulligan.notify.channels import RULES, Channel
-from mulligan.notify.courier import KEPT, PATIENCE, TIMEOUT, Courier
+from mulligan.notify.channels import Channel
+from mulligan.notify.courier import TERMS, Courier
 from mulligan.notify.declaring import checked_channel, spec_of
 from mulligan.notify.deliveries import Deliveries
 from mulligan.notify.dispatch import Dispatch
-from mulligan.notify.post import PRIORITY
 from mulligan.notify.subscriptions import Subscription, Subscriptions
 from mulligan.observe.tracing import OtelTracer
 from mulligan.policy.retry import Policy
@@ -313,8 +307,7 @@ class Mulligan:
 
     def _offer_deliveries(self, kind: str, channel: Channel | None) -> None:
         courier = Courier(lambda: self.store, lambda: self.settings, channel)
-        said = {"queue": DELIVERY_QUEUE, "priority": PRIORITY, "policy": PATIENCE, "timeout": TIMEOUT, "rules": RULES}
-        self._register(courier.deliver, name=kind, retention=KEPT, index=("subscription",), **said)
+        self._register(courier.deliver, name=kind, **TERMS)
 
     def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs
         self,
