@@ -115,12 +115,9 @@ class Mulligan:
         return self._store
 
     def _opened(self) -> Store:
-        return open_store(
-            self.settings.database_url,
-            schema=self.settings.schema_name,
-            notify_callers=self.settings.notify_callers,
-            listen_url=self.settings.listen_url,
-        )
+        said = self.settings
+        hints, direct = said.notify_callers, said.listen_url
+        return open_store(said.database_url, schema=said.schema_name, notify_callers=hints, listen_url=direct)
 
     def open(self) -> Self:
         """Open the database now rather than at first use. An empty one gets its tables."""
