@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan.checks import in_force
 from mulligan.checks.messages import mail_checks, message_checks
-from mulligan.cli.doctor import _settings
 from mulligan.config import Settings, read_settings
 
 WELL = {"host": "mail.example", "sender": "Jobs <jobs@mail.example>"}
@@ -47,7 +47,7 @@ def test_a_setting_that_opens_a_clouds_metadata_is_said(networks, warned):
 
 def test_the_password_is_never_shown():
     settings = read_settings(environ={"MULLIGAN_MAIL__PASSWORD": "hunter2", "MULLIGAN_MAIL__USERNAME": "jobs"})
-    told = {row["name"]: row["value"] for row in _settings(settings)}
+    told = {row["name"]: row["value"] for row in in_force(settings)}
     assert (told["mail.password"], told["mail.username"]) == ("[set, not shown]", "jobs")
     assert "hunter2" not in repr(settings)
-    assert {row["name"]: row["value"] for row in _settings(Settings())}["mail.password"] == ""
+    assert {row["name"]: row["value"] for row in in_force(Settings())}["mail.password"] == ""

@@ -100,10 +100,11 @@ def picture(store: Store) -> dict[str, Any]:
 
 
 def timeless(event: tuple[Any, ...]) -> tuple[Any, ...]:
-    data = {
-        key: value for key, value in json.loads(event[-1]).items() if key not in {"run_at", "next_retry_at", "until"}
-    }
+    data = {key: value for key, value in json.loads(event[-1]).items() if key not in TIMES}
     return (*event[:-1], data)
+
+
+TIMES = {"run_at", "next_retry_at", "until", "wait_ms"}
 
 
 class Lockstep(RuleBasedStateMachine):

@@ -10,8 +10,8 @@ WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
     AND NOT EXISTS (SELECT FROM {p}guard WHERE active)
     AND NOT EXISTS (SELECT FROM {p}limits WHERE until IS NULL OR until > {p}now_us())
 ), locked AS MATERIALIZED (
-  SELECT row_number() OVER () AS place, job.locked_id, job.locked_at, job.was_announced FROM (
-    SELECT id AS locked_id, ctid AS locked_at, announced AS was_announced FROM {p}job AS job
+  SELECT row_number() OVER () AS place, job.locked_id, job.locked_at, job.was_told FROM (
+    SELECT id AS locked_id, ctid AS locked_at, announced AS was_told FROM {p}job AS job
     WHERE state = 'queued' AND lane = (SELECT lane FROM plain) AND priority = (SELECT priority FROM plain)
       AND run_at <= {p}now_us() AND (deadline_at IS NULL OR deadline_at > {p}now_us())
       AND EXISTS (SELECT FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)

@@ -3,10 +3,10 @@
 -- One lookup by id for each that is wanted, in their order, until there are enough: `state || ''` keeps the planner from
 -- the index of the waiting, which it would read from end to end for every row when it believes that nothing waits.
 WITH locked AS MATERIALIZED (
-  SELECT i.place, job.locked_id, job.locked_at, job.was_announced
+  SELECT i.place, job.locked_id, job.locked_at, job.was_told
   FROM {set:wanted}
   CROSS JOIN LATERAL (
-    SELECT id AS locked_id, ctid AS locked_at, announced AS was_announced FROM {p}job
+    SELECT id AS locked_id, ctid AS locked_at, announced AS was_told FROM {p}job
     WHERE id = i.id AND state || '' = 'queued' AND run_at <= {p}now_us()
       AND (deadline_at IS NULL OR deadline_at > {p}now_us())
     FOR UPDATE SKIP LOCKED

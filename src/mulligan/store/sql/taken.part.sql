@@ -16,7 +16,7 @@ taken AS (
   SELECT at, type, id, batch_id, owner, attempt, token, data FROM (
     SELECT created_at AS at, 'job.queued' AS type, id, batch_id, owner, NULL AS attempt, NULL AS token,
            CAST(json_build_object('kind', kind, 'queue', queue, 'run_at', run_at) AS text) AS data
-    FROM leased WHERE NOT was_announced
+    FROM leased WHERE NOT was_told
     UNION ALL
     SELECT started_at, 'job.started', id, batch_id, owner, attempt, token,
            '{"worker":"' || worker || '"}' FROM leased
