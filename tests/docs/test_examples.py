@@ -17,7 +17,8 @@ DONE = {"python", "console", "sh", "toml"}
 SHOWN = {"text", "mermaid", "ini", "dockerfile"}
 LONG = {  # pages that take tens of seconds: `make all` does what they show
     "docs/howto/batches.md", "docs/howto/dependencies.md", "docs/howto/flask.md", "docs/howto/live-events.md",
-    "docs/howto/rules.md", "docs/operate/audit.md", "docs/reference/http.md", "docs/start.md", "docs/howto/programs.md", "docs/howto/queues.md", "docs/howto/rollout.md",
+    "docs/howto/rules.md", "docs/operate/audit.md", "docs/reference/http.md", "docs/start.md",
+    "docs/howto/programs.md", "docs/howto/queues.md", "docs/howto/rollout.md",
     "docs/howto/schedules.md", "docs/howto/scripts.md", "docs/howto/sqlalchemy.md", "docs/howto/test-your-jobs.md",
     "docs/operate/backup.md", "docs/operate/bulk.md", "docs/operate/dead-letters.md", "docs/operate/held-kinds.md",
     "docs/operate/insight.md", "docs/operate/outages.md", "docs/operate/repair.md",

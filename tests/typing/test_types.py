@@ -28,7 +28,6 @@ def test_there_are_wrong_calls_to_find():
     assert len(WRONG) > 30
 
 
-@pytest.mark.slow  # 20 s of a processor; pyright below finds the same
 def test_mypy_finds_each_wrong_call_and_nothing_else(tmp_path):
     said = checked(tmp_path, "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path), str(CALLS))
     found = re.findall(r"calls\.py:(\d+): error: .*\[([\w-]+)\]$", said, re.MULTILINE)
