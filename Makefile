@@ -30,7 +30,7 @@ demo: $(STAMP) ## a running Mulligan with something to look at; prints its addre
 	$(BIN)/mulligan demo
 
 test: $(STAMP) ## the tests, on SQLite and on a PostgreSQL they start themselves
-	$(RUN) pytest -n $(WORKERS) $(ARGS)
+	$(RUN) pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
 	$(RUN) ruff check

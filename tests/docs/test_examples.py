@@ -15,14 +15,20 @@ RUN = Path(__file__).parent / "run_page.py"
 PATIENCE = 170  # seconds: a page may start three servers, and the machine may be busy
 DONE = {"python", "console", "sh", "toml"}
 SHOWN = {"text", "mermaid", "ini", "dockerfile"}
-LONG = {  # pages that take tens of seconds: `make all` does what they show
-    "docs/howto/batches.md", "docs/howto/dependencies.md", "docs/howto/flask.md", "docs/howto/live-events.md",
-    "docs/howto/rules.md", "docs/operate/audit.md", "docs/reference/http.md", "docs/start.md",
-    "docs/howto/programs.md", "docs/howto/queues.md", "docs/howto/rollout.md",
-    "docs/howto/schedules.md", "docs/howto/scripts.md", "docs/howto/sqlalchemy.md", "docs/howto/test-your-jobs.md",
+LONG = {  # pages that take long: `make all` does what they show, and what pages show that start workers or servers
+    "docs/howto/flask.md", "docs/howto/scripts.md", "docs/howto/sqlalchemy.md", "docs/howto/test-your-jobs.md",
     "docs/operate/backup.md", "docs/operate/bulk.md", "docs/operate/dead-letters.md", "docs/operate/held-kinds.md",
-    "docs/operate/insight.md", "docs/operate/outages.md", "docs/operate/repair.md",
+    "docs/operate/insight.md", "docs/operate/outages.md", "docs/operate/repair.md", "docs/operate/audit.md",
+    "docs/howto/rules.md", "docs/howto/programs.md", "docs/howto/queues.md", "docs/howto/rollout.md",
 }  # fmt: skip
+SERVES = ("mulligan worker", "mulligan web", "mulligan up")
+ALWAYS = {"README.md", "docs/howto/notifications.md"}
+
+
+def is_long(page: Path) -> bool:
+    if name_of(page) in ALWAYS:
+        return False
+    return name_of(page) in LONG or any(words in block.text for block in blocks(page) for words in SERVES)
 
 
 def with_examples() -> list[Path]:
@@ -36,7 +42,7 @@ def by_store() -> list[Any]:
             store,
             id="-".join(filter(None, (name_of(page), store))),
             # The same page runs on SQLite each time.
-            marks=[pytest.mark.slow] if store == "postgresql" or name_of(page) in LONG else [],
+            marks=[pytest.mark.slow] if store == "postgresql" or is_long(page) else [],
         )
         for page in with_examples()
         for store in stores(page)

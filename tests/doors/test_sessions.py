@@ -11,6 +11,8 @@ from mulligan.engine.sessions import Sessions
 from mulligan.job import SECOND
 from mulligan.web.app import create_app
 
+pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+
 SCREENS = (
     "/", "/jobs", "/failures", "/batches", "/queues", "/dependencies", "/schedules", "/operations", "/insight",
     "/policies", "/events", "/audit", "/operations/new?filter=state:dead",

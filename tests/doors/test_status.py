@@ -10,6 +10,8 @@ from mulligan.errors import NotFound
 from mulligan.job import SECOND
 from mulligan.web.app import create_app
 
+pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+
 SECRET = "s3cret-place"
 
 

@@ -125,6 +125,7 @@ def test_a_checkpoint_written_since_the_last_loss_sets_losses_to_zero(
     assert len(starts(job.id)) == 6
 
 
+@pytest.mark.about_processes
 def test_a_worker_stopped_past_its_lease_is_refused_when_it_comes_back(
     app: Mulligan, start: Start, starts: Starts, store_url: str
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_server_gone_for_longer_than_a_lease_costs_no_job(
     assert [worker.runners() for worker in workers] == before
 
 
+@pytest.mark.about_processes
 def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(app: Mulligan, start: Start, starts: Starts) -> None:
     workers = [start(), start()]
     jobs = [app.enqueue("nap", {"seconds": 6.0}) for _ in range(8)]

@@ -18,6 +18,8 @@ from mulligan.observe.logs import MESSAGE, JsonForm, TextForm, handler_for
 from support.store import close_worker, open_worker, take
 from walk.tools import advance, attempts_of, ran, told
 
+pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+
 HOSTILE = [
     'first\n2026-01-01T00:00:00Z ERROR forged {"level":"error"}',
     "a\r\nb\rc",

@@ -19,6 +19,8 @@ from mulligan.notify.message import Message
 from support.receivers import WebReceiver, receiving
 from walk.tools import advance, drain_anywhere, ran
 
+pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+
 LOCAL = {"notify__allow_private": "127.0.0.0/8"}
 
 

@@ -17,6 +17,8 @@ from mulligan.web.app import create_app
 from support.receivers import receiving
 from walk.tools import advance
 
+pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+
 LOCAL = {
     "notify__allow_private": "127.0.0.0/8",
     "web__public_url": "http://localhost",
