@@ -212,3 +212,15 @@ def test_those_that_are_ticked_are_moved_one_by_one(app, stranger, enter):
     page = stranger.get(answer.headers["location"]).text
     assert "2 of 3 done; not done: " in page
     assert [app.jobs.get(job.id).generation for job in (*jobs, waiting)] == [2, 2, 1, 1]
+
+
+def test_words_in_quotes_find_what_is_private_for_operators_alone(app, stranger, enter):
+    app.enqueue("crash", {"text": "nowhere-else"}, owner="acme")
+    app.run_inline()
+    seen = {}
+    for scope, role in (("*", "operator"), ("*", "viewer"), ("acme", "viewer"), ("other", "operator")):
+        enter(scope, role)
+        for path in ("/jobs", "/failures"):
+            seen[scope, role, path] = "crash" in stranger.get(path, params={"filter": '"nowhere-else"'}).text
+    operator = [("*", "operator", "/jobs"), ("*", "operator", "/failures")]
+    assert [asked for asked, found in seen.items() if found] == operator

@@ -26,7 +26,12 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.lock = threading.Lock()
-        self.here = self.most = 0
+        self.here = self.most = self.answered = 0
+
+    def answers(self, more: int) -> None:
+        """Wait until so many more calls have been answered."""
+        enough = self.answered + more
+        until(lambda: self.answered >= enough, 60, f"{more} more answers")
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -39,6 +44,7 @@ class Answer(BaseHTTPRequestHandler):
         time.sleep(0.05)
         with self.server.lock:
             self.server.here -= 1
+            self.server.answered += 1
         self.send_response(429 if self.server.limited else 200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -75,19 +81,19 @@ def test_a_spike_of_429s_lowers_concurrency_and_gives_it_back(store_url, tmp_pat
         until(lambda: app.queues.get("pages").concurrency == 10, 30, "the worker has told what it declares")
         server.limited = True
         until(lambda: app.queues.get("pages").concurrency == 7, 40, "fewer at a time")
-        time.sleep(1.0)  # what ran at that moment has ended
+        server.answers(20)  # what ran at that moment has ended
         with server.lock:
             server.most = server.here
-        time.sleep(3.0)
+        server.answers(30)
         assert 0 < server.most <= 7
         (alert,) = [one for one in app.alerts.list() if one.rule == "rate_limited_queue"]
         assert (alert.state, alert.limit, alert.action) == ("firing", 7, "reduce")
         server.limited = False
-        time.sleep(3.0)  # nobody is told to slow down any more
+        server.answers(30)  # nobody is told to slow down any more
         seen = set()
         for _ in range(40):
             advance(app, 31)
-            time.sleep(2.0)
+            server.answers(20)
             queue = app.queues.get("pages")
             seen.add(queue.concurrency)
             over = not [one for one in app.alerts.list() if one.rule == "rate_limited_queue"]

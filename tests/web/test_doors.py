@@ -195,11 +195,11 @@ def test_the_api_answers_to_any_name_and_the_page_to_this_machine(app, client, k
 
 def test_it_can_be_mounted_in_an_application_of_ones_own(app, key):
     site = FastAPI()
-    site.mount("/work", create_api(app))
+    site.mount("/mine", create_api(app))
     with TestClient(site) as client:
-        made = client.post("/work/jobs", json={"kind": "works"}, headers=key("acme", "operator"))
+        made = client.post("/mine/jobs", json={"kind": "works"}, headers=key("acme", "operator"))
         assert made.status_code == 201, made.text
-        assert client.get(f"/work/jobs/{made.json()['id']}", headers=key("acme", "viewer")).json()["owner"] == "acme"
-        refused = client.post("/work/jobs", json={"kind": "works", "payload": {"clip": 7}}, headers=key())
+        assert client.get(f"/mine/jobs/{made.json()['id']}", headers=key("acme", "viewer")).json()["owner"] == "acme"
+        refused = client.post("/mine/jobs", json={"kind": "works", "payload": {"clip": 7}}, headers=key())
         assert refused.json()["code"] == "PAYLOAD_REFUSED"
-        assert json.dumps(client.get("/work/openapi.json").json()["servers"]) == '[{"url": "/work"}]'
+        assert json.dumps(client.get("/mine/openapi.json").json()["servers"]) == '[{"url": "/mine"}]'

@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
 
 
 def allowed(settings: Settings) -> str:
-    """This machine alone, unless somebody has a key: then the API may be asked from elsewhere, and only the API."""
+    """This machine alone, unless somebody has a key to come in with from elsewhere."""
     host = "127.0.0.1" if settings.web.host == "localhost" else settings.web.host
     try:
         address = ipaddress.ip_address(host)

@@ -11,7 +11,7 @@ from mulligan.errors import MulliganError, NotFound
 from mulligan.ids import LENGTH
 from mulligan.job import Job, State
 from mulligan.web import present
-from mulligan.web.desk import Desk, own
+from mulligan.web.desk import Desk
 from mulligan.web.house import House, root_of
 from mulligan.web.present import row_of
 from mulligan.web.reading import PAGE, Shown, Story, checked_words
@@ -33,7 +33,7 @@ class JobScreens:
         words = checked_words(filter, before)
 
         def look(desk: Desk) -> dict[str, Any]:
-            found = desk.jobs.list(own(desk, words), limit=PAGE, before=before or None)
+            found = desk.jobs.list(words, limit=PAGE, before=before or None, owner=desk.owner, private=desk.private)
             with desk.store.read() as unit:
                 now = unit.now()
             older = urlencode({"filter": words, "before": found.cursor}) if found.cursor else ""

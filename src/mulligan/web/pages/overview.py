@@ -24,7 +24,7 @@ from mulligan.policy.phrase import who
 from mulligan.store.base import Unit
 from mulligan.store.counting import MINUTE
 from mulligan.web.charts import Columns, columns
-from mulligan.web.desk import Desk, own
+from mulligan.web.desk import Desk
 from mulligan.web.house import House, root_of
 from mulligan.web.pages import failures, machinery, records
 from mulligan.web.present import BADGES, row_of
@@ -121,7 +121,7 @@ def _outcomes(unit: Unit, now: Micros) -> Columns:
 
 
 def _some(desk: Desk, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
-    return [Shown(job, "") for job in desk.jobs.list(own(desk, filter), limit=ROWS)]
+    return [Shown(job, "") for job in desk.jobs.list(filter, limit=ROWS, owner=desk.owner, private=desk.private)]
 
 
 def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
