@@ -68,7 +68,7 @@ A scope and a role, which say different things. It goes into `Authorization: Bea
 | admin | make and revoke keys: of its own scope, or with `*` of every one |
 
 `mulligan keys list` shows when each was last used, to the minute. A revoked key lets nobody in from that moment; [streams](../howto/live-events.md) that are open with it end within a minute.
-Without a key the server listens on loopback only; elsewhere it serves the API alone, and not the page.
+Without a key the server listens on loopback only.
 
 ## How do I ask twice without doing it twice?
 
