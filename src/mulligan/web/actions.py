@@ -9,13 +9,13 @@ from mulligan.engine.filters import seconds
 from mulligan.engine.keys import Role
 from mulligan.errors import Refused
 from mulligan.policy.phrase import duration
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 
 Said = Mapping[str, str]
 
 
 class Action(NamedTuple):
-    do: Callable[[Desk, str, Said], str]  # returns what was done, for people
+    do: Callable[[Visited, str, Said], str]  # returns what was done, for people
     back: str  # where the visitor finds it
     role: Role = Role.OPERATOR
     shared: bool = False  # of all owners, so it needs scope *
@@ -35,57 +35,57 @@ def _until(said: Said) -> float | None:
 
 
 # -- jobs -------------------------------------------------------------------------------------------
-def _retry(desk: Desk, job: str, said: Said) -> str:
+def _retry(desk: Visited, job: str, said: Said) -> str:
     found = desk.jobs.retry(job, reason=_reason(said), owner=desk.owner)
     return f"Retried: generation {found.generation} begins. {found.why}"
 
 
-def _cancel(desk: Desk, job: str, said: Said) -> str:
+def _cancel(desk: Visited, job: str, said: Said) -> str:
     found = desk.jobs.cancel(job, reason=_reason(said), owner=desk.owner)
     return "Cancelled." if found.state == "cancelled" else "Asked to stop; it is cancelled once its code has stopped."
 
 
-def _release(desk: Desk, job: str, said: Said) -> str:
+def _release(desk: Visited, job: str, said: Said) -> str:
     desk.jobs.release(job, choice=said.get("choice") or None, reason=_reason(said), owner=desk.owner)
     return "Released: it goes on where it was."
 
 
-def _discard(desk: Desk, job: str, said: Said) -> str:
+def _discard(desk: Visited, job: str, said: Said) -> str:
     desk.jobs.discard(job, reason=_reason(said), owner=desk.owner)
     return "Discarded: it stays in the history, and nobody has to look at it any more."
 
 
 # -- failures ---------------------------------------------------------------------------------------
-def _mute(desk: Desk, group: str, said: Said) -> str:
+def _mute(desk: Visited, group: str, said: Said) -> str:
     desk.failures.mute(group, until=_until(said), reason=_reason(said), owner=desk.owner)
     return "Muted."
 
 
-def _resolve(desk: Desk, group: str, said: Said) -> str:
+def _resolve(desk: Visited, group: str, said: Said) -> str:
     desk.failures.resolve(group, note=_reason(said), owner=desk.owner)
     return "Resolved. If a job dies of it again, it comes back as regressed."
 
 
-def _reopen(desk: Desk, group: str, said: Said) -> str:
+def _reopen(desk: Visited, group: str, said: Said) -> str:
     desk.failures.reopen(group, reason=_reason(said), owner=desk.owner)
     return "Open again."
 
 
 # -- batches, operations ----------------------------------------------------------------------------
-def _retry_batch(desk: Desk, batch: str, said: Said) -> str:
+def _retry_batch(desk: Visited, batch: str, said: Said) -> str:
     desk.batches.get(batch, owner=desk.owner)
     found = desk.batches.retry_failed(batch, reason=_reason(said))
     return f"Retried {len(found.jobs):,} of its members."
 
 
-def _cancel_batch(desk: Desk, batch: str, said: Said) -> str:
+def _cancel_batch(desk: Visited, batch: str, said: Said) -> str:
     desk.batches.get(batch, owner=desk.owner)
     desk.batches.cancel(batch, reason=_reason(said))
     return "Cancelled: what waits is cancelled, what runs is asked to stop."
 
 
-def _operation(verb: str, words: str) -> Callable[[Desk, str, Said], str]:
-    def act(desk: Desk, operation: str, said: Said) -> str:
+def _operation(verb: str, words: str) -> Callable[[Visited, str, Said], str]:
+    def act(desk: Visited, operation: str, said: Said) -> str:
         getattr(desk.operations, verb)(operation, reason=_reason(said), owner=desk.owner)
         return words
 
@@ -93,71 +93,71 @@ def _operation(verb: str, words: str) -> Callable[[Desk, str, Said], str]:
 
 
 # -- what is shared ---------------------------------------------------------------------------------
-def _pause(desk: Desk, queue: str, said: Said) -> str:
+def _pause(desk: Visited, queue: str, said: Said) -> str:
     desk.queues.pause(queue, until=_until(said), reason=_reason(said))
     return f"Queue {queue} is paused: nothing of it starts; what runs goes on."
 
 
-def _resume(desk: Desk, queue: str, said: Said) -> str:
+def _resume(desk: Visited, queue: str, said: Said) -> str:
     desk.queues.resume(queue, reason=_reason(said))
     return f"Queue {queue} goes on."
 
 
-def _hold_kind(desk: Desk, kind: str, said: Said) -> str:
+def _hold_kind(desk: Visited, kind: str, said: Said) -> str:
     desk.kinds.hold(kind, until=_until(said), reason=_reason(said))
     return f"Kind {kind} is held: its jobs wait."
 
 
-def _release_kind(desk: Desk, kind: str, said: Said) -> str:
+def _release_kind(desk: Visited, kind: str, said: Said) -> str:
     desk.kinds.release(kind, reason=_reason(said))
     return f"Kind {kind} is released."
 
 
-def _open(desk: Desk, key: str, said: Said) -> str:
+def _open(desk: Visited, key: str, said: Said) -> str:
     desk.dependencies.open(key, until=_until(said), reason=_reason(said))
     return f"{key} is held open: its jobs wait."
 
 
-def _close(desk: Desk, key: str, said: Said) -> str:
+def _close(desk: Visited, key: str, said: Said) -> str:
     desk.dependencies.close(key, reason=_reason(said))
     return f"{key} is closed: its jobs go on, slowly at first."
 
 
-def _probe(desk: Desk, key: str, said: Said) -> str:
+def _probe(desk: Visited, key: str, said: Said) -> str:
     desk.dependencies.probe(key, reason=_reason(said))
     return f"{key} is looked at as soon as a worker can."
 
 
-def _silence(desk: Desk, rule: str, said: Said) -> str:
+def _silence(desk: Visited, rule: str, said: Said) -> str:
     desk.alerts.silence(rule, _until(said) or 3600.0, reason=_reason(said))
     return f"Alert {rule} is silent for {duration(_until(said) or 3600.0)}."
 
 
-def _unsilence(desk: Desk, rule: str, said: Said) -> str:
+def _unsilence(desk: Visited, rule: str, said: Said) -> str:
     desk.alerts.unsilence(rule, reason=_reason(said))
     return f"Alert {rule} is heard again."
 
 
 # -- notifications ----------------------------------------------------------------------------------
-def _test(desk: Desk, subscription: str, said: Said) -> str:
+def _test(desk: Visited, subscription: str, said: Said) -> str:
     del said
     return f"A test is on its way: {desk.subscriptions.test(subscription, owner=desk.owner).message}."
 
 
-def _switch(verb: str, words: str) -> Callable[[Desk, str, Said], str]:
-    def act(desk: Desk, subscription: str, said: Said) -> str:
+def _switch(verb: str, words: str) -> Callable[[Visited, str, Said], str]:
+    def act(desk: Visited, subscription: str, said: Said) -> str:
         getattr(desk.subscriptions, verb)(subscription, owner=desk.owner, reason=_reason(said))
         return words
 
     return act
 
 
-def _send_again(desk: Desk, delivery: str, said: Said) -> str:
+def _send_again(desk: Visited, delivery: str, said: Said) -> str:
     desk.deliveries.retry(delivery, owner=desk.owner, reason=_reason(said))
     return "It is sent again."
 
 
-def _run(desk: Desk, schedule: str, said: Said) -> str:
+def _run(desk: Visited, schedule: str, said: Said) -> str:
     job = desk.schedules.run(schedule, reason=_reason(said))
     return f"Enqueued now: job {job.id}."
 

@@ -15,7 +15,7 @@ from mulligan.engine.sessions import Visitor
 from mulligan.event import EventType
 from mulligan.policy.redact import without_secrets
 from mulligan.web import visits
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.menu import MENU
 from mulligan.web.reading import Reader
 from mulligan.web.visits import Flash, NotAllowed, NotSignedIn
@@ -48,14 +48,14 @@ class House:
         return found
 
     # -- look and do ------------------------------------------------------------------------------
-    async def ask(self, request: Request, work: Callable[[Desk], T], *, shared: bool = False) -> T:
+    async def ask(self, request: Request, work: Callable[[Visited], T], *, shared: bool = False) -> T:
         """`shared`: of all owners, so one owner's key is not enough."""
         visitor = await self.visitor(request)
         _check(visitor, Role.VIEWER, shared=shared)
         return await self.reader.at_desk(work, visitor)
 
     async def act(
-        self, request: Request, work: Callable[[Desk, dict[str, str]], T], role: Role, *, shared: bool = False
+        self, request: Request, work: Callable[[Visited, dict[str, str]], T], role: Role, *, shared: bool = False
     ) -> T:
         """What a form asks for, by somebody who may, from one of our own pages."""
         visits.check_origin(request)

@@ -11,7 +11,7 @@ from mulligan.errors import Refused
 from mulligan.event import Event
 from mulligan.job import AttemptRow, Job, JobRow, Micros
 from mulligan.web.asking import Opening, Threads
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 
 T = TypeVar("T")
 
@@ -38,8 +38,8 @@ class Reader:
         self._opening = opening
         self._threads = Threads("mulligan-web")
 
-    async def at_desk(self, work: Callable[[Desk], T], visitor: Visitor) -> T:
-        return await self._threads.ask(lambda: work(Desk(self._opening(), self._settings, visitor)))
+    async def at_desk(self, work: Callable[[Visited], T], visitor: Visitor) -> T:
+        return await self._threads.ask(lambda: work(Visited(self._opening(), self._settings, visitor)))
 
     async def with_sessions(self, work: Callable[[Sessions], T]) -> T:
         return await self._threads.ask(lambda: work(Sessions(self._opening)))

@@ -10,7 +10,8 @@ from fastapi import Depends, Request
 
 from mulligan.engine.keys import PREFIX, Key, Role
 from mulligan.web.api.problems import Problem, forbidden
-from mulligan.web.api.room import Desk, Room
+from mulligan.web.api.room import Room
+from mulligan.web.desk import Desk
 
 BEARER = re.compile(r"Bearer +([\x21-\x7e]+) *", re.IGNORECASE)
 NAMES = frozenset({"access_token", "api_key", "apikey", "authorization", "key", "token"})
@@ -38,7 +39,7 @@ class Caller(NamedTuple):
 
     @property
     def desk(self) -> Desk:
-        return Desk(self.room, f"key:{self.key.id}")
+        return self.room.desk(f"key:{self.key.id}")
 
 
 class Needs:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property
 from typing import TypeVar
 
 from mulligan.app import Mulligan
 from mulligan.config import Settings
-from mulligan.engine.batches import Batches
-from mulligan.engine.dependencies import Dependencies
-from mulligan.engine.failures import Failures
-from mulligan.engine.jobs import Jobs
-from mulligan.engine.keys import Key, Keys
-from mulligan.engine.operations import Operations
-from mulligan.engine.queues import Queues
-from mulligan.notify.deliveries import Deliveries
-from mulligan.notify.subscriptions import Subscriptions
+from mulligan.engine.keys import Key
 from mulligan.store import Store
 from mulligan.web.api.hub import Hub
 from mulligan.web.asking import Opening, Threads
+from mulligan.web.desk import Desk
 
 T = TypeVar("T")
 
@@ -64,46 +56,6 @@ class Room:
         self.hub.close()
         self._threads.close()
 
-
-class Desk:
-    """The same nouns as `app.jobs` and its kind, in the name of one caller."""
-
-    def __init__(self, room: Room, actor: str) -> None:
-        self.room = room
-        self._store, self._actor = room.store, actor
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        return Jobs(self._store, self.room.settings, self._actor, self.room.app.registry.handlers)
-
-    @cached_property
-    def failures(self) -> Failures:
-        return Failures(self._store, self._actor)
-
-    @cached_property
-    def queues(self) -> Queues:
-        return Queues(self._store, self._actor)
-
-    @cached_property
-    def dependencies(self) -> Dependencies:
-        return Dependencies(self._store, self._actor)
-
-    @cached_property
-    def operations(self) -> Operations:
-        return Operations(self._store, self._actor)
-
-    @cached_property
-    def batches(self) -> Batches:
-        return Batches(self._store, self.jobs, actor=self._actor)
-
-    @cached_property
-    def subscriptions(self) -> Subscriptions:
-        return Subscriptions(self._store, lambda: self.room.settings, self._actor)
-
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        return Deliveries(self._store, lambda: self.room.settings, self._actor)
-
-    @cached_property
-    def keys(self) -> Keys:
-        return Keys(self._store, self._actor)
+    def desk(self, actor: str) -> Desk:
+        """The nouns of the app, in the name of one caller."""
+        return Desk(self.store, self.settings, actor, self.app.registry.handlers)

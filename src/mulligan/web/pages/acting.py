@@ -14,7 +14,7 @@ from mulligan.policy.advice import percent
 from mulligan.policy.operation import Action as Bulk
 from mulligan.web.actions import Action, action
 from mulligan.web.charts import bars
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
 from mulligan.web.pages.signing import local
 
@@ -30,7 +30,7 @@ class ActingScreens:
         asked = action(noun, verb)
         back = [asked.back.format(id=quote(name, safe=""))]
 
-        def work(desk: Desk, said: dict[str, str]) -> str:
+        def work(desk: Visited, said: dict[str, str]) -> str:
             back.append(local(said["back"]) if said.get("back") else back[0])
             return asked.do(desk, name, said)
 
@@ -44,7 +44,7 @@ class ActingScreens:
         """Those somebody has ticked, one by one: what refuses one is no matter of the others."""
         back = ["/jobs"]
 
-        def work(desk: Desk, said: dict[str, str]) -> str:
+        def work(desk: Visited, said: dict[str, str]) -> str:
             back.append(local(said.get("back") or "/jobs"))
             asked = action("jobs", said.get("verb", ""))
             chosen = [job for job in said.get("id", "").split(",") if job][:MOST_CHOSEN]
@@ -61,7 +61,7 @@ class ActingScreens:
     async def preview(self, request: Request, action: str = "retry", filter: str = "") -> Response:  # noqa: A002 - as in the URL
         """What a bulk action would do, before anything is done."""
 
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = desk.operations.start(action, filter, dry_run=True, owner=desk.owner)
             return _foreseen(found, root_of(request))
 
@@ -70,7 +70,7 @@ class ActingScreens:
         return self._house.page(request, "preview.html", "operations", **values)
 
     async def start(self, request: Request) -> Response:
-        def work(desk: Desk, said: dict[str, str]) -> str:
+        def work(desk: Visited, said: dict[str, str]) -> str:
             asked = said.get("action", "retry"), said.get("filter", "")
             _counted(desk, *asked, said)
             steps = None if said.get("careful") else ["rest"]
@@ -83,7 +83,7 @@ class ActingScreens:
         return self._house.back(request, f"/operations/{operation}", "Begun. This page follows it.")
 
 
-def _refusal(asked: Action, desk: Desk, job: str, said: dict[str, str]) -> str:
+def _refusal(asked: Action, desk: Visited, job: str, said: dict[str, str]) -> str:
     try:
         asked.do(desk, job, said)
     except MulliganError as refused:
@@ -91,7 +91,7 @@ def _refusal(asked: Action, desk: Desk, job: str, said: dict[str, str]) -> str:
     return ""
 
 
-def _counted(desk: Desk, action: str, filter: str, said: dict[str, str]) -> None:  # noqa: A002 - as everywhere
+def _counted(desk: Visited, action: str, filter: str, said: dict[str, str]) -> None:  # noqa: A002 - as everywhere
     """Many jobs are not moved by a slip of the hand."""
     found = desk.operations.start(action, filter, dry_run=True, owner=desk.owner)
     if found.count > MUST_COUNT and said.get("count", "").replace(",", "") != str(found.count):

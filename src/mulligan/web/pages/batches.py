@@ -11,7 +11,7 @@ from mulligan.engine.batches import Batch
 from mulligan.job import Micros, to_micros
 from mulligan.policy.batch import BatchState
 from mulligan.web.charts import bars, parts
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
 from mulligan.web.present import Badge, at_moment, event_line, row_of
 from mulligan.web.reading import Shown
@@ -35,7 +35,7 @@ class BatchScreens:
         self._house = house
 
     async def list(self, request: Request, state: str = "", before: str = "") -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = desk.batches.list(state=state or None, owner=desk.owner, limit=PAGE + 1, before=before or None)
             with desk.store.read() as unit:
                 now = unit.now()
@@ -46,7 +46,7 @@ class BatchScreens:
         return self._house.page(request, "batches.html", "batches", state=state, states=list(BatchState), **found)
 
     async def one(self, request: Request, batch_id: str) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             batch = desk.batches.get(batch_id, owner=desk.owner)
             members = desk.batches.members(batch_id, limit=MEMBERS)
             failures = desk.batches.failures(batch_id)

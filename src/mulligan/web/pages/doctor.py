@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from mulligan._version import __version__
 from mulligan.checks import FAIL, OK, WARN, Check, examine, in_force
 from mulligan.engine.keys import Role
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House
 from mulligan.web.present import Badge
 from mulligan.web.visits import NotAllowed
@@ -24,7 +24,7 @@ class DoctorScreen:
         self._house = house
 
     async def show(self, request: Request) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             if not desk.visitor.role.may(Role.ADMIN):
                 message = f"the configuration is for keys of role {Role.ADMIN}"
                 raise NotAllowed(message)

@@ -14,7 +14,7 @@ from mulligan.job import Micros, to_micros
 from mulligan.policy.groups import GroupState
 from mulligan.policy.phrase import who
 from mulligan.web.charts import Spark, bars, columns, spark
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
 from mulligan.web.present import Badge, Moment, at_moment, row_of
 from mulligan.web.reading import Shown
@@ -53,7 +53,7 @@ class FailureScreens:
     async def inbox(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
         words = filter.strip()
 
-        def look(desk: Desk) -> tuple[Micros, list[FailureGroup], bool]:
+        def look(desk: Visited) -> tuple[Micros, list[FailureGroup], bool]:
             groups = desk.failures.groups(words, owner=desk.owner, private=desk.private, limit=SHOWN)
             with desk.store.read() as unit:
                 return unit.now(), list(groups), groups.more
@@ -72,7 +72,7 @@ class FailureScreens:
         return self._house.page(request, "failures.html", "failures", **values)
 
     async def group(self, request: Request, fingerprint: str) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             group = desk.failures.get(fingerprint, owner=desk.owner, private=desk.visitor.private)
             jobs = desk.jobs.list(f"state:dead group:{fingerprint}", limit=MEMBERS, owner=desk.owner)
             with desk.store.read() as unit:

@@ -11,7 +11,7 @@ from mulligan.errors import MulliganError, NotFound
 from mulligan.ids import LENGTH
 from mulligan.job import Job, State
 from mulligan.web import present
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
 from mulligan.web.present import row_of
 from mulligan.web.reading import PAGE, Shown, Story, checked_words
@@ -32,7 +32,7 @@ class JobScreens:
     async def list(self, request: Request, filter: str = "", before: str = "") -> Response:  # noqa: A002 - as in the URL
         words = checked_words(filter, before)
 
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = desk.jobs.list(words, limit=PAGE, before=before or None, owner=desk.owner, private=desk.private)
             with desk.store.read() as unit:
                 now = unit.now()
@@ -49,7 +49,7 @@ class JobScreens:
         return self._house.page(request, "list.html", "jobs", filter=words, before=before, chips=chips, **found)
 
     async def one(self, request: Request, job_id: str) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = _story(desk, job_id)
             return {**present.story(found), "actions": _actions(found.job), "foreseen": _foreseen(desk, found.job),
                     "private": _private(found) if desk.visitor.private else []}  # fmt: skip
@@ -57,7 +57,7 @@ class JobScreens:
         return self._house.page(request, "job.html", "jobs", **await self._house.ask(request, look))
 
 
-def _story(desk: Desk, job_id: str) -> Story:
+def _story(desk: Visited, job_id: str) -> Story:
     if len(job_id) != LENGTH or not job_id.isalnum():
         message = f"no job {job_id!r:.80}"
         raise NotFound(message)
@@ -74,7 +74,7 @@ def _actions(job: Job) -> list[tuple[str, str]]:
     return [(verb, title) for verb, (title, states) in VERBS.items() if job.state in states]
 
 
-def _foreseen(desk: Desk, job: Job) -> str:
+def _foreseen(desk: Visited, job: Job) -> str:
     """What a retry would do, said before it is done."""
     if job.state not in VERBS["retry"][1]:
         return ""

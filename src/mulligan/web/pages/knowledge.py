@@ -17,7 +17,7 @@ from mulligan.policy.outlook import ClassOutlook, Try
 from mulligan.policy.phrase import duration, ordinal
 from mulligan.policy.sentences import MEANS
 from mulligan.web.charts import Delay, columns, curve
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House
 
 SPANS = {"1d": 1, "7d": 7, "30d": 30}
@@ -39,7 +39,7 @@ class KnowledgeScreens:
     async def insight(self, request: Request, since: str = "7d", kind: str = "") -> Response:
         chosen = since if since in SPANS else "7d"
 
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = insight(desk.store, desk.settings, timedelta(days=SPANS[chosen]), kind or None, None)
             return _insight(found) | {"kinds": desk.policies.kinds()}
 
@@ -47,7 +47,7 @@ class KnowledgeScreens:
         return self._house.page(request, "insight.html", "insight", since=chosen, spans=list(SPANS), kind=kind, **found)
 
     async def policies(self, request: Request, kind: str = "") -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             kinds = desk.policies.kinds()
             explained = desk.policies.explain(kind) if kind else desk.policies.system()
             return {"kinds": kinds, **_policy(explained)}

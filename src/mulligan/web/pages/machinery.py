@@ -15,7 +15,7 @@ from mulligan.engine.queues import Queue
 from mulligan.engine.workers import Seen, workers_seen
 from mulligan.job import Micros, to_micros
 from mulligan.policy.phrase import per, span, who
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House
 from mulligan.web.present import OPEN, RECOVERING, Badge, Moment, at_moment
 
@@ -39,7 +39,7 @@ class MachineryScreens:
         self._house = house
 
     async def queues(self, request: Request) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             queues, kinds = desk.queues.list(), desk.kinds.list()
             with desk.store.read() as unit:
                 now, seen = unit.now(), workers_seen(unit)
@@ -52,7 +52,7 @@ class MachineryScreens:
         return self._house.page(request, "queues.html", "queues", **await self._house.ask(request, look, shared=True))
 
     async def dependencies(self, request: Request) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = desk.dependencies.list()
             with desk.store.read() as unit:
                 now = unit.now()
@@ -64,7 +64,7 @@ class MachineryScreens:
         )
 
     async def schedules(self, request: Request) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = desk.schedules.list()
             with desk.store.read() as unit:
                 now = unit.now()
@@ -173,7 +173,7 @@ def _expected(one: Dependency, now: Micros) -> str:
     return f"{'next probe' if one.probe_at else 'closes'} {when}"
 
 
-def _next(desk: Desk, one: Schedule) -> list[datetime]:
+def _next(desk: Visited, one: Schedule) -> list[datetime]:
     return [] if one.problem else desk.schedules.next(one.name, UPCOMING)
 
 

@@ -24,7 +24,7 @@ from mulligan.policy.phrase import who
 from mulligan.store.base import Unit
 from mulligan.store.counting import MINUTE
 from mulligan.web.charts import Columns, columns
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
 from mulligan.web.pages import failures, machinery, records
 from mulligan.web.present import BADGES, row_of
@@ -89,7 +89,7 @@ class OverviewScreen:
         return self._house.page(request, "overview.html", "overview", **values)
 
 
-def _look(desk: Desk) -> Picture:
+def _look(desk: Visited) -> Picture:
     groups = [
         group for group in desk.failures.groups(owner=desk.owner, limit=GROUPS * 4) if group.state in NEEDS_SOMEBODY
     ]
@@ -120,7 +120,7 @@ def _outcomes(unit: Unit, now: Micros) -> Columns:
     return columns(list(zip(ago, counts, strict=True)), ("succeeded", "retried", "dead"))
 
 
-def _some(desk: Desk, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
+def _some(desk: Visited, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
     return [Shown(job, "") for job in desk.jobs.list(filter, limit=ROWS, owner=desk.owner, private=desk.private)]
 
 

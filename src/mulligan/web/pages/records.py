@@ -13,7 +13,7 @@ from mulligan.job import Micros, to_micros
 from mulligan.policy.operation import Tally
 from mulligan.policy.phrase import per, who
 from mulligan.web.charts import parts
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House
 from mulligan.web.present import Badge, at_moment, event_line
 
@@ -38,7 +38,7 @@ class RecordScreens:
         self._house = house
 
     async def operations(self, request: Request, before: str = "") -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = desk.operations.list(owner=desk.owner, limit=PAGE + 1, before=before or None)
             with desk.store.read() as unit:
                 now = unit.now()
@@ -48,7 +48,7 @@ class RecordScreens:
         return self._house.page(request, "operations.html", "operations", **await self._house.ask(request, look))
 
     async def operation(self, request: Request, operation: str) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = desk.operations.get(operation, owner=desk.owner)
             items = desk.operations.items(operation, limit=ITEMS)
             with desk.store.read() as unit:
@@ -64,7 +64,7 @@ class RecordScreens:
         return self._house.page(request, "operation.html", "operations", **await self._house.ask(request, look))
 
     async def events(self, request: Request, before: int = 0) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             with desk.store.read() as unit:
                 top = before - 1 if before else unit.newest_event()
                 found = [event for event in unit.events_after(max(0, top - PAGE * 2), PAGE * 2) if event.id <= top]
@@ -75,7 +75,7 @@ class RecordScreens:
         return self._house.page(request, "events.html", "events", **await self._house.ask(request, look, shared=True))
 
     async def audit(self, request: Request, before: int = 0, actor: str = "", job: str = "") -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             found = desk.events.list(
                 actor=actor or None, job=job or None, owner=desk.owner, limit=PAGE + 1, before=before or None
             )

@@ -17,7 +17,7 @@ from mulligan.errors import MulliganError, NotFound
 from mulligan.job import Job, State, to_micros
 from mulligan.web import visits
 from mulligan.web.charts import parts
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House
 from mulligan.web.pages.batches import BADGES, TONES
 from mulligan.web.present import at_moment, badge_of
@@ -39,7 +39,7 @@ class StatusScreens:
         self._house = house
 
     async def show(self, request: Request, text: str, said: str = "") -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             opened = _opened(desk, text)
             return _job(desk, opened) if opened.what == "job" else _batch(desk, opened)
 
@@ -51,7 +51,7 @@ class StatusScreens:
         visits.check_origin(request)
         form = await visits.form_of(request)
 
-        def work(desk: Desk) -> None:
+        def work(desk: Visited) -> None:
             opened = _opened(desk, text)
             if not opened.retry:
                 raise NotFound
@@ -70,11 +70,11 @@ SAID = {
 }
 
 
-def _opened(desk: Desk, text: str) -> Pass:
+def _opened(desk: Visited, text: str) -> Pass:
     return Status(lambda: desk.store, lambda: desk.settings).opened(text)
 
 
-def _job(desk: Desk, opened: Pass) -> dict[str, Any]:
+def _job(desk: Visited, opened: Pass) -> dict[str, Any]:
     job = desk.jobs.get(opened.id)
     with desk.store.read() as unit:
         now = unit.now()
@@ -99,7 +99,7 @@ def _sentence(job: Job) -> str:
     return said if said and job.state is State.DEAD else WORDS[job.state]
 
 
-def _fields(desk: Desk, job: Job) -> list[tuple[str, str]]:
+def _fields(desk: Visited, job: Job) -> list[tuple[str, str]]:
     """What its kind lets people change, as it is."""
     with desk.store.read() as unit:
         spec = stored_kinds(unit).get(job.kind)
@@ -108,7 +108,7 @@ def _fields(desk: Desk, job: Job) -> list[tuple[str, str]]:
     return [(name, json.dumps(payload.get(name), ensure_ascii=False)) for name in names if name in payload]
 
 
-def _batch(desk: Desk, opened: Pass) -> dict[str, Any]:
+def _batch(desk: Visited, opened: Pass) -> dict[str, Any]:
     batch = desk.batches.get(opened.id)
     with desk.store.read() as unit:
         now = unit.now()
@@ -135,7 +135,7 @@ def _counted(batch: Batch) -> str:
     return f"All {counts.total:,} are done." if counts.total else "It is done."
 
 
-def _again(desk: Desk, opened: Pass, form: Mapping[str, str]) -> None:
+def _again(desk: Visited, opened: Pass, form: Mapping[str, str]) -> None:
     if opened.what == "batch":
         desk.batches.retry_failed(opened.id, reason="by the owner")
         return

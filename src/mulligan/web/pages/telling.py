@@ -13,7 +13,7 @@ from mulligan.job import Micros, State, to_micros
 from mulligan.notify.deliveries import Delivery
 from mulligan.notify.subscriptions import Subscription
 from mulligan.policy.phrase import duration
-from mulligan.web.desk import Desk
+from mulligan.web.desk import Visited
 from mulligan.web.house import House
 from mulligan.web.present import BADGES, Badge, Moment, at_moment
 
@@ -37,7 +37,7 @@ class TellingScreens:
         self._house = house
 
     async def alerts(self, request: Request) -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             alerts, rules = desk.alerts.list(all=True), desk.alerts.rules()
             with desk.store.read() as unit:
                 now = unit.now()
@@ -46,7 +46,7 @@ class TellingScreens:
         return self._house.page(request, "alerts.html", "alerts", **await self._house.ask(request, look, shared=True))
 
     async def deliveries(self, request: Request, state: str = "", before: str = "") -> Response:
-        def look(desk: Desk) -> dict[str, Any]:
+        def look(desk: Visited) -> dict[str, Any]:
             subscriptions = desk.subscriptions.list(owner=desk.owner)
             found = desk.deliveries.list(owner=desk.owner, state=state or None, limit=PAGE, before=before or None)
             with desk.store.read() as unit:
