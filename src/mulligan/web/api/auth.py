@@ -6,7 +6,8 @@ import hashlib
 import re
 from typing import Annotated, NamedTuple
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
 
 from mulligan.engine.keys import PREFIX, Key, Role
 from mulligan.web.api.problems import Problem, forbidden
@@ -38,8 +39,12 @@ class Caller(NamedTuple):
         return self.private and self.owner is None
 
     @property
+    def actor(self) -> str:
+        return f"key:{self.key.id}"
+
+    @property
     def desk(self) -> Desk:
-        return self.room.desk(f"key:{self.key.id}")
+        return self.room.desk(self.actor)
 
 
 class Needs:
@@ -81,6 +86,7 @@ def _stranger(detail: str) -> Problem:
     return Problem(401, "UNAUTHENTICATED", detail, headers={"www-authenticate": 'Bearer realm="mulligan"'})
 
 
+KEYED = [Security(HTTPBearer(auto_error=False, scheme_name="key", description="mulligan keys create makes one"))]
 Viewer = Annotated[Caller, Depends(Needs(Role.VIEWER))]
 Operator = Annotated[Caller, Depends(Needs(Role.OPERATOR))]
 Admin = Annotated[Caller, Depends(Needs(Role.ADMIN))]
