@@ -185,7 +185,7 @@ def test_jobs_are_counted_and_made_together_or_not_at_all(app, ask, key):
 
 
 def test_what_python_says_of_a_job_can_be_said_here(ask):
-    policy = {"max_retries": 1, "backoff": {"kind": "fixed", "seconds": 5}}
+    policy = {"max_retries": 1, "backoff": {"type": "fixed", "seconds": 5}}
     made = ask("POST", "/jobs", kind="works", policy=policy, deadline="2099-01-01T00:00:00Z")
     assert made["deadline_at"].startswith("2099-01-01")
     assert ask("POST", "/jobs", kind="works", policy={"max_retries": -1})[0] == 422
@@ -240,8 +240,8 @@ def test_a_policy_is_explained_and_an_error_is_tried_on_it(app, ask):
     verdict = ask("POST", "/policies/test", http_status=503, kind="works")
     assert (verdict["class"], verdict["retryable"]) == ("transient", True)
     assert ask("POST", "/policies/test", text="x", kind="nope")[0] == 422
-    ran(app, app.enqueue("fails"))
-    rule = {"id": "mine", "code": "MINE", "cls": "transient", "message": "private"}
+    ran(app, app.enqueue("fails", {"text": "row"}))
+    rule = {"id": "mine", "code": "MINE", "cls": "transient", "message": r"\bprivate: row\b"}
     tried = ask("POST", "/policies/backtest", rules=[rule], since=3600)
     assert (tried["failures"], tried["partial"]) == (1, False)
     assert ask("POST", "/policies/backtest", rules=[{"id": "x"}])[0] == 422

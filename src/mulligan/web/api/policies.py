@@ -53,6 +53,7 @@ class BacktestSaid(Said):
 ErrorBody = Annotated[ErrorSaid, body_of(ErrorSaid)]
 BacktestBody = Annotated[BacktestSaid, body_of(BacktestSaid)]
 Name = Annotated[str | None, Query(max_length=200)]
+Retries = Annotated[int | None, Query(ge=0, le=1_000_000)]
 
 
 @router.get("/policies", **answers(POLICIES))
@@ -67,7 +68,7 @@ async def list_policies(caller: ViewerOfAll) -> Plain:
 
 
 @router.get("/policies/{kind}", **answers(POLICY))
-async def get_policy(caller: ViewerOfAll, kind: str, queue: Name = None, max_retries: int | None = None) -> Plain:
+async def get_policy(caller: ViewerOfAll, kind: str, queue: Name = None, max_retries: Retries = None) -> Plain:
     """Every part of it with who says it, and when attempts would come; as for a job with this queue and limit."""
 
     def look() -> PolicyExplanation:

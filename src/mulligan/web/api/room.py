@@ -11,6 +11,7 @@ from mulligan.config import Settings
 from mulligan.engine.keys import Key
 from mulligan.store import Store
 from mulligan.web.api.hub import Hub
+from mulligan.web.api.limiting import Rates
 from mulligan.web.asking import Opening, Threads
 from mulligan.web.desk import Desk
 
@@ -39,6 +40,7 @@ class Room:
         self.hub = Hub(self.store, app.settings.web)
         self._threads = Threads("mulligan-api")
         self._long = Threads("mulligan-api-long", 1)
+        self.rates = Rates(app.settings.web)
         self._used: dict[str, float] = {}
 
     def store(self) -> Store:
