@@ -98,6 +98,10 @@ class Desk:
         return Deliveries(self._opening, lambda: self.settings, self._actor)
 
     @cached_property
+    def status(self) -> Status:
+        return Status(self._opening, lambda: self.settings)
+
+    @cached_property
     def keys(self) -> Keys:
         return Keys(self._opening, self._actor)
 

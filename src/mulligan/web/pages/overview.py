@@ -81,8 +81,8 @@ class OverviewScreen:
             "operations": [records.operation_row(one, found.now) for one in found.operations],
             "dependencies": [machinery.dependency_row(one, found.now) for one in found.down],
             "workers": [machinery.worker_row(one, found.now) for one in found.workers],
-            "parked": [row_of(one, found.now) for one in found.parked],
-            "running": [row_of(one, found.now) for one in found.running],
+            "parked": [row_of(one, found.now, root_of(request)) for one in found.parked],
+            "running": [row_of(one, found.now, root_of(request)) for one in found.running],
             "outcomes": found.outcomes,
             "empty": not any(found.counts.values()),
         }

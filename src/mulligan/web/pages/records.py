@@ -15,7 +15,7 @@ from mulligan.policy.phrase import per, who
 from mulligan.web.charts import parts
 from mulligan.web.desk import Visited
 from mulligan.web.house import House
-from mulligan.web.present import Badge, at_moment, event_line
+from mulligan.web.present import Badge, at_moment, changes_of, event_line
 
 PAGE = 50
 ITEMS = 100
@@ -127,6 +127,4 @@ def _item(item: Item) -> dict[str, Any]:
 
 
 def _deed(event: Event) -> dict[str, Any]:
-    line = event_line(event)
-    changes = [(name, event.data.get(name)) for name in ("before", "after", "changes") if event.data.get(name)]
-    return {**line, "by": who(event.actor), "changes": changes}
+    return {**event_line(event), "by": who(event.actor), "changes": changes_of(event.data)}
