@@ -82,6 +82,13 @@ RFC 9457, `application/problem+json`: `type`, `title`, `status`, `detail`, `code
 
 {statuses}
 
+## How often may I ask?
+
+`web.rate` times a second and `web.burst` at once with one key, counted by each server for itself. Opening streams is counted apart, health is not. Every answer says what is left (`RateLimit`, `RateLimit-Policy`); more is 429 `RATE_LIMITED` with `Retry-After`.
+Keys that are none are counted by where they come from: 100, then one a second.
+
+## What may a body hold?
+
 A body has at most `limits.payload` and 64 KiB beside it, and is strict JSON: no NaN, no name twice, no more than 100 levels, valid Unicode, no field that nobody knows. Lists go on at `next`, said as `cursor`; it belongs to
 your key and your filter.
 
@@ -187,7 +194,7 @@ def _statuses() -> Iterator[list[str]]:
     found[409] += ["IDEMPOTENCY_IN_FLIGHT"]
     found[413], found[415] = ["TOO_LARGE"], ["NOT_JSON"]
     found[422] += ["INVALID", "CURSOR", "IDEMPOTENCY_MISMATCH", "and the code of every other refusal"]
-    found[429] += ["TOO_MANY_STREAMS"]
+    found[429] += ["RATE_LIMITED", "TOO_MANY_STREAMS"]
     found[500] = ["INTERNAL"]
     found[503] += ["NOT_READY", "TOO_MANY_STREAMS"]
     for status in sorted(found):

@@ -86,10 +86,6 @@ class Desk:
         return Policies(self._opening, lambda: self.settings, self._registry)
 
     @cached_property
-    def status(self) -> Status:
-        return Status(self._opening, lambda: self.settings)
-
-    @cached_property
     def subscriptions(self) -> Subscriptions:
         return Subscriptions(self._opening, lambda: self.settings, self._actor)
 
