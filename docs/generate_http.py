@@ -183,6 +183,7 @@ def _key(route: Any) -> str:
 def _fields(route: Any) -> Iterator[str]:
     content = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
     schema = content.get("application/json", {}).get("schema", {})
+    schema = schema.get("anyOf", [schema])[0]
     for name in schema.get("properties", {}):
         yield name if name in schema.get("required", ()) else f"{name}?"
 

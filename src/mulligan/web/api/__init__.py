@@ -76,6 +76,7 @@ def create_api(app: Mulligan | Settings, opening: Opening | None = None) -> Fast
         lifespan=life,
     )
     api.state.room = room
+    api.state.calls = [route for router in ROUTERS for route in router.routes]
     api.add_middleware(RateFields)
     api.add_middleware(Heads)
     add_problems(api)
