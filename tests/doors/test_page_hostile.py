@@ -14,15 +14,15 @@ from support.visiting import visiting
 pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
 
 EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{ 7*7 }}"
+NEEDLE = "needle in a stack "
+PUBLIC = EVIL.translate(str.maketrans("{}", "()"))
 NAME = "<script>alert(1)</script>'\"><img/src=x/onerror=alert(2)>{{7*7}}"  # names have no spaces
 
 
 @pytest.fixture
 def infested(app):
     """Hostile strings in every field that somebody outside can fill."""
-    app.rules.add(
-        Rule("odd", message=r"\bneedle\b", code="ODD", cls="permanent", public=EVIL.replace("{", "(").replace("}", ")"))
-    )
+    app.rules.add(Rule("odd", message=r"\bneedle in a stack\b", code="ODD", cls="permanent", public=PUBLIC))
 
     @app.job(name=NAME, queue=NAME, uses=NAME, editable="text")
     def odd(ctx: Context, text: str):
@@ -100,7 +100,7 @@ def test_no_answer_to_a_form_runs_it_either(infested):
     with visiting(infested, role="admin") as guest:
         forms = {
             f"/jobs/{job.id}/edit": {"payload.text": EVIL, "at": EVIL, "reason": EVIL, "queue": NAME},
-            "/policies/what-if": {"text": f"needle {EVIL}", "exception_type": EVIL, "kind": NAME, "program": EVIL},
+            "/policies/what-if": {"text": NEEDLE + EVIL, "exception_type": EVIL, "kind": NAME, "program": EVIL},
             "/queues/x/set": {"concurrency": EVIL, "reason": EVIL},
             "/queues/x/pause": {"until": EVIL},
             "/operations": {"action": EVIL, "filter": EVIL},
