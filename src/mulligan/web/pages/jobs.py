@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import urlencode
 
@@ -52,7 +53,8 @@ class JobScreens:
         def look(desk: Visited) -> dict[str, Any]:
             found = _story(desk, job_id)
             return {**present.story(found), "actions": _actions(found.job), "foreseen": _foreseen(desk, found.job),
-                    "private": _private(found) if desk.visitor.private else []}  # fmt: skip
+                    "private": _private(found) if desk.visitor.private else [],
+                    "choices": json.loads(found.row.choices or "[]")}  # fmt: skip
 
         return self._house.page(request, "job.html", "jobs", **await self._house.ask(request, look))
 
