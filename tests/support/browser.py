@@ -21,7 +21,7 @@ MISSING = (
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PROGRAM = "usr/lib/chromium/chromium-headless-shell"
 PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core")
-FONTS = '<?xml version="1.0"?><fontconfig><dir>{folder}/usr/share/fonts</dir><cachedir>{folder}/fonts</cachedir></fontconfig>'
+FONTS = "<fontconfig><dir>{folder}/usr/share/fonts</dir><cachedir>{folder}/fonts</cachedir></fontconfig>"
 WIDE, NARROW = 1280, 390  # pixels: a desk and a phone
 PATIENCE = 20_000  # ms until something that should be seen is given up
 

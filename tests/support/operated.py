@@ -1,4 +1,4 @@
-"""An app for people to look after: a cause that somebody mends, a question, a gateway, a page that was asked for wrongly."""
+"""An app for people to look after: a cause that somebody mends, a question, a gateway, a wrong page."""
 
 from __future__ import annotations
 
