@@ -21,7 +21,7 @@ function show(state) {
 function disturbs() {
   const at = document.activeElement;
   const typing = at && main().contains(at) && at.matches("input:not([type=checkbox]), select, textarea");
-  return paused || document.hidden || typing || String(getSelection()) !== "" || document.querySelector("dialog[open]");
+  return paused || "still" in document.body.dataset || document.hidden || typing || String(getSelection()) !== "" || document.querySelector("dialog[open]");
 }
 
 async function look() {
