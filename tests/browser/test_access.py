@@ -1,0 +1,154 @@
+"""Everybody can use every screen: axe-core finds nothing serious, nothing is cut off, and the keyboard is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from mulligan import Mulligan
+from mulligan.config import read_settings
+from mulligan.engine.sessions import Sessions
+from support import browser as browsers
+from support.browser import NARROW, WIDE, Visit
+from support.furnished import MENU_PATHS, Words, furnish
+from support.serving import served
+from support.store import Background
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+RUN = """async (tags) => {
+  const found = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
+  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
+    .map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.target.join(" ") + " " + (node.any[0]?.message ?? "")).join("; ")}`);
+}"""
+EXPECTED = ("status of 40",)  # pages that are not there, and what cannot be asked, are among the screens
+
+
+@contextmanager
+def a_house(folder: Path) -> Iterator[tuple[str, Mulligan]]:
+    settings = read_settings({"database_url": f"sqlite:///{folder}/mulligan.db"}, environ={}, file=folder / "none.toml")
+    app = Mulligan(settings=settings)
+    app.store.prepare()
+    with served(settings) as at:
+        yield f"http://{at.host}:{at.port}", app
+    app.close()
+
+
+@pytest.fixture(scope="module")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulligan, list[str]]]:
+    """A server with something on each of its screens, and their paths."""
+    with a_house(tmp_path_factory.mktemp("furnished")) as (home, app):
+        yield home, app, Background(lambda: furnish(app, Words())).answer(60)  # this thread has the browser's loop
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulligan, list[str]]]:
+    with a_house(tmp_path_factory.mktemp("empty")) as (home, app):
+        yield home, app, list(MENU_PATHS)
+
+
+@contextmanager
+def inside(chromium: Browser, home: str, app: Mulligan, **options: Any) -> Iterator[Visit]:
+    with browsers.visit(chromium, home, **options) as person:
+        person.forgiven = EXPECTED
+        person.enter(f"{home}/sign-in?link={Sessions(lambda: app.store).link()}")
+        yield person
+
+
+def judged(page: Page) -> list[str]:
+    page.evaluate(AXE)
+    found: list[str] = page.evaluate(RUN, RULES)
+    return found
+
+
+def everywhere(person: Visit, paths: list[str], look: Callable[[Page], list[str]]) -> str:
+    """What is wrong, a line each; nothing: "" """
+    return "\n".join(f"{path} {words}" for path in paths for words in look(person.go(path)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("house", ["furnished", "empty"])
+def test_axe_finds_nothing_serious_on_any_screen(chromium, request, house, theme, width):
+    home, app, paths = request.getfixturevalue(house)
+    with inside(chromium, home, app, width=width, color_scheme=theme) as person:
+        assert everywhere(person, paths, judged) == ""
+
+
+SIDEWAYS = """() => {
+  const over = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  if (over <= 0) return [];
+  const wide = [...document.querySelectorAll("main *, header *")].filter((one) => one.getBoundingClientRect().right > innerWidth + 1);
+  return [`scrolls sideways by ${over}: ${wide.slice(0, 3).map((one) => one.tagName + "." + one.className).join(" ")}`];
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("letters", ["100%", "200%"])
+def test_no_screen_scrolls_sideways_on_a_phone_also_with_letters_twice_as_large(chromium, furnished, letters):
+    home, app, paths = furnished
+
+    def look(page: Page) -> list[str]:
+        page.evaluate("(size) => { document.documentElement.style.fontSize = size; }", letters)
+        return page.evaluate(SIDEWAYS)
+
+    with inside(chromium, home, app, width=NARROW) as person:
+        assert everywhere(person, paths, look) == ""
+
+
+SMALL = """() => [...document.querySelectorAll("main a, main button, main input, main select, main summary, header button, nav a")]
+  .filter((one) => one.checkVisibility() && !one.closest("p, td, th, li, dd, h2, figcaption, .unseen"))
+  .map((one) => [one, one.getBoundingClientRect()])
+  .filter(([, box]) => box.width > 0 && (box.width < 24 || box.height < 24))
+  .map(([one, box]) => `${one.tagName} "${one.textContent.slice(0, 30)}" is ${box.width.toFixed()} × ${box.height.toFixed()}`)"""
+
+
+@pytest.mark.slow
+def test_what_is_pressed_is_large_enough_for_a_thumb(chromium, furnished):
+    home, app, paths = furnished
+    with inside(chromium, home, app, width=NARROW) as person:
+        assert everywhere(person, paths, lambda page: page.evaluate(SMALL)) == ""
+
+
+FOCUSED = """() => {
+  const at = document.activeElement, style = getComputedStyle(at);
+  const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+  return [at.tagName, seen || at === document.body, at.textContent.trim().slice(0, 20)];
+}"""
+
+
+@pytest.mark.slow
+def test_whoever_uses_the_keyboard_sees_where_they_are_and_can_skip_the_menu(chromium, furnished):
+    home, app, _ = furnished
+    with inside(chromium, home, app) as person:
+        page = person.go("/failures")
+        page.keyboard.press("Tab")
+        assert page.evaluate(FOCUSED)[2] == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "live"
+        page.reload()
+        unseen = []
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            tag, seen, words = page.evaluate(FOCUSED)
+            unseen += [] if seen else [f"{tag} {words}"]
+        assert unseen == []
+
+
+MOVING = """() => document.getAnimations().filter((one) => one.playState === "running").length"""
+
+
+@pytest.mark.slow
+def test_nothing_moves_for_who_wants_no_motion(chromium, furnished):
+    home, app, paths = furnished
+    with inside(chromium, home, app, reduced_motion="reduce") as person:
+        moving = [path for path in paths if person.go(path).evaluate(MOVING)]
+        assert moving == []
