@@ -84,7 +84,7 @@ const GO = { o: "/", f: "/failures", j: "/jobs", b: "/batches", q: "/queues", d:
 let going = false;
 
 const KEYS = {
-  "/": () => document.getElementById("search")?.focus(),
+  "/": () => { document.getElementById("search")?.focus(); document.getElementById("search")?.select(); },
   "?": () => document.getElementById("keys").showModal(),
   j: () => step(1),
   k: () => step(here() < 0 ? 1 : -1),
