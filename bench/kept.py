@@ -29,6 +29,7 @@ def crowded(store: str, jobs: int) -> Iterator[World]:
         _make(url, jobs, kept, folder)
         url = url if store == "sqlite" else _served(kept)
     place = World(url, folder)
+    place.app.store.migrate()
     crowd.named(place)
     try:
         yield place
@@ -73,5 +74,5 @@ def _served(kept: Path) -> str:
 def _copy(source: Path, target: Path) -> None:
     """As it is, whoever owns it; whole or not at all."""
     part = target.with_name(f"{target.name}.part{os.getpid()}")
-    subprocess.run(["cp", "-Rp", source, part], check=True)
+    subprocess.run([shutil.which("cp") or "cp", "-Rp", source, part], check=True)
     part.rename(target)

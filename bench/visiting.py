@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -51,8 +51,12 @@ class Visitor:
         return {"Authorization": f"Bearer {self.keys[key]}"} if path.startswith("/api/") else {"Cookie": self.cookie}
 
     def read(self, path: str) -> tuple[HTTPResponse, bytes]:
-        self._connection.request("GET", path, headers=self.headers(path))
-        answer = self._connection.getresponse()
+        try:
+            self._connection.request("GET", path, headers=self.headers(path))
+            answer = self._connection.getresponse()
+        except RemoteDisconnected:  # it was idle for too long
+            self._connection.request("GET", path, headers=self.headers(path))
+            answer = self._connection.getresponse()
         return answer, answer.read()
 
     def ask(self, path: str) -> Answered:
