@@ -86,6 +86,10 @@ def token_views(campaign: Campaign, state: str) -> list[TokenView]:
     return [_token_view(token, jobs.get(token.id), state) for token in campaign.tokens]
 
 
+def token_view(token: Token, state: str) -> TokenView:
+    return _token_view(token, app.jobs.get(token.job_id) if token.job_id else None, state)
+
+
 def _jobs_of(batch_id: str) -> dict[str, Job]:
     found: dict[str, Job] = {}
     before: Any = None

@@ -19,6 +19,7 @@ HALF_AN_HOUR = 1800
 PROGRAM = [sys.executable, str(Path(marks.__file__))]
 
 app = Mulligan()
+app.queue("encode", concurrency=2)  # an encoder takes all the cores it finds
 
 
 def db() -> Any:
