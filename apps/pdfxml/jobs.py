@@ -28,13 +28,16 @@ class Converted(TypedDict):
     path: str
 
 
-class NotXml(Exception):
-    """The gateway said that all is well, and sent something else."""
-
-
 # -- the gateway ------------------------------------------------------------------------------------
+def calling(timeout: float) -> httpx2.Client:
+    """Certificates take a while to load, and without TLS nobody looks at them."""
+    secure = SETTINGS.gateway_url.startswith("https:")
+    return httpx2.Client(base_url=SETTINGS.gateway_url, timeout=timeout, verify=secure)
+
+
 def healthy() -> None:
-    httpx2.get(f"{SETTINGS.gateway_url}/health", timeout=2).raise_for_status()
+    with calling(timeout=2) as gateway:
+        gateway.get("/health").raise_for_status()
 
 
 app.dependency(
@@ -49,7 +52,7 @@ app.dependency(
 
 @app.on_start
 def connect(state: Any) -> None:
-    state.gateway = httpx2.Client(base_url=SETTINGS.gateway_url, timeout=SETTINGS.gateway_timeout)
+    state.gateway = calling(SETTINGS.gateway_timeout)
 
 
 @app.on_stop
@@ -69,8 +72,8 @@ def ask(gateway: httpx2.Client, pdf: bytes, mapping: str, sha256: str) -> bytes:
     try:
         ET.fromstring(answer.content)  # noqa: S314 - our own gateway, and expat bounds what entities may grow to
     except ET.ParseError as error:
-        message = f"{len(answer.content)} bytes with status {answer.status_code}: {error}"
-        raise NotXml(message) from None
+        message = f"no XML in {len(answer.content)} bytes with status {answer.status_code}: {error}"
+        raise Fail("UNKNOWN", message) from None
     return answer.content
 
 

@@ -69,7 +69,7 @@ def notice(job: Job) -> str | None:
         return None
     if job.phase == "held":
         return BUSY
-    met = job.error or {}
+    met = job.error if job.attempt else None  # since it was queued, by an upload or by hand
     return met["message"] if met and known(met["code"]) == met["code"] else None
 
 

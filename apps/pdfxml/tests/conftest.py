@@ -19,6 +19,7 @@ from pdfxml.tests.making import a_pdf
 from mulligan.testing import advance, drain
 
 APPS = Path(__file__).parents[2]
+HTTP = httpx2.Client(verify=False)  # noqa: S501 - no TLS here, and nothing to load for it
 MODULES = ("settings", "rules", "files", "jobs", "intake", "views", "web")
 
 
@@ -72,13 +73,13 @@ class World:
         return Visitor(client)
 
     def tell(self, do: str | int, **said: Any) -> None:
-        httpx2.post(f"{self.gateway.url}/orders", json={"do": str(do), **said}).raise_for_status()
+        HTTP.post(f"{self.gateway.url}/orders", json={"do": str(do), **said}).raise_for_status()
 
     def forget(self) -> None:
-        httpx2.delete(f"{self.gateway.url}/orders").raise_for_status()
+        HTTP.delete(f"{self.gateway.url}/orders").raise_for_status()
 
     def calls(self) -> list[dict[str, Any]]:
-        return list(httpx2.get(f"{self.gateway.url}/calls").json())
+        return list(HTTP.get(f"{self.gateway.url}/calls").json())
 
     def run(self, *, all_of_it: bool = False) -> Any:
         """What is due; or all of it, with the clock moved on to whatever waits but the removal of files."""
@@ -89,10 +90,10 @@ class World:
         return found
 
     def soonest(self) -> float | None:
+        """Seconds until the next of those that wait for a time, else a look at what holds the others."""
         waiting = self.app.jobs.list("kind:convert state:queued")
-        if not waiting:
-            return None
-        return max(0.05, min((job.run_at - self.now()).total_seconds() for job in waiting))
+        waits = [(job.run_at - self.now()).total_seconds() for job in waiting if job.phase != "held"]
+        return max(0.01, min(waits)) if waits else 10.0 if waiting else None
 
     def now(self) -> Any:
         from mulligan.testing import now

@@ -47,7 +47,7 @@ def test_failing_fast_ends_what_was_never_sent_with_the_breaker_as_its_reason(ma
     assert {(job.status, job.error_code) for job in jobs} == {("failed", "GW_5XX")}
     assert {job.error_message for job in jobs} == {"Converter service is having an issue."}
     by_breaker = [job for job in jobs if job.error_reason == "breaker"]
-    assert len(by_breaker) + len(world.calls()) == 10
+    assert len(world.calls()) < 10 <= len(by_breaker) + len(world.calls())
     assert world.app.dependencies.get("gateway").failed <= len(world.calls())
     answer = ann.retry(by_breaker[0].id)
     assert (answer.status_code, answer.json()["error_code"], answer.json()["retryable"]) == (503, "GW_5XX", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan.observe.fold import Fold
 from support.store import Background
 from support.waiting import until
 
@@ -207,13 +208,14 @@ def test_every_move_is_an_event_with_its_numbers(world, ann):
 
 @pytest.mark.seed("001-75", "001-76", "001-77")
 def test_the_five_numbers_are_there_under_their_names(world, ann):
+    fold = Fold(0)  # as every worker has one
+    fold.turn(world.app.store)
     world.tell(400, times=1)
     job = ann.upload()
     world.run()
     ann.retry(job)
     world.run()
-    ann.upload("waits")
-    world.app.run_inline(until_idle=False)
+    fold.turn(world.app.store)
     text = ann.client.get("/metrics").text
     assert 'jobs_failed_total{error_code="GW_4XX"} 1.0' in text
     assert 'job_processing_duration_seconds_bucket{kind="convert",le="+Inf"}' in text

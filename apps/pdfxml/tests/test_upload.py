@@ -142,7 +142,6 @@ def test_a_form_without_a_file_is_refused(ann, form):
 
 @pytest.mark.about_processes
 def test_a_name_is_only_a_name(ann):
-    job = ann.post(name="../../etc/<b>passwd</b>\x07.pdf").json()
-    assert job["file"].endswith("b>?.pdf")
-    assert "/" not in job["file"]
+    job = ann.post(name="../../etc/<b>passwd<\u202e.pdf").json()
+    assert job["file"] == "<b>passwd<?.pdf"
     assert "<b>" not in ann.page()
