@@ -46,8 +46,8 @@ def main() -> None:
 
         app.open()
         started(stack, "mulligan", "worker", "pdfxml.jobs:app", "--log-level", "WARNING")
-        print(f"http://127.0.0.1:{said.port}/", flush=True)  # noqa: T201 - that is what it has to say
-        print(f"the gateway, to be told to fail: {gateway.url}/", file=sys.stderr)  # noqa: T201 - the same
+        print(f"http://127.0.0.1:{said.port}/", flush=True)
+        print(f"the gateway, to be told to fail: {gateway.url}/", file=sys.stderr)
         uvicorn.run(web, host="127.0.0.1", port=said.port, log_level="warning")
 
 

@@ -5,9 +5,9 @@
     POST /orders                    {"do": "503", "times": 3, "document": "SHA-256", "retry_after": 20, "say": "…"}
     GET  /calls  DELETE /orders     what was asked so far; all is forgotten
 
-`do` is a status, or: hang, reset (no answer), cut (half an answer), garbage (200 and no XML), lose (converted, but the
-answer never arrives). Without `times` it stands until it is taken back, without `document` it is for all of them: then
-the gateway says itself that it is not well.
+`do` is a status, or: hang, slow, reset (no answer), cut (half an answer), garbage (200 and no XML), lose (converted,
+but the answer never arrives). Without `times` it stands until it is taken back, without `document` it is for all of
+them: then the gateway says itself that it is not well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 MAPPINGS = ("text", "layout")
-HANG = 120  # seconds; whoever asked has left long before
+HANG, SLOW = 120, 7  # seconds; who waits for the first has left long before
 RESET = struct.pack("ii", 1, 0)  # linger for no time: the other side sees a reset
 PAGE = """<!doctype html><html lang="en"><title>Gateway</title><h1>Gateway</h1><p>Standing order: <b>{now}</b></p>
 <form method="post" action="/say">{buttons}</form></html>"""
@@ -130,6 +130,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(*self.converted(pdf, mapping))
             case "hang":
                 threading.Event().wait(HANG)
+            case "slow":
+                threading.Event().wait(SLOW)
+                self.answer(*self.converted(pdf, mapping))
             case "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 self.close_connection = True
@@ -207,7 +210,7 @@ def serve(port: int) -> None:
     with suppress(Exception):  # no PDF, but now all is loaded that the first one would have to wait for
         as_xml(b"", "text")
     server = Server(("127.0.0.1", port), Handler)
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)  # noqa: T201 - who started it reads this
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdin.read()
 

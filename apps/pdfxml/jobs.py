@@ -110,9 +110,14 @@ def source_is_there(source: str) -> str | None:
     retention=30 * DAY,
 )
 def convert(
-    ctx: Context, name: str, mapping: str, sha256: str, size: int, source: str, replaces: str = ""
+    ctx: Context,
+    mapping: str,
+    sha256: str,
+    source: str,
+    name: str,  # noqa: ARG001
+    size: int,  # noqa: ARG001
+    replaces: str = "",  # noqa: ARG001 - the job whose result was removed since, if this is not the first
 ) -> Converted | Fail:
-    """`replaces`: the job whose result was removed since, if it is not the first of its kind."""
     pdf = storage.read(source)
     if pdf is None:
         return Fail("EXPIRED", f"{source} is gone")

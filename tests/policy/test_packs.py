@@ -50,6 +50,7 @@ def test_watermark_waits_1_5_and_15_minutes_for_every_class_it_retries(cls):
     assert layer(RetrySettings(), kind=pack("watermark").policy).limit_for(cls) == 3
 
 
+@pytest.mark.seed("001-26")
 @pytest.mark.parametrize("cls", sorted(RETRYABLE))
 def test_pdfxml_waits_5_15_45_s_give_or_take_a_fifth(cls):
     found, backoff = waits("pdfxml", cls, 3)

@@ -13,13 +13,13 @@ from typing import Any
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+
+from mulligan.testing import advance, drain
 from pdfxml.gateway import Gateway
 from pdfxml.tests.making import a_pdf
 
-from mulligan.testing import advance, drain
-
 APPS = Path(__file__).parents[2]
-HTTP = httpx2.Client(verify=False)  # noqa: S501 - no TLS here, and nothing to load for it
+HTTP = httpx2.Client(verify=False)
 MODULES = ("settings", "rules", "files", "jobs", "intake", "views", "web")
 
 
@@ -122,6 +122,7 @@ def one_gateway() -> Iterator[dict[str, Gateway]]:
     held = {"gateway": Gateway()}
     yield held
     held["gateway"].kill()
+    HTTP.close()
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.observe.fold import Fold
 from support.store import Background
 from support.waiting import until
 
 DAY = 86_400
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-19", "001-20", "001-24", "001-57", "001-63", "001-64", "001-89")
 def test_a_download_before_it_is_complete_is_a_409(world, ann):
     job = ann.upload()
@@ -28,6 +28,7 @@ def test_a_download_before_it_is_complete_is_a_409(world, ann):
     work.answer()
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-20", "001-64")
 def test_a_failed_conversion_has_nothing_to_download_and_nothing_to_wait_for(world, ann):
     world.tell(400)
@@ -38,6 +39,7 @@ def test_a_failed_conversion_has_nothing_to_download_and_nothing_to_wait_for(wor
     assert ann.job(job).failed_at is not None
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-19", "001-64", "001-67")
 def test_a_complete_one_comes_as_a_file(world, ann):
     job = ann.upload("One", "Two")
@@ -53,7 +55,8 @@ def test_a_complete_one_comes_as_a_file(world, ann):
 def test_whose_it_is_comes_before_what_it_is(world, ann):
     bob = world.visitor()
     job = ann.upload()
-    for answer in (bob.download(job), bob.retry(job), bob.client.get(f"/api/jobs/{job}"), bob.client.post(f"/jobs/{job}/retry")):
+    looks = bob.client.get(f"/api/jobs/{job}"), bob.client.post(f"/jobs/{job}/retry")
+    for answer in (bob.download(job), bob.retry(job), *looks):
         assert (answer.status_code, answer.json()["error_code"]) == (403, "FORBIDDEN")
         assert answer.json()["error_message"] == "This file isn’t yours."
     assert bob.client.get("/api/jobs").json() == []
@@ -73,6 +76,7 @@ def test_after_retention_a_download_is_a_404_and_the_page_says_why(world, ann):
     assert "Download" not in ann.page()
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-21")
 def test_a_result_that_was_lost_and_a_job_that_nobody_knows_answer_alike(world, ann):
     job = ann.upload()
@@ -132,6 +136,7 @@ def test_a_failed_one_goes_back_to_the_queue_with_all_its_tries_and_completes(wo
                     "queued", *["processing", "retry"] * 2, "processing", "complete"]  # fmt: skip
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-43")
 def test_only_a_failed_one_can_be_retried(world, ann):
     job = ann.upload()
@@ -154,6 +159,7 @@ def test_without_its_source_it_is_refused_and_left_alone(world, ann):
     assert ann.job(job) == before
 
 
+@pytest.mark.about_processes
 def test_a_source_that_goes_while_it_waits_ends_it_as_expired(world, ann):
     world.tell(500, times=1)
     job = ann.upload()
@@ -163,6 +169,7 @@ def test_a_source_that_goes_while_it_waits_ends_it_as_expired(world, ann):
     assert (ann.job(job).status, ann.job(job).error_code) == ("failed", "EXPIRED")
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-49", "001-62")
 def test_failed_rows_and_no_others_have_a_retry_link_and_it_works(world, ann):
     world.tell(400, times=1)
@@ -179,6 +186,7 @@ def test_failed_rows_and_no_others_have_a_retry_link_and_it_works(world, ann):
     assert ann.job(failed).status == "complete"
 
 
+@pytest.mark.about_processes
 def test_the_form_of_the_page_leads_back_to_it(world, ann):
     form = {"files": {"file": ("a.pdf", b"%PDF-1.4 broken")}, "follow_redirects": False}
     assert ann.client.post("/upload", **form).headers["location"] == "/"
@@ -204,24 +212,6 @@ def test_every_move_is_an_event_with_its_numbers(world, ann):
     assert (retry["attempt"], retry["gateway_http_status"], retry["error_code"]) == (1, 503, "GW_5XX")
     assert all(event["meta"]["duration_ms"] >= 0 for event in (events[2], events[4]))
     assert events[4]["meta"]["attempt"] == 2
-
-
-@pytest.mark.seed("001-75", "001-76", "001-77")
-def test_the_five_numbers_are_there_under_their_names(world, ann):
-    fold = Fold(0)  # as every worker has one
-    fold.turn(world.app.store)
-    world.tell(400, times=1)
-    job = ann.upload()
-    world.run()
-    ann.retry(job)
-    world.run()
-    fold.turn(world.app.store)
-    text = ann.client.get("/metrics").text
-    assert 'jobs_failed_total{error_code="GW_4XX"} 1.0' in text
-    assert 'job_processing_duration_seconds_bucket{kind="convert",le="+Inf"}' in text
-    assert "\nmanual_retry_total 1.0" in text
-    assert "\n# TYPE queue_depth gauge" in text
-    assert "\n# TYPE jobs_active gauge" in text
 
 
 @pytest.mark.seed("001-79")

@@ -6,8 +6,8 @@ import errno
 import os
 
 import pytest
-from pdfxml.settings import MEGABYTE
 
+from pdfxml.settings import MEGABYTE
 from pdfxml.tests.making import a_pdf
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
@@ -40,6 +40,7 @@ def test_a_bad_type_is_a_400_and_a_failed_job_that_nobody_ever_ran(world, ann):
     assert ann.retry(job.id).status_code == 404  # there is nothing to try again
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-06")
 def test_the_limit_passes_and_a_byte_more_does_not(make_world):
     world = make_world(MAX_UPLOAD_MB="0.25")
@@ -92,6 +93,7 @@ def test_a_twin_in_progress_or_complete_is_the_answer(world, ann):
     assert len(world.calls()) == len(world.sources()) == len(world.xml()) == 1
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-08")
 def test_a_twin_is_the_answer_even_where_nothing_can_be_written(world, ann, monkeypatch):
     first = ann.post().json()["id"]
@@ -122,6 +124,7 @@ def test_another_session_mapping_or_byte_is_another_job(world, ann):
     assert len(set(found)) == 4
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-80")
 def test_while_uploads_are_paused_they_are_answered_with_503_and_nothing_is_stored(world, ann):
     world.app.queues.pause("uploads", until=600, reason="the disk is full")
