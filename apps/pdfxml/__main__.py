@@ -1,54 +1,73 @@
-"""All of it: `python -m pdfxml`. The gateway, a worker and the page, on one database."""
+"""`python -m pdfxml`: the page, a worker and the gateway on one database; prints one address.
+
+Everything is in a temporary folder that goes with it, unless --folder or --database name a place.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import uvicorn
 
 from pdfxml.gateway import Gateway
 
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="pdfxml", description=__doc__)
-    parser.add_argument("--database", help="sqlite:///… or postgresql://…; without it a file in the folder")
-    parser.add_argument("--folder", help="for files and the database; without it a temporary one")
-    parser.add_argument("--port", type=int, default=8081)
-    return parser.parse_args()
-
-
-def started(stack: ExitStack, *command: str) -> None:
-    process = subprocess.Popen([sys.executable, "-m", *command])
-    stack.callback(process.wait)
-    stack.callback(process.terminate)
+STOP_WITHIN = 15  # seconds
 
 
 def main() -> None:
     said = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as stack:
-        made = tempfile.TemporaryDirectory(prefix="pdfxml-", ignore_cleanup_errors=True)
-        folder = Path(said.folder or stack.enter_context(made)).absolute()
-        gateway = Gateway()
-        stack.callback(gateway.kill)
-        os.environ.setdefault("STORAGE_URL", str(folder / "files"))
-        os.environ["MULLIGAN_DATABASE_URL"] = said.database or f"sqlite:///{folder}/pdfxml.db"
-        os.environ["GATEWAY_URL"] = gateway.url
-        from pdfxml.jobs import app  # noqa: PLC0415 - it reads what was set above
-        from pdfxml.web import web  # noqa: PLC0415 - the same
+        folder = said.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pdfxml-")))
+        gateway = stack.enter_context(closing(Gateway()))
+        os.environ |= {
+            "MULLIGAN_DATABASE_URL": said.database or f"sqlite:///{folder.absolute() / 'pdfxml.db'}",
+            "STORAGE_URL": os.environ.get("STORAGE_URL", str(folder.absolute() / "files")),
+            "GATEWAY_URL": gateway.url,
+        }
+        serve(said.host, said.port, stack)
 
-        app.open()
-        started(stack, "mulligan", "worker", "pdfxml.jobs:app", "--log-level", "WARNING")
-        print(f"http://127.0.0.1:{said.port}/", flush=True)
-        print(f"the gateway, to be told to fail: {gateway.url}/", file=sys.stderr)
-        uvicorn.run(web, host="127.0.0.1", port=said.port, log_level="warning")
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="pdfxml", description="PDF to XML through a gateway that can be told to fail."
+    )
+    parser.add_argument("--database", help="sqlite:///… or postgresql://…; default: a file in the folder")
+    parser.add_argument("--folder", type=Path, help="default: a temporary one")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="default: any free one")
+    return parser.parse_args()
+
+
+def serve(host: str, port: int, stack: ExitStack) -> None:
+    from pdfxml.web import web  # noqa: PLC0415 - the app reads its settings when it is imported
+
+    listening = stack.enter_context(socket.create_server((host, port)))
+    stack.enter_context(worker())
+    print(f"http://{host}:{listening.getsockname()[1]}/", flush=True)
+    print(f"The gateway does as it is told at {os.environ['GATEWAY_URL']}/", file=sys.stderr, flush=True)
+    server = uvicorn.Server(uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=2))
+    server.run(sockets=[listening])
+
+
+@contextmanager
+def worker() -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", "mulligan", "worker", "pdfxml.jobs:app", "--log-level", "ERROR"])
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_WITHIN)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 if __name__ == "__main__":

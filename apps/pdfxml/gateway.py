@@ -193,7 +193,7 @@ class Gateway:
         self.url = self.process.stdout.readline().strip()
         self.port = urlsplit(self.url).port or 0
 
-    def kill(self) -> None:
+    def close(self) -> None:
         self.process.kill()
         self.process.communicate()
 

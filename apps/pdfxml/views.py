@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mulligan import Job, State
+from pdfxml.files import STORAGE_ERRORS
 from pdfxml.jobs import app, storage
 from pdfxml.rules import BREAKER, BUSY, UNKNOWN, known, line
 
@@ -74,7 +75,11 @@ def notice(job: Job) -> str | None:
 
 
 def expired(job: Job) -> str | None:
-    gone = job.state is State.SUCCEEDED and not storage.exists(job.result["path"])
+    """What to say of a result that was removed; a storage that does not answer is no removal."""
+    try:
+        gone = job.state is State.SUCCEEDED and not storage.exists(job.result["path"])
+    except STORAGE_ERRORS:
+        return None
     return line("EXPIRED") if gone else None
 
 

@@ -18,7 +18,9 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
+from obstore.exceptions import BaseError
 from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
 
 from mulligan import Fail, Job, State
 from mulligan.errors import IllegalMove, MulliganError, NotFound, Refused, RetryRefused
@@ -95,11 +97,20 @@ def refused(_: Request, refusal: Refusal) -> JSONResponse:
     return JSONResponse(refusal.plain(), refusal.status, refusal.headers)
 
 
+@web.exception_handler(OSError)
+@web.exception_handler(BaseError)
+def broken(_: Request, error: Exception) -> JSONResponse:
+    log.error("storage does not answer", exc_info=error)
+    return JSONResponse(Refusal(503, "IO_ERROR", retryable=True).plain(), 503, {"Retry-After": "30"})
+
+
 @web.exception_handler(MulliganError)
-def troubled(_: Request, error: MulliganError) -> JSONResponse:
+@web.exception_handler(Exception)
+def troubled(_: Request, error: Exception) -> JSONResponse:
     """The database is away, most likely; the details are in the log."""
-    log.error("%s: %s", error.code, error)
-    return JSONResponse(Refusal(503, UNKNOWN, retryable=error.retryable).plain(), 503)
+    log.error("a request failed", exc_info=error)
+    away = isinstance(error, MulliganError) and error.retryable
+    return JSONResponse(Refusal(503 if away else 500, UNKNOWN, retryable=away).plain(), 503 if away else 500)
 
 
 # -- uploads ----------------------------------------------------------------------------------------
@@ -114,8 +125,11 @@ async def taken_in(request: Request, owner: str) -> Job:
             pass
         huge = Upload(owner, "upload", "", int(said), BytesIO())
         raise await run_in_threadpool(rejected, huge, 413, Fail("TOO_LARGE"))
-    async with request.form(max_files=1, max_fields=10) as form:
-        return await run_in_threadpool(accept, upload_of(form, owner))
+    try:
+        async with request.form(max_files=1, max_fields=10) as form:
+            return await run_in_threadpool(accept, upload_of(form, owner))
+    except HTTPException:  # no form that could be read
+        raise Refusal(400, "NOT_PDF") from None
 
 
 def upload_of(form: FormData, owner: str) -> Upload:

@@ -121,7 +121,7 @@ def one_gateway() -> Iterator[dict[str, Gateway]]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(APPS), os.environ.get("PYTHONPATH", "")])
     held = {"gateway": Gateway()}
     yield held
-    held["gateway"].kill()
+    held["gateway"].close()
     HTTP.close()
 
 

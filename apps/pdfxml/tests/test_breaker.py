@@ -20,7 +20,7 @@ def back(world):
 
 @pytest.mark.seed("001-33", "001-34", "001-36", "001-37", "001-38", "001-40", "001-86")
 def test_while_the_gateway_is_down_jobs_stay_queued_and_all_complete_when_it_is_back(world, ann):
-    world.gateway.kill()
+    world.gateway.close()
     found = [ann.upload(f"page {n}") for n in range(8)]
     world.run()
     assert world.app.dependencies.get("gateway").state == "open"

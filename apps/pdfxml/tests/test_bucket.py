@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from moto.server import ThreadedMotoServer
+from obstore.exceptions import GenericError
 
 from pdfxml.tests.making import a_pdf
 
@@ -55,3 +56,19 @@ def test_a_bucket_that_does_not_answer_is_a_storage_issue(make_world, bucket):
     world = make_world(**bucket | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
     answer = world.visitor().post()
     assert (answer.status_code, answer.json()["error_code"]) == (500, "IO_ERROR")
+
+
+@pytest.mark.about_processes
+def test_while_the_bucket_is_away_pages_open_and_downloads_say_so(make_world, bucket, monkeypatch):
+    world = make_world(**bucket)
+    ann = world.visitor()
+    job = ann.upload()
+    world.run()
+    monkeypatch.setattr(type(world.jobs.storage), "read", away)
+    monkeypatch.setattr(type(world.jobs.storage), "exists", away)
+    assert "complete" in ann.page()
+    assert (ann.download(job).status_code, ann.download(job).json()["error_code"]) == (503, "IO_ERROR")
+
+
+def away(*_):
+    raise GenericError("http://10.0.0.7/pdfs does not answer")

@@ -82,7 +82,7 @@ def test_5xx_and_a_broken_line_are_tried_again(world, ann, fault):
 @pytest.mark.about_processes
 @pytest.mark.seed("001-14")
 def test_a_gateway_that_is_not_there_is_tried_again(world, ann):
-    world.gateway.kill()
+    world.gateway.close()
     job = ann.upload()
     world.run()
     assert ann.job(job).notice == f"{ISSUE} We’ll retry shortly."

@@ -24,7 +24,7 @@ def test_a_download_before_it_is_complete_is_a_409(world, ann):
     processing = ann.job(job)
     assert (processing.status, processing.started_at is None) == ("processing", False)
     assert ann.download(job).status_code == ann.retry(job).status_code == 409
-    world.gateway.kill()
+    world.gateway.close()
     work.answer()
 
 

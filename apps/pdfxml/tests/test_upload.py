@@ -148,3 +148,14 @@ def test_a_name_is_only_a_name(ann):
     job = ann.post(name="../../etc/<b>passwd<\u202e.pdf").json()
     assert job["file"] == "<b>passwd<?.pdf"
     assert "<b>" not in ann.page()
+
+
+@pytest.mark.about_processes
+def test_whatever_else_goes_wrong_has_a_code_too(world, ann, monkeypatch):
+    form = {"content": b"--x\r\nnonsense", "headers": {"content-type": "multipart/form-data; boundary=x"}}
+    assert ann.client.post("/api/upload", **form).json()["error_code"] == "NOT_PDF"
+    assert ann.client.post("/api/upload", content=iter([b"x"])).status_code == 411
+    monkeypatch.setattr(world.views, "listed", lambda _: 1 / 0)
+    answer = ann.client.get("/api/jobs")
+    assert (answer.status_code, answer.json()["error_code"]) == (500, "UNKNOWN")
+    assert "division" not in answer.text

@@ -10,6 +10,7 @@ import pytest
 from mulligan.testing import worker
 from support.waiting import until
 
+pytestmark = pytest.mark.timeout(300)  # several processes, one after the other
 APP = "pdfxml.jobs:app"
 QUICK = {
     "MULLIGAN_WORKER__LEASE": "2",
