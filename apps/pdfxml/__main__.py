@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ STOP_WITHIN = 15  # seconds
 
 def main() -> None:
     said = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it once more, when it has stopped
     with ExitStack() as stack:
         folder = said.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pdfxml-")))
         gateway = stack.enter_context(closing(Gateway()))
