@@ -153,6 +153,7 @@ def test_retries_are_counted_against_first_tries_and_their_cost_against_all_jobs
     assert next(MEASURES["retry_cost"].samples(counts)).value == 0.2
 
 
+@pytest.mark.seed("001-78")
 def test_a_spike_is_many_times_what_is_usual():
     dead = {"state": "dead", "class": "unknown"}
     (sample,) = jump([count("finished", 50, **dead)], [count("finished", 61, **dead)], 300, 3600)
