@@ -11,6 +11,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from mulligan import Mulligan
+from mulligan.engine.sessions import Sessions
 from mulligan.web.app import create_app
 
 MARK = re.compile(r'name="csrf" value="([0-9a-f]+)"')
@@ -45,3 +46,13 @@ def visiting(app: Mulligan, scope: str = "*", role: str = "operator") -> Iterato
         guest = Guest(app, client)
         guest.enter(scope, role)
         yield guest
+
+
+@contextmanager
+def visiting_by_link(app: Mulligan) -> Iterator[Guest]:
+    """Without a key: where nothing at all has happened yet."""
+    app.store.prepare()
+    with TestClient(create_app(app.settings), base_url="http://localhost") as client:
+        link = Sessions(lambda: app.store).link()
+        assert client.post("/sign-in", data={"link": link}, follow_redirects=False).status_code == 303
+        yield Guest(app, client)
