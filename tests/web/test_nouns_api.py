@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan import Fail
 from mulligan.engine.declared import speak
 from support.store import open_worker
 from walk.tools import ran
@@ -306,3 +307,18 @@ def test_a_batch_takes_several_members_at_once_or_none_of_them(app, ask, key):
     assert {job["batch_id"] for job in made["jobs"]} == {batch.id}
     assert ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "nobody"}])[0] == 422
     assert ask("GET", f"/batches/{batch.id}", who)["counts"]["total"] == 2
+
+
+def test_failure_groups_go_on_page_by_page(app, ask, key):
+    for code in ("ONE", "TWO", "THREE", "FOUR", "FIVE"):
+        app.job(name=code.lower())(lambda code=code: Fail(code, final=True)).options(owner="acme").enqueue()
+        app.run_inline()
+    who, seen, cursor = key("acme", "viewer"), [], ""
+    while cursor is not None:
+        page = ask("GET", f"/failures?limit=2{cursor and f'&cursor={cursor}'}", who)
+        seen += [group["code"] for group in page["failures"]]
+        cursor = page["next"]
+    assert sorted(seen) == ["FIVE", "FOUR", "ONE", "THREE", "TWO"]
+    assert (len(page["failures"]), page["more"]) == (1, False)
+    assert sorted(seen[:2]) == ["FIVE", "FOUR"]
+    assert ask("GET", "/failures?limit=501")[0] == 422

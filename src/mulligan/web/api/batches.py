@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.engine.batches import Batch, Batches
-from mulligan.web.api.acting import Cursor, Filter, Limit, ReasonBody, ReasonSaid, When, acted, when
+from mulligan.web.api.acting import Cursor, Few, Filter, Limit, ReasonBody, ReasonSaid, When, acted, when
 from mulligan.web.api.answers import (
     BATCH,
     BATCH_FAILURES,
@@ -50,7 +50,7 @@ State = Annotated[Text | None, Query(description="processing, ready, partial, fa
 
 
 @router.get("", **answers(BATCHES))
-async def list_batches(caller: Viewer, state: State = None, limit: Limit = 50, cursor: Cursor = None) -> Plain:
+async def list_batches(caller: Viewer, state: State = None, limit: Few = 50, cursor: Cursor = None) -> Plain:
     """Newest first."""
     about = f"batches {state}"
     before = opened(caller, about, cursor)
