@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, expect
 from mulligan import Mulligan
 from mulligan.config import read_settings
 from mulligan.engine.sessions import Sessions
+from mulligan.store import open_store
 from support import browser as browsers
 from support.browser import Visit
 from support.waiting import until
@@ -42,10 +43,11 @@ class Site:
     def link(self) -> str:
         return f"{self.home}/sign-in?link={Sessions(lambda: self.app.store).link()}"
 
-    def enqueue(self, kind: str, payloads: list[dict[str, Any]]) -> None:
+    def fills(self, shelf: str, clips: int) -> None:
+        """So many jobs that all die of one cause, until it is mended."""
         with self.app.transaction() as ours:
-            for payload in payloads:
-                self.app.enqueue(kind, payload, connection=ours)
+            for clip in range(clips):
+                self.app.enqueue("convert", {"clip": clip, "shelf": shelf}, connection=ours)
 
     def happens(self, name: str) -> None:
         (self.folder / name).touch()
@@ -55,9 +57,9 @@ class Site:
         self.worker.end()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One for all tests here, and gone before others come: its loop runs in this thread."""
+    """One for all tests of a file, and gone before others come: its loop runs in this thread."""
     found = browsers.found()
     if found is None:
         pytest.skip(browsers.MISSING)
@@ -65,9 +67,15 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-def site(store_url: str, tmp_path: Path) -> Iterator[Site]:
-    site = Site(store_url, tmp_path)
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One for all stories: to start it costs more than most of them, and each has jobs of its own."""
+    folder = tmp_path_factory.mktemp("site")
+    sqlite = request.param == "sqlite"
+    url = f"sqlite:///{folder}/mulligan.db" if sqlite else request.getfixturevalue("postgres_server").create_database()
+    with closing(open_store(url)) as store:
+        store.prepare()
+    site = Site(url, folder)
     try:
         yield site.ready()
     finally:

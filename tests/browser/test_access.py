@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from mulligan import Mulligan
-from mulligan.config import read_settings
-from mulligan.engine.sessions import Sessions
-from support import browser as browsers
-from support.browser import NARROW, WIDE, Visit
+from support.browser import NARROW, WIDE
 from support.furnished import MENU_PATHS, Words, furnish
-from support.serving import served
+from support.house import SIDEWAYS, a_house, everywhere, inside
 from support.store import Background
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
@@ -26,19 +21,8 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 RUN = """async (tags) => {
   const found = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
   return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
-    .map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.target.join(" ") + " " + (node.any[0]?.message ?? "")).join("; ")}`);
+    .flatMap((one) => one.nodes.slice(0, 3).map((node) => `${one.id}: ${node.target} ${node.any[0]?.message ?? ""}`));
 }"""
-EXPECTED = ("status of 40",)  # pages that are not there, and what cannot be asked, are among the screens
-
-
-@contextmanager
-def a_house(folder: Path) -> Iterator[tuple[str, Mulligan]]:
-    settings = read_settings({"database_url": f"sqlite:///{folder}/mulligan.db"}, environ={}, file=folder / "none.toml")
-    app = Mulligan(settings=settings)
-    app.store.prepare()
-    with served(settings) as at:
-        yield f"http://{at.host}:{at.port}", app
-    app.close()
 
 
 @pytest.fixture(scope="module")
@@ -54,23 +38,10 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulli
         yield home, app, list(MENU_PATHS)
 
 
-@contextmanager
-def inside(chromium: Browser, home: str, app: Mulligan, **options: Any) -> Iterator[Visit]:
-    with browsers.visit(chromium, home, **options) as person:
-        person.forgiven = EXPECTED
-        person.enter(f"{home}/sign-in?link={Sessions(lambda: app.store).link()}")
-        yield person
-
-
 def judged(page: Page) -> list[str]:
     page.evaluate(AXE)
     found: list[str] = page.evaluate(RUN, RULES)
     return found
-
-
-def everywhere(person: Visit, paths: list[str], look: Callable[[Page], list[str]]) -> str:
-    """What is wrong, a line each; nothing: "" """
-    return "\n".join(f"{path} {words}" for path in paths for words in look(person.go(path)))
 
 
 @pytest.mark.slow
@@ -81,14 +52,6 @@ def test_axe_finds_nothing_serious_on_any_screen(chromium, request, house, theme
     home, app, paths = request.getfixturevalue(house)
     with inside(chromium, home, app, width=width, color_scheme=theme) as person:
         assert everywhere(person, paths, judged) == ""
-
-
-SIDEWAYS = """() => {
-  const over = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-  if (over <= 0) return [];
-  const wide = [...document.querySelectorAll("main *, header *")].filter((one) => one.getBoundingClientRect().right > innerWidth + 1);
-  return [`scrolls sideways by ${over}: ${wide.slice(0, 3).map((one) => one.tagName + "." + one.className).join(" ")}`];
-}"""
 
 
 @pytest.mark.slow
@@ -104,11 +67,11 @@ def test_no_screen_scrolls_sideways_on_a_phone_also_with_letters_twice_as_large(
         assert everywhere(person, paths, look) == ""
 
 
-SMALL = """() => [...document.querySelectorAll("main a, main button, main input, main select, main summary, header button, nav a")]
-  .filter((one) => one.checkVisibility() && !one.closest("p, td, th, li, dd, h2, figcaption, .unseen"))
-  .map((one) => [one, one.getBoundingClientRect()])
+SMALL = """() => [...document.querySelectorAll("a, button, input, select, summary")]
+  .filter((one) => one.checkVisibility() && !one.closest("p, td, th, li, dd, h2, figcaption, .unseen, .skip, .name"))
+  .map((one) => [`${one.tagName} "${one.textContent.slice(0, 30)}"`, one.getBoundingClientRect()])
   .filter(([, box]) => box.width > 0 && (box.width < 24 || box.height < 24))
-  .map(([one, box]) => `${one.tagName} "${one.textContent.slice(0, 30)}" is ${box.width.toFixed()} × ${box.height.toFixed()}`)"""
+  .map(([name, box]) => `${name} is ${box.width.toFixed()} × ${box.height.toFixed()}`)"""
 
 
 @pytest.mark.slow

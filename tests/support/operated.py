@@ -17,10 +17,11 @@ def there(name: str) -> bool:
 
 
 @app.job(policy=Policy(max_retries=0))
-def convert(clip: int) -> int | Fail:
-    if there("mended"):
+def convert(clip: int, shelf: str) -> int | Fail:
+    if there(f"mended-{shelf}"):
         return clip
-    return Fail("DISK_GONE", "/srv/clips: no such file or directory", public="The clip could not be read.", final=True)
+    public = f"The {shelf} shelf could not be read."
+    return Fail(f"{shelf.upper()}_GONE", f"/srv/{shelf}: no such file or directory", public=public, final=True)
 
 
 @app.job
