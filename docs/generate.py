@@ -410,6 +410,11 @@ def http_page() -> str:
     return _page_of("generate_http", table)
 
 
+# -- the five specifications ---------------------------------------------------------------------------
+def seeds_page() -> str:
+    return _page_of("generate_seeds")
+
+
 # -- the house ----------------------------------------------------------------------------------------
 ROOM = 120  # characters
 LAYERS = (
@@ -475,6 +480,7 @@ PAGES = {
     "docs/reference/metrics.md": metrics_page,
     "docs/operate/runbook.md": runbook_page,
     "docs/reference/http.md": http_page,
+    "docs/seeds.md": seeds_page,
 }
 PARTS = {"house": house, "states": diagram}
 

@@ -15,17 +15,26 @@ APP = "mulligan.cli.demo_jobs:app"
 
 
 @click.command()
+@click.argument("name", required=False)
 @click.option("--seconds", type=int, default=600, show_default=True, help="How long new jobs keep coming.")
 @click.option(
     "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="WARNING", show_default=True
 )
 @shared.database
 @shared.page_options
-def demo(seconds: int, log_level: str, database: str | None, host: str | None, port: int | None) -> int:
+def demo(
+    name: str | None, seconds: int, log_level: str, database: str | None, host: str | None, port: int | None
+) -> int:
     """Run jobs that succeed, fail and recover, and serve the page; prints its address.
+
+    NAME is one of the applications (watermark): a whole one, with its pages, its workers and the world it needs.
 
     Everything is in a temporary directory that goes with the demo, unless --database names a place.
     """
+    if name is not None:
+        from mulligan.cli.demo_apps import run_application
+
+        run_application(name, database, host, port)
     if database is not None:
         return _run(database, seconds, log_level, host, port)
     with tempfile.TemporaryDirectory(prefix="mulligan-demo-", ignore_cleanup_errors=True) as folder:

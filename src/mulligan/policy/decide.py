@@ -59,7 +59,15 @@ def decide(
     case = Case(lease, outcome, policy, now, rng, _sparing(down, held))
     if lease.cancel_reason is not None:
         return _move(case, Verb.STOP, _asked(lease.cancel_reason), failure=outcome.failure)
-    return _RULES[outcome.ended](case)
+    return _promised(_RULES[outcome.ended](case))
+
+
+def _promised(decision: Decision) -> Decision:
+    """Only of a job that goes on may its sentence say so."""
+    failure = decision.failure
+    if failure is None or decision.state is not State.QUEUED or not (promise := terms_of(failure).promise):
+        return decision
+    return replace(decision, failure=replace(failure, public=f"{failure.public} {promise}"))
 
 
 def _sparing(down: str, held: str) -> str:

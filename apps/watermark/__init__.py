@@ -1,0 +1,1 @@
+"""Watermark campaigns: one video, a copy with its own mark for every recipient."""

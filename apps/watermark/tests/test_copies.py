@@ -1,0 +1,22 @@
+"""A campaign from draft to copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from watermark import data, marks
+
+
+@pytest.mark.seed("000-24", "000-54", "000-57", "000-61")
+def test_a_published_campaign_makes_one_marked_copy_per_recipient(world):
+    campaign = world.campaign("ada", "bo")
+    assert world.state(campaign) == "DRAFT"
+    world.publish(campaign)
+    assert world.state(campaign) == "PROCESSING"
+    world.mulligan.drain()
+    seen, tokens = world.look(campaign)
+    assert (seen.state, seen.counts["completed"], seen.counts["total"]) == ("READY", 2, 2)
+    assert [token.status for token in tokens] == ["ACTIVE", "ACTIVE"]
+    found = {marks.detect(data.copy_of(token.id)) for token in tokens}
+    assert len(found) == 2
+    assert None not in found

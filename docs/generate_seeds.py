@@ -1,0 +1,127 @@
+"""docs/seeds.md: every requirement of the five specifications, where it lives, and the tests that prove it.
+
+Words and decisions are in docs/seeds/000.toml and its neighbours. Which test proves what is read from the marks
+`@pytest.mark.seed("000-12")` in the tests, without running them.
+"""
+# ruff: noqa: INP001 - a script beside the page it writes
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+KINDS = ("must", "should", "future", "trap")
+FIELDS = {"id", "kind", "text", "where", "otherwise", "why"}
+OPENING = """# The five specifications
+
+Mulligan grew out of five documents of five teams that had built the same thing by hand. Each becomes an application in
+`apps/`. Here is every requirement of theirs: where it lives, and which test proves it.
+
+| kind | meaning |
+|---|---|
+| must, should | asked for firmly, or softly |
+| future | put off by the document itself |
+| trap | wrong, impossible or contradicted as it was written; what is done instead is told |
+"""
+
+
+class Proof(NamedTuple):
+    file: str  # from the root
+    test: str
+
+
+class Seed(NamedTuple):
+    """One specification: docs/seeds/NNN.toml."""
+
+    application: str
+    complete: bool  # every must has a test or a decision, or it is an error; not while its application is being made
+    rows: list[dict[str, Any]]
+
+
+def seeds() -> dict[str, Seed]:
+    """By number: "000" and its neighbours."""
+    files = sorted((ROOT / "docs" / "seeds").glob("*.toml"))
+    read = {file.stem: tomllib.loads(file.read_text(encoding="utf-8")) for file in files}
+    return {number: Seed(said["application"], said["complete"], said["requirement"]) for number, said in read.items()}
+
+
+def proofs() -> dict[str, list[Proof]]:
+    """By requirement, the tests that are marked with it."""
+    found: dict[str, list[Proof]] = {}
+    for file in sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("apps/*/tests/**/test_*.py")]):
+        text = file.read_text(encoding="utf-8")
+        if "mark.seed(" not in text:
+            continue
+        for test, ids in _marked(ast.parse(text)):
+            for one in ids:
+                found.setdefault(one, []).append(Proof(str(file.relative_to(ROOT)), test))
+    return found
+
+
+def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            ids = [one for decorator in node.decorator_list for one in _ids(decorator)]
+            if ids:
+                yield node.name, ids
+
+
+def _ids(decorator: ast.expr) -> list[str]:
+    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.seed":
+        return [str(ast.literal_eval(argument)) for argument in decorator.args]
+    return []
+
+
+def wrong() -> list[str]:
+    """What is missing, unknown or without proof, in sentences."""
+    proved = proofs()
+    known = [one for seed in seeds().values() for one in seed.rows]
+    firm = [one for seed in seeds().values() if seed.complete for one in seed.rows if one["kind"] == "must"]
+    strange = sorted(set(proved) - {one["id"] for one in known})
+    return [
+        *(f"{one} is proved by {proved[one][0].test}, but no file of docs/seeds has it" for one in strange),
+        *(f"{one['id']}: {trouble}" for one in known for trouble in _troubles(one)),
+        *(
+            f"{one['id']} is a must with neither a test nor a decision"
+            for one in firm
+            if one["id"] not in proved and not one.get("otherwise")
+        ),
+    ]
+
+
+def _troubles(one: dict[str, Any]) -> Iterator[str]:
+    if set(one) - FIELDS:
+        yield f"nobody knows {', '.join(sorted(set(one) - FIELDS))}"
+    if one["kind"] not in KINDS:
+        yield f"kind is one of {', '.join(KINDS)}, not {one['kind']!r}"
+    if not one.get("text") or not (one.get("where") or one.get("otherwise")):
+        yield "it needs a text, and where it lives or what is done otherwise"
+    if bool(one.get("otherwise")) != bool(one.get("why")):
+        yield "what is done otherwise needs its reason (why), and the other way round"
+
+
+def page(notice: str) -> str:
+    proved = proofs()
+    chapters = [_chapter(number, seed, proved) for number, seed in seeds().items()]
+    return "\n\n".join([notice, OPENING.rstrip(), *chapters]) + "\n"
+
+
+def _chapter(number: str, seed: Seed, proved: dict[str, list[Proof]]) -> str:
+    app, tested = seed.application, sum(one["id"] in proved for one in seed.rows)
+    told = f"[`apps/{app}`](../apps/{app}/README.md): {len(seed.rows)} requirements, {tested} with a test of their own."
+    table = ["| | kind | requirement | where | proved by |", "|---|---|---|---|---|"]
+    table += [_row(one, proved.get(one["id"], [])) for one in seed.rows]
+    return f"## {number}: {app}\n\n{told}\n\n" + "\n".join(table)
+
+
+def _row(one: dict[str, Any], tests: list[Proof]) -> str:
+    said = one["text"]
+    if one.get("otherwise"):
+        said += f". **Otherwise here:** {one['otherwise']}; {one['why']}"
+    shown = "<br>".join(f"[{test.test.removeprefix('test_').replace('_', ' ')}](../{test.file})" for test in tests)
+    cells = (one["id"], one["kind"], said, one.get("where", ""), shown)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,39 @@
+"""The applications in apps/ are what a user could have written: the public names, and not much code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_pages import ROOT, name_of
+
+PUBLIC = {"mulligan", "mulligan.errors", "mulligan.web.api"}  # what docs/ imports outside of tests
+FOR_TESTS = {"mulligan.testing"}
+APART = {"tests", "rules.py", "web.py", "gateway.py"}  # its tests, its rule pack, its pages, the world outside
+MOST = 650  # lines of an application: "about 600"
+
+applications = sorted(main.parent for main in ROOT.glob("apps/*/__main__.py"))
+sources = sorted(path for folder in applications for path in folder.rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", sources, ids=name_of)
+def test_an_application_imports_public_names_only(path: Path) -> None:
+    allowed = PUBLIC | (FOR_TESTS if "tests" in path.parts else set())
+    ours = {name for name in imported(path) if name.split(".")[0] == "mulligan"}
+    assert ours <= allowed, f"{name_of(path)} imports {sorted(ours - allowed)}"
+
+
+@pytest.mark.parametrize("folder", applications, ids=name_of)
+def test_an_application_is_small(folder: Path) -> None:
+    counted = [path for path in folder.rglob("*.py") if not APART & set(path.relative_to(folder).parts)]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in counted) <= MOST
