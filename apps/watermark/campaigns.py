@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import or_, update
 
 from mulligan import Job
+from mulligan.errors import IllegalMove
 from watermark.data import Campaign, Session, Token, now
 from watermark.jobs import app, watermark
 from watermark.rules import MAX_RETRIES, RETRIES
@@ -44,6 +45,8 @@ class TokenView:
     max_retries: int
     error: str
     next_retry_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None
     downloads: int
     generation: int
 
@@ -110,7 +113,9 @@ def _token_view(token: Token, job: Job | None, state: str) -> TokenView:
         retry_count=_retries(job) if job else 0,
         max_retries=MAX_RETRIES if job is None or job.max_retries is None else job.max_retries,
         error=str((job.error or {}).get("message", "")) if job else "",
-        next_retry_at=job.next_retry_at if job else None,
+        next_retry_at=job.next_retry_at if job and job.phase == "backing_off" else None,
+        started_at=job.started_at if job and status != "PENDING" else None,
+        completed_at=job.finished_at if job else None,
         downloads=token.downloads,
         generation=job.generation if job else 0,
     )
@@ -137,13 +142,16 @@ def _retries(job: Job) -> int:
 
 # -- what people do -------------------------------------------------------------------------------------
 def retry(campaign: Campaign, token: Token) -> None:
-    state = campaign_view(campaign).state
-    if state == "EXPIRED":
+    """Who presses second is told so: the first press has moved the job."""
+    if campaign_view(campaign).state == "EXPIRED":
         raise Refused("The campaign has expired: nobody could fetch the copy.")
     job = app.jobs.get(token.job_id) if token.job_id else None
-    if job is None or job.state != "dead":
-        raise Refused("Token is not in a failed state.")
-    app.jobs.retry(job.id, reason="retry button")
+    try:
+        if job is None or job.state != "dead":
+            raise Refused("Token is not in a failed state.")
+        app.jobs.retry(job.id, reason="retry button")
+    except IllegalMove:
+        raise Refused("Token is not in a failed state.") from None
 
 
 def download(session: Session, token: Token) -> bool:
