@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import or_, update
+from sqlalchemy import or_, select, update
 
 from mulligan import Job
 from mulligan.errors import IllegalMove
@@ -31,7 +31,15 @@ def publish(session: Session, campaign: Campaign) -> None:
         for token in campaign.tokens:
             job = watermark.options(batch=batch, unique=token.id, connection=session).enqueue(token=token.id)
             token.job_id = job.id
-    campaign.batch_id, campaign.state, campaign.published_at = batch.id, "PROCESSING", now()
+    campaign.batch_id, campaign.state = batch.id, "PROCESSING"
+    campaign.published_at = campaign.published_at or now()
+
+
+def resume(session: Session) -> None:
+    """Campaigns of an old database go on: copies that are there are found, the others get the retries of today."""
+    going = Campaign.state.in_(["PROCESSING", "READY"])
+    for campaign in session.scalars(select(Campaign).where(going, Campaign.batch_id.is_(None))):
+        publish(session, campaign)
 
 
 # -- as people see them ---------------------------------------------------------------------------------

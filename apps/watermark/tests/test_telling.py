@@ -85,6 +85,20 @@ def test_without_a_mail_server_nothing_is_sent_and_nothing_breaks(world, damaged
 
 
 @pytest.mark.about_processes
+@pytest.mark.seed("000-44")
+def test_a_kind_of_job_that_nobody_knows_ends_and_the_owner_hears_of_it(world):
+    with jobs.app.batch("Spring", owner=world.account.id) as batch:
+        jobs.watermark.options(batch=batch).enqueue(token="x")
+        jobs.app.enqueue("frobnicate", {}, batch=batch)
+    with world.mulligan.force(jobs.watermark, DONE):
+        world.mulligan.drain()
+    world.mulligan.advance(jobs.app.settings.worker.unknown_kind_after + 1)
+    world.mulligan.drain()
+    assert batch.refresh().state == "partial"
+    assert len(world.told()) == 1
+
+
+@pytest.mark.about_processes
 @pytest.mark.seed("000-12", "000-13", "000-39")
 def test_a_detection_that_fails_is_not_tried_again_and_tells_nobody(world):
     campaign = world.ended(DONE, names=("ada",))
