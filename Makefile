@@ -32,7 +32,7 @@ demo: $(STAMP) ## a running Mulligan with something to look at; prints its addre
 # Compiled first: the tests start hundreds of processes, and where the environment says that Python writes no
 # bytecode, each would compile all of Mulligan again.
 test: $(STAMP) ## the tests, on SQLite and on a PostgreSQL they start themselves
-	@$(RUN) compileall -q src tests/support
+	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
@@ -48,7 +48,7 @@ imports: $(STAMP) ## the import contract
 check: lint types imports ## lint, types, imports
 
 slow: $(STAMP) ## the proofs that take longer
-	@$(RUN) compileall -q src tests/support
+	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest -m slow -n $(WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS) || [ $$? -eq 5 ]
 	$(RUN) pytest -m timing -n 0 $(ARGS) || [ $$? -eq 5 ]
 

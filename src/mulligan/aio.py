@@ -62,6 +62,9 @@ class Aio:
     async def insight(self, since: Moment = SINCE, *, kind: str | None = None, queue: str | None = None) -> Insight:
         return await asyncio.to_thread(self._app.insight, since, kind=kind, queue=queue)
 
+    async def metrics(self) -> str:
+        return await asyncio.to_thread(self._app.metrics)
+
     async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         new, connection = await asyncio.to_thread(self._app._named, kind, payload, options)  # noqa: SLF001 - its other half
         return (await self._app.insert_async([new], connection))[0]

@@ -59,6 +59,7 @@ from mulligan.notify.declaring import checked_channel, spec_of
 from mulligan.notify.deliveries import Deliveries
 from mulligan.notify.dispatch import Dispatch
 from mulligan.notify.subscriptions import Subscription, Subscriptions
+from mulligan.observe import exporter
 from mulligan.observe.tracing import OtelTracer
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
@@ -67,8 +68,8 @@ from mulligan.store.base import Unit
 from mulligan.store.urls import sqlite_file
 
 NO_TABLES = (
-    "the database has no tables of Mulligan's yet, and they cannot be made while your transaction is open. Make them "
-    "before: mulligan migrate, or app.open() when your program starts"
+    "the database has no tables of Mulligan's yet, and your open transaction is in the way. Make them before: "
+    "mulligan migrate, or app.open() when your program starts"
 )
 MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
 
@@ -144,11 +145,7 @@ class Mulligan:
 
     @contextmanager
     def redirected(self, settings: Settings) -> Iterator[None]:
-        """For tests: the same app under other settings, on another database, for the length of a block.
-
-        It holds for the whole process, so that handlers and threads that enqueue inside the block reach that database
-        too. Blocks may be nested. See `mulligan.testing.temporary`.
-        """
+        """For `mulligan.testing.temporary`: this process under other settings, on another database, for a block."""
         before = self.settings, self._store, self._known
         self.settings, self._store, self._known = settings, None, (0.0, {}, {})
         try:
@@ -485,6 +482,10 @@ class Mulligan:
         `since`: seconds or a timedelta back from now, or a datetime.
         """
         return insight(self.store, self.settings, since, kind, queue)
+
+    def metrics(self) -> str:
+        """The numbers of this database, as Prometheus reads them; at most five seconds old."""
+        return exporter.text(self.store)
 
     # -- run --------------------------------------------------------------------------------------
     def run_inline(self, *, until_idle: bool = True, seed: int | None = None) -> int:

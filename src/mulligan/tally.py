@@ -104,7 +104,13 @@ class DeathCount(NamedTuple):
     kind: str
     code: str
     cls: str
-    hours_ago: int
     jobs: int
-    first: Micros
-    last: Micros
+
+
+class Deaths(NamedTuple):
+    """Of one group. Both lists are of the same jobs; `hours`: how many hours ago (beyond a day, whole days), jobs."""
+
+    counts: list[DeathCount]
+    hours: list[tuple[int, int]]
+    first: Micros | None
+    last: Micros | None

@@ -141,6 +141,7 @@ def test_wake_ups_are_tried_where_there_is_a_server(postgres_url):
     assert statuses(examine(lost)[1])["wake-ups"] == "fail"
 
 
+@pytest.mark.seed("001-81")
 def test_a_clock_that_is_wrong_and_a_transaction_that_stays_open_are_told(postgres_url):
     app = Mulligan(postgres_url)
     job = app.enqueue("x")

@@ -54,6 +54,7 @@ def test_it_fires_above_its_threshold_and_not_at_it():
     assert alert.state == FIRING
 
 
+@pytest.mark.seed("003-49")
 def test_a_few_calls_are_no_share():
     assert stand(RULE, (0, share(1.0, volume=19)))[1] == []
 
@@ -153,6 +154,7 @@ def test_retries_are_counted_against_first_tries_and_their_cost_against_all_jobs
     assert next(MEASURES["retry_cost"].samples(counts)).value == 0.2
 
 
+@pytest.mark.seed("001-78")
 def test_a_spike_is_many_times_what_is_usual():
     dead = {"state": "dead", "class": "unknown"}
     (sample,) = jump([count("finished", 50, **dead)], [count("finished", 61, **dead)], 300, 3600)
@@ -162,6 +164,7 @@ def test_a_spike_is_many_times_what_is_usual():
 
 
 # -- rules --------------------------------------------------------------------------------------------
+@pytest.mark.seed("003-49", "003-50", "003-51", "003-52")
 def test_every_alert_that_the_specifications_name_is_built_in():
     assert {rule.name for rule in BUILTIN} >= {
         "failure_share", "failures_fast", "dead_letters", "failure_spike", "rate_limited", "queue_ageing", "slow_jobs",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import re
 from importlib.resources import files
 from random import Random
@@ -49,6 +50,7 @@ def test_watermark_waits_1_5_and_15_minutes_for_every_class_it_retries(cls):
     assert layer(RetrySettings(), kind=pack("watermark").policy).limit_for(cls) == 3
 
 
+@pytest.mark.seed("001-26")
 @pytest.mark.parametrize("cls", sorted(RETRYABLE))
 def test_pdfxml_waits_5_15_45_s_give_or_take_a_fifth(cls):
     found, backoff = waits("pdfxml", cls, 3)
@@ -108,7 +110,12 @@ def test_clipscribe_has_a_number_and_a_wait_for_each_kind_of_trouble(code, cls, 
         ("pdfxml", {"http_status": 503}, ("GW_5XX", "transient")),
         ("pdfxml", {"exception_type": "httpx.ConnectError"}, ("GW_5XX", "transient")),
         ("pdfxml", {"exception_type": "httpx.ReadTimeout"}, ("GW_TIMEOUT", "timeout")),
-        ("pdfxml", {"errno": 5}, ("IO_ERROR", "transient")),
+        ("pdfxml", {"errno": 5}, ("IO_ERROR", "resource")),
+        ("pdfxml", {"http_status": 401}, ("GW_4XX", "auth")),
+        ("pdfxml", {"http_status": 408}, ("GW_TIMEOUT", "timeout")),
+        ("pdfxml", {"http_status": 429}, ("GW_5XX", "rate_limited")),
+        ("pdfxml", {"http_status": 504}, ("GW_5XX", "transient")),
+        ("pdfxml", {"exception_type": "obstore.exceptions.BaseError"}, ("IO_ERROR", "resource")),
         ("videogen", {"exception_type": "builtins.TimeoutError"}, ("TIMEOUT", "timeout")),
         ("videogen", {"http_status": 429}, ("RATE_LIMIT", "rate_limited")),
         ("videogen", {"http_status": 401}, ("AUTHENTICATION_FAILED", "auth")),
@@ -137,9 +144,17 @@ def test_each_seeds_table_gives_its_own_codes(name, facts, expected):
     assert verdict(name, **facts) == expected
 
 
-def test_a_failed_write_of_pdfxml_is_tried_once_more():
-    rule = next(rule for rule in pack("pdfxml").rules if rule.code == "IO_ERROR")
-    assert rule.terms() == {"max_retries": 1}
+def test_a_failed_write_of_pdfxml_is_tried_once_more_but_not_onto_a_full_disk():
+    found = {n: classify(OSError(n, "write"), rules=pack("pdfxml").rules) for n in (errno.EIO, errno.ENOSPC)}
+    assert {number: failure.code for number, failure in found.items()} == dict.fromkeys(found, "IO_ERROR")
+    assert [failure.terms["max_retries"] for failure in found.values()] == [1, 0]
+
+
+@pytest.mark.parametrize("name", pack_names())
+def test_only_a_promise_says_that_it_is_tried_again(name):
+    for rule in pack(name).rules:
+        assert not re.search(r"\b(retry|retrying)\b", rule.public, re.IGNORECASE), rule.id
+        assert not rule.promise or rule.retryable, rule.id
 
 
 def test_a_pack_that_does_not_exist_names_those_that_do(tmp_path):

@@ -59,6 +59,7 @@ def test_jobs_that_use_something_else_go_on(app, line, call):
     assert ran(app, put.enqueue()).state == "succeeded"
 
 
+@pytest.mark.seed("001-87")
 def test_a_job_that_alone_provokes_errors_opens_nothing_and_dies(app, line, call):
     line.down()
     job = call.enqueue(n=1)

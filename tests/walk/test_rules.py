@@ -8,6 +8,7 @@ from mulligan import Context, Fixed, Policy, Retry, Rule, Then
 from mulligan.engine.layers import Layers
 from mulligan.errors import ConfigError
 from mulligan.policy.classify import renamed, timed_out
+from walk.tools import advance
 
 GIVE_UP = Rule(
     "gw.gone", http_status=503, code="GW_GONE", cls="permanent", public="The gateway is gone ({http_status})."
@@ -191,3 +192,29 @@ def test_a_policy_in_shadow_changes_nothing_and_says_what_it_would_have_done(app
     assert [said["verb"] for said in would] == ["retry", "die", "die"]
     assert would[0]["wait"] == 60
     assert would[1]["reason"] == "1 of 1 retries used"
+
+
+def test_a_promise_stands_while_the_job_goes_on_and_goes_with_its_last_try(app):
+    busy = Rule(
+        "busy", http_status=503, code="BUSY", cls="transient", public="It is busy.", promise="We’ll try again.",
+        max_retries=1, backoff=Fixed(60),
+    )  # fmt: skip
+
+    @app.job(rules=busy)
+    def fetch() -> None:
+        raise Status(503)
+
+    job = fetch.enqueue()
+    app.run_inline(until_idle=False)
+    assert job.refresh().error["message"] == "It is busy. We’ll try again."
+    assert app.jobs.history(job.id)[-1].data["message"] == "It is busy. We’ll try again."
+    advance(app, 61)
+    app.run_inline(until_idle=False)
+    assert job.refresh().state == "dead"
+    assert job.refresh().error["message"] == "It is busy."
+    assert app.jobs.history(job.id)[-1].data["message"] == "It is busy."
+
+
+def test_a_rule_with_a_promise_survives_the_manifest():
+    rule = Rule("busy", http_status=503, code="BUSY", cls="transient", promise="Soon.")
+    assert Rule.from_plain(rule.to_plain()) == rule

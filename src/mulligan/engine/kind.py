@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
@@ -9,12 +10,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, fina
 from mulligan.config import Settings
 from mulligan.engine.batches import Batch
 from mulligan.engine.enqueue import Options, new_job
+from mulligan.engine.jobs import Jobs
 from mulligan.engine.kinds import Handler, Registry
+from mulligan.engine.rejecting import reject
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
-from mulligan.errors import Moment, Refused, Seconds
+from mulligan.errors import Fail, Moment, Refused, Seconds
 from mulligan.job import Job, NewJob
 from mulligan.policy.retry import Policy
+from mulligan.store.base import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,6 +29,10 @@ class Home(Protocol):
 
     settings: Settings
     registry: Registry
+    jobs: Jobs
+
+    @property
+    def store(self) -> Store: ...
 
     def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
 
@@ -120,6 +128,22 @@ class Kind(Generic[P, R]):
     async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         new = [self._new(dict(payload)) for payload in payloads]
         return await self._app.insert_async(new, self._options.connection)
+
+    def reject(self, why: Fail, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """A job that failed before it could begin, for its owner to see: dead at once, without an attempt.
+
+        As with `enqueue` a twin that holds its unique key is the answer, and nothing is written. `retry` by hand begins
+        it like any dead job.
+        """
+        new = self._new(self._handler.arguments.bind(args, kwargs))
+        if self._options.connection is not None:
+            message = f"{self.name}.reject(): it is written at once; leave connection= out"
+            raise Refused(message)
+        answer = reject(self._app.store, self._handler, new, why, "python")
+        return replace(self._app.jobs.get(answer.id), deduplicated=not answer.fresh)
+
+    async def reject_async(self, why: Fail, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        return await asyncio.to_thread(self.reject, why, *args, **kwargs)
 
     def prepared(self, given: Mapping[str, Any], owner: str) -> NewJob:
         """A job for later, of this owner, with the options that were said."""

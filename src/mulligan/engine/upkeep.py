@@ -114,7 +114,7 @@ def _settle_orphan(store: Store, ending: Ending, policies: Layers, rng: Random) 
 def expire_deadlines(store: Store) -> int:
     with store.begin() as unit:
         rows = unit.due_deadlines(STEP)
-        return _expired(unit, [(row, deadline_passed()) for row in rows])
+        return expired(unit, [(row, deadline_passed()) for row in rows])
 
 
 def bury_unknown(store: Store, after: float) -> int:
@@ -125,12 +125,12 @@ def bury_unknown(store: Store, after: float) -> int:
         lanes = {key for key, _, _ in look.lanes if Lane.parse(key).kind not in known}
         before = look.now - round(after * SECOND)
         rows = [row for lane in sorted(lanes) for row in unit.waiting(lane, before, STEP)]
-        return _expired(unit, [(row, unknown_kind(row.kind)) for row in rows])
+        return expired(unit, [(row, unknown_kind(row.kind)) for row in rows])
 
 
-def _expired(unit: Unit, rows: Sequence[tuple[JobRow, Failure]]) -> int:
+def expired(unit: Unit, rows: Sequence[tuple[JobRow, Failure]], actor: str = "upkeep") -> int:
     """All of them before any of their batches: jobs are locked first, everywhere."""
-    done = [row for row, failure in rows if expire(unit, row, failure)]
+    done = [row for row, failure in rows if expire(unit, row, failure, actor)]
     batching.complete(unit, {row.batch_id for row in done if row.batch_id is not None})
     return len(done)
 
@@ -145,7 +145,7 @@ def known_kinds(unit: Unit, now: int) -> frozenset[str]:
     return live_kinds(unit).union(*(manifest.kinds for manifest in recent_manifests(unit, now)))
 
 
-def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
+def expire(unit: Unit, row: JobRow, failure: Failure, actor: str = "upkeep") -> bool:
     """queued or parked → dead, with the reason as its error."""
     state = move(Verb.EXPIRE, State(row.state))
     done = unit.move(
@@ -176,7 +176,7 @@ def expire(unit: Unit, row: JobRow, failure: Failure) -> bool:
                     job_id=row.id,
                     batch_id=row.batch_id,
                     owner=row.owner,
-                    actor="upkeep",
+                    actor=actor,
                     data=_death(row, failure),
                 )
             ]

@@ -61,6 +61,7 @@ class Rule:
     code: str
     cls: Cls | str
     public: str = ""
+    promise: str = ""  # what follows `public` while the job goes on, and only then
     max_retries: int | None = None
     backoff: Table | Exponential | Fixed | None = None
     wait_for_hint: bool = True
@@ -89,7 +90,7 @@ class Rule:
         """What it changes about retries and alarms, as plain data; empty for most."""
         if (
             self.wait_for_hint
-            and not (self.backoff or self.then or self.alarm or self.runbook)
+            and not (self.backoff or self.then or self.promise or self.alarm or self.runbook)
             and self.max_retries is None
         ):
             return {}
@@ -97,7 +98,7 @@ class Rule:
         said = policy.to_plain()
         if not self.wait_for_hint:
             said["wait_for_hint"] = False
-        return said | {name: value for name in ("alarm", "runbook") if (value := getattr(self, name))}
+        return said | {name: value for name in ("promise", "alarm", "runbook") if (value := getattr(self, name))}
 
     def to_plain(self) -> dict[str, Any]:
         """As in TOML: only what was said."""
@@ -169,8 +170,8 @@ def _check_words(rule: Any) -> None:
         _refuse(rule, "an id is 1 to 100 letters, digits and . _ : / -")
     if not isinstance(rule.code, str) or not _CODE.fullmatch(rule.code):
         _refuse(rule, f"code {rule.code!r} must be a word of at most 100 letters, digits and . _ : -")
-    if not all(isinstance(text, str) and len(text) <= 500 for text in (rule.public, rule.runbook)):
-        _refuse(rule, "public and runbook are texts of at most 500 characters")
+    if not all(isinstance(text, str) and len(text) <= 500 for text in (rule.public, rule.promise, rule.runbook)):
+        _refuse(rule, "public, promise and runbook are texts of at most 500 characters")
     if rule.alarm not in ALARMS:
         _refuse(rule, f"alarm {rule.alarm!r} is not one of {', '.join(ALARMS[1:])}")
 

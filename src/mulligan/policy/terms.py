@@ -1,4 +1,4 @@
-"""What the rule that judged a failure changes about its retries: a limit, a backoff, a ladder, and the hint."""
+"""What the rule that judged a failure changes about its retries: a limit, a backoff, a ladder, the hint, a promise."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Terms(NamedTuple):
     backoff: AnyBackoff | None = None
     then: tuple[Then, ...] = ()
     wait_for_hint: bool = True
+    promise: str = ""
 
 
 NONE = Terms()
@@ -38,9 +39,9 @@ def terms_of(failure: Failure) -> Terms:
 
 def _read(said: Mapping[str, Any]) -> Terms:
     """What a newer version wrote and we cannot read counts as unsaid."""
-    waits = said.get("wait_for_hint") is not False
+    waits, promise = said.get("wait_for_hint") is not False, str(said.get("promise", ""))
     try:
         policy = Policy.from_plain({name: said[name] for name in ("max_retries", "backoff", "then") if name in said})
     except ValueError:
-        return Terms(wait_for_hint=waits)
-    return Terms(policy.max_retries, policy.backoff, policy.ladder, waits)
+        return Terms(wait_for_hint=waits, promise=promise)
+    return Terms(policy.max_retries, policy.backoff, policy.ladder, waits, promise)

@@ -12,23 +12,26 @@ from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
+from mulligan.app import Mulligan
 from mulligan.config import Settings
 from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
 from mulligan.web.api import create_api
 from mulligan.web.api.problems import Problem
 from mulligan.web.asking import Away, Opening
-from mulligan.web.guard import API, Guard, is_local
+from mulligan.web.guard import API, Guard, is_local, path_in
 from mulligan.web.house import House
 from mulligan.web.pages.acting import ActingScreens
 from mulligan.web.pages.batches import BatchScreens
 from mulligan.web.pages.doctor import DoctorScreen
+from mulligan.web.pages.editing import EditScreens
 from mulligan.web.pages.failures import FailureScreens
 from mulligan.web.pages.jobs import JobScreens
 from mulligan.web.pages.knowledge import KnowledgeScreens
 from mulligan.web.pages.live import LiveStream
 from mulligan.web.pages.machinery import MachineryScreens
 from mulligan.web.pages.overview import OverviewScreen
+from mulligan.web.pages.policies import PolicyScreens
 from mulligan.web.pages.records import RecordScreens
 from mulligan.web.pages.signing import SignInScreens, to_sign_in
 from mulligan.web.pages.status import StatusScreens
@@ -41,9 +44,11 @@ STATIC = Path(__file__).parent / "static"
 Answer = Callable[..., Awaitable[Response]]
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(served: Settings | Mulligan) -> FastAPI:
+    """The dashboard and the API of a database, as the settings name it; of an app, to be mounted in one's own."""
+    settings = served.settings if isinstance(served, Mulligan) else served
     opening = Opening(settings)
-    reader, api = Reader(settings, opening), create_api(settings, opening)
+    reader, api = Reader(settings, opening), create_api(served, opening)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -54,7 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.state.room = api.state.room
-    app.add_middleware(Guard, everywhere=not is_local(settings.web.host))
+    app.add_middleware(Guard, everywhere=served is not settings or not is_local(settings.web.host))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.mount(API, api)
     for path in AT_THE_TOP:
@@ -77,18 +82,21 @@ class Moved:
         self._api, self._path = api, path
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._api({**scope, "path": API + self._path, "root_path": API}, receive, send)
+        root = scope.get("root_path", "") + API
+        await self._api({**scope, "path": root + self._path, "root_path": root}, receive, send)
 
 
 def _looks(house: House) -> dict[str, Answer]:
     signing, jobs, failures = SignInScreens(house), JobScreens(house), FailureScreens(house)
     batches, machinery, records = BatchScreens(house), MachineryScreens(house), RecordScreens(house)
     knowledge, telling, acting = KnowledgeScreens(house), TellingScreens(house), ActingScreens(house)
+    policies = PolicyScreens(house)
     return {
         "/": OverviewScreen(house).show,
         "/sign-in": signing.show,
         "/jobs": jobs.list,
         "/jobs/{job_id}": jobs.one,
+        "/jobs/{job_id}/edit": EditScreens(house).form,
         "/failures": failures.inbox,
         "/failures/{fingerprint}": failures.group,
         "/batches": batches.list,
@@ -103,7 +111,9 @@ def _looks(house: House) -> dict[str, Answer]:
         "/alerts": telling.alerts,
         "/notifications": telling.deliveries,
         "/insight": knowledge.insight,
-        "/policies": knowledge.policies,
+        "/policies": policies.show,
+        "/policies/what-if": policies.show,
+        "/policies/rules/{rule:path}": policies.rule,
         "/events": records.events,
         "/audit": records.audit,
         "/doctor": DoctorScreen(house).show,
@@ -117,6 +127,8 @@ def _forms(house: House) -> dict[str, Answer]:
         "/sign-out": signing.leave,
         "/jobs": acting.many,
         "/operations": acting.start,
+        "/jobs/{job_id}/edit": EditScreens(house).look,
+        "/policies/what-if": PolicyScreens(house).what_if,
         "/status/{text}": StatusScreens(house).retry,
         "/{noun}/{name}/{verb}": acting.act,
     }
@@ -159,7 +171,7 @@ class Plain:
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        if request.scope["path"].startswith(API):  # with a line break in it, which no route takes
+        if path_in(request.scope).startswith(API):  # with a line break in it, which no route takes
             return Problem(status, "NOT_FOUND", "no such call").response()
         title = "No such page" if status == 404 else "That cannot be done here"
         return self._message(request, status, title, "", "")

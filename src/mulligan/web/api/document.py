@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -33,7 +34,7 @@ ONCE = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
 NOT_ONCE = ("/keys",)
-REFUSALS = ("400", "401", "403", "404", "409", "413", "415", "422", "429", "503")
+PROBLEMS = {"$ref": "#/components/responses/Problem"}
 
 
 def describe(api: FastAPI) -> None:
@@ -58,6 +59,25 @@ def _complete(found: dict[str, Any]) -> None:
     components["responses"] = {"Problem": {"description": "it was refused, or could not be done", "content": content}}
     for path, verbs in found["paths"].items():
         for verb, operation in verbs.items():
-            operation["responses"] |= {status: {"$ref": "#/components/responses/Problem"} for status in REFUSALS}
-            if verb == "post" and path not in NOT_ONCE:
+            operation["responses"].pop("422", None)
+            operation["responses"] |= {str(status): PROBLEMS for status in refusals(path, verb, operation)}
+            if _once(path, verb):
                 operation.setdefault("parameters", []).append(ONCE)
+
+
+def refusals(path: str, verb: str, operation: Mapping[str, Any]) -> list[int]:
+    """How a call may be refused follows from what it takes."""
+    if "security" not in operation:
+        return [503] if path != "/livez" else []
+    found = [401, 403, 422, 429, 503]
+    if "{" in path or "batch_id" in str(operation.get("requestBody", "")):
+        found.append(404)
+    if "requestBody" in operation:
+        found += [400, 413, 415]
+    if verb != "get":
+        found.append(409)
+    return sorted(found)
+
+
+def _once(path: str, verb: str) -> bool:
+    return verb in {"post", "patch"} and path not in NOT_ONCE

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from mulligan.observe import exporter
-from mulligan.web.api.auth import ViewerOfAll
+from mulligan.web.api.auth import KEYED, ViewerOfAll
 from mulligan.web.api.problems import Problem
 from mulligan.web.api.room import Room
 from mulligan.web.asking import Away
@@ -23,7 +23,7 @@ async def livez() -> Response:
 
 @router.get("/readyz", response_class=PlainTextResponse)
 @router.head("/readyz", include_in_schema=False)
-@router.get("/startupz", response_class=PlainTextResponse)
+@router.get("/startupz", name="startupz", response_class=PlainTextResponse)
 @router.head("/startupz", include_in_schema=False)
 async def readyz(request: Request) -> Response:
     """The database answers and its schema is the one this version knows."""
@@ -40,7 +40,7 @@ def _look(room: Room) -> None:
         unit.now()
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=KEYED)
 @router.head("/metrics", include_in_schema=False)
 async def metrics(caller: ViewerOfAll) -> Response:
     """Numbers for Prometheus."""

@@ -78,7 +78,7 @@ class FailureScreens:
             with desk.store.read() as unit:
                 now = unit.now()
             root = root_of(request)
-            return _page(group, now, root) | {"jobs": [row_of(Shown(job, ""), now) for job in jobs]}
+            return _page(group, now, root) | {"jobs": [row_of(Shown(job, ""), now, root_of(request)) for job in jobs]}
 
         return self._house.page(request, "group.html", "failures", **await self._house.ask(request, look))
 

@@ -1,27 +1,26 @@
-"""Insight and policies: what many jobs came to, and what follows a failure."""
+"""Insight: what many jobs came to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from fastapi import Request, Response
 
 from mulligan.engine.insight import Insight, insight
-from mulligan.engine.policies import PolicyExplanation
 from mulligan.policy.advice import percent
 from mulligan.policy.estimate import Share
 from mulligan.policy.insight import Numbers
-from mulligan.policy.outlook import ClassOutlook, Try
 from mulligan.policy.phrase import duration, ordinal
 from mulligan.policy.sentences import MEANS
-from mulligan.web.charts import Delay, columns, curve
+from mulligan.web.charts import Columns, columns
 from mulligan.web.desk import Visited
 from mulligan.web.house import House
+from mulligan.web.outcomes import WINDOWS, outcomes
 
 SPANS = {"1d": 1, "7d": 7, "30d": 30}
 CELLS = 12
+ATTEMPTS = 14
 RATES = (
     ("retry success", "retry_success", "of jobs that were tried again"),
     ("rescue", "rescue", "of all jobs whose first attempt failed"),
@@ -41,19 +40,13 @@ class KnowledgeScreens:
 
         def look(desk: Visited) -> dict[str, Any]:
             found = insight(desk.store, desk.settings, timedelta(days=SPANS[chosen]), kind or None, None)
-            return _insight(found) | {"kinds": desk.policies.kinds()}
+            window = WINDOWS["24h" if chosen == "1d" else "7d"]
+            with desk.store.read() as unit:
+                ended = outcomes(unit, unit.now(), window, kind)
+            return _insight(found) | {"kinds": desk.policies.kinds(), "ended": ended, "each": window.words}
 
         found = await self._house.ask(request, look, shared=True)
         return self._house.page(request, "insight.html", "insight", since=chosen, spans=list(SPANS), kind=kind, **found)
-
-    async def policies(self, request: Request, kind: str = "") -> Response:
-        def look(desk: Visited) -> dict[str, Any]:
-            kinds = desk.policies.kinds()
-            explained = desk.policies.explain(kind) if kind else desk.policies.system()
-            return {"kinds": kinds, **_policy(explained)}
-
-        found = await self._house.ask(request, look, shared=True)
-        return self._house.page(request, "policies.html", "policies", kind=kind, **found)
 
 
 def _insight(found: Insight) -> dict[str, Any]:
@@ -69,6 +62,7 @@ def _insight(found: Insight) -> dict[str, Any]:
         "days": columns(days, ("succeeded", "dead", "waiting")),
         "rates": [(name, _share(getattr(numbers, field)), words) for name, field, words in RATES],
         "cells": _cells(numbers),
+        "by_attempt": _by_attempt(numbers),
         "chances": [
             {"cls": one.cls, "attempt": ordinal(one.attempt), "percent": percent(one.chance.mean),
              "share": round(one.chance.mean * 100, 1), "trials": one.chance.trials, "means": MEANS.get(one.cls, "")}
@@ -83,6 +77,19 @@ def _insight(found: Insight) -> dict[str, Any]:
         "advice": [one.text for one in found.advice],
         "notes": found.notes,
     }  # fmt: skip
+
+
+def _by_attempt(numbers: Numbers) -> Columns:
+    """Of all second, third, … attempts: how many succeeded."""
+    sums: dict[int, list[int]] = {}
+    for one in numbers.cells:
+        good, whole = sums.setdefault(one.attempt, [0, 0])
+        sums[one.attempt] = [good + one.success.part, whole + one.success.whole]
+    steps = [
+        (f"{ordinal(attempt)} attempt", {"succeeded": good, "dead": whole - good})
+        for attempt, (good, whole) in sorted(sums.items())[:ATTEMPTS]
+    ]
+    return columns(steps, ("succeeded", "dead"))
 
 
 def _cells(numbers: Numbers) -> list[dict[str, Any]]:
@@ -105,37 +112,3 @@ def _share(share: Share) -> dict[str, Any]:
 
 def _time(seconds: float | None) -> str:
     return "never did, so far" if seconds is None else f"within {duration(seconds)}"
-
-
-def _policy(found: PolicyExplanation) -> dict[str, Any]:
-    return {
-        "queue": found.queue,
-        "fields": [
-            (field.name, "–" if field.value is None else str(field.value), field.origin) for field in found.fields
-        ],
-        "classes": [_class(one) for one in found.classes],
-        "rules": [rule.to_plain() for rule in found.rules],
-    }
-
-
-def _class(one: ClassOutlook) -> dict[str, Any]:
-    tries = one.calendar[1:]
-    drawn = curve([Delay(found.earliest, found.wait, found.latest) for found in tries], _said(tries)) if tries else None
-    return {
-        "cls": one.cls.value,
-        "means": MEANS.get(one.cls, ""),
-        "retried": one.retried,
-        "why": one.why,
-        "from": one.limit_origin,
-        "backoff": one.backoff_origin,
-        "curve": drawn,
-        "waits": ", ".join(duration(found.wait) for found in tries[:8]) + (" …" if len(tries) > 8 else ""),
-        "gives_up": duration(tries[-1].at_latest) if tries else "",
-    }
-
-
-def _said(tries: Sequence[Try]) -> list[str]:
-    return [
-        f"retry {place}: after {duration(one.wait)}, drawn from {duration(one.earliest)} to {duration(one.latest)}"
-        for place, one in enumerate(tries, 1)
-    ]

@@ -15,7 +15,7 @@ from mulligan.notify.subscriptions import Subscription
 from mulligan.policy.phrase import duration
 from mulligan.web.desk import Visited
 from mulligan.web.house import House
-from mulligan.web.present import BADGES, Badge, Moment, at_moment
+from mulligan.web.present import BADGES, Badge, Moment, at_moment, shown_value
 
 PAGE = 50
 STATES = {
@@ -51,9 +51,10 @@ class TellingScreens:
             found = desk.deliveries.list(owner=desk.owner, state=state or None, limit=PAGE, before=before or None)
             with desk.store.read() as unit:
                 now = unit.now()
+            names = {one.id: one.name or one.to for one in subscriptions}
             older = urlencode({"state": state, "before": found.cursor}) if found.cursor else ""
             return {
-                "rows": [_delivery(one, now) for one in found],
+                "rows": [_delivery(one, now) | {"to": names.get(one.subscription, one.subscription)} for one in found],
                 "older": older,
                 "subscriptions": [_subscription(one, now) for one in subscriptions],
             }
@@ -81,7 +82,7 @@ def _alert(one: AlertStatus, now: Micros) -> dict[str, Any]:
         "limit": one.limit,
         "until": _at(one.until, now),
         "silenced": _at(one.silenced_until, now),
-        "evidence": [(name, str(value)) for name, value in one.evidence.items()],
+        "evidence": [(name, shown_value(value)) for name, value in one.evidence.items()],
     }
 
 

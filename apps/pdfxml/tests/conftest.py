@@ -1,0 +1,165 @@
+"""The whole of it around a test: a gateway in a process of its own, files in a folder, the app inline, visitors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from mulligan.testing import advance, drain
+from pdfxml.gateway import Gateway
+from pdfxml.tests.making import a_pdf
+
+APPS = Path(__file__).parents[2]
+HTTP = httpx2.Client(verify=False)
+MODULES = ("settings", "rules", "files", "jobs", "intake", "views", "web")
+
+
+class Visitor:
+    """A browser of its own."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.client = client
+
+    def post(self, pdf: bytes | None = None, name: str = "report.pdf", mapping: str = "text") -> Any:
+        return self.client.post("/api/upload", files={"file": (name, pdf or a_pdf())}, data={"mapping": mapping})
+
+    def upload(self, *lines: str, mapping: str = "text") -> str:
+        answer = self.post(a_pdf(*lines), mapping=mapping)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def job(self, job_id: str) -> SimpleNamespace:
+        return SimpleNamespace(**self.client.get(f"/api/jobs/{job_id}").json())
+
+    def download(self, job_id: str) -> Any:
+        return self.client.get(f"/api/jobs/{job_id}/download")
+
+    def retry(self, job_id: str) -> Any:
+        return self.client.post(f"/api/jobs/{job_id}/retry")
+
+    def events(self, job_id: str) -> list[dict[str, Any]]:
+        return list(self.client.get(f"/api/jobs/{job_id}/events").json())
+
+    def page(self) -> str:
+        return str(self.client.get("/").text)
+
+
+class World:
+    """Everything a test may ask of the outside and of the inside."""
+
+    def __init__(self, held: dict[str, Gateway], folder: Path) -> None:
+        self.held = held
+        self.gateway = held["gateway"]
+        self.folder = folder
+        for module in MODULES:
+            setattr(self, module, importlib.import_module(f"pdfxml.{module}"))
+        self.app = self.jobs.app  # type: ignore[attr-defined]
+        self._clients: list[TestClient] = []
+
+    def visitor(self) -> Visitor:
+        client = TestClient(self.web.web, raise_server_exceptions=False)  # type: ignore[attr-defined]
+        client.__enter__()
+        client.get("/")
+        self._clients.append(client)
+        return Visitor(client)
+
+    def tell(self, do: str | int, **said: Any) -> None:
+        HTTP.post(f"{self.gateway.url}/orders", json={"do": str(do), **said}).raise_for_status()
+
+    def forget(self) -> None:
+        HTTP.delete(f"{self.gateway.url}/orders").raise_for_status()
+
+    def calls(self) -> list[dict[str, Any]]:
+        return list(HTTP.get(f"{self.gateway.url}/calls").json())
+
+    def run(self, *, all_of_it: bool = False) -> Any:
+        """What is due; or all of it, with the clock moved on to whatever waits but the removal of files."""
+        found = drain(self.app, anywhere=True, seed=7)
+        while all_of_it and (wait := self.soonest()) is not None:
+            advance(self.app, wait, anywhere=True)
+            drain(self.app, anywhere=True, seed=7)
+        return found
+
+    def soonest(self) -> float | None:
+        """Seconds until the next of those that wait for a time, else a look at what holds the others."""
+        waiting = self.app.jobs.list("kind:convert state:queued")
+        waits = [(job.run_at - self.now()).total_seconds() for job in waiting if job.phase != "held"]
+        return max(0.01, min(waits)) if waits else 10.0 if waiting else None
+
+    def now(self) -> Any:
+        from mulligan.testing import now
+
+        return now(self.app)
+
+    def later(self, seconds: float) -> None:
+        advance(self.app, seconds, anywhere=True)
+
+    def xml(self) -> list[Path]:
+        return sorted((self.folder / "files").glob("results/*"))
+
+    def sources(self) -> list[Path]:
+        return sorted((self.folder / "files").glob("uploads/*"))
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.__exit__(None, None, None)
+        self.app.close()
+
+
+@pytest.fixture(scope="session")
+def one_gateway() -> Iterator[dict[str, Gateway]]:
+    """One for the whole session; a test may kill it, the next finds another."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(APPS), os.environ.get("PYTHONPATH", "")])
+    held = {"gateway": Gateway()}
+    yield held
+    held["gateway"].close()
+    HTTP.close()
+
+
+@pytest.fixture
+def make_world(
+    store_url: str, tmp_path: Path, one_gateway: dict[str, Gateway], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., World]]:
+    """The application under these settings of its environment."""
+    made: list[World] = []
+
+    def make(**environ: str) -> World:
+        if one_gateway["gateway"].process.poll() is not None:
+            one_gateway["gateway"] = Gateway()
+        gateway = one_gateway["gateway"]
+        own = {
+            "MULLIGAN_DATABASE_URL": store_url,
+            "MULLIGAN_WORKER__STATE_DIR": str(tmp_path / "state"),
+            "GATEWAY_URL": gateway.url,
+            "STORAGE_URL": str(tmp_path / "files"),
+        }
+        for name, value in (own | environ).items():
+            monkeypatch.setenv(name, value)
+        for name in [name for name in sys.modules if name.startswith("pdfxml.") and name.split(".")[1] in MODULES]:
+            monkeypatch.delitem(sys.modules, name)
+        made.append(World(one_gateway, tmp_path))
+        made[-1].forget()
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    return make_world()
+
+
+@pytest.fixture
+def ann(world: World) -> Visitor:
+    return world.visitor()

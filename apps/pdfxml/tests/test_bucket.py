@@ -1,0 +1,74 @@
+"""The same files in a bucket."""
+
+from __future__ import annotations
+
+import pytest
+from moto.server import ThreadedMotoServer
+from obstore.exceptions import GenericError
+
+from pdfxml.tests.making import a_pdf
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    import httpx2
+
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    said = {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "someone",
+        "AWS_SECRET_ACCESS_KEY": "something",
+        "AWS_REGION": "us-east-1",
+        "STORAGE_URL": "s3://pdfs",
+    }
+    with httpx2.Client(verify=False) as client:
+        client.put(f"{url}/pdfs").raise_for_status()
+        for name, value in said.items():
+            monkeypatch.setenv(name, value)
+        yield said
+    server.stop()
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-82")
+def test_sources_and_results_may_live_in_a_bucket(make_world, bucket):
+    world = make_world(**bucket)
+    ann = world.visitor()
+    job = ann.upload("One")
+    assert ann.post(a_pdf("One")).json()["id"] == job
+    world.run()
+    assert "<line>One</line>" in ann.download(job).text
+    world.later(73 * 3600)
+    world.run()
+    assert ann.download(job).json()["error_code"] == "EXPIRED"
+    again = ann.upload("One")
+    world.run()
+    assert again != job
+    assert ann.download(again).status_code == 200
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-07", "001-17")
+def test_a_bucket_that_does_not_answer_is_a_storage_issue(make_world, bucket):
+    world = make_world(**bucket | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
+    answer = world.visitor().post()
+    assert (answer.status_code, answer.json()["error_code"]) == (500, "IO_ERROR")
+
+
+@pytest.mark.about_processes
+def test_while_the_bucket_is_away_pages_open_and_downloads_say_so(make_world, bucket, monkeypatch):
+    world = make_world(**bucket)
+    ann = world.visitor()
+    job = ann.upload()
+    world.run()
+    monkeypatch.setattr(type(world.jobs.storage), "read", away)
+    monkeypatch.setattr(type(world.jobs.storage), "exists", away)
+    assert "complete" in ann.page()
+    assert (ann.download(job).status_code, ann.download(job).json()["error_code"]) == (503, "IO_ERROR")
+
+
+def away(*_):
+    raise GenericError("http://10.0.0.7/pdfs does not answer")

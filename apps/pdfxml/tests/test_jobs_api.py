@@ -1,0 +1,243 @@
+"""GET /api/jobs/{id}, /download, /events and POST /retry: whose, when, and in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.store import Background
+from support.waiting import until
+
+DAY = 86_400
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-19", "001-20", "001-24", "001-57", "001-63", "001-64", "001-89")
+def test_a_download_before_it_is_complete_is_a_409(world, ann):
+    job = ann.upload()
+    queued = ann.download(job)
+    assert (queued.status_code, queued.json()["error_code"]) == (409, "NOT_READY")
+    assert queued.json()["error_message"] == "Conversion not finished yet."
+    assert (queued.json()["retryable"], queued.headers["retry-after"]) == (True, "5")
+    world.tell("hang", times=1)
+    work = Background(world.run)
+    until(world.calls, 20, "the gateway is asked")
+    processing = ann.job(job)
+    assert (processing.status, processing.started_at is None) == ("processing", False)
+    assert ann.download(job).status_code == ann.retry(job).status_code == 409
+    world.gateway.close()
+    work.answer()
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-20", "001-64")
+def test_a_failed_conversion_has_nothing_to_download_and_nothing_to_wait_for(world, ann):
+    world.tell(400)
+    job = ann.upload()
+    world.run()
+    answer = ann.download(job)
+    assert (answer.status_code, answer.json()["error_code"], answer.json()["retryable"]) == (409, "NOT_READY", False)
+    assert ann.job(job).failed_at is not None
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-19", "001-64", "001-67")
+def test_a_complete_one_comes_as_a_file(world, ann):
+    job = ann.upload("One", "Two")
+    world.run()
+    answer = ann.download(job)
+    assert answer.status_code == 200
+    assert answer.headers["content-disposition"] == 'attachment; filename="report.xml"'
+    assert "<line>One</line><line>Two</line>" in answer.text
+    assert (ann.job(job).status, ann.job(job).result_path) == ("complete", f"results/{job}.xml")
+
+
+@pytest.mark.seed("001-22", "001-23", "001-45", "001-59")
+def test_whose_it_is_comes_before_what_it_is(world, ann):
+    bob = world.visitor()
+    job = ann.upload()
+    looks = bob.client.get(f"/api/jobs/{job}"), bob.client.post(f"/jobs/{job}/retry")
+    for answer in (bob.download(job), bob.retry(job), *looks):
+        assert (answer.status_code, answer.json()["error_code"]) == (403, "FORBIDDEN")
+        assert answer.json()["error_message"] == "This file isn’t yours."
+    assert bob.client.get("/api/jobs").json() == []
+
+
+@pytest.mark.seed("001-21", "001-58", "001-89")
+def test_after_retention_a_download_is_a_404_and_the_page_says_why(world, ann):
+    job = ann.upload()
+    world.run()
+    world.later(73 * 3600)
+    world.run()
+    answer = ann.download(job)
+    assert (answer.status_code, answer.json()["error_code"]) == (404, "EXPIRED")
+    assert answer.json()["error_message"] == "File was removed by retention. Re-upload to regenerate."
+    assert (world.xml(), world.sources()) == ([], [])
+    assert "Re-upload to regenerate." in ann.page()
+    assert "Download" not in ann.page()
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-21")
+def test_a_result_that_was_lost_and_a_job_that_nobody_knows_answer_alike(world, ann):
+    job = ann.upload()
+    world.run()
+    world.xml()[0].unlink()
+    assert ann.download(job).json() == ann.download("0" * 28).json()
+    assert ann.download(job).status_code == 404
+
+
+@pytest.mark.seed("001-10", "001-21")
+def test_uploading_again_what_was_removed_converts_again(world, ann):
+    first = ann.upload()
+    world.run()
+    world.later(73 * 3600)
+    world.run()
+    second = ann.upload()
+    assert ann.post().json()["id"] == second  # one successor for all who ask
+    world.run()
+    assert second != first
+    assert ann.download(second).status_code == 200
+    world.xml()[0].unlink()
+    third = ann.upload()
+    world.run()
+    assert ann.download(third).status_code == 200
+    assert ann.post().json()["id"] == third
+
+
+def test_files_stay_as_long_as_a_conversion_may_still_need_them(world, ann):
+    world.tell(400, times=1)
+    job = ann.upload()
+    world.run()
+    world.later(70 * 3600)
+    ann.retry(job)
+    world.run()
+    world.later(10 * 3600)
+    world.run()
+    assert ann.download(job).status_code == 200  # it ended ten hours ago
+    world.later(63 * 3600)
+    world.run()
+    assert ann.download(job).status_code == 404
+
+
+# -- retry by hand ----------------------------------------------------------------------------------
+@pytest.mark.seed("001-42", "001-46", "001-47", "001-48", "001-64", "001-65", "001-90")
+def test_a_failed_one_goes_back_to_the_queue_with_all_its_tries_and_completes(world, ann):
+    world.tell(500, times=5)
+    job = ann.upload()
+    world.run(all_of_it=True)
+    assert (ann.job(job).status, ann.job(job).attempt_count) == ("failed", 3)
+    answer = ann.retry(job).json()
+    assert (answer["status"], answer["error_code"], answer["error_message"]) == ("queued", None, None)
+    assert (answer["manual_retry_count"], answer["failed_at"], answer["notice"]) == (1, None, None)
+    world.run(all_of_it=True)
+    assert (ann.job(job).status, ann.job(job).attempt_count) == ("complete", 6)
+    said = [event["event"] for event in ann.events(job)]
+    assert said == ["queued", *["processing", "retry"] * 2, "processing", "failed",
+                    "queued", *["processing", "retry"] * 2, "processing", "complete"]  # fmt: skip
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-43")
+def test_only_a_failed_one_can_be_retried(world, ann):
+    job = ann.upload()
+    assert (ann.retry(job).status_code, ann.retry(job).json()["error_code"]) == (409, "NOT_READY")
+    world.run()
+    answer = ann.retry(job)
+    assert (answer.status_code, answer.json()["error_message"]) == (409, "Only a failed conversion can be retried.")
+    assert ann.job(job).manual_retry_count == 0
+
+
+@pytest.mark.seed("001-44")
+def test_without_its_source_it_is_refused_and_left_alone(world, ann):
+    world.tell(400)
+    job = ann.upload()
+    world.run()
+    before = ann.job(job)
+    world.sources()[0].unlink()
+    answer = ann.retry(job)
+    assert (answer.status_code, answer.json()["error_code"]) == (404, "EXPIRED")
+    assert ann.job(job) == before
+
+
+@pytest.mark.about_processes
+def test_a_source_that_goes_while_it_waits_ends_it_as_expired(world, ann):
+    world.tell(500, times=1)
+    job = ann.upload()
+    world.run()
+    world.sources()[0].unlink()
+    world.run(all_of_it=True)
+    assert (ann.job(job).status, ann.job(job).error_code) == ("failed", "EXPIRED")
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-49", "001-62")
+def test_failed_rows_and_no_others_have_a_retry_link_and_it_works(world, ann):
+    world.tell(400, times=1)
+    failed = ann.upload("bad")
+    world.run()
+    complete = ann.upload("good")
+    world.run()
+    page = ann.page()
+    assert page.count("/retry") == 1
+    assert f"/api/jobs/{complete}/download" in page
+    answer = ann.client.post(f"/jobs/{failed}/retry", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    world.run()
+    assert ann.job(failed).status == "complete"
+
+
+@pytest.mark.about_processes
+def test_the_form_of_the_page_leads_back_to_it(world, ann):
+    form = {"files": {"file": ("a.pdf", b"%PDF-1.4 broken")}, "follow_redirects": False}
+    assert ann.client.post("/upload", **form).headers["location"] == "/"
+    form["files"] = {"file": ("a.png", b"no")}
+    assert ann.client.post("/upload", **form).headers["location"] == "/"
+    assert "Only PDF files are supported." in ann.page()
+    world.run()
+    assert "This PDF cannot be read." in ann.page()
+    world.app.queues.pause("uploads")
+    assert ann.client.post("/upload", **form).headers["location"] == "/?said=IO_ERROR"
+    assert ann.client.get("/?said=<script>").text.count("<script>") == 0
+
+
+# -- what can be watched ----------------------------------------------------------------------------
+@pytest.mark.seed("001-73", "001-74")
+def test_every_move_is_an_event_with_its_numbers(world, ann):
+    world.tell(503, times=1)
+    job = ann.upload()
+    world.run(all_of_it=True)
+    events = ann.events(job)
+    assert [event["event"] for event in events] == ["queued", "processing", "retry", "processing", "complete"]
+    retry = events[2]["meta"]
+    assert (retry["attempt"], retry["gateway_http_status"], retry["error_code"]) == (1, 503, "GW_5XX")
+    assert all(event["meta"]["duration_ms"] >= 0 for event in (events[2], events[4]))
+    assert events[4]["meta"]["attempt"] == 2
+
+
+@pytest.mark.seed("001-79")
+@pytest.mark.about_processes
+def test_every_code_leads_to_its_steps_in_the_runbook(world, ann):
+    page = ann.client.get("/runbook").text
+    assert all(f'id="{code}"' in page for code in world.rules.LINES)
+    world.tell(400)
+    ann.upload()
+    world.run()
+    assert 'href="/runbook#GW_4XX"' in ann.page()
+
+
+@pytest.mark.seed("001-67", "001-68")
+def test_result_and_error_are_set_in_their_states_only(world, ann):
+    world.tell(400, times=1)
+    ann.upload("failed")
+    world.run()
+    ann.upload("complete")
+    world.run()
+    world.tell(503, times=1)
+    ann.upload("waits")
+    world.run()
+    ann.upload("queued")
+    rows = ann.client.get("/api/jobs").json()
+    assert sorted(row["status"] for row in rows) == ["complete", "failed", "queued", "queued"]
+    for row in rows:
+        assert (row["result_path"] is not None) == (row["status"] == "complete")
+        assert (row["error_code"] is not None) == (row["error_message"] is not None) == (row["status"] == "failed")
