@@ -94,7 +94,8 @@ def campaign_view(campaign: Campaign) -> CampaignView:
 
 def token_views(campaign: Campaign, state: str) -> list[TokenView]:
     jobs = _jobs_of(campaign.batch_id) if campaign.batch_id else {}
-    return [_token_view(token, jobs.get(token.id), state) for token in campaign.tokens]
+    shown = [_token_view(token, jobs.get(token.id), state) for token in campaign.tokens]
+    return sorted(shown, key=lambda one: (one.recipient, one.id))
 
 
 def token_view(token: Token, state: str) -> TokenView:

@@ -171,7 +171,7 @@ def test_one_job_may_have_a_limit_of_its_own_and_keeps_it(world):
 
 
 @pytest.mark.about_processes
-@pytest.mark.seed("000-14", "000-24")
+@pytest.mark.seed("000-24")
 def test_a_copy_is_not_made_again_where_it_is_already(world):
     campaign = world.publish(world.campaign("ada"))
     goal = data.copy_of(world.token(campaign).id)
