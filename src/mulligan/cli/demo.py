@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import click
@@ -50,6 +51,8 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
 
     working.begin()
     os.environ["MULLIGAN_DATABASE_URL"] = database  # for the runners and the feeder
+    os.environ["MULLIGAN_NOTIFY__ALLOW_PRIVATE"] = "127.0.0.0/8"  # the demo's own receiver of webhooks
+    os.environ["DEMO_BEGAN"] = str(int(time.time()))
     flags = {"worker.concurrency": 12, "worker.runners": 2, "worker.shutdown_grace": 3, "worker.sweep": 1}
     settings = settings_with(database, flags | {"web.host": host, "web.port": port, "log.level": log_level})
     working.listen(settings)

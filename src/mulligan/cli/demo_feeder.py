@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 
+from mulligan import Webhook
 from mulligan.cli import demo_jobs as shop
-from mulligan.errors import Refused, StoreUnavailable
+from mulligan.cli.demo_receiver import Receiver
+from mulligan.errors import IllegalMove, Refused, StoreUnavailable
 from mulligan.job import Job
 
 PAUSE = (0.15, 0.6)  # seconds between two jobs
@@ -42,7 +44,7 @@ TRAFFIC: tuple[tuple[float, Callable[[], Job]], ...] = (
     (8, lambda: shop.sync_contacts.enqueue(page=_number())),
     (4, lambda: shop.import_table.options(owner=_owner()).enqueue(file=f"customers-{_number()}.csv")),
     (2, lambda: shop.parse_feed.enqueue(feed=f"feed-{_number()}")),
-    (2, lambda: shop.build_report.enqueue(month="2026-02")),
+    (2, lambda: shop.build_report.enqueue(month=f"2026-{random.randrange(1, 13):02}")),
     (2, lambda: shop.charge_card.enqueue(order=_number())),
     (1, lambda: shop.publish_post.enqueue(post=f"post-{_number()}")),
     (0.7, lambda: shop.convert_raw.enqueue(photo=f"photo-{_number()}.raw")),
@@ -50,8 +52,10 @@ TRAFFIC: tuple[tuple[float, Callable[[], Job]], ...] = (
 
 
 def feed(seconds: float) -> None:
+    _subscriptions(Receiver())
     for _, enqueue in TRAFFIC:  # one of each at once, so that every kind of ending is seen early
         enqueue()
+    shop.translate.options(owner="acme").enqueue(text="the first paragraph", busy=True)
     _campaigns()
     weights = [weight for weight, _ in TRAFFIC]
     began = time.monotonic()
@@ -65,6 +69,14 @@ def feed(seconds: float) -> None:
             continue
 
 
+def _subscriptions(receiver: Receiver) -> None:
+    """Who is told: a program that answers, most of the time, and one that has moved."""
+    add = shop.app.subscriptions.add
+    add(["batch.*", "alert.*"], Webhook(receiver.url("/hook")), name="operations", form="each", reason="the demo's own")
+    add("job.died", Webhook(receiver.url("/hook")), name="failures", form="incident", reason="the demo's own")
+    add("batch.partial", Webhook(receiver.url("/moved")), name="an old address", form="each", reason="before the move")
+
+
 def _campaigns() -> None:
     """Batches: one that is ready, one that is partial, and one that is still being filled."""
     for name, broken, sealed in (
@@ -72,7 +84,7 @@ def _campaigns() -> None:
         ("summer campaign", 3, True),
         ("autumn campaign", 1, False),
     ):
-        batch = shop.app.batch(name, owner=_owner())
+        batch = shop.app.batch(name, owner=_owner(), on_complete=shop.tell_owner)
         members = shop.watermark.options(batch=batch, owner=batch.owner)
         members.enqueue_many([{"token": token, "broken": token < broken} for token in range(12)])
         if sealed:
@@ -85,9 +97,35 @@ def _by_hand(filter: str, reason: str) -> None:  # noqa: A002 - as everywhere
         shop.app.operations.start("retry", filter, reason=reason)
 
 
+def _first(filter: str) -> str | None:  # noqa: A002 - as everywhere
+    found = shop.app.jobs.list(filter, limit=1)
+    return found[0].id if found else None
+
+
+def _mend() -> None:
+    """Somebody retries one job with another file."""
+    if job := _first("state:dead kind:import_table"):
+        other = {"payload": {"file": "customers.mended.csv"}}
+        shop.app.jobs.retry(job, reason="the customer sent another file", overrides=other)
+
+
+def _cancel() -> None:
+    """Somebody does not want one any more; it may have ended meanwhile."""
+    with contextlib.suppress(IllegalMove):
+        if job := _first("state:queued kind:sync_contacts"):
+            shop.app.jobs.cancel(job, reason="the contacts were deleted")
+
+
 # (seconds after the beginning, what somebody does)
-PLANS: tuple[tuple[float, Callable[[], None]], ...] = (
-    (15, lambda: _by_hand("state:dead kind:parse_feed", "is it mended?")),  # it is not: the operation stops by itself
+PLANS: tuple[tuple[float, Callable[[], object]], ...] = (
+    (3, lambda: shop.app.dependencies.set("model-api", concurrency=4, until=900, reason="they asked us to be gentle")),
+    (5, lambda: shop.app.kinds.hold("publish_post", until=30, reason="the editor is at lunch")),
+    (6, lambda: shop.app.queues.pause("partner", until=20, reason="the partner maintains their side")),
+    (8, lambda: _by_hand("state:dead kind:parse_feed", "is it mended?")),  # it is not: the operation stops by itself
+    (9, _mend),
+    (10, lambda: _by_hand("state:dead kind:watermark", "the videos were uploaded again")),
+    (12, _cancel),
+    (16, lambda: shop.app.alerts.silence("retry_ratio", 1800, reason="the mail server is being moved")),
     (18, lambda: _by_hand("state:dead kind:import_table", "the files were sent again")),
 )
 

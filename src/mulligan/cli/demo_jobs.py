@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any
 
-from mulligan import Context, Exponential, Fail, Fixed, Hold, Mulligan, Park, Policy, Snooze
+from mulligan import Context, Exponential, Fail, Fixed, Hold, Mulligan, Park, Policy, Rule, Snooze
 
 app = Mulligan(release="demo")
 SOON = Exponential(base=2, factor=2, cap=12, jitter="equal")
@@ -17,7 +17,13 @@ SOON = Exponential(base=2, factor=2, cap=12, jitter="equal")
 app.queue("partner", rate="40/m")  # the partner's own limit, kept for the whole fleet
 app.dependency("payments", max_concurrency=2)
 app.dependency("gateway", min_calls=8, cool_down=5)
-DOWN = 18  # seconds of every minute for which the gateway does not work
+DOWN = range(3, 15)  # seconds of every minute for which the gateway does not work
+BEGAN = int(os.environ.get("DEMO_BEGAN", "0"))
+
+app.rules.add(
+    Rule("corrupt-video", message=r"\bmoov atom not found\b", code="CORRUPT_FILE", cls="invalid_input"),
+    Rule("feed-not-there", type="KeyError", code="FEED_MISSING", cls="transient", shadow=True),  # would it help?
+)
 
 
 @app.job
@@ -47,10 +53,10 @@ async def encode_video(ctx: Context, clip: int, seconds: float) -> dict[str, Any
     return {"clip": clip}
 
 
-@app.job
+@app.job(editable="file")
 def import_table(ctx: Context, file: str) -> Fail | None:
-    """Does not succeed before somebody has seen to the file, and retries it."""
-    if ctx.job.generation > 1:
+    """Does not succeed before somebody has seen to the file, and retries it, or names another one."""
+    if ctx.job.generation > 1 or file.endswith(".mended.csv"):
         return None
     return Fail("BAD_FILE", f"{file}: row 17 has 5 columns, not 6", public="This file could not be read.", final=True)
 
@@ -100,7 +106,7 @@ class GatewayError(Exception):
 async def render_page(page: int) -> int:
     """Calls a gateway that is down for a while in every minute: its breaker opens, jobs wait, and it recovers."""
     await asyncio.sleep(random.uniform(0.05, 0.2))
-    if time.time() % 60 < DOWN:
+    if int(time.time() - BEGAN) % 60 in DOWN:
         message = f"503 Service Unavailable: no upstream for page {page}"
         raise GatewayError(message)
     return page
@@ -114,10 +120,10 @@ class TooManyRequests(Exception):
 
 
 @app.job(queue="render", uses="model-api", cost=0.004, policy=Policy(max_retries=5, backoff=SOON))
-async def translate(ctx: Context, text: str) -> str:
+async def translate(ctx: Context, text: str, busy: bool = False) -> str:  # noqa: FBT001, FBT002 - a payload
     """Calls a paid interface that asks for patience now and then."""
     await asyncio.sleep(random.uniform(0.1, 0.4))
-    if ctx.attempt == 1 and random.random() < 0.3:
+    if ctx.attempt == 1 and (busy or random.random() < 0.3):
         message = "429 Too Many Requests"
         raise TooManyRequests(message)
     return text.upper()
@@ -135,9 +141,9 @@ async def watermark(ctx: Context, token: int, broken: bool) -> str | Fail:  # no
 
 
 @app.job
-def tell_owner(batch: str, outcome: str) -> str:
+def tell_owner(batch: str) -> str:
     """What follows when a campaign is over."""
-    return f"{batch}: {outcome}"
+    return app.batches.get(batch).state
 
 
 @app.job
@@ -147,6 +153,7 @@ def count_stock() -> int:
 
 
 app.schedule("stock", "* * * * *", count_stock)
+app.schedule("weekly-report", "0 6 * * 1", count_stock, timezone="Europe/Berlin")
 
 
 @app.job

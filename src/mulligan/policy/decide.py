@@ -264,7 +264,7 @@ def _with_step(case: Case, decision: Decision, step: Then | None) -> Decision:
 
 def _wait(case: Case, charge: Charge) -> float:
     """A server's hint is a floor, and spread: or all who heard it come back in the same instant."""
-    backoff, before = _backoff(case.policy, charge)
+    backoff, before = backoff_of(case.policy, charge)
     drawn = delay(backoff, before, case.rng)
     hint = charge.failure.retry_after
     if hint is None or not math.isfinite(hint) or hint <= 0 or not charge.terms.wait_for_hint:
@@ -272,7 +272,7 @@ def _wait(case: Case, charge: Charge) -> float:
     return max(drawn, hint) + case.rng.uniform(0, min(0.1 * hint, 60.0))
 
 
-def _backoff(policy: EffectivePolicy, charge: Charge) -> tuple[AnyBackoff, int]:
+def backoff_of(policy: EffectivePolicy, charge: Charge) -> tuple[AnyBackoff, int]:
     """Job, then rule, then kind, queue, system; and how many came before this one of what it was said for."""
     own = policy.by_class[charge.failure.cls]
     if charge.terms.backoff is not None and own.backoff_from != "job":

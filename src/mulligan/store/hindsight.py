@@ -44,6 +44,34 @@ class PastRow(NamedTuple):
     cost: float
 
 
+class HitRow(NamedTuple):
+    """Failures that one rule has judged alike, and what was in shadow meanwhile would have said of them."""
+
+    rule: str
+    code: str
+    cls: str
+    verb: str
+    would_rule: str | None
+    would_code: str | None
+    would_cls: str | None
+    would_verb: str | None  # of a policy in shadow
+    n: int
+    last: Micros
+
+
+class JudgedRow(NamedTuple):
+    """One attempt that a rule has judged."""
+
+    job_id: str
+    kind: str
+    attempt: int
+    code: str | None
+    cls: str | None
+    verb: str
+    ended_at: Micros
+    public: str | None
+
+
 class Hindsight(ABC):
     """Part of every `Unit`. Each verb reads a range of an index, and no more of it than its limit says."""
 
@@ -62,6 +90,14 @@ class Hindsight(ABC):
     @abstractmethod
     def past(self, begin: tuple[str, int], since: Micros, kind: str | None, most: int) -> list[PastRow]:
         """Attempts after this (job, token), in that order."""
+
+    @abstractmethod
+    def rule_hits(self, after: str, since: Micros, kind: str | None, most: int) -> list[HitRow]:
+        """What rules have judged among the attempts of jobs after this id, the commonest first."""
+
+    @abstractmethod
+    def judged_by(self, rule: str, after: str, since: Micros, kind: str | None, most: int) -> list[JudgedRow]:
+        """Of the same attempts those of this rule, also one in shadow; of the newest jobs first."""
 
 
 class SqlHindsight(Hindsight):
@@ -104,6 +140,13 @@ class SqlHindsight(Hindsight):
         job_id, token = begin
         found = self.rows("past", from_id=job_id, from_token=token, since=since, kind=kind, most=most)
         return [PastRow(*row) for row in found]
+
+    def rule_hits(self, after: str, since: Micros, kind: str | None, most: int) -> list[HitRow]:
+        return [HitRow._make(row) for row in self.rows("rule_hits", after=after, since=since, kind=kind, most=most)]
+
+    def judged_by(self, rule: str, after: str, since: Micros, kind: str | None, most: int) -> list[JudgedRow]:
+        found = self.rows("judged_by", rule=rule, after=after, since=since, kind=kind, most=most)
+        return [JudgedRow._make(row) for row in found]
 
 
 def _failure(row: list[Any]) -> FailureCount:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mulligan.engine.filters import seconds
 from mulligan.engine.keys import Role
-from mulligan.errors import Refused
-from mulligan.policy.phrase import duration
+from mulligan.engine.limiting import KEEP
+from mulligan.engine.workers import request_drain
+from mulligan.errors import NotFound, Refused
+from mulligan.policy.phrase import duration, per
 from mulligan.web.desk import Visited
 
 Said = Mapping[str, str]
+WEEK = 7 * 86_400.0
 
 
 class Action(NamedTuple):
@@ -92,6 +95,57 @@ def _operation(verb: str, words: str) -> Callable[[Visited, str, Said], str]:
     return act
 
 
+# -- links for owners -------------------------------------------------------------------------------
+def _share(noun: str) -> Callable[[Visited, str, Said], str]:
+    def act(desk: Visited, name: str, said: Said) -> str:
+        found = desk.jobs.get(name, owner=desk.owner) if noun == "jobs" else desk.batches.get(name, owner=desk.owner)
+        expires = _until(said) or WEEK
+        link = desk.status.link(found, retry=said.get("again") == "1", expires=expires)
+        return f"For its owner, who needs no key, for {duration(expires)}: {link}"
+
+    return act
+
+
+# -- limits -----------------------------------------------------------------------------------------
+def _limits(said: Said) -> dict[str, Any]:
+    """What is left empty stays as it was set; "none" is no limit."""
+    concurrency, rate = said.get("concurrency", ""), said.get("rate", "")
+    if concurrency and concurrency != "none" and not (concurrency.isascii() and concurrency.isdecimal()):
+        message = f"at once: {concurrency!r:.40} is no whole number; to have no limit, write none"
+        raise Refused(message)
+    return {
+        "concurrency": KEEP if not concurrency else None if concurrency == "none" else int(concurrency[:9]),
+        "rate": KEEP if not rate else None if rate == "none" else rate,
+        "until": _until(said),
+        "reason": _reason(said),
+    }
+
+
+def _set_queue(desk: Visited, queue: str, said: Said) -> str:
+    found = desk.queues.set(queue, **_limits(said))
+    return f"Queue {queue}: {limits_in_words(found.concurrency, found.rate)}, whatever its code says."
+
+
+def _clear_queue(desk: Visited, queue: str, said: Said) -> str:
+    found = desk.queues.clear(queue, reason=_reason(said))
+    return f"Queue {queue} is back to what its code says: {limits_in_words(found.concurrency, found.rate)}."
+
+
+def _set_dependency(desk: Visited, key: str, said: Said) -> str:
+    found = desk.dependencies.set(key, **_limits(said))
+    return f"{key}: {limits_in_words(found.concurrency, found.rate)}, whatever its code says."
+
+
+def _clear_dependency(desk: Visited, key: str, said: Said) -> str:
+    found = desk.dependencies.clear(key, reason=_reason(said))
+    return f"{key} is back to what its code says: {limits_in_words(found.concurrency, found.rate)}."
+
+
+def limits_in_words(concurrency: int | None, rate: float | None) -> str:
+    said = [f"{concurrency:,} at once" if concurrency is not None else "", per(rate) if rate is not None else ""]
+    return ", ".join(limit for limit in said if limit) or "no limit"
+
+
 # -- what is shared ---------------------------------------------------------------------------------
 def _pause(desk: Visited, queue: str, said: Said) -> str:
     desk.queues.pause(queue, until=_until(said), reason=_reason(said))
@@ -126,6 +180,16 @@ def _close(desk: Visited, key: str, said: Said) -> str:
 def _probe(desk: Visited, key: str, said: Said) -> str:
     desk.dependencies.probe(key, reason=_reason(said))
     return f"{key} is looked at as soon as a worker can."
+
+
+def _drain(desk: Visited, worker: str, said: Said) -> str:
+    with desk.store.begin() as unit:
+        found = [row for row in unit.workers(closed=False) if row.id == worker]
+        if not found:
+            message = f"no worker {worker!r:.80} that has not left"
+            raise NotFound(message)
+        request_drain(unit, found, desk.visitor.actor, _reason(said))
+    return "Asked to drain: it claims nothing more, finishes what it runs, and leaves."
 
 
 def _silence(desk: Visited, rule: str, said: Said) -> str:
@@ -177,6 +241,13 @@ ACTIONS: Mapping[tuple[str, str], Action] = {
     ("operations", "abort"): Action(
         _operation("abort", "Ended. What was not sent stays untouched."), "/operations/{id}"
     ),
+    ("jobs", "share"): Action(_share("jobs"), "/jobs/{id}"),
+    ("batches", "share"): Action(_share("batches"), "/batches/{id}"),
+    ("queues", "set"): Action(_set_queue, "/queues", shared=True),
+    ("queues", "clear"): Action(_clear_queue, "/queues", shared=True),
+    ("dependencies", "set"): Action(_set_dependency, "/dependencies", shared=True),
+    ("dependencies", "clear"): Action(_clear_dependency, "/dependencies", shared=True),
+    ("workers", "drain"): Action(_drain, "/queues", shared=True),
     ("queues", "pause"): Action(_pause, "/queues", shared=True),
     ("queues", "resume"): Action(_resume, "/queues", shared=True),
     ("kinds", "hold"): Action(_hold_kind, "/queues", shared=True),

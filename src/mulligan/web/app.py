@@ -23,12 +23,14 @@ from mulligan.web.house import House
 from mulligan.web.pages.acting import ActingScreens
 from mulligan.web.pages.batches import BatchScreens
 from mulligan.web.pages.doctor import DoctorScreen
+from mulligan.web.pages.editing import EditScreens
 from mulligan.web.pages.failures import FailureScreens
 from mulligan.web.pages.jobs import JobScreens
 from mulligan.web.pages.knowledge import KnowledgeScreens
 from mulligan.web.pages.live import LiveStream
 from mulligan.web.pages.machinery import MachineryScreens
 from mulligan.web.pages.overview import OverviewScreen
+from mulligan.web.pages.policies import PolicyScreens
 from mulligan.web.pages.records import RecordScreens
 from mulligan.web.pages.signing import SignInScreens, to_sign_in
 from mulligan.web.pages.status import StatusScreens
@@ -84,11 +86,13 @@ def _looks(house: House) -> dict[str, Answer]:
     signing, jobs, failures = SignInScreens(house), JobScreens(house), FailureScreens(house)
     batches, machinery, records = BatchScreens(house), MachineryScreens(house), RecordScreens(house)
     knowledge, telling, acting = KnowledgeScreens(house), TellingScreens(house), ActingScreens(house)
+    policies = PolicyScreens(house)
     return {
         "/": OverviewScreen(house).show,
         "/sign-in": signing.show,
         "/jobs": jobs.list,
         "/jobs/{job_id}": jobs.one,
+        "/jobs/{job_id}/edit": EditScreens(house).form,
         "/failures": failures.inbox,
         "/failures/{fingerprint}": failures.group,
         "/batches": batches.list,
@@ -103,7 +107,9 @@ def _looks(house: House) -> dict[str, Answer]:
         "/alerts": telling.alerts,
         "/notifications": telling.deliveries,
         "/insight": knowledge.insight,
-        "/policies": knowledge.policies,
+        "/policies": policies.show,
+        "/policies/what-if": policies.show,
+        "/policies/rules/{rule:path}": policies.rule,
         "/events": records.events,
         "/audit": records.audit,
         "/doctor": DoctorScreen(house).show,
@@ -117,6 +123,8 @@ def _forms(house: House) -> dict[str, Answer]:
         "/sign-out": signing.leave,
         "/jobs": acting.many,
         "/operations": acting.start,
+        "/jobs/{job_id}/edit": EditScreens(house).look,
+        "/policies/what-if": PolicyScreens(house).what_if,
         "/status/{text}": StatusScreens(house).retry,
         "/{noun}/{name}/{verb}": acting.act,
     }

@@ -20,6 +20,7 @@ from mulligan.engine.operations import Operations
 from mulligan.engine.policies import Policies
 from mulligan.engine.queues import Queues
 from mulligan.engine.sessions import Visitor
+from mulligan.engine.status import Status
 from mulligan.notify.deliveries import Deliveries
 from mulligan.notify.subscriptions import Subscriptions
 from mulligan.store import Store
@@ -91,6 +92,10 @@ class Desk:
     @cached_property
     def deliveries(self) -> Deliveries:
         return Deliveries(self._opening, lambda: self.settings, self._actor)
+
+    @cached_property
+    def status(self) -> Status:
+        return Status(self._opening, lambda: self.settings)
 
     @cached_property
     def keys(self) -> Keys:

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 EVENTS = " ".join(EventType)  # what a page may hear
 THEMES = ("light", "dark")
+LOOKED_AT = {"overview.html", "events.html", "message.html"}  # read again without JavaScript: nobody types there
 
 
 class House:
@@ -77,6 +78,8 @@ class House:
             "theme": theme_of(request),
             "flash": flash,
             "filter": "",
+            "fresh": template in LOOKED_AT,
+            "still": False,  # an answer to a form: to read the address again would be another page
             "visitor": visitor,
             "events": EVENTS,
             "may_act": visitor is not None and visitor.role.may(Role.OPERATOR),

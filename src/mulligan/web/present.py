@@ -110,19 +110,20 @@ def _why(job: Job) -> str:
     return f"attempt {job.attempt}" if job.phase == "running" else job.why
 
 
-def story(found: Story) -> dict[str, Any]:
+def story(found: Story, *, private: bool) -> dict[str, Any]:
+    """`private`: with the half of each failure that is not for owners."""
     job = found.job
     return {
         "job": job,
         "badge": badge_of(job),
         "facts": [(name, value) for name, value in _facts(found) if value not in ("", None)],
         "error": job.error,
+        "choices": json.loads(found.row.choices or "[]"),
         "payload": _pretty(job.payload),
         "result": None if job.result is None else _pretty(job.result),
         "timeline": timeline(found),
-        "attempts": [_attempt(row) for row in reversed(found.attempts)],
+        "attempts": [_attempt(row, private=private) for row in reversed(found.attempts)],
         "events": [event_line(event) for event in found.events],
-        "base": "",
         "kind_link": f"/jobs?filter={quote(f'kind:{job.kind}')}",
     }
 
@@ -139,7 +140,7 @@ def _facts(found: Story) -> Iterable[tuple[str, Any]]:
         yield name, None if at is None else at_moment(at, found.now)
 
 
-def _attempt(row: AttemptRow) -> dict[str, Any]:
+def _attempt(row: AttemptRow, *, private: bool) -> dict[str, Any]:
     return {
         "number": row.attempt,
         "generation": row.generation,
@@ -154,7 +155,20 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "reason": row.reason,
         "evidence": [(name, str(value)) for name, value in json.loads(row.evidence or "{}").items()],
         "worker": row.worker,
+        "beside": _beside(json.loads(row.judged or "{}")),
+        "token": row.token,
+        "private": _private(row) if private else [],
     }
+
+
+def _beside(judged: Mapping[str, Any]) -> list[str]:
+    """What else was said of the failure, and how the next attempt differs."""
+    shadow, policy = judged.get("shadow"), judged.get("shadow_policy")
+    said = [f"said otherwise: {', '.join(judged['also'])}"] if judged.get("also") else []
+    said += [f"in shadow, rule {shadow['rule']} would say {shadow['code']} ({shadow['class']})"] if shadow else []
+    said += [f"the policy in shadow would say: {policy.get('reason') or policy.get('verb')}"] if policy else []
+    said += [f"the next attempt has {name} {value}" for name, value in (judged.get("then") or {}).items()]
+    return said
 
 
 TONES: dict[str, str] = {
@@ -185,7 +199,7 @@ def _news(data: Mapping[str, Any]) -> str:
     return " · ".join(str(value) for value in said if value)
 
 
-def private_of(row: AttemptRow) -> list[tuple[str, str]]:
+def _private(row: AttemptRow) -> list[tuple[str, str]]:
     """The half of a failure that is not for owners."""
     private = json.loads(row.private or "{}")
     return [(name, str(private[name])) for name in PRIVATE if private.get(name)]

@@ -7,8 +7,9 @@ from typing import NamedTuple, TypeVar
 
 from mulligan.config import Settings
 from mulligan.engine.sessions import Sessions, Visitor
-from mulligan.errors import Refused
+from mulligan.errors import NotFound, Refused
 from mulligan.event import Event
+from mulligan.ids import LENGTH
 from mulligan.job import AttemptRow, Job, JobRow, Micros
 from mulligan.web.asking import Opening, Threads
 from mulligan.web.desk import Visited
@@ -53,3 +54,19 @@ def checked_words(words: str, before: str = "") -> str:
         message = "a filter holds printable characters only"
         raise Refused(message)
     return words.strip()
+
+
+def story_of(desk: Visited, job_id: str) -> Story:
+    """Somebody else's is answered like one that does not exist."""
+    if len(job_id) != LENGTH or not job_id.isalnum():
+        raise NotFound(_no_such(job_id))
+    job = desk.jobs.get(job_id, owner=desk.owner)
+    with desk.store.read() as unit:
+        row = unit.get(job_id)
+        if row is None:
+            raise NotFound(_no_such(job_id))
+        return Story(unit.now(), row, job, unit.attempts(job_id), unit.story(job_id))
+
+
+def _no_such(job_id: str) -> str:
+    return f"no job {job_id!r:.80}"

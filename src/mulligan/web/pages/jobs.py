@@ -7,14 +7,14 @@ from urllib.parse import urlencode
 
 from fastapi import Request, Response
 
-from mulligan.errors import MulliganError, NotFound
-from mulligan.ids import LENGTH
 from mulligan.job import Job, State
 from mulligan.web import present
 from mulligan.web.desk import Visited
+from mulligan.web.foreseeing import foreseen
 from mulligan.web.house import House, root_of
 from mulligan.web.present import row_of
-from mulligan.web.reading import PAGE, Shown, Story, checked_words
+from mulligan.web.reading import PAGE, Shown, checked_words, story_of
+from mulligan.web.relations import relations
 
 VERBS = {
     "retry": ("Retry", (State.DEAD, State.PARKED, State.CANCELLED)),
@@ -50,44 +50,31 @@ class JobScreens:
 
     async def one(self, request: Request, job_id: str) -> Response:
         def look(desk: Visited) -> dict[str, Any]:
-            found = _story(desk, job_id)
-            return {**present.story(found), "actions": _actions(found.job), "foreseen": _foreseen(desk, found.job),
-                    "private": _private(found) if desk.visitor.private else []}  # fmt: skip
+            found = story_of(desk, job_id)
+            return {
+                **present.story(found, private=desk.visitor.private),
+                "actions": _actions(found.job),
+                "foreseen": foreseen(desk, found.job, found.row),
+                "relations": relations(desk, found),
+                "copies": _copies(found.job, _base(request, desk)),
+            }
 
         return self._house.page(request, "job.html", "jobs", **await self._house.ask(request, look))
-
-
-def _story(desk: Visited, job_id: str) -> Story:
-    if len(job_id) != LENGTH or not job_id.isalnum():
-        message = f"no job {job_id!r:.80}"
-        raise NotFound(message)
-    job = desk.jobs.get(job_id, owner=desk.owner)
-    with desk.store.read() as unit:
-        row = unit.get(job_id)
-        if row is None:
-            message = f"no job {job_id!r:.80}"
-            raise NotFound(message)
-        return Story(unit.now(), row, job, unit.attempts(job_id), unit.story(job_id))
 
 
 def _actions(job: Job) -> list[tuple[str, str]]:
     return [(verb, title) for verb, (title, states) in VERBS.items() if job.state in states]
 
 
-def _foreseen(desk: Visited, job: Job) -> str:
-    """What a retry would do, said before it is done."""
-    if job.state not in VERBS["retry"][1]:
-        return ""
-    try:
-        found = desk.jobs.preview_retry(job.id, owner=desk.owner)
-    except MulliganError as refused:
-        return f"A retry would be refused: {refused}"
-    if found.refused:
-        return f"A retry would be refused: {'; '.join(str(error) for error in found.refused)}"
-    spent = f" {job.cost:g} was spent on it so far." if job.cost else ""
-    again = f"Retry begins generation {job.generation + 1}: attempt 1 as soon as a worker is free, with all its retries"
-    return f"{again}. Its history stays.{spent}"
+def _base(request: Request, desk: Visited) -> str:
+    return desk.settings.web.public_url.rstrip("/") or str(request.base_url).rstrip("/")
 
 
-def _private(found: Story) -> list[tuple[int, list[tuple[str, str]]]]:
-    return [(row.attempt, present.private_of(row)) for row in reversed(found.attempts) if present.private_of(row)]
+def _copies(job: Job, base: str) -> list[str]:
+    """The same by other means: to look, and to do what can be done with it now."""
+    call = f'curl -H "Authorization: Bearer $KEY" {base}/api/v1/jobs/{job.id}'
+    looks = [f"mulligan jobs show {job.id}", f"mulligan jobs explain {job.id}", call]
+    for verb, _ in _actions(job):
+        body = """-H "Content-Type: application/json" -d '{"reason": "…"}'"""
+        looks += [f'mulligan jobs {verb} {job.id} --reason "…"', f"{call}/{verb} {body}"]
+    return looks

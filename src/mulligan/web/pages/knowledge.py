@@ -1,22 +1,19 @@
-"""Insight and policies: what many jobs came to, and what follows a failure."""
+"""Insight: what many jobs came to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from fastapi import Request, Response
 
 from mulligan.engine.insight import Insight, insight
-from mulligan.engine.policies import PolicyExplanation
 from mulligan.policy.advice import percent
 from mulligan.policy.estimate import Share
 from mulligan.policy.insight import Numbers
-from mulligan.policy.outlook import ClassOutlook, Try
 from mulligan.policy.phrase import duration, ordinal
 from mulligan.policy.sentences import MEANS
-from mulligan.web.charts import Delay, columns, curve
+from mulligan.web.charts import columns
 from mulligan.web.desk import Visited
 from mulligan.web.house import House
 
@@ -45,15 +42,6 @@ class KnowledgeScreens:
 
         found = await self._house.ask(request, look, shared=True)
         return self._house.page(request, "insight.html", "insight", since=chosen, spans=list(SPANS), kind=kind, **found)
-
-    async def policies(self, request: Request, kind: str = "") -> Response:
-        def look(desk: Visited) -> dict[str, Any]:
-            kinds = desk.policies.kinds()
-            explained = desk.policies.explain(kind) if kind else desk.policies.system()
-            return {"kinds": kinds, **_policy(explained)}
-
-        found = await self._house.ask(request, look, shared=True)
-        return self._house.page(request, "policies.html", "policies", kind=kind, **found)
 
 
 def _insight(found: Insight) -> dict[str, Any]:
@@ -105,37 +93,3 @@ def _share(share: Share) -> dict[str, Any]:
 
 def _time(seconds: float | None) -> str:
     return "never did, so far" if seconds is None else f"within {duration(seconds)}"
-
-
-def _policy(found: PolicyExplanation) -> dict[str, Any]:
-    return {
-        "queue": found.queue,
-        "fields": [
-            (field.name, "–" if field.value is None else str(field.value), field.origin) for field in found.fields
-        ],
-        "classes": [_class(one) for one in found.classes],
-        "rules": [rule.to_plain() for rule in found.rules],
-    }
-
-
-def _class(one: ClassOutlook) -> dict[str, Any]:
-    tries = one.calendar[1:]
-    drawn = curve([Delay(found.earliest, found.wait, found.latest) for found in tries], _said(tries)) if tries else None
-    return {
-        "cls": one.cls.value,
-        "means": MEANS.get(one.cls, ""),
-        "retried": one.retried,
-        "why": one.why,
-        "from": one.limit_origin,
-        "backoff": one.backoff_origin,
-        "curve": drawn,
-        "waits": ", ".join(duration(found.wait) for found in tries[:8]) + (" …" if len(tries) > 8 else ""),
-        "gives_up": duration(tries[-1].at_latest) if tries else "",
-    }
-
-
-def _said(tries: Sequence[Try]) -> list[str]:
-    return [
-        f"retry {place}: after {duration(one.wait)}, drawn from {duration(one.earliest)} to {duration(one.latest)}"
-        for place, one in enumerate(tries, 1)
-    ]

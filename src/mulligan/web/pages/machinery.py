@@ -9,12 +9,15 @@ from typing import Any
 from fastapi import Request, Response
 
 from mulligan.engine.calendar import Schedule
+from mulligan.engine.declared import stored_kinds
 from mulligan.engine.dependencies import Dependency
 from mulligan.engine.held import KindStatus
 from mulligan.engine.queues import Queue
 from mulligan.engine.workers import Seen, workers_seen
 from mulligan.job import Micros, to_micros
 from mulligan.policy.phrase import per, span, who
+from mulligan.store.base import Unit
+from mulligan.web.actions import limits_in_words
 from mulligan.web.desk import Visited
 from mulligan.web.house import House
 from mulligan.web.present import OPEN, RECOVERING, Badge, Moment, at_moment
@@ -45,7 +48,7 @@ class MachineryScreens:
                 now, seen = unit.now(), workers_seen(unit)
             return {
                 "queues": [_queue(queue, now) for queue in queues],
-                "held": [_kind(kind, now) for kind in kinds if kind.held],
+                "kinds": [_kind(kind, now) for kind in kinds],
                 "workers": [worker_row(one, now) for one in seen],
             }
 
@@ -56,8 +59,9 @@ class MachineryScreens:
             found = desk.dependencies.list()
             with desk.store.read() as unit:
                 now = unit.now()
+                users = _users(unit)
             ranked = sorted(found, key=lambda one: (one.state == "closed", one.key))
-            return {"rows": [dependency_row(one, now) for one in ranked]}
+            return {"rows": [dependency_row(one, now) | {"kinds": users.get(one.key, "")} for one in ranked]}
 
         return self._house.page(
             request, "dependencies.html", "dependencies", **await self._house.ask(request, look, shared=True)
@@ -75,6 +79,15 @@ class MachineryScreens:
         )
 
 
+def _users(unit: Unit) -> dict[str, str]:
+    """Which kinds use what, as a filter has them."""
+    users: dict[str, list[str]] = {}
+    for name, spec in stored_kinds(unit).items():
+        for key in filter(None, spec.uses.split(",")):
+            users.setdefault(key, []).append(name)
+    return {key: ",".join(names) for key, names in users.items()}
+
+
 def _many(count: int) -> str:
     return f"{CAP:,}+" if count >= CAP else f"{count:,}"
 
@@ -84,16 +97,16 @@ def _at(at: datetime | None, now: Micros) -> Moment | None:
 
 
 def _queue(queue: Queue, now: Micros) -> dict[str, Any]:
-    limits = [f"{queue.concurrency} at once" if queue.concurrency is not None else "",
-              per(queue.rate) if queue.rate is not None else "", "owners take turns" if queue.fair else ""]  # fmt: skip
+    fair = ", owners take turns" if queue.fair else ""
     return {
         "name": queue.name,
         "badge": PAUSED if queue.paused else FLOWING,
+        "waiting": _many(queue.ready + queue.later),
         "ready": _many(queue.ready),
         "later": _many(queue.later),
         "running": _many(queue.running),
         "oldest": "" if queue.oldest is None else span(to_micros(queue.oldest), now),
-        "limits": ", ".join(limit for limit in limits if limit),
+        "limits": f"{limits_in_words(queue.concurrency, queue.rate)}{fair}",
         "by_hand": queue.set_by_hand,
         "until": _at(queue.paused_until or queue.set_until, now),
         "said": _said(queue.actor, queue.reason) if queue.paused or queue.set_by_hand else "",
@@ -107,10 +120,12 @@ def _said(actor: str, reason: str) -> str:
 def _kind(kind: KindStatus, now: Micros) -> dict[str, Any]:
     return {
         "name": kind.name,
-        "badge": HELD,
-        "waiting": _many(kind.ready),
+        "held": kind.held,
+        "badge": HELD if kind.held else FLOWING,
+        "waiting": _many(kind.ready + kind.later),
+        "until": _at(kind.until, now),
         "since": _at(kind.since, now),
-        "said": _said(kind.actor, kind.reason),
+        "said": _said(kind.actor, kind.reason) if kind.held else "",
         "fingerprint": kind.fingerprint,
         "message": kind.message,
     }
@@ -129,6 +144,9 @@ def worker_row(seen: Seen, now: Micros) -> dict[str, Any]:
         "release": row.release,
         "seen": at_moment(row.renewed_at, now),
         "since": at_moment(row.started_at, now),
+        "queues": ", ".join(json.loads(row.queues)) or "all queues",
+        "leaving": seen.life != "live",
+        "said": row.drain_reason or "",
     }
 
 
@@ -147,6 +165,8 @@ def dependency_row(one: Dependency, now: Micros) -> dict[str, Any]:
         "limits": _limits(one),
         "budget": "" if one.tokens is None else f"{one.tokens:.0f}",
         "next": _expected(one, now),
+        "by_hand": one.set_by_hand,
+        "would": _would(one),
     }
 
 
@@ -154,6 +174,16 @@ def _why(one: Dependency) -> str:
     if one.state == "ramping":
         return f"{per(one.rate or 0.0)} may start"
     return _said(one.actor, one.reason) if one.state == "open" else ""
+
+
+def _would(one: Dependency) -> dict[str, str]:
+    """What each of the forms does, said beside it."""
+    ends = "wait" if one.mode == "hold" else "end at once with the breaker's code"
+    return {
+        "open": f"Jobs that use it {ends}, also the {_many(one.running)} to come after those that run; no probe goes.",
+        "close": f"The {_many(one.held)} that wait go on, slowly at first; if calls fail, its breaker opens again.",
+        "probe": "One job or its health function goes now; the others wait for what comes of it.",
+    }
 
 
 def _limits(one: Dependency) -> str:

@@ -21,7 +21,7 @@ function show(state) {
 function disturbs() {
   const at = document.activeElement;
   const typing = at && main().contains(at) && at.matches("input:not([type=checkbox]), select, textarea");
-  return paused || document.hidden || typing || String(getSelection()) !== "" || document.querySelector("dialog[open]");
+  return paused || "still" in document.body.dataset || document.hidden || typing || String(getSelection()) !== "" || document.querySelector("dialog[open]");
 }
 
 async function look() {
@@ -84,7 +84,7 @@ const GO = { o: "/", f: "/failures", j: "/jobs", b: "/batches", q: "/queues", d:
 let going = false;
 
 const KEYS = {
-  "/": () => document.getElementById("search").focus(),
+  "/": () => { document.getElementById("search")?.focus(); document.getElementById("search")?.select(); },
   "?": () => document.getElementById("keys").showModal(),
   j: () => step(1),
   k: () => step(here() < 0 ? 1 : -1),
@@ -113,7 +113,8 @@ const theme = document.getElementById("theme");
 function dress(name) {
   if (name === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  theme.textContent = `Theme: ${name}`;
+  theme.textContent = `◐ ${name}`;
+  theme.setAttribute("aria-label", `Theme: ${name}`);
 }
 
 function turn() {
@@ -128,7 +129,7 @@ dress(document.documentElement.dataset.theme ?? "system");
 const help = document.getElementById("help");
 help.hidden = false;
 help.addEventListener("click", KEYS["?"]);
-if (matchMedia("(max-width: 56rem)").matches) document.querySelector(".rail details").removeAttribute("open");
+if (matchMedia("(max-width: 56rem)").matches) document.querySelector(".rail details")?.removeAttribute("open");
 
 show("live");
 listen();

@@ -1,0 +1,96 @@
+"""A browser, and a site to visit with it: `mulligan up` on a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from mulligan import Mulligan
+from mulligan.config import read_settings
+from mulligan.engine.sessions import Sessions
+from mulligan.store import open_store
+from support import browser as browsers
+from support.browser import Visit
+from support.waiting import until
+from support.worker import Worker
+
+APP = "support.operated:app"
+expect.set_options(timeout=browsers.PATIENCE)
+
+
+class Site:
+    """What runs, and the app that looks into its database from here."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.folder = folder
+        self.worker = Worker(url, folder, app=APP, program=("-m", "mulligan", "up"), web__port="0", worker__runners="1")
+        self.app = Mulligan(settings=read_settings({"database_url": url}, environ={}, file=folder / "none.toml"))
+
+    def ready(self) -> Site:
+        self.worker.ready()
+        until(lambda: "http://" in self.worker.text(), 20, "an address")
+        self.home = next(word for word in self.worker.text().split() if word.startswith("http://")).partition(
+            "sign-in"
+        )[0]
+        self.home = self.home.rstrip("/")
+        return self
+
+    def link(self) -> str:
+        return f"{self.home}/sign-in?link={Sessions(lambda: self.app.store).link()}"
+
+    def fills(self, shelf: str, clips: int) -> None:
+        """So many jobs that all die of one cause, until it is mended."""
+        with self.app.transaction() as ours:
+            for clip in range(clips):
+                self.app.enqueue("convert", {"clip": clip, "shelf": shelf}, connection=ours)
+
+    def happens(self, name: str) -> None:
+        (self.folder / name).touch()
+
+    def close(self) -> None:
+        self.app.close()
+        self.worker.end()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """One for all tests of a file, and gone before others come: its loop runs in this thread."""
+    found = browsers.found()
+    if found is None:
+        pytest.skip(browsers.MISSING)
+    with browsers.browser(found) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One for all stories: to start it costs more than most of them, and each has jobs of its own."""
+    folder = tmp_path_factory.mktemp("site")
+    sqlite = request.param == "sqlite"
+    url = f"sqlite:///{folder}/mulligan.db" if sqlite else request.getfixturevalue("postgres_server").create_database()
+    with closing(open_store(url)) as store:
+        store.prepare()
+    site = Site(url, folder)
+    try:
+        yield site.ready()
+    finally:
+        site.close()
+
+
+@pytest.fixture
+def visit(chromium: Browser, site: Site) -> Iterator[Callable[..., Visit]]:
+    """Somebody comes: signed in, unless said otherwise."""
+    with ExitStack() as visits:
+
+        def come(*, signed_in: bool = True, **options: Any) -> Visit:
+            person = visits.enter_context(browsers.visit(chromium, site.home, **options))
+            if signed_in:
+                person.enter(site.link())
+            return person
+
+        yield come

@@ -1,0 +1,117 @@
+"""Everybody can use every screen: axe-core finds nothing serious, nothing is cut off, and the keyboard is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from mulligan import Mulligan
+from support.browser import NARROW, WIDE
+from support.furnished import MENU_PATHS, Words, furnish
+from support.house import SIDEWAYS, a_house, everywhere, inside
+from support.store import Background
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+RUN = """async (tags) => {
+  const found = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
+  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
+    .flatMap((one) => one.nodes.slice(0, 3).map((node) => `${one.id}: ${node.target} ${node.any[0]?.message ?? ""}`));
+}"""
+
+
+@pytest.fixture(scope="module")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulligan, list[str]]]:
+    """A server with something on each of its screens, and their paths."""
+    with a_house(tmp_path_factory.mktemp("furnished")) as (home, app):
+        yield home, app, Background(lambda: furnish(app, Words())).answer(60)  # this thread has the browser's loop
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulligan, list[str]]]:
+    with a_house(tmp_path_factory.mktemp("empty")) as (home, app):
+        yield home, app, list(MENU_PATHS)
+
+
+def judged(page: Page) -> list[str]:
+    page.evaluate(AXE)
+    found: list[str] = page.evaluate(RUN, RULES)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("house", ["furnished", "empty"])
+def test_axe_finds_nothing_serious_on_any_screen(chromium, request, house, theme, width):
+    home, app, paths = request.getfixturevalue(house)
+    with inside(chromium, home, app, width=width, color_scheme=theme) as person:
+        assert everywhere(person, paths, judged) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("letters", ["100%", "200%"])
+def test_no_screen_scrolls_sideways_on_a_phone_also_with_letters_twice_as_large(chromium, furnished, letters):
+    home, app, paths = furnished
+
+    def look(page: Page) -> list[str]:
+        page.evaluate("(size) => { document.documentElement.style.fontSize = size; }", letters)
+        return page.evaluate(SIDEWAYS)
+
+    with inside(chromium, home, app, width=NARROW) as person:
+        assert everywhere(person, paths, look) == ""
+
+
+SMALL = """() => [...document.querySelectorAll("a, button, input, select, summary")]
+  .filter((one) => one.checkVisibility() && !one.closest("p, td, th, li, dd, h2, figcaption, .unseen, .skip, .name"))
+  .map((one) => [`${one.tagName} "${one.textContent.slice(0, 30)}"`, one.getBoundingClientRect()])
+  .filter(([, box]) => box.width > 0 && (box.width < 24 || box.height < 24))
+  .map(([name, box]) => `${name} is ${box.width.toFixed()} × ${box.height.toFixed()}`)"""
+
+
+@pytest.mark.slow
+def test_what_is_pressed_is_large_enough_for_a_thumb(chromium, furnished):
+    home, app, paths = furnished
+    with inside(chromium, home, app, width=NARROW) as person:
+        assert everywhere(person, paths, lambda page: page.evaluate(SMALL)) == ""
+
+
+FOCUSED = """() => {
+  const at = document.activeElement, style = getComputedStyle(at);
+  const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+  return [at.tagName, seen || at === document.body, at.textContent.trim().slice(0, 20)];
+}"""
+
+
+@pytest.mark.slow
+def test_whoever_uses_the_keyboard_sees_where_they_are_and_can_skip_the_menu(chromium, furnished):
+    home, app, _ = furnished
+    with inside(chromium, home, app) as person:
+        page = person.go("/failures")
+        page.keyboard.press("Tab")
+        assert page.evaluate(FOCUSED)[2] == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "live"
+        page.reload()
+        unseen = []
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            tag, seen, words = page.evaluate(FOCUSED)
+            unseen += [] if seen else [f"{tag} {words}"]
+        assert unseen == []
+
+
+MOVING = """() => document.getAnimations().filter((one) => one.playState === "running").length"""
+
+
+@pytest.mark.slow
+def test_nothing_moves_for_who_wants_no_motion(chromium, furnished):
+    home, app, paths = furnished
+    with inside(chromium, home, app, reduced_motion="reduce") as person:
+        moving = [path for path in paths if person.go(path).evaluate(MOVING)]
+        assert moving == []

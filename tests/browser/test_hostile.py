@@ -1,0 +1,42 @@
+"""Whatever jobs, owners and hosts are called and whatever errors say: on every screen it is text and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page
+
+from support.browser import NARROW
+from support.furnished import Words, furnish
+from support.house import SIDEWAYS, a_house, everywhere, inside
+from support.store import Background
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300), pytest.mark.slow]
+
+TEXTS = {
+    "script": "<script>alert(1)</script><img src=x onerror=alert(2)><svg onload=alert(3)>'\">",
+    "template": "{{ 7*7 }}${7*7}<%= 7*7 %>{% raw %}</title></textarea></pre></script><!--",
+    "elsewhere": "<link rel=stylesheet href=//evil.example/x.css><meta http-equiv=refresh content=0;url=//evil>",
+    "turned around": "\u202egnp.exe\u202c \u2066x\u2069 مرحبا بالعالم שלום עולם",
+    "one long word": "w" * 10_000,
+    "controls": "\x1b[2J\x1b]0;owned\x07\x7f\x9b31m a\tb\r\nc\u2028d\u200be",
+    "address": "javascript:alert(5)//https://evil.example/?q=\"'><",
+}
+TAKEN_FOR_MARKUP = """() => [
+  ...[...document.querySelectorAll("main :is(script, img, iframe, [onload], [onerror])")].map((one) => one.tagName),
+  ...[...document.links].map((one) => one.href).filter((href) => !href.startsWith(location.origin)),
+]"""
+
+
+def look(page: Page) -> list[str]:
+    return page.evaluate(TAKEN_FOR_MARKUP) + page.evaluate(SIDEWAYS)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_hostile_words_are_only_words_on_every_screen(text, chromium, tmp_path, store_url):
+    name = "".join(letter for letter in text if letter not in " |,\t\r\n\x0b\x0c\u2028\u2029" and letter.isprintable())[
+        :200
+    ]
+    with a_house(tmp_path, store_url) as (home, app):
+        paths = Background(lambda: furnish(app, Words(text, name, text[:100]))).answer(60)
+        with inside(chromium, home, app, width=NARROW) as person:
+            assert everywhere(person, paths, look) == ""

@@ -1,0 +1,164 @@
+"""Three users, a real browser, a real server, real workers: what they came for, from the first look to the last."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from support.waiting import until
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(180)]
+
+
+def test_the_operator_finds_the_one_cause_of_400_dead_jobs_tries_one_and_then_all(site, visit):
+    site.fills("upper", 400)
+    page = visit().page
+    cause = page.locator(".groups tbody tr", has_text="The upper shelf could not be read.")
+    expect(cause.locator(".count")).to_have_text("400", timeout=60_000)
+    cause.get_by_role("link", name="upper shelf").click()
+    expect(page.locator(".lead")).to_contain_text("400 dead jobs")
+    site.happens("mended-upper")
+
+    group = page.url
+    page.locator(".jobs tbody tr").first.get_by_role("link").click()
+    expect(page.locator(".acts")).to_contain_text("generation 2")
+    page.get_by_role("button", name="Retry", exact=True).click()
+    expect(page.locator("h1 .badge")).to_contain_text("succeeded")
+
+    page.goto(group)
+    page.get_by_role("link", name="Retry these 399").click()
+    expect(page.locator("h1")).to_contain_text("nothing is done yet")
+    expect(page.locator(".lead")).to_contain_text("399 jobs")
+    page.get_by_label("Type 399").fill("399")
+    page.get_by_label("Why").fill("the disk is back")
+    page.get_by_role("button", name="Retry 399 jobs").click()
+    expect(page.locator("h1 .badge")).to_contain_text("finished", timeout=60_000)
+    expect(page.locator(".lead")).to_contain_text("399")
+    page.goto(f"{site.home}/failures?filter=code:UPPER_GONE")
+    expect(page.locator(".groups")).to_have_count(0)
+    assert site.app.jobs.count("state:succeeded kind:convert") >= 400
+
+
+def test_a_parked_job_is_decided(site, visit):
+    job = site.app.enqueue("publish", {"post": "spring"})
+    page = visit().page
+    page.locator(f"a[href$='{job.id}']").click()
+    expect(page.locator(".lead")).to_contain_text("somebody must approve this post")
+    page.get_by_label("Choice").select_option("drop")
+    page.get_by_role("button", name="Release").click()
+    expect(page.locator("h1 .badge")).to_contain_text("succeeded")
+    assert site.app.jobs.get(job.id).result == "drop"
+
+
+def test_a_breaker_is_opened_and_closed_by_hand_and_the_jobs_it_held_go_on(site, visit):
+    person = visit()
+    page = person.go("/dependencies")
+    page.get_by_text("Open …").click()
+    page.get_by_label("Why: Open").fill("they told us")
+    page.get_by_role("button", name="Open").click()
+    expect(page.locator("tbody .badge")).to_contain_text("open")
+    for order in range(5):
+        site.app.enqueue("charge", {"order": order})
+    expect(page.locator("td[data-name=wait]")).to_have_text("5")
+    page.get_by_text("Close …").click()
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("td[data-name=wait]")).to_have_text("0")
+    person.go("/jobs?filter=kind:charge")
+    expect(page.locator(".badge", has_text="succeeded")).to_have_count(5)
+
+
+def test_an_owner_reads_one_sentence_mends_what_may_be_mended_and_tries_again(site, visit):
+    job = site.app.enqueue("draw", {"page": 0}, owner="acme")
+    site.app.jobs.wait(job.id, timeout=20)
+    page = visit(signed_in=False).go(site.app.status.link(job))
+    expect(page.locator(".lead")).to_have_text("This page does not exist.")
+    page.get_by_label("page").fill("7")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("h1 .badge")).to_contain_text("succeeded")
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+    assert site.app.jobs.get(job.id).result == "page 7"
+
+
+def test_a_row_changes_by_itself_and_what_was_chosen_stays_chosen(site, visit):
+    job = site.app.enqueue("encode", {"clip": 1})
+    other = site.app.enqueue("publish", {"post": "spring"})
+    page = visit().go("/jobs")
+    row = page.locator("tr", has=page.get_by_role("link", name="encode"))
+    expect(row.locator(".badge")).to_contain_text("running")
+    chosen = page.locator(f"input[value='{other.id}']")
+    chosen.check()
+    page.evaluate("window.witness = 1")
+    site.happens("encoded-1")
+    expect(row.locator(".badge")).to_contain_text("succeeded", timeout=5_000)
+    expect(chosen).to_be_checked()
+    assert page.evaluate("window.witness") == 1, "the page was loaded again"
+    assert site.app.jobs.get(job.id).result == "encoded"
+
+
+def test_a_link_signs_in_once_and_who_signs_out_is_out(site, visit):
+    link, person = site.link(), visit(signed_in=False)
+    page = person.enter(link)
+    expect(page.get_by_text("admin · *")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    person.forgiven = ("401",)
+    page.goto(link)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    person.go("/jobs")
+    assert "/sign-in" in page.url
+
+
+def test_rows_are_walked_ticked_and_retried_from_the_keyboard(site, visit):
+    site.fills("lower", 3)
+    until(lambda: site.app.jobs.count("code:LOWER_GONE") == 3, 20, "three dead jobs")
+    person = visit()
+    page, keys = person.go("/jobs?filter=code:LOWER_GONE"), person.page.keyboard
+    keys.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    keys.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    for key in "jjk":
+        keys.press(key)
+    expect(page.locator("tbody tr").first).to_have_attribute("data-at", "")
+    keys.press("x")
+    expect(page.locator("tbody tr").first.get_by_role("checkbox")).to_be_checked()
+    keys.press("r")
+    expect(page.get_by_text("1 of 1 done")).to_be_visible()
+    until(lambda: [job.generation for job in site.app.jobs.list("code:LOWER_GONE")] == [2, 1, 1], 20, "one was retried")
+    expect(page.locator("#pulse")).to_contain_text("live")  # the new page listens
+    keys.press("/")
+    page.keyboard.type("state:succeeded")
+    keys.press("Enter")
+    page.wait_for_url("**/jobs?filter=state%3Asucceeded")
+
+
+def test_all_of_it_works_as_plain_links_and_forms_without_javascript(site, visit):
+    site.fills("middle", 3)
+    parked = site.app.enqueue("publish", {"post": "spring"})
+    until(lambda: site.app.jobs.count("code:MIDDLE_GONE") == 3, 20, "three dead jobs")
+    until(lambda: site.app.jobs.get(parked.id).state == "parked", 20, "a question")
+    site.happens("mended-middle")
+    page = visit(scripts=False).go("/")
+    page.get_by_role("link", name="The middle shelf could not be read.").click()
+    page.get_by_role("link", name="Retry these 3").click()
+    page.get_by_label("Why").fill("the disk is back")
+    page.get_by_role("button", name="Retry 3 jobs").click()
+    until(lambda: site.app.operations.list()[0].state == "finished", 30, "an operation that is over")
+    page.reload()
+    expect(page.locator("h1 .badge")).to_contain_text("finished")
+    page.goto(f"{site.home}/jobs/{parked.id}")
+    page.get_by_label("Choice").select_option("publish")
+    page.get_by_role("button", name="Release").click()
+    assert until(lambda: site.app.jobs.get(parked.id).result, 20, "a decision") == "publish"
+    page.goto(f"{site.home}/queues")
+    for verb, paused in (("Pause", True), ("Resume", False)):
+        page.get_by_text(f"{verb} …").first.click()
+        page.get_by_label(f"Why: {verb}").first.fill("lunch")
+        page.get_by_role("button", name=verb).first.click()
+        assert site.app.queues.get("default").paused == paused
+    page.get_by_role("searchbox").fill("code:MIDDLE_GONE state:dead")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text("No job matches")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

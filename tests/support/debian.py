@@ -1,0 +1,53 @@
+"""Programs out of Debian's packages, unpacked below build/ and installed nowhere."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+
+
+def unpacked(name: str, packages: Callable[[], list[str]], program: str, *members: str) -> Path | None:
+    """build/NAME with `program` in it, or None. Without `members` the packages are unpacked as a whole."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        return None
+    folder = BUILD / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of all that run tests side by side one fetches it
+        if not (folder / program).exists() and _downloaded(folder, packages):
+            for package in sorted(folder.glob("*.deb")):
+                _unpack(folder, package, members)
+        return folder if (folder / program).exists() else None
+
+
+def with_what_is_missing(*packages: str) -> list[str]:
+    """These, and all they need that this machine does not have."""
+    plan = subprocess.run(
+        ["apt-get", "install", "--simulate", "--no-install-recommends", *packages],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    return [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
+
+
+def _downloaded(folder: Path, packages: Callable[[], list[str]]) -> bool:
+    def download() -> bool:
+        wanted = packages()
+        return bool(wanted) and _ran(folder, ["apt-get", "download", *wanted])
+
+    return download() or (os.geteuid() == 0 and _ran(folder, ["apt-get", "update", "-q"]) and download())
+
+
+def _ran(folder: Path, command: list[str]) -> bool:
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=180).returncode == 0
+
+
+def _unpack(folder: Path, package: Path, members: tuple[str, ...]) -> None:
+    with subprocess.Popen(["dpkg", "--fsys-tarfile", package], stdout=subprocess.PIPE) as tar:
+        subprocess.run(["tar", "-x", *members], cwd=folder, stdin=tar.stdout, check=True)
+    package.unlink()
