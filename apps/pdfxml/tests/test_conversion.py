@@ -144,6 +144,7 @@ def test_other_refusals_have_a_code_too(world, ann):
     assert shown[408].notice == "Conversion is taking too long. We’ll retry."
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-16")
 def test_a_gateway_that_asks_for_patience_gets_it(world, ann):
     world.tell(429, times=1, retry_after=300)
