@@ -144,7 +144,9 @@ def _foreseen(found: Preview, root: str) -> dict[str, Any]:
         "steps": ", ".join(f"{step:,}" for step in found.steps),
         "codes": bars(found.codes),
         "kinds": bars(found.kinds),
-        "owners": bars(found.owners) if len(found.owners) > 1 else (),
+        "owners": bars({owner or "nobody": many for owner, many in found.owners.items()})
+        if len(found.owners) > 1
+        else (),
         "cost": f"{found.cost:g}" if found.cost else "",
         "estimated": f"{found.estimated_cost:g}" if found.estimated_cost else "",
         "chance": "" if found.chance is None else percent(found.chance),
