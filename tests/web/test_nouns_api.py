@@ -265,6 +265,9 @@ def test_a_schedule_is_listed_looked_ahead_and_run(app, ask):
     assert ask("GET", "/schedules/nightly/next?n=0")[0] == 422
     assert ask("POST", "/schedules/nightly/run", reason="now")["payload"] == {"text": "x"}
     assert ask("POST", "/schedules/nope/run") == (404, "NOT_FOUND")
+    assert ask("POST", "/schedules/nightly/pause", until=3600, reason="moving")["paused"] is True
+    assert ask("GET", "/schedules/nightly")["reason"] == "moving"
+    assert ask("POST", "/schedules/nightly/resume")["paused"] is False
 
 
 def test_an_alert_is_silenced_for_a_while(app, ask):
