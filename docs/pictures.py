@@ -21,15 +21,16 @@ from typing import Any, NamedTuple
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from mulligan import Mulligan
+from mulligan import Job, Mulligan
 from mulligan.engine.sessions import Sessions
 from mulligan.web.menu import MENU
 from support import browser as browsers
 from support.browser import NARROW, WIDE, Visit
+from support.waiting import until
 
 FOLDER = Path(__file__).parent / "pictures"
 LARGEST = 250_000  # bytes of one picture
-SOON = 90_000  # ms: all that the demo shows happens within a minute
+WITHIN = 90  # seconds: all that the demo shows happens within a minute
 
 
 class Shot(NamedTuple):
@@ -44,7 +45,7 @@ def _shown(person: Visit, path: str, *what: str) -> Page:
     """The screen once all of these are on it together; it is live, so nothing is asked again."""
     page = person.go(path)
     together = "".join(f":has({one})" for one in what)
-    expect(page.locator(f"main{together}")).to_be_visible(timeout=SOON)
+    expect(page.locator(f"main{together}")).to_be_visible(timeout=WITHIN * 1000)
     return page
 
 
@@ -57,14 +58,17 @@ def _failures(person: Visit, _: Mulligan) -> Page:
 
 
 def _group(person: Visit, app: Mulligan) -> Page:
-    group = next(one for one in app.failures.groups() if one.code == "BAD_FILE")
-    return _shown(person, f"/failures/{group.fingerprint}", ".jobs tbody tr")
+    groups = until(lambda: [one for one in app.failures.groups() if one.code == "BAD_FILE"], WITHIN, "a bad file")
+    return _shown(person, f"/failures/{groups[0].fingerprint}", ".jobs tbody tr")
 
 
 def _job(person: Visit, app: Mulligan) -> Page:
     """One that failed three times and recovered."""
-    found = next(job for job in app.jobs.list("kind:send_receipt state:succeeded", limit=1000) if job.failures >= 3)
-    return _shown(person, f"/jobs/{found.id}", ".attempts li:nth-child(4)")
+
+    def recovered() -> list[Job]:
+        return [job for job in app.jobs.list("kind:send_receipt state:succeeded", limit=1000) if job.failures == 3]
+
+    return _shown(person, f"/jobs/{until(recovered, WITHIN)[0].id}", ".attempts li:nth-child(4)")
 
 
 def _policies(person: Visit, _: Mulligan) -> Page:
@@ -72,12 +76,12 @@ def _policies(person: Visit, _: Mulligan) -> Page:
 
 
 def _batches(person: Visit, _: Mulligan) -> Page:
-    return _shown(person, "/batches", ".badge:has-text('ready')")
+    return _shown(person, "/batches", ".badge:has-text('ready')", ".badge:has-text('partial')")
 
 
 def _status(person: Visit, app: Mulligan) -> Page:
-    batch = next(batch for batch in app.batches.list() if batch.name == "summer campaign")
-    return _shown(person, app.status.link(batch), ".parts")
+    dead = until(lambda: app.jobs.list("state:dead kind:import_table", limit=1), WITHIN, "a table that was not read")
+    return _shown(person, app.status.link(dead[0]), "button")
 
 
 SHOTS = (
@@ -88,7 +92,7 @@ SHOTS = (
     Shot("job", _job),
     Shot("policies", _policies, height=760),
     Shot("batches", _batches, height=420),
-    Shot("status", _status, width=600, height=420),
+    Shot("status", _status, width=600, height=480),
 )
 
 

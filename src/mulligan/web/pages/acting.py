@@ -15,7 +15,7 @@ from mulligan.errors import MulliganError, Refused
 from mulligan.policy.advice import percent
 from mulligan.policy.operation import Action as Bulk
 from mulligan.web.actions import Action, action
-from mulligan.web.charts import bars
+from mulligan.web.charts import Bar, bars
 from mulligan.web.chips import listed, parts_of
 from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
@@ -148,6 +148,11 @@ def _plain(name: str) -> bool:
     return bool(name) and not set(name) & set(" ,\"'\\")
 
 
+def _owners(found: Preview, root: str) -> tuple[Bar, ...]:
+    named = {owner or "nobody": many for owner, many in found.owners.items()}
+    return bars(named, _narrowed(found, root, "owner", found.owners))
+
+
 def _foreseen(found: Preview, root: str) -> dict[str, Any]:
     return {
         "count": f"{found.count:,}{'+' if found.capped else ''}",
@@ -156,7 +161,7 @@ def _foreseen(found: Preview, root: str) -> dict[str, Any]:
         "steps": ", ".join(f"{step:,}" for step in found.steps),
         "codes": bars(found.codes, _narrowed(found, root, "code", found.codes)),
         "kinds": bars(found.kinds, _narrowed(found, root, "kind", found.kinds)),
-        "owners": bars(found.owners, _narrowed(found, root, "owner", found.owners)) if len(found.owners) > 1 else (),
+        "owners": _owners(found, root) if len(found.owners) > 1 else (),
         "cost": f"{found.cost:g}" if found.cost else "",
         "estimated": f"{found.estimated_cost:g}" if found.estimated_cost else "",
         "chance": "" if found.chance is None else percent(found.chance),
