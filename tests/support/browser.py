@@ -41,9 +41,8 @@ def found() -> Found | None:
 
 def _unpacked_environ(folder: Path) -> dict[str, str]:
     """Its libraries are beside it, and so are letters where the machine has none."""
-    libraries = [path for pattern in ("usr/lib/*-linux-gnu", "usr/lib/*-linux-gnu/nss", "lib/*-linux-gnu")
-                 for path in folder.glob(pattern)]  # fmt: skip
-    environ = {"LD_LIBRARY_PATH": ":".join(map(str, libraries))} if libraries else {}
+    libraries = sorted({str(path.parent) for path in folder.rglob("*.so*")})
+    environ = {"LD_LIBRARY_PATH": ":".join(libraries)} if libraries else {}
     if not Path("/etc/fonts/fonts.conf").exists():
         letters = folder / "fonts.conf"
         letters.write_text(FONTS.format(folder=folder))

@@ -114,10 +114,6 @@ def _by_hand(filter: str, reason: str) -> bool:  # noqa: A002 - as everywhere
     return True
 
 
-def _batch(name: str) -> str:
-    return next(batch.id for batch in shop.app.batches.list() if batch.name == name)
-
-
 def _first(filter: str) -> str | None:  # noqa: A002 - as everywhere
     found = shop.app.jobs.list(filter, limit=1)
     return found[0].id if found else None

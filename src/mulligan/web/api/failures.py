@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 
 from mulligan.engine.failures import FailureGroup, Failures, GroupList
 from mulligan.errors import NotFound
@@ -28,7 +28,7 @@ async def list_failures(
     filter: Filter = "",  # noqa: A002 - as in the URL
     limit: Few = 100,
     cursor: Cursor = None,
-) -> Plain:
+) -> Response:
     """Those in which a job died last; of them those that need somebody first. `more`: there are others."""
     about = f"failures {filter}"
     before = opened(caller, about, cursor)
@@ -39,7 +39,7 @@ async def list_failures(
 
     found = await caller.room.ask(look)
     following = None if found.cursor is None else sealed(caller, about, found.cursor)
-    return {"failures": [_shown(group) for group in found], "next": following, "more": found.more}
+    return JSONResponse({"failures": [_shown(group) for group in found], "next": following, "more": found.more})
 
 
 @router.get("/{fingerprint}", **answers(FAILURE))

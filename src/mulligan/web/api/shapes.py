@@ -75,8 +75,13 @@ def at(moment: Micros | None) -> str | None:
     return None if moment is None else to_datetime(moment).isoformat()
 
 
+ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
 def plain(value: Any) -> Any:
     """A value of ours as JSON has it; what begins with an underscore is nobody's business."""
+    if type(value) in ATOMS:  # most are, and to ask what else it may be takes longer than all the rest
+        return value
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Enum):
