@@ -260,6 +260,15 @@ def million(store: str, n: int) -> Figures:
             feeding.wait(10)
 
 
+def web(store: str, n: int) -> Figures:
+    """Every page and list call at a million jobs, on a real server, while a worker runs a hundred jobs a second."""
+    from bench.kept import crowded  # noqa: PLC0415 - only here
+    from bench.web import measured  # noqa: PLC0415 - same
+
+    with crowded(store, 50 * n) as place:
+        return measured(place)
+
+
 CASES: dict[str, Callable[[str, int], Figures]] = {
     "enqueue": enqueue,
     "drain": drain,
@@ -275,4 +284,5 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "operations": operations,
     "million": million,
     "counting": counting,
+    "web": web,
 }

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from mulligan.web.api import ROUTERS, problems
-from mulligan.web.api.auth import Needs
+from mulligan.config import read_settings
+from mulligan.web.api import ROUTERS, create_api, problems
 
 Table = Callable[..., str]
 
@@ -81,51 +81,104 @@ RFC 9457, `application/problem+json`: `type`, `title`, `status`, `detail`, `code
 
 {statuses}
 
+## How often may I ask?
+
+`web.rate` times a second and `web.burst` at once with one key, counted by each server for itself. Opening streams is counted apart, health is not. Every answer says what is left (`RateLimit`, `RateLimit-Policy`); more is 429 `RATE_LIMITED` with `Retry-After`.
+Keys that are none are counted by where they come from: 100, then one a second.
+
+## What may a body hold?
+
 A body has at most `limits.payload` and 64 KiB beside it, and is strict JSON: no NaN, no name twice, no more than 100 levels, valid Unicode, no field that nobody knows. Lists go on at `next`, said as `cursor`; it belongs to
 your key and your filter.
 
 ## Which calls are there?
 
 {routes}
+
+## What do the answers look like?
+
+As in `/openapi.json`, where every call names its own. A field with `?` is not in every answer; more fields may come with a later version.
+
+{answers}
 """
 
 TITLES = {
     "jobs": "Jobs", "failures": "Failures", "operations": "Operations", "batches": "Batches",
-    "queues": "Queues and workers", "dependencies": "Dependencies", "webhooks": "Webhooks and deliveries",
-    "keys": "Keys", "events": "Events", "health": "Health and numbers",
+    "queues": "Queues and workers", "kinds": "Kinds", "dependencies": "Dependencies", "policies": "Policies and insight",
+    "schedules": "Schedules", "alerts": "Alerts", "webhooks": "Webhooks and deliveries", "keys": "Keys", "audit": "Audit",
+    "events": "Events", "health": "Health and numbers",
 }  # fmt: skip
 
 
 def page(notice: str, table: Table) -> str:
+    document = create_api(read_settings({}, environ={})).openapi()
     parts = []
     for router in ROUTERS:
         title = TITLES[str(router.tags[0])]
-        rows = [_row(route) for route in router.routes if getattr(route, "include_in_schema", False)]
-        parts += [f"### {title}", table(("call", "key", "says and does"), rows)]
-    return PAGE.format(notice=notice, statuses=table(("status", "codes"), _statuses()), routes="\n\n".join(parts))
+        rows = [_row(route, document) for route in router.routes if getattr(route, "include_in_schema", False)]
+        parts += [f"### {title}", table(("call", "key", "says and does", "answer"), rows)]
+    answers = table(("answer", "fields"), _answers(document))
+    statuses = table(("status", "codes"), _statuses())
+    return PAGE.format(notice=notice, statuses=statuses, routes="\n\n".join(parts), answers=answers)
 
 
-def _row(route: Any) -> list[str]:
+def _row(route: Any, document: Mapping[str, Any]) -> list[str]:
     (method,) = route.methods
     path = route.path.replace(":path", "")
     told = " ".join((inspect.getdoc(route.endpoint) or "").split())
     fields = ", ".join(_fields(route))
     said = f"`{{{fields}}}`" if fields else ""
-    return [f"`{method} {path}`", _key(route), " ".join(filter(None, (said, told)))]
+    operation = document["paths"][path][method.lower()]
+    return [f"`{method} {path}`", _key(operation), " ".join(filter(None, (said, told))), _answer(operation)]
 
 
-def _key(route: Any) -> str:
-    for hint in get_type_hints(route.endpoint, include_extras=True).values():
-        for one in getattr(hint, "__metadata__", ()):
-            needs = getattr(one, "dependency", None)
-            if isinstance(needs, Needs):
-                return f"{needs.role}, scope `*`" if needs.everything else str(needs.role)
-    return "none"
+def _answer(operation: Mapping[str, Any]) -> str:
+    """Each status with the name of what comes."""
+    found = {status: one for status, one in operation["responses"].items() if status.startswith("2")}
+    return ", ".join(f"{status} {_content(one)}".strip() for status, one in found.items())
+
+
+def _content(answer: Mapping[str, Any]) -> str:
+    for kind, content in answer.get("content", {}).items():
+        return _type(content["schema"]) if kind == "application/json" else f"`{kind}`"
+    return ""
+
+
+def _answers(document: Mapping[str, Any]) -> Iterator[list[str]]:
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        if "enum" in schema:
+            yield [f"`{name}`", " or ".join(f"`{word}`" for word in schema["enum"])]
+        elif name != "Problem":
+            needed = set(schema.get("required", ()))
+            each = (
+                f"`{field}{'' if field in needed else '?'}` {_type(one)}" for field, one in schema["properties"].items()
+            )
+            yield [f"`{name}`", ", ".join(each)]
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return f"`{schema['$ref'].rpartition('/')[2]}`"
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'])}"
+    if schema.get("format") == "date-time":
+        return "time"
+    return {"string": "text", "integer": "number", "number": "number", "boolean": "yes or no", "null": "null"}.get(
+        schema.get("type", ""), "JSON" if "type" not in schema else "object"
+    )
+
+
+def _key(operation: Mapping[str, Any]) -> str:
+    needed = operation.get("x-key", {"role": "none", "scope": "any"})
+    return f"{needed['role']}, scope `*`" if needed["scope"] == "*" else needed["role"]
 
 
 def _fields(route: Any) -> Iterator[str]:
     content = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
     schema = content.get("application/json", {}).get("schema", {})
+    schema = schema.get("anyOf", [schema])[0]
     for name in schema.get("properties", {}):
         yield name if name in schema.get("required", ()) else f"{name}?"
 
@@ -137,7 +190,7 @@ def _statuses() -> Iterator[list[str]]:
     found[409] += ["IDEMPOTENCY_IN_FLIGHT"]
     found[413], found[415] = ["TOO_LARGE"], ["NOT_JSON"]
     found[422] += ["INVALID", "CURSOR", "IDEMPOTENCY_MISMATCH", "and the code of every other refusal"]
-    found[429] += ["TOO_MANY_STREAMS"]
+    found[429] += ["RATE_LIMITED", "TOO_MANY_STREAMS"]
     found[500] = ["INTERNAL"]
     found[503] += ["NOT_READY", "TOO_MANY_STREAMS"]
     for status in sorted(found):

@@ -288,6 +288,12 @@ class Web(Section):
     streams_per_key: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
         100, description="how many of them with one key"
     )
+    rate: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1_000_000)] = Field(
+        300.0, description="calls of the API a second with one key, counted by each server; `0`: no limit"
+    )
+    burst: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = Field(
+        3000, description="how many of them at once"
+    )
     public_url: PublicUrl = Field("", description="where people reach the page; messages link to it")
 
 

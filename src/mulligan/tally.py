@@ -21,8 +21,6 @@ class EndCount(NamedTuple):
 
     ended: str
     attempts: int
-    cost: float
-    busy: Micros
 
 
 class CodeCount(NamedTuple):
@@ -104,7 +102,13 @@ class DeathCount(NamedTuple):
     kind: str
     code: str
     cls: str
-    hours_ago: int
     jobs: int
-    first: Micros
-    last: Micros
+
+
+class Deaths(NamedTuple):
+    """Of one group. Both lists are of the same jobs; `hours`: how many hours ago (beyond a day, whole days), jobs."""
+
+    counts: list[DeathCount]
+    hours: list[tuple[int, int]]
+    first: Micros | None
+    last: Micros | None

@@ -54,6 +54,7 @@ def test_it_fires_above_its_threshold_and_not_at_it():
     assert alert.state == FIRING
 
 
+@pytest.mark.seed("003-49")
 def test_a_few_calls_are_no_share():
     assert stand(RULE, (0, share(1.0, volume=19)))[1] == []
 
@@ -163,6 +164,7 @@ def test_a_spike_is_many_times_what_is_usual():
 
 
 # -- rules --------------------------------------------------------------------------------------------
+@pytest.mark.seed("003-49", "003-50", "003-51", "003-52")
 def test_every_alert_that_the_specifications_name_is_built_in():
     assert {rule.name for rule in BUILTIN} >= {
         "failure_share", "failures_fast", "dead_letters", "failure_spike", "rate_limited", "queue_ageing", "slow_jobs",

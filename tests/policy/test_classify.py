@@ -8,6 +8,9 @@ import pytest
 from mulligan.job import RETRYABLE, Cls
 from mulligan.policy import classify as rules
 from mulligan.policy.classify import Facts, classify
+from mulligan.policy.normal import plain_name
+from mulligan.policy.rule import Rule
+from mulligan.policy.rulebook import Rulebook
 
 
 def types(*names):
@@ -154,3 +157,36 @@ def test_ends_without_an_exception(failure, code, cls, words):
 def test_out_of_memory_is_said_only_when_the_kernel_said_so():
     assert "OOM" not in rules.process_died(signal=9, peak_rss=10**12).public
     assert "memory ran out" in rules.process_died(signal=9, oom=True).public
+
+
+@pytest.mark.parametrize("program", ["ffmpeg", "ffmpeg-linux-x86_64-v7.0.2", "ffmpeg.exe", "ffmpeg-6.1"])
+def test_a_program_is_known_by_its_name_whatever_its_package_adds(program):
+    failure = classify(Facts(stderr="a.mp4: Invalid data found when processing input", exit_code=183, program=program))
+    assert (failure.code, failure.rule) == ("BAD_FILE", "ffmpeg.bad-file")
+
+
+@pytest.mark.parametrize("program", ["docker-compose", "git-lfs", "7z", "x264", "sha256sum", "s3cmd"])
+def test_digits_and_dashes_of_a_name_are_its_own(program):
+    assert plain_name(program) == program
+
+
+def test_a_rule_may_name_a_version():
+    rule = Rule("old", program="python3.11", exit_code=3, code="OLD", cls="permanent")
+    facts = Facts(exit_code=3, program="python3.11")
+    assert classify(facts, [Rulebook([rule])]).code == "OLD"
+
+
+def test_of_several_rules_with_a_declared_code_the_one_that_fits_its_cause_says_what_it_means():
+    passing = Rule("passing", verdict="HTTP_5XX", code="FETCH", cls="transient")
+    gone = Rule("gone", http_status=404, code="FETCH", cls="invalid_input")
+    book = [Rulebook([passing, gone])]
+    for status, rule in ((503, "passing"), (404, "gone")):
+        cause = Facts(types("httpx2.HTTPStatusError"), http_status=status)
+        assert classify(Facts(types("mulligan.errors.Fail"), code="FETCH", causes=(cause,)), book).rule == rule
+    assert classify(Facts(types("mulligan.errors.Fail"), code="FETCH"), book).rule == "passing"
+
+
+def test_a_rule_about_a_verdict_and_a_program_fits_a_program_anywhere_in_the_chain():
+    rule = Rule("bad-clip", program="ffmpeg", verdict="BAD_FILE", code="BAD_CLIP", cls="invalid_input")
+    cause = Facts(types("OSError"), stderr="moov atom not found", exit_code=183, program="ffmpeg")
+    assert classify(Facts(types("RuntimeError"), causes=(cause,)), [Rulebook([rule])]).code == "BAD_CLIP"

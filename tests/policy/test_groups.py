@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mulligan.job import SECOND, MarkRow
 from mulligan.policy.groups import BEYOND, DAYS, FRESH, HOURS, GroupState, buckets, folded, share, standing
-from mulligan.tally import DeathCount
+from mulligan.tally import DeathCount, Deaths
 
 NOW = 1_000_000 * SECOND
 
@@ -41,20 +41,18 @@ deaths = st.builds(
     kind=st.sampled_from("ab"),
     code=st.sampled_from("XY"),
     cls=st.just("unknown"),
-    hours_ago=st.integers(0, BEYOND),
     jobs=st.integers(1, 99),
-    first=st.integers(0, 10),
-    last=st.integers(10, 20),
 )
+HOURS_AGO = st.lists(st.tuples(st.integers(0, BEYOND), st.integers(1, 99)))
 
 
-@given(st.lists(deaths))
-def test_all_numbers_of_a_group_describe_the_same_jobs(rows):
-    found = folded(rows)
+@given(st.lists(deaths), HOURS_AGO)
+def test_all_numbers_of_a_group_describe_the_same_jobs(rows, hours):
+    found = folded(Deaths(rows, hours, 3, 9))
     assert found.count == sum(found.kinds.values()) == sum(found.codes.values()) == sum(found.classes.values())
     assert len(found.hourly), len(found.daily) == (HOURS, DAYS)
     assert sum(found.hourly) == found.daily[-1]
-    assert sum(found.daily) == sum(row.jobs for row in rows if row.hours_ago < BEYOND)
+    assert sum(found.daily) == sum(jobs for ago, jobs in hours if ago < BEYOND)
     assert list(found.kinds.values()) == sorted(found.kinds.values(), reverse=True)
 
 

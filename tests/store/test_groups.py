@@ -133,11 +133,14 @@ def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
     from mulligan.store.sql import load
 
     params = {"before": "~", "floor": "", "most": 5, "cap": 5, "hours": 336, "now": 0, "moment": 0}
+    params |= {"name": "g", "names": '["g"]'}
     wheres = [{"state": "dead"}, {"group": "g"}, {"code": "C"}, {"class": "timeout"}, {"group": "g", "owner": "acme"}]
-    for verb in ("page", "count_matching", "group_members", "group_first", "group_sample"):
-        for where in wheres if verb in {"page", "count_matching"} else [{"group": "g"}, {"group": "g", "owner": "o"}]:
+    dead = [{"state": "dead"}, {"state": "dead", "owner": "o"}]
+    for verb in ("page", "count_matching", "group_deaths", "group_ends", "group_samples"):
+        for where in wheres if verb in {"page", "count_matching"} else dead:
             asked = matching(where)
             text = load(verb, "sqlite", "mulligan_", shape=asked.shape)
             plan = " ".join(row[3] for row in sql(store, f"EXPLAIN QUERY PLAN {text}", asked.params | params))
             assert "mulligan_job_for_" in plan, (verb, where, plan)
+            assert "SCAN mulligan_job" not in plan, (verb, where, plan)
             assert "TEMP B-TREE FOR ORDER BY" not in plan, (verb, where, plan)

@@ -130,6 +130,7 @@ def test_many_who_prune_at_once_remove_each_job_once(store):
     assert sql(store, "SELECT sum(count) FROM {p}pruned")[0][0] == sum(removed)
 
 
+@pytest.mark.seed("003-46")
 def test_one_turn_of_upkeep_keeps_what_each_state_and_kind_is_worth(store):
     ids = {
         name: ended(store, outcome, kind=kind)

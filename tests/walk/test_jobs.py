@@ -111,6 +111,7 @@ def test_a_due_job_says_whether_anybody_could_run_it(app, kinds):
     assert job.refresh().phase == "ready"
 
 
+@pytest.mark.seed("003-55")
 def test_history_tells_everything_in_order_with_who_and_when(app):
     @app.job(policy=Policy(max_retries=1, backoff=Fixed(0)))
     def again(ctx: Context) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
+import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
 from mulligan import Fail, Mulligan, Park, Policy
 from mulligan.config import Settings, read_settings
 from mulligan.engine.declared import speak
+from mulligan.web.api import create_api
 from mulligan.web.app import create_app
+from support.schema import Document
 
 
 @pytest.fixture
@@ -46,6 +50,7 @@ def client(app: Mulligan) -> Iterator[TestClient]:
     with app.store.begin() as unit:
         speak(unit, app.manifest("site:app"))
     with TestClient(create_app(app.settings), base_url="http://localhost", raise_server_exceptions=False) as client:
+        client.event_hooks["response"].append(read_and(document().check))
         yield client
 
 
@@ -57,3 +62,17 @@ def key(app: Mulligan) -> Callable[..., dict[str, str]]:
         return {"Authorization": f"Bearer {app.keys.create(scope, role).text}"}
 
     return make
+
+
+@cache
+def document() -> Document:
+    return Document(create_api(read_settings({}, environ={})).openapi())
+
+
+def read_and(check: Callable[[httpx2.Response], None]) -> Callable[[httpx2.Response], None]:
+    def hook(answer: httpx2.Response) -> None:
+        if "event-stream" not in answer.headers.get("content-type", ""):
+            answer.read()
+            check(answer)
+
+    return hook

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan.engine.declared import speak
 from support.store import open_worker
 from walk.tools import ran
 
@@ -169,3 +170,142 @@ def test_a_webhook_is_made_tested_rotated_switched_and_removed(app, ask, client,
     ):  # fmt: skip
         said = {"url": "https://example.com", "on": "job.died", **wrong}
         assert ask("POST", "/webhooks", who, **said)[0] in {403, 422}
+
+
+def test_jobs_are_counted_and_made_together_or_not_at_all(app, ask, key):
+    who = key("acme", "operator")
+    made = ask("POST", "/jobs/bulk", who, jobs=[{"kind": "works"}, {"kind": "works", "timeout": 5, "deadline": 60}])
+    assert [job["owner"] for job in made["jobs"]] == ["acme", "acme"]
+    assert ask("POST", "/jobs/bulk", who, jobs=[{"kind": "works"}, {"kind": "nobody"}])[0] == 422
+    assert ask("POST", "/jobs/bulk", who, jobs=[])[0] == 422
+    app.enqueue("works", owner="other")
+    assert ask("GET", "/jobs/count?filter=kind:works", who) == {"count": 2, "capped": False, "partial": False}
+    assert ask("GET", "/jobs/count?filter=owner:other", who)["count"] == 0
+    assert ask("GET", "/jobs/count")["count"] == 3
+
+
+def test_what_python_says_of_a_job_can_be_said_here(ask):
+    policy = {"max_retries": 1, "backoff": {"type": "fixed", "seconds": 5}}
+    made = ask("POST", "/jobs", kind="works", policy=policy, deadline="2099-01-01T00:00:00Z")
+    assert made["deadline_at"].startswith("2099-01-01")
+    assert ask("POST", "/jobs", kind="works", policy={"max_retries": -1})[0] == 422
+    assert ask("POST", "/jobs", kind="works", policy={"nonsense": 1})[0] == 422
+
+
+def test_a_retry_says_before_what_it_would_do(app, ask):
+    job = ran(app, app.enqueue("fails", owner="acme"))
+    told = ask("POST", f"/jobs/{job.id}/retry", overrides={"max_retries": 2}, dry_run=True)
+    assert (told["job_id"], list(told["changes"]), told["refused"]) == (job.id, ["max_retries"], [])
+    assert app.jobs.get(job.id).state == "dead"
+    fine = ran(app, app.enqueue("works"))
+    (why,) = ask("POST", f"/jobs/{fine.id}/retry", dry_run=True)["refused"]
+    assert why["code"] == "ILLEGAL_MOVE"
+
+
+def test_a_link_to_the_status_of_a_job_or_a_batch_is_made_by_operators(app, client, ask, key):
+    job = ran(app, app.enqueue("fails", owner="acme"))
+    who = key("acme", "operator")
+    link = ask("POST", f"/jobs/{job.id}/status-link", who, expires=60)["link"]
+    assert "This file could not be read." in client.get(link).text
+    batch = app.batch("spring", owner="acme")
+    assert ask("POST", f"/batches/{batch.id}/status-link", who)["link"].startswith("/status/b-")
+
+
+def test_a_batch_tells_what_failed_and_what_happened(app, ask, key):
+    batch = app.batch("spring", owner="acme")
+    app.enqueue("fails", batch=batch)
+    batch.seal()
+    app.run_inline()
+    who = key("acme", "viewer")
+    (failed,) = ask("GET", f"/batches/{batch.id}/failures", who)["failures"]
+    assert (failed["code"], failed["count"]) == ("BAD_FILE", 1)
+    types = [event["type"] for event in ask("GET", f"/batches/{batch.id}/events", who)["events"]]
+    assert types == ["batch.sealed", "batch.failed"]
+
+
+def test_a_kind_is_held_and_released(app, ask):
+    app.enqueue("works")
+    assert ask("POST", "/kinds/works/hold", until=60, reason="wait")["held"] is True
+    assert ask("GET", "/kinds")["kinds"][0]["name"] == "works"
+    assert ask("GET", "/kinds/works")["reason"] == "wait"
+    assert ask("POST", "/kinds/works/release")["held"] is False
+    assert ask("GET", "/kinds/nope") == (404, "NOT_FOUND")
+
+
+def test_a_policy_is_explained_and_an_error_is_tried_on_it(app, ask):
+    assert "works" in ask("GET", "/policies")["kinds"]
+    explained = ask("GET", "/policies/fails?max_retries=2")
+    assert {one["class"] for one in explained["classes"]} >= {"transient", "permanent"}
+    assert ask("GET", "/policies/nope") == (404, "NOT_FOUND")
+    assert ask("GET", "/policies/fails?max_retries=-1")[0] == 422
+    verdict = ask("POST", "/policies/test", http_status=503, kind="works")
+    assert (verdict["class"], verdict["retryable"]) == ("transient", True)
+    assert ask("POST", "/policies/test", text="x", kind="nope")[0] == 422
+    ran(app, app.enqueue("fails", {"text": "row"}))
+    rule = {"id": "mine", "code": "MINE", "cls": "transient", "message": r"\bprivate: row\b"}
+    tried = ask("POST", "/policies/backtest", rules=[rule], since=3600)
+    assert (tried["failures"], tried["partial"]) == (1, False)
+    assert ask("POST", "/policies/backtest", rules=[{"id": "x"}])[0] == 422
+
+
+def test_insight_is_for_who_sees_everything(app, ask, key):
+    ran(app, app.enqueue("works"))
+    found = ask("GET", "/insight?since=1d&kind=works")
+    assert (found["numbers"]["jobs"], found["kind"]) == (1, "works")
+    assert ask("GET", "/insight?since=yesterday")[0] == 422
+    assert ask("GET", "/insight", key("acme"))[0] == 403
+
+
+def test_a_schedule_is_listed_looked_ahead_and_run(app, ask):
+    app.schedule("nightly", "0 3 * * *", "works", {"text": "x"}, timezone="Europe/Berlin")
+    with app.store.begin() as unit:
+        speak(unit, app.manifest("site:app"))
+    (one,) = ask("GET", "/schedules")["schedules"]
+    assert (one["name"], one["kind"], one["timezone"]) == ("nightly", "works", "Europe/Berlin")
+    assert len(ask("GET", "/schedules/nightly/next?n=3")["next"]) == 3
+    assert ask("GET", "/schedules/nightly/next?n=0")[0] == 422
+    assert ask("POST", "/schedules/nightly/run", reason="now")["payload"] == {"text": "x"}
+    assert ask("POST", "/schedules/nope/run") == (404, "NOT_FOUND")
+    assert ask("POST", "/schedules/nightly/pause", until=3600, reason="moving")["paused"] is True
+    assert ask("GET", "/schedules/nightly")["reason"] == "moving"
+    assert ask("POST", "/schedules/nightly/resume")["paused"] is False
+
+
+def test_an_alert_is_silenced_for_a_while(app, ask):
+    name = ask("GET", "/alerts/rules")["rules"][0]["name"]
+    assert ask("GET", "/alerts?all=true")["alerts"] == []
+    assert ask("POST", f"/alerts/{name}/silence", until=60, reason="known")["silenced_until"]
+    assert ask("POST", f"/alerts/{name}/silence")[0] == 422
+    assert ask("POST", f"/alerts/{name}/unsilence")["silenced_until"] is None
+    assert ask("POST", "/alerts/nope/silence", until=60) == (404, "NOT_FOUND")
+
+
+def test_a_worker_is_asked_to_leave(app, ask):
+    open_worker(app.store, "w_9")
+    assert ask("POST", "/workers/w_9/drain", reason="new release")["draining"] is True
+    assert ask("POST", "/workers/w_8/drain") == (404, "NOT_FOUND")
+    assert app.events.list(type="worker.drain_requested")[0].data["reason"] == "new release"
+
+
+def test_who_did_what_is_told_page_by_page_and_to_owners_without_names(app, ask, key):
+    for _ in range(3):
+        job = ran(app, app.enqueue("fails", owner="acme"))
+        ask("POST", f"/jobs/{job.id}/retry", key("acme", "operator"), reason="mended")
+    ask("POST", "/queues/pdf/pause", reason="printer")
+    page = ask("GET", "/audit?type=job.retried&limit=2")
+    rest = ask("GET", f"/audit?type=job.retried&limit=2&cursor={page['next']}")
+    assert [len(page["events"]), len(rest["events"]), rest["next"]] == [2, 1, None]
+    assert page["events"][0]["actor"].startswith("key:mk_")
+    mine = ask("GET", "/audit?since=1h", key("acme", "viewer"))["events"]
+    assert {(event["type"], event["actor"]) for event in mine} == {("job.retried", "key")}
+    assert ask("GET", "/audit?actor=python", key("acme", "admin"))[0] == 403
+    assert ask("GET", "/audit?type=nope")[0] == 422
+
+
+def test_a_batch_takes_several_members_at_once_or_none_of_them(app, ask, key):
+    who = key("acme", "operator")
+    batch = app.batch("spring", owner="acme")
+    made = ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "fails"}])
+    assert {job["batch_id"] for job in made["jobs"]} == {batch.id}
+    assert ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "nobody"}])[0] == 422
+    assert ask("GET", f"/batches/{batch.id}", who)["counts"]["total"] == 2

@@ -56,6 +56,7 @@ def feed(seconds: float) -> None:
     for _, enqueue in TRAFFIC:  # one of each at once, so that every kind of ending is seen early
         enqueue()
     shop.translate.options(owner="acme").enqueue(text="the first paragraph", busy=True)
+    shop.render_page.options(owner="acme").enqueue_many([{"page": page, "early": True} for page in range(12)])
     _campaigns()
     weights = [weight for weight, _ in TRAFFIC]
     began = time.monotonic()
@@ -63,8 +64,8 @@ def feed(seconds: float) -> None:
     while time.monotonic() < ends and not _told_to_leave(random.uniform(*PAUSE)):
         try:
             random.choices(TRAFFIC, weights)[0][1]()
-            if plans and time.monotonic() - began > plans[0][0]:
-                plans.pop(0)[1]()
+            if plans and time.monotonic() - began > plans[0][0] and plans[0][1]():
+                plans.pop(0)
         except StoreUnavailable:
             continue
 
@@ -77,24 +78,44 @@ def _subscriptions(receiver: Receiver) -> None:
     add("batch.partial", Webhook(receiver.url("/moved")), name="an old address", form="each", reason="before the move")
 
 
+# name, how many of its files are broken, for how many generations, is it sealed
+CAMPAIGNS = (
+    ("spring campaign", 0, 0, True),
+    ("summer campaign", 3, 1, True),  # somebody retries what failed, and it is mended
+    ("autumn campaign", 1, 1, False),
+    ("winter campaign", 2, 9, True),  # stays partial
+)
+
+
 def _campaigns() -> None:
-    """Batches: one that is ready, one that is partial, and one that is still being filled."""
-    for name, broken, sealed in (
-        ("spring campaign", 0, True),
-        ("summer campaign", 3, True),
-        ("autumn campaign", 1, False),
-    ):
+    """Batches: one that is ready, one that is mended, one that is still being filled, one that stays partial."""
+    for name, broken, generations, sealed in CAMPAIGNS:
         batch = shop.app.batch(name, owner=_owner(), on_complete=shop.tell_owner)
         members = shop.watermark.options(batch=batch, owner=batch.owner)
-        members.enqueue_many([{"token": token, "broken": token < broken} for token in range(12)])
+        payloads = [{"token": token, "broken": generations * (token < broken)} for token in range(12)]
+        members.enqueue_many(payloads)
         if sealed:
             batch.seal()
 
 
-def _by_hand(filter: str, reason: str) -> None:  # noqa: A002 - as everywhere
-    """Somebody retries all that died so."""
+def _retry_summer() -> bool:
+    summer = next(batch for batch in shop.app.batches.list() if batch.name == "summer campaign")
+    return summer.finished_at is not None and _by_hand(
+        f"state:dead batch:{summer.id}", "the videos were uploaded again"
+    )
+
+
+def _by_hand(filter: str, reason: str) -> bool:  # noqa: A002 - as everywhere
+    """Somebody retries all that died so, once one has."""
+    if _first(filter) is None:
+        return False
     with contextlib.suppress(Refused):
         shop.app.operations.start("retry", filter, reason=reason)
+    return True
+
+
+def _batch(name: str) -> str:
+    return next(batch.id for batch in shop.app.batches.list() if batch.name == name)
 
 
 def _first(filter: str) -> str | None:  # noqa: A002 - as everywhere
@@ -102,31 +123,38 @@ def _first(filter: str) -> str | None:  # noqa: A002 - as everywhere
     return found[0].id if found else None
 
 
-def _mend() -> None:
+def _mend() -> bool:
     """Somebody retries one job with another file."""
-    if job := _first("state:dead kind:import_table"):
+    job = _first("state:dead kind:import_table")
+    if job is not None:
         other = {"payload": {"file": "customers.mended.csv"}}
         shop.app.jobs.retry(job, reason="the customer sent another file", overrides=other)
+    return job is not None
 
 
-def _cancel() -> None:
+def _cancel() -> bool:
     """Somebody does not want one any more; it may have ended meanwhile."""
-    with contextlib.suppress(IllegalMove):
-        if job := _first("state:queued kind:sync_contacts"):
-            shop.app.jobs.cancel(job, reason="the contacts were deleted")
+    job = _first("state:queued kind:sync_contacts")
+    if job is None:
+        return False
+    try:
+        shop.app.jobs.cancel(job, reason="the contacts were deleted")
+    except IllegalMove:
+        return False
+    return True
 
 
-# (seconds after the beginning, what somebody does)
+# (seconds after the beginning, what somebody does as soon as it can be done)
 PLANS: tuple[tuple[float, Callable[[], object]], ...] = (
     (3, lambda: shop.app.dependencies.set("model-api", concurrency=4, until=900, reason="they asked us to be gentle")),
-    (5, lambda: shop.app.kinds.hold("publish_post", until=30, reason="the editor is at lunch")),
-    (6, lambda: shop.app.queues.pause("partner", until=20, reason="the partner maintains their side")),
+    (4, lambda: shop.app.kinds.hold("publish_post", until=30, reason="the editor is at lunch")),
+    (5, lambda: shop.app.queues.pause("partner", until=20, reason="the partner maintains their side")),
+    (6, _cancel),
     (8, lambda: _by_hand("state:dead kind:parse_feed", "is it mended?")),  # it is not: the operation stops by itself
     (9, _mend),
-    (10, lambda: _by_hand("state:dead kind:watermark", "the videos were uploaded again")),
-    (12, _cancel),
-    (16, lambda: shop.app.alerts.silence("retry_ratio", 1800, reason="the mail server is being moved")),
-    (18, lambda: _by_hand("state:dead kind:import_table", "the files were sent again")),
+    (10, _retry_summer),
+    (12, lambda: shop.app.alerts.silence("retry_ratio", 1800, reason="the mail server is being moved")),
+    (14, lambda: _by_hand("state:dead kind:import_table", "the files were sent again")),
 )
 
 

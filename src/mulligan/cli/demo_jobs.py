@@ -17,7 +17,7 @@ SOON = Exponential(base=2, factor=2, cap=12, jitter="equal")
 app.queue("partner", rate="40/m")  # the partner's own limit, kept for the whole fleet
 app.dependency("payments", max_concurrency=2)
 app.dependency("gateway", min_calls=8, cool_down=5)
-DOWN = range(3, 15)  # seconds of every minute for which the gateway does not work
+DOWN = range(40, 55)  # seconds of every minute for which the gateway does not work
 BEGAN = int(os.environ.get("DEMO_BEGAN", "0"))
 
 app.rules.add(
@@ -103,10 +103,10 @@ class GatewayError(Exception):
 
 
 @app.job(queue="render", uses="gateway", policy=Policy(max_retries=3, backoff=SOON))
-async def render_page(page: int) -> int:
+async def render_page(ctx: Context, page: int, early: bool = False) -> int:  # noqa: FBT001, FBT002 - a payload
     """Calls a gateway that is down for a while in every minute: its breaker opens, jobs wait, and it recovers."""
     await asyncio.sleep(random.uniform(0.05, 0.2))
-    if int(time.time() - BEGAN) % 60 in DOWN:
+    if int(time.time() - BEGAN) % 60 in DOWN or (early and ctx.attempt == 1):
         message = f"503 Service Unavailable: no upstream for page {page}"
         raise GatewayError(message)
     return page
@@ -130,10 +130,10 @@ async def translate(ctx: Context, text: str, busy: bool = False) -> str:  # noqa
 
 
 @app.job(queue="media", policy=Policy(max_retries=1, backoff=Fixed(2)))
-async def watermark(ctx: Context, token: int, broken: bool) -> str | Fail:  # noqa: FBT001 - a payload
-    """One recipient of a campaign; some of the files cannot be read."""
+async def watermark(ctx: Context, token: int, broken: int) -> str | Fail:
+    """One recipient of a campaign; some of the files cannot be read, for so many generations."""
     await asyncio.sleep(random.uniform(0.1, 0.6))
-    if broken and ctx.job.generation == 1:
+    if ctx.job.generation <= broken:
         return Fail(
             "CORRUPT_FILE", f"token {token}: moov atom not found", public="This video could not be read.", final=True
         )

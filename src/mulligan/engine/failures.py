@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,11 +19,13 @@ from mulligan.job import AttemptRow, JobRow, MarkRow, Micros, State, to_micros
 from mulligan.policy.groups import BEYOND, EVERYBODY, ORDER, GroupState, folded, share, standing
 from mulligan.store.base import Store, Unit
 from mulligan.store.matching import INDEXED, READ, Where
+from mulligan.tally import Deaths
 
 LIST_MOST = 500
 NAMED = 5
 LOOKED = 2000  # groups a list looks at, the newest
 RECOVERY_LOOKED = 1000  # deaths, the newest
+NOBODY = Deaths([], [], None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ class Failures:
     def _found(unit: Unit, fingerprint: str, owner: str | None, *, private: bool = False) -> FailureGroup:
         where: dict[str, str] = {"group": fingerprint} | ({} if owner is None else {"owner": owner})
         mark = unit.mark(_scope(owner), fingerprint)
-        group = _group(unit, fingerprint, where, owner, mark, unit.now(), private=private)
+        picture = _Picture(unit, [fingerprint], where, owner, unit.now())
+        group = picture.group(fingerprint, mark, private=private)
         if group.count or group.marked_at is not None or unit.group_known(fingerprint, owner, RECOVERY_LOOKED):
             return group
         message = f"no failure group {fingerprint!r}: no job is dead of it, and nobody has said anything about it"
@@ -220,17 +223,14 @@ def _list(unit: Unit, asked: Filter, scope: str | None, limit: int, *, private: 
     _must_be_indexed(where)
     owner = where.get("owner")
     assert owner is None or isinstance(owner, str)  # noqa: S101 - a filter has one
-    marks, now = unit.marks(_scope(owner)), unit.now()
     found = GroupList()
     names = _names(unit, where, owner)
     found.more = "group" not in where and len(names) >= LOOKED
-    for name in names:
-        group = _group(unit, name, {**where, "group": name}, owner, marks.get(name), now)
-        if group.count and len(found) == limit:
+    for group in _pictured(unit, names, where, owner, limit + 1):
+        if len(found) == limit:
             found.more = True
             break
-        if group.count:
-            found.append(group)
+        found.append(group)
     found.sort(key=lambda group: (ORDER.index(group.state), -group.count, group.fingerprint))
     return found
 
@@ -257,38 +257,57 @@ def _names(unit: Unit, where: Where, owner: str | None) -> list[str]:
     return [name for name, _ in unit.group_names(owner, LOOKED)]
 
 
-def _group(
-    unit: Unit, name: str, where: Where, owner: str | None, mark: MarkRow | None, now: Micros, *, private: bool = False
-) -> FailureGroup:
-    members = folded(unit.group_members(where, now, BEYOND, COUNT_MOST))
-    capped = members.count >= COUNT_MOST
-    first = unit.group_first(where) if capped else members.first
-    retried, recovered = unit.group_recovered(name, owner, RECOVERY_LOOKED)
-    row = unit.group_sample(where) if members.count else None
-    state = standing(mark, first, members.last, now)
-    return FailureGroup(
-        fingerprint=name,
-        owner=owner,
-        state=state,
-        count=members.count,
-        capped=capped,
-        code=_main(members.codes),
-        cls=_main(members.classes),
-        kinds=members.kinds,
-        codes=members.codes,
-        first_seen=moment_of(first),
-        last_seen=moment_of(members.last),
-        hourly=members.hourly,
-        daily=members.daily,
-        retried=retried,
-        recovered=recovered,
-        until=moment_of(mark.until) if mark is not None and state is GroupState.MUTED else None,
-        note="" if mark is None else mark.note,
-        actor="" if mark is None else mark.actor,
-        marked_at=None if mark is None else moment_of(mark.at),
-        resolved_at=None if mark is None else moment_of(mark.resolved_at),
-        sample=None if row is None else _sample(row, _attempt(unit, row) if private else None, private=private),
-    )
+def _pictured(unit: Unit, names: list[str], where: Where, owner: str | None, step: int) -> Iterator[FailureGroup]:
+    """Those that have a job the filter finds; asked of so many at a time."""
+    marks, now = unit.marks(_scope(owner)), unit.now()
+    for start in range(0, len(names), step):
+        some = names[start : start + step]
+        picture = _Picture(unit, some, where, owner, now)
+        yield from (picture.group(name, marks.get(name)) for name in some if name in picture.deaths)
+
+
+class _Picture:
+    """Some groups at one moment, one question each for all of them."""
+
+    def __init__(self, unit: Unit, names: list[str], where: Where, owner: str | None, now: Micros) -> None:
+        self._unit, self._owner, self._now = unit, owner, now
+        self.deaths = unit.group_deaths(names, where, now, BEYOND, COUNT_MOST)
+        self._samples = unit.group_samples(list(self.deaths), where)
+        self._recovered = unit.group_recovered(names, owner, RECOVERY_LOOKED)
+
+    def group(self, name: str, mark: MarkRow | None, *, private: bool = False) -> FailureGroup:
+        members = folded(self.deaths.get(name, NOBODY))
+        state = standing(mark, members.first, members.last, self._now)
+        retried, recovered = self._recovered.get(name, (0, 0))
+        return FailureGroup(
+            fingerprint=name,
+            owner=self._owner,
+            state=state,
+            count=members.count,
+            capped=members.count >= COUNT_MOST,
+            code=_main(members.codes),
+            cls=_main(members.classes),
+            kinds=members.kinds,
+            codes=members.codes,
+            first_seen=moment_of(members.first),
+            last_seen=moment_of(members.last),
+            hourly=members.hourly,
+            daily=members.daily,
+            retried=retried,
+            recovered=recovered,
+            until=moment_of(mark.until) if mark is not None and state is GroupState.MUTED else None,
+            note="" if mark is None else mark.note,
+            actor="" if mark is None else mark.actor,
+            marked_at=None if mark is None else moment_of(mark.at),
+            resolved_at=None if mark is None else moment_of(mark.resolved_at),
+            sample=self._sample(name, private=private),
+        )
+
+    def _sample(self, name: str, *, private: bool) -> FailureSample | None:
+        row = self._samples.get(name)
+        if row is None:
+            return None
+        return _sample(row, _attempt(self._unit, row) if private else None, private=private)
 
 
 def _attempt(unit: Unit, row: JobRow) -> AttemptRow | None:

@@ -168,20 +168,14 @@ class Gauges:
     def new_group(self, rule: Rule) -> Iterator[Sample]:
         since = self.now - round(rule.window * SECOND)
         told = self.stood.get(rule.name, {})
-        for name, last in self.unit.group_names(None, GROUPS):
-            if last >= since and name not in told:
-                yield from self._new(name, since, unknown=rule.measure == "new_unknown_group")
-
-    def _new(self, name: str, since: Micros, *, unknown: bool) -> Iterator[Sample]:
-        first = self.unit.group_first({"group": name})
-        if first is None or first < since:
-            return
-        dead = self.unit.group_members({"group": name}, self.now, 1, DEATHS)
-        theirs = [one for one in dead if not one.kind.startswith(OURS) and (one.cls == "unknown" or not unknown)]
-        if theirs:
-            jobs = sum(one.jobs for one in theirs)
-            told = {"kind": theirs[0].kind, "code": theirs[0].code, "class": theirs[0].cls, "first": first}
-            yield Sample(name, float(jobs), jobs, told)
+        late = [name for name, last in self.unit.group_names(None, GROUPS) if last >= since and name not in told]
+        firsts = {name: first for name, (first, _) in self.unit.group_ends(late, {}).items() if first >= since}
+        for name, deaths in self.unit.group_deaths(list(firsts), {}, self.now, 1, DEATHS).items():
+            counted = [one for one in deaths.counts if one.cls == "unknown" or rule.measure != "new_unknown_group"]
+            if counted:
+                jobs = sum(one.jobs for one in counted)
+                about = {"kind": counted[0].kind, "code": counted[0].code, "class": counted[0].cls}
+                yield Sample(name, float(jobs), jobs, {**about, "first": firsts[name]})
 
 
 _GAUGES: dict[str, Callable[[Gauges, Rule], Iterator[Sample]]] = {

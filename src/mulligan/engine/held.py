@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,15 +13,16 @@ from mulligan.engine.audit import gate_facts
 from mulligan.engine.causes import remembered, write
 from mulligan.engine.declared import recent_manifests
 from mulligan.engine.kinds import OURS, checked_name
-from mulligan.engine.queues import COUNT_CAP
+from mulligan.engine.queues import COUNT_CAP, waiting_by
 from mulligan.engine.said import ended_at, moment_of
 from mulligan.errors import Moment, NotFound, StoreUnavailable
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Gate, GuardRow, Lane, Micros
+from mulligan.job import Gate, GuardRow, Micros
 from mulligan.policy import cause
 from mulligan.policy.cause import Held
 from mulligan.policy.lanes import is_closed
-from mulligan.store.base import Look, Store, Unit
+from mulligan.store.base import Store, Unit
+from mulligan.store.counting import DepthRow
 
 PATIENCE = 100  # times
 PAUSE = 0.02  # seconds
@@ -157,10 +158,10 @@ def _picture(unit: Unit) -> KindList:
     look = unit.look()
     gates = {gate.key: gate for gate in look.gates if gate.scope == "kind" and is_closed(gate, look.now)}
     causes = {row.key: remembered(row.body).held for row in unit.guards() if row.scope == "kind"} if gates else {}
-    waiting = {Lane.parse(lane).kind for lane, _, _ in look.lanes}
+    waiting = waiting_by(unit, look.now, lambda lane: lane.kind)
     known = {kind for manifest in recent_manifests(unit, look.now) for kind in manifest.kinds}
     names = {*gates, *waiting, *(kind for kind in known if not kind.startswith(cause.OURS))}
-    return [_status(name, gates.get(name), causes.get(name), *_depth(unit, look, name)) for name in names]
+    return [_status(name, gates.get(name), causes.get(name), *_depth(waiting.get(name, ()))) for name in names]
 
 
 def _status(name: str, gate: Gate | None, held: Held | None, ready: int, later: int) -> KindStatus:
@@ -183,10 +184,5 @@ def _status(name: str, gate: Gate | None, held: Held | None, ready: int, later: 
     )
 
 
-def _depth(unit: Unit, look: Look, kind: str) -> tuple[int, int]:
-    ready = later = 0
-    for lane, priority, _ in look.lanes:
-        if Lane.parse(lane).kind == kind and min(ready, later) < COUNT_CAP:
-            due, rest = unit.depth(lane, priority, look.now, COUNT_CAP)
-            ready, later = min(COUNT_CAP, ready + due), min(COUNT_CAP, later + rest)
-    return ready, later
+def _depth(rows: Sequence[DepthRow]) -> tuple[int, int]:
+    return min(COUNT_CAP, sum(row.due for row in rows)), min(COUNT_CAP, sum(row.later for row in rows))

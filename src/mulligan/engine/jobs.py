@@ -104,11 +104,23 @@ class Jobs:
             found = unit.skim(resolved(unit, where, owner, self._kinds, private=private), limit, before)
             return job_list(jobs_of(unit, found.rows, self.get), found, limit)
 
-    def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> Count:  # noqa: A002 - as above
-        """How many jobs match. It stops at `cap`, and with 50,000 jobs looked at, and says so."""
+    def count(
+        self,
+        filter: str = "",  # noqa: A002 - as above
+        *,
+        cap: int = COUNT_MOST,
+        owner: str | None = None,
+        private: bool = True,
+    ) -> Count:
+        """How many jobs match. It stops at `cap`, and with 50,000 jobs looked at, and says so.
+
+        `owner`, `private`: as for `list`.
+        """
         where = parse_filter(filter)
+        if owner is not None and where.setdefault("owner", owner) != owner:
+            return Count(0)
         with self._store.read() as unit:
-            return counted(unit.skim_count(resolved(unit, where, kinds=self._kinds), cap), cap)
+            return counted(unit.skim_count(resolved(unit, where, owner, self._kinds, private=private), cap), cap)
 
     def explain(self, job_id: str, *, private: bool = False) -> Explanation:
         """Its story, why it is where it is, what holds for it, what could be done; `private`: with messages, traces."""
@@ -248,8 +260,15 @@ class AsyncJobs:
         said: dict[str, Any] = {"limit": limit, "before": before, "owner": owner, "private": private}
         return await asyncio.to_thread(partial(self._jobs.list, filter, **said))
 
-    async def count(self, filter: str = "", *, cap: int = COUNT_MOST) -> Count:  # noqa: A002
-        return await asyncio.to_thread(self._jobs.count, filter, cap=cap)
+    async def count(
+        self,
+        filter: str = "",  # noqa: A002
+        *,
+        cap: int = COUNT_MOST,
+        owner: str | None = None,
+        private: bool = True,
+    ) -> Count:
+        return await asyncio.to_thread(self._jobs.count, filter, cap=cap, owner=owner, private=private)
 
     async def explain(self, job_id: str, *, private: bool = False) -> Explanation:
         return await asyncio.to_thread(self._jobs.explain, job_id, private=private)

@@ -97,7 +97,7 @@ class Keys:
 
     def known(self, text: str) -> Key | None:
         """Whose key this text is; None: nobody's, or of one that is revoked or expired."""
-        if _TEXT.fullmatch(text) is None:
+        if not is_key(text):
             return None
         with self._open().read() as unit:
             now = unit.now()
@@ -176,6 +176,11 @@ class AsyncKeys:
 
     async def revoke(self, key: str, *, reason: str = "") -> Key:
         return await asyncio.to_thread(self._keys.revoke, key, reason=reason)
+
+
+def is_key(text: str) -> bool:
+    """Could it be one?"""
+    return _TEXT.fullmatch(text) is not None
 
 
 def _role(role: str) -> Role:

@@ -133,7 +133,9 @@ def _estimated(unit: Unit, found: Sequence[Matched]) -> float:
 def _chances(unit: Unit, found: Sequence[Matched], owner: str | None) -> list[Chance]:
     jobs = _counted((row.group, row.jobs) for row in found if row.group)
     codes = {row.group: row.code or "" for row in found if row.group}
-    known = {name: unit.group_recovered(name, owner, DEATHS_LOOKED) for name in list(jobs)[:GROUPS_ASKED]}
+    asked = list(jobs)[:GROUPS_ASKED]
+    again = unit.group_recovered(asked, owner, DEATHS_LOOKED)
+    known = {name: again.get(name, (0, 0)) for name in asked}
     of_code: Counter[tuple[str, str]] = Counter()
     for name, (retried, recovered) in known.items():
         of_code[codes[name], "retried"] += retried

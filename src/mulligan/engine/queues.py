@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,9 +19,11 @@ from mulligan.event import EventType, NewEvent
 from mulligan.job import Gate, Lane, Limit, LimitRow, Micros
 from mulligan.policy.lanes import is_closed
 from mulligan.policy.limits import effective, lasts
-from mulligan.store.base import Look, Store, Unit
+from mulligan.store.base import Store, Unit
+from mulligan.store.counting import DepthRow
 
 COUNT_CAP = 10_000
+MOST_LANES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def _picture(unit: Unit) -> QueueList:
     rows = {row.key: row for row in unit.limits() if row.scope == "queue" and lasts(row, look.now)}
     gates = {gate.key: gate for gate in look.gates if gate.scope == "queue" and is_closed(gate, look.now)}
     of_kinds = {spec.queue for manifest in recent_manifests(unit, look.now) for spec in manifest.kinds.values()}
-    lanes = {Lane.parse(key).queue for key, _, _ in look.lanes}
+    depths = waiting_by(unit, look.now, lambda lane: lane.queue)
     busy = {key for scope, key in running if scope == "queue"}
     return [
         _queue(
@@ -178,11 +180,11 @@ def _picture(unit: Unit) -> QueueList:
             gates.get(name),
             rows.get(name),
             limits.get(("queue", name), Limit()),
-            _depth(unit, look, name),
+            _depth(depths.get(name, ()), look.now),
             running["queue", name],
             fair=name in declared and declared[name].fair,
         )
-        for name in sorted({*lanes, *busy, *of_kinds, *declared, *rows, *gates})
+        for name in sorted({*depths, *busy, *of_kinds, *declared, *rows, *gates})
     ]
 
 
@@ -221,13 +223,16 @@ def _queue(
     )
 
 
-def _depth(unit: Unit, look: Look, queue: str) -> tuple[int, int, Micros | None]:
+def waiting_by(unit: Unit, now: Micros, name: Callable[[Lane], str]) -> dict[str, list[DepthRow]]:
+    """What waits, lane by lane, put together by what a lane is of."""
+    found: dict[str, list[DepthRow]] = {}
+    for row in unit.depths(now, COUNT_CAP, MOST_LANES):
+        found.setdefault(name(Lane.parse(row.lane)), []).append(row)
+    return found
+
+
+def _depth(rows: Sequence[DepthRow], now: Micros) -> tuple[int, int, Micros | None]:
     """(due, for later, since when the first is due); counting stops at the cap."""
-    ready = later = 0
-    lanes = [(lane, priority, at) for lane, priority, at in look.lanes if Lane.parse(lane).queue == queue]
-    for lane, priority, _ in lanes:
-        if ready >= COUNT_CAP and later >= COUNT_CAP:
-            break
-        due, rest = unit.depth(lane, priority, look.now, COUNT_CAP)
-        ready, later = min(COUNT_CAP, ready + due), min(COUNT_CAP, later + rest)
-    return ready, later, min((at for _, _, at in lanes if at <= look.now), default=None)
+    ready, later = sum(row.due for row in rows), sum(row.later for row in rows)
+    oldest = min((row.first for row in rows if row.first <= now), default=None)
+    return min(COUNT_CAP, ready), min(COUNT_CAP, later), oldest

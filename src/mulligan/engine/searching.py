@@ -53,10 +53,10 @@ def _groups(unit: Unit, words: Sequence[str], owner: str | None, *, private: boo
     """Groups whose newest member says all of them: in its name, code or message, of either half."""
     wanted = [word.casefold() for word in words]
     of: dict[str, str] = {} if owner is None else {"owner": owner}
-    samples = {name: unit.group_sample({"group": name, **of}) for name, _ in unit.group_names(owner, GROUPS_READ)}
-    ids = [row.id for row in samples.values() if row is not None]
+    samples = unit.group_samples([name for name, _ in unit.group_names(owner, GROUPS_READ)], of)
+    ids = [row.id for row in samples.values()]
     attempts = unit.latest_attempts(ids) if owner is None and private else {}
-    said = {name: _text(name, row, attempts.get(row.id)) for name, row in samples.items() if row is not None}
+    said = {name: _text(name, row, attempts.get(row.id)) for name, row in samples.items()}
     return [name for name, text in said.items() if all(word in text for word in wanted)][:MOST_FOUND]
 
 

@@ -32,7 +32,7 @@ from mulligan.policy.ends import (
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.judge import Verdict, judge
-from mulligan.policy.rule import PUBLIC_FIELDS
+from mulligan.policy.rule import PUBLIC_FIELDS, Rule
 from mulligan.policy.rulebook import NoText, Rulebook
 from mulligan.policy.stored import FACTS, to_plain
 
@@ -107,9 +107,9 @@ def _number(failure: Failure, name: str) -> int | None:
 
 def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
     """The handler names the code; what it means is in the tables, else in what it was raised from."""
-    named = next((rule for book in books for rule in book.rules if rule.code == facts.code), None)
     known = CODES.get(facts.code)
     below = judge(facts._replace(exception_types=(), message="", stderr=""), books)
+    named = _named(facts.code, below.rule, books)
     cls = Cls(named.cls) if named else known.cls if known else Cls(below.rule.cls)
     public = (
         facts.public or (named and named.public) or (known and known.public) or f"The job failed with {facts.code}."
@@ -125,6 +125,12 @@ def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
         terms=named.terms() if named else {},
         fingerprint=fingerprint(facts, facts.code, cls, below.link),
     )
+
+
+def _named(code: str, below: Rule, books: Sequence[Rulebook]) -> Rule | None:
+    """Of several rules with this code the one that fits what it was raised from, else the first."""
+    fitting = [rule for book in books for rule in book.rules if rule.code == code]
+    return below if below in fitting else next(iter(fitting), None)
 
 
 def _failure(facts: Facts, verdict: Verdict, *, ours: str = "") -> Failure:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mulligan.job import SECOND, MarkRow, Micros
-from mulligan.tally import DeathCount
+from mulligan.tally import Deaths
 
 HOURS = 24
 DAYS = 14
@@ -54,18 +54,18 @@ class Members:
     daily: tuple[int, ...]  # the same for 14 days of 24 hours
 
 
-def folded(counts: Iterable[DeathCount]) -> Members:
-    """All of it from the same rows, so that no two numbers can disagree."""
-    rows = list(counts)
+def folded(deaths: Deaths) -> Members:
+    """All of it from the same jobs, so that no two numbers can disagree."""
+    counts = deaths.counts
     return Members(
-        count=sum(row.jobs for row in rows),
-        kinds=_most_first((row.kind, row.jobs) for row in rows),
-        codes=_most_first((row.code, row.jobs) for row in rows),
-        classes=_most_first((row.cls, row.jobs) for row in rows),
-        first=min((row.first for row in rows), default=None),
-        last=max((row.last for row in rows), default=None),
-        hourly=buckets(((row.hours_ago, row.jobs) for row in rows), HOURS),
-        daily=buckets(((row.hours_ago // 24, row.jobs) for row in rows), DAYS),
+        count=sum(row.jobs for row in counts),
+        kinds=_most_first((row.kind, row.jobs) for row in counts),
+        codes=_most_first((row.code, row.jobs) for row in counts),
+        classes=_most_first((row.cls, row.jobs) for row in counts),
+        first=deaths.first,
+        last=deaths.last,
+        hourly=buckets(deaths.hours, HOURS),
+        daily=buckets(((ago // 24, jobs) for ago, jobs in deaths.hours), DAYS),
     )
 
 

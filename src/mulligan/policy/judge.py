@@ -101,8 +101,9 @@ class Reading:
         return said or _best(self.facts, book.by_words(self.facts, self.masked, self.words), book)
 
     def about(self, found: Verdict, book: Rulebook) -> Verdict | None:
-        """What a book says to the verdict of the built-in table."""
-        return _best(found.link, book.about((found.rule.code, found.rule.cls), self.facts, self)[:1], book)
+        """What a book says to the verdict of the built-in table, of the link that it was found on."""
+        link = found.link._replace(uses=self.facts.uses)
+        return _best(found.link, book.about((found.rule.code, found.rule.cls), link, self)[:1], book)
 
     def by_builtin(self) -> Verdict:
         found = self.by_structure(builtin.STRUCTURE) or self.by_group()

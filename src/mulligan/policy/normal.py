@@ -29,6 +29,9 @@ GRPC = frozenset(
     ]
 )
 _GRPC_OF = {name.replace("_", "").lower(): name for name in GRPC}
+_ADDED = re.compile(
+    r"(?:[-_.]v?\d[\w.+-]*|\d+\.[\d.]+|[-_](?:linux|win|darwin|macos|static|x86|arm|amd)[\w.+-]*|\.exe)$", re.IGNORECASE
+)
 _SQLSTATE = re.compile(r"(?=.*\d)(?=.*[A-Z])[0-9A-Z]{5}|(?:08|23|40|42|53|55|57)\d{3}")
 _MAIL = re.compile(r"[45]\.\d{1,2}\.\d{1,3}")
 _DEATHS = frozenset({1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15})
@@ -51,10 +54,18 @@ def death(exit_code: int | None, signal: int | None, program: str = "") -> tuple
     return exit_code, None
 
 
+def plain_name(program: str) -> str:
+    """Without what a package adds: `ffmpeg-linux-x86_64-v7.0.2`, `ffmpeg.exe`, `ffmpeg-7.1` are ffmpeg."""
+    return _ADDED.sub("", program) or program
+
+
 def normal(facts: Facts) -> Facts:
     """The same facts, each in its own place."""
-    if not facts.provider_codes and facts.exit_code is None and facts.errno is None and not facts.timed_out:
+    placed = facts.exit_code is None and facts.errno is None and not facts.timed_out
+    if placed and not facts.provider_codes and not facts.program:
         return facts
+    if facts.program:
+        facts = facts._replace(program=plain_name(facts.program))
     for code in facts.provider_codes:
         facts = _placed(facts, code)
     if facts.errno is not None and facts.errno < 0:  # of a name that was not resolved: no errno of the system's

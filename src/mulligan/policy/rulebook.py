@@ -17,6 +17,7 @@ from typing import Protocol
 
 from mulligan.policy.facts import Facts
 from mulligan.policy.keywords import keywords
+from mulligan.policy.normal import plain_name
 from mulligan.policy.rule import NUMBERS, Rule
 
 PROVIDER, TYPE, NUMBER, TEXT = 4, 3, 2, 1  # structure before text
@@ -80,7 +81,7 @@ class Entry:
         self.more = self.weight > bool(self.filed) + bool(rule.message)  # than what it is found by and its text
         self.packages = _packages(rule.type)
         self._types = frozenset(map(last_word, rule.type))
-        self._names = [(fact, *_folded(getattr(rule, name))) for name, fact in _NAMES.items() if getattr(rule, name)]
+        self._names = [(fact, *_folded(_named(rule, name))) for name, fact in _NAMES.items() if getattr(rule, name)]
         self._numbers = [(name, frozenset(getattr(rule, name))) for name in NUMBERS if getattr(rule, name)]
         self._patterns: list[tuple[re.Pattern[str], frozenset[str]]] | None = None
         self._needed: frozenset[str] = frozenset()  # one of these words, or no pattern matches; empty: ask them all
@@ -289,6 +290,10 @@ def last_word(dotted: str) -> str:
 def fits(entry: Entry, link: Facts, text: Text) -> bool:
     """Whether every condition of the rule holds, beyond the one it was found by."""
     return (not entry.more or entry.fits(link)) and (not entry.rule.message or entry.says(text))
+
+
+def _named(rule: Rule, name: str) -> Iterable[str]:
+    return map(plain_name, rule.program) if name == "program" else getattr(rule, name)
 
 
 def _same(had: str, whole: frozenset[str], begun: tuple[str, ...]) -> bool:

@@ -6,11 +6,12 @@ Each reads a range of an index, and no more of it than its limit says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from mulligan.job import JobRow, MarkRow, Micros, State
 from mulligan.store.matching import LAST, Matching, Where, along, matching, way_of
-from mulligan.tally import DeathCount
+from mulligan.tally import Deaths
 
 GROUPS_LOOKED = 5000  # at most so many groups are known of; which, beyond that, is chance
 
@@ -27,20 +28,23 @@ class Grouping(ABC):
         """The same of the dead jobs that an indexed argument finds."""
 
     @abstractmethod
-    def group_members(self, where: Where, now: Micros, hours: int, cap: int) -> list[DeathCount]:
-        """The newest `cap` deaths, counted by kind, code, class and how many hours ago, at most `hours`."""
+    def group_ends(self, names: Sequence[str], where: Where) -> dict[str, tuple[Micros, Micros]]:
+        """When the first and the last of each group died."""
 
     @abstractmethod
-    def group_first(self, where: Where) -> Micros | None:
-        """When the first of them died."""
+    def group_deaths(self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int) -> dict[str, Deaths]:
+        """Of each group the newest `cap` deaths, counted by kind, code and class, and by how many hours ago.
+
+        At most `hours` are told apart. When the first and the last died is said of all of them.
+        """
 
     @abstractmethod
-    def group_sample(self, where: Where) -> JobRow | None:
-        """The one that died last."""
+    def group_samples(self, names: Sequence[str], where: Where) -> dict[str, JobRow]:
+        """Of each group the one that died last."""
 
     @abstractmethod
-    def group_recovered(self, fingerprint: str, owner: str | None, most: int) -> tuple[int, int]:
-        """Of the newest `most` deaths: jobs retried by hand that have ended since; how many of those succeeded."""
+    def group_recovered(self, names: Sequence[str], owner: str | None, most: int) -> dict[str, tuple[int, int]]:
+        """Of each's newest `most` deaths: jobs retried by hand that have ended since; how many of those succeeded."""
 
     @abstractmethod
     def group_known(self, fingerprint: str, owner: str | None, most: int) -> bool:
@@ -75,6 +79,9 @@ class SqlGrouping(Grouping):
     @abstractmethod
     def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
+    @abstractmethod
+    def ids(self, ids: Sequence[Any]) -> Any: ...
+
     def group_names(self, owner: str | None, most: int) -> list[tuple[str, Micros]]:
         bounds = {"looked": GROUPS_LOOKED, "most": most}
         rows = self.rows("group_names", **bounds) if owner is None else self.rows(
@@ -86,20 +93,13 @@ class SqlGrouping(Grouping):
         asked = along(matching({**where, "state": State.DEAD.value}), way_of(where))
         return [(row[0], row[1]) for row in self.asked("group_names_found", asked, before=LAST, floor="", most=most)]
 
-    def group_members(self, where: Where, now: Micros, hours: int, cap: int) -> list[DeathCount]:
-        return [DeathCount._make(row) for row in self.found("group_members", where, moment=now, hours=hours, cap=cap)]
+    def group_samples(self, names: Sequence[str], where: Where) -> dict[str, JobRow]:
+        rows = self.found("group_samples", of_the_dead(where), names=self.ids(names))
+        return {name: JobRow._make(row) for name, *row in rows}
 
-    def group_first(self, where: Where) -> Micros | None:
-        found = self.found("group_first", where)
-        return found[0][0] if found else None
-
-    def group_sample(self, where: Where) -> JobRow | None:
-        found = self.found("group_sample", where)
-        return JobRow._make(found[0]) if found else None
-
-    def group_recovered(self, fingerprint: str, owner: str | None, most: int) -> tuple[int, int]:
-        retried, recovered = self.rows("group_recovered", fingerprint=fingerprint, owner=owner, most=most)[0]
-        return retried, recovered
+    def group_ends(self, names: Sequence[str], where: Where) -> dict[str, tuple[Micros, Micros]]:
+        rows = self.found("group_ends", of_the_dead(where), names=self.ids(names))
+        return {name: (first, last) for name, first, last in rows if first is not None}
 
     def group_known(self, fingerprint: str, owner: str | None, most: int) -> bool:
         return bool(self.rows("group_known", fingerprint=fingerprint, owner=owner, most=most))
@@ -120,3 +120,8 @@ class SqlGrouping(Grouping):
     def find_keys(self, prefix: str, limit: int) -> list[str]:
         beyond = f"{prefix}\U0010ffff"
         return [row[0] for row in self.rows("find_keys", prefix=prefix, beyond=beyond, most=limit)]
+
+
+def of_the_dead(where: Where) -> Where:
+    """Which of them; of which group is said otherwise."""
+    return {**{name: said for name, said in where.items() if name != "group"}, "state": State.DEAD.value}

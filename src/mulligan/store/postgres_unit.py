@@ -15,11 +15,13 @@ from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store.base import Inserted, Look, Move, Plain, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
+from mulligan.store.grouping import of_the_dead
 from mulligan.store.matching import Matching, Shape, Where, matching
 from mulligan.store.rows import Wanted, array, event_of, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
+from mulligan.tally import DeathCount, Deaths
 
 if TYPE_CHECKING:
     from mulligan.store.postgres import PostgresStore
@@ -76,6 +78,22 @@ class PostgresUnit(SqlUnit):
 
     def ids(self, ids: Sequence[Any]) -> Any:
         return array(ids)
+
+    def group_deaths(self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int) -> dict[str, Deaths]:
+        ends = self.group_ends(names, where)
+        bounds = {"moment": now, "hours": hours, "cap": cap}
+        rows = self.found("group_deaths", of_the_dead(where), names=self.ids(list(ends)), **bounds)
+        found = {name: Deaths([], [], *ends[name]) for name in ends}
+        for name, kind, code, cls, ago, jobs in rows:
+            if ago is None:
+                found[name].counts.append(DeathCount(kind, code, cls, jobs))
+            else:
+                found[name].hours.append((ago, jobs))
+        return found
+
+    def group_recovered(self, names: Sequence[str], owner: str | None, most: int) -> dict[str, tuple[int, int]]:
+        rows = self.rows("group_recovered", names=self.ids(names), owner=owner, most=most)
+        return {name: (retried, recovered) for name, retried, recovered in rows}
 
     def now(self) -> Micros:
         return int(self.rows("now")[0][0])

@@ -158,7 +158,7 @@ class SqlSkimming(Skimming):
         left = cap
         for state in states:
             asked = along(matching({**where, "state": state}), Way(("state",)))
-            left -= int(self.asked("count_any", asked, cap=left)[0][0])
+            left -= int(self.asked("count_any", _by_lane(asked) if state == State.QUEUED else asked, cap=left)[0][0])
         return cap - left
 
     def _number(self, asked: Matching, floor: str, cap: int) -> int:
@@ -209,6 +209,12 @@ def _bounded(where: Where) -> Where:
     if not isinstance(since, str):
         return where
     return {**where, "from": first_id((time.time_ns() // 1000 - int(since) - SKEW) // 1000)}
+
+
+def _by_lane(asked: Matching) -> Matching:
+    """Which are our own kinds is told by the lane."""
+    return asked._replace(shape=tuple(("waiting_others", said) if name == "+others" else (name, said)
+                                      for name, said in asked.shape))  # fmt: skip
 
 
 def _low(asked: Matching) -> str:

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from mulligan.store import onelibrary
 from mulligan.store.base import Inserted, Move, Settlement, Store
 from mulligan.store.counting import StatRow
 from mulligan.store.foreign import sqlite_handle_of
+from mulligan.store.grouping import of_the_dead
 from mulligan.store.handle import BUSY_MS, CONSTRAINT, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
 from mulligan.store.host import boot_id
 from mulligan.store.matching import Matching, Shape, Where, matching
@@ -34,6 +36,7 @@ from mulligan.store.sql import load
 from mulligan.store.unit import SqlUnit
 from mulligan.store.watch import FileWatch
 from mulligan.store.words import fit, taken
+from mulligan.tally import DeathCount, Deaths
 
 PREFIX = "mulligan_"
 WATCH_EVERY = 0.5
@@ -75,6 +78,16 @@ class SqliteUnit(SqlUnit):
 
     def command(self, text: str) -> None:
         self._handle.execute(text)
+
+    def group_deaths(self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int) -> dict[str, Deaths]:
+        ends = self.group_ends(names, where)
+        asked = matching(of_the_dead(where))
+        bounds = {"moment": now, "hours": hours, "cap": cap}
+        return {name: _deaths(self.asked("group_deaths", asked, name=name, **bounds), *ends[name]) for name in ends}
+
+    def group_recovered(self, names: Sequence[str], owner: str | None, most: int) -> dict[str, tuple[int, int]]:
+        found = {name: self.rows("group_recovered", name=name, owner=owner, most=most)[0] for name in names}
+        return {name: (row[0], row[1]) for name, row in found.items()}
 
     def ids(self, ids: Sequence[Any]) -> Any:
         return json.dumps(list(ids))
@@ -435,3 +448,9 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+def _deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:
+    counts = Counter(row[:3] for row in rows)
+    hours = Counter(row[3] for row in rows)
+    return Deaths([DeathCount._make((*what, jobs)) for what, jobs in counts.items()], list(hours.items()), first, last)

@@ -12,13 +12,14 @@ from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
+from mulligan.app import Mulligan
 from mulligan.config import Settings
 from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
 from mulligan.web.api import create_api
 from mulligan.web.api.problems import Problem
 from mulligan.web.asking import Away, Opening
-from mulligan.web.guard import API, Guard, is_local
+from mulligan.web.guard import API, Guard, is_local, path_in
 from mulligan.web.house import House
 from mulligan.web.pages.acting import ActingScreens
 from mulligan.web.pages.batches import BatchScreens
@@ -43,9 +44,11 @@ STATIC = Path(__file__).parent / "static"
 Answer = Callable[..., Awaitable[Response]]
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(served: Settings | Mulligan) -> FastAPI:
+    """The dashboard and the API of a database, as the settings name it; of an app, to be mounted in one's own."""
+    settings = served.settings if isinstance(served, Mulligan) else served
     opening = Opening(settings)
-    reader, api = Reader(settings, opening), create_api(settings, opening)
+    reader, api = Reader(settings, opening), create_api(served, opening)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -56,7 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.state.room = api.state.room
-    app.add_middleware(Guard, everywhere=not is_local(settings.web.host))
+    app.add_middleware(Guard, everywhere=served is not settings or not is_local(settings.web.host))
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.mount(API, api)
     for path in AT_THE_TOP:
@@ -79,7 +82,8 @@ class Moved:
         self._api, self._path = api, path
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._api({**scope, "path": API + self._path, "root_path": API}, receive, send)
+        root = scope.get("root_path", "") + API
+        await self._api({**scope, "path": root + self._path, "root_path": root}, receive, send)
 
 
 def _looks(house: House) -> dict[str, Answer]:
@@ -167,7 +171,7 @@ class Plain:
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        if request.scope["path"].startswith(API):  # with a line break in it, which no route takes
+        if path_in(request.scope).startswith(API):  # with a line break in it, which no route takes
             return Problem(status, "NOT_FOUND", "no such call").response()
         title = "No such page" if status == 404 else "That cannot be done here"
         return self._message(request, status, title, "", "")

@@ -34,13 +34,13 @@ class Threads:
     def __init__(self, name: str, most: int = THREADS) -> None:
         self._threads = ThreadPoolExecutor(most, name)
 
-    async def ask(self, call: Callable[[], T]) -> T:
+    async def ask(self, call: Callable[[], T], patience: float = PATIENCE) -> T:
         running = asyncio.get_running_loop().run_in_executor(self._threads, call)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience):
                 return await running
         except TimeoutError:
-            message = f"no answer within {PATIENCE:g} s"
+            message = f"no answer within {patience:g} s"
             raise Away(message) from None
         except (StoreUnavailable, SchemaError) as error:
             raise Away(str(error)) from error

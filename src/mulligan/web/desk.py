@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 
 from mulligan.config import Settings
@@ -15,7 +15,7 @@ from mulligan.engine.failures import Failures
 from mulligan.engine.held import Kinds
 from mulligan.engine.jobs import Jobs
 from mulligan.engine.keys import Keys
-from mulligan.engine.kinds import Handler
+from mulligan.engine.kinds import Registry
 from mulligan.engine.operations import Operations
 from mulligan.engine.policies import Policies
 from mulligan.engine.queues import Queues
@@ -32,9 +32,9 @@ class Desk:
         opening: Callable[[], Store],
         settings: Settings,
         actor: str,
-        handlers: Mapping[str, Handler] | None = None,
+        registry: Registry | None = None,
     ) -> None:
-        self._opening, self._actor, self._handlers = opening, actor, handlers
+        self._opening, self._actor, self._registry = opening, actor, registry or Registry()
         self.settings = settings
 
     @property
@@ -43,7 +43,7 @@ class Desk:
 
     @cached_property
     def jobs(self) -> Jobs:
-        return Jobs(self._opening, self.settings, self._actor, self._handlers)
+        return Jobs(self._opening, self.settings, self._actor, self._registry.handlers)
 
     @cached_property
     def failures(self) -> Failures:
@@ -71,7 +71,7 @@ class Desk:
 
     @cached_property
     def schedules(self) -> Schedules:
-        return Schedules(self._opening, self.jobs, {}, self._actor)
+        return Schedules(self._opening, self.jobs, self._registry.schedules, self._actor)
 
     @cached_property
     def events(self) -> Events:
@@ -83,7 +83,7 @@ class Desk:
 
     @cached_property
     def policies(self) -> Policies:
-        return Policies(self._opening, lambda: self.settings)
+        return Policies(self._opening, lambda: self.settings, self._registry)
 
     @cached_property
     def subscriptions(self) -> Subscriptions:

@@ -66,7 +66,9 @@ def _of(desk: Visited, row: JobRow, said: dict[str, Any]) -> str:
     limit, backoff = found.field("max_retries"), found.field("backoff")
     if not limit.value:
         return " and no other"
-    return f" of at most {limit.value + 1} ({limit.origin}), {described(backoff.value)} apart ({backoff.origin})"
+    return (
+        f" of at most {limit.value + 1} ({limit.origin}), retries after {described(backoff.value)} ({backoff.origin})"
+    )
 
 
 def _held(desk: Visited, row: JobRow) -> str:

@@ -46,10 +46,15 @@ class Guard:
                 message = {**message, "headers": [*kept, *_RAW]}
             await send(message)
 
-        if scope["path"].startswith(FOR_ALL) or self._everywhere or is_local(_host(scope)):
+        if path_in(scope).startswith(FOR_ALL) or self._everywhere or is_local(_host(scope)):
             await self._app(scope, receive, send_with_headers)
         else:
             await _refuse(send_with_headers)
+
+
+def path_in(scope: Any) -> str:
+    """The path under the prefix where we are mounted."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 def is_local(host: str) -> bool:

@@ -83,11 +83,11 @@ def changed_at(job: Job) -> datetime:
     return job.finished_at or job.started_at or job.created_at
 
 
-def row_of(shown: Shown, now: Micros) -> Row:
+def row_of(shown: Shown, now: Micros, root: str = "") -> Row:
     job = shown.job
     return Row(
         id=job.id,
-        link=f"/jobs/{job.id}",
+        link=f"{root}/jobs/{job.id}",
         badge=badge_of(job),
         kind=job.kind,
         queue=job.queue,
@@ -191,7 +191,49 @@ def event_line(event: Event) -> dict[str, Any]:
             "owner": event.owner, "news": _news(data)}  # fmt: skip
 
 
-WHOM = ("queue", "dependency", "kind", "fingerprint", "operation", "schedule", "worker")  # of what has no job
+WHOM = (
+    "queue",
+    "dependency",
+    "kind",
+    "fingerprint",
+    "operation",
+    "schedule",
+    "worker",
+    "subscription",
+    "alert",
+    "rule",
+)  # of what has no job
+
+
+BESIDE = ("reason", "actor")  # told beside the change already
+MOMENTS = range(10**15, 10**16)  # microseconds since 1970, of our days
+
+
+def shown_value(value: Any) -> str:
+    """A value of an event's data as people read it: a moment as one."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
+    if isinstance(value, int) and value in MOMENTS:
+        return moment(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def changes_of(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What an event changed: name, before, after. Only what differs."""
+    before, after = _mapping(data.get("before")), _mapping(data.get("after"))
+    found = [
+        (name, shown_value(before.get(name)), shown_value(after.get(name)))
+        for name in {**before, **after}
+        if name not in BESIDE
+    ]
+    for name, one in _mapping(data.get("changes")).items():
+        said = _mapping(one)
+        found.append((name, shown_value(said.get("before")), shown_value(said.get("after"))))
+    return [one for one in found if one[1] != one[2]]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _news(data: Mapping[str, Any]) -> str:

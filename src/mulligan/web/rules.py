@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.hits import Hits
+from mulligan.engine.kinds import OURS
 from mulligan.engine.rules import book_of, configured_rules
 from mulligan.errors import NotFound
 from mulligan.job import RETRYABLE, Cls
@@ -67,7 +68,7 @@ def _own(desk: Visited, kind: str) -> list[Rule]:
     """Of a kind and its app; of all kinds, each once."""
     with desk.store.read() as unit:
         kinds = stored_kinds(unit)
-    chosen = [kinds[kind]] if kind in kinds else list(kinds.values())
+    chosen = [kinds[kind]] if kind in kinds else [spec for name, spec in kinds.items() if not name.startswith(OURS)]
     found: dict[str, Rule] = {}
     for spec in chosen:
         for rule in book_of(spec.rules).rules:

@@ -1,11 +1,11 @@
--- Begun again means a generation above the first; SQLite would not see by itself that an index of those few answers.
 -- Of the newest that died of this: jobs that were begun again by hand and have ended since, and those that succeeded.
+-- Begun again means a generation above the first; SQLite would not see by itself that an index of those few answers.
 SELECT count(*), count(CASE WHEN state = 'succeeded' THEN 1 END) FROM (
   SELECT DISTINCT job.id, job.state FROM (
     SELECT job_id, generation FROM {p}attempt
-    WHERE fingerprint = :fingerprint AND verb = 'die' ORDER BY job_id DESC LIMIT :most
+    WHERE fingerprint = :name AND verb = 'die' ORDER BY job_id DESC LIMIT :most
   ) AS died
   JOIN {p}job AS job INDEXED BY {p}job_for_retried ON job.id = died.job_id
   WHERE job.generation > 1 AND job.generation > died.generation AND job.state IN ('succeeded', 'dead')
-    AND (CAST(:owner AS TEXT) IS NULL OR job.owner = :owner)
+    AND (:owner IS NULL OR job.owner = :owner)
 ) AS again

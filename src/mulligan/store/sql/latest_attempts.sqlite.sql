@@ -1,4 +1,6 @@
-SELECT {attempt} FROM {p}attempt
-WHERE (job_id, token) IN (
-  SELECT job_id, max(token) FROM {p}attempt
-  WHERE job_id IN (SELECT value FROM json_each(:ids)) AND (NOT :failed OR code IS NOT NULL) GROUP BY job_id)
+-- From the ids to their attempts; asked with IN, SQLite would rather pass all attempts there are.
+SELECT {attempt} FROM json_each(:ids) AS wanted
+CROSS JOIN {p}attempt ON job_id = wanted.value AND token = (
+  SELECT other.token FROM {p}attempt AS other
+  WHERE other.job_id = wanted.value AND (NOT :failed OR other.code IS NOT NULL)
+  ORDER BY other.token DESC LIMIT 1)

@@ -1,9 +1,11 @@
 -- One condition a line, by the name of its field; ? stands for a value, of several for each. {+} keeps SQLite from
 -- using an index of that column, where another leads the way. Kinds of our own are shown to who asks for them by name.
+-- The lane of a job that waits names its kind too, and the index of claims has it: nothing else is read to count them.
 -- Phases are those of policy/phase.py that follow from what is stored alone.
 state: {+}state = ?
 kind: {+}kind = ?
 others: kind NOT LIKE 'mulligan.%'
+waiting_others: lane NOT LIKE '%|mulligan.%'
 queue: {+}queue = ?
 owner: {+}owner = ?
 owned: owner <> ''

@@ -5,13 +5,31 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Security
-from fastapi.security import HTTPBearer
+from fastapi import FastAPI
 
 from mulligan.app import Mulligan
 from mulligan.config import Settings
-from mulligan.web.api import batches, dependencies, events, failures, health, jobs, keys, operations, queues, webhooks
+from mulligan.web.api import (
+    alerts,
+    audit,
+    batches,
+    dependencies,
+    events,
+    failures,
+    health,
+    jobs,
+    keys,
+    kinds,
+    operations,
+    policies,
+    queues,
+    schedules,
+    webhooks,
+)
+from mulligan.web.api.auth import KEYED
 from mulligan.web.api.document import describe
+from mulligan.web.api.heads import Heads
+from mulligan.web.api.limiting import RateFields
 from mulligan.web.api.problems import add_problems
 from mulligan.web.api.room import Room, Served
 from mulligan.web.asking import Opening
@@ -24,9 +42,14 @@ ROUTERS = (
     operations.router,
     batches.router,
     queues.router,
+    kinds.router,
     dependencies.router,
+    policies.router,
+    schedules.router,
+    alerts.router,
     webhooks.router,
     keys.router,
+    audit.router,
     events.router,
     health.router,
 )
@@ -49,12 +72,15 @@ def create_api(app: Mulligan | Settings, opening: Opening | None = None) -> Fast
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
         lifespan=life,
     )
     api.state.room = room
+    api.state.calls = [route for router in ROUTERS for route in router.routes]
+    api.add_middleware(RateFields)
+    api.add_middleware(Heads)
     add_problems(api)
-    bearer = HTTPBearer(auto_error=False, scheme_name="key", description="mulligan keys create makes one")
     for router in ROUTERS:
-        api.include_router(router, dependencies=[] if router is health.router else [Security(bearer)])
+        api.include_router(router, dependencies=None if router is health.router else KEYED)
     describe(api)
     return api

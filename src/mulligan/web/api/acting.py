@@ -9,6 +9,7 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
+from mulligan.engine.filters import seconds
 from mulligan.errors import Moment
 from mulligan.web.api.auth import Caller
 from mulligan.web.api.bodies import Said, body_of
@@ -21,6 +22,7 @@ Filter = Annotated[
 ]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
+Back = Annotated[str | None, Query(max_length=100, description="2h, 7d: back from now; or a moment with its zone")]
 When = Annotated[float | Text | None, Field(description="seconds from now, or a moment with its zone")]
 
 
@@ -45,6 +47,13 @@ LimitBody = Annotated[LimitSaid, body_of(LimitSaid)]
 
 def when(name: str, said: float | str | None) -> Moment | None:
     return moment(name, said) if isinstance(said, str) else said
+
+
+def back(name: str, said: str | None) -> Moment | None:
+    if said is None:
+        return None
+    length = seconds(said)
+    return moment(name, said) if length is None else length
 
 
 def limits_of(said: LimitSaid) -> dict[str, Any]:

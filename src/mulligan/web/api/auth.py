@@ -6,13 +6,15 @@ import hashlib
 import re
 from typing import Annotated, NamedTuple
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
 
-from mulligan.engine.keys import PREFIX, Key, Role
+from mulligan.engine.keys import PREFIX, Key, Role, is_key
 from mulligan.web.api.problems import Problem, forbidden
 from mulligan.web.api.room import Room
 from mulligan.web.desk import Desk
 
+WRONG = "this key is wrong, expired or revoked"
 BEARER = re.compile(r"Bearer +([\x21-\x7e]+) *", re.IGNORECASE)
 NAMES = frozenset({"access_token", "api_key", "apikey", "authorization", "key", "token"})
 
@@ -38,18 +40,23 @@ class Caller(NamedTuple):
         return self.private and self.owner is None
 
     @property
+    def actor(self) -> str:
+        return f"key:{self.key.id}"
+
+    @property
     def desk(self) -> Desk:
-        return self.room.desk(f"key:{self.key.id}")
+        return self.room.desk(self.actor)
 
 
 class Needs:
     """What a route asks of the caller's key."""
 
-    def __init__(self, role: Role, *, everything: bool = False) -> None:
+    def __init__(self, role: Role, *, everything: bool = False, apart: str = "") -> None:
         self.role, self.everything = role, everything
+        self._apart = apart  # counted by itself
 
     async def __call__(self, request: Request) -> Caller:
-        found = await _caller(request)
+        found = await _caller(request, self._apart)
         if not found.key.role.may(self.role):
             raise forbidden(f"this needs a key of role {self.role}; yours is {found.key.role}")
         if self.everything and found.owner is not None:
@@ -57,14 +64,18 @@ class Needs:
         return found
 
 
-async def _caller(request: Request) -> Caller:
+async def _caller(request: Request, apart: str) -> Caller:
     room: Room = request.app.state.room
     text = _text(request)
+    seal = hashlib.sha256(text.encode()).digest()
+    room.rates.admit(request, seal)
     key = await room.ask(lambda: room.app.keys.known(text))
     if key is None:
-        raise _stranger("this key is wrong, expired or revoked")
+        room.rates.wrong(request, seal)
+        raise _stranger(WRONG)
+    room.rates.right(request, seal, f"{key.id} {apart}")
     room.remember(key)
-    return Caller(key, hashlib.sha256(text.encode()).digest(), room)
+    return Caller(key, seal, room)
 
 
 def _text(request: Request) -> str:
@@ -74,6 +85,8 @@ def _text(request: Request) -> str:
     found = BEARER.fullmatch(given[0]) if len(given) == 1 else None
     if found is None:
         raise _stranger("send one header, Authorization, with Bearer and a key; mulligan keys create makes one")
+    if not is_key(found[1]):
+        raise _stranger(WRONG)  # no guess: it need not be looked for
     return found[1]
 
 
@@ -81,7 +94,9 @@ def _stranger(detail: str) -> Problem:
     return Problem(401, "UNAUTHENTICATED", detail, headers={"www-authenticate": 'Bearer realm="mulligan"'})
 
 
+KEYED = [Security(HTTPBearer(auto_error=False, scheme_name="key", description="mulligan keys create makes one"))]
 Viewer = Annotated[Caller, Depends(Needs(Role.VIEWER))]
+Listening = Annotated[Caller, Depends(Needs(Role.VIEWER, apart="streams"))]
 Operator = Annotated[Caller, Depends(Needs(Role.OPERATOR))]
 Admin = Annotated[Caller, Depends(Needs(Role.ADMIN))]
 ViewerOfAll = Annotated[Caller, Depends(Needs(Role.VIEWER, everything=True))]

@@ -11,12 +11,25 @@ from pydantic import Field
 
 from mulligan.engine.batches import Batch, Batches
 from mulligan.web.api.acting import Cursor, Filter, Limit, ReasonBody, ReasonSaid, When, acted, when
+from mulligan.web.api.answers import (
+    BATCH,
+    BATCH_FAILURES,
+    BATCH_RETRIED,
+    BATCHES,
+    EVENTS,
+    JOB,
+    LINK,
+    MADE,
+    MEMBERS,
+    answers,
+)
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import Said, body_of, takes
 from mulligan.web.api.cursors import opened, sealed
-from mulligan.web.api.enqueuing import NewJobSaid, Text, enqueued, known_kind, owner_of
+from mulligan.web.api.enqueuing import NewJobSaid, NewJobsSaid, Text, enqueued, enqueued_together, known_kind, owner_of
+from mulligan.web.api.linking import LinkBody, LinkSaid, linked
 from mulligan.web.api.once import Answer, Named, once
-from mulligan.web.api.shapes import Plain, job_shape, plain
+from mulligan.web.api.shapes import Plain, event_shape, job_shape, plain
 from mulligan.web.api.whose import owned_batch
 
 router = APIRouter(prefix="/batches", tags=["batches"])
@@ -32,11 +45,11 @@ class NewBatchSaid(Said):
 
 
 NewBatchBody = Annotated[NewBatchSaid, body_of(NewBatchSaid)]
-MemberBody = Annotated[NewJobSaid, body_of(NewJobSaid)]
+MemberBody = Annotated[NewJobSaid | NewJobsSaid, body_of(NewJobSaid, NewJobsSaid)]
 State = Annotated[Text | None, Query(description="processing, ready, partial, failed …")]
 
 
-@router.get("")
+@router.get("", **answers(BATCHES))
 async def list_batches(caller: Viewer, state: State = None, limit: Limit = 50, cursor: Cursor = None) -> Plain:
     """Newest first."""
     about = f"batches {state}"
@@ -48,12 +61,12 @@ async def list_batches(caller: Viewer, state: State = None, limit: Limit = 50, c
     return {"batches": [_shown(batch) for batch in found], "next": following}
 
 
-@router.get("/{batch_id}")
+@router.get("/{batch_id}", **answers(BATCH))
 async def get_batch(caller: Viewer, batch_id: str) -> Plain:
     return _shown(await caller.room.ask(lambda: owned_batch(caller, batch_id)))
 
 
-@router.get("/{batch_id}/jobs")
+@router.get("/{batch_id}/jobs", **answers(MEMBERS))
 async def list_members(
     caller: Viewer,
     batch_id: str,
@@ -71,10 +84,25 @@ async def list_members(
 
     found = await caller.room.ask(look)
     following = None if found.cursor is None else sealed(caller, about, found.cursor)
-    return {"jobs": [job_shape(job, private=caller.private) for job in found], "next": following}
+    shown = [job_shape(job, private=caller.private) for job in found]
+    return {"jobs": shown, "next": following, "partial": found.partial}
 
 
-@router.post("", status_code=201, openapi_extra=takes(NewBatchSaid, required=True))
+@router.get("/{batch_id}/failures", **answers(BATCH_FAILURES))
+async def list_member_failures(caller: Viewer, batch_id: str) -> Plain:
+    """Dead members by code."""
+    found = await caller.room.ask(lambda: caller.desk.batches.failures(owned_batch(caller, batch_id).id))
+    return {"failures": plain(found)}
+
+
+@router.get("/{batch_id}/events", **answers(EVENTS))
+async def list_batch_events(caller: Viewer, batch_id: str) -> Plain:
+    """What happened to the batch itself, in order."""
+    found = await caller.room.ask(lambda: caller.desk.batches.history(owned_batch(caller, batch_id).id))
+    return {"events": [event_shape(one, private=caller.backstage) for one in found]}
+
+
+@router.post("", **answers(BATCH, 201), openapi_extra=takes(NewBatchSaid, required=True))
 async def begin_batch(request: Request, caller: Operator, said: NewBatchBody) -> Response:
     """Members are added until it is sealed."""
 
@@ -91,18 +119,25 @@ async def begin_batch(request: Request, caller: Operator, said: NewBatchBody) ->
     return await once(request, caller, work)
 
 
-@router.post("/{batch_id}/jobs", status_code=201, openapi_extra=takes(NewJobSaid, required=True))
+@router.post(
+    "/{batch_id}/jobs",
+    **answers(JOB | MADE, 201, or_200=JOB),
+    openapi_extra=takes(NewJobSaid, NewJobsSaid, required=True),
+)
 async def add_member(request: Request, caller: Operator, batch_id: str, said: MemberBody) -> Response:
+    """One, as for `POST /jobs`, or several (`{jobs}`), as for `POST /jobs/bulk`."""
+    if isinstance(said, NewJobsSaid):
+        return await once(request, caller, lambda named: enqueued_together(caller, said.jobs, named, batch_id))
     return await once(request, caller, lambda named: enqueued(caller, said, named, batch_id))
 
 
-@router.post("/{batch_id}/seal", openapi_extra=takes(ReasonSaid))
+@router.post("/{batch_id}/seal", **answers(BATCH), openapi_extra=takes(ReasonSaid))
 async def seal_batch(request: Request, caller: Operator, batch_id: str, said: ReasonBody) -> Response:
     """It takes no more members."""
     return await _moved(request, caller, batch_id, lambda api: _shown(api.seal(batch_id, reason=said.reason)))
 
 
-@router.post("/{batch_id}/retry-failed", openapi_extra=takes(ReasonSaid))
+@router.post("/{batch_id}/retry-failed", **answers(BATCH_RETRIED), openapi_extra=takes(ReasonSaid))
 async def retry_batch(request: Request, caller: Operator, batch_id: str, said: ReasonBody) -> Response:
     """Every dead member once more."""
 
@@ -114,10 +149,16 @@ async def retry_batch(request: Request, caller: Operator, batch_id: str, said: R
     return await _moved(request, caller, batch_id, act)
 
 
-@router.post("/{batch_id}/cancel", openapi_extra=takes(ReasonSaid))
+@router.post("/{batch_id}/cancel", **answers(BATCH), openapi_extra=takes(ReasonSaid))
 async def cancel_batch(request: Request, caller: Operator, batch_id: str, said: ReasonBody) -> Response:
     """No more members; those that wait are cancelled, those that run are asked to stop."""
     return await _moved(request, caller, batch_id, lambda api: _shown(api.cancel(batch_id, reason=said.reason)))
+
+
+@router.post("/{batch_id}/status-link", **answers(LINK), openapi_extra=takes(LinkSaid))
+async def link_batch(request: Request, caller: Operator, batch_id: str, said: LinkBody) -> Response:
+    """A page about it for who has the link, without a key."""
+    return await acted(request, caller, lambda: linked(caller, owned_batch(caller, batch_id), said))
 
 
 async def _moved(request: Request, caller: Caller, batch_id: str, act: Callable[[Batches], Plain]) -> Response:

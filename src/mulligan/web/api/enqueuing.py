@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,6 +12,9 @@ from mulligan.engine import joining
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.kinds import free_name, unknown
 from mulligan.errors import Refused, UnknownKind
+from mulligan.job import Job, NewJob
+from mulligan.policy.retry import Policy
+from mulligan.policy.rule import wrong_in
 from mulligan.web.api.auth import Caller
 from mulligan.web.api.bodies import Said
 from mulligan.web.api.once import Answer, Named
@@ -18,6 +22,7 @@ from mulligan.web.api.problems import forbidden
 from mulligan.web.api.shapes import job_shape
 from mulligan.web.api.whose import owned_batch
 
+MOST = 1000  # jobs of one call
 EARLIEST, LATEST = 1971, 9000  # years
 Text = Annotated[str, Field(max_length=1000)]
 
@@ -32,15 +37,40 @@ class NewJobSaid(Said):
     unique: Text | None = None
     batch_id: Text | None = None
     max_retries: int | None = None
+    timeout: float | None = Field(None, description="seconds of one attempt")
+    deadline: float | Text | None = Field(None, description="seconds from now, or a moment with its zone")
+    policy: dict[str, Any] | None = Field(None, description="as in mulligan.toml: max_retries, backoff, classes …")
+    must_have: bool | None = Field(None, description="its batch fails without it")
     owner: Text | None = Field(None, description="from keys of scope * only")
+
+
+class NewJobsSaid(Said):
+    jobs: Annotated[list[NewJobSaid], Field(min_length=1, max_length=MOST)]
 
 
 def enqueued(caller: Caller, said: NewJobSaid, named: Named, batch_id: str | None = None) -> Answer:
     """201 with the job; 200 with the one that was there."""
-    new = caller.room.app.prepared(known_kind(caller, said.kind), said.payload, **_options(caller, said, batch_id))
+
+    def answered(jobs: list[Job]) -> Answer:
+        return Answer(200 if jobs[0].deduplicated else 201, job_shape(jobs[0], private=caller.private))
+
+    return _inserted(caller, [_new(caller, said, batch_id)], named, answered)
+
+
+def enqueued_together(caller: Caller, said: Sequence[NewJobSaid], named: Named, batch_id: str | None = None) -> Answer:
+    def answered(jobs: list[Job]) -> Answer:
+        return Answer(201, {"jobs": [job_shape(job, private=caller.private) for job in jobs]})
+
+    return _inserted(caller, [_new(caller, one, batch_id) for one in said], named, answered)
+
+
+def _new(caller: Caller, said: NewJobSaid, batch_id: str | None) -> NewJob:
+    return caller.room.app.prepared(known_kind(caller, said.kind), said.payload, **_options(caller, said, batch_id))
+
+
+def _inserted(caller: Caller, new: list[NewJob], named: Named, answered: Callable[[list[Job]], Answer]) -> Answer:
     with caller.room.store().begin() as unit:
-        job = caller.desk.jobs.inserted(unit, *joining.insert(unit, [new], announce=True))[0]
-        answer = Answer(200 if job.deduplicated else 201, job_shape(job, private=caller.private))
+        answer = answered(caller.desk.jobs.inserted(unit, *joining.insert(unit, new, announce=True)))
         named.end(unit, answer)
     return answer
 
@@ -69,8 +99,20 @@ def _options(caller: Caller, said: NewJobSaid, batch_id: str | None) -> dict[str
         "unique": said.unique,
         "batch": None if batch is None else owned_batch(caller, batch),
         "max_retries": said.max_retries,
+        "timeout": said.timeout,
+        "deadline": moment("deadline", said.deadline) if isinstance(said.deadline, str) else said.deadline,
+        "policy": None if said.policy is None else policy_of(said.policy),
+        "must_have": said.must_have,
     }
     return {"owner": owner_of(caller, said.owner), **{name: one for name, one in options.items() if one is not None}}
+
+
+def policy_of(said: dict[str, Any]) -> Policy:
+    try:
+        return Policy.from_plain(said)
+    except ValueError as error:
+        message = f"policy: {wrong_in(error)}"
+        raise Refused(message) from None
 
 
 def owner_of(caller: Caller, said: str | None) -> str:

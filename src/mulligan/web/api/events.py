@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from mulligan.engine.hearing import concerns, parsed, wants
 from mulligan.event import Event
-from mulligan.web.api.auth import Viewer
+from mulligan.web.api.auth import Listening
 from mulligan.web.api.hub import Listener
 from mulligan.web.api.problems import Problem
 from mulligan.web.api.stream import HEADERS, EventStream, Stream
@@ -29,7 +29,7 @@ After = Annotated[str | None, Query(description="the same, for those who cannot 
 @router.head("/events", include_in_schema=False)
 async def events(
     request: Request,
-    caller: Viewer,
+    caller: Listening,
     filter: Words = "",  # noqa: A002 - as in the URL
     last_event_id: Last = None,
     after: After = None,

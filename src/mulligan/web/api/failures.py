@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from mulligan.engine.failures import FailureGroup, Failures, GroupList
 from mulligan.errors import NotFound
 from mulligan.web.api.acting import Filter, Limit, ReasonBody, ReasonSaid, UntilBody, UntilSaid, acted, when
+from mulligan.web.api.answers import FAILURE, FAILURES, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import takes
 from mulligan.web.api.shapes import Plain, plain
@@ -20,7 +21,7 @@ router = APIRouter(prefix="/failures", tags=["failures"])
 _NAME = re.compile(r"[\x21-\x7e]{1,200}")
 
 
-@router.get("")
+@router.get("", **answers(FAILURES))
 async def list_failures(caller: Viewer, filter: Filter = "", limit: Limit = 100) -> Plain:  # noqa: A002 - as in the URL
     """Those that need somebody first, then the largest. `more`: there are groups beyond these."""
 
@@ -31,7 +32,7 @@ async def list_failures(caller: Viewer, filter: Filter = "", limit: Limit = 100)
     return {"failures": [_shown(group) for group in found], "more": found.more}
 
 
-@router.get("/{fingerprint}")
+@router.get("/{fingerprint}", **answers(FAILURE))
 async def get_failure(caller: Viewer, fingerprint: str) -> Plain:
     """With a sample; its private half is for operators."""
 
@@ -41,7 +42,7 @@ async def get_failure(caller: Viewer, fingerprint: str) -> Plain:
     return _shown(await caller.room.ask(look))
 
 
-@router.post("/{fingerprint}/mute", openapi_extra=takes(UntilSaid))
+@router.post("/{fingerprint}/mute", **answers(FAILURE), openapi_extra=takes(UntilSaid))
 async def mute_failure(request: Request, caller: Operator, fingerprint: str, said: UntilBody) -> Response:
     until = when("until", said.until)
     return await _said(
@@ -50,14 +51,14 @@ async def mute_failure(request: Request, caller: Operator, fingerprint: str, sai
     )  # fmt: skip
 
 
-@router.post("/{fingerprint}/unmute", openapi_extra=takes(ReasonSaid))
+@router.post("/{fingerprint}/unmute", **answers(FAILURE), openapi_extra=takes(ReasonSaid))
 async def unmute_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
     return await _said(
         request, caller, fingerprint, lambda api, name: api.unmute(name, reason=said.reason, owner=caller.owner)
     )
 
 
-@router.post("/{fingerprint}/resolve", openapi_extra=takes(ReasonSaid))
+@router.post("/{fingerprint}/resolve", **answers(FAILURE), openapi_extra=takes(ReasonSaid))
 async def resolve_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
     """The cause is gone; a death after it is a regression."""
     return await _said(
@@ -65,7 +66,7 @@ async def resolve_failure(request: Request, caller: Operator, fingerprint: str, 
     )
 
 
-@router.post("/{fingerprint}/reopen", openapi_extra=takes(ReasonSaid))
+@router.post("/{fingerprint}/reopen", **answers(FAILURE), openapi_extra=takes(ReasonSaid))
 async def reopen_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
     return await _said(
         request, caller, fingerprint, lambda api, name: api.reopen(name, reason=said.reason, owner=caller.owner)
@@ -79,9 +80,7 @@ async def _said(
 
 
 def _shown(group: FailureGroup) -> Plain:
-    shape: Plain = plain(group)
-    shape["class"] = shape.pop("cls")
-    return {**shape, "message": group.message, "recovered_share": group.recovered_share}
+    return dict(plain(group))
 
 
 def _known(fingerprint: str) -> str:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from mulligan.observe import exporter
-from mulligan.web.api.auth import ViewerOfAll
+from mulligan.web.api.auth import KEYED, ViewerOfAll
 from mulligan.web.api.problems import Problem
 from mulligan.web.api.room import Room
 from mulligan.web.asking import Away
@@ -15,16 +15,13 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/livez", response_class=PlainTextResponse)
-@router.head("/livez", include_in_schema=False)
 async def livez() -> Response:
     """The loop turns; the database is not asked."""
     return PlainTextResponse("ok\n")
 
 
 @router.get("/readyz", response_class=PlainTextResponse)
-@router.head("/readyz", include_in_schema=False)
-@router.get("/startupz", response_class=PlainTextResponse)
-@router.head("/startupz", include_in_schema=False)
+@router.get("/startupz", name="startupz", response_class=PlainTextResponse)
 async def readyz(request: Request) -> Response:
     """The database answers and its schema is the one this version knows."""
     room: Room = request.app.state.room
@@ -40,8 +37,7 @@ def _look(room: Room) -> None:
         unit.now()
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
-@router.head("/metrics", include_in_schema=False)
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=KEYED)
 async def metrics(caller: ViewerOfAll) -> Response:
     """Numbers for Prometheus."""
     room = caller.room

@@ -11,11 +11,13 @@ from pydantic import Field
 
 from mulligan.engine.explain import Explanation
 from mulligan.job import Job
-from mulligan.web.api.acting import Cursor, Filter, Limit, ReasonBody, ReasonSaid, When, when
+from mulligan.web.api.acting import Cursor, Filter, Limit, ReasonBody, ReasonSaid, When, acted, when
+from mulligan.web.api.answers import ATTEMPTS, COUNT, EVENTS, EXPLANATION, JOB, JOBS, LINK, MADE, RETRY_PREVIEW, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import body_of, takes
 from mulligan.web.api.cursors import opened, sealed
-from mulligan.web.api.enqueuing import NewJobSaid, Text, enqueued
+from mulligan.web.api.enqueuing import NewJobSaid, NewJobsSaid, Text, enqueued, enqueued_together
+from mulligan.web.api.linking import LinkBody, LinkSaid, linked
 from mulligan.web.api.once import Answer, once
 from mulligan.web.api.shapes import Plain, attempt_shape, event_shape, job_shape, plain
 from mulligan.web.api.whose import owned_job
@@ -28,6 +30,7 @@ class RetrySaid(ReasonSaid):
         None, description="max_retries, queue, priority, timeout, policy, payload: fields that its kind calls editable"
     )
     at: When = None
+    dry_run: bool = Field(default=False, description="only say what would change, and what is in the way")
 
 
 class ReleaseSaid(ReasonSaid):
@@ -35,12 +38,13 @@ class ReleaseSaid(ReasonSaid):
 
 
 NewJobBody = Annotated[NewJobSaid, body_of(NewJobSaid)]
+NewJobsBody = Annotated[NewJobsSaid, body_of(NewJobsSaid)]
 RetryBody = Annotated[RetrySaid, body_of(RetrySaid)]
 ReleaseBody = Annotated[ReleaseSaid, body_of(ReleaseSaid)]
 
 
 # -- look -------------------------------------------------------------------------------------------
-@router.get("")
+@router.get("", **answers(JOBS))
 async def list_jobs(
     caller: Viewer,
     filter: Filter = "",  # noqa: A002 - as in the URL
@@ -57,26 +61,33 @@ async def list_jobs(
     return {"jobs": [_shown(caller, job) for job in found], "next": following, "partial": found.partial}
 
 
-@router.get("/{job_id}")
+@router.get("/count", **answers(COUNT))
+async def count_jobs(caller: Viewer, filter: Filter = "") -> Plain:  # noqa: A002 - as in the URL
+    """`capped`: counting stopped at 10,000. `partial`: looking stopped after 50,000 jobs."""
+    found = await caller.room.ask(lambda: caller.desk.jobs.count(filter, owner=caller.owner, private=caller.private))
+    return {"count": int(found), "capped": found.capped, "partial": found.partial}
+
+
+@router.get("/{job_id}", **answers(JOB))
 async def get_job(caller: Viewer, job_id: str) -> Plain:
     return _shown(caller, await caller.room.ask(lambda: owned_job(caller, job_id)))
 
 
-@router.get("/{job_id}/attempts")
+@router.get("/{job_id}/attempts", **answers(ATTEMPTS))
 async def list_attempts(caller: Viewer, job_id: str) -> Plain:
     """Newest first."""
     found = await caller.room.ask(lambda: caller.desk.jobs.attempts(owned_job(caller, job_id).id))
     return {"attempts": [attempt_shape(one, private=caller.private) for one in reversed(found)]}
 
 
-@router.get("/{job_id}/events")
+@router.get("/{job_id}/events", **answers(EVENTS))
 async def list_events(caller: Viewer, job_id: str) -> Plain:
     """In order."""
     found = await caller.room.ask(lambda: caller.desk.jobs.history(owned_job(caller, job_id).id))
     return {"events": [event_shape(one, private=caller.backstage) for one in found]}
 
 
-@router.get("/{job_id}/explain")
+@router.get("/{job_id}/explain", **answers(EXPLANATION))
 async def explain_job(caller: Viewer, job_id: str) -> Plain:
     """Its story, why it is where it is, and what could be done."""
 
@@ -96,24 +107,32 @@ async def explain_job(caller: Viewer, job_id: str) -> Plain:
 
 
 # -- act --------------------------------------------------------------------------------------------
-@router.post("", status_code=201, openapi_extra=takes(NewJobSaid, required=True))
+@router.post("", **answers(JOB, 201, or_200=JOB), openapi_extra=takes(NewJobSaid, required=True))
 async def enqueue_job(request: Request, caller: Operator, said: NewJobBody) -> Response:
     """201 with the job; 200 and `deduplicated` for a twin."""
     return await once(request, caller, lambda named: enqueued(caller, said, named))
 
 
-@router.post("/{job_id}/retry", openapi_extra=takes(RetrySaid))
+@router.post("/bulk", **answers(MADE, 201), openapi_extra=takes(NewJobsSaid, required=True))
+async def enqueue_jobs(request: Request, caller: Operator, said: NewJobsBody) -> Response:
+    """All of them in one transaction, or none; a twin is the job that was there, and says `deduplicated`."""
+    return await once(request, caller, lambda named: enqueued_together(caller, said.jobs, named))
+
+
+@router.post("/{job_id}/retry", **answers(JOB | RETRY_PREVIEW), openapi_extra=takes(RetrySaid))
 async def retry_job(request: Request, caller: Operator, job_id: str, said: RetryBody) -> Response:
     """A new generation of a dead, parked or cancelled job."""
+    wish: Plain = {"overrides": said.overrides, "at": when("at", said.at), "owner": caller.owner}
+    if said.dry_run:
+        return await acted(request, caller, lambda: _previewed(caller, job_id, wish))
 
     def act() -> Job:
-        wish: Plain = {"overrides": said.overrides, "at": when("at", said.at), "owner": caller.owner}
         return caller.desk.jobs.retry(job_id, reason=said.reason, **wish)
 
     return await _moved(request, caller, job_id, act)
 
 
-@router.post("/{job_id}/cancel", openapi_extra=takes(ReasonSaid))
+@router.post("/{job_id}/cancel", **answers(JOB), openapi_extra=takes(ReasonSaid))
 async def cancel_job(request: Request, caller: Operator, job_id: str, said: ReasonBody) -> Response:
     """What waits is cancelled, what runs is asked to stop."""
     return await _moved(
@@ -121,7 +140,7 @@ async def cancel_job(request: Request, caller: Operator, job_id: str, said: Reas
     )
 
 
-@router.post("/{job_id}/release", openapi_extra=takes(ReleaseSaid))
+@router.post("/{job_id}/release", **answers(JOB), openapi_extra=takes(ReleaseSaid))
 async def release_job(request: Request, caller: Operator, job_id: str, said: ReleaseBody) -> Response:
     """A parked job goes on, with the choice that was made."""
 
@@ -131,12 +150,24 @@ async def release_job(request: Request, caller: Operator, job_id: str, said: Rel
     return await _moved(request, caller, job_id, act)
 
 
-@router.post("/{job_id}/discard", openapi_extra=takes(ReasonSaid))
+@router.post("/{job_id}/discard", **answers(JOB), openapi_extra=takes(ReasonSaid))
 async def discard_job(request: Request, caller: Operator, job_id: str, said: ReasonBody) -> Response:
     """A dead or parked job is given up; say why."""
     return await _moved(
         request, caller, job_id, lambda: caller.desk.jobs.discard(job_id, reason=said.reason, owner=caller.owner)
     )
+
+
+@router.post("/{job_id}/status-link", **answers(LINK), openapi_extra=takes(LinkSaid))
+async def link_job(request: Request, caller: Operator, job_id: str, said: LinkBody) -> Response:
+    """A page about it for who has the link, without a key."""
+    return await acted(request, caller, lambda: linked(caller, owned_job(caller, job_id), said))
+
+
+def _previewed(caller: Caller, job_id: str, wish: Plain) -> Plain:
+    found = caller.desk.jobs.preview_retry(owned_job(caller, job_id).id, **wish)
+    refused = [{"code": why.code, "detail": str(why)} for why in found.refused]
+    return {"job_id": found.row.id, "changes": found.changes, "refused": refused}
 
 
 async def _moved(request: Request, caller: Caller, job_id: str, act: Callable[[], Job]) -> Response:

@@ -11,6 +11,7 @@ from pydantic import Field
 from mulligan.engine.keys import Key, NewKey
 from mulligan.errors import NotFound
 from mulligan.web.api.acting import ReasonBody, ReasonSaid, When, acted, when
+from mulligan.web.api.answers import KEY, KEYS, NEW_KEY, answers
 from mulligan.web.api.auth import Admin, Caller
 from mulligan.web.api.bodies import body_of, takes
 from mulligan.web.api.enqueuing import Text
@@ -30,13 +31,18 @@ class NewKeySaid(ReasonSaid):
 NewKeyBody = Annotated[NewKeySaid, body_of(NewKeySaid)]
 
 
-@router.get("")
+@router.get("", **answers(KEYS))
 async def list_keys(caller: Admin) -> Plain:
     found = await caller.room.ask(caller.desk.keys.list)
     return {"keys": [plain(key) for key in found if caller.owner in (None, key.scope)]}
 
 
-@router.post("", status_code=201, openapi_extra=takes(NewKeySaid, required=True))
+@router.get("/{key_id}", **answers(KEY))
+async def get_key(caller: Admin, key_id: str) -> Plain:
+    return dict(plain(await caller.room.ask(lambda: _owned(caller, key_id))))
+
+
+@router.post("", **answers(NEW_KEY, 201), openapi_extra=takes(NewKeySaid, required=True))
 async def create_key(caller: Admin, said: NewKeyBody) -> Response:
     """The key is in this answer and nowhere else, so an Idempotency-Key is not honoured here."""
     if caller.owner not in (None, said.scope):
@@ -50,7 +56,7 @@ async def create_key(caller: Admin, said: NewKeyBody) -> Response:
     return JSONResponse({**plain(made.key), "key": made.text}, 201)
 
 
-@router.post("/{key_id}/revoke", openapi_extra=takes(ReasonSaid))
+@router.post("/{key_id}/revoke", **answers(KEY), openapi_extra=takes(ReasonSaid))
 async def revoke_key(request: Request, caller: Admin, key_id: str, said: ReasonBody) -> Response:
     """From now on it lets nobody in; streams that are open with it end within a minute."""
 
@@ -61,9 +67,11 @@ async def revoke_key(request: Request, caller: Admin, key_id: str, said: ReasonB
     return await acted(request, caller, act)
 
 
-def _owned(caller: Caller, key_id: str) -> None:
+def _owned(caller: Caller, key_id: str) -> Key:
     message = f"no key {key_id!r:.80}"
     if not key_id.isalnum() and not key_id.replace("_", "").isalnum():
         raise NotFound(message)
-    if caller.owner not in (None, caller.desk.keys.get(key_id).scope):
+    found = caller.desk.keys.get(key_id)
+    if caller.owner not in (None, found.scope):
         raise NotFound(message)
+    return found

@@ -43,9 +43,11 @@ class Named(NamedTuple):
 Work = Callable[[Named], Answer]
 
 
-async def once(request: Request, caller: Caller, work: Work) -> Response:
+async def once(request: Request, caller: Caller, work: Work, *, long: bool = False) -> Response:
+    """`long`: it may take its time, one after the other."""
     named = await _named(request, caller)
-    answer, again = await caller.room.ask(lambda: _done(caller, named, work))
+    ask = caller.room.ask_long if long else caller.room.ask
+    answer, again = await ask(lambda: _done(caller, named, work))
     return JSONResponse(answer.body, answer.status, {"idempotent-replayed": "true"} if again else {})
 
 

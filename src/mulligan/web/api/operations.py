@@ -11,6 +11,7 @@ from pydantic import Field
 
 from mulligan.engine.operations import Operation, Operations
 from mulligan.web.api.acting import Cursor, Limit, ReasonBody, ReasonSaid, acted
+from mulligan.web.api.answers import ITEMS, OPERATION, OPERATIONS, PREVIEW, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import Said, body_of, takes
 from mulligan.web.api.cursors import opened, sealed
@@ -39,7 +40,7 @@ OperationBody = Annotated[OperationSaid, body_of(OperationSaid)]
 Outcome = Annotated[Text | None, Query(description="recovered, same, other, done, refused, skipped …")]
 
 
-@router.get("")
+@router.get("", **answers(OPERATIONS))
 async def list_operations(caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Plain:
     """Newest first."""
     before = opened(caller, "operations", cursor)
@@ -48,7 +49,7 @@ async def list_operations(caller: Viewer, limit: Limit = 50, cursor: Cursor = No
     return {"operations": [_shown(one) for one in found], "next": following}
 
 
-@router.get("/{operation_id}")
+@router.get("/{operation_id}", **answers(OPERATION))
 async def get_operation(caller: Viewer, operation_id: str) -> Plain:
     def look() -> Operation:
         return caller.desk.operations.get(known_id("operation", operation_id), owner=caller.owner)
@@ -56,7 +57,7 @@ async def get_operation(caller: Viewer, operation_id: str) -> Plain:
     return _shown(await caller.room.ask(look))
 
 
-@router.get("/{operation_id}/items")
+@router.get("/{operation_id}/items", **answers(ITEMS))
 async def list_items(
     caller: Viewer, operation_id: str, outcome: Outcome = None, limit: Limit = 1000, cursor: Cursor = None
 ) -> Plain:
@@ -73,7 +74,7 @@ async def list_items(
     return {"items": plain(found), "next": following}
 
 
-@router.post("", status_code=201, openapi_extra=takes(OperationSaid, required=True))
+@router.post("", **answers(OPERATION, 201, or_200=PREVIEW), openapi_extra=takes(OperationSaid, required=True))
 async def start_operation(request: Request, caller: Operator, said: OperationBody) -> Response:
     """201 with the operation; 200 with what it would do, if `dry_run`."""
 
@@ -90,7 +91,7 @@ async def start_operation(request: Request, caller: Operator, said: OperationBod
     return await once(request, caller, work)
 
 
-@router.post("/{operation_id}/pause", openapi_extra=takes(ReasonSaid))
+@router.post("/{operation_id}/pause", **answers(OPERATION), openapi_extra=takes(ReasonSaid))
 async def pause_operation(request: Request, caller: Operator, operation_id: str, said: ReasonBody) -> Response:
     """Send nothing more for now; what was sent goes on."""
     return await _said(
@@ -98,14 +99,14 @@ async def pause_operation(request: Request, caller: Operator, operation_id: str,
     )
 
 
-@router.post("/{operation_id}/resume", openapi_extra=takes(ReasonSaid))
+@router.post("/{operation_id}/resume", **answers(OPERATION), openapi_extra=takes(ReasonSaid))
 async def resume_operation(request: Request, caller: Operator, operation_id: str, said: ReasonBody) -> Response:
     return await _said(
         request, caller, operation_id, lambda api, name: api.resume(name, reason=said.reason, owner=caller.owner)
     )
 
 
-@router.post("/{operation_id}/abort", openapi_extra=takes(ReasonSaid))
+@router.post("/{operation_id}/abort", **answers(OPERATION), openapi_extra=takes(ReasonSaid))
 async def abort_operation(request: Request, caller: Operator, operation_id: str, said: ReasonBody) -> Response:
     """For good. What was not sent stays untouched."""
     return await _said(
@@ -122,4 +123,4 @@ async def _said(
 
 
 def _shown(operation: Operation) -> Plain:
-    return {**plain(operation), "under_way": operation.under_way, "untouched": operation.untouched}
+    return dict(plain(operation))

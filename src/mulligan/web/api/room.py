@@ -11,12 +11,14 @@ from mulligan.config import Settings
 from mulligan.engine.keys import Key
 from mulligan.store import Store
 from mulligan.web.api.hub import Hub
+from mulligan.web.api.limiting import Rates
 from mulligan.web.asking import Opening, Threads
 from mulligan.web.desk import Desk
 
 T = TypeVar("T")
 
 EVERY = 60.0  # seconds
+LONG = 60.0  # seconds for what reads much
 
 
 class Served(Mulligan):
@@ -37,6 +39,8 @@ class Room:
         self.settings = app.settings
         self.hub = Hub(self.store, app.settings.web)
         self._threads = Threads("mulligan-api")
+        self._long = Threads("mulligan-api-long", 1)
+        self.rates = Rates(app.settings.web)
         self._used: dict[str, float] = {}
 
     def store(self) -> Store:
@@ -44,6 +48,10 @@ class Room:
 
     async def ask(self, call: Callable[[], T]) -> T:
         return await self._threads.ask(call)
+
+    async def ask_long(self, call: Callable[[], T]) -> T:
+        """What reads much: one after the other, and never in the way of the rest."""
+        return await self._long.ask(call, LONG)
 
     def remember(self, key: Key) -> None:
         """That it was used, once a minute, beside the request: who asks does not wait for that."""
@@ -55,7 +63,8 @@ class Room:
     def close(self) -> None:
         self.hub.close()
         self._threads.close()
+        self._long.close()
 
     def desk(self, actor: str) -> Desk:
         """The nouns of the app, in the name of one caller."""
-        return Desk(self.store, self.settings, actor, self.app.registry.handlers)
+        return Desk(self.store, self.settings, actor, self.app.registry)

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
+from mulligan.engine.failures import FailureGroup
+from mulligan.engine.operations import Operation
+from mulligan.engine.preview import Preview as OperationPreview
 from mulligan.event import OURSELVES, Event, for_owners
 from mulligan.job import AttemptRow, Job, Micros, to_datetime
+from mulligan.policy.batch import BatchCounts
+from mulligan.policy.estimate import Share
 from mulligan.policy.redact import scrub
 
 Plain = dict[str, Any]
 
+NAMES = {"cls": "class"}  # which Python cannot call so
+ALSO: Mapping[type, tuple[str, ...]] = {  # what they know beside their fields
+    BatchCounts: ("total", "ended"),
+    FailureGroup: ("message", "recovered_share"),
+    Operation: ("under_way", "untouched"),
+    OperationPreview: ("retried", "recovered", "chance"),
+    Share: ("value",),
+}
 NOT_OF_ATTEMPTS = frozenset({"private", "judged", "worker", "settled_by"})
 
 
@@ -31,7 +45,7 @@ def attempt_shape(attempt: AttemptRow, *, private: bool) -> Plain:
         shape[name] = at(shape[name])
     for name in {"evidence", "private", "judged"} & set(shape):
         shape[name] = json.loads(shape[name] or "{}")
-    return {"class" if name == "cls" else name: value for name, value in shape.items()}
+    return {NAMES.get(name, name): value for name, value in shape.items()}
 
 
 def event_shape(event: Event, *, private: bool) -> Plain:
@@ -67,12 +81,20 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value) if not one.name.startswith("_")}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: plain(one) for name, one in value._asdict().items()}
+    if names := shown_of(cast("Hashable", type(value))):
+        return {NAMES.get(name, name): plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(one) for one in value]
     return value
+
+
+@cache
+def shown_of(kind: Any) -> tuple[str, ...]:
+    """The names under which a value of ours is shown; of anything else none."""
+    if is_dataclass(kind):
+        own = tuple(one.name for one in fields(kind) if not one.name.startswith("_"))
+    else:
+        own = getattr(kind, "_fields", ())
+    return (*own, *ALSO.get(kind, ()))

@@ -15,6 +15,7 @@ from mulligan.notify.deliveries import DeliveryList
 from mulligan.notify.subscriptions import Subscription, Subscriptions
 from mulligan.notify.webhook import Webhook
 from mulligan.web.api.acting import Cursor, Limit, ReasonBody, ReasonSaid, acted
+from mulligan.web.api.answers import DELIVERIES, DELIVERY, NEW_WEBHOOK, WEBHOOK, WEBHOOKS, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import body_of, takes
 from mulligan.web.api.cursors import opened, sealed
@@ -46,18 +47,18 @@ Subscribed = Annotated[str | None, Query(max_length=200, description="of this on
 State = Annotated[str | None, Query(max_length=20, description="queued, running, succeeded, dead …")]
 
 
-@router.get("/webhooks")
+@router.get("/webhooks", **answers(WEBHOOKS))
 async def list_webhooks(caller: Viewer) -> Plain:
     found = await caller.room.ask(lambda: caller.desk.subscriptions.list(owner=caller.owner))
     return {"webhooks": [_shown(one) for one in found if one.channel == Webhook.kind]}
 
 
-@router.get("/webhooks/{webhook_id}")
+@router.get("/webhooks/{webhook_id}", **answers(WEBHOOK))
 async def get_webhook(caller: Viewer, webhook_id: str) -> Plain:
     return _shown(await caller.room.ask(lambda: _owned(caller, webhook_id)))
 
 
-@router.post("/webhooks", status_code=201, openapi_extra=takes(NewWebhookSaid, required=True))
+@router.post("/webhooks", **answers(NEW_WEBHOOK, 201), openapi_extra=takes(NewWebhookSaid, required=True))
 async def add_webhook(request: Request, caller: Operator, said: NewWebhookBody) -> Response:
     """Signed as standardwebhooks.com describes it. The secret is in this answer and in no later one."""
 
@@ -77,7 +78,7 @@ async def add_webhook(request: Request, caller: Operator, said: NewWebhookBody) 
     return await once(request, caller, work)
 
 
-@router.delete("/webhooks/{webhook_id}", status_code=204)
+@router.delete("/webhooks/{webhook_id}", status_code=204, response_model=None)
 async def remove_webhook(caller: Operator, webhook_id: str) -> Response:
     """Messages that wait are not sent any more."""
 
@@ -88,13 +89,13 @@ async def remove_webhook(caller: Operator, webhook_id: str) -> Response:
     return Response(None, 204)
 
 
-@router.post("/webhooks/{webhook_id}/test")
+@router.post("/webhooks/{webhook_id}/test", **answers(DELIVERY))
 async def try_webhook(request: Request, caller: Operator, webhook_id: str) -> Response:
     """A message that says that it is a test; answered with its delivery, which takes the way of all others."""
     return await _said(request, caller, webhook_id, lambda api, name: plain(api.test(name, owner=caller.owner)))
 
 
-@router.post("/webhooks/{webhook_id}/enable", openapi_extra=takes(ReasonSaid))
+@router.post("/webhooks/{webhook_id}/enable", **answers(WEBHOOK), openapi_extra=takes(ReasonSaid))
 async def enable_webhook(request: Request, caller: Operator, webhook_id: str, said: ReasonBody) -> Response:
     """It hears of what happens from now on."""
     return await _said(
@@ -103,7 +104,7 @@ async def enable_webhook(request: Request, caller: Operator, webhook_id: str, sa
     )  # fmt: skip
 
 
-@router.post("/webhooks/{webhook_id}/disable", openapi_extra=takes(ReasonSaid))
+@router.post("/webhooks/{webhook_id}/disable", **answers(WEBHOOK), openapi_extra=takes(ReasonSaid))
 async def disable_webhook(request: Request, caller: Operator, webhook_id: str, said: ReasonBody) -> Response:
     return await _said(
         request, caller, webhook_id,
@@ -111,7 +112,7 @@ async def disable_webhook(request: Request, caller: Operator, webhook_id: str, s
     )  # fmt: skip
 
 
-@router.post("/webhooks/{webhook_id}/rotate", openapi_extra=takes(ReasonSaid))
+@router.post("/webhooks/{webhook_id}/rotate", **answers(NEW_WEBHOOK), openapi_extra=takes(ReasonSaid))
 async def rotate_webhook(request: Request, caller: Operator, webhook_id: str, said: ReasonBody) -> Response:
     """A new secret, in this answer alone; messages are signed with both until the next one."""
 
@@ -123,7 +124,7 @@ async def rotate_webhook(request: Request, caller: Operator, webhook_id: str, sa
 
 
 # -- deliveries -------------------------------------------------------------------------------------
-@router.get("/deliveries")
+@router.get("/deliveries", **answers(DELIVERIES))
 async def list_deliveries(
     caller: Viewer, subscription: Subscribed = None, state: State = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Plain:
@@ -140,7 +141,7 @@ async def list_deliveries(
     return {"deliveries": plain(list(found)), "next": following}
 
 
-@router.get("/deliveries/{delivery_id}")
+@router.get("/deliveries/{delivery_id}", **answers(DELIVERY))
 async def get_delivery(caller: Viewer, delivery_id: str) -> Plain:
     def look() -> Any:
         return caller.desk.deliveries.get(known_id("delivery", delivery_id), owner=caller.owner)
@@ -148,7 +149,7 @@ async def get_delivery(caller: Viewer, delivery_id: str) -> Plain:
     return dict(plain(await caller.room.ask(look)))
 
 
-@router.post("/deliveries/{delivery_id}/retry", openapi_extra=takes(ReasonSaid))
+@router.post("/deliveries/{delivery_id}/retry", **answers(DELIVERY), openapi_extra=takes(ReasonSaid))
 async def retry_delivery(request: Request, caller: Operator, delivery_id: str, said: ReasonBody) -> Response:
     """Once more; with the same id for its receiver."""
 

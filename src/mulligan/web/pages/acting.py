@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from fastapi import Request, Response
 
 from mulligan.engine.keys import Role
+from mulligan.engine.operations import Wishes
 from mulligan.engine.preview import Preview
-from mulligan.errors import MulliganError
+from mulligan.errors import MulliganError, Refused
 from mulligan.policy.advice import percent
 from mulligan.policy.operation import Action as Bulk
 from mulligan.web.actions import Action, action
@@ -58,29 +60,65 @@ class ActingScreens:
             return self._house.back(request, back[-1], f"Not done: {refused}", "bad")
         return self._house.back(request, back[-1], words)
 
-    async def preview(self, request: Request, action: str = "retry", filter: str = "") -> Response:  # noqa: A002 - as in the URL
+    async def preview(
+        self,
+        request: Request,
+        action: str = "retry",
+        filter: str = "",  # noqa: A002 - as in the URL
+        queue: str = "",
+        choice: str = "",
+    ) -> Response:
         """What a bulk action would do, before anything is done."""
+        said = {"queue": queue, "choice": choice}
 
         def look(desk: Visited) -> dict[str, Any]:
-            found = desk.operations.start(action, filter, dry_run=True, owner=desk.owner)
+            if action == "move" and not queue:  # nothing can be said of it yet
+                return NOTHING
+            found = desk.operations.start(action, filter, dry_run=True, **_wishes(desk, said))
             return _foreseen(found, root_of(request))
 
         found = await self._house.ask(request, look)
-        values = {"action": action, "words": filter, "actions": [one.value for one in Bulk], **found}
+        values = {"action": action, "words": filter, "actions": [one.value for one in Bulk], **said, **found}
         return self._house.page(request, "preview.html", "operations", **values)
 
     async def start(self, request: Request) -> Response:
         def work(desk: Visited, said: dict[str, str]) -> str:
-            asked = said.get("action", "retry"), said.get("filter", "")
-            _counted(desk, *asked, said)
-            steps = None if said.get("careful") else ["rest"]
-            return desk.operations.start(*asked, steps=steps, reason=said.get("reason", ""), owner=desk.owner).id
+            action, words = said.get("action", "retry"), said.get("filter", "")
+            wishes = _wishes(desk, said)
+            _counted(desk.operations.start(action, words, dry_run=True, **wishes), said)
+            return desk.operations.start(action, words, **wishes).id
 
         try:
             operation = await self._house.act(request, work, Role.OPERATOR)
         except MulliganError as refused:
             return self._house.back(request, "/operations", f"Not done: {refused}", "bad")
         return self._house.back(request, f"/operations/{operation}", "Begun. This page follows it.")
+
+
+NOTHING: dict[str, Any] = {
+    "count": "0", "number": 0, "must_count": False, "steps": "", "codes": (), "kinds": (), "owners": (), "cost": "",
+    "estimated": "", "chance": "", "tried": "", "held": (), "refused": (), "jobs": "",
+}  # fmt: skip
+
+
+def _wishes(desk: Visited, said: Mapping[str, str]) -> Wishes:
+    wishes: Wishes = {"owner": desk.owner, "reason": said.get("reason", "")}
+    wishes["queue"], wishes["choice"] = said.get("queue") or None, said.get("choice") or None
+    wishes["rate"] = said.get("rate") or None
+    if "filter" in said and not said.get("careful"):
+        wishes["steps"] = ["rest"]
+    if said.get("stop_if"):
+        wishes["stop_if"] = _share(said["stop_if"])
+    return wishes
+
+
+def _share(text: str) -> float:
+    """`10`, `10 %`."""
+    number = text.removesuffix("%").strip()
+    if not (number.isascii() and number.isdecimal() and int(number[:4]) <= 100):
+        message = f"stop when more than: {text!r:.40} is no share; write 10 for 10 %"
+        raise Refused(message)
+    return int(number) / 100
 
 
 def _refusal(asked: Action, desk: Visited, job: str, said: dict[str, str]) -> str:
@@ -91,9 +129,8 @@ def _refusal(asked: Action, desk: Visited, job: str, said: dict[str, str]) -> st
     return ""
 
 
-def _counted(desk: Visited, action: str, filter: str, said: dict[str, str]) -> None:  # noqa: A002 - as everywhere
+def _counted(found: Preview, said: Mapping[str, str]) -> None:
     """Many jobs are not moved by a slip of the hand."""
-    found = desk.operations.start(action, filter, dry_run=True, owner=desk.owner)
     if found.count > MUST_COUNT and said.get("count", "").replace(",", "") != str(found.count):
         message = f"type the number of jobs, {found.count:,}, to say that you mean all of them; nothing was done"
         raise MulliganError(message)
@@ -107,7 +144,9 @@ def _foreseen(found: Preview, root: str) -> dict[str, Any]:
         "steps": ", ".join(f"{step:,}" for step in found.steps),
         "codes": bars(found.codes),
         "kinds": bars(found.kinds),
-        "owners": bars(found.owners) if len(found.owners) > 1 else (),
+        "owners": bars({owner or "nobody": many for owner, many in found.owners.items()})
+        if len(found.owners) > 1
+        else (),
         "cost": f"{found.cost:g}" if found.cost else "",
         "estimated": f"{found.estimated_cost:g}" if found.estimated_cost else "",
         "chance": "" if found.chance is None else percent(found.chance),

@@ -59,7 +59,7 @@ class BatchScreens:
                 "batch": batch,
                 "row": _row(batch, now),
                 "codes": bars({one.code: one.count for one in failures}, filters),
-                "members": [row_of(Shown(job, ""), now) for job in members],
+                "members": [row_of(Shown(job, ""), now, root_of(request)) for job in members],
                 "counts": [(state, getattr(batch.counts, state), _jobs(request, batch_id, state)) for state in TONES],
                 "events": [event_line(event) for event in events],
             }

@@ -7,8 +7,10 @@ from urllib.parse import urlencode
 
 from fastapi import Request, Response
 
+from mulligan.engine.paging import Count
 from mulligan.job import Job, State
 from mulligan.web import present
+from mulligan.web.chips import alternatives, removable
 from mulligan.web.desk import Visited
 from mulligan.web.foreseeing import foreseen
 from mulligan.web.house import House, root_of
@@ -22,7 +24,6 @@ VERBS = {
     "cancel": ("Cancel", (State.QUEUED, State.RUNNING)),
     "discard": ("Discard", (State.DEAD, State.PARKED)),
 }
-STATES = ("", *State)
 
 
 class JobScreens:
@@ -30,23 +31,26 @@ class JobScreens:
         self._house = house
 
     async def list(self, request: Request, filter: str = "", before: str = "") -> Response:  # noqa: A002 - as in the URL
-        words = checked_words(filter, before)
+        words, here = checked_words(filter, before), f"{root_of(request)}/jobs"
 
         def look(desk: Visited) -> dict[str, Any]:
             found = desk.jobs.list(words, limit=PAGE, before=before or None, owner=desk.owner, private=desk.private)
+            whole = not before and found.cursor is None  # then it is counted already
+            many = Count(len(found)) if whole else desk.jobs.count(words, owner=desk.owner, private=desk.private)
             with desk.store.read() as unit:
                 now = unit.now()
             older = urlencode({"filter": words, "before": found.cursor}) if found.cursor else ""
             return {
-                "rows": [row_of(Shown(job, ""), now) for job in found],
-                "older": f"{root_of(request)}/jobs?{older}" if older else "",
+                "rows": [row_of(Shown(job, ""), now, root_of(request)) for job in found],
+                "older": f"{here}?{older}" if older else "",
                 "partial": found.partial,
+                "many": f"{many:,}{'+' if many.capped or many.partial else ''}",
+                "one_alone": many == 1,
             }
 
         found = await self._house.ask(request, look)
-        chips = [(state or "all", f"{root_of(request)}/jobs?{urlencode({'filter': f'state:{state}' if state else ''})}",
-                  words == (f"state:{state}" if state else "")) for state in STATES]  # fmt: skip
-        return self._house.page(request, "list.html", "jobs", filter=words, before=before, chips=chips, **found)
+        chips: dict[str, Any] = {"states": alternatives(here, words, "state", State), "chosen": removable(here, words)}
+        return self._house.page(request, "list.html", "jobs", filter=words, before=before, **chips, **found)
 
     async def one(self, request: Request, job_id: str) -> Response:
         def look(desk: Visited) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from mulligan.policy.estimate import Share
 from mulligan.policy.insight import Numbers
 from mulligan.policy.phrase import duration, ordinal
 from mulligan.policy.sentences import MEANS
-from mulligan.web.charts import columns
+from mulligan.web.charts import Columns, columns
 from mulligan.web.desk import Visited
 from mulligan.web.house import House
+from mulligan.web.outcomes import WINDOWS, outcomes
 
 SPANS = {"1d": 1, "7d": 7, "30d": 30}
 CELLS = 12
+ATTEMPTS = 14
 RATES = (
     ("retry success", "retry_success", "of jobs that were tried again"),
     ("rescue", "rescue", "of all jobs whose first attempt failed"),
@@ -38,7 +40,10 @@ class KnowledgeScreens:
 
         def look(desk: Visited) -> dict[str, Any]:
             found = insight(desk.store, desk.settings, timedelta(days=SPANS[chosen]), kind or None, None)
-            return _insight(found) | {"kinds": desk.policies.kinds()}
+            window = WINDOWS["24h" if chosen == "1d" else "7d"]
+            with desk.store.read() as unit:
+                ended = outcomes(unit, unit.now(), window, kind)
+            return _insight(found) | {"kinds": desk.policies.kinds(), "ended": ended, "each": window.words}
 
         found = await self._house.ask(request, look, shared=True)
         return self._house.page(request, "insight.html", "insight", since=chosen, spans=list(SPANS), kind=kind, **found)
@@ -57,6 +62,7 @@ def _insight(found: Insight) -> dict[str, Any]:
         "days": columns(days, ("succeeded", "dead", "waiting")),
         "rates": [(name, _share(getattr(numbers, field)), words) for name, field, words in RATES],
         "cells": _cells(numbers),
+        "by_attempt": _by_attempt(numbers),
         "chances": [
             {"cls": one.cls, "attempt": ordinal(one.attempt), "percent": percent(one.chance.mean),
              "share": round(one.chance.mean * 100, 1), "trials": one.chance.trials, "means": MEANS.get(one.cls, "")}
@@ -71,6 +77,19 @@ def _insight(found: Insight) -> dict[str, Any]:
         "advice": [one.text for one in found.advice],
         "notes": found.notes,
     }  # fmt: skip
+
+
+def _by_attempt(numbers: Numbers) -> Columns:
+    """Of all second, third, … attempts: how many succeeded."""
+    sums: dict[int, list[int]] = {}
+    for one in numbers.cells:
+        good, whole = sums.setdefault(one.attempt, [0, 0])
+        sums[one.attempt] = [good + one.success.part, whole + one.success.whole]
+    steps = [
+        (f"{ordinal(attempt)} attempt", {"succeeded": good, "dead": whole - good})
+        for attempt, (good, whole) in sorted(sums.items())[:ATTEMPTS]
+    ]
+    return columns(steps, ("succeeded", "dead"))
 
 
 def _cells(numbers: Numbers) -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -21,17 +19,14 @@ from mulligan.engine.workers import Seen, workers_seen
 from mulligan.job import Micros, State
 from mulligan.policy.groups import GroupState
 from mulligan.policy.phrase import who
-from mulligan.store.base import Unit
-from mulligan.store.counting import MINUTE
-from mulligan.web.charts import Columns, columns
+from mulligan.web.charts import Columns
 from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
+from mulligan.web.outcomes import WINDOWS, outcomes
 from mulligan.web.pages import failures, machinery, records
 from mulligan.web.present import BADGES, row_of
 from mulligan.web.reading import COUNT_CAP, Shown
 
-MINUTES = 60
-TONES = {"succeeded": "succeeded", "retry": "retried", "lost": "retried", "dead": "dead"}
 ALERTS = 2
 GROUPS = 5
 ROWS = 8
@@ -67,13 +62,13 @@ class OverviewScreen:
     def __init__(self, house: House) -> None:
         self._house = house
 
-    async def show(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
-        root = root_of(request)
+    async def show(self, request: Request, filter: str = "", window: str = "1h") -> Response:  # noqa: A002 - as in the URL
+        root, chosen = root_of(request), window if window in WINDOWS else "1h"
         if filter.strip():
             return RedirectResponse(f"{root}/jobs?{urlencode({'filter': filter})}", 303)
         if (await self._house.visitor(request)).owner is not None:
             return RedirectResponse(f"{root}/failures", 303)  # what is on this screen is of all owners
-        found = await self._house.ask(request, _look, shared=True)
+        found = await self._house.ask(request, lambda desk: _look(desk, chosen), shared=True)
         values: dict[str, Any] = {
             "counts": [_count(state, found.counts[state], root) for state in State],
             "troubles": list(_troubles(found, root)),
@@ -81,15 +76,18 @@ class OverviewScreen:
             "operations": [records.operation_row(one, found.now) for one in found.operations],
             "dependencies": [machinery.dependency_row(one, found.now) for one in found.down],
             "workers": [machinery.worker_row(one, found.now) for one in found.workers],
-            "parked": [row_of(one, found.now) for one in found.parked],
-            "running": [row_of(one, found.now) for one in found.running],
+            "parked": [row_of(one, found.now, root_of(request)) for one in found.parked],
+            "running": [row_of(one, found.now, root_of(request)) for one in found.running],
             "outcomes": found.outcomes,
+            "window": chosen,
+            "windows": [(name, f"{root}/?window={name}", name == chosen) for name in WINDOWS],
+            "each": WINDOWS[chosen].words,
             "empty": not any(found.counts.values()),
         }
         return self._house.page(request, "overview.html", "overview", **values)
 
 
-def _look(desk: Visited) -> Picture:
+def _look(desk: Visited, window: str) -> Picture:
     groups = [
         group for group in desk.failures.groups(owner=desk.owner, limit=GROUPS * 4) if group.state in NEEDS_SOMEBODY
     ]
@@ -99,25 +97,13 @@ def _look(desk: Visited) -> Picture:
     with desk.store.read() as unit:
         now, counts, down = unit.now(), dict(unit.counts(COUNT_CAP)), not_closed(unit)
         workers = workers_seen(unit)
-        outcomes = _outcomes(unit, now)
+        ended = outcomes(unit, now, WINDOWS[window])
     alerts = [one for one in desk.alerts.list() if one.state == "firing" and one.silenced_until is None]
     parked = _some(desk, "state:parked")
     running = _some(desk, "state:running")
     return Picture(
-        now, counts, groups[:GROUPS], down, kinds, queues, workers, operations, alerts, outcomes, parked, running
+        now, counts, groups[:GROUPS], down, kinds, queues, workers, operations, alerts, ended, parked, running
     )
-
-
-def _outcomes(unit: Unit, now: Micros) -> Columns:
-    """How attempts ended, minute by minute."""
-    begins = now // MINUTE - MINUTES + 1
-    counts: list[Counter[str]] = [Counter() for _ in range(MINUTES)]
-    for row in unit.stats(["verdicts"], begins * MINUTE):
-        tone = TONES.get(json.loads(row.labels)["outcome"])
-        if tone is not None and 0 <= row.minute - begins < MINUTES:
-            counts[row.minute - begins][tone] += row.n
-    ago = [f"{MINUTES - 1 - place} min ago" for place in range(MINUTES)]
-    return columns(list(zip(ago, counts, strict=True)), ("succeeded", "retried", "dead"))
 
 
 def _some(desk: Visited, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
@@ -127,27 +113,33 @@ def _some(desk: Visited, filter: str) -> list[Shown]:  # noqa: A002 - as everywh
 def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
     waits = found.counts[State.QUEUED]
     if not any(seen.living for seen in found.workers):
-        yield Trouble("◌", f"No worker is live{f': {_many(waits)} jobs wait' if waits else ''}", f"{root}/queues")
+        yield Trouble("◌", f"No worker is live{f': {_wait(waits)}' if waits else ''}", f"{root}/queues")
     for one in found.down:
         if one.state == "open":
-            yield Trouble("⊗", f"{one.key} is down: {_many(one.held)} jobs wait for it", f"{root}/dependencies")
+            yield Trouble("⊗", f"{one.key} is down: {_wait(one.held)} for it", f"{root}/dependencies")
     for kind in found.kinds:
         yield Trouble("‖", f"Kind {kind.name} is held: {kind.reason or kind.message}", f"{root}/queues")
     for queue in found.queues:
         yield Trouble(
             "‖",
-            f"Queue {queue.name} was paused by {who(queue.actor)}: {_many(queue.ready)} jobs wait",
+            f"Queue {queue.name} was paused by {who(queue.actor)}: {_wait(queue.ready)}",
             f"{root}/queues",
         )
     urgent = sorted(found.alerts, key=lambda alert: alert.severity != "page")
     for alert in urgent[:ALERTS]:
         yield Trouble("▲", alert.summary, f"{root}/alerts")
     if len(urgent) > ALERTS:
-        yield Trouble("▲", f"{len(urgent) - ALERTS} more alerts", f"{root}/alerts")
+        yield Trouble(
+            "▲", f"{len(urgent) - ALERTS} more alert{'s' if len(urgent) > ALERTS + 1 else ''}", f"{root}/alerts"
+        )
     for group in found.groups:
         if group.state is GroupState.REGRESSED:
             link = f"{root}/failures/{quote(group.fingerprint)}"
             yield Trouble("↺", f"It was resolved, and it is back: {group.message or group.code}", link)
+
+
+def _wait(count: int) -> str:
+    return "1 job waits" if count == 1 else f"{_many(count) if count else 'no'} jobs wait"
 
 
 def _many(count: int) -> str:
@@ -155,5 +147,5 @@ def _many(count: int) -> str:
 
 
 def _count(state: State, count: int, root: str) -> dict[str, Any]:
-    link = f"{root}/failures" if state is State.DEAD else f"{root}/jobs?{urlencode({'filter': f'state:{state}'})}"
+    link = f"{root}/jobs?{urlencode({'filter': f'state:{state}'})}"
     return {"badge": BADGES[state], "count": _many(count), "none": not count, "link": link}

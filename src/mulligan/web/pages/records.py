@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import Request, Response
+from fastapi import Query, Request, Response
 
+from mulligan.engine.hearing import concerns, wants
+from mulligan.engine.kinds import OURS
 from mulligan.engine.operations import Item, Operation
 from mulligan.event import Event
-from mulligan.job import Micros, to_micros
+from mulligan.job import SECOND, Micros, to_micros
 from mulligan.policy.operation import Tally
-from mulligan.policy.phrase import per, who
+from mulligan.policy.phrase import duration, per, who
 from mulligan.web.charts import parts
+from mulligan.web.chips import alternatives, removable
 from mulligan.web.desk import Visited
-from mulligan.web.house import House
-from mulligan.web.present import Badge, at_moment, event_line
+from mulligan.web.house import House, root_of
+from mulligan.web.present import Badge, at_moment, changes_of, event_line
+from mulligan.web.reading import checked_words
 
 PAGE = 50
 ITEMS = 100
+STEP = 500  # events read at once
+LOOKED = 5_000  # and for one page
+EventId = Annotated[int, Query(ge=0, le=2**60)]
+FAMILIES = (
+    "job.*",
+    "job.died",
+    "job.parked",
+    "batch.*",
+    "dependency.*",
+    "queue.*",
+    "operation.*",
+    "worker.*",
+    "alert.*",
+)
 STATES = {
     "gathering": Badge("…", "gathering", "busy"),
     "running": Badge("▶", "running", "busy"),
@@ -63,18 +82,21 @@ class RecordScreens:
 
         return self._house.page(request, "operation.html", "operations", **await self._house.ask(request, look))
 
-    async def events(self, request: Request, before: int = 0) -> Response:
+    async def events(self, request: Request, before: EventId = 0, filter: str = "") -> Response:  # noqa: A002 - as in the URL
+        words, here = checked_words(filter), f"{root_of(request)}/events"
+        wanted, mine = wants(words), concerns(None)
+        asks_of_ours = OURS in words
+
         def look(desk: Visited) -> dict[str, Any]:
-            with desk.store.read() as unit:
-                top = before - 1 if before else unit.newest_event()
-                found = [event for event in unit.events_after(max(0, top - PAGE * 2), PAGE * 2) if event.id <= top]
-            found = found[-PAGE:]
-            older = urlencode({"before": found[0].id}) if found and found[0].id > 1 else ""
-            return {"rows": [event_line(event) for event in reversed(found)], "older": older}
+            found, last = _back(desk, before, lambda event: wanted(event) and (asks_of_ours or mine(event)))
+            older = urlencode({"before": last, "filter": words}) if last > 1 else ""
+            return {"rows": [event_line(event) for event in found], "older": older}
 
-        return self._house.page(request, "events.html", "events", **await self._house.ask(request, look, shared=True))
+        values = await self._house.ask(request, look, shared=True)
+        chips = {"types": alternatives(here, words, "type", FAMILIES), "chosen": removable(here, words)}
+        return self._house.page(request, "events.html", "events", words=words, before=before, **{**values, **chips})
 
-    async def audit(self, request: Request, before: int = 0, actor: str = "", job: str = "") -> Response:
+    async def audit(self, request: Request, before: EventId = 0, actor: str = "", job: str = "") -> Response:
         def look(desk: Visited) -> dict[str, Any]:
             found = desk.events.list(
                 actor=actor or None, job=job or None, owner=desk.owner, limit=PAGE + 1, before=before or None
@@ -84,6 +106,20 @@ class RecordScreens:
 
         values = await self._house.ask(request, look)
         return self._house.page(request, "audit.html", "audit", actor=actor, job=job, **values)
+
+
+def _back(desk: Visited, before: int, wanted: Callable[[Event], bool]) -> tuple[list[Event], int]:
+    """A page of what is wanted, newest first, and down to which event was looked."""
+    found: list[Event] = []
+    with desk.store.read() as unit:
+        top = before - 1 if before else unit.newest_event()
+        lowest = max(0, top - LOOKED)
+        while top > lowest and len(found) < PAGE:
+            begins = max(lowest, top - STEP)
+            some = [event for event in unit.events_after(begins, STEP) if event.id <= top]
+            found += [event for event in reversed(some) if wanted(event)]
+            top = begins
+    return found[:PAGE], found[PAGE - 1].id if len(found) >= PAGE else top + 1
 
 
 def operation_row(one: Operation, now: Micros) -> dict[str, Any]:
@@ -99,9 +135,21 @@ def operation_row(one: Operation, now: Micros) -> dict[str, Any]:
         "words": f"{ended:,} of {total:,}: {_words(one.counts)}",
         "note": one.note,
         "rate": per(one.rate),
+        "pace": _pace(one, now),
+        "share": round(100 * ended / total, 1) if total else 0.0,
         "began": at_moment(to_micros(one.created_at), now),
         "ended": None if one.finished_at is None else at_moment(to_micros(one.finished_at), now),
     }
+
+
+def _pace(one: Operation, now: Micros) -> str:
+    """How fast its jobs end, and how long the rest would take so."""
+    ended, began = one.counts.ended, one.started_at
+    if not one.under_way or began is None or not ended:
+        return ""
+    took = max(1.0, (now - to_micros(began)) / SECOND)
+    left = (one.total - ended) * took / ended
+    return f"{per(ended / took)} so far" + (f", about {duration(round(left))} to go" if left >= 1 else "")
 
 
 def _bar(tally: Tally) -> Any:
@@ -127,6 +175,4 @@ def _item(item: Item) -> dict[str, Any]:
 
 
 def _deed(event: Event) -> dict[str, Any]:
-    line = event_line(event)
-    changes = [(name, event.data.get(name)) for name in ("before", "after", "changes") if event.data.get(name)]
-    return {**line, "by": who(event.actor), "changes": changes}
+    return {**event_line(event), "by": who(event.actor), "changes": changes_of(event.data)}

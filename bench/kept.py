@@ -1,0 +1,80 @@
+"""A world with a crowd in it, made once and copied from build/ ever after, so that each run begins with the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from bench import crowd
+from bench.world import ROOT, World, server
+from mulligan.store import open_store
+
+KEPT = ROOT / "build" / "bench"
+
+
+@contextmanager
+def crowded(store: str, jobs: int) -> Iterator[World]:
+    kept = KEPT / f"crowd-{jobs}-{crowd.digest()}.{store}"
+    KEPT.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="mulligan-bench-", dir=KEPT))
+    url = f"sqlite:///{folder}/bench.db" if store == "sqlite" else _served(kept)
+    if store == "sqlite" and kept.exists():
+        _copy(kept, folder / "bench.db")
+    if not kept.exists():
+        _make(url, jobs, kept, folder)
+        url = url if store == "sqlite" else _served(kept)
+    with closing(open_store(url)) as opened:
+        opened.migrate()
+    place = World(url, folder)
+    crowd.named(place)
+    try:
+        yield place
+    finally:
+        place.stop()
+        place.app.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make(url: str, jobs: int, kept: Path, folder: Path) -> None:
+    place = World(url, folder)
+    crowd.fill(place, jobs)
+    place.app.close()
+    if url.startswith("sqlite"):
+        _copy(folder / "bench.db", kept)
+        return
+    running = server()
+    running.stop("fast")
+    _copy(running._folder, kept)  # noqa: SLF001 - the whole of it, with its password
+    (kept / "url").write_text(url)
+    running.start()
+
+
+def _served(kept: Path) -> str:
+    """A database of ours; what was kept, if something was, in the place of the server's own."""
+    running = server()
+    if not kept.exists():
+        return running.create_database()
+    running.stop("fast")
+    mine, data = urlsplit(str(running._admin_url)), running._data  # noqa: SLF001 - there is no other way to them
+    shutil.rmtree(data)
+    _copy(kept / "data", data)
+    with (data / "postgresql.conf").open("a") as file:
+        file.write(f"port = '{mine.port}'\n")
+    was = urlsplit((kept / "url").read_text())
+    here = was._replace(netloc=f"{was.username}:{was.password}@{mine.hostname}:{mine.port}")
+    running._admin_url = urlunsplit(here._replace(path="/postgres"))  # noqa: SLF001 - its password is another one now
+    running.start()
+    return urlunsplit(here)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """As it is, whoever owns it; whole or not at all."""
+    part = target.with_name(f"{target.name}.part{os.getpid()}")
+    subprocess.run([shutil.which("cp") or "cp", "-Rp", source, part], check=True)
+    part.rename(target)

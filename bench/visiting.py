@@ -1,0 +1,164 @@
+"""A real server of the pages and the API, somebody who visits it, and what it costs it to answer."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from bench.world import ROOT, World
+from mulligan.engine.keys import Role
+from support.store import is_postgres, sql
+
+TIMEOUT = 30.0
+
+
+class Answered(NamedTuple):
+    waited: float  # ms
+    worked: float  # ms of CPU, of the server and of the database's processes that serve it
+    size: int
+
+
+class Visitor:
+    """Signed in as an admin of everything, with a key for the API, on one connection."""
+
+    def __init__(self, place: World, pid: int, address: str) -> None:
+        self.pid = pid
+        self._place = place
+        self.host, self.port = str(urlsplit(address).hostname), int(urlsplit(address).port or 0)
+        self._connection = HTTPConnection(self.host, self.port, timeout=TIMEOUT)
+        self.keys = [place.app.keys.create("*", Role.ADMIN, name=f"bench {n}").text for n in range(4)]
+        self.cookie = self._sign_in(parse_qs(urlsplit(address).query)["link"][0])
+
+    def _sign_in(self, link: str) -> str:
+        origin = f"http://{self.host}:{self.port}"
+        headers = {"Origin": origin, "Content-Type": "application/x-www-form-urlencoded"}
+        self._connection.request("POST", "/sign-in", urlencode({"link": link}), headers)
+        answer = self._connection.getresponse()
+        answer.read()
+        assert answer.status == 303, answer.status
+        return str(answer.headers["set-cookie"]).partition(";")[0]
+
+    def headers(self, path: str, key: int = 0) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[key]}"} if path.startswith("/api/") else {"Cookie": self.cookie}
+
+    def read(self, path: str) -> tuple[HTTPResponse, bytes]:
+        try:
+            self._connection.request("GET", path, headers=self.headers(path))
+            answer = self._connection.getresponse()
+        except RemoteDisconnected:  # it was idle for too long
+            self._connection.request("GET", path, headers=self.headers(path))
+            answer = self._connection.getresponse()
+        return answer, answer.read()
+
+    def ask(self, path: str) -> Answered:
+        busy, began = self.busy(), time.monotonic()
+        answer, body = self.read(path)
+        waited = (time.monotonic() - began) * 1000
+        if answer.status != 200:
+            print(f"  {path}: {answer.status}", flush=True)
+        return Answered(waited, (self.busy() - busy) * 1000, len(body))
+
+    def busy(self) -> float:
+        """Seconds of CPU so far."""
+        return sum(_thread_seconds(pid) for pid in (self.pid, *self.backends()))
+
+    def backends(self) -> list[int]:
+        """The processes of PostgreSQL that serve this server, by the ports it has open."""
+        if not is_postgres(self._place.app.store):
+            return []
+        if time.monotonic() - self._looked > 5:
+            self._looked, self._found = time.monotonic(), _backends(self._place, self.pid)
+        return self._found
+
+    _looked = -100.0
+    _found: list[int]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _backends(place: World, pid: int) -> list[int]:
+    ports = _ports(pid)
+    rows = sql(place.app.store, "SELECT pid, client_port FROM pg_stat_activity WHERE client_port IS NOT NULL")
+    return [int(backend) for backend, port in rows if port in ports]
+
+
+def _ports(pid: int) -> set[int]:
+    """Of the sockets of a process."""
+    inodes = set()
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            inodes.add(str(one.readlink()).removeprefix("socket:[").removesuffix("]"))
+    lines = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return {int(line[1].partition(":")[2], 16) for line in lines if line[9] in inodes}
+
+
+def _thread_seconds(pid: int) -> float:
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+@contextmanager
+def visited(place: World) -> Iterator[Visitor]:
+    env = {
+        **os.environ,
+        "MULLIGAN_DATABASE_URL": place.url,
+        "MULLIGAN_WEB__PORT": "0",
+        "MULLIGAN_WEB__STREAMS_PER_KEY": "1000",
+        "MULLIGAN_WEB__RATE": "100000",
+    }
+    with (place.folder / "web.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "mulligan.web"], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log
+        )
+    try:
+        assert server.stdout is not None
+        visitor = Visitor(place, server.pid, server.stdout.readline().decode().strip())
+        yield visitor
+        visitor.close()
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+@contextmanager
+def listeners(visitor: Visitor, many: int, path: str) -> Iterator[list[socket.socket]]:
+    """So many streams; somebody reads what they hear, and does nothing with it."""
+    ears: list[socket.socket] = []
+    reading = threading.Event()
+    try:
+        for n in range(many):
+            said = "".join(f"{name}: {value}\r\n" for name, value in visitor.headers(path, n % 4).items())
+            ear = socket.create_connection((visitor.host, visitor.port), timeout=TIMEOUT)
+            ear.sendall(f"GET {path} HTTP/1.1\r\nHost: {visitor.host}:{visitor.port}\r\n{said}\r\n".encode())
+            assert b" 200 " in ear.recv(65_536)[:20]
+            ears.append(ear)
+        threading.Thread(target=_read_all, args=(ears, reading)).start()
+        yield ears
+    finally:
+        reading.set()
+        for ear in ears:
+            ear.close()
+
+
+def _read_all(ears: Sequence[socket.socket], over: threading.Event) -> None:
+    with selectors.DefaultSelector() as selector, suppress(OSError, ValueError):
+        for ear in ears:
+            selector.register(ear, selectors.EVENT_READ)
+        while not over.is_set():
+            for key, _ in selector.select(0.5):
+                key.fileobj.recv(1_000_000)  # type: ignore[union-attr]

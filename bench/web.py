@@ -1,0 +1,163 @@
+"""Pages and list calls at a million jobs, warm, on a real server, while a worker runs a hundred jobs a second."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from bench.million import done, feeder
+from bench.visiting import Answered, Visitor, listeners, visited
+from bench.world import World, until
+from support.store import is_postgres, sql
+
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))
+STREAMS = {
+    "idle streams": ("/api/v1/events?filter=kind:nothing", 200),
+    "live pages": ("/live", 20),  # each hears of every job
+}
+DATABASE_CONNECTIONS = 16  # the pool's size
+BARRED = ("overview", "failures", "jobs")
+FILTERS = {
+    "by state": "state:dead",
+    "that wait": "state:queued",
+    "parked": "state:parked",
+    "held": "phase:held",
+    "by kind": "kind:render3",
+    "by queue": "queue:mail",
+    "by owner": "owner:owner7",
+    "dead of an owner": "owner:owner7 state:dead",
+    "by group": "group:{group}",
+    "by cause": "code:CODE_07",
+    "by batch": "batch:{batch}",
+    "by time": "since:{since}h",
+    "by words": '"step 7 of"',
+    "by argument": "arg.customer:43",
+}
+
+
+# -- what is asked ----------------------------------------------------------------------------------
+def paths(place: World) -> dict[str, str]:
+    known = _known(place)
+    jobs = {f"jobs {name}": f"/jobs?filter={quote(text.format(**known))}" for name, text in FILTERS.items()}
+    listed = {f"API {name}": f"/api/v1{path}" for name, path in jobs.items()}
+    return {
+        "overview": "/",
+        "failures": "/failures",
+        "failures by words": f"/failures?filter={quote(FILTERS['by words'])}",
+        "failures by kind": "/failures?filter=kind:render3",
+        "failure group": f"/failures/{known['group']}",
+        "jobs": "/jobs",
+        "jobs from the middle": f"/jobs?before={known['middle']}",
+        **jobs,
+        "job": f"/jobs/{known['job']}",
+        "batches": "/batches",
+        "batch": f"/batches/{known['batch']}",
+        **{name: f"/{name}" for name in ("queues", "dependencies", "policies", "insight", "operations", "events",
+                                         "audit", "alerts", "notifications", "schedules")},
+        "API jobs": "/api/v1/jobs",
+        **listed,
+        **{f"API {name}": f"/api/v1/{name}" for name in ("failures", "batches", "queues", "workers", "dependencies",
+                                                         "operations", "deliveries")},
+        "metrics": "/api/v1/metrics",
+    }  # fmt: skip
+
+
+def _known(place: World) -> dict[str, str]:
+    """The largest group, a batch, a dead job; and how many hours ago the newest 10,000 of the crowd begin."""
+    store = place.app.store
+    (group,) = sql(
+        store, "SELECT died_group FROM {p}job WHERE state = 'dead' GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
+    )
+    (batch,) = sql(store, "SELECT id FROM {p}batch ORDER BY id DESC LIMIT 1 OFFSET 50")
+    (middle, job) = (
+        sql(store, f"SELECT id FROM {{p}}job WHERE {where} ORDER BY id DESC LIMIT 1 OFFSET 500")  # noqa: S608 - ours
+        for where in ("1 = 1", "state = 'dead'")
+    )
+    ((at,),) = sql(store, "SELECT created_at FROM {p}job ORDER BY id DESC LIMIT 1 OFFSET 10000")
+    since = (time.time_ns() // 1000 - at) / 3.6e9
+    return {"group": group[0], "batch": batch[0], "middle": middle[0][0], "job": job[0][0], "since": f"{since:.1f}"}
+
+
+# -- how long it takes ------------------------------------------------------------------------------
+def measured(place: World) -> dict[str, float]:
+    place.start(
+        retention__succeeded="315360000", retention__dead="315360000", retention__cancelled="315360000",
+        retention__batches="315360000",
+    )  # fmt: skip
+    feeding = feeder(place)
+    try:
+        with visited(place) as visitor:
+            asked = paths(place)
+            until(lambda: place.app.jobs.count("since:1m kind:noop state:succeeded") > 0, 60)
+            for path in list(asked.values()) * 2:
+                visitor.ask(path)
+            figures = _asked(place, visitor, asked)
+            for name, (path, many) in STREAMS.items():
+                figures |= _beside_streams(place, visitor, name, path, many)
+            return figures
+    finally:
+        feeding.terminate()
+        feeding.wait(10)
+
+
+def _asked(place: World, visitor: Visitor, asked: dict[str, str]) -> dict[str, float]:
+    before, began = done(place), time.monotonic()
+    found: dict[str, list[Answered]] = {name: [] for name in asked}
+    for name, path in [*asked.items()] * ROUNDS:
+        found[name].append(visitor.ask(path))
+    rate = (done(place) - before) / (time.monotonic() - began)
+    _table(found)
+    figures = {f"{name}, {what}": value for name, answers in found.items() for what, value in _figures(answers).items()}
+    barred = [found[name] for name in asked if name.partition(" ")[0] in BARRED]
+    return {
+        **figures,
+        "overview, failures, job lists: worst p95, ms": max(_figures(answers)["p95, ms"] for answers in barred),
+        "jobs/s meanwhile": rate,
+        "load average": os.getloadavg()[0],
+    }
+
+
+def _beside_streams(place: World, visitor: Visitor, name: str, path: str, many: int) -> dict[str, float]:
+    """With so many that listen: pages and list calls, and how many connections to the database the server has."""
+    asked = {"overview": "/", "jobs": "/jobs", "API jobs": "/api/v1/jobs", "API failures": "/api/v1/failures"}
+    with listeners(visitor, many, path) as ears:
+        assert len(ears) == many
+        found: dict[str, list[Answered]] = {what: [] for what in asked}
+        connections = 0
+        busy, began = visitor.busy(), time.monotonic()
+        time.sleep(5)
+        alone = (visitor.busy() - busy) / (time.monotonic() - began)
+        for what, page in [*asked.items()] * ROUNDS:
+            found[what].append(visitor.ask(page))
+            connections = max(connections, len(visitor.backends()))
+        print(f"  beside {many} {name}, which alone take {alone * 100:.1f} % of a core, {connections} connections")
+        _table(found)
+        if is_postgres(place.app.store):
+            assert connections <= DATABASE_CONNECTIONS + 2, connections  # and two that listen
+        waits = {f"{what} beside {name}, p95, ms": _figures(few)["p95, ms"] for what, few in found.items()}
+        return {**waits, f"{name}, % of a core": alone * 100, f"connections beside {name}": float(connections)}
+
+
+def _figures(answers: Sequence[Answered]) -> dict[str, float]:
+    waits = [one.waited for one in answers]
+    return {
+        "p50, ms": statistics.median(waits),
+        "p95, ms": _at(waits, 0.95),
+        "p99, ms": _at(waits, 0.99),
+        "CPU, ms": statistics.median(one.worked for one in answers),
+    }
+
+
+def _at(values: Sequence[float], share: float) -> float:
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, round(share * len(ranked)))]
+
+
+def _table(found: dict[str, list[Answered]]) -> None:
+    print(f"  {'':<28}{'p50':>9}{'p95':>9}{'p99':>9}{'CPU':>9}   ms{'kB':>9}")
+    for name, answers in found.items():
+        p50, p95, p99, cpu = _figures(answers).values()
+        print(f"  {name:<28}{p50:>9.1f}{p95:>9.1f}{p99:>9.1f}{cpu:>9.1f}{answers[-1].size / 1000:>14.1f}", flush=True)

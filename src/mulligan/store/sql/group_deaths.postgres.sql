@@ -1,0 +1,16 @@
+-- The newest deaths of each group, counted twice: by kind, code and class, and by how many hours ago (beyond the last
+-- day whole days). The moment is given: as a function it would be asked for each of them.
+SELECT name, kind, died_code, died_class, ago, count(*) FROM (
+  SELECT wanted.name, few.kind, few.died_code, few.died_class,
+         CASE WHEN finished_at >= CAST(:moment AS bigint) THEN 0
+              WHEN finished_at <= CAST(:moment AS bigint) - CAST(:hours AS bigint) * 3600000000 THEN CAST(:hours AS bigint)
+              WHEN finished_at <= CAST(:moment AS bigint) - 86400000000
+              THEN (CAST(:moment AS bigint) - finished_at) / 86400000000 * 24
+              ELSE (CAST(:moment AS bigint) - finished_at) / 3600000000 END AS ago
+  FROM unnest(CAST(:names AS text[])) AS wanted (name)
+  CROSS JOIN LATERAL (
+    SELECT kind, died_code, died_class, finished_at FROM {p}job
+    WHERE {matching} AND died_group = wanted.name ORDER BY finished_at DESC LIMIT :cap
+  ) AS few
+) AS death
+GROUP BY GROUPING SETS ((name, kind, died_code, died_class), (name, ago))

@@ -1,1 +1,0 @@
-SELECT finished_at FROM {p}job WHERE {matching} ORDER BY finished_at LIMIT 1

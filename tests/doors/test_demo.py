@@ -1,0 +1,84 @@
+"""`mulligan demo`: soon every screen has something true on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from mulligan import Mulligan
+from mulligan.errors import MulliganError
+
+PATIENCE = 120.0  # seconds, for a machine that has other things to do; an idle one needs less than thirty
+
+SEEN: dict[str, Callable[[Mulligan], Any]] = {
+    "a flaky job recovered": lambda app: any(
+        job.failures for job in app.jobs.list("kind:send_receipt state:succeeded", limit=200)
+    ),
+    "one failed for good": lambda app: _died(app, "PROGRAMMING_ERROR"),
+    "one took too long": lambda app: _died(app, "TIMEOUT"),
+    "one was killed": lambda app: _attempt(app, "kind:convert_raw", "PROCESS_DIED"),
+    "one was told to slow down": lambda app: _attempt(app, "kind:translate", "RATE_LIMITED"),
+    "one waits for a person": lambda app: app.jobs.list("state:parked"),
+    "a breaker opened": lambda app: _happened(app, "dependency.opened", "gateway"),
+    "and closed": lambda app: _happened(app, "dependency.closed", "gateway"),
+    "a batch is ready": lambda app: app.batches.list(state="ready"),
+    "a batch is partial": lambda app: app.batches.list(state="partial"),
+    "a batch was mended": lambda app: _happened(app, "batch.recovered"),
+    "an operation finished": lambda app: any(one.state == "finished" for one in app.operations.list()),
+    "an operation stopped by itself": lambda app: any(one.state == "stopped" for one in app.operations.list()),
+    "there are schedules": lambda app: len(app.schedules.list()) == 2,
+    "an alert fired": lambda app: _happened(app, "alert.fired"),
+    "a message was delivered": lambda app: app.deliveries.list(state="succeeded"),
+    "a message was refused at first": lambda app: any(one.failures for one in app.deliveries.list(limit=200)),
+    "a message was given up": lambda app: app.deliveries.list(state="dead"),
+    "people did things": lambda app: {"queue.paused", "kind.held", "job.cancelled", "job.retried", "dependency.changed"}
+    <= {event.type for event in app.events.list(limit=200)},
+    "a rule in shadow spoke": lambda app: any(
+        "feed-not-there" in (one.judged or "")
+        for job in app.jobs.list("kind:parse_feed")
+        for one in app.jobs.attempts(job.id)
+    ),
+}  # fmt: skip
+
+
+def _died(app: Mulligan, code: str) -> Any:
+    return app.jobs.list(f"state:dead code:{code}")
+
+
+def _attempt(app: Mulligan, filter: str, code: str) -> bool:  # noqa: A002 - as everywhere
+    return any(one.code == code for job in app.jobs.list(filter) for one in app.jobs.attempts(job.id))
+
+
+def _happened(app: Mulligan, type_: str, dependency: str = "") -> bool:
+    with app.store.read() as unit:
+        events = unit.events_after(0, 20_000)
+    return any(one.type == type_ and dependency in ("", one.data.get("dependency")) for one in events)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE + 60)
+def test_within_half_a_minute_there_is_one_of_everything(start, store_url):
+    began = time.monotonic()
+    demo = start("demo", "--port", "0", "--seconds", "120", "--database", store_url)
+    demo.says("http://", PATIENCE / 2)
+    missing = dict(SEEN)
+
+    def all_seen() -> bool:
+        for name, seen in list(missing.items()):
+            try:
+                if seen(app):
+                    del missing[name]
+            except MulliganError:
+                continue
+        return not missing
+
+    with closing(Mulligan(store_url)) as app:
+        while not all_seen() and time.monotonic() - began < PATIENCE:
+            time.sleep(0.5)
+    assert list(missing) == []
+    print(f"all of it after {time.monotonic() - began:.0f} s")  # noqa: T201 - a figure for the notes
+    assert demo.stop().code == 0
