@@ -201,7 +201,7 @@ def test_the_technical_reason_is_in_the_log_and_nowhere_an_owner_looks(world, an
     world.run(all_of_it=True)
     assert "bytes with status 200" in caplog.text
     seen = ann.page() + ann.client.get(f"/api/jobs/{job}").text + str(ann.events(job)) + ann.retry("nobody").text
-    for word in ("no XML", "status 200", "Traceback", "jobs.py", str(world.folder), "site-packages"):
+    for word in ("no XML", "status 200", "Traceback", "jobs.py", str(world.place), "site-packages"):
         assert word not in seen
 
 
@@ -226,8 +226,8 @@ def test_both_mappings_are_real(world, ann):
 @pytest.mark.seed("001-91")
 def test_half_a_result_of_a_worker_that_was_killed_is_none_and_does_not_stay(world, ann):
     job = ann.upload()
-    (world.folder / "files" / "results").mkdir()
-    (world.folder / "files" / "results" / f"{job}.0815.draft").write_text("<docu")
+    (world.place / "results").mkdir()
+    (world.place / "results" / f"{job}.0815.draft").write_text("<docu")
     world.run()
     assert [file.name for file in world.xml()] == [f"{job}.xml"]
     assert ann.download(job).text.endswith("</document>")
