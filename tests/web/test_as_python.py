@@ -74,6 +74,7 @@ REACHED = {
     "policy.system": "GET /policies",
     "policy.explain": "GET /policies/{kind}",
     "policy.backtest": "POST /policies/backtest",
+    "app.metrics": "GET /metrics",
     "schedules.list": "GET /schedules",
     "schedules.next": "GET /schedules/{name}/next",
     "schedules.get": "GET /schedules/{name}",

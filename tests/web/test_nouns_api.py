@@ -237,6 +237,7 @@ def test_a_policy_is_explained_and_an_error_is_tried_on_it(app, ask):
     explained = ask("GET", "/policies/fails?max_retries=2")
     assert {one["class"] for one in explained["classes"]} >= {"transient", "permanent"}
     assert ask("GET", "/policies/nope") == (404, "NOT_FOUND")
+    assert ask("GET", "/policies/fails?max_retries=-1")[0] == 422
     verdict = ask("POST", "/policies/test", http_status=503, kind="works")
     assert (verdict["class"], verdict["retryable"]) == ("transient", True)
     assert ask("POST", "/policies/test", text="x", kind="nope")[0] == 422
@@ -299,3 +300,12 @@ def test_who_did_what_is_told_page_by_page_and_to_owners_without_names(app, ask,
     assert {(event["type"], event["actor"]) for event in mine} == {("job.retried", "key")}
     assert ask("GET", "/audit?actor=python", key("acme", "admin"))[0] == 403
     assert ask("GET", "/audit?type=nope")[0] == 422
+
+
+def test_a_batch_takes_several_members_at_once_or_none_of_them(app, ask, key):
+    who = key("acme", "operator")
+    batch = app.batch("spring", owner="acme")
+    made = ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "fails"}])
+    assert {job["batch_id"] for job in made["jobs"]} == {batch.id}
+    assert ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "nobody"}])[0] == 422
+    assert ask("GET", f"/batches/{batch.id}", who)["counts"]["total"] == 2

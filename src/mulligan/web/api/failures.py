@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 
 from mulligan.engine.failures import FailureGroup, Failures, GroupList
 from mulligan.errors import NotFound
@@ -22,14 +22,14 @@ _NAME = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 @router.get("", **answers(FAILURES))
-async def list_failures(caller: Viewer, filter: Filter = "", limit: Limit = 100) -> Plain:  # noqa: A002 - as in the URL
+async def list_failures(caller: Viewer, filter: Filter = "", limit: Limit = 100) -> Response:  # noqa: A002 - as in the URL
     """Those that need somebody first, then the largest. `more`: there are groups beyond these."""
 
     def look() -> GroupList:
         return caller.desk.failures.groups(filter, owner=caller.owner, limit=limit, private=caller.private)
 
     found = await caller.room.ask(look)
-    return {"failures": [_shown(group) for group in found], "more": found.more}
+    return JSONResponse({"failures": [_shown(group) for group in found], "more": found.more})
 
 
 @router.get("/{fingerprint}", **answers(FAILURE))

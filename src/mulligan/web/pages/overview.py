@@ -78,6 +78,7 @@ class OverviewScreen:
             "workers": [machinery.worker_row(one, found.now) for one in found.workers],
             "parked": [row_of(one, found.now, root_of(request)) for one in found.parked],
             "running": [row_of(one, found.now, root_of(request)) for one in found.running],
+            "many": {state.value: _many(found.counts[state]) for state in (State.PARKED, State.RUNNING)},
             "outcomes": found.outcomes,
             "window": chosen,
             "windows": [(name, f"{root}/?window={name}", name == chosen) for name in WINDOWS],
