@@ -30,6 +30,7 @@ def test_the_operator_finds_the_one_cause_of_400_dead_jobs_tries_one_and_then_al
     expect(page.locator("h1")).to_contain_text("nothing is done yet")
     expect(page.locator(".lead")).to_contain_text("399 jobs")
     page.get_by_label("Type 399").fill("399")
+    page.get_by_label("At most").fill("100/s")
     page.get_by_label("Why").fill("the disk is back")
     page.get_by_role("button", name="Retry 399 jobs").click()
     expect(page.locator("h1 .badge")).to_contain_text("finished", timeout=60_000)
