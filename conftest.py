@@ -23,8 +23,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is about processes and not about the store runs on SQLite; `make slow` runs it on PostgreSQL too."""
     for item in items:
-        on = getattr(item, "callspec", None) and item.callspec.params.get("store_url")
-        if on == "postgres" and item.get_closest_marker("about_processes"):
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if "postgres" in (params.get("store_url"), params.get("on_store")) and item.get_closest_marker(
+            "about_processes"
+        ):
             item.add_marker(pytest.mark.slow)
 
 

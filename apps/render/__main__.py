@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,12 @@ from render.config import read_config
 
 def main() -> None:
     said = _arguments()
-    folder = Path(tempfile.mkdtemp(prefix="mulligan-render-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # by the way out that takes the worker along
+    with tempfile.TemporaryDirectory(prefix="mulligan-render-", ignore_cleanup_errors=True) as folder:
+        _run(said, folder)
+
+
+def _run(said: argparse.Namespace, folder: str) -> None:
     os.environ["MULLIGAN_DATABASE_URL"] = said.database or f"sqlite:///{folder}/render.db"
     os.environ.setdefault("STORAGE_URL", f"file://{folder}/videos")
     os.environ.update(read_config().worker)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ STOP_WITHIN = 15  # seconds
 
 def main() -> None:
     said = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # by the way out that tidies up
     with ExitStack() as stack:
         folder = said.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="watermark-")))
         mailbox = stack.enter_context(Mailbox())

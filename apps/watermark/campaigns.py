@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import or_, update
+from sqlalchemy import or_, select, update
 
 from mulligan import Job
+from mulligan.errors import IllegalMove
 from watermark.data import Campaign, Session, Token, now
 from watermark.jobs import app, watermark
 from watermark.rules import MAX_RETRIES, RETRIES
@@ -30,7 +31,15 @@ def publish(session: Session, campaign: Campaign) -> None:
         for token in campaign.tokens:
             job = watermark.options(batch=batch, unique=token.id, connection=session).enqueue(token=token.id)
             token.job_id = job.id
-    campaign.batch_id, campaign.state, campaign.published_at = batch.id, "PROCESSING", now()
+    campaign.batch_id, campaign.state = batch.id, "PROCESSING"
+    campaign.published_at = campaign.published_at or now()
+
+
+def resume(session: Session) -> None:
+    """Campaigns of an old database go on: copies that are there are found, the others get the retries of today."""
+    going = Campaign.state.in_(["PROCESSING", "READY"])
+    for campaign in session.scalars(select(Campaign).where(going, Campaign.batch_id.is_(None))):
+        publish(session, campaign)
 
 
 # -- as people see them ---------------------------------------------------------------------------------
@@ -44,6 +53,8 @@ class TokenView:
     max_retries: int
     error: str
     next_retry_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None
     downloads: int
     generation: int
 
@@ -83,7 +94,8 @@ def campaign_view(campaign: Campaign) -> CampaignView:
 
 def token_views(campaign: Campaign, state: str) -> list[TokenView]:
     jobs = _jobs_of(campaign.batch_id) if campaign.batch_id else {}
-    return [_token_view(token, jobs.get(token.id), state) for token in campaign.tokens]
+    shown = [_token_view(token, jobs.get(token.id), state) for token in campaign.tokens]
+    return sorted(shown, key=lambda one: (one.recipient, one.id))
 
 
 def token_view(token: Token, state: str) -> TokenView:
@@ -110,7 +122,9 @@ def _token_view(token: Token, job: Job | None, state: str) -> TokenView:
         retry_count=_retries(job) if job else 0,
         max_retries=MAX_RETRIES if job is None or job.max_retries is None else job.max_retries,
         error=str((job.error or {}).get("message", "")) if job else "",
-        next_retry_at=job.next_retry_at if job else None,
+        next_retry_at=job.next_retry_at if job and job.phase == "backing_off" else None,
+        started_at=job.started_at if job and status != "PENDING" else None,
+        completed_at=job.finished_at if job else None,
         downloads=token.downloads,
         generation=job.generation if job else 0,
     )
@@ -137,13 +151,16 @@ def _retries(job: Job) -> int:
 
 # -- what people do -------------------------------------------------------------------------------------
 def retry(campaign: Campaign, token: Token) -> None:
-    state = campaign_view(campaign).state
-    if state == "EXPIRED":
+    """Who presses second is told so: the first press has moved the job."""
+    if campaign_view(campaign).state == "EXPIRED":
         raise Refused("The campaign has expired: nobody could fetch the copy.")
     job = app.jobs.get(token.job_id) if token.job_id else None
-    if job is None or job.state != "dead":
-        raise Refused("Token is not in a failed state.")
-    app.jobs.retry(job.id, reason="retry button")
+    try:
+        if job is None or job.state != "dead":
+            raise Refused("Token is not in a failed state.")
+        app.jobs.retry(job.id, reason="retry button")
+    except IllegalMove:
+        raise Refused("Token is not in a failed state.") from None
 
 
 def download(session: Session, token: Token) -> bool:

@@ -16,6 +16,8 @@ from pathlib import Path
 from sqlalchemy import CheckConstraint, Engine, ForeignKey, UniqueConstraint, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
+from watermark.upgrade import upgrade
+
 STATES = ("DRAFT", "PROCESSING", "READY", "PARTIAL", "FAILED", "EXPIRED")
 
 
@@ -110,8 +112,14 @@ def transaction(url: str) -> Iterator[Session]:
 @lru_cache(maxsize=4)
 def engine(url: str) -> Engine:
     """On the jobs' own database, so that a token and its job are there together or not at all."""
+    made = connected(url)
+    upgrade(made)
+    Base.metadata.create_all(made)
+    return made
+
+
+def connected(url: str) -> Engine:
     made = create_engine(url.replace("sqlite:", "sqlite+mulligan:").replace("postgresql:", "postgresql+psycopg:"))
     if made.dialect.name == "sqlite":
         event.listen(made, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
-    Base.metadata.create_all(made)
     return made

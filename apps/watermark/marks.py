@@ -21,7 +21,7 @@ import imageio_ffmpeg
 import numpy as np
 from PIL import Image, ImageDraw
 
-BLOCK, STEP = 16, 10.0
+BLOCK, STEP = 16, 6.0
 BITS = 48  # 32 of the mark, 16 to know it by
 SURE = 0.2  # of 1: how far votes must lean to one side
 

@@ -34,6 +34,8 @@ pages = Jinja2Templates(HERE / "templates")
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     app.open()  # not at the first request, in the middle of its transaction
+    with db() as session:
+        campaigns.resume(session)
     yield
     app.close()
 

@@ -11,8 +11,9 @@ from doc_pages import ROOT, name_of
 
 PUBLIC = {"mulligan", "mulligan.errors", "mulligan.web.api"}  # what docs/ imports outside of tests
 FOR_TESTS = {"mulligan.testing"}
-APART = {"tests", "rules.py", "web.py", "gateway.py"}  # its tests, its rule pack, its pages, the world outside
-MOST = 650  # lines of an application: "about 600"
+APART = {"tests", "rules.py", "web.py"}  # its tests, its rule pack, its pages
+APART |= {"gateway.py", "mailbox.py", "examples.py"}  # the world outside, and what a demo has to look at
+MOST = 650  # lines of an application that hold something: "about 600"
 
 applications = sorted(main.parent for main in ROOT.glob("apps/*/__main__.py"))
 sources = sorted(path for folder in applications for path in folder.rglob("*.py"))
@@ -36,4 +37,5 @@ def test_an_application_imports_public_names_only(path: Path) -> None:
 @pytest.mark.parametrize("folder", applications, ids=name_of)
 def test_an_application_is_small(folder: Path) -> None:
     counted = [path for path in folder.rglob("*.py") if not APART & set(path.relative_to(folder).parts)]
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in counted) <= MOST
+    lines = [line for path in counted for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    assert len(lines) <= MOST

@@ -54,7 +54,7 @@ def _runner_deaths(app: Mulligan) -> list[dict[str, object]]:
     return [{"signal": event.data["signal"], "jobs": event.data["jobs"]} for event in events]
 
 
-@pytest.mark.seed("003-48", "003-47")
+@pytest.mark.seed("000-07", "000-11", "003-48", "003-47")
 def test_kill_of_the_whole_worker_and_a_restart_recovers_its_jobs(app: Mulligan, start: Start, starts: Starts) -> None:
     seconds_to_recover_after_a_restart(app, start, starts)
 
@@ -87,7 +87,7 @@ def test_runners_do_not_outlive_a_killed_supervisor(app: Mulligan, start: Start,
     until(lambda: not any(_alive(pid) for pid in runners), 2)
 
 
-@pytest.mark.seed("003-31")
+@pytest.mark.seed("000-88", "000-89", "003-31")
 @pytest.mark.about_processes
 def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbours_succeed(
     app: Mulligan, start: Start, starts: Starts
@@ -128,7 +128,7 @@ def test_a_checkpoint_written_since_the_last_loss_sets_losses_to_zero(
     assert len(starts(job.id)) == 6
 
 
-@pytest.mark.seed("003-30")
+@pytest.mark.seed("000-33", "003-30")
 @pytest.mark.about_processes
 def test_a_worker_stopped_past_its_lease_is_refused_when_it_comes_back(
     app: Mulligan, start: Start, starts: Starts, store_url: str

@@ -143,6 +143,7 @@ def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then
     assert [len(receiver.received) for receiver in (*receivers, mail)] == [count + 1 for count in before]
 
 
+@pytest.mark.seed("000-79")
 @pytest.mark.about_processes
 def test_a_killed_worker_costs_no_message(app, hire, web):
     receiver = web(HANG)

@@ -140,6 +140,7 @@ class Away:
             yield unit
 
 
+@pytest.mark.seed("000-34")
 def test_a_store_that_is_away_has_refused_nothing(store: Store) -> None:
     leases = [running(store) for _ in range(3)]
     turns = Turns(Away(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
@@ -203,6 +204,7 @@ def left_behind(store: Store) -> list[Lease]:
     return leases
 
 
+@pytest.mark.seed("000-90")
 def test_one_orphan_that_cannot_be_taken_back_does_not_keep_the_others(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

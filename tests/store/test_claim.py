@@ -46,6 +46,7 @@ def gate(store, scope, key, until=None):
 
 
 # -- order ------------------------------------------------------------------------------------------
+@pytest.mark.seed("000-29")
 def test_lower_priority_numbers_go_first_then_the_earlier_time_then_the_earlier_id(store):
     early, late = now(store) - 2 * HOUR, now(store) - HOUR
     last, third, second, first, fourth = (
@@ -85,6 +86,7 @@ def test_take_passes_over_what_cannot_be_taken_and_goes_on_to_the_next(store):
 
 
 # -- when not -----------------------------------------------------------------------------------------
+@pytest.mark.seed("000-27")
 def test_nothing_starts_before_its_time_not_even_by_name(store):
     (later,) = enqueue(store, delay=60 * SECOND)
     assert claim(store) == take(store, later) == []
@@ -109,6 +111,7 @@ def test_a_closed_worker_takes_nothing_and_neither_does_one_nobody_knows(store):
     assert [lease.id for lease in claim(store, 5, worker="w2")] == [job_id]
 
 
+@pytest.mark.seed("000-28")
 def test_a_worker_claims_only_kinds_and_queues_it_knows(store):
     ours, kind, queue = insert(store, a_job(queue="a"), a_job(kind="strange", queue="a"), a_job(queue="b"))
     claimer = Claimer("w1", frozenset({"render"}), frozenset({"a"}))

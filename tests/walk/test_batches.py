@@ -175,6 +175,7 @@ def test_a_deadline_that_passes_while_a_member_waits_completes_its_batch(app, wo
     assert batch.refresh().state == "partial"
 
 
+@pytest.mark.seed("000-44")
 def test_a_member_of_a_kind_nobody_knows_dies_within_a_bound_and_the_batch_ends(app, work):
     with app.batch("spring") as batch:
         work.options(batch=batch).enqueue()

@@ -153,6 +153,7 @@ def test_every_line_a_handler_logs_carries_its_job_and_attempt(app, lines):
 
 
 # -- what the engine says: requirements of the five specifications -------------------------------------
+@pytest.mark.seed("000-38")
 def test_a_failure_is_an_error_with_job_kind_and_error_and_the_log_alone_has_the_reason(app, lines):
     """000-38, 001-61, 003-53."""
 
@@ -216,6 +217,7 @@ def test_what_a_program_printed_is_in_the_private_half_and_in_the_log(app, lines
     assert "moov atom not found" in json.loads(attempts_of(app, job)[0].private or "{}")["stderr"]
 
 
+@pytest.mark.seed("000-90")
 def test_a_sweep_warns_with_the_count_of_what_it_put_back_and_says_nothing_when_idle(app, lines, tmp_path):
     """000-90."""
 

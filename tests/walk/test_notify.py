@@ -151,6 +151,7 @@ def test_owners_hear_of_their_own_alone(app):
     assert [message.owner for message in everybody.got] == ["acme", ""]
 
 
+@pytest.mark.seed("000-80")
 def test_deaths_of_one_cause_are_one_message_that_grows_and_one_when_it_is_over(app):
     recorder = hear(app, kind="email")
     died(app, 3)

@@ -83,6 +83,7 @@ def _text(mail: Mail) -> str:
     return str(payload.decode()).replace("\r\n", "\n").strip()
 
 
+@pytest.mark.seed("000-75", "000-76", "000-80")
 def test_a_campaign_that_is_partly_done_is_one_mail_and_one_for_each_job_that_failed(service, mail):
     campaign(service, {"recipient": "Bo"}, {"recipient": "Cy", "broken": True}, {"recipient": "Di", "broken": True})
     damaged = "Hello Ann,\n\nSpring: the file for {} failed: The file is damaged."
@@ -93,6 +94,7 @@ def test_a_campaign_that_is_partly_done_is_one_mail_and_one_for_each_job_that_fa
     ]
 
 
+@pytest.mark.seed("000-77")
 def test_a_campaign_of_which_all_failed_says_so(service, mail):
     campaign(service, {"recipient": "Cy", "broken": True})
     assert ("ann@example.com", "Spring failed", "Hello Ann: all 1 failed") in mails(mail)

@@ -76,6 +76,9 @@ REACHED = {
     "policy.backtest": "POST /policies/backtest",
     "schedules.list": "GET /schedules",
     "schedules.next": "GET /schedules/{name}/next",
+    "schedules.get": "GET /schedules/{name}",
+    "schedules.pause": "POST /schedules/{name}/pause",
+    "schedules.resume": "POST /schedules/{name}/resume",
     "schedules.run": "POST /schedules/{name}/run",
     "alerts.list": "GET /alerts",
     "alerts.rules": "GET /alerts/rules",
@@ -102,6 +105,7 @@ REACHED = {
     "app.insert": "POST /jobs/bulk",
     "app.batch": "POST /batches",
     "app.insight": "GET /insight",
+    "app.metrics": "GET /metrics",
 }
 NOT_REACHED = {
     "jobs.resolve": BY_A_PREFIX,

@@ -1,17 +1,35 @@
-"""A world to test in: an account, an asset that ffmpeg has made, campaigns, a store of each kind."""
+"""A world to test in: an account, an asset that ffmpeg has made, campaigns, real mail and web servers, each store."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import socket
+import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+import uvicorn
 
+from mulligan import Fail
 from mulligan.testing import Helper
-from watermark import campaigns, data, jobs, marks
+from support.waiting import until
+from watermark.mailbox import Mailbox, free_port
+
+HOOK = free_port()  # the application reads where its webhook goes when it is imported
+os.environ["WATERMARK_WEBHOOK"] = f"http://127.0.0.1:{HOOK}/campaigns"
+
+from watermark import campaigns, data, jobs, marks  # noqa: E402 - see above
+from watermark.web import web  # noqa: E402 - the same
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +45,10 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class World:
     """One account with its assets, on the store of a test."""
 
-    def __init__(self, mulligan: Helper, clip: Path, folder: Path) -> None:
+    def __init__(self, mulligan: Helper, clip: Path, folder: Path, mailbox: Mailbox, hooks: list[Any]) -> None:
         self.mulligan, self.clip, self.folder = mulligan, clip, folder
+        self.mailbox, self.hooks = mailbox, hooks
+        jobs.app.open()
         self.account = self.add(data.Account(name="Olga", email="olga@example.com"))
 
     def add(self, thing: Any) -> Any:
@@ -71,15 +91,141 @@ class World:
     def token(self, campaign_id: str, recipient: str = "ada") -> campaigns.TokenView:
         return next(one for one in self.look(campaign_id)[1] if one.recipient == recipient)
 
+    def drain(self) -> None:
+        """On a thread: a browser has its loop in ours."""
+        with ThreadPoolExecutor(1) as aside:
+            aside.submit(self.mulligan.drain).result()
+
+    def job(self, campaign_id: str, recipient: str = "ada") -> Any:
+        with jobs.db() as session:
+            found = session.get(data.Token, self.token(campaign_id, recipient).id)
+        return jobs.app.jobs.get(found.job_id)
+
+    def ended(self, *endings: Any, names: tuple[str, ...] = (), **said: Any) -> str:
+        """A published campaign whose copies have ended so, one after the other."""
+        campaign = self.publish(self.campaign(*(names or tuple("abcdefgh"[: len(endings)])), **said))
+        with self.mulligan.force(jobs.watermark, *endings):
+            self.drain()
+        return campaign
+
+    def told(self) -> list[Any]:
+        """Every mail there is once the incidents had time to gather."""
+        self.mulligan.advance(10)
+        self.drain()
+        return list(self.mailbox.mails)
+
+
+@pytest.fixture(scope="session")
+def mail_server() -> Iterator[Mailbox]:
+    with Mailbox() as mailbox:
+        yield mailbox
+
+
+@pytest.fixture(scope="session")
+def hook_server() -> Iterator[list[dict[str, Any]]]:
+    """What the webhook has received."""
+    received: list[dict[str, Any]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", HOOK), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield received
+        server.shutdown()
+        thread.join()
+
 
 @pytest.fixture
 def world(
-    on_store: Callable[..., Helper], clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_store: Callable[..., Helper],
+    clip: Path,
+    tmp_path: Path,
+    mail_server: Mailbox,
+    hook_server: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     monkeypatch.setenv("WATERMARK_FILES", str(tmp_path / "files"))
+    server = {name.rpartition("__")[2].lower(): value for name, value in mail_server.settings.items()}
+    mail = jobs.app.settings.mail.model_copy(update=server | {"port": int(server["port"])})
+    monkeypatch.setattr(jobs.app, "settings", jobs.app.settings.model_copy(update={"mail": mail}))
     mulligan = on_store(jobs.app, "watermark.jobs:app")
-    jobs.app.open()
-    made = World(mulligan, clip, tmp_path)
+    mail_server.mails.clear()
+    hook_server.clear()
+    made = World(mulligan, clip, tmp_path, mail_server, hook_server)
+    made.drain()  # a worker has seen the app
     yield made
     data.engine(jobs.app.settings.database_url).dispose()
     data.engine.cache_clear()
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """`tool("kill -9 $$")`: what stands in ffmpeg's place; `$FFMPEG` is the real one."""
+    real = marks.ffmpeg()
+
+    def put(script: str) -> Path:
+        file = tmp_path / "ffmpeg"
+        file.write_text(f"#!/bin/sh\nFFMPEG={real}\n{script}\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("WATERMARK_FFMPEG", str(file))
+        return file
+
+    return put
+
+
+@pytest.fixture
+def site(world: World) -> Iterator[str]:
+    """The pages, really served."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(web, log_level="warning", lifespan="off", timeout_graceful_shutdown=0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    until(lambda: server.started, 10, "the pages")
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+@pytest.fixture
+def owner(site: str, world: World) -> Iterator[httpx2.Client]:
+    """The account of the world, signed in."""
+    with httpx2.Client(base_url=site, cookies={"key": world.account.key}, follow_redirects=False) as client:
+        yield client
+
+
+@contextmanager
+def listening_to(client: httpx2.Client, path: str) -> Iterator[list[tuple[str, Any]]]:
+    """What a stream says, as it comes; the block begins once it has said how things stand."""
+    heard: list[tuple[str, Any]] = []
+    stop = threading.Event()
+
+    def listen() -> None:
+        with suppress(httpx2.TransportError), client.stream("GET", path, timeout=30) as answer:
+            event = ""
+            for line in answer.iter_lines():
+                if line.startswith("event: "):
+                    event = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    heard.append((event, json.loads(line.removeprefix("data: "))))
+                if stop.is_set():
+                    return
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    until(lambda: heard, 10, "the stream")
+    yield heard
+    stop.set()
+
+
+@pytest.fixture
+def damaged() -> Fail:
+    """How a copy ends whose video cannot be read."""
+    return Fail("BAD_FILE", "moov atom not found", public="The video file is damaged.", final=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from watermark import data, marks
@@ -20,3 +22,12 @@ def test_a_published_campaign_makes_one_marked_copy_per_recipient(world):
     found = {marks.detect(data.copy_of(token.id)) for token in tokens}
     assert len(found) == 2
     assert None not in found
+
+
+@pytest.mark.parametrize("mark", ["00000000", "deadbeef"])
+def test_the_invisible_mark_outlives_another_encoder(clip, tmp_path, mark):
+    marked, again = tmp_path / "marked.mp4", tmp_path / "again.mp4"
+    marks.embed(clip, marked, mark, None)
+    worse = ["-c:v", "libx264", "-preset", "ultrafast", "-crf", "28", "-an"]
+    subprocess.run([marks.ffmpeg(), "-loglevel", "error", "-i", str(marked), *worse, str(again)], check=True)
+    assert (marks.detect(again), marks.detect(clip)) == (mark, None)

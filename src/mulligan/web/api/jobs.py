@@ -14,9 +14,9 @@ from mulligan.job import Job
 from mulligan.web.api.acting import Cursor, Filter, Limit, ReasonBody, ReasonSaid, When, acted, when
 from mulligan.web.api.answers import ATTEMPTS, COUNT, EVENTS, EXPLANATION, JOB, JOBS, LINK, MADE, RETRY_PREVIEW, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
-from mulligan.web.api.bodies import Said, body_of, takes
+from mulligan.web.api.bodies import body_of, takes
 from mulligan.web.api.cursors import opened, sealed
-from mulligan.web.api.enqueuing import MOST, NewJobSaid, Text, enqueued, enqueued_together
+from mulligan.web.api.enqueuing import NewJobSaid, NewJobsSaid, Text, enqueued, enqueued_together
 from mulligan.web.api.linking import LinkBody, LinkSaid, linked
 from mulligan.web.api.once import Answer, once
 from mulligan.web.api.shapes import Plain, attempt_shape, event_shape, job_shape, plain
@@ -35,10 +35,6 @@ class RetrySaid(ReasonSaid):
 
 class ReleaseSaid(ReasonSaid):
     choice: Text | None = None
-
-
-class NewJobsSaid(Said):
-    jobs: Annotated[list[NewJobSaid], Field(min_length=1, max_length=MOST)]
 
 
 NewJobBody = Annotated[NewJobSaid, body_of(NewJobSaid)]

@@ -15,6 +15,7 @@ from mulligan.engine.operations import Operation
 from mulligan.engine.preview import Preview as OperationPreview
 from mulligan.event import OURSELVES, Event, for_owners
 from mulligan.job import AttemptRow, Job, Micros, to_datetime
+from mulligan.policy.batch import BatchCounts
 from mulligan.policy.estimate import Share
 from mulligan.policy.redact import scrub
 
@@ -22,6 +23,7 @@ Plain = dict[str, Any]
 
 NAMES = {"cls": "class"}  # which Python cannot call so
 ALSO: Mapping[type, tuple[str, ...]] = {  # what they know beside their fields
+    BatchCounts: ("total", "ended"),
     FailureGroup: ("message", "recovered_share"),
     Operation: ("under_way", "untouched"),
     OperationPreview: ("retried", "recovered", "chance"),

@@ -1,0 +1,31 @@
+-- Retries of a job, and two more states of a campaign.
+
+ALTER TABLE jobs ADD COLUMN retry_count INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN max_retries INTEGER NOT NULL DEFAULT 3;
+ALTER TABLE jobs ADD COLUMN next_retry_at TEXT;
+
+-- SQLite changes no CHECK, so the table is made anew: columns by name, for their order may differ.
+CREATE TABLE campaigns_new (
+    id TEXT PRIMARY KEY,
+    account_id TEXT NOT NULL REFERENCES accounts (id) ON DELETE CASCADE,
+    asset_id TEXT NOT NULL REFERENCES assets (id),
+    name TEXT NOT NULL,
+    max_downloads INTEGER,
+    expires_at TEXT,
+    visible_wm INTEGER NOT NULL DEFAULT 1,
+    invisible_wm INTEGER NOT NULL DEFAULT 1,
+    state TEXT NOT NULL DEFAULT 'DRAFT'
+        CHECK (state IN ('DRAFT', 'PROCESSING', 'READY', 'PARTIAL', 'FAILED', 'EXPIRED')),
+    created_at TEXT NOT NULL,
+    published_at TEXT
+);
+
+INSERT INTO campaigns_new
+    (id, account_id, asset_id, name, max_downloads, expires_at, visible_wm, invisible_wm, state, created_at, published_at)
+SELECT id, account_id, asset_id, name, max_downloads, expires_at, visible_wm, invisible_wm, state, created_at, published_at
+FROM campaigns;
+
+DROP TABLE campaigns;
+ALTER TABLE campaigns_new RENAME TO campaigns;
+CREATE INDEX ix_campaigns_account_id ON campaigns (account_id);
+CREATE INDEX idx_jobs_retry ON jobs (state, next_retry_at) WHERE state = 'PENDING';

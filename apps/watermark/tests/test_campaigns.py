@@ -1,0 +1,202 @@
+"""States of a campaign, what publishing does, what a retry by hand does (acceptance 3, the half without a browser)."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from mulligan import Fail
+from mulligan.testing import Returns
+from watermark import campaigns, data, jobs
+
+DAMAGED = Fail("BAD_FILE", "moov atom not found", final=True)
+DONE = Returns("made")
+
+
+@pytest.mark.seed("000-02", "000-39", "000-51", "000-52", "000-53", "000-57")
+@pytest.mark.parametrize(
+    ("endings", "state"),
+    [([DONE, DONE], "READY"), ([DONE, DAMAGED], "PARTIAL"), ([DAMAGED, DAMAGED], "FAILED")],
+)
+def test_the_outcome_follows_from_the_copies(world, endings, state):
+    campaign = world.publish(world.campaign("ada", "bo"))
+    assert world.look(campaign)[0].counts == {"total": 2, "completed": 0, "failed": 0, "pending": 2, "running": 0}
+    with world.mulligan.force(jobs.watermark, *endings):
+        world.mulligan.drain()
+    seen = world.look(campaign)[0]
+    failed = endings.count(DAMAGED)
+    assert seen.counts == {"total": 2, "completed": 2 - failed, "failed": failed, "pending": 0, "running": 0}
+    assert seen.state == state
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("000-53")
+def test_there_is_no_outcome_while_a_copy_waits_for_its_retry(world):
+    campaign = world.ended(DONE, RuntimeError("x"), names=("ada", "bo"))
+    assert world.state(campaign) == "PROCESSING"
+
+
+@pytest.mark.seed("000-09", "000-61")
+def test_publishing_again_makes_no_second_job(world):
+    campaign = world.ended(DONE, DAMAGED, names=("ada", "bo"))
+    with jobs.db() as session:
+        at = session.get_one(data.Campaign, campaign).published_at
+    for _ in range(2):
+        world.publish(campaign)
+    world.mulligan.drain()
+    assert world.state(campaign) == "PARTIAL"
+    assert jobs.app.jobs.count("kind:watermark") == 2
+    with jobs.db() as session:
+        assert session.get_one(data.Campaign, campaign).published_at == at
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("000-09")
+def test_who_publishes_at_the_same_moment_makes_one_batch(world):
+    campaign = world.campaign("ada", "bo", "cy")
+    start = threading.Barrier(6)
+
+    def press() -> None:
+        start.wait()
+        world.publish(campaign)
+
+    presses = [threading.Thread(target=press) for _ in range(6)]
+    for one in presses:
+        one.start()
+    for one in presses:
+        one.join()
+    assert jobs.app.jobs.count("kind:watermark") == 3
+    assert len(jobs.app.batches.list()) == 1
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("000-58")
+def test_a_campaign_without_recipients_is_not_published(world):
+    campaign = world.campaign()
+    with pytest.raises(campaigns.Refused, match="at least one recipient"):
+        world.publish(campaign)
+    assert world.state(campaign) == "DRAFT"
+
+
+@pytest.mark.seed("000-50")
+def test_the_store_refuses_a_state_that_does_not_exist(world):
+    campaign = world.campaign("ada")
+    with pytest.raises(IntegrityError), jobs.db() as session:
+        session.execute(text("UPDATE campaigns SET state = 'DONE' WHERE id = :id"), {"id": campaign})
+
+
+@pytest.mark.seed("000-62", "000-71", "000-91")
+@pytest.mark.parametrize("endings", [[DONE, DONE], [DONE, DAMAGED], [DAMAGED, DAMAGED]])
+def test_a_finished_campaign_expires_at_its_time(world, endings):
+    until = datetime.now(UTC) + timedelta(hours=1)
+    campaign = world.ended(*endings, names=("ada", "bo"), expires_at=until.isoformat())
+    assert world.state(campaign) in ("READY", "PARTIAL", "FAILED")
+    world.mulligan.advance(3601)
+    world.mulligan.drain()
+    seen, tokens = world.look(campaign)
+    assert seen.state == "EXPIRED"
+    assert {token.status for token in tokens} == {"EXPIRED"}
+
+
+@pytest.mark.seed("000-60")
+def test_a_late_copy_does_not_revive_an_expired_campaign(world):
+    until = datetime.now(UTC) + timedelta(hours=1)
+    campaign = world.ended(DONE, RuntimeError("x"), names=("ada", "bo"), expires_at=until.isoformat())
+    jobs.app.queues.pause("encode")
+    world.mulligan.advance(3601)
+    world.mulligan.drain()
+    jobs.app.queues.resume("encode")
+    with world.mulligan.force(jobs.watermark, DONE):
+        world.mulligan.drain()
+    world.mulligan.drain()
+    assert world.state(campaign) == "EXPIRED"
+
+
+def pressed(world, campaign: str, recipient: str) -> None:
+    with jobs.db() as session:
+        found = session.get_one(data.Campaign, campaign)
+        token = next(one for one in found.tokens if one.recipient.name == recipient)
+        campaigns.retry(found, token)
+
+
+@pytest.mark.seed("000-36", "000-37", "000-63", "000-67")
+def test_a_retry_by_hand_opens_the_campaign_again_and_ends_it_ready(world):
+    campaign = world.publish(world.campaign("ada", "bo"))
+    with world.mulligan.force(jobs.watermark, DONE, RuntimeError("first"), DAMAGED):
+        world.mulligan.drain(scheduled=True)
+    assert world.state(campaign) == "PARTIAL"
+    (failed,) = [one for one in world.look(campaign)[1] if one.failed]
+    assert failed.retry_count == 1
+    pressed(world, campaign, failed.recipient)
+    again, job = world.token(campaign, failed.recipient), world.job(campaign, failed.recipient)
+    assert (again.status, again.retry_count, again.percent, again.next_retry_at) == ("PENDING", 0, 0, None)
+    assert (again.started_at, again.completed_at) == (None, None)
+    assert world.state(campaign) == "PROCESSING"
+    with world.mulligan.force(jobs.watermark, DONE):
+        world.mulligan.drain()
+    assert world.state(campaign) == "READY"
+    assert [one.generation for one in jobs.app.jobs.attempts(job.id)] == [1, 1, 2]
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("000-64")
+def test_a_retry_that_fails_again_is_told_again(world):
+    campaign = world.ended(DAMAGED, names=("ada",))
+    first = len(world.told())
+    pressed(world, campaign, "ada")
+    with world.mulligan.force(jobs.watermark, DAMAGED):
+        world.mulligan.drain()
+    assert world.state(campaign) == "FAILED"
+    assert "all 1 copies failed" in world.told()[-1]["subject"]
+    assert len(world.told()) > first
+    assert [one["state"] for one in world.hooks] == ["FAILED", "FAILED"]
+
+
+@pytest.mark.seed("000-35")
+def test_twenty_presses_at_once_are_one_retry(world):
+    campaign = world.ended(DAMAGED, names=("ada",))
+    start, refused = threading.Barrier(20), []
+
+    def press() -> None:
+        start.wait()
+        try:
+            pressed(world, campaign, "ada")
+        except campaigns.Refused as why:
+            refused.append(str(why))
+
+    presses = [threading.Thread(target=press) for _ in range(20)]
+    for one in presses:
+        one.start()
+    for one in presses:
+        one.join()
+    assert refused == ["Token is not in a failed state."] * 19
+    assert world.job(campaign).generation == 2
+    told = [one.type for one in jobs.app.jobs.history(world.job(campaign).id)]
+    assert told.count("job.retried") == 1
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("000-83")
+def test_a_campaign_goes_with_its_account(world):
+    campaign = world.campaign("ada", "bo")
+    with jobs.db() as session:
+        session.execute(text("DELETE FROM tokens"))
+        session.execute(text("DELETE FROM accounts"))
+    with jobs.db() as session:
+        assert session.get(data.Campaign, campaign) is None
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("000-29")
+def test_an_old_job_that_is_tried_again_does_not_go_before_fresh_ones(world):
+    first = world.ended(RuntimeError("x"), names=("ada",))
+    second = world.publish(world.campaign("bo"))
+    world.mulligan.advance(60)
+    with world.mulligan.force(jobs.watermark, DONE, DONE):
+        world.mulligan.drain()
+    started = [world.job(campaign, name).started_at for campaign, name in ((second, "bo"), (first, "ada"))]
+    assert started == sorted(started)
