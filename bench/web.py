@@ -13,7 +13,7 @@ from bench.visiting import Answered, Visitor, listeners, visited
 from bench.world import World, until
 from support.store import is_postgres, sql
 
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))  # times each is asked
 STREAMS = {
     "idle streams": ("/api/v1/events?filter=kind:nothing", 200),
     "live pages": ("/live", 20),  # each hears of every job

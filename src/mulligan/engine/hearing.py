@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from mulligan.engine.audit import types_of
@@ -30,6 +31,7 @@ FIELDS: Mapping[str, Callable[[Event], Any]] = {
     "class": lambda event: event.data.get("class"),
 }
 MOST_VALUES = 50
+REMEMBERED = 1000
 
 
 def wants(words: str, types: Sequence[str] = (), job: str | None = None) -> Wanted:
@@ -78,6 +80,18 @@ def _no_such(name: str) -> str:
 
 
 # -- whose ------------------------------------------------------------------------------------------
+@lru_cache(maxsize=REMEMBERED)
+def hears(owner: str | None, words: str) -> Wanted:
+    """Both. Whoever asks the same gets the same function, so that who hands events on to many asks it once."""
+    mine, wanted = concerns(owner), wants(words)
+
+    def heard(event: Event) -> bool:
+        return mine(event) and wanted(event)
+
+    return heard
+
+
+@lru_cache(maxsize=REMEMBERED)
 def concerns(owner: str | None) -> Wanted:
     """What this owner may hear of; None: of everybody. What Mulligan does for itself is for nobody."""
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 
-from mulligan.engine.hearing import concerns, parsed, wants
-from mulligan.event import Event
+from mulligan.engine.hearing import hears, parsed
 from mulligan.web.api.auth import Listening
 from mulligan.web.api.hub import Listener
 from mulligan.web.api.problems import Problem
@@ -36,16 +35,13 @@ async def events(
 ) -> Response:
     """A stream of server-sent events; `Last-Event-ID` resumes without a gap or a double."""
     said = parsed(filter)
-    mine, wanted = concerns(caller.owner), wants(filter)
+    heard = hears(caller.owner, filter)
     cursor = _number(last_event_id or after)
     if request.method == "HEAD":
         return Response(None, 200, HEADERS)
 
-    def hears(event: Event) -> bool:
-        return mine(event) and wanted(event)
-
     hub = caller.room.hub
-    listener = Listener(caller.key.id, caller.owner, hears, said.get("job", ())[:FOLLOWED])
+    listener = Listener(caller.key.id, caller.owner, heard, said.get("job", ())[:FOLLOWED])
     stream = Stream(hub, listener, cursor, private=caller.backstage)
     hub.enter(listener)
     return EventStream(hub, listener, stream)

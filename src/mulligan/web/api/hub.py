@@ -52,7 +52,7 @@ class Listener:
         self.over = asyncio.Event()
 
     def offer(self, told: Told | bytes) -> None:
-        if self.behind or (isinstance(told, Told) and not self.wanted(told.event)):
+        if self.behind:
             return
         if len(self.waiting) >= ROOM:
             self.waiting.clear()
@@ -71,6 +71,7 @@ class Hub:
         self._limits = limits
         self._streams: Counter[str] = Counter()  # by key; also those that are still catching up
         self._listeners: set[Listener] = set()
+        self._alike: dict[Callable[[Event], bool], set[Listener]] = {}  # who wants the same
         self._open: set[Listener] = set()
         self._threads = Threads("mulligan-streams", THREADS)
         self._reader: Following | None = None
@@ -107,18 +108,25 @@ class Hub:
         listener.behind = False
         listener.waiting.clear()
         self._listeners.add(listener)
+        self._alike.setdefault(listener.wanted, set()).add(listener)
         return self.cursor
 
     def unhook(self, listener: Listener) -> None:
         self._listeners.discard(listener)
+        alike = self._alike.get(listener.wanted, set())
+        alike.discard(listener)
+        if not alike:
+            self._alike.pop(listener.wanted, None)
 
     # -- what they hear -----------------------------------------------------------------------------
     def hand_on(self, events: Sequence[Event], cursor: int) -> None:
         self.cursor = cursor
         for event in events:
             told = Told(event)
-            for listener in self._listeners:
-                listener.offer(told)
+            for wanted, listeners in self._alike.items():
+                if wanted(event):
+                    for listener in listeners:
+                        listener.offer(told)
 
     async def page(self, cursor: int) -> list[Event]:
         return await self._ask(lambda unit: unit.events_after(cursor, PAGE))
