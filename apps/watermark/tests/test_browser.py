@@ -111,6 +111,7 @@ def test_without_scripts_a_token_is_retried_by_its_form(world, site, chromium, d
         expect(page.locator(".flash")).to_have_text("Retry queued for ada.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_everybody_can_use_the_pages(world, site, chromium, damaged, theme, width):
