@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test lint types imports check slow all bench format constraints clean
+.PHONY: help venv demo test lint types imports check slow all bench format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -76,6 +76,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt hatchling
 	$(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
 	@printf '%s' "$(CURDIR)" > $@
+
+pictures: $(STAMP) ## the pictures of README and docs, taken from the demo; ARGS=FOLDER: every screen too
+	PYTHONPATH=tests $(BIN)/python docs/pictures.py $(ARGS)
 
 constraints: ## renew constraints.txt: newest versions in a fresh environment (run `make all` afterwards)
 	rm -rf build/newest

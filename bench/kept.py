@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from bench import crowd
 from bench.world import ROOT, World, server
+from mulligan.store import open_store
 
 KEPT = ROOT / "build" / "bench"
 
@@ -28,8 +29,9 @@ def crowded(store: str, jobs: int) -> Iterator[World]:
     if not kept.exists():
         _make(url, jobs, kept, folder)
         url = url if store == "sqlite" else _served(kept)
+    with closing(open_store(url)) as opened:
+        opened.migrate()
     place = World(url, folder)
-    place.app.store.migrate()
     crowd.named(place)
     try:
         yield place

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
 from pathlib import Path
@@ -117,6 +119,7 @@ def visited(place: World) -> Iterator[Visitor]:
         "MULLIGAN_DATABASE_URL": place.url,
         "MULLIGAN_WEB__PORT": "0",
         "MULLIGAN_WEB__STREAMS_PER_KEY": "1000",
+        "MULLIGAN_WEB__RATE": "100000",
     }
     with (place.folder / "web.log").open("wb") as log:
         server = subprocess.Popen(
@@ -133,18 +136,29 @@ def visited(place: World) -> Iterator[Visitor]:
 
 
 @contextmanager
-def listeners(visitor: Visitor, many: int) -> Iterator[list[socket.socket]]:
-    """Streams that nobody reads much from, half of them of pages, half of the API."""
+def listeners(visitor: Visitor, many: int, path: str) -> Iterator[list[socket.socket]]:
+    """So many streams; somebody reads what they hear, and does nothing with it."""
     ears: list[socket.socket] = []
+    reading = threading.Event()
     try:
         for n in range(many):
-            path = "/live" if n % 2 else "/api/v1/events?filter=kind:nothing"
             said = "".join(f"{name}: {value}\r\n" for name, value in visitor.headers(path, n % 4).items())
             ear = socket.create_connection((visitor.host, visitor.port), timeout=TIMEOUT)
             ear.sendall(f"GET {path} HTTP/1.1\r\nHost: {visitor.host}:{visitor.port}\r\n{said}\r\n".encode())
             assert b" 200 " in ear.recv(65_536)[:20]
             ears.append(ear)
+        threading.Thread(target=_read_all, args=(ears, reading)).start()
         yield ears
     finally:
+        reading.set()
         for ear in ears:
             ear.close()
+
+
+def _read_all(ears: Sequence[socket.socket], over: threading.Event) -> None:
+    with selectors.DefaultSelector() as selector, suppress(OSError, ValueError):
+        for ear in ears:
+            selector.register(ear, selectors.EVENT_READ)
+        while not over.is_set():
+            for key, _ in selector.select(0.5):
+                key.fileobj.recv(1_000_000)  # type: ignore[union-attr]

@@ -14,7 +14,10 @@ from bench.world import World, until
 from support.store import is_postgres, sql
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))
-STREAMS = 200
+STREAMS = {
+    "idle streams": ("/api/v1/events?filter=kind:nothing", 200),
+    "live pages": ("/live", 20),  # each hears of every job
+}
 DATABASE_CONNECTIONS = 16  # the pool's size
 BARRED = ("overview", "failures", "jobs")
 FILTERS = {
@@ -91,7 +94,10 @@ def measured(place: World) -> dict[str, float]:
             until(lambda: place.app.jobs.count("since:1m kind:noop state:succeeded") > 0, 60)
             for path in list(asked.values()) * 2:
                 visitor.ask(path)
-            return _asked(place, visitor, asked) | _beside_streams(place, visitor)
+            figures = _asked(place, visitor, asked)
+            for name, (path, many) in STREAMS.items():
+                figures |= _beside_streams(place, visitor, name, path, many)
+            return figures
     finally:
         feeding.terminate()
         feeding.wait(10)
@@ -114,23 +120,25 @@ def _asked(place: World, visitor: Visitor, asked: dict[str, str]) -> dict[str, f
     }
 
 
-def _beside_streams(place: World, visitor: Visitor) -> dict[str, float]:
-    """With 200 that listen: pages and list calls, and how many connections to the database the server has."""
-    names = {"overview": "/", "jobs": "/jobs", "API jobs": "/api/v1/jobs", "API failures": "/api/v1/failures"}
-    with listeners(visitor, STREAMS) as ears:
-        assert len(ears) == STREAMS
-        found: dict[str, list[Answered]] = {name: [] for name in names}
+def _beside_streams(place: World, visitor: Visitor, name: str, path: str, many: int) -> dict[str, float]:
+    """With so many that listen: pages and list calls, and how many connections to the database the server has."""
+    asked = {"overview": "/", "jobs": "/jobs", "API jobs": "/api/v1/jobs", "API failures": "/api/v1/failures"}
+    with listeners(visitor, many, path) as ears:
+        assert len(ears) == many
+        found: dict[str, list[Answered]] = {what: [] for what in asked}
         connections = 0
-        for name, path in [*names.items()] * ROUNDS:
-            found[name].append(visitor.ask(path))
+        busy, began = visitor.busy(), time.monotonic()
+        time.sleep(5)
+        alone = (visitor.busy() - busy) / (time.monotonic() - began)
+        for what, page in [*asked.items()] * ROUNDS:
+            found[what].append(visitor.ask(page))
             connections = max(connections, len(visitor.backends()))
-        waits = {
-            f"{name} beside {STREAMS} streams, p95, ms": _at([one.waited for one in few], 0.95)
-            for name, few in found.items()
-        }
+        print(f"  beside {many} {name}, which alone take {alone * 100:.1f} % of a core, {connections} connections")
+        _table(found)
         if is_postgres(place.app.store):
             assert connections <= DATABASE_CONNECTIONS + 2, connections  # and two that listen
-        return {**waits, "connections beside them": float(connections)}
+        waits = {f"{what} beside {name}, p95, ms": _figures(few)["p95, ms"] for what, few in found.items()}
+        return {**waits, f"{name}, % of a core": alone * 100, f"connections beside {name}": float(connections)}
 
 
 def _figures(answers: Sequence[Answered]) -> dict[str, float]:

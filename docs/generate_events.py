@@ -59,6 +59,8 @@ WHEN = {
     EventType.SUBSCRIPTION_DISABLED: "a person, its receiver (410) or days of nothing but failures switched one off",
     EventType.SUBSCRIPTION_REMOVED: "a person removed a subscription",
     EventType.SCHEDULE_SKIPPED: "no worker was there when slots of a schedule came, and they will not run",
+    EventType.SCHEDULE_PAUSED: "a person paused a schedule: its slots get no job",
+    EventType.SCHEDULE_RESUMED: "a person let a paused schedule go on, or the time of its pause is over",
     EventType.WORKER_STARTED: "a worker entered its row",
     EventType.WORKER_DRAIN_REQUESTED: "a person asked a worker to finish what it runs, and leave",
     EventType.WORKER_LOST: "a worker was found dead or its lease ran out; its row is closed",

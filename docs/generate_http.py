@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 from mulligan.config import read_settings
 from mulligan.web.api import ROUTERS, create_api, problems
-from mulligan.web.api.auth import Needs
 
 Table = Callable[..., str]
 
@@ -130,7 +129,7 @@ def _row(route: Any, document: Mapping[str, Any]) -> list[str]:
     fields = ", ".join(_fields(route))
     said = f"`{{{fields}}}`" if fields else ""
     operation = document["paths"][path][method.lower()]
-    return [f"`{method} {path}`", _key(route), " ".join(filter(None, (said, told))), _answer(operation)]
+    return [f"`{method} {path}`", _key(operation), " ".join(filter(None, (said, told))), _answer(operation)]
 
 
 def _answer(operation: Mapping[str, Any]) -> str:
@@ -171,18 +170,15 @@ def _type(schema: Mapping[str, Any]) -> str:
     )
 
 
-def _key(route: Any) -> str:
-    for hint in get_type_hints(route.endpoint, include_extras=True).values():
-        for one in getattr(hint, "__metadata__", ()):
-            needs = getattr(one, "dependency", None)
-            if isinstance(needs, Needs):
-                return f"{needs.role}, scope `*`" if needs.everything else str(needs.role)
-    return "none"
+def _key(operation: Mapping[str, Any]) -> str:
+    needed = operation.get("x-key", {"role": "none", "scope": "any"})
+    return f"{needed['role']}, scope `*`" if needed["scope"] == "*" else needed["role"]
 
 
 def _fields(route: Any) -> Iterator[str]:
     content = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
     schema = content.get("application/json", {}).get("schema", {})
+    schema = schema.get("anyOf", [schema])[0]
     for name in schema.get("properties", {}):
         yield name if name in schema.get("required", ()) else f"{name}?"
 

@@ -30,6 +30,7 @@ class Folder:
     def write(self, path: str, body: BinaryIO) -> None:
         goal = self._root / path
         goal.parent.mkdir(parents=True, exist_ok=True)
+        self._tidy(goal)
         draft = goal.with_suffix(f".{uuid.uuid4().hex}.draft")
         try:
             with draft.open("xb") as file:
@@ -51,6 +52,12 @@ class Folder:
 
     def remove(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
+        self._tidy(self._root / path)
+
+    def _tidy(self, goal: Path) -> None:
+        """What a process that was killed has left; one that only seems dead finds its draft gone, and fails."""
+        for draft in goal.parent.glob(f"{goal.stem}.*.draft"):
+            draft.unlink(missing_ok=True)
 
 
 class Bucket:

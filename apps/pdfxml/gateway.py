@@ -2,12 +2,12 @@
 
     POST /convert?mapping=text      a PDF in, XML out
     GET  /health
-    POST /orders                    {"do": "503", "times": 3, "document": "SHA-256", "retry_after": 20, "say": "…"}
+    POST /orders                    {"do": "503", "times": 3, "document": "SHA-256", …}
     GET  /calls  DELETE /orders     what was asked so far; all is forgotten
 
 `do` is a status, or: hang, slow, reset (no answer), cut (half an answer), garbage (200 and no XML), lose (converted,
 but the answer never arrives). Without `times` it stands until it is taken back, without `document` it is for all of
-them: then the gateway says itself that it is not well.
+them: then the gateway says itself that it is not well. Also: `say`, its words; `retry_after`, `seconds` of slow.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             case "hang":
                 threading.Event().wait(HANG)
             case "slow":
-                threading.Event().wait(SLOW)
+                threading.Event().wait(order.get("seconds", SLOW))
                 self.answer(*self.converted(pdf, mapping))
             case "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)

@@ -59,7 +59,6 @@ from mulligan.notify.declaring import checked_channel, spec_of
 from mulligan.notify.deliveries import Deliveries
 from mulligan.notify.dispatch import Dispatch
 from mulligan.notify.subscriptions import Subscription, Subscriptions
-from mulligan.observe import exporter
 from mulligan.observe.tracing import OtelTracer
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
@@ -485,6 +484,8 @@ class Mulligan:
 
     def metrics(self) -> str:
         """The numbers of this database, as Prometheus reads them; at most five seconds old."""
+        from mulligan.observe import exporter  # noqa: PLC0415 - brings a web server along, which few apps want
+
         return exporter.text(self.store)
 
     # -- run --------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class EventType(StrEnum):
     SUBSCRIPTION_DISABLED = "subscription.disabled"
     SUBSCRIPTION_REMOVED = "subscription.removed"
     SCHEDULE_SKIPPED = "schedule.skipped"
+    SCHEDULE_PAUSED = "schedule.paused"
+    SCHEDULE_RESUMED = "schedule.resumed"
     WORKER_STARTED = "worker.started"
     WORKER_DRAIN_REQUESTED = "worker.drain_requested"
     WORKER_LOST = "worker.lost"

@@ -21,8 +21,6 @@ class EndCount(NamedTuple):
 
     ended: str
     attempts: int
-    cost: float
-    busy: Micros
 
 
 class CodeCount(NamedTuple):

@@ -57,9 +57,9 @@ class Site:
         self.worker.end()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One for all tests here, and gone before others come: its loop runs in this thread."""
+    """One for all tests of a file, and gone before others come: its loop runs in this thread."""
     found = browsers.found()
     if found is None:
         pytest.skip(browsers.MISSING)

@@ -95,6 +95,30 @@ def test_a_row_changes_by_itself_and_what_was_chosen_stays_chosen(site, visit):
     assert site.app.jobs.get(job.id).result == "encoded"
 
 
+def test_what_happens_while_the_page_reads_itself_is_not_missed(site, visit):
+    site.app.enqueue("encode", {"clip": 2})
+    page = visit().go("/jobs?filter=kind:encode")
+    badge = page.locator("tbody tr").first.locator(".badge")
+    expect(badge).to_contain_text("running")
+    page.evaluate("(new EventSource('/live')).addEventListener('job.succeeded', () => { window.heard = true; })")
+    seen = []
+
+    def slow(route):
+        """The job succeeds after its page was read and before the browser has it."""
+        answer = route.fetch()
+        if not seen:
+            seen.append(answer.status)
+            site.happens("encoded-2")
+            page.wait_for_function("window.heard")
+        route.fulfill(response=answer)
+
+    page.route("**/jobs?filter=kind:encode", slow)
+    site.app.enqueue("charge", {"order": 77})  # something happens, so the page reads itself
+    expect(badge).to_contain_text("succeeded", timeout=8_000)
+    page.unroute_all(behavior="ignoreErrors")
+    assert seen == [200]
+
+
 def test_a_link_signs_in_once_and_who_signs_out_is_out(site, visit):
     link, person = site.link(), visit(signed_in=False)
     page = person.enter(link)

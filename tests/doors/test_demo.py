@@ -26,7 +26,8 @@ SEEN: dict[str, Callable[[Mulligan], Any]] = {
     "a breaker opened": lambda app: _happened(app, "dependency.opened", "gateway"),
     "and closed": lambda app: _happened(app, "dependency.closed", "gateway"),
     "a batch is ready": lambda app: app.batches.list(state="ready"),
-    "a batch was partial": lambda app: _happened(app, "batch.partial"),
+    "a batch is partial": lambda app: app.batches.list(state="partial"),
+    "a batch was mended": lambda app: _happened(app, "batch.recovered"),
     "an operation finished": lambda app: any(one.state == "finished" for one in app.operations.list()),
     "an operation stopped by itself": lambda app: any(one.state == "stopped" for one in app.operations.list()),
     "there are schedules": lambda app: len(app.schedules.list()) == 2,
@@ -63,7 +64,7 @@ def _happened(app: Mulligan, type_: str, dependency: str = "") -> bool:
 def test_within_half_a_minute_there_is_one_of_everything(start, store_url):
     began = time.monotonic()
     demo = start("demo", "--port", "0", "--seconds", "120", "--database", store_url)
-    demo.way_in()
+    demo.says("http://", PATIENCE / 2)
     missing = dict(SEEN)
 
     def all_seen() -> bool:

@@ -68,7 +68,7 @@ def test_the_overview_shows_what_needs_a_look_what_moves_and_what_is_done(app, v
     app.run_inline()
     app.enqueue("add", {"a": 1, "b": 2}, delay=60)
     page = visit("/").text
-    for words in ("BAD_FILE", "a person must choose", "No worker is live: 1 jobs wait", "succeeded", "parked", "dead"):
+    for words in ("BAD_FILE", "a person must choose", "No worker is live: 1 job waits", "succeeded", "parked", "dead"):
         assert words in page
     assert '<span class="icon" aria-hidden="true">✕</span> dead' in page
     assert "scheduled" in visit("/jobs").text

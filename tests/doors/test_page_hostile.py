@@ -91,6 +91,9 @@ def test_no_page_runs_what_somebody_wrote_into_a_field(infested):
         assert len(screens) > 25
         for path in sorted(screens):
             _is_clean(path, guest.client.get(path))
+        for job in infested.jobs.list():
+            _is_clean("status", guest.client.get(infested.status.link(job)))
+        _is_clean("status", guest.client.get(infested.status.link(infested.batches.list()[0])))
         for path, params in ASKED:
             _is_clean(path, guest.client.get(path, params=params))
 

@@ -21,7 +21,7 @@ def test_list_is_tsv_when_piped_by_name(call, nightly):
         ["nightly", "30 2 * * *", "Europe/Berlin", "add", "latest"],
         ["weekly", "0 9 * * MON", "UTC", "refuse", "skip"],
     ]
-    assert {len(row) for row in rows} == {8}
+    assert {len(row) for row in rows} == {10}
     assert "T02:30:00+0" in rows[0][5]
 
 
@@ -69,3 +69,14 @@ def test_a_schedule_nobody_declared_is_not_found(call, nightly, command):
     answer = call("schedules", command, "nightli")
     assert (answer.code, answer.out) == (3, "")
     assert "did you mean nightly? [NOT_FOUND]" in answer.err
+
+
+def test_one_is_paused_and_resumed_with_a_reason(call, nightly):
+    answer = call("schedules", "pause", "nightly", "--for", "2h", "--reason", "moving house")
+    assert answer.code == 0
+    assert "moving house" in answer.err
+    assert nightly.schedules.get("nightly").paused
+    assert call("schedules", "list").out.splitlines()[0].split("\t")[8] == "true"
+    assert "goes on" in call("schedules", "resume", "nightly").err
+    assert not nightly.schedules.get("nightly").paused
+    assert call("schedules", "pause", "nobody").code == 3

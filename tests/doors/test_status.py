@@ -6,6 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan import Fail, Mulligan
+from mulligan.engine.declared import speak
 from mulligan.errors import NotFound
 from mulligan.job import SECOND
 from mulligan.web.app import create_app
@@ -97,3 +98,34 @@ def test_links_of_one_database_open_nothing_in_another(shop, tmp_path):
     with pytest.raises(NotFound):
         other.status.opened(shop.status.link(job).rpartition("/")[2])
     other.close()
+
+
+def test_it_says_what_it_waits_for_in_words_that_are_not_ours(shop, owner):
+    shop.job(name="call", uses="gateway")(lambda: None)
+    link = shop.status.link(shop.enqueue("call"))
+    assert "waits for its turn" in owner.get(link).text
+    assert "no worker" not in owner.get(link).text
+    assert "It begins in 2 h." in owner.get(shop.status.link(shop.enqueue("call", delay=7200))).text
+    shop.dependencies.open("gateway", reason=SECRET)
+    page = owner.get(link).text
+    assert "something it needs does not work at the moment" in page
+    assert SECRET not in page
+    assert "gateway" not in page
+
+
+def test_texts_are_texts_all_else_is_json_and_secrets_are_not_asked_for(shop, owner):
+    @shop.job(name="draw", editable=("title", "sizes", "token"))
+    def draw(title: str, sizes: list[int], token: str) -> Fail:
+        return Fail("NO", "no", final=True)
+
+    with shop.store.begin() as unit:
+        speak(unit, shop.manifest("here"))
+    job = shop.enqueue("draw", {"title": "7", "sizes": [1, 2], "token": "s3cret"})
+    shop.run_inline()
+    link = shop.status.link(job)
+    page = owner.get(link).text
+    assert 'name="title" value="7"' in page
+    assert 'name="sizes" value="[1, 2]"' in page
+    assert "token" not in page
+    owner.post(link, data={"title": "8", "sizes": "[3]", "token": "x"})
+    assert shop.jobs.get(job.id).payload == {"title": "8", "sizes": [3], "token": "s3cret"}

@@ -88,7 +88,7 @@ def test_unknown_share_waste_and_costs():
     trials = [trial(2, 50, 25)._replace(cost=5.0)]
     found = numbers(
         a_tally(failures=failures, trials=trials, jobs=[JobCount(TODAY, "dead", "x", 100)], lives=[life(50), life(50)],
-                ended=[EndCount("failed", 110, 4.0, 0), EndCount("returned", 40, 0.0, 0)])
+                ended=[EndCount("failed", 110), EndCount("returned", 40)])
     )  # fmt: skip
     assert found.unknown.value == pytest.approx(30 / 110)
     assert [(waste.cls, waste.failures, waste.cost) for waste in found.wasted] == [

@@ -30,6 +30,7 @@ from support.store import (
     jobs,
     now,
     open_worker,
+    running,
     sql,
     unique_job,
 )
@@ -281,3 +282,24 @@ def test_a_job_without_owner_is_found_by_owner_nobody(store):
     assert found(store, {"owner": ""}) == [job.id]
     assert get(store, job.id).owner == ""
     assert len(all_rows(store)) == 4
+
+
+# -- how many -----------------------------------------------------------------------------------------
+def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_them(store):
+    for kind in ("render", "mulligan.deliver"):
+        for outcome in (RETURNED, FATAL, PARKED, CANCELLED):
+            finish(store, running(store, kind=kind), outcome)
+        insert(store, a_job(kind=kind), a_job(kind=kind, queue="mulligan.notify"))
+    insert(store, a_job(queue="mulligan.slow"), a_job(kind="mulligan"), a_job(kind="amulligan.x", uses="gateway"))
+    with store.read() as unit:
+        assert dict(unit.counts(100)) == {
+            "queued": 5,
+            "running": 0,
+            "succeeded": 1,
+            "dead": 1,
+            "cancelled": 1,
+            "parked": 1,
+        }
+        assert dict(unit.counts(3))["queued"] == 3
+        assert unit.skim_count({"state": "queued", "kind": "mulligan.deliver"}, 100).jobs == 2
+        assert unit.skim_count({"state": ("queued", "parked")}, 100).jobs == 6

@@ -20,7 +20,7 @@ MISSING = (
 )
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PROGRAM = "usr/lib/chromium/chromium-headless-shell"
-PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core")
+PACKAGES = ("chromium-headless-shell", "chromium-common")  # its data must be beside it
 FONTS = "<fontconfig><dir>{folder}/usr/share/fonts</dir><cachedir>{folder}/fonts</cachedir></fontconfig>"
 WIDE, NARROW = 1280, 390  # pixels: a desk and a phone
 PATIENCE = 20_000  # ms until something that should be seen is given up
@@ -35,15 +35,14 @@ def found() -> Found | None:
     named = os.environ.get("MULLIGAN_TEST_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
     if named:
         return Found(named, {})
-    folder = unpacked("browser", lambda: with_what_is_missing(*PACKAGES), PROGRAM)
+    folder = unpacked("browser", lambda: with_what_is_missing(*PACKAGES, "fonts-dejavu-core"), PROGRAM)
     return Found(str(folder / PROGRAM), _unpacked_environ(folder)) if folder else None
 
 
 def _unpacked_environ(folder: Path) -> dict[str, str]:
     """Its libraries are beside it, and so are letters where the machine has none."""
-    libraries = [path for pattern in ("usr/lib/*-linux-gnu", "usr/lib/*-linux-gnu/nss", "lib/*-linux-gnu")
-                 for path in folder.glob(pattern)]  # fmt: skip
-    environ = {"LD_LIBRARY_PATH": ":".join(map(str, libraries))} if libraries else {}
+    libraries = sorted({str(path.parent) for path in folder.rglob("*.so*")})
+    environ = {"LD_LIBRARY_PATH": ":".join(libraries)} if libraries else {}
     if not Path("/etc/fonts/fonts.conf").exists():
         letters = folder / "fonts.conf"
         letters.write_text(FONTS.format(folder=folder))
@@ -53,12 +52,11 @@ def _unpacked_environ(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def browser(found: Found) -> Iterator[Browser]:
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=found.program,
-            args=[*flags, "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"],
             env={**os.environ, **found.environ},
+            chromium_sandbox=False,  # root has none, and it visits nobody but us
         )
         yield launched
         launched.close()

@@ -32,7 +32,8 @@ def with_what_is_missing(*packages: str) -> list[str]:
         ["apt-get", "install", "--simulate", "--no-install-recommends", *packages],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    return [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
+    missing = [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
+    return list(dict.fromkeys([*packages, *missing])) if plan.returncode == 0 else []
 
 
 def _downloaded(folder: Path, packages: Callable[[], list[str]]) -> bool:

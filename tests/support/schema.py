@@ -13,13 +13,19 @@ PREFIX = "/api/v1"
 class Document:
     def __init__(self, document):
         self.document = _closed(copy.deepcopy(document))
+        self._known = {}
+        self._paths = [
+            (re.compile(re.sub(r"\{(\w+)\}", lambda found: ".+" if found[1] == "key" else "[^/]+", path)), verbs)
+            for path, verbs in self.document["paths"].items()
+        ]
 
     def operation(self, method, path):
-        for template, verbs in self.document["paths"].items():
-            pattern = re.sub(r"\{(\w+)\}", lambda found: ".+" if found[1] == "key" else "[^/]+", template)
-            if method.lower() in verbs and re.fullmatch(pattern, path) and _best(self.document, method, path, template):
-                return verbs[method.lower()]
-        return None
+        """`/jobs/count` is not `/jobs/{job_id}`."""
+        exact = self.document["paths"].get(path, {}).get(method.lower())
+        if exact is not None:
+            return exact
+        fits = (verbs for pattern, verbs in self._paths if method.lower() in verbs and pattern.fullmatch(path))
+        return next((verbs[method.lower()] for verbs in fits), None)
 
     def check(self, answer):
         """Whatever it answers to a call that the document knows is as the document says."""
@@ -36,26 +42,20 @@ class Document:
         kind = answer.headers.get("content-type", "").partition(";")[0]
         assert kind in content or not answer.content, what
         if kind.endswith("json"):
-            schema = {**content[kind]["schema"], "components": self.document["components"]}
-            faults = [
-                f"{'.'.join(map(str, one.path))}: {one.message}"
-                for one in _validator(schema).iter_errors(answer.json())
-            ]
+            found = self._validator(content[kind]["schema"]).iter_errors(answer.json())
+            faults = [f"{'.'.join(map(str, one.path))}: {one.message}" for one in found]
             assert not faults, (*what, faults)
+
+    def _validator(self, schema):
+        if id(schema) not in self._known:
+            whole = {**schema, "components": self.document["components"]}
+            self._known[id(schema)] = Draft202012Validator(whole, format_checker=Draft202012Validator.FORMAT_CHECKER)
+        return self._known[id(schema)]
 
     def _resolved(self, said):
         if "$ref" not in said:
             return said
         return self.document["components"]["responses"][said["$ref"].rpartition("/")[2]]
-
-
-def _validator(schema):
-    return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-
-
-def _best(document, method, path, template):
-    """`/jobs/count` is not `/jobs/{job_id}`."""
-    return "{" not in template or method.lower() not in document["paths"].get(path, ())
 
 
 def _closed(schema):

@@ -220,6 +220,11 @@ DEEDS = {
                               {}, {"secret": "rotated"}),
     "silence an alert": Deed("alert.silenced", lambda app: app.alerts.silence("slow_jobs", 60, reason=WHY),
                              {"silenced_until": None}, {}),
+    "pause a schedule": Deed("schedule.paused", lambda app: app.schedules.pause("nightly", reason=WHY),
+                             {"paused": False}, {"paused": True}),
+    "resume a schedule": Deed("schedule.resumed", lambda app: after(
+        app, lambda app: app.schedules.pause("nightly"), lambda app: app.schedules.resume("nightly", reason=WHY)),
+        {"paused": True}, {"paused": False}),
     "run a schedule": Deed("job.queued", lambda app: app.schedules.run("nightly", reason=WHY), {}, {"state": "queued"}),
 }  # fmt: skip
 

@@ -286,3 +286,8 @@ def test_somebody_elses_job_answers_like_one_that_does_not_exist(app, kinds):
         with pytest.raises(NotFound) as unknown:
             app.jobs.get(job.id[:-1])
         assert str(refused.value) == str(unknown.value).replace(job.id[:-1], job.id)
+
+
+def test_an_application_can_show_the_numbers_itself(app):
+    assert "# TYPE mulligan_queue_depth gauge" in app.metrics()
+    assert asyncio.run(app.aio.metrics()) == app.metrics()  # good for five seconds

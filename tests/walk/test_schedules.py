@@ -331,3 +331,51 @@ def test_a_release_without_the_schedule_ends_it(make_app):
     advance(without, 20 * MINUTE)
     assert without.run_inline() == 0
     assert without.schedules.list() == []
+
+
+# -- pause ------------------------------------------------------------------------------------------------
+def told(app, type_):
+    with app.store.read() as unit:
+        return [event for event in unit.events_after(0, 10_000) if event.type == type_]
+
+
+def test_a_paused_schedule_makes_no_jobs_and_what_came_meanwhile_is_not_made_up_for(app, sums):
+    app.schedule("each", "* * * * *", sums, payload={"day": date(2026, 5, 4)}, missed="all")
+    app.run_inline()
+    paused = app.schedules.pause("each", reason="the source is being moved")
+    assert (paused.paused, paused.paused_until, paused.reason, paused.actor) == (
+        True, None, "the source is being moved", "python",
+    )  # fmt: skip
+    advance(app, 10 * MINUTE)
+    assert app.run_inline() == 0
+    assert not app.schedules.resume("each", reason="moved").paused
+    assert app.run_inline() == 0
+    advance(app, MINUTE)
+    assert app.run_inline() == 1
+    [event] = told(app, "schedule.resumed")
+    assert (event.data["schedule"], event.data["reason"], event.actor) == ("each", "moved", "python")
+    assert skips(app) == []
+    app.schedules.resume("each")
+    assert len(told(app, "schedule.resumed")) == 1
+
+
+def test_a_pause_ends_by_itself_also_where_the_schedule_was_changed_meanwhile(app, sums):
+    app.schedule("each", "* * * * *", sums, payload={"day": date(2026, 5, 4)}, missed="all")
+    app.run_inline()
+    app.schedules.pause("each", until=5 * MINUTE)
+    assert app.schedules.get("each").paused
+    with app.store.begin() as unit:
+        [row] = unit.schedules()
+        assert not unit.advance_schedule(row, seen=row.cursor)  # whoever had looked before the pause
+    advance(app, 8 * MINUTE)
+    assert not app.schedules.get("each").paused
+    assert app.run_inline() in (2, 3)  # of the eight minutes those after the pause
+    assert [event.actor for event in told(app, "schedule.resumed")] == ["upkeep"]
+
+
+def test_a_schedule_that_no_worker_has_begun_can_be_paused_and_an_unknown_one_cannot(app, sums):
+    app.schedule("later", "0 3 * * *", sums, payload={"day": date(2026, 5, 4)})
+    assert app.schedules.pause("later", until=HOUR).paused
+    assert app.schedules.run("later").kind == "report"
+    with pytest.raises(NotFound, match="did you mean later"):
+        app.schedules.pause("latr")

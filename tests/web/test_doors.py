@@ -204,3 +204,55 @@ def test_it_can_be_mounted_in_an_application_of_ones_own(app, key):
         refused = client.post("/mine/jobs", json={"kind": "works", "payload": {"clip": 7}}, headers=key())
         assert refused.json()["code"] == "PAYLOAD_REFUSED"
         assert json.dumps(client.get("/mine/openapi.json").json()["servers"]) == '[{"url": "/mine"}]'
+
+
+def test_what_may_be_got_may_be_asked_for_its_head(app, client, key):
+    headers = key()
+    for path in ("/jobs", "/jobs/count", "/queues", "/metrics", "/livez", "/readyz"):
+        head, got = (client.request(verb, f"/api/v1{path}", headers=headers) for verb in ("HEAD", "GET"))
+        assert (head.status_code, head.content) == (200, b""), path
+        assert head.headers["content-type"] == got.headers["content-type"]
+    assert client.head("/api/v1/jobs").status_code == 401
+    assert client.head("/api/v1/jobs/nope", headers=headers).status_code == 404
+    assert client.head("/api/v1/keys/x/revoke", headers=headers).status_code == 405
+
+
+def test_a_method_that_is_none_here_is_refused_on_every_path_and_no_other_site_is_let_in(client, key):
+    headers = {**key(), "origin": "https://evil.example", "access-control-request-method": "POST"}
+    for path, verbs in client.get("/openapi.json").json()["paths"].items():
+        for verb in ("OPTIONS", "PUT", "TRACE", "BREW"):
+            assert verb.lower() not in verbs
+            answer = client.request(verb, f"/api/v1{path}".replace("{", "").replace("}", ""), headers=headers)
+            problem(answer, 405, "METHOD_NOT_ALLOWED")
+            assert set(verbs) <= set(answer.headers["allow"].lower().split(", "))
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_method_in_a_header_or_a_query_is_not_one(app, client, key):
+    job = app.enqueue("works")
+    headers = {**key(), "x-http-method-override": "POST"}
+    assert client.get(f"/api/v1/jobs/{job.id}?_method=DELETE", headers=headers).status_code == 200
+    assert client.get(f"/api/v1/jobs/{job.id}/cancel", headers=headers).status_code == 405
+    assert app.jobs.get(job.id).state == "queued"
+
+
+CURSORS = ("x", "~~~", "=", "AAAA", "A" * 400, "'; DROP TABLE job", "\x00", "../x", "0", "-1", "9" * 30)
+
+
+def test_a_cursor_that_is_bent_made_up_or_of_another_list_fits_nowhere(app, client, key):
+    headers, other = key(), key()
+    for number in range(3):
+        app.enqueue("works", {"text": str(number)})
+        app.queues.pause(f"q{number}")
+    mine, audit = (client.get(f"/api/v1/{path}?limit=1", headers=headers).json()["next"] for path in ("jobs", "audit"))
+    assert mine
+    assert audit
+    for path, verbs in client.get("/openapi.json").json()["paths"].items():
+        if "cursor" not in {one["name"] for one in verbs.get("get", {}).get("parameters", ())}:
+            continue
+        where = path.replace("{batch_id}", app.batch("b").id).replace(
+            "{operation_id}", app.operations.start("cancel", "kind:none").id
+        )
+        for cursor in (*CURSORS, mine[:-1], mine + "A", mine.swapcase(), audit if path != "/audit" else mine):
+            problem(client.get(f"/api/v1{where}", params={"cursor": cursor}, headers=headers), 422, "CURSOR")
+        problem(client.get(f"/api/v1{where}", params={"cursor": mine}, headers=other), 422, "CURSOR")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan import Fail
 from mulligan.engine.declared import speak
 from support.store import open_worker
 from walk.tools import ran
@@ -237,6 +238,7 @@ def test_a_policy_is_explained_and_an_error_is_tried_on_it(app, ask):
     explained = ask("GET", "/policies/fails?max_retries=2")
     assert {one["class"] for one in explained["classes"]} >= {"transient", "permanent"}
     assert ask("GET", "/policies/nope") == (404, "NOT_FOUND")
+    assert ask("GET", "/policies/fails?max_retries=-1")[0] == 422
     verdict = ask("POST", "/policies/test", http_status=503, kind="works")
     assert (verdict["class"], verdict["retryable"]) == ("transient", True)
     assert ask("POST", "/policies/test", text="x", kind="nope")[0] == 422
@@ -265,6 +267,9 @@ def test_a_schedule_is_listed_looked_ahead_and_run(app, ask):
     assert ask("GET", "/schedules/nightly/next?n=0")[0] == 422
     assert ask("POST", "/schedules/nightly/run", reason="now")["payload"] == {"text": "x"}
     assert ask("POST", "/schedules/nope/run") == (404, "NOT_FOUND")
+    assert ask("POST", "/schedules/nightly/pause", until=3600, reason="moving")["paused"] is True
+    assert ask("GET", "/schedules/nightly")["reason"] == "moving"
+    assert ask("POST", "/schedules/nightly/resume")["paused"] is False
 
 
 def test_an_alert_is_silenced_for_a_while(app, ask):
@@ -296,3 +301,27 @@ def test_who_did_what_is_told_page_by_page_and_to_owners_without_names(app, ask,
     assert {(event["type"], event["actor"]) for event in mine} == {("job.retried", "key")}
     assert ask("GET", "/audit?actor=python", key("acme", "admin"))[0] == 403
     assert ask("GET", "/audit?type=nope")[0] == 422
+
+
+def test_a_batch_takes_several_members_at_once_or_none_of_them(app, ask, key):
+    who = key("acme", "operator")
+    batch = app.batch("spring", owner="acme")
+    made = ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "fails"}])
+    assert {job["batch_id"] for job in made["jobs"]} == {batch.id}
+    assert ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "nobody"}])[0] == 422
+    assert ask("GET", f"/batches/{batch.id}", who)["counts"]["total"] == 2
+
+
+def test_failure_groups_go_on_page_by_page(app, ask, key):
+    for code in ("ONE", "TWO", "THREE", "FOUR", "FIVE"):
+        app.job(name=code.lower())(lambda code=code: Fail(code, final=True)).options(owner="acme").enqueue()
+        app.run_inline()
+    who, seen, cursor = key("acme", "viewer"), [], ""
+    while cursor is not None:
+        page = ask("GET", f"/failures?limit=2{cursor and f'&cursor={cursor}'}", who)
+        seen += [group["code"] for group in page["failures"]]
+        cursor = page["next"]
+    assert sorted(seen) == ["FIVE", "FOUR", "ONE", "THREE", "TWO"]
+    assert (len(page["failures"]), page["more"]) == (1, False)
+    assert sorted(seen[:2]) == ["FIVE", "FOUR"]
+    assert ask("GET", "/failures?limit=501")[0] == 422

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from fastapi.testclient import TestClient
 
 from mulligan.config import Settings, read_settings
 from mulligan.web.api import limiting
+from mulligan.web.app import create_app
+from mulligan.web.pages.signing import TRIES
 from mulligan.web.rates import Buckets
 
 
@@ -101,3 +104,17 @@ def test_a_network_of_ipv6_is_one_place(monkeypatch):
     assert asked_from("192.0.2.1") != asked_from("192.0.2.2")
     assert asked_from("testclient") == "testclient"
     assert limiting.GUESSES > 10
+
+
+def test_who_tries_keys_at_the_sign_in_is_stopped_and_a_neighbour_is_not(app, settings):
+    key = app.keys.create("*", "viewer").text
+
+    site = create_app(settings)
+    with TestClient(site, base_url="http://localhost"):
+
+        def tried(host, *keys):
+            client = TestClient(site, base_url="http://localhost", client=(host, 5), follow_redirects=False)
+            return [client.post("/sign-in", data={"key": one}).status_code for one in keys]
+
+        assert tried("192.0.2.1", *["wrong"] * TRIES, key) == [*[401] * TRIES, 429]
+        assert tried("192.0.2.2", "wrong", key) == [401, 303]

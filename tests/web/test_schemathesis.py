@@ -10,6 +10,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks
 
+from mulligan.config import read_settings
 from support.web_table import Things
 
 CHECKS = [
@@ -26,6 +27,12 @@ THINGS = {
     "delivery_id": "delivery", "key_id": "key", "worker_id": "worker", "kind": "kind", "key": "dependency",
 }  # fmt: skip
 NAMES = {"queues": "queue", "kinds": "kind", "schedules": "schedule", "alerts": "alert"}
+
+
+@pytest.fixture
+def settings(store_url, tmp_path):
+    """With no limit of calls, which would soon be all that is answered."""
+    return read_settings({"database_url": store_url, "web": {"rate": 0}}, environ={}, file=tmp_path / "none.toml")
 
 
 @pytest.fixture

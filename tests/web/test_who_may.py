@@ -28,8 +28,11 @@ def may(line, scope, role):
 @pytest.mark.about_processes
 def test_no_route_is_left_out(client):
     document = client.get("/openapi.json").json()
-    known = {f"{verb.upper()} {path}" for path, verbs in document["paths"].items() for verb in verbs}
-    assert known == set(ROUTES) | OPEN
+    known = {f"{verb.upper()} {path}": one for path, verbs in document["paths"].items() for verb, one in verbs.items()}
+    assert set(known) == set(ROUTES) | OPEN
+    for route, operation in known.items():
+        line = ROUTES.get(route)
+        assert operation.get("x-key") == (line and {"role": line.role, "scope": line.scope}), route
 
 
 @pytest.mark.about_processes

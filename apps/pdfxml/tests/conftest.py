@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -56,12 +58,11 @@ class Visitor:
 class World:
     """Everything a test may ask of the outside and of the inside."""
 
-    def __init__(self, held: dict[str, Gateway], folder: Path) -> None:
+    def __init__(self, held: dict[str, Gateway], files: Path, modules: dict[str, ModuleType]) -> None:
         self.held = held
         self.gateway = held["gateway"]
-        self.folder = folder
-        for module in MODULES:
-            setattr(self, module, importlib.import_module(f"pdfxml.{module}"))
+        self.place = files
+        self.__dict__.update(modules)
         self.app = self.jobs.app  # type: ignore[attr-defined]
         self._clients: list[TestClient] = []
 
@@ -104,15 +105,14 @@ class World:
         advance(self.app, seconds, anywhere=True)
 
     def xml(self) -> list[Path]:
-        return sorted((self.folder / "files").glob("results/*"))
+        return sorted(self.place.glob("results/*"))
 
     def sources(self) -> list[Path]:
-        return sorted((self.folder / "files").glob("uploads/*"))
+        return sorted(self.place.glob("uploads/*"))
 
     def close(self) -> None:
         for client in self._clients:
             client.__exit__(None, None, None)
-        self.app.close()
 
 
 @pytest.fixture(scope="session")
@@ -125,34 +125,50 @@ def one_gateway() -> Iterator[dict[str, Gateway]]:
     HTTP.close()
 
 
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the application keeps them; empty for every test."""
+    return tmp_path_factory.mktemp("files")
+
+
+_imported: dict[tuple[tuple[str, str], ...], dict[str, ModuleType]] = {}
+
+
+def imported(environ: dict[str, str]) -> dict[str, ModuleType]:
+    """Its modules as they are under these settings: they read them once, so they are imported once for each."""
+    key = tuple(sorted(environ.items()))
+    if key not in _imported:
+        for name in MODULES:
+            sys.modules.pop(f"pdfxml.{name}", None)
+        _imported[key] = {name: importlib.import_module(f"pdfxml.{name}") for name in MODULES}
+    return _imported[key]
+
+
 @pytest.fixture
 def make_world(
-    store_url: str, tmp_path: Path, one_gateway: dict[str, Gateway], monkeypatch: pytest.MonkeyPatch
+    store_url: str, tmp_path: Path, files: Path, one_gateway: dict[str, Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., World]]:
     """The application under these settings of its environment."""
-    made: list[World] = []
+    with ExitStack() as stack:
 
-    def make(**environ: str) -> World:
-        if one_gateway["gateway"].process.poll() is not None:
-            one_gateway["gateway"] = Gateway()
-        gateway = one_gateway["gateway"]
-        own = {
-            "MULLIGAN_DATABASE_URL": store_url,
-            "MULLIGAN_WORKER__STATE_DIR": str(tmp_path / "state"),
-            "GATEWAY_URL": gateway.url,
-            "STORAGE_URL": str(tmp_path / "files"),
-        }
-        for name, value in (own | environ).items():
-            monkeypatch.setenv(name, value)
-        for name in [name for name in sys.modules if name.startswith("pdfxml.") and name.split(".")[1] in MODULES]:
-            monkeypatch.delitem(sys.modules, name)
-        made.append(World(one_gateway, tmp_path))
-        made[-1].forget()
-        return made[-1]
+        def make(**environ: str) -> World:
+            if one_gateway["gateway"].process.poll() is not None:
+                one_gateway["gateway"] = Gateway(one_gateway["gateway"].port)
+            shutil.rmtree(files, ignore_errors=True)
+            said = {"GATEWAY_URL": one_gateway["gateway"].url, "STORAGE_URL": str(files), **environ}
+            for name, value in said.items():
+                monkeypatch.setenv(name, value)
+            world = World(one_gateway, files, imported(said))
+            own = world.app.settings
+            worker = own.worker.model_copy(update={"state_dir": str(tmp_path / "state")})
+            stack.enter_context(
+                world.app.redirected(own.model_copy(update={"database_url": store_url, "worker": worker}))
+            )
+            stack.callback(world.close)
+            world.forget()
+            return world
 
-    yield make
-    for world in made:
-        world.close()
+        yield make
 
 
 @pytest.fixture

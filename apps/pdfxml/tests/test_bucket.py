@@ -8,6 +8,8 @@ from obstore.exceptions import GenericError
 
 from pdfxml.tests.making import a_pdf
 
+pytestmark = pytest.mark.slow  # the server alone takes seconds to load
+
 
 @pytest.fixture
 def bucket(monkeypatch):
@@ -32,7 +34,6 @@ def bucket(monkeypatch):
     server.stop()
 
 
-@pytest.mark.about_processes
 @pytest.mark.seed("001-82")
 def test_sources_and_results_may_live_in_a_bucket(make_world, bucket):
     world = make_world(**bucket)
@@ -50,7 +51,6 @@ def test_sources_and_results_may_live_in_a_bucket(make_world, bucket):
     assert ann.download(again).status_code == 200
 
 
-@pytest.mark.about_processes
 @pytest.mark.seed("001-07", "001-17")
 def test_a_bucket_that_does_not_answer_is_a_storage_issue(make_world, bucket):
     world = make_world(**bucket | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
@@ -58,7 +58,6 @@ def test_a_bucket_that_does_not_answer_is_a_storage_issue(make_world, bucket):
     assert (answer.status_code, answer.json()["error_code"]) == (500, "IO_ERROR")
 
 
-@pytest.mark.about_processes
 def test_while_the_bucket_is_away_pages_open_and_downloads_say_so(make_world, bucket, monkeypatch):
     world = make_world(**bucket)
     ann = world.visitor()

@@ -144,6 +144,7 @@ def test_other_refusals_have_a_code_too(world, ann):
     assert shown[408].notice == "Conversion is taking too long. We’ll retry."
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-16")
 def test_a_gateway_that_asks_for_patience_gets_it(world, ann):
     world.tell(429, times=1, retry_after=300)
@@ -200,7 +201,7 @@ def test_the_technical_reason_is_in_the_log_and_nowhere_an_owner_looks(world, an
     world.run(all_of_it=True)
     assert "bytes with status 200" in caplog.text
     seen = ann.page() + ann.client.get(f"/api/jobs/{job}").text + str(ann.events(job)) + ann.retry("nobody").text
-    for word in ("no XML", "status 200", "Traceback", "jobs.py", str(world.folder), "site-packages"):
+    for word in ("no XML", "status 200", "Traceback", "jobs.py", str(world.place), "site-packages"):
         assert word not in seen
 
 
@@ -219,3 +220,14 @@ def test_both_mappings_are_real(world, ann):
     world.run()
     assert "<line>Größe &amp; &lt;b&gt;</line>" in ann.download(text).text
     assert "<textbox" in ann.download(layout).text or "<text " in ann.download(layout).text
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("001-91")
+def test_half_a_result_of_a_worker_that_was_killed_is_none_and_does_not_stay(world, ann):
+    job = ann.upload()
+    (world.place / "results").mkdir()
+    (world.place / "results" / f"{job}.0815.draft").write_text("<docu")
+    world.run()
+    assert [file.name for file in world.xml()] == [f"{job}.xml"]
+    assert ann.download(job).text.endswith("</document>")

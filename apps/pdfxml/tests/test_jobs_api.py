@@ -104,6 +104,7 @@ def test_uploading_again_what_was_removed_converts_again(world, ann):
     assert ann.post().json()["id"] == third
 
 
+@pytest.mark.about_processes
 def test_files_stay_as_long_as_a_conversion_may_still_need_them(world, ann):
     world.tell(400, times=1)
     job = ann.upload()
@@ -147,6 +148,7 @@ def test_only_a_failed_one_can_be_retried(world, ann):
     assert ann.job(job).manual_retry_count == 0
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-44")
 def test_without_its_source_it_is_refused_and_left_alone(world, ann):
     world.tell(400)
@@ -225,6 +227,7 @@ def test_every_code_leads_to_its_steps_in_the_runbook(world, ann):
     assert 'href="/runbook#GW_4XX"' in ann.page()
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("001-67", "001-68")
 def test_result_and_error_are_set_in_their_states_only(world, ann):
     world.tell(400, times=1)

@@ -21,8 +21,8 @@ def family(pid):
     return found + [below for one in found for below in family(one)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.about_processes
 def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp_path):
     command = [sys.executable, "-m", "mulligan", "demo", "pdfxml", "--database", store_url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True)

@@ -78,18 +78,31 @@ def _subscriptions(receiver: Receiver) -> None:
     add("batch.partial", Webhook(receiver.url("/moved")), name="an old address", form="each", reason="before the move")
 
 
+# name, how many of its files are broken, for how many generations, is it sealed
+CAMPAIGNS = (
+    ("spring campaign", 0, 0, True),
+    ("summer campaign", 3, 1, True),  # somebody retries what failed, and it is mended
+    ("autumn campaign", 1, 1, False),
+    ("winter campaign", 2, 9, True),  # stays partial
+)
+
+
 def _campaigns() -> None:
-    """Batches: one that is ready, one that is partial, and one that is still being filled."""
-    for name, broken, sealed in (
-        ("spring campaign", 0, True),
-        ("summer campaign", 3, True),
-        ("autumn campaign", 1, False),
-    ):
+    """Batches: one that is ready, one that is mended, one that is still being filled, one that stays partial."""
+    for name, broken, generations, sealed in CAMPAIGNS:
         batch = shop.app.batch(name, owner=_owner(), on_complete=shop.tell_owner)
         members = shop.watermark.options(batch=batch, owner=batch.owner)
-        members.enqueue_many([{"token": token, "broken": token < broken} for token in range(12)])
+        payloads = [{"token": token, "broken": generations * (token < broken)} for token in range(12)]
+        members.enqueue_many(payloads)
         if sealed:
             batch.seal()
+
+
+def _retry_summer() -> bool:
+    summer = next(batch for batch in shop.app.batches.list() if batch.name == "summer campaign")
+    return summer.finished_at is not None and _by_hand(
+        f"state:dead batch:{summer.id}", "the videos were uploaded again"
+    )
 
 
 def _by_hand(filter: str, reason: str) -> bool:  # noqa: A002 - as everywhere
@@ -135,7 +148,7 @@ PLANS: tuple[tuple[float, Callable[[], object]], ...] = (
     (6, _cancel),
     (8, lambda: _by_hand("state:dead kind:parse_feed", "is it mended?")),  # it is not: the operation stops by itself
     (9, _mend),
-    (10, lambda: _by_hand("state:dead kind:watermark", "the videos were uploaded again")),
+    (10, _retry_summer),
     (12, lambda: shop.app.alerts.silence("retry_ratio", 1800, reason="the mail server is being moved")),
     (14, lambda: _by_hand("state:dead kind:import_table", "the files were sent again")),
 )

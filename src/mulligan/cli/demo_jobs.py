@@ -130,10 +130,10 @@ async def translate(ctx: Context, text: str, busy: bool = False) -> str:  # noqa
 
 
 @app.job(queue="media", policy=Policy(max_retries=1, backoff=Fixed(2)))
-async def watermark(ctx: Context, token: int, broken: bool) -> str | Fail:  # noqa: FBT001 - a payload
-    """One recipient of a campaign; some of the files cannot be read."""
+async def watermark(ctx: Context, token: int, broken: int) -> str | Fail:
+    """One recipient of a campaign; some of the files cannot be read, for so many generations."""
     await asyncio.sleep(random.uniform(0.1, 0.6))
-    if broken and ctx.job.generation == 1:
+    if ctx.job.generation <= broken:
         return Fail(
             "CORRUPT_FILE", f"token {token}: moov atom not found", public="This video could not be read.", final=True
         )

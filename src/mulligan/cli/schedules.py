@@ -14,18 +14,20 @@ from mulligan.cli import options as shared
 from mulligan.cli.database import actor, desk, say
 from mulligan.cli.family import Family
 from mulligan.cli.output import as_json, chosen, job_record, show_rows
+from mulligan.cli.setting import reason as why
+from mulligan.cli.setting import until as for_how_long
 from mulligan.engine.calendar import Schedule, Schedules
-from mulligan.policy.phrase import duration
+from mulligan.policy.phrase import duration, who
 
-COLUMNS = ("name", "cron", "timezone", "kind", "missed", "next_at", "last_at", "last_job_id")
-FOR_PEOPLE = ("name", "cron", "timezone", "kind", "missed", "next", "last")
+COLUMNS = ("name", "cron", "timezone", "kind", "missed", "next_at", "last_at", "last_job_id", "paused", "paused_until")
+FOR_PEOPLE = ("name", "cron", "timezone", "kind", "missed", "next", "last", "paused")
 NEXT = ("at", "utc")
 NEXT_FOR_PEOPLE = ("at", "utc", "in")
 
 
 @click.group(cls=Family)
 def schedules() -> None:
-    """List schedules, see when they run, run one now."""
+    """List schedules, see when they run, pause one, run one now."""
 
 
 @contextmanager
@@ -55,11 +57,18 @@ def list_(database: str | None, output: str | None) -> None:
 
 def _record(schedule: Schedule, *, for_people: bool) -> dict[str, Any]:
     record = asdict(schedule)
-    for name in ("next_at", "last_at"):
+    for name in ("next_at", "last_at", "paused_until"):
         record[name] = record[name] and record[name].isoformat()
     if for_people:
-        record |= {"next": _local(schedule.next_at), "last": _local(schedule.last_at)}
+        record |= {"next": _local(schedule.next_at), "last": _local(schedule.last_at), "paused": _paused(schedule)}
     return record
+
+
+def _paused(schedule: Schedule) -> str:
+    if not schedule.paused:
+        return ""
+    until = "" if schedule.paused_until is None else f"until {schedule.paused_until:%Y-%m-%d %H:%M:%S UTC} "
+    return f"{until}by {who(schedule.actor)}{': ' + schedule.reason if schedule.reason else ''}"
 
 
 def _local(at: datetime | None) -> str:
@@ -98,3 +107,26 @@ def run(name: str, reason: str, database: str | None, output: str | None) -> Non
         job = book.run(name, reason=reason)
     click.echo(as_json(job_record(job), 2 if output == "json" else None) if output in {"json", "jsonl"} else job.id)
     say(f"queued. Follow it: mulligan jobs watch {job.id}")
+
+
+@schedules.command()
+@click.argument("name")
+@for_how_long
+@why
+@shared.database
+def pause(name: str, until: float | None, reason: str, database: str | None) -> None:
+    """Its slots get no job until somebody resumes it, or until the time is over."""
+    with _book(database) as book:
+        found = book.pause(name, until=until, reason=reason)
+    say(f"paused {_paused(found)}. Slots of the next seconds may have their job already")
+
+
+@schedules.command()
+@click.argument("name")
+@why
+@shared.database
+def resume(name: str, reason: str, database: str | None) -> None:
+    """It goes on from now; slots that came meanwhile get no job."""
+    with _book(database) as book:
+        found = book.resume(name, reason=reason)
+    say(f"goes on: next {_local(found.next_at)}")

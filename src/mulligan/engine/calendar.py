@@ -1,4 +1,4 @@
-"""`app.schedules`: look at schedules, and run one now."""
+"""`app.schedules`: look at schedules, pause one, run one now."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from mulligan.engine.jobs import Jobs
 from mulligan.engine.kinds import ScheduleSpec
-from mulligan.engine.schedules import Timetable, queued, timetable, zone_of
-from mulligan.errors import ConfigError, NotFound, Refused
+from mulligan.engine.said import ended_at
+from mulligan.engine.schedules import Timetable, queued, resume_in, timetable, zone_of
+from mulligan.errors import ConfigError, Moment, NotFound, Refused
+from mulligan.event import EventType, NewEvent
 from mulligan.job import Job, Micros, to_datetime
 from mulligan.policy.cron import following, upcoming
-from mulligan.store.base import Store, Unit
+from mulligan.store.base import ScheduleRow, Store, Unit
 
 MOST_NEXT = 1000
 
@@ -39,6 +41,10 @@ class Schedule:
     last_at: datetime | None  # the newest slot that has come and got a job
     last_job_id: str | None
     problem: str  # why this machine cannot tell its times
+    paused: bool = False
+    paused_until: datetime | None = None  # None: until somebody resumes it
+    reason: str = ""  # of the pause
+    actor: str = ""
 
 
 ScheduleList = list[Schedule]  # the classes below have a method called list
@@ -57,8 +63,44 @@ class Schedules:
     def list(self) -> ScheduleList:
         """Every schedule that holds, by name."""
         with self._open().read() as unit:
-            table, now, last = self._timetable(unit), unit.now(), unit.last_slots()
-        return [_view(spec, table, now, last.get(name)) for name, spec in sorted(table.schedules.items())]
+            return self._listed(unit)
+
+    def _listed(self, unit: Unit) -> ScheduleList:
+        table, now, last = self._timetable(unit), unit.now(), unit.last_slots()
+        rows = {row.name: row for row in unit.schedules()}
+        return [
+            _with_pause(_view(spec, table, now, last.get(name)), rows.get(name), now)
+            for name, spec in sorted(table.schedules.items())
+        ]
+
+    def get(self, name: str) -> Schedule:
+        with self._open().read() as unit:
+            _named(self._timetable(unit), name)
+            return next(one for one in self._listed(unit) if one.name == name)
+
+    # -- by hand ----------------------------------------------------------------------------------
+    def pause(self, name: str, *, until: Moment | None = None, reason: str = "") -> Schedule:
+        """Its slots get no job until then, or until somebody resumes it; a slot of the next seconds may have one."""
+        with self._open().begin() as unit:
+            spec, now = _named(self._timetable(unit), name), unit.now()
+            unit.declare_schedule(name, spec.cron, spec.timezone)  # where no worker has begun it yet
+            end = ended_at("until", until, now)
+            before = _pause_facts(next(row for row in unit.schedules() if row.name == name), now)
+            unit.pause_schedule(name, end, self._actor, reason)
+            seen = {"before": before, "after": {"paused": True, "until": end}}
+            news = {"schedule": name, "kind": spec.kind, "until": end, "reason": reason, **seen}
+            told = {key: value for key, value in news.items() if value not in (None, "")}
+            unit.write_events([NewEvent(EventType.SCHEDULE_PAUSED, owner=spec.owner, actor=self._actor, data=told)])
+        return self.get(name)
+
+    def resume(self, name: str, *, reason: str = "") -> Schedule:
+        """It goes on from now; slots that came meanwhile get no job. One that is not paused stays as it is."""
+        with self._open().begin() as unit:
+            _named(self._timetable(unit), name)
+            row = next((row for row in unit.schedules() if row.name == name), None)
+            if row is not None and row.paused_at is not None:
+                resume_in(unit, row, unit.now(), self._actor, reason)
+        return self.get(name)
 
     def next(self, name: str, n: int = 5) -> Times:
         """Its next slots, in its own zone."""
@@ -99,6 +141,15 @@ class AsyncSchedules:
     async def next(self, name: str, n: int = 5) -> Times:
         return await asyncio.to_thread(self._schedules.next, name, n)
 
+    async def get(self, name: str) -> Schedule:
+        return await asyncio.to_thread(self._schedules.get, name)
+
+    async def pause(self, name: str, *, until: Moment | None = None, reason: str = "") -> Schedule:
+        return await asyncio.to_thread(self._schedules.pause, name, until=until, reason=reason)
+
+    async def resume(self, name: str, *, reason: str = "") -> Schedule:
+        return await asyncio.to_thread(self._schedules.resume, name, reason=reason)
+
     async def run(self, name: str, *, reason: str = "") -> Job:
         return await asyncio.to_thread(self._schedules.run, name, reason=reason)
 
@@ -131,6 +182,22 @@ def _view(spec: ScheduleSpec, table: Timetable, now: Micros, last: tuple[Micros,
         last_job_id=None if last is None else last[1],
         problem=problem,
     )
+
+
+def _with_pause(schedule: Schedule, row: ScheduleRow | None, now: Micros) -> Schedule:
+    """With what a person has said; without a next slot while nothing comes of it."""
+    if row is None or not _paused(row, now):
+        return schedule
+    until = None if row.paused_until is None else to_datetime(row.paused_until)
+    return replace(schedule, paused=True, paused_until=until, reason=row.pause_reason, actor=row.paused_by)
+
+
+def _paused(row: ScheduleRow, now: Micros) -> bool:
+    return row.paused_at is not None and (row.paused_until is None or row.paused_until > now)
+
+
+def _pause_facts(row: ScheduleRow, now: Micros) -> dict[str, Any]:
+    return {"paused": True, "until": row.paused_until} if _paused(row, now) else {"paused": False}
 
 
 def _times(

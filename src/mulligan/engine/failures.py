@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from mulligan.engine.filters import Filter, parse_filter
@@ -79,9 +80,10 @@ class FailureGroup:
 
 
 class GroupList(list[FailureGroup]):
-    """Groups, and whether there are `more` than were asked for."""
+    """Groups, and whether there are `more` than were asked for. `cursor`: say it as `before` for those."""
 
     more: bool = False
+    cursor: str | None = None
 
 
 class Failures:
@@ -96,18 +98,20 @@ class Failures:
         *,
         owner: str | None = None,
         limit: int = 100,
+        before: str | None = None,
         private: bool = True,
     ) -> GroupList:
-        """Those that need somebody first, then the largest. `owner`: of their jobs only, with what they have said.
+        """Those in which a job died last; of them those that need somebody first, then the largest.
 
-        `private`: may words in quotes find what only the private half says?
+        `owner`: of their jobs only, with what they have said. `before`: the `cursor` of the page above. `private`: may
+        words in quotes find what only the private half says?
         """
         if not 1 <= limit <= LIST_MOST:
             message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
             raise Refused(message)
         asked = _of_the_dead(parse_filter(filter), owner)
         with self._open().read() as unit:
-            return _list(unit, asked, owner, limit, private=private)
+            return _list(unit, asked, owner, limit, before, private=private)
 
     def get(self, fingerprint: str, *, owner: str | None = None, private: bool = False) -> FailureGroup:
         """`private`: with message and trace of the sample, which are not for owners."""
@@ -218,17 +222,18 @@ def _of_the_dead(asked: Filter, owner: str | None) -> Filter:
     return {**asked, "state": State.DEAD.value} | ({} if owner is None else {"owner": owner})
 
 
-def _list(unit: Unit, asked: Filter, scope: str | None, limit: int, *, private: bool) -> GroupList:
+def _list(unit: Unit, asked: Filter, scope: str | None, limit: int, before: str | None, *, private: bool) -> GroupList:
     where = resolved(unit, asked, scope, private=private)
     _must_be_indexed(where)
     owner = where.get("owner")
     assert owner is None or isinstance(owner, str)  # noqa: S101 - a filter has one
     found = GroupList()
-    names = _names(unit, where, owner)
-    found.more = "group" not in where and len(names) >= LOOKED
-    for group in _pictured(unit, names, where, owner, limit + 1):
+    ordered = _names(unit, where, owner)
+    found.more = "group" not in where and len(ordered) >= LOOKED
+    places = dict(_after(ordered, before))
+    for group in _pictured(unit, list(places), where, owner, limit + 1):
         if len(found) == limit:
-            found.more = True
+            found.more, found.cursor = True, _place(places, found[-1].fingerprint)
             break
         found.append(group)
     found.sort(key=lambda group: (ORDER.index(group.state), -group.count, group.fingerprint))
@@ -247,14 +252,29 @@ def _must_be_indexed(where: Where) -> None:
         raise Refused(message)
 
 
-def _names(unit: Unit, where: Where, owner: str | None) -> list[str]:
-    """The newest first; those the filter names, if it does."""
+def _names(unit: Unit, where: Where, owner: str | None) -> list[tuple[str, Micros]]:
+    """With their last deaths, the newest first; those the filter names, if it does, each as good as another."""
     named = where.get("group")
     if named is not None:
-        return [named] if isinstance(named, str) else list(named)
+        return [(name, 0) for name in sorted([named] if isinstance(named, str) else named)]
     if any(name.startswith(INDEXED) for name in where):
-        return [name for name, _ in unit.group_names_found(where, LOOKED)]
-    return [name for name, _ in unit.group_names(owner, LOOKED)]
+        return unit.group_names_found(where, LOOKED)
+    return unit.group_names(owner, LOOKED)
+
+
+def _after(ordered: list[tuple[str, Micros]], before: str | None) -> list[tuple[str, Micros]]:
+    """What comes behind that place, whether the group that had it is still there or not."""
+    if before is None:
+        return ordered
+    last, _, name = before.partition(" ")
+    if not last.isdecimal():
+        message = f"before {before!r:.80} is no cursor of such a list"
+        raise Refused(message)
+    return [one for one in ordered if (-one[1], one[0]) > (-int(last), name)]
+
+
+def _place(places: Mapping[str, Micros], name: str) -> str:
+    return f"{places[name]} {name}"
 
 
 def _pictured(unit: Unit, names: list[str], where: Where, owner: str | None, step: int) -> Iterator[FailureGroup]:
@@ -356,9 +376,11 @@ class AsyncFailures:
         *,
         owner: str | None = None,
         limit: int = 100,
+        before: str | None = None,
         private: bool = True,
     ) -> GroupList:
-        return await asyncio.to_thread(self._failures.groups, filter, owner=owner, limit=limit, private=private)
+        said: dict[str, Any] = {"owner": owner, "limit": limit, "before": before, "private": private}
+        return await asyncio.to_thread(partial(self._failures.groups, filter, **said))
 
     async def get(self, fingerprint: str, *, owner: str | None = None, private: bool = False) -> FailureGroup:
         return await asyncio.to_thread(self._failures.get, fingerprint, owner=owner, private=private)

@@ -199,6 +199,10 @@ class Timekeeper:
         """What is wrong with one schedule stops no other."""
         try:
             timing = Timing(checked_cron(spec.cron), zone_of(spec.timezone), spec.missed)
+            if row is not None and row.paused_at is not None:
+                row = self._over(row, when.now)
+                if row is None:
+                    return 0
             begun = self._begun(spec, row, when.now)
             return 0 if begun is None else self._fire(table, spec, begun, timing, when)
         except StoreUnavailable:
@@ -224,6 +228,14 @@ class Timekeeper:
         with self._store.begin() as unit:
             return begun if unit.advance_schedule(begun, seen=row.cursor) else None
 
+    def _over(self, row: ScheduleRow, now: Micros) -> ScheduleRow | None:
+        """A pause whose time has passed ends by itself. None: it lasts."""
+        until = row.paused_until
+        if until is None or until > now:
+            return None
+        with self._store.begin() as unit:
+            return resume_in(unit, row, until, "upkeep", "its time is over")
+
     def _fire(self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow, timing: Timing, when: Moments) -> int:
         fired = 0
         while (due := plan(timing, row.cursor, when, STEP)) is not None:
@@ -234,6 +246,17 @@ class Timekeeper:
                 fired += _insert(unit, table, spec, due, when.now)
             row = moved
         return fired
+
+
+def resume_in(unit: Unit, row: ScheduleRow, at: Micros, actor: str, reason: str) -> ScheduleRow | None:
+    """In the caller's transaction: it goes on after this moment. None: somebody was quicker."""
+    cursor = max(row.cursor, at)
+    if not unit.resume_schedule(row, cursor):
+        return None
+    seen = {"before": {"paused": True, "until": row.paused_until}, "after": {"paused": False}}
+    news = {"schedule": row.name, "reason": reason, **seen}
+    unit.write_events([NewEvent(EventType.SCHEDULE_RESUMED, actor=actor, data=news)])
+    return row._replace(cursor=cursor, paused_at=None, paused_until=None, pause_reason="", paused_by="")
 
 
 def _insert(unit: Unit, table: Timetable, spec: ScheduleSpec, due: Plan, now: Micros) -> int:

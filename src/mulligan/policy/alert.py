@@ -199,7 +199,8 @@ def sentence(rule: Rule, alert: Alert) -> str:
     about = f"{alert.key}: " if alert.key else ""
     window = "" if rule.measure in GAUGES else f", in {duration(rule.window)}"
     value = shown(rule, alert.value)
-    said = rule.summary.replace("{}", value) if "{}" in rule.summary else f"{rule.summary}: {value}"
+    summary = rule.summary.replace("{} jobs", "{} job") if value == "1" else rule.summary
+    said = summary.replace("{}", value) if "{}" in summary else f"{summary}: {value}"
     return f"{about}{said} (above {shown(rule, rule.above)}{window})"
 
 

@@ -281,6 +281,14 @@ class Unit(
         """Move its cursor, compare-and-set on the one that was seen. False: somebody else did, or is at it now."""
 
     @abstractmethod
+    def pause_schedule(self, name: str, until: Micros | None, actor: str, reason: str) -> bool:
+        """From now on its slots get no job. False: nobody has begun it yet."""
+
+    @abstractmethod
+    def resume_schedule(self, row: ScheduleRow, cursor: Micros) -> bool:
+        """It goes on after this moment. False: it was not paused, or somebody was quicker."""
+
+    @abstractmethod
     def name_schedules(self, names: Iterable[str]) -> None:
         """A manifest in force still names them."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
 from mulligan.event import Event
@@ -118,17 +118,19 @@ class SqlHindsight(Hindsight):
         for what, *row in self.rows("insight_attempts", **chosen, width=asked.width, most=asked.rows):
             counted[what].append(row)
         lives = self.rows("insight_lives", **chosen, most=asked.rows)
+        jobs = self.rows("insight_jobs", **chosen)
+        at_once = sum(row[4] for row in jobs)
         return Tally(
             now=self.now(),
             since=asked.since,
             width=asked.width,
             cut=after > asked.low or asked.rows in (len(lives), sum(map(len, counted.values()))),
-            jobs=[JobCount(*row) for row in self.rows("insight_jobs", **chosen)],
-            ended=[EndCount(row[0], row[5], row[7], int(row[8])) for row in counted["ended"]],
+            jobs=[JobCount(*row[:4]) for row in jobs],
+            ended=_ended(Counter({row[0]: row[5] for row in counted["ended"]}), at_once),
             codes=[CodeCount(row[0], row[1], row[5], row[4]) for row in counted["code"]],
             failures=[_failure(row) for row in counted["failure"]],
             trials=[TrialCount._make((*row[:8], int(row[8]))) for row in counted["trial"]],
-            lives=[LifeCount(row[0], row[1], bool(row[2]), bool(row[3]), row[4], row[5]) for row in lives],
+            lives=[*map(_life, lives), *_at_once(at_once)],
             by_hand=[HandCount(*row) for row in self.rows("insight_by_hand", **chosen, most=asked.rows)],
         )
 
@@ -152,3 +154,17 @@ class SqlHindsight(Hindsight):
 def _failure(row: list[Any]) -> FailureCount:
     rule, _, verb = row[2].rpartition(" ")
     return FailureCount(row[0], row[1], rule, verb, row[3], row[5], row[7], int(row[8]))
+
+
+def _ended(attempts: Counter[str], at_once: int) -> list[EndCount]:
+    attempts["returned"] += at_once
+    return [EndCount(ended, n) for ended, n in sorted(attempts.items()) if n]
+
+
+def _life(row: tuple[Any, ...]) -> LifeCount:
+    cls, outcome, retried, hopeless, ms, jobs = row
+    return LifeCount(cls, outcome, bool(retried), bool(hopeless), ms, jobs)
+
+
+def _at_once(jobs: int) -> list[LifeCount]:
+    return [LifeCount("", "succeeded", retried=False, hopeless=False, ms=None, jobs=jobs)] if jobs else []

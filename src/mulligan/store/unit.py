@@ -354,6 +354,12 @@ class SqlUnit(
         moved = {"name": row.name, "cron": row.cron, "timezone": row.timezone, "cursor": row.cursor}
         return bool(self.rows("advance_schedule", **moved, seen=seen))
 
+    def pause_schedule(self, name: str, until: Micros | None, actor: str, reason: str) -> bool:
+        return bool(self.rows("pause_schedule", name=name, until=until, actor=actor, reason=reason))
+
+    def resume_schedule(self, row: ScheduleRow, cursor: Micros) -> bool:
+        return bool(self.rows("resume_schedule", name=row.name, seen=row.cursor, cursor=cursor))
+
     def name_schedules(self, names: Iterable[str]) -> None:
         for name in sorted(names):
             self.rows("name_schedule", name=name)

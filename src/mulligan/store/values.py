@@ -143,6 +143,10 @@ class ScheduleRow(NamedTuple):
     timezone: str
     cursor: Micros  # every slot up to here is decided
     named_at: Micros  # when a manifest in force was last seen to name it, to the day
+    paused_at: Micros | None = None
+    paused_until: Micros | None = None  # None: until somebody resumes it
+    pause_reason: str = ""
+    paused_by: str = ""
 
 
 class NewBatch(NamedTuple):

@@ -221,6 +221,16 @@ def _send_again(desk: Visited, delivery: str, said: Said) -> str:
     return "It is sent again."
 
 
+def _pause_schedule(desk: Visited, schedule: str, said: Said) -> str:
+    desk.schedules.pause(schedule, until=_until(said), reason=_reason(said))
+    return f"Schedule {schedule} is paused: its slots get no job; one of the next seconds may have one already."
+
+
+def _resume_schedule(desk: Visited, schedule: str, said: Said) -> str:
+    desk.schedules.resume(schedule, reason=_reason(said))
+    return f"Schedule {schedule} goes on from now; what came meanwhile is not made up for."
+
+
 def _run(desk: Visited, schedule: str, said: Said) -> str:
     job = desk.schedules.run(schedule, reason=_reason(said))
     return f"Enqueued now: job {job.id}."
@@ -261,6 +271,8 @@ ACTIONS: Mapping[tuple[str, str], Action] = {
     ("subscriptions", "enable"): Action(_switch("enable", "Switched on."), "/notifications"),
     ("subscriptions", "disable"): Action(_switch("disable", "Switched off."), "/notifications"),
     ("deliveries", "retry"): Action(_send_again, "/notifications"),
+    ("schedules", "pause"): Action(_pause_schedule, "/schedules", shared=True),
+    ("schedules", "resume"): Action(_resume_schedule, "/schedules", shared=True),
     ("schedules", "run"): Action(_run, "/schedules", shared=True),
 }
 

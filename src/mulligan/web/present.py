@@ -205,6 +205,7 @@ WHOM = (
 )  # of what has no job
 
 
+BESIDE = ("reason", "actor")  # told beside the change already
 MOMENTS = range(10**15, 10**16)  # microseconds since 1970, of our days
 
 
@@ -220,7 +221,11 @@ def shown_value(value: Any) -> str:
 def changes_of(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """What an event changed: name, before, after. Only what differs."""
     before, after = _mapping(data.get("before")), _mapping(data.get("after"))
-    found = [(name, shown_value(before.get(name)), shown_value(after.get(name))) for name in {**before, **after}]
+    found = [
+        (name, shown_value(before.get(name)), shown_value(after.get(name)))
+        for name in {**before, **after}
+        if name not in BESIDE
+    ]
     for name, one in _mapping(data.get("changes")).items():
         said = _mapping(one)
         found.append((name, shown_value(said.get("before")), shown_value(said.get("after"))))

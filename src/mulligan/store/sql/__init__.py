@@ -93,7 +93,7 @@ def _condition(name: str, values: int | tuple[str, ...], dialect: str) -> str:
 def _lines(field: str, values: int | tuple[str, ...], dialect: str) -> list[tuple[str, str]]:
     """The text of each value's condition, and what stands in it for the value."""
     known, bare = _conditions(), field.removeprefix("in.")
-    if field in {"others", "owned"}:
+    if field in {"others", "waiting_others", "owned"}:
         return [(known[field], "")]
     if isinstance(values, int):
         return [(known[field], f":{bare}_{place}") for place in range(values)]

@@ -1,14 +1,12 @@
 -- Of the newest that died of each: jobs that were begun again by hand and have ended since, and those that succeeded.
 -- Begun again means a generation above the first; so said, an index of those few answers.
-SELECT wanted.name, count(DISTINCT again.id), count(DISTINCT again.id) FILTER (WHERE again.state = 'succeeded')
+SELECT wanted.name, count(DISTINCT job.id), count(DISTINCT job.id) FILTER (WHERE job.state = 'succeeded')
 FROM unnest(CAST(:names AS text[])) AS wanted (name)
 CROSS JOIN LATERAL (
-  SELECT job.id, job.state FROM (
-    SELECT job_id, generation FROM {p}attempt
-    WHERE fingerprint = wanted.name AND verb = 'die' ORDER BY job_id DESC LIMIT :most
-  ) AS died
-  JOIN {p}job AS job ON job.id = died.job_id
-  WHERE job.generation > 1 AND job.generation > died.generation AND job.state IN ('succeeded', 'dead')
-    AND (CAST(:owner AS TEXT) IS NULL OR job.owner = :owner)
-) AS again
+  SELECT job_id, generation FROM {p}attempt
+  WHERE fingerprint = wanted.name AND verb = 'die' ORDER BY job_id DESC LIMIT :most
+) AS died
+JOIN {p}job AS job ON job.id = died.job_id
+WHERE job.generation > 1 AND job.generation > died.generation AND job.state IN ('succeeded', 'dead')
+  AND (CAST(:owner AS TEXT) IS NULL OR job.owner = :owner)
 GROUP BY 1

@@ -1,6 +1,6 @@
--- One look at the attempts, four ways to count them. `before`: the failure that the attempt was a retry of; k: its number
+-- One look at the attempts of jobs that did not succeed at once, four ways to count them. `before`: the failure that the attempt was a retry of; k: its number
 -- among the counted ones of its life. What was lost, given back, put off, held or stopped on request is not counted.
-WITH cohort AS MATERIALIZED ({part:cohort}
+WITH cohort AS MATERIALIZED ({part:cohort} AND NOT {part:at_once}
 ), made AS MATERIALIZED (
   SELECT attempt.job_id, generation, token, ended, verb, cls, code, rule, started_at, ended_at, cost, uses
   FROM (SELECT id, uses FROM cohort) AS cohort JOIN {p}attempt AS attempt ON attempt.job_id = cohort.id
@@ -11,8 +11,8 @@ WITH cohort AS MATERIALIZED ({part:cohort}
   FROM made WHERE ended IN ('returned', 'failed', 'retry') AND verb NOT IN ('stop', 'hold')
   WINDOW life AS (PARTITION BY job_id, generation ORDER BY token)
 )
-SELECT 'ended' AS what, ended AS cls, '' AS code, '' AS more, 0 AS k, 0 AS age, count(*) AS n, 0 AS good,
-       sum(cost) AS cost, sum(ended_at - started_at) AS busy
+SELECT 'ended' AS what, ended AS cls, '' AS code, '' AS more, 0 AS k, 0 AS age, count(*) AS n, 0 AS good, 0.0 AS cost,
+       0 AS busy
 FROM made GROUP BY ended
 UNION ALL
 SELECT 'code', before_cls, before_code, '', 0, count(DISTINCT ended_at / 3600000000), count(DISTINCT job_id), 0, 0, 0

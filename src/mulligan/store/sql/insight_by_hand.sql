@@ -1,11 +1,11 @@
 -- Lives that ended dead and were begun again by hand: what killed them, and whether the next life succeeded within a day.
-WITH cohort AS MATERIALIZED ({part:cohort}
+WITH cohort AS MATERIALIZED ({part:cohort} AND generation > 1
 ), life AS MATERIALIZED (
   SELECT attempt.job_id, attempt.generation, max(ended_at) AS ended_at,
     min(ended_at) FILTER (WHERE ended = 'returned') AS succeeded_at,
     min(cls) FILTER (WHERE verb = 'die') AS cls, min(code) FILTER (WHERE verb = 'die') AS code,
     min(rule) FILTER (WHERE verb = 'die') AS rule
-  FROM (SELECT id FROM cohort WHERE generation > 1) AS again JOIN {p}attempt AS attempt ON attempt.job_id = again.id
+  FROM cohort AS again JOIN {p}attempt AS attempt ON attempt.job_id = again.id
   WHERE attempt.job_id > :after GROUP BY attempt.job_id, attempt.generation
 )
 SELECT old.cls, old.code, old.rule, count(*),

@@ -1,2 +1,4 @@
-SELECT created_at / 86400000000 AS day, state, COALESCE(CAST(error AS json) ->> 'class', '') AS cls, count(*)
+-- And how many of them succeeded at once: nothing else is to be known of those, and nobody reads their attempts.
+SELECT created_at / 86400000000 AS day, state, COALESCE(CAST(error AS json) ->> 'class', '') AS cls, count(*),
+       count(CASE WHEN {part:at_once} THEN 1 END)
 FROM ({part:cohort}) AS cohort GROUP BY 1, 2, 3 ORDER BY 1, 2, 3

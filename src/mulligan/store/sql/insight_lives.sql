@@ -1,6 +1,6 @@
--- First lives, without what people did by hand later: how they ended, and how long after their first failure.
+-- First lives of jobs that did not succeed at once, without what people did by hand later: how they ended, and how long after their first failure.
 -- Lengths are rounded to three digits, so that they can be counted; until a death nobody asks how long it was.
-WITH cohort AS MATERIALIZED ({part:cohort}
+WITH cohort AS MATERIALIZED ({part:cohort} AND NOT {part:at_once}
 ), life AS (
   SELECT max(cohort.state) AS state, max(cohort.generation) AS lives, max(cohort.finished_at) AS finished_at,
     min(ended_at) FILTER (WHERE ended IN ('failed', 'retry') AND verb NOT IN ('stop', 'hold')) AS failed_at,
@@ -8,7 +8,7 @@ WITH cohort AS MATERIALIZED ({part:cohort}
     count(*) FILTER (WHERE verb = 'retry') AS retries, count(*) FILTER (WHERE verb = 'die') AS deaths,
     count(*) FILTER (WHERE verb = 'die' AND cls IN ('quota', 'auth', 'invalid_input', 'permanent')
                      AND code NOT IN ('DEADLINE_PASSED', 'SNOOZE_LIMIT')) AS hopeless,
-    min(CAST(1000000000000000 + token AS TEXT) || cls) FILTER (WHERE verb = 'retry' AND ended = 'failed') AS verdict
+    min(CAST(1000000000000000 + attempt.token AS TEXT) || cls) FILTER (WHERE verb = 'retry' AND ended = 'failed') AS verdict
   FROM cohort JOIN {p}attempt AS attempt ON attempt.job_id = cohort.id
   WHERE attempt.job_id > :after AND attempt.generation = 1
   GROUP BY attempt.job_id

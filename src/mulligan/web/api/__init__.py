@@ -28,6 +28,7 @@ from mulligan.web.api import (
 )
 from mulligan.web.api.auth import KEYED
 from mulligan.web.api.document import describe
+from mulligan.web.api.heads import Heads
 from mulligan.web.api.limiting import RateFields
 from mulligan.web.api.problems import add_problems
 from mulligan.web.api.room import Room, Served
@@ -75,7 +76,9 @@ def create_api(app: Mulligan | Settings, opening: Opening | None = None) -> Fast
         lifespan=life,
     )
     api.state.room = room
+    api.state.calls = [route for router in ROUTERS for route in router.routes]
     api.add_middleware(RateFields)
+    api.add_middleware(Heads)
     add_problems(api)
     for router in ROUTERS:
         api.include_router(router, dependencies=None if router is health.router else KEYED)

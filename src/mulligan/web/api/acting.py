@@ -21,6 +21,7 @@ Filter = Annotated[
     str, Query(max_length=2000, description='state:dead kind:render code:GW_5XX owner:acme since:2h "moov atom"')
 ]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+Few = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
 Back = Annotated[str | None, Query(max_length=100, description="2h, 7d: back from now; or a moment with its zone")]
 When = Annotated[float | Text | None, Field(description="seconds from now, or a moment with its zone")]

@@ -71,7 +71,7 @@ LINK = model("Link", link=str)
 
 # -- many -------------------------------------------------------------------------------------------
 FAILURE = model_of(FailureGroup)
-FAILURES = model("Failures", failures=many(FAILURE), more=bool)
+FAILURES = model("Failures", failures=many(FAILURE), next=Next, more=bool)
 OPERATION = model_of(Operation)
 OPERATIONS = model("Operations", operations=many(OPERATION), next=Next)
 ITEMS = model("Items", items=many(model_of(Item)), next=Next)

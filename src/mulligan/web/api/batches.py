@@ -10,12 +10,23 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.engine.batches import Batch, Batches
-from mulligan.web.api.acting import Cursor, Filter, Limit, ReasonBody, ReasonSaid, When, acted, when
-from mulligan.web.api.answers import BATCH, BATCH_FAILURES, BATCH_RETRIED, BATCHES, EVENTS, JOB, LINK, MEMBERS, answers
+from mulligan.web.api.acting import Cursor, Few, Filter, Limit, ReasonBody, ReasonSaid, When, acted, when
+from mulligan.web.api.answers import (
+    BATCH,
+    BATCH_FAILURES,
+    BATCH_RETRIED,
+    BATCHES,
+    EVENTS,
+    JOB,
+    LINK,
+    MADE,
+    MEMBERS,
+    answers,
+)
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import Said, body_of, takes
 from mulligan.web.api.cursors import opened, sealed
-from mulligan.web.api.enqueuing import NewJobSaid, Text, enqueued, known_kind, owner_of
+from mulligan.web.api.enqueuing import NewJobSaid, NewJobsSaid, Text, enqueued, enqueued_together, known_kind, owner_of
 from mulligan.web.api.linking import LinkBody, LinkSaid, linked
 from mulligan.web.api.once import Answer, Named, once
 from mulligan.web.api.shapes import Plain, event_shape, job_shape, plain
@@ -34,12 +45,12 @@ class NewBatchSaid(Said):
 
 
 NewBatchBody = Annotated[NewBatchSaid, body_of(NewBatchSaid)]
-MemberBody = Annotated[NewJobSaid, body_of(NewJobSaid)]
+MemberBody = Annotated[NewJobSaid | NewJobsSaid, body_of(NewJobSaid, NewJobsSaid)]
 State = Annotated[Text | None, Query(description="processing, ready, partial, failed …")]
 
 
 @router.get("", **answers(BATCHES))
-async def list_batches(caller: Viewer, state: State = None, limit: Limit = 50, cursor: Cursor = None) -> Plain:
+async def list_batches(caller: Viewer, state: State = None, limit: Few = 50, cursor: Cursor = None) -> Plain:
     """Newest first."""
     about = f"batches {state}"
     before = opened(caller, about, cursor)
@@ -108,8 +119,15 @@ async def begin_batch(request: Request, caller: Operator, said: NewBatchBody) ->
     return await once(request, caller, work)
 
 
-@router.post("/{batch_id}/jobs", **answers(JOB, 201, or_200=JOB), openapi_extra=takes(NewJobSaid, required=True))
+@router.post(
+    "/{batch_id}/jobs",
+    **answers(JOB | MADE, 201, or_200=JOB),
+    openapi_extra=takes(NewJobSaid, NewJobsSaid, required=True),
+)
 async def add_member(request: Request, caller: Operator, batch_id: str, said: MemberBody) -> Response:
+    """One, as for `POST /jobs`, or several (`{jobs}`), as for `POST /jobs/bulk`."""
+    if isinstance(said, NewJobsSaid):
+        return await once(request, caller, lambda named: enqueued_together(caller, said.jobs, named, batch_id))
     return await once(request, caller, lambda named: enqueued(caller, said, named, batch_id))
 
 

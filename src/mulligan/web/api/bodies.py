@@ -55,15 +55,16 @@ async def _document(request: Request) -> Any:
     return strict(body)
 
 
-def body_of(model: type[M]) -> Any:
-    """A dependency that reads the body as this."""
+def body_of(model: type[M], many: type[M] | None = None) -> Any:
+    """A dependency that reads the body as this; `many`: as that, if it says `jobs`."""
 
     async def read(request: Request) -> M:
         document = await _document(request)
         if not isinstance(document, dict):
             raise Problem(422, "INVALID", "the body is a JSON object")
+        asked = many if many is not None and "jobs" in document else model
         try:
-            return model.model_validate(document)
+            return asked.model_validate(document)
         except ValidationError as error:
             raise invalid(error.errors(include_url=False, include_context=False, include_input=False)) from None
 
@@ -71,10 +72,24 @@ def body_of(model: type[M]) -> Any:
     return Depends(dependency)
 
 
-def takes(model: type[BaseModel], *, required: bool = False) -> dict[str, Any]:
+def takes(model: type[BaseModel], many: type[BaseModel] | None = None, *, required: bool = False) -> dict[str, Any]:
     """For the OpenAPI document, which cannot see into `body_of`."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema = _schema(model) if many is None else {"anyOf": [_schema(model), _schema(many)]}
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+
+
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Whole, without references to parts that the document would have to hold."""
+    schema = model.model_json_schema()
+    parts = schema.pop("$defs", {})
+    return dict(_inlined(schema, parts))
+
+
+def _inlined(value: Any, parts: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        name = str(value.get("$ref", "")).rpartition("/")[2]
+        return _inlined(parts[name], parts) if name else {key: _inlined(one, parts) for key, one in value.items()}
+    return [_inlined(one, parts) for one in value] if isinstance(value, list) else value
 
 
 # -- JSON ---------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from fastapi import FastAPI
+
+from mulligan.web.api.auth import Needs
 
 PROBLEM = {
     "type": "object",
@@ -43,13 +45,15 @@ def describe(api: FastAPI) -> None:
 
     def document() -> dict[str, Any]:
         if api.openapi_schema is None:
-            _complete(plain())
+            _complete(
+                plain(), {(route.path_format, verb): route for route in api.state.calls for verb in route.methods}
+            )
         return api.openapi_schema or {}
 
     api.openapi = document  # type: ignore[method-assign]
 
 
-def _complete(found: dict[str, Any]) -> None:
+def _complete(found: dict[str, Any], calls: Mapping[tuple[str, str], Any]) -> None:
     components = found.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
@@ -60,9 +64,23 @@ def _complete(found: dict[str, Any]) -> None:
     for path, verbs in found["paths"].items():
         for verb, operation in verbs.items():
             operation["responses"].pop("422", None)
+            operation.update(_said_of(needs_of(calls[path, verb.upper()].endpoint)))
             operation["responses"] |= {str(status): PROBLEMS for status in refusals(path, verb, operation)}
             if _once(path, verb):
                 operation.setdefault("parameters", []).append(ONCE)
+
+
+def needs_of(endpoint: Any) -> Needs | None:
+    """What a route asks of a key; None: it needs none."""
+    for hint in get_type_hints(endpoint, include_extras=True).values():
+        for one in getattr(hint, "__metadata__", ()):
+            if isinstance(needs := getattr(one, "dependency", None), Needs):
+                return needs
+    return None
+
+
+def _said_of(needs: Needs | None) -> dict[str, Any]:
+    return {} if needs is None else {"x-key": {"role": needs.role.value, "scope": "*" if needs.everything else "any"}}
 
 
 def refusals(path: str, verb: str, operation: Mapping[str, Any]) -> list[int]:

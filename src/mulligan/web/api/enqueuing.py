@@ -44,6 +44,10 @@ class NewJobSaid(Said):
     owner: Text | None = Field(None, description="from keys of scope * only")
 
 
+class NewJobsSaid(Said):
+    jobs: Annotated[list[NewJobSaid], Field(min_length=1, max_length=MOST)]
+
+
 def enqueued(caller: Caller, said: NewJobSaid, named: Named, batch_id: str | None = None) -> Answer:
     """201 with the job; 200 with the one that was there."""
 
@@ -53,11 +57,11 @@ def enqueued(caller: Caller, said: NewJobSaid, named: Named, batch_id: str | Non
     return _inserted(caller, [_new(caller, said, batch_id)], named, answered)
 
 
-def enqueued_together(caller: Caller, said: Sequence[NewJobSaid], named: Named) -> Answer:
+def enqueued_together(caller: Caller, said: Sequence[NewJobSaid], named: Named, batch_id: str | None = None) -> Answer:
     def answered(jobs: list[Job]) -> Answer:
         return Answer(201, {"jobs": [job_shape(job, private=caller.private) for job in jobs]})
 
-    return _inserted(caller, [_new(caller, one, None) for one in said], named, answered)
+    return _inserted(caller, [_new(caller, one, batch_id) for one in said], named, answered)
 
 
 def _new(caller: Caller, said: NewJobSaid, batch_id: str | None) -> NewJob:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 
 from mulligan.engine.failures import FailureGroup, Failures, GroupList
 from mulligan.errors import NotFound
-from mulligan.web.api.acting import Filter, Limit, ReasonBody, ReasonSaid, UntilBody, UntilSaid, acted, when
+from mulligan.web.api.acting import Cursor, Few, Filter, ReasonBody, ReasonSaid, UntilBody, UntilSaid, acted, when
 from mulligan.web.api.answers import FAILURE, FAILURES, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import takes
+from mulligan.web.api.cursors import opened, sealed
 from mulligan.web.api.shapes import Plain, plain
 
 router = APIRouter(prefix="/failures", tags=["failures"])
@@ -22,14 +23,23 @@ _NAME = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 @router.get("", **answers(FAILURES))
-async def list_failures(caller: Viewer, filter: Filter = "", limit: Limit = 100) -> Plain:  # noqa: A002 - as in the URL
-    """Those that need somebody first, then the largest. `more`: there are groups beyond these."""
+async def list_failures(
+    caller: Viewer,
+    filter: Filter = "",  # noqa: A002 - as in the URL
+    limit: Few = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """Those in which a job died last; of them those that need somebody first. `more`: there are others."""
+    about = f"failures {filter}"
+    before = opened(caller, about, cursor)
 
     def look() -> GroupList:
-        return caller.desk.failures.groups(filter, owner=caller.owner, limit=limit, private=caller.private)
+        wanted: Plain = {"owner": caller.owner, "limit": limit, "before": before, "private": caller.private}
+        return caller.desk.failures.groups(filter, **wanted)
 
     found = await caller.room.ask(look)
-    return {"failures": [_shown(group) for group in found], "more": found.more}
+    following = None if found.cursor is None else sealed(caller, about, found.cursor)
+    return JSONResponse({"failures": [_shown(group) for group in found], "next": following, "more": found.more})
 
 
 @router.get("/{fingerprint}", **answers(FAILURE))

@@ -15,16 +15,13 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/livez", response_class=PlainTextResponse)
-@router.head("/livez", include_in_schema=False)
 async def livez() -> Response:
     """The loop turns; the database is not asked."""
     return PlainTextResponse("ok\n")
 
 
 @router.get("/readyz", response_class=PlainTextResponse)
-@router.head("/readyz", include_in_schema=False)
 @router.get("/startupz", name="startupz", response_class=PlainTextResponse)
-@router.head("/startupz", include_in_schema=False)
 async def readyz(request: Request) -> Response:
     """The database answers and its schema is the one this version knows."""
     room: Room = request.app.state.room
@@ -41,7 +38,6 @@ def _look(room: Room) -> None:
 
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=KEYED)
-@router.head("/metrics", include_in_schema=False)
 async def metrics(caller: ViewerOfAll) -> Response:
     """Numbers for Prometheus."""
     room = caller.room

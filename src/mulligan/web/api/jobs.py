@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from mulligan.engine.explain import Explanation
@@ -14,9 +14,9 @@ from mulligan.job import Job
 from mulligan.web.api.acting import Cursor, Filter, Limit, ReasonBody, ReasonSaid, When, acted, when
 from mulligan.web.api.answers import ATTEMPTS, COUNT, EVENTS, EXPLANATION, JOB, JOBS, LINK, MADE, RETRY_PREVIEW, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
-from mulligan.web.api.bodies import Said, body_of, takes
+from mulligan.web.api.bodies import body_of, takes
 from mulligan.web.api.cursors import opened, sealed
-from mulligan.web.api.enqueuing import MOST, NewJobSaid, Text, enqueued, enqueued_together
+from mulligan.web.api.enqueuing import NewJobSaid, NewJobsSaid, Text, enqueued, enqueued_together
 from mulligan.web.api.linking import LinkBody, LinkSaid, linked
 from mulligan.web.api.once import Answer, once
 from mulligan.web.api.shapes import Plain, attempt_shape, event_shape, job_shape, plain
@@ -37,10 +37,6 @@ class ReleaseSaid(ReasonSaid):
     choice: Text | None = None
 
 
-class NewJobsSaid(Said):
-    jobs: Annotated[list[NewJobSaid], Field(min_length=1, max_length=MOST)]
-
-
 NewJobBody = Annotated[NewJobSaid, body_of(NewJobSaid)]
 NewJobsBody = Annotated[NewJobsSaid, body_of(NewJobsSaid)]
 RetryBody = Annotated[RetrySaid, body_of(RetrySaid)]
@@ -54,7 +50,7 @@ async def list_jobs(
     filter: Filter = "",  # noqa: A002 - as in the URL
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Plain:
+) -> Response:
     """Newest first. `partial`: looking stopped after 50,000 jobs; `next` goes on."""
     about = f"jobs {filter}"
     before = opened(caller, about, cursor)
@@ -62,7 +58,8 @@ async def list_jobs(
         lambda: caller.desk.jobs.list(filter, limit=limit, before=before, owner=caller.owner, private=caller.private)
     )
     following = None if found.cursor is None else sealed(caller, about, found.cursor)
-    return {"jobs": [_shown(caller, job) for job in found], "next": following, "partial": found.partial}
+    shown = [_shown(caller, job) for job in found]  # plain already: FastAPI need not look at each value once more
+    return JSONResponse({"jobs": shown, "next": following, "partial": found.partial})
 
 
 @router.get("/count", **answers(COUNT))

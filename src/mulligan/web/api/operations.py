@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.engine.operations import Operation, Operations
-from mulligan.web.api.acting import Cursor, Limit, ReasonBody, ReasonSaid, acted
+from mulligan.web.api.acting import Cursor, Few, Limit, ReasonBody, ReasonSaid, acted
 from mulligan.web.api.answers import ITEMS, OPERATION, OPERATIONS, PREVIEW, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import Said, body_of, takes
@@ -41,7 +41,7 @@ Outcome = Annotated[Text | None, Query(description="recovered, same, other, done
 
 
 @router.get("", **answers(OPERATIONS))
-async def list_operations(caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Plain:
+async def list_operations(caller: Viewer, limit: Few = 50, cursor: Cursor = None) -> Plain:
     """Newest first."""
     before = opened(caller, "operations", cursor)
     found = await caller.room.ask(lambda: caller.desk.operations.list(owner=caller.owner, limit=limit, before=before))

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from mulligan import errors
 from mulligan.policy.redact import scrub
@@ -120,10 +121,20 @@ def invalid(found: Any) -> Problem:
     return Problem(422, "INVALID", detail, errors=each)
 
 
-async def _http(_: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - as registered
     code = CODES.get(error.status_code, HTTPStatus(error.status_code).name)
-    return Problem(error.status_code, code, str(error.detail), headers=error.headers).response()
+    headers = {"allow": _allowed(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    return Problem(error.status_code, code, str(error.detail), headers=headers).response()
+
+
+def _allowed(request: Request) -> str:
+    """Of all routes of this path; the framework would name those of one of them."""
+    found: set[str] = set()
+    for route in request.app.state.calls:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= set(route.methods)
+    return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

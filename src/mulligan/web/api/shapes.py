@@ -15,6 +15,7 @@ from mulligan.engine.operations import Operation
 from mulligan.engine.preview import Preview as OperationPreview
 from mulligan.event import OURSELVES, Event, for_owners
 from mulligan.job import AttemptRow, Job, Micros, to_datetime
+from mulligan.policy.batch import BatchCounts
 from mulligan.policy.estimate import Share
 from mulligan.policy.redact import scrub
 
@@ -22,6 +23,7 @@ Plain = dict[str, Any]
 
 NAMES = {"cls": "class"}  # which Python cannot call so
 ALSO: Mapping[type, tuple[str, ...]] = {  # what they know beside their fields
+    BatchCounts: ("total", "ended"),
     FailureGroup: ("message", "recovered_share"),
     Operation: ("under_way", "untouched"),
     OperationPreview: ("retried", "recovered", "chance"),
@@ -73,8 +75,13 @@ def at(moment: Micros | None) -> str | None:
     return None if moment is None else to_datetime(moment).isoformat()
 
 
+ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
 def plain(value: Any) -> Any:
     """A value of ours as JSON has it; what begins with an underscore is nobody's business."""
+    if type(value) in ATOMS:  # most are, and to ask what else it may be takes longer than all the rest
+        return value
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Enum):

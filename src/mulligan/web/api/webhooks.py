@@ -14,7 +14,7 @@ from mulligan.errors import NotFound
 from mulligan.notify.deliveries import DeliveryList
 from mulligan.notify.subscriptions import Subscription, Subscriptions
 from mulligan.notify.webhook import Webhook
-from mulligan.web.api.acting import Cursor, Limit, ReasonBody, ReasonSaid, acted
+from mulligan.web.api.acting import Cursor, Few, ReasonBody, ReasonSaid, acted
 from mulligan.web.api.answers import DELIVERIES, DELIVERY, NEW_WEBHOOK, WEBHOOK, WEBHOOKS, answers
 from mulligan.web.api.auth import Caller, Operator, Viewer
 from mulligan.web.api.bodies import body_of, takes
@@ -126,7 +126,7 @@ async def rotate_webhook(request: Request, caller: Operator, webhook_id: str, sa
 # -- deliveries -------------------------------------------------------------------------------------
 @router.get("/deliveries", **answers(DELIVERIES))
 async def list_deliveries(
-    caller: Viewer, subscription: Subscribed = None, state: State = None, limit: Limit = 50, cursor: Cursor = None
+    caller: Viewer, subscription: Subscribed = None, state: State = None, limit: Few = 50, cursor: Cursor = None
 ) -> Plain:
     """Newest first."""
     about = f"deliveries {subscription} {state}"

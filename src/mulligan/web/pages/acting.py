@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +15,8 @@ from mulligan.errors import MulliganError, Refused
 from mulligan.policy.advice import percent
 from mulligan.policy.operation import Action as Bulk
 from mulligan.web.actions import Action, action
-from mulligan.web.charts import bars
+from mulligan.web.charts import Bar, bars
+from mulligan.web.chips import listed, parts_of
 from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
 from mulligan.web.pages.signing import local
@@ -136,15 +137,31 @@ def _counted(found: Preview, said: Mapping[str, str]) -> None:
         raise MulliganError(message)
 
 
+def _narrowed(found: Preview, root: str, field: str, names: Iterable[str]) -> dict[str, str]:
+    """Where those of one name are listed, if the filter does not say the field already."""
+    if any(part.startswith(f"{field}:") for part in parts_of(found.filter)):
+        return {}
+    return {name: listed(f"{root}/jobs", [found.filter, f"{field}:{name}"]) for name in names if _plain(name)}
+
+
+def _plain(name: str) -> bool:
+    return bool(name) and not set(name) & set(" ,\"'\\")
+
+
+def _owners(found: Preview, root: str) -> tuple[Bar, ...]:
+    named = {owner or "nobody": many for owner, many in found.owners.items()}
+    return bars(named, _narrowed(found, root, "owner", found.owners))
+
+
 def _foreseen(found: Preview, root: str) -> dict[str, Any]:
     return {
         "count": f"{found.count:,}{'+' if found.capped else ''}",
         "number": found.count,
         "must_count": found.count > MUST_COUNT,
         "steps": ", ".join(f"{step:,}" for step in found.steps),
-        "codes": bars(found.codes),
-        "kinds": bars(found.kinds),
-        "owners": bars(found.owners) if len(found.owners) > 1 else (),
+        "codes": bars(found.codes, _narrowed(found, root, "code", found.codes)),
+        "kinds": bars(found.kinds, _narrowed(found, root, "kind", found.kinds)),
+        "owners": _owners(found, root) if len(found.owners) > 1 else (),
         "cost": f"{found.cost:g}" if found.cost else "",
         "estimated": f"{found.estimated_cost:g}" if found.estimated_cost else "",
         "chance": "" if found.chance is None else percent(found.chance),

@@ -9,14 +9,13 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from mulligan.engine.amend import hidden
-from mulligan.engine.declared import stored_kinds
 from mulligan.engine.filters import seconds
 from mulligan.engine.keys import Role
 from mulligan.errors import MulliganError, Refused
 from mulligan.job import Job
 from mulligan.policy.phrase import duration
 from mulligan.web.desk import Visited
+from mulligan.web.fields import Field, changed, editable_fields
 from mulligan.web.foreseeing import AGAIN, foreseen
 from mulligan.web.house import House
 from mulligan.web.present import badge_of
@@ -68,7 +67,7 @@ def _page(desk: Visited, found: Story, said: Mapping[str, str]) -> dict[str, Any
         "badge": badge_of(job),
         "may_retry": job.state in AGAIN,
         "plain": [(name, said.get(name, ""), "" if now[name] is None else now[name]) for name in PLAIN],
-        "payload": [(name, said.get(FIELD + name, text), known) for name, text, known in _fields(desk, job)],
+        "payload": [(one.name, said.get(FIELD + one.name, one.text), one.known) for one in _fields(desk, job)],
         "at": said.get("at", ""),
         "reason": said.get("reason", ""),
         "changes": [],
@@ -104,12 +103,13 @@ def _wish(desk: Visited, found: Story, said: Mapping[str, str]) -> dict[str, Any
 
 def _overrides(desk: Visited, job: Job, said: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: _plain(name, said[name]) for name in PLAIN if said.get(name)}
-    changed = {
-        name: _value(said[FIELD + name])
-        for name, text, _ in _fields(desk, job)
-        if FIELD + name in said and said[FIELD + name] != text
-    }
-    return {**found, "payload": changed} if changed else found
+    payload = changed(_fields(desk, job), said, FIELD)
+    return {**found, "payload": payload} if payload else found
+
+
+def _fields(desk: Visited, job: Job) -> list[Field]:
+    with desk.store.read() as unit:
+        return editable_fields(unit, job)
 
 
 def _plain(name: str, text: str) -> Any:
@@ -126,28 +126,6 @@ def _plain(name: str, text: str) -> Any:
         message = f"{name}: {text!r:.40} is no whole number"
         raise Refused(message)
     return int(text)
-
-
-def _fields(desk: Visited, job: Job) -> list[tuple[str, str, bool]]:
-    """Name, value as JSON, and whether it may be shown: of what its kind lets people change."""
-    with desk.store.read() as unit:
-        spec = stored_kinds(unit).get(job.kind)
-    payload = job.payload if isinstance(job.payload, Mapping) else {}
-    names = () if spec is None else spec.editable
-    return [_field(name, payload.get(name)) for name in names]
-
-
-def _field(name: str, value: Any) -> tuple[str, str, bool]:
-    known = hidden(name, value) == value
-    return name, json.dumps(value, ensure_ascii=False) if known else "", known
-
-
-def _value(text: str) -> Any:
-    """JSON; what is none is meant as the text it is."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def moment_of(text: str) -> float | datetime | None:

@@ -14,6 +14,7 @@ from mulligan.job import Micros, to_micros
 from mulligan.policy.groups import GroupState
 from mulligan.policy.phrase import who
 from mulligan.web.charts import Spark, bars, columns, spark
+from mulligan.web.chips import removable
 from mulligan.web.desk import Visited
 from mulligan.web.house import House, root_of
 from mulligan.web.present import Badge, Moment, at_moment, row_of
@@ -66,6 +67,7 @@ class FailureScreens:
         values: dict[str, Any] = {
             "rows": rows,
             "words": words,
+            "chosen": removable(f"{root}/failures", words),
             "more": more,
             "total": f"{total:,}{'+' if capped else ''}",
         }

@@ -27,6 +27,7 @@ UPCOMING = 5
 CLOSED = Badge("●", "closed", "good")
 PAUSED = Badge("‖", "paused", "warn")
 FLOWING = Badge("●", "open", "good")
+ON = Badge("●", "on", "good")
 HELD = Badge("‖", "held", "warn")
 LIVES = {
     "live": Badge("●", "live", "good"),
@@ -218,4 +219,8 @@ def _schedule(one: Schedule, upcoming: list[datetime], now: Micros) -> dict[str,
         "upcoming": [at_moment(to_micros(at), now) for at in upcoming],
         "last": _at(one.last_at, now),
         "last_job": one.last_job_id,
+        "badge": PAUSED if one.paused else ON,
+        "paused": one.paused,
+        "until": _at(one.paused_until, now),
+        "said": _said(one.actor, one.reason) if one.paused else "",
     }

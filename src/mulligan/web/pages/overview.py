@@ -78,6 +78,7 @@ class OverviewScreen:
             "workers": [machinery.worker_row(one, found.now) for one in found.workers],
             "parked": [row_of(one, found.now, root_of(request)) for one in found.parked],
             "running": [row_of(one, found.now, root_of(request)) for one in found.running],
+            "many": {state.value: _many(found.counts[state]) for state in (State.PARKED, State.RUNNING)},
             "outcomes": found.outcomes,
             "window": chosen,
             "windows": [(name, f"{root}/?window={name}", name == chosen) for name in WINDOWS],
@@ -113,27 +114,33 @@ def _some(desk: Visited, filter: str) -> list[Shown]:  # noqa: A002 - as everywh
 def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
     waits = found.counts[State.QUEUED]
     if not any(seen.living for seen in found.workers):
-        yield Trouble("◌", f"No worker is live{f': {_many(waits)} jobs wait' if waits else ''}", f"{root}/queues")
+        yield Trouble("◌", f"No worker is live{f': {_wait(waits)}' if waits else ''}", f"{root}/queues")
     for one in found.down:
         if one.state == "open":
-            yield Trouble("⊗", f"{one.key} is down: {_many(one.held)} jobs wait for it", f"{root}/dependencies")
+            yield Trouble("⊗", f"{one.key} is down: {_wait(one.held)} for it", f"{root}/dependencies")
     for kind in found.kinds:
         yield Trouble("‖", f"Kind {kind.name} is held: {kind.reason or kind.message}", f"{root}/queues")
     for queue in found.queues:
         yield Trouble(
             "‖",
-            f"Queue {queue.name} was paused by {who(queue.actor)}: {_many(queue.ready)} jobs wait",
+            f"Queue {queue.name} was paused by {who(queue.actor)}: {_wait(queue.ready)}",
             f"{root}/queues",
         )
     urgent = sorted(found.alerts, key=lambda alert: alert.severity != "page")
     for alert in urgent[:ALERTS]:
         yield Trouble("▲", alert.summary, f"{root}/alerts")
     if len(urgent) > ALERTS:
-        yield Trouble("▲", f"{len(urgent) - ALERTS} more alerts", f"{root}/alerts")
+        yield Trouble(
+            "▲", f"{len(urgent) - ALERTS} more alert{'s' if len(urgent) > ALERTS + 1 else ''}", f"{root}/alerts"
+        )
     for group in found.groups:
         if group.state is GroupState.REGRESSED:
             link = f"{root}/failures/{quote(group.fingerprint)}"
             yield Trouble("↺", f"It was resolved, and it is back: {group.message or group.code}", link)
+
+
+def _wait(count: int) -> str:
+    return "1 job waits" if count == 1 else f"{_many(count) if count else 'no'} jobs wait"
 
 
 def _many(count: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from urllib.parse import urlencode
 
 from fastapi import Request, Response
@@ -12,16 +10,16 @@ from fastapi.responses import RedirectResponse
 from mulligan.errors import Refused
 from mulligan.web import visits
 from mulligan.web.house import House, root_of
+from mulligan.web.rates import Buckets, place_of
 
-TRIES = 10  # wrong keys from one place
-WITHIN = 60.0  # seconds
-PLACES = 1000  # remembered
+TRIES = 10  # wrong keys from one place at once
+AGAIN = 6.0  # seconds until it may try one more
 
 
 class SignInScreens:
     def __init__(self, house: House) -> None:
         self._house = house
-        self._wrong: dict[str, deque[float]] = {}
+        self._tries = Buckets(1 / AGAIN, TRIES)
 
     async def show(self, request: Request, next: str = "/", link: str = "") -> Response:  # noqa: A002 - as in the URL
         """A link is not redeemed by looking: previews and crawlers look too."""
@@ -30,7 +28,7 @@ class SignInScreens:
     async def enter(self, request: Request) -> Response:
         visits.check_origin(request)
         said = await visits.form_of(request)
-        if self._throttled(request):
+        if not self._tries.look(place_of(request)).allowed:
             return self._again(request, said, "Too many wrong keys. Wait a minute, then try again.", 429)
         key, link = said.get("key", ""), said.get("link", "")
         try:
@@ -38,7 +36,7 @@ class SignInScreens:
                 lambda sessions: sessions.redeem(link) if link else sessions.sign_in(key)
             )
         except Refused as wrong:
-            self._remember(request)
+            self._tries.take(place_of(request))
             return self._again(request, {**said, "link": ""}, f"{wrong}.", 401)
         response = RedirectResponse(f"{root_of(request)}{local(said.get('next', '/'))}", 303)
         visits.set_session(request, response, text)
@@ -58,20 +56,6 @@ class SignInScreens:
     def _again(self, request: Request, said: dict[str, str], words: str, status: int) -> Response:
         values = {"next": local(said.get("next", "/")), "link": said.get("link", ""), "wrong": words}
         return self._house.page(request, "sign_in.html", "", status, **values)
-
-    # -- who guesses ------------------------------------------------------------------------------
-    def _throttled(self, request: Request) -> bool:
-        tries = self._wrong.get(_place(request))
-        return tries is not None and len(tries) == TRIES and time.monotonic() - tries[0] < WITHIN
-
-    def _remember(self, request: Request) -> None:
-        if len(self._wrong) >= PLACES:
-            self._wrong.pop(next(iter(self._wrong)))
-        self._wrong.setdefault(_place(request), deque(maxlen=TRIES)).append(time.monotonic())
-
-
-def _place(request: Request) -> str:
-    return request.client.host if request.client is not None else ""
 
 
 def local(path: str) -> str:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request, Response
 
 from mulligan.engine.batches import Batch
-from mulligan.engine.declared import stored_kinds
 from mulligan.engine.keys import EVERYTHING, Role
 from mulligan.engine.sessions import Visitor
 from mulligan.engine.status import Pass, Status
 from mulligan.errors import MulliganError, NotFound
-from mulligan.job import Job, State, to_micros
+from mulligan.job import SECOND, Job, Micros, State, to_micros
+from mulligan.policy.phrase import span
 from mulligan.web import visits
 from mulligan.web.charts import parts
 from mulligan.web.desk import Visited
+from mulligan.web.fields import Field, changed, editable_fields
 from mulligan.web.house import House
-from mulligan.web.pages.batches import BADGES, TONES
-from mulligan.web.present import at_moment, badge_of
+from mulligan.web.pages.batches import BADGES as OUTCOMES
+from mulligan.web.pages.batches import TONES
+from mulligan.web.present import BADGES, at_moment, badge_of
 
 HOLDER = Visitor(EVERYTHING, Role.VIEWER, "owner:link", "")  # who has the link, and nothing else
 AGAIN = (State.DEAD, State.CANCELLED)
@@ -32,6 +33,8 @@ WORDS = {
     State.CANCELLED: "It was cancelled.",
     State.PARKED: "Somebody has to look at it first.",
 }
+INNER = ("no_worker", "limited", "over_budget")  # our affairs, not the owner's
+HELD = "It waits: something it needs does not work at the moment. It goes on by itself."
 
 
 class StatusScreens:
@@ -80,32 +83,39 @@ def _job(desk: Visited, opened: Pass) -> dict[str, Any]:
         now = unit.now()
     return {
         "title": job.kind,
-        "badge": badge_of(job),
-        "words": _sentence(job),
+        "badge": BADGES[job.state] if job.phase in INNER else badge_of(job),
+        "words": _sentence(job, now),
         "progress": None if job.progress is None or job.state is not State.RUNNING else round(job.progress * 100),
         "bar": (),
-        "fields": _fields(desk, job) if opened.retry and job.state in AGAIN else [],
+        "fields": [one[:2] for one in _fields(desk, job)] if opened.retry and job.state in AGAIN else [],
         "may_retry": opened.retry and job.state in AGAIN,
         "at": at_moment(to_micros(job.finished_at or job.started_at or job.created_at), now),
         "ended": job.state in {State.SUCCEEDED, State.DEAD, State.CANCELLED},
     }
 
 
-def _sentence(job: Job) -> str:
+def _sentence(job: Job, now: Micros) -> str:
     """What happened and what happens next, without anything of ours."""
     said = str((job.error or {}).get("message", "")) if job.state is not State.SUCCEEDED else ""
-    if job.state is State.QUEUED and job.failures and job.next_retry_at is not None:
-        return f"{said or 'It did not work yet.'} It is tried again by itself."
+    if job.state is State.QUEUED:
+        return _waiting(job, said, now)
     return said if said and job.state is State.DEAD else WORDS[job.state]
 
 
-def _fields(desk: Visited, job: Job) -> list[tuple[str, str]]:
-    """What its kind lets people change, as it is."""
+def _waiting(job: Job, said: str, now: Micros) -> str:
+    if job.phase == "held":
+        return f"{f'{said} ' if said else ''}{HELD}"
+    when = to_micros(job.run_at)
+    soon = f"in {span(now, when)}" if when > now + SECOND else "in a moment"
+    if job.failures:
+        return f"{said or 'It did not work yet.'} It is tried again by itself, {soon}."
+    return f"It begins {soon}." if when > now + SECOND else WORDS[State.QUEUED]
+
+
+def _fields(desk: Visited, job: Job) -> list[Field]:
+    """What its kind lets people change, as it is; what is secret is not asked for here."""
     with desk.store.read() as unit:
-        spec = stored_kinds(unit).get(job.kind)
-    payload = job.payload if isinstance(job.payload, Mapping) else {}
-    names = () if spec is None else spec.editable
-    return [(name, json.dumps(payload.get(name), ensure_ascii=False)) for name in names if name in payload]
+        return [one for one in editable_fields(unit, job) if one.known]
 
 
 def _batch(desk: Visited, opened: Pass) -> dict[str, Any]:
@@ -115,7 +125,7 @@ def _batch(desk: Visited, opened: Pass) -> dict[str, Any]:
     counts = batch.counts
     return {
         "title": batch.name or "Batch",
-        "badge": BADGES[batch.state],
+        "badge": OUTCOMES[batch.state],
         "words": _counted(batch),
         "progress": None if batch.finished_at else round(counts.share * 100),
         "bar": parts([(state, tone, getattr(counts, state)) for state, tone in TONES.items()]),
@@ -140,14 +150,6 @@ def _again(desk: Visited, opened: Pass, form: Mapping[str, str]) -> None:
         desk.batches.retry_failed(opened.id, reason="by the owner")
         return
     job = desk.jobs.get(opened.id)
-    before = dict(_fields(desk, job))
-    changed = {name: _value(form[name]) for name in before if name in form and form[name] != before[name]}
-    overrides = {"payload": changed} if changed else None
+    payload = changed(_fields(desk, job), form)
+    overrides = {"payload": payload} if payload else None
     desk.jobs.retry(opened.id, reason="by the owner", overrides=overrides)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
 
-from mulligan.engine.alerts import AlertRule, AlertStatus
+from mulligan.engine.alerts import SAME_CAUSE, AlertRule, AlertStatus
 from mulligan.job import Micros, State, to_micros
 from mulligan.notify.deliveries import Delivery
 from mulligan.notify.subscriptions import Subscription
+from mulligan.policy.alert_rules import GROUPS
+from mulligan.policy.measures import KEYED_BY
 from mulligan.policy.phrase import duration
 from mulligan.web.desk import Visited
 from mulligan.web.house import House
@@ -41,7 +43,9 @@ class TellingScreens:
             alerts, rules = desk.alerts.list(all=True), desk.alerts.rules()
             with desk.store.read() as unit:
                 now = unit.now()
-            return {"rows": [_alert(one, now) for one in alerts], "rules": [_rule(one, now) for one in rules]}
+            measures = {rule.name: rule.measure for rule in rules}
+            rows = [_alert(one, now) | {"link": _where(one, measures.get(one.rule, ""))} for one in alerts]
+            return {"rows": rows, "rules": [_rule(one, now) for one in rules]}
 
         return self._house.page(request, "alerts.html", "alerts", **await self._house.ask(request, look, shared=True))
 
@@ -66,6 +70,20 @@ class TellingScreens:
 
 def _at(at: datetime | None, now: Micros) -> Moment | None:
     return None if at is None else at_moment(to_micros(at), now)
+
+
+def _where(one: AlertStatus, measure: str) -> str:
+    """Where what it is about can be seen."""
+    scope = KEYED_BY.get(measure, "")
+    if scope == "dependency":
+        return "/dependencies"
+    if scope == "queue":
+        return f"/jobs?{urlencode({'filter': f'queue:{one.key}'})}"
+    if measure in GROUPS or one.rule == SAME_CAUSE:
+        return f"/failures/{quote(str(one.evidence.get('fingerprint') or one.key), safe='')}"
+    if measure in {"heartbeat_age", "unserved", "restarts"}:
+        return "/queues"
+    return "/failures" if measure.startswith("dead") else "/insight"
 
 
 def _alert(one: AlertStatus, now: Micros) -> dict[str, Any]:

@@ -49,7 +49,7 @@ function keep(fresh) {  // what the reader has opened and chosen stays so
 }
 
 function soon(wait) { clearTimeout(timer); timer = setTimeout(again, wait); }
-async function again() { pending = false; await look(); soon(streaming ? SLOWLY : EVERY); }
+async function again() { pending = false; await look(); soon(pending ? QUIETLY : streaming ? SLOWLY : EVERY); }
 
 function listen() {
   const { stream: address, events } = document.body.dataset;

@@ -1,0 +1,143 @@
+"""The page in a real browser, with a worker and a gateway behind it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, expect
+
+from pdfxml.tests.making import a_pdf
+from support import browser as browsers
+from support.browser import NARROW, WIDE, visit
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
+AXE = Path(__file__).parents[3] / "tests" / "browser" / "vendor" / "axe.min.js"
+RUN = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+  .filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes[0].target}`)"""
+expect.set_options(timeout=60_000)
+BUSY = "Gateway busy, paused. Will retry automatically."
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    found = browsers.found()
+    if found is None:
+        pytest.skip(browsers.MISSING)
+    with browsers.browser(found) as browser:
+        yield browser
+
+
+class Site:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.home = process.stdout.readline().strip().rstrip("/")
+        said = []
+        while not said or "The gateway" not in said[-1]:
+            said.append(process.stderr.readline())
+            assert said[-1], "".join(said)
+        self.gateway = re.search(r"http://\S+\d", said[-1])[0]
+
+    def tell(self, do: str) -> None:
+        with httpx2.Client(verify=False) as client:
+            assert client.post(f"{self.gateway}/say", data={"do": do}).status_code == 303
+
+
+@pytest.fixture
+def site(store_url: str, tmp_path: Path) -> Iterator[Site]:
+    quick = {"BREAKER_COOL_DOWN": "1", "MULLIGAN_WORKER__RUNNERS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mulligan", "demo", "pdfxml", "--database", store_url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **quick},
+        cwd=tmp_path,
+    )
+    try:
+        yield Site(process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+
+
+def upload(page, name: str, content: bytes) -> None:
+    page.get_by_label("File").set_input_files({"name": name, "mimeType": "application/pdf", "buffer": content})
+    page.get_by_role("button", name="Upload").click()
+
+
+def row(page, name: str):
+    return page.get_by_role("row").filter(has_text=name)
+
+
+@contextmanager
+def visiting(chromium: Browser, site: Site, **said):
+    with visit(chromium, site.home, **said) as person:
+        yield person.go("/")
+
+
+@pytest.mark.seed("001-37", "001-49", "001-86", "001-90")
+def test_upload_wait_fail_retry_and_download(chromium, site):
+    with visiting(chromium, site, accept_downloads=True) as page:
+        upload(page, "report.pdf", a_pdf("Hello"))
+        expect(row(page, "report.pdf")).to_contain_text("complete")
+        with page.expect_download() as download:
+            row(page, "report.pdf").get_by_role("link", name="Download").click()
+        assert "<line>Hello</line>" in Path(download.value.path()).read_text()
+        upload(page, "picture.pdf", b"\x89PNG")
+        expect(row(page, "picture.pdf")).to_contain_text("Only PDF files are supported.")
+        site.tell("400")
+        upload(page, "bad.pdf", a_pdf("bad"))
+        expect(row(page, "bad.pdf")).to_contain_text("Couldn’t convert this file with the selected mapping.")
+        site.tell("ok")
+        row(page, "bad.pdf").get_by_role("button", name="Retry").click()
+        expect(row(page, "bad.pdf")).to_contain_text("complete")
+        taken(page, "queue")
+        site.tell("503")
+        for n in range(8):
+            upload(page, f"page {n}.pdf", a_pdf(f"page {n}"))
+        expect(page.locator(".banner")).to_have_text(BUSY)
+        taken(page, "busy")
+        site.tell("ok")
+        expect(page.locator(".badge.complete")).to_have_count(10, timeout=90_000)
+
+
+def taken(page, name: str) -> None:
+    """A picture for the README, where one is asked for: PDFXML_PICTURES=1."""
+    if os.environ.get("PDFXML_PICTURES"):
+        page.screenshot(path=Path(__file__).parents[1] / "pictures" / f"{name}.png")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_everybody_can_use_it(chromium, site, theme, width):
+    with visiting(chromium, site, color_scheme=theme, width=width) as page:
+        upload(page, "a name that goes on and on without a space".replace(" ", "_") + ".pdf", a_pdf())
+        expect(page.get_by_role("row").nth(1)).to_contain_text("complete")
+        for path in ("/", "/runbook"):
+            page.goto(f"{site.home}{path}")
+            page.evaluate(AXE.read_text())
+            assert page.evaluate(RUN) == []
+            assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_without_scripts_it_is_a_page_like_any_other(chromium, site):
+    with visiting(chromium, site, scripts=False) as page:
+        site.tell("400")
+        upload(page, "bad.pdf", a_pdf())
+        expect(row(page, "bad.pdf")).to_be_visible()
+        for _ in range(100):
+            page.reload()
+            if row(page, "bad.pdf").get_by_role("button", name="Retry").count():
+                break
+            page.wait_for_timeout(100)
+        site.tell("ok")
+        row(page, "bad.pdf").get_by_role("button", name="Retry").click()
+        expect(row(page, "bad.pdf")).not_to_contain_text("failed")

@@ -1,0 +1,1 @@
+(state = 'succeeded' AND token = 1)

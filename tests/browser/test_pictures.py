@@ -1,0 +1,29 @@
+"""The pictures of the docs are those that `make pictures` takes."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+taken = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+SHOWN = re.compile(r"!\[[^\]]+\]\((?:\.\./|docs/)pictures/([\w-]+)\.png\)")
+
+
+def test_each_has_the_size_it_is_taken_in_and_loads_quickly() -> None:
+    for shot in taken["SHOTS"]:
+        path = taken["FOLDER"] / f"{shot.name}.png"
+        with Image.open(path) as image:
+            assert image.size == (shot.width, shot.height), shot.name
+        assert path.stat().st_size <= taken["LARGEST"]
+
+
+def test_each_is_shown_somewhere_and_none_is_left_over() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {name for page in pages for name in SHOWN.findall(page.read_text(encoding="utf-8"))}
+    names = {shot.name for shot in taken["SHOTS"]}
+    assert shown == names
+    assert {path.stem for path in taken["FOLDER"].glob("*.png")} == names
