@@ -54,10 +54,12 @@ def test_an_application_runs_on_one_file_and_leaves_nothing(name, tmp_path, monk
         port = found.getsockname()[1]
     words = [sys.executable, "-m", "mulligan", "demo", name, "--port", str(port)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path) as demo:
-        address = re.search(r"http://127\.0\.0\.1:\d+\S*", demo.stdout.readline())[0]
-        until(lambda: answers(address), 60, "its page")
-        demo.send_signal(signal.SIGTERM)
-        assert demo.wait(30) in (0, -signal.SIGTERM)
+        try:
+            address = re.search(r"http://127\.0\.0\.1:\d+\S*", demo.stdout.readline())[0]
+            until(lambda: answers(address), 60, "its page")
+        finally:
+            demo.terminate()
+        assert demo.wait(60) in (0, -signal.SIGTERM)
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("pytest")] == []
 
 

@@ -111,8 +111,9 @@ def test_without_scripts_a_token_is_retried_by_its_form(world, site, chromium, d
         expect(page.locator(".flash")).to_have_text("Retry queued for ada.")
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("width", [pytest.param(WIDE, marks=pytest.mark.slow), NARROW])
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_everybody_can_use_the_pages(world, site, chromium, damaged, theme, width):
     campaign = world.ended(DONE, damaged, names=("ada", "bo"))
     with browsers.visit(chromium, site, width=width, color_scheme=theme) as person:

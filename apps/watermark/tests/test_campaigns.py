@@ -89,6 +89,7 @@ def test_the_store_refuses_a_state_that_does_not_exist(world):
         session.execute(text("UPDATE campaigns SET state = 'DONE' WHERE id = :id"), {"id": campaign})
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("000-62", "000-71", "000-91")
 @pytest.mark.parametrize("endings", [[DONE, DONE], [DONE, DAMAGED], [DAMAGED, DAMAGED]])
 def test_a_finished_campaign_expires_at_its_time(world, endings):

@@ -24,7 +24,7 @@ def test_a_published_campaign_makes_one_marked_copy_per_recipient(world):
     assert None not in found
 
 
-@pytest.mark.parametrize("mark", ["00000000", "deadbeef"])
+@pytest.mark.parametrize("mark", [pytest.param("00000000", marks=pytest.mark.slow), "deadbeef"])
 def test_the_invisible_mark_outlives_another_encoder(clip, tmp_path, mark):
     marked, again = tmp_path / "marked.mp4", tmp_path / "again.mp4"
     marks.embed(clip, marked, mark, None)

@@ -86,6 +86,7 @@ def test_nothing_is_retried_in_an_expired_campaign(world, owner, damaged):
     assert world.job(campaign).generation == 1
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("000-58", "000-61", "000-83", "000-98", "000-99")
 def test_a_campaign_from_upload_to_list(world, owner):
     with world.clip.open("rb") as file:
@@ -135,6 +136,7 @@ def test_streams_of_the_campaign_and_of_the_token_hear_of_a_failure(world, owner
     assert "<script>alert" not in page
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("000-91", "000-92")
 def test_a_link_delivers_the_copy_until_it_is_used_up(world, owner, site):
     campaign = world.publish(world.campaign("ada", max_downloads=2))
@@ -165,6 +167,7 @@ def test_a_detection_shows_its_failure_on_its_own_page(world, owner, site):
     assert httpx2.get(site + path, cookies={"key": stranger.key}).status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.about_processes
 @pytest.mark.seed("000-83")
 def test_a_copy_without_the_visible_mark_still_has_the_other_one(world):

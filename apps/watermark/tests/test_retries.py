@@ -53,7 +53,7 @@ def test_an_ffmpeg_that_is_killed_is_tried_again_and_its_token_becomes_active(wo
     assert waiting.next_retry_at.utcoffset() == timedelta(0)
     assert job.error["code"] == "OUT_OF_MEMORY"
     assert world.state(campaign) == "PROCESSING"
-    world.mulligan.advance(59)
+    world.mulligan.advance(20)
     assert world.mulligan.drain().attempts == 0
     tool('exec "$FFMPEG" "$@"')
     world.mulligan.drain(scheduled=True)
@@ -97,6 +97,7 @@ def test_a_missing_folder_for_the_output_is_another_matter(world):
     assert world.job(campaign).state == "queued"
 
 
+@pytest.mark.slow
 @pytest.mark.about_processes
 @pytest.mark.seed("000-04", "000-48")
 def test_a_disk_that_is_full_is_waited_for(world, tool):

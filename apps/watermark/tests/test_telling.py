@@ -34,6 +34,7 @@ def test_nobody_hears_of_failures_that_are_tried_again(world):
     assert world.told() == []
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("000-56", "000-76")
 def test_the_mail_of_a_partial_campaign_has_both_numbers(world, damaged):
     world.ended(DONE, DONE, damaged, names=("ada", "bo", "cy"))

@@ -38,6 +38,7 @@ def test_what_a_killed_worker_ran_is_pending_after_one_sweep_and_no_retry_is_spe
     assert world.token(campaign).status == "ACTIVE"
 
 
+@pytest.mark.slow
 @pytest.mark.about_processes
 @pytest.mark.seed("000-86", "000-87", "000-102")
 def test_an_encode_of_31_minutes_is_left_alone_while_its_worker_lives(world, tool):
