@@ -8,7 +8,7 @@ from typing import Any
 
 from mulligan import Job, State
 from pdfxml.files import STORAGE_ERRORS
-from pdfxml.jobs import app, storage
+from pdfxml.jobs import app, source_is_there, storage
 from pdfxml.rules import BREAKER, BUSY, UNKNOWN, known, line
 
 STATUS = {
@@ -74,13 +74,14 @@ def notice(job: Job) -> str | None:
     return met["message"] if met and known(met["code"]) == met["code"] else None
 
 
-def expired(job: Job) -> str | None:
-    """What to say of a result that was removed; a storage that does not answer is no removal."""
+def about_files(job: Job) -> dict[str, Any]:
+    """Is its result gone, may it be retried? Where storage does not answer, nothing is said to be gone."""
     try:
         gone = job.state is State.SUCCEEDED and not storage.exists(job.result["path"])
+        again = STATUS[job.state] == "failed" and source_is_there(job.payload["source"]) is None
     except STORAGE_ERRORS:
-        return None
-    return line("EXPIRED") if gone else None
+        gone = again = False
+    return {"expired": line("EXPIRED") if gone else None, "can_retry": again}
 
 
 def last_attempt_at(job: Job) -> datetime | None:

@@ -23,7 +23,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from mulligan import Fail, Job, State
-from mulligan.errors import IllegalMove, MulliganError, NotFound, Refused, RetryRefused
+from mulligan.errors import DependencyOpen, IllegalMove, MulliganError, NotFound, RetryRefused, UniqueTaken
 from pdfxml import views
 from pdfxml.intake import Refusal, Upload, accept, check_the_door, clean_name, rejected
 from pdfxml.jobs import app, storage
@@ -36,6 +36,7 @@ MAPPING = re.compile(r"[\w-]{1,40}")
 SESSION = re.compile(r"[\w-]{43}")
 NO_LENGTH = "Please say how large the file is (Content-Length)."
 NOT_FAILED = "Only a failed conversion can be retried."
+UPLOADED_AGAIN = "The same file was uploaded again since, and is converted as that one."
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -121,8 +122,11 @@ async def taken_in(request: Request, owner: str) -> Job:
     if not said.isdecimal():
         raise Refusal(411, "TOO_LARGE", NO_LENGTH)
     if int(said) > SETTINGS.most_bytes + AROUND:
-        async for _ in request.stream():
-            pass
+        heard = 0
+        async for chunk in request.stream():
+            heard += len(chunk)
+            if heard > 20 * SETTINGS.most_bytes:
+                break
         huge = Upload(owner, "upload", "", int(said), BytesIO())
         raise await run_in_threadpool(rejected, huge, 413, Fail("TOO_LARGE"))
     try:
@@ -189,10 +193,12 @@ def retried(job: Job) -> Job:
     except IllegalMove:
         waits = job.state in (State.QUEUED, State.RUNNING)
         raise Refusal(409, "NOT_READY" if waits else UNKNOWN, NOT_FAILED) from None
+    except UniqueTaken:
+        raise Refusal(409, "NOT_READY", UPLOADED_AGAIN) from None
     except RetryRefused:
         raise Refusal(404, "EXPIRED") from None
-    except Refused as error:
-        raise Refusal(503, "GW_5XX", headers={"Retry-After": "30"}, retryable=error.retryable) from error
+    except DependencyOpen:
+        raise Refusal(503, "GW_5XX", headers={"Retry-After": "30"}, retryable=True) from None
 
 
 @web.get("/metrics")
@@ -203,7 +209,7 @@ def metrics() -> PlainTextResponse:
 # -- pages ------------------------------------------------------------------------------------------
 @web.get("/")
 def queue(request: Request, owner: Owner, said: str = "") -> HTMLResponse:
-    rows = [{**views.shown(job), "expired": views.expired(job)} for job in views.listed(owner)]
+    rows = [{**views.shown(job), **views.about_files(job)} for job in views.listed(owner)]
     busy = any(found.key == "gateway" and found.state == "open" for found in app.dependencies.list())
     try:
         check_the_door()

@@ -162,6 +162,18 @@ def test_without_its_source_it_is_refused_and_left_alone(world, ann):
 
 
 @pytest.mark.about_processes
+def test_what_was_uploaded_again_is_not_retried_beside_it(world, ann):
+    world.tell(400, times=1)
+    first = ann.upload()
+    world.run()
+    ann.upload()
+    answer = ann.retry(first)
+    assert (answer.status_code, answer.json()["error_code"]) == (409, "NOT_READY")
+    assert "uploaded again" in answer.json()["error_message"]
+    assert ann.job(first).status == "failed"
+
+
+@pytest.mark.about_processes
 def test_a_source_that_goes_while_it_waits_ends_it_as_expired(world, ann):
     world.tell(500, times=1)
     job = ann.upload()
@@ -179,8 +191,10 @@ def test_failed_rows_and_no_others_have_a_retry_link_and_it_works(world, ann):
     world.run()
     complete = ann.upload("good")
     world.run()
+    ann.post(b"no PDF at all")
     page = ann.page()
-    assert page.count("/retry") == 1
+    assert page.count("/retry") == 1  # what was refused has nothing to try again
+    assert page.count("badge failed") == 2
     assert f"/api/jobs/{complete}/download" in page
     answer = ann.client.post(f"/jobs/{failed}/retry", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
