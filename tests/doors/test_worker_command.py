@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -119,6 +122,12 @@ def test_the_page_does_not_outlive_an_up_that_is_killed(start):
     address = up.address()
     up.close()
     until(lambda: not answers(address), 10, "the page's end")
+
+
+def test_a_page_whose_up_was_gone_before_it_had_begun_leaves_too(folder):
+    asked = [sys.executable, "-m", "mulligan.web", "--leave-with-stdin"]
+    environment = {**os.environ, "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/mulligan.db", "MULLIGAN_WEB__PORT": "0"}
+    assert subprocess.run(asked, stdin=subprocess.DEVNULL, env=environment, timeout=50, check=False).returncode == 0
 
 
 def test_a_page_that_falls_takes_up_along(start, folder):

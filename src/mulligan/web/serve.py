@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from urllib.parse import urlencode
 
@@ -25,6 +26,9 @@ from mulligan.web.asking import Opening
 from mulligan.web.guard import is_local
 
 PORTS = 50  # how far to look for a free one
+
+
+LEAVE_EVERY = 0.5  # seconds
 
 
 class CannotServe(Exception):
@@ -153,4 +157,6 @@ def _leave_with_stdin() -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    while True:  # again and again: a server that is still starting does not hear the first one
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LEAVE_EVERY)
