@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import or_, select, update
@@ -26,6 +26,8 @@ def publish(session: Session, campaign: Campaign) -> None:
     if campaign.batch_id:
         return
     until = datetime.fromisoformat(campaign.expires_at) if campaign.expires_at else None
+    if until is not None and until <= datetime.now(UTC):
+        raise Refused("The campaign would have expired before it began.")
     key = f"campaign {campaign.id}"
     with app.batch(campaign.name, owner=campaign.account_id, expires_in=until, unique=key, connection=session) as batch:
         for token in campaign.tokens:
@@ -39,7 +41,10 @@ def resume(session: Session) -> None:
     """Campaigns of an old database go on: copies that are there are found, the others get the retries of today."""
     going = Campaign.state.in_(["PROCESSING", "READY"])
     for campaign in session.scalars(select(Campaign).where(going, Campaign.batch_id.is_(None))):
-        publish(session, campaign)
+        try:
+            publish(session, campaign)
+        except Refused:  # past its time, or for nobody
+            campaign.state = "EXPIRED"
 
 
 # -- as people see them ---------------------------------------------------------------------------------

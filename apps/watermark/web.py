@@ -19,6 +19,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from sqlalchemy import select
+from sqlalchemy.exc import DataError, DBAPIError
 
 from mulligan.errors import NotFound
 from watermark import campaigns
@@ -105,6 +106,14 @@ def to_sign_in(request: Request, _: Exception) -> HTMLResponse:
     return page(request, "sign_in.html", 401)
 
 
+@web.exception_handler(DBAPIError)
+def unreadable(_: Request, error: Exception) -> Response:
+    """A text that no database takes, such as one with a NUL; anything else is ours to answer for."""
+    if not isinstance(error, DataError):
+        raise error
+    return Response("That cannot be read.", 400)
+
+
 @web.get("/")
 def home(key: str = "") -> RedirectResponse:
     return enter(key) if key else back("/campaigns")
@@ -148,11 +157,11 @@ def create(  # noqa: PLR0913 - the fields of the form
     *,
     session: DB,
     account: Owner,
-    name: Annotated[str, Form()],
+    name: Annotated[str, Form(min_length=1, max_length=200)],
     asset: Annotated[str, Form()],
-    recipients: Annotated[str, Form()] = "",
-    max_downloads: Annotated[str, Form()] = "",
-    expires_at: Annotated[str, Form()] = "",
+    recipients: Annotated[str, Form(max_length=100_000)] = "",
+    max_downloads: Annotated[int | None, Form(ge=1)] = None,
+    expires_at: Annotated[datetime | None, Form()] = None,
     visible_wm: Annotated[bool, Form()] = False,  # a box that is not ticked is not sent
     invisible_wm: Annotated[bool, Form()] = False,
 ) -> RedirectResponse:
@@ -163,8 +172,8 @@ def create(  # noqa: PLR0913 - the fields of the form
         account_id=account.id,
         asset_id=source.id,
         name=name,
-        max_downloads=int(max_downloads) if max_downloads else None,
-        expires_at=moment(expires_at) if expires_at else None,
+        max_downloads=max_downloads,
+        expires_at=in_utc(expires_at).isoformat() if expires_at else None,
         visible_wm=int(visible_wm),
         invisible_wm=int(invisible_wm),
         tokens=[Token(recipient=one) for one in people(account.id, recipients)],
@@ -181,9 +190,8 @@ def people(account: str, lines: str) -> Iterator[Recipient]:
         yield Recipient(account_id=account, name=named[1] if named else line, email=named[2] if named else "")
 
 
-def moment(text: str) -> str:
-    at = datetime.fromisoformat(text)
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).isoformat()
+def in_utc(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 @web.get("/campaigns/{id}")

@@ -44,9 +44,11 @@ INSERT INTO campaigns (id, account_id, asset_id, name, state, max_downloads, vis
     ('draft', 'olga', 'talk', 'Draft', 'DRAFT', NULL, 1, NULL),
     ('running', 'olga', 'talk', 'Running', 'PROCESSING', 3, 0, '2026-01-02T03:04:05.000Z'),
     ('ready', 'olga', 'talk', 'Ready', 'READY', NULL, 1, '2026-01-01T03:04:05.000Z'),
-    ('over', 'pia', 'ad', 'Over', 'EXPIRED', 1, 1, '2025-01-01T03:04:05.000Z');
+    ('over', 'pia', 'ad', 'Over', 'EXPIRED', 1, 1, '2025-01-01T03:04:05.000Z'),
+    ('late', 'pia', 'ad', 'Late', 'READY', 1, 1, '2025-01-01T03:04:05.000Z');
+UPDATE campaigns SET expires_at = '2025-02-01T00:00:00.000Z' WHERE id IN ('over', 'late');
 INSERT INTO tokens VALUES
-    ('t1', 'running', 'ada', 0), ('t2', 'running', 'bo', 0), ('t3', 'ready', 'ada', 2), ('t4', 'ready', 'bo', 0), ('t5', 'over', 'cy', 1);
+    ('t1', 'running', 'ada', 0), ('t2', 'running', 'bo', 0), ('t3', 'ready', 'ada', 2), ('t4', 'ready', 'bo', 0), ('t5', 'over', 'cy', 1), ('t6', 'late', 'cy', 0);
 INSERT INTO jobs (id, campaign_id, token_id, job_type, state, error_message) VALUES
     ('j1', 'running', 't1', 'watermark', 'RUNNING', NULL),
     ('j2', 'running', 't2', 'watermark', 'PENDING', NULL),

@@ -83,6 +83,7 @@ def test_nothing_is_retried_in_an_expired_campaign(world, owner, damaged):
     world.mulligan.drain()
     answer = owner.post(f"/campaigns/{campaign}/tokens/{world.token(campaign).id}/retry")
     assert (answer.status_code, "The campaign has expired" in answer.text) == (400, True)
+    assert owner.get(f"/t/{world.token(campaign).id}").status_code == 410
     assert world.job(campaign).generation == 1
 
 
@@ -108,6 +109,18 @@ def test_a_campaign_from_upload_to_list(world, owner):
         made = session.get_one(data.Campaign, path.rpartition("/")[2])
         assert (made.visible_wm, made.invisible_wm, made.max_downloads) == (0, 1, None)
         assert made.published_at is not None
+
+
+def test_what_cannot_be_is_refused_and_nothing_is_made(world, owner):
+    asset = world.asset().id
+    for wrong in ({"max_downloads": "many"}, {"max_downloads": "0"}, {"expires_at": "soon"}, {"name": ""}):
+        assert owner.post("/campaigns", data={"name": "x", "asset": asset, **wrong}).status_code == 422
+    said = {"name": "x", "asset": asset, "recipients": "Ada", "expires_at": "2020-01-01T00:00"}
+    late = owner.post("/campaigns", data=said).headers["location"]
+    assert "would have expired" in owner.post(f"{late}/publish").text
+    assert owner.get("/t/%00").status_code in (400, 404)
+    assert owner.post("/campaigns", data={"name": "a\x00b", "asset": asset}).status_code in (303, 400)
+    assert jobs.app.jobs.count() == 0
 
 
 @pytest.mark.seed("000-72", "000-73", "000-74", "000-96", "000-104")
