@@ -105,6 +105,7 @@ REACHED = {
     "app.insert": "POST /jobs/bulk",
     "app.batch": "POST /batches",
     "app.insight": "GET /insight",
+    "app.metrics": "GET /metrics",
 }
 NOT_REACHED = {
     "jobs.resolve": BY_A_PREFIX,
