@@ -106,7 +106,6 @@ REACHED = {
     "app.insert": "POST /jobs/bulk",
     "app.batch": "POST /batches",
     "app.insight": "GET /insight",
-    "app.metrics": "GET /metrics",
 }
 NOT_REACHED = {
     "jobs.resolve": BY_A_PREFIX,
