@@ -8,7 +8,7 @@
 
 A prompt may say what goes wrong with it: `a cat [503 x2]`: twice, then it is made; without `x`: always. A status, or:
 hang, reset (no answer), garbage (200 and no JSON), odd (JSON, but which?), warming (503 and a code), policy (400 and a
-code), later (429 and a Retry-After), lose (begun, but the answer never arrives), break (begun, then failed), slow (takes some seconds).
+code), later (429 and a Retry-After), lose (begun, but the answer never arrives), break (begun, then failed), slow.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Made(TypedDict):
 
 
 class GenerationError(Exception):
-    """It was begun, and the provider could not end it."""
+    """The provider could not end what it has begun, or says what nobody understands."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -41,15 +41,34 @@ class GenerationError(Exception):
 
 
 # -- one video --------------------------------------------------------------------------------------
+class SoFar(TypedDict):
+    """What is known of a task beyond its attempts."""
+
+    video: str | None  # that the provider is making
+    given_up: int  # videos that it could not end
+    spent: float
+
+
 async def generate(ctx: Context, model: str, prompt: str, seconds: int, size: str) -> Made:
     """What was begun goes on at the next attempt, for it is paid for."""
     order = {"model": model, "prompt": prompt, "seconds": seconds, "size": size}
+    so_far = await remembered(ctx)
     async with calling(BY_MODEL[model]) as provider:
-        video = ctx.checkpoints.get("video") or await begun(ctx, provider, order)
-        await finished(ctx, provider, video)
-        answer = await provider.get(f"/generations/{video['id']}/content")
+        if so_far["video"] is None:
+            so_far = await begun(ctx, provider, order, so_far)
+        await finished(ctx, provider, so_far)
+        answer = await provider.get(f"/generations/{so_far['video']}/content")
         answer.raise_for_status()
     return Made(video=stored(ctx, answer.content))
+
+
+async def remembered(ctx: Context) -> SoFar:
+    """An attempt whose worker died has told nobody what it spent: then this one does."""
+    so_far: SoFar | None = ctx.checkpoints.get("so_far")
+    if so_far is None:
+        return SoFar(video=None, given_up=0, spent=0.0)
+    ctx.cost(max(0.0, so_far["spent"] - (await app.aio.jobs.get(ctx.job.id)).cost))
+    return so_far
 
 
 def calling(provider: Provider) -> httpx2.AsyncClient:
@@ -57,29 +76,30 @@ def calling(provider: Provider) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=url, timeout=SETTINGS.provider_timeout, verify=url.startswith("https:"))
 
 
-async def begun(ctx: Context, provider: httpx2.AsyncClient, order: dict[str, Any]) -> dict[str, Any]:
+async def begun(ctx: Context, provider: httpx2.AsyncClient, order: dict[str, Any], so_far: SoFar) -> SoFar:
     """Under the same key until a video was given up: an answer that was lost is no second video."""
-    given_up = ctx.checkpoints.get("given_up", 0)
-    headers = {"Idempotency-Key": f"{ctx.job.id}-{given_up}"}
+    headers = {"Idempotency-Key": f"{ctx.job.id}-{so_far['given_up']}"}
     answer = await provider.post("/generations", json=order, headers=headers)
     answer.raise_for_status()
-    video = {"id": str(answer.json()["id"])}
-    ctx.cost(BY_MODEL[order["model"]].price * order["seconds"])
-    await ctx.checkpoint_async("video", video)
-    return video
+    if not isinstance(video := answer.json().get("id"), str):
+        raise GenerationError("odd_answer", "the answer names no video")
+    price = BY_MODEL[order["model"]].price * order["seconds"]
+    so_far = {**so_far, "video": video, "spent": so_far["spent"] + price}
+    await ctx.checkpoint_async("so_far", so_far)
+    ctx.cost(price)
+    return so_far
 
 
-async def finished(ctx: Context, provider: httpx2.AsyncClient, video: dict[str, Any]) -> None:
+async def finished(ctx: Context, provider: httpx2.AsyncClient, so_far: SoFar) -> None:
     pause = 0.02
     while True:
-        answer = await provider.get(f"/generations/{video['id']}")
+        answer = await provider.get(f"/generations/{so_far['video']}")
         answer.raise_for_status()
         now = answer.json()
         if now["status"] == "succeeded":
             return
         if now["status"] == "failed":
-            await ctx.checkpoint_async("given_up", ctx.checkpoints.get("given_up", 0) + 1)
-            await ctx.checkpoint_async("video", None)
+            await ctx.checkpoint_async("so_far", {**so_far, "video": None, "given_up": so_far["given_up"] + 1})
             raise GenerationError(now["error"]["code"], now["error"]["message"])
         ctx.progress(now["progress"])
         await asyncio.sleep(pause)
@@ -148,5 +168,5 @@ for owner, hook in SETTINGS.webhooks.items():
         to=Webhook(hook.url, secret=hook.secret, render=told, allow_private=SETTINGS.private_webhooks),
         owner=owner,
         filter=f"kind:{','.join(BY_KIND)}",
-        name=f"webhook of {owner}",
+        name=f"webhook-{owner}",
     )

@@ -147,7 +147,6 @@ def one(job: OwnTask) -> dict[str, Any]:
 @web.post("/v1/videos/generations/tasks/{task_id}/retry")
 def retry(job: OwnTask, key: VirtualKey) -> dict[str, Any]:
     """At once, and with all its retries before it: who asks for it has a reason to."""
-    log.info("manual retry of %s asked for with key %s", job.id, key.id)
     try:
         again = app.jobs.retry(job.id, owner=key.owner, reason=f"asked for with key {key.id}")
     except IllegalMove:

@@ -37,7 +37,7 @@ def test_the_report_says_which_provider_fails_and_whether_retries_help(world, an
     assert best["attemptsNeeded"] == {"1": 3, "2": 1, "3": 1}
     assert best["attemptsPerTask"] == pytest.approx(8 / 5)
     by_hand = [rescued_after(world, task) for task in (second, third)]
-    assert best["meanSecondsToSuccess"] == pytest.approx(sum(by_hand) / 2, abs=0.01)
+    assert best["meanSecondsToSuccess"] == pytest.approx(sum(by_hand) / 2, abs=0.1)
 
 
 def rescued_after(world, task):
@@ -48,18 +48,16 @@ def rescued_after(world, task):
 
 @pytest.mark.seed("002-56")
 def test_a_failed_task_says_what_share_of_its_like_succeeded_at_the_next_attempt(world, ann):
-    for n in range(20):
-        play(world, ann, "nimbus-1", LOST, LOST if n % 4 else DONE, LOST, LOST) if n % 4 else play(
-            world, ann, "nimbus-1", LOST, DONE
-        )
+    for n in range(12):
+        play(world, ann, "nimbus-1", *([LOST] * 4 if n % 4 else [LOST, DONE]))
         world.later(600)
     chances = {
         one.attempt: one.chance
         for one in world.app.insight(timedelta(days=1), kind="video.nimbus").numbers.chances
         if one.code == "NETWORK_ERROR"
     }
-    assert (chances[2].trials, chances[2].successes) == (20, 5)
+    assert (chances[2].trials, chances[2].successes) == (12, 3)
     assert chances[2].low < 0.25 < chances[2].high
     failed = [one for one in map(ann.task, ann.tasks()) if one.status == "failed"]
-    assert {one.estimatedChance["of"] for one in failed} == {15}
+    assert {one.estimatedChance["of"] for one in failed} == {9}
     assert all(one.estimatedChance["share"] < 0.35 for one in failed)

@@ -223,7 +223,8 @@ def _waited(lives: Iterable[LifeCount]) -> Waited:
     failed = [row for row in lives if row.ms is not None]
     all_ = [Ending(_time(row), row.outcome == "succeeded", row.jobs) for row in failed]
     rescued = [ending for ending in all_ if ending.came]
-    return Waited(*(quantile(q, some) for some in (all_, rescued) for q in (0.5, 0.95)), _mean(rescued))
+    half, most = quantile(0.5, all_), quantile(0.95, all_)
+    return Waited(half, most, quantile(0.5, rescued), quantile(0.95, rescued), _mean(rescued))
 
 
 def _mean(endings: Sequence[Ending]) -> float | None:
