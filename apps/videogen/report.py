@@ -19,7 +19,8 @@ _known: dict[str, tuple[float, Any]] = {}
 
 def report() -> list[dict[str, Any]]:
     """Those that fail most come first."""
-    rows = [about(provider) for provider in PROVIDERS]
+    states = {found.key: found.state for found in app.dependencies.list()}  # of those that a worker has named
+    rows = [{"state": states.get(provider.name, "closed"), **about(provider)} for provider in PROVIDERS]
     return sorted(rows, key=lambda row: -(row["failureRate"] or 0))
 
 
@@ -31,7 +32,6 @@ def about(provider: Provider) -> dict[str, Any]:
         by_attempt[cell.attempt][1] += cell.success.whole
     return {
         "provider": provider.name,
-        "state": app.dependencies.get(provider.name).state,
         "tasks": numbers.jobs,
         "failureRate": numbers.permanent_failure.value,
         "attemptsPerTask": numbers.amplification,

@@ -108,6 +108,7 @@ def providers() -> Iterator[Emulator]:
     running = Emulator()
     yield running
     running.close()
+    HTTP.close()
 
 
 @pytest.fixture
