@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from mulligan import Job
 from videogen.jobs import app
 from videogen.providers import BY_KIND, PROVIDERS, Provider
 
 SINCE = timedelta(days=7)
-KEPT = 60  # seconds that a number may be old where one task is looked at
+KEPT = 60  # seconds that a chance may be old
+SHOWN = 5  # seconds that a report may be old: pages ask for it all the time
 MOST = 1000  # tasks of which it is told how many attempts they needed
 _known: dict[str, tuple[float, Any]] = {}
 
 
 def report() -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", kept("report", SHOWN, ranked))
+
+
+def kept(name: str, seconds: float, count: Callable[[], Any]) -> Any:
+    """To count all tasks for each who looks would be much."""
+    at, found = _known.get(name, (float("-inf"), None))
+    if time.monotonic() - at > seconds:
+        found = count()
+        _known[name] = (time.monotonic(), found)
+    return found
+
+
+def ranked() -> list[dict[str, Any]]:
     """Those that fail most come first."""
     states = {found.key: found.state for found in app.dependencies.list()}  # of those that a worker has named
     rows = [{"state": states.get(provider.name, "closed"), **about(provider)} for provider in PROVIDERS]
@@ -71,9 +86,4 @@ def chance_of(job: Job) -> dict[str, Any] | None:
 
 
 def chances(provider: Provider) -> Any:
-    """To count all tasks for each that is looked at would be much."""
-    at, found = _known.get(provider.kind, (float("-inf"), ()))
-    if time.monotonic() - at > KEPT:
-        found = app.insight(SINCE, kind=provider.kind).numbers.chances
-        _known[provider.kind] = (time.monotonic(), found)
-    return found
+    return kept(provider.kind, KEPT, lambda: app.insight(SINCE, kind=provider.kind).numbers.chances)

@@ -23,7 +23,7 @@ from videogen.providers import BY_KIND, BY_MODEL
 from videogen.report import report
 
 STATIC = Path(__file__).parent / "static"
-SIZES = ("320x180", "640x360", "1280x720")
+MOST_BODY = 16 * 1024
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; media-src blob:; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -82,6 +82,11 @@ def troubled(request: Request, error: MulliganError) -> JSONResponse:
 
 @web.middleware("http")
 async def with_headers(request: Request, call_next: Any) -> Response:
+    said = request.headers.get("content-length", "0")
+    if "transfer-encoding" in request.headers or not said.isdecimal() or int(said) > MOST_BODY:
+        return refused(
+            request, Refusal(413, "too_large", f"An order has at most {MOST_BODY} bytes, and says how many.")
+        )
     answer: Response = await call_next(request)
     answer.headers.update(HEADERS)
     return answer
@@ -118,6 +123,14 @@ class Order(BaseModel, extra="forbid"):
     prompt: str = Field(min_length=1, max_length=1000)
     seconds: int = Field(4, ge=1, le=20)
     size: Literal["320x180", "640x360", "1280x720"] = "320x180"
+
+    @field_validator("prompt")
+    @classmethod
+    def writable(cls, prompt: str) -> str:
+        if any(sign == "\x00" or "\ud800" <= sign <= "\udfff" for sign in prompt):
+            message = "there are characters in it that cannot be written"
+            raise ValueError(message)
+        return prompt
 
     @field_validator("model")
     @classmethod

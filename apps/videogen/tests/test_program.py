@@ -25,7 +25,7 @@ TASKS = "/v1/videos/generations/tasks"
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.about_processes
+@pytest.mark.slow
 @pytest.mark.seed("002-31", "002-32")
 def test_when_a_worker_dies_in_the_middle_another_goes_on_with_the_same_video(world, ann):
     task = ann.order("a cat [slow]")
@@ -45,7 +45,7 @@ def family(pid):
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.about_processes
+@pytest.mark.slow
 def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp_path):
     command = [sys.executable, "-m", "mulligan", "demo", "videogen", "--database", store_url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True)

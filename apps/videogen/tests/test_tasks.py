@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 LATER = "Retry {}/3 scheduled: {}"
@@ -36,6 +38,7 @@ def test_a_new_task_has_all_its_retries_and_ends_as_a_video(world, ann):
     assert made_of(ann, task)[4:8] == b"ftyp"
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("002-04", "002-10", "002-14", "002-26", "002-45")
 @pytest.mark.parametrize("wish", SENTENCES)
 def test_what_may_pass_is_scheduled_and_says_so(make_world, wish):
@@ -105,6 +108,7 @@ def test_a_video_that_was_begun_is_paid_for_once_though_its_answer_was_lost(worl
     assert {call["key"] for call in world.calls()} == {f"{task.removeprefix('task_')}-0"}
 
 
+@pytest.mark.about_processes
 @pytest.mark.seed("002-55")
 def test_a_video_that_breaks_off_is_begun_anew_and_costs_again(world, ann):
     task = ann.order("a cat [break x1]")
@@ -191,6 +195,16 @@ def test_an_order_that_makes_no_sense_is_no_task_and_the_answer_names_the_field(
     answer = ann.post("/v1/videos/generations", **{"model": "nimbus-1", "prompt": "a cat", **said})
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, words)
     assert ann.tasks() == []
+
+
+def test_what_cannot_be_written_or_is_too_large_is_refused(world, ann):
+    for prompt in ("a\x00b", "a\ud800b"):
+        body = '{"model": "nimbus-1", "prompt": ' + json.dumps(prompt) + "}"
+        headers = {**ann.headers, "Content-Type": "application/json"}
+        answer = world.client.post("/v1/videos/generations", content=body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+    assert ann.post("/v1/videos/generations", model="nimbus-1", prompt="x" * 20_000).status_code == 413
+    assert [ann.look(task).status_code for task in ("task_%00", "task_" + "x" * 5000, "task_%F0%9F%90%88")] == [404] * 3
 
 
 # -- archived ---------------------------------------------------------------------------------------
