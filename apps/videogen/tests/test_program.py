@@ -62,6 +62,6 @@ def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp
         assert process.wait(30) == 0
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 20, "nothing is left")
     finally:
-        process.kill()
+        process.terminate()  # it ends what it has started
         process.stdout.close()
-        process.wait()
+        process.wait(30)
