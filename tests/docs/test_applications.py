@@ -12,7 +12,7 @@ from doc_pages import ROOT, name_of
 PUBLIC = {"mulligan", "mulligan.errors", "mulligan.web.api"}  # what docs/ imports outside of tests
 FOR_TESTS = {"mulligan.testing"}
 APART = {"tests", "rules.py", "web.py"}  # its tests, its rule pack, its pages
-APART |= {"gateway.py", "mailbox.py", "examples.py"}  # the world outside, and what a demo has to look at
+APART |= {"gateway.py", "emulator.py", "world.py", "mailbox.py", "examples.py"}  # the world outside, and a demo's
 MOST = 650  # lines of an application that hold something: "about 600"
 
 applications = sorted(main.parent for main in ROOT.glob("apps/*/__main__.py"))

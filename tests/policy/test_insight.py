@@ -102,7 +102,14 @@ def test_unknown_share_waste_and_costs():
 def test_time_to_success_does_not_forget_those_that_never_did():
     lives = [life(60, ms=2000), life(40, "dead", ms=500)]
     waited = numbers(a_tally(lives=lives)).time_to_success
-    assert (waited.p50, waited.p95, waited.rescued_p50, waited.rescued_p95) == (2.0, None, 2.0, 2.0)
+    assert waited == (2.0, None, 2.0, 2.0, 2.0)
+
+
+@pytest.mark.seed("002-36")
+def test_the_mean_time_to_success_is_of_those_that_did_succeed():
+    lives = [life(3, ms=2000), life(1, ms=6000), life(9, "dead", ms=500)]
+    assert numbers(a_tally(lives=lives)).time_to_success.rescued_mean == 3.0
+    assert numbers(a_tally(lives=lives[2:])).time_to_success.rescued_mean is None
 
 
 def test_nothing_counted_claims_nothing():

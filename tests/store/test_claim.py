@@ -185,6 +185,7 @@ def test_two_who_saw_the_same_candidates_take_each_job_once(store):
     assert sorted(lease.id for lease in first + second) == ids
 
 
+@pytest.mark.seed("002-16")
 def test_many_workers_claim_two_thousand_jobs_each_exactly_once(store):
     ids = enqueue(store, 2000)
     workers = [open_worker(store, f"worker {n}") for n in range(5)]

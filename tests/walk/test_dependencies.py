@@ -339,6 +339,7 @@ def test_a_handler_that_holds_lets_go_on_a_ramp(app, line):
 
 
 # -- the retry budget ---------------------------------------------------------------------------------
+@pytest.mark.seed("002-53")
 def test_an_empty_budget_is_a_slow_lane_and_never_a_failure(app, line, call):
     app.dependency("gateway", budget="6/m", open_at=0.99, min_calls=10_000)
     app.dependencies.close("gateway", until=86_400, reason="no breaker in this test")

@@ -169,7 +169,7 @@ def test_a_failure_is_an_error_with_job_kind_and_error_and_the_log_alone_has_the
     assert "table 7" not in json.dumps([event.data for event in app.jobs.history(job.id)])
 
 
-@pytest.mark.seed("003-53")
+@pytest.mark.seed("002-38", "003-53")
 def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app, lines):
     """002-38, 004-27."""
 

@@ -162,6 +162,7 @@ def _rates(numbers: Numbers) -> Iterator[str]:
         yield f"  success after a first failure: half {_time(waited.p50)}, 95 % {_time(waited.p95)}"
         if waited.rescued_p50 is not None:
             yield f"  of those that did succeed:     half {_time(waited.rescued_p50)}, 95 % {_time(waited.rescued_p95)}"
+            yield f"  on average they took:          {duration(waited.rescued_mean or 0)}"
     if numbers.amplification is not None:
         yield f"  attempts for each job that started: {numbers.amplification:.2f}"
 

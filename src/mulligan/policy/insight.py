@@ -102,6 +102,7 @@ class Waited(NamedTuple):
     p95: float | None
     rescued_p50: float | None  # of those that did succeed
     rescued_p95: float | None
+    rescued_mean: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,13 @@ def _waited(lives: Iterable[LifeCount]) -> Waited:
     failed = [row for row in lives if row.ms is not None]
     all_ = [Ending(_time(row), row.outcome == "succeeded", row.jobs) for row in failed]
     rescued = [ending for ending in all_ if ending.came]
-    return Waited(quantile(0.5, all_), quantile(0.95, all_), quantile(0.5, rescued), quantile(0.95, rescued))
+    half, most = quantile(0.5, all_), quantile(0.95, all_)
+    return Waited(half, most, quantile(0.5, rescued), quantile(0.95, rescued), _mean(rescued))
+
+
+def _mean(endings: Sequence[Ending]) -> float | None:
+    jobs = sum(ending.jobs for ending in endings)
+    return sum(ending.at * ending.jobs for ending in endings) / jobs if jobs else None
 
 
 def _time(row: LifeCount) -> float:

@@ -1,0 +1,35 @@
+"""Who makes the videos, at what price, and how patient we are with each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mulligan import Rule
+from videogen.rules import PACK, QUARTZ
+from videogen.settings import Retries, read_retries
+
+
+@dataclass(frozen=True)
+class Provider:
+    name: str
+    models: tuple[str, ...]
+    price: float  # of a second of video that it has begun to make
+    retries: Retries
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return f"video.{self.name}"
+
+    @property
+    def all_rules(self) -> list[Rule]:
+        return [*self.rules, *PACK.rules]
+
+
+PROVIDERS = (
+    Provider("nimbus", ("nimbus-1", "nimbus-1-fast"), 0.10, read_retries("nimbus", Retries())),
+    # It is away for minutes when it is away, and asks to be left alone meanwhile.
+    Provider("quartz", ("quartz-2",), 0.25, read_retries("quartz", Retries(2, base_delay=120, budget="10/m")), QUARTZ),
+)
+BY_MODEL = {model: provider for provider in PROVIDERS for model in provider.models}
+BY_KIND = {provider.kind: provider for provider in PROVIDERS}

@@ -1,0 +1,55 @@
+"""The page, in a real browser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from support import browser as browsers
+
+AXE = Path(__file__).parents[3] / "tests" / "browser" / "vendor" / "axe.min.js"
+RUN = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+  .filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes[0].target}`)"""
+
+
+@pytest.fixture
+def address(tmp_path):
+    command = [sys.executable, "-m", "mulligan", "demo", "videogen"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True)
+    yield process.stdout.readline().strip()
+    process.terminate()
+    process.wait(30)
+    process.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_tasks_are_ordered_watched_retried_and_archived_on_the_page(address):
+    program = browsers.found()
+    if program is None:
+        pytest.skip(browsers.MISSING)
+    with browsers.browser(program) as browser:
+        page = browser.new_page()
+        complaints = []
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address)
+        expect(page.get_by_text("There is no task yet")).to_be_visible()
+        assert "mk_" not in page.url
+        for wish in ("makes it", "does not like it", "is away once"):
+            page.get_by_label("What the provider does").select_option(wish)
+            page.get_by_role("button", name="Make it").click()
+        expect(page.get_by_text("Retry 1/3 scheduled: The provider is not available.")).to_be_visible(timeout=60_000)
+        page.get_by_role("button", name="Watch").click(timeout=60_000)
+        expect(page.locator("video")).to_be_visible()
+        page.evaluate(AXE.read_text())
+        assert page.evaluate(RUN) == []
+        page.get_by_role("button", name="Retry").click()
+        expect(page.get_by_role("button", name="Retry")).to_be_visible(timeout=60_000)
+        page.get_by_role("row").filter(has_text="VALIDATION_ERROR").get_by_role("button", name="Archive").click()
+        expect(page.get_by_text("VALIDATION_ERROR")).to_have_count(0)
+        assert complaints == []

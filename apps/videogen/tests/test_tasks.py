@@ -1,0 +1,222 @@
+"""One task: what the provider may answer, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+LATER = "Retry {}/3 scheduled: {}"
+SENTENCES = {
+    "[503]": "The provider is not available.",
+    "[later]": "The provider is limiting requests.",
+    "[hang]": "The provider took too long.",
+    "[reset]": "The provider could not be reached.",
+}
+
+
+def made_of(ann, task):
+    answer = ann.video(task)
+    assert answer.status_code == 200
+    return answer.content
+
+
+@pytest.mark.seed("002-01", "002-02", "002-03", "002-04", "002-41", "002-44")
+def test_a_new_task_has_all_its_retries_and_ends_as_a_video(world, ann):
+    task = ann.order()
+    new = ann.task(task)
+    assert (new.status, new.retryCount, new.maxRetries, new.isRetryable, new.nextRetryAt) == (
+        "pending",
+        0,
+        3,
+        True,
+        None,
+    )
+    world.run()
+    done = ann.task(task)
+    assert (done.status, done.retryCount, done.nextRetryAt, done.error, done.cost) == ("succeeded", 0, None, None, 0.1)
+    assert made_of(ann, task)[4:8] == b"ftyp"
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("002-04", "002-10", "002-14", "002-26", "002-45")
+@pytest.mark.parametrize("wish", SENTENCES)
+def test_what_may_pass_is_scheduled_and_says_so(make_world, wish):
+    world = make_world(ProviderTimeoutSeconds="0.2" if wish == "[hang]" else "20")
+    ann = world.caller()
+    task = ann.order(f"a cat {wish.replace(']', ' x1]')}")
+    world.run()
+    waits = ann.task(task)
+    assert (waits.status, waits.retryCount, waits.isRetryable) == ("pending", 1, True)
+    assert waits.error == LATER.format(1, SENTENCES[wish])
+    assert waits.nextRetryAt.endswith("Z")
+    if wish == "[hang]":  # with so little patience nothing is ever made
+        return
+    world.run(all_of_it=True)
+    assert (ann.task(task).status, ann.task(task).retryCount, len(world.calls())) == ("succeeded", 1, 2)
+
+
+@pytest.mark.seed("002-13", "002-15", "002-21", "002-22", "002-24", "002-42")
+def test_three_retries_about_30_60_and_120_seconds_apart_and_then_it_has_failed(world, ann):
+    task = ann.order("a cat [503]")
+    for number, (low, high) in enumerate([(24, 36), (48, 72), (96, 144)], 1):
+        world.run()
+        assert (ann.task(task).status, ann.task(task).retryCount) == ("pending", number)
+        wait = world.wait_of(task)
+        assert low - 1 <= wait <= high
+        world.later(wait - 2)
+        world.run()
+        assert len(world.calls()) == number  # not before its time
+        world.later(2.1)
+    world.run()
+    failed = ann.task(task)
+    assert (failed.status, failed.retryCount, failed.nextRetryAt, failed.isRetryable) == ("failed", 3, None, True)
+    assert failed.error == "The provider is not available."
+    assert len(world.calls()) == 4
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("002-11", "002-28", "002-45")
+@pytest.mark.parametrize(
+    ("wish", "code"),
+    [("[400]", "VALIDATION_ERROR"), ("[422]", "VALIDATION_ERROR"), ("[401]", "AUTHENTICATION_FAILED")],
+)
+def test_what_cannot_get_better_fails_at_once(world, ann, wish, code):
+    task = ann.order(f"a cat {wish}")
+    world.run(all_of_it=True)
+    failed = ann.task(task)
+    assert (failed.status, failed.retryCount, failed.isRetryable, failed.errorCode) == ("failed", 0, False, code)
+    assert failed.error == next(rule.public for rule in world.rules.PACK.rules if rule.code == code)
+    assert len(world.calls()) == 1
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("002-12")
+def test_what_nobody_knows_is_tried_like_the_rest_and_says_nothing_of_its_insides(world, ann):
+    task = ann.order("a cat [odd]")
+    world.run(all_of_it=True)
+    failed = ann.task(task)
+    assert (failed.status, failed.errorCode, len(world.calls())) == ("failed", "GENERATION_FAILED", 4)
+    assert failed.error == "The video could not be made."
+
+
+@pytest.mark.about_processes
+def test_a_video_that_was_begun_is_paid_for_once_though_its_answer_was_lost(world, ann):
+    task = ann.order("a cat [lose x1]")
+    world.run(all_of_it=True)
+    assert (ann.task(task).status, ann.task(task).cost) == ("succeeded", 0.1)
+    assert {call["key"] for call in world.calls()} == {f"{task.removeprefix('task_')}-0"}
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("002-55")
+def test_a_video_that_breaks_off_is_begun_anew_and_costs_again(world, ann):
+    task = ann.order("a cat [break x1]")
+    world.run()
+    assert ann.task(task).error == LATER.format(1, "The video could not be made.")
+    world.run(all_of_it=True)
+    assert (ann.task(task).status, ann.task(task).cost) == ("succeeded", 0.2)
+    assert world.app.insight(kind="video.nimbus").numbers.retry_cost == pytest.approx(0.1)
+
+
+# -- retries by hand --------------------------------------------------------------------------------
+@pytest.mark.seed("002-17", "002-18", "002-20", "002-29", "002-40")
+def test_a_failed_task_is_retried_by_hand_at_once_and_with_all_its_retries(world, ann):
+    task = ann.order("a cat [503 x4]")
+    world.run(all_of_it=True)
+    assert (ann.task(task).status, ann.task(task).retryCount) == ("failed", 3)
+    answer = ann.retry(task)
+    assert answer.status_code == 200
+    said = answer.json()
+    assert (said["taskId"], said["status"], said["error"]) == (task, "pending", None)
+    assert said["message"] == "Retry scheduled; up to 3 more follow by themselves."
+    assert (said["retryCount"], said["nextRetryAt"]) == (0, None)
+    world.run()
+    assert ann.task(task).status == "succeeded"
+
+
+@pytest.mark.seed("002-19")
+def test_only_a_failed_task_can_be_retried(world, ann):
+    task = ann.order("a cat [503 x1]")
+    refused = [ann.retry(task)]
+    world.run()
+    refused.append(ann.retry(task))
+    world.run(all_of_it=True)
+    refused.append(ann.retry(task))
+    assert {(answer.status_code, answer.json()["error"]["code"]) for answer in refused} == {(409, "task_not_failed")}
+    assert len(world.calls()) == 2
+
+
+# -- who may ----------------------------------------------------------------------------------------
+@pytest.mark.seed("002-43")
+def test_without_a_key_nothing_and_with_another_ones_key_it_is_not_there(world, ann):
+    task = ann.order()
+    path = f"/v1/videos/generations/tasks/{task}"
+    for headers in ({}, {"Authorization": "Bearer mk_nobody"}, {"Authorization": "Basic YTpi"}):
+        answers = [world.client.get(path, headers=headers), world.client.post(f"{path}/retry", headers=headers)]
+        assert [(one.status_code, one.json()["error"]["code"]) for one in answers] == [(401, "invalid_api_key")] * 2
+    bob = world.caller("globex")
+    for other in (task, "task_nothing", "nothing"):
+        answers = [
+            bob.look(other),
+            bob.retry(other),
+            bob.archive(other),
+            bob.video(other),
+        ]
+        assert {(one.status_code, one.text) for one in answers} == {(404, answers[0].text)}
+    assert (bob.tasks(), ann.tasks(), world.caller("*").tasks()) == ([], [task], [task])
+    assert (bob.get("/v1/videos/report").status_code, bob.get("/metrics").status_code) == (403, 403)
+
+
+@pytest.mark.seed("002-43")
+def test_a_key_that_may_only_read_orders_nothing_and_a_revoked_one_does_not_even_read(world, ann):
+    task = ann.order()
+    reader = world.caller("acme", "viewer")
+    assert reader.task(task).status == "pending"
+    assert reader.retry(task).status_code == 403
+    for key in world.app.keys.list():
+        world.app.keys.revoke(key.id)
+    assert (ann.look(task).status_code, reader.archive(task).status_code) == (401, 401)
+
+
+@pytest.mark.about_processes
+@pytest.mark.seed("002-45")
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"model": "nimbus-9"}, "model: Value error, there are nimbus-1, nimbus-1-fast, quartz-2"),
+        ({"prompt": ""}, "prompt: String should have at least 1 character"),
+        ({"seconds": 90}, "seconds: Input should be less than or equal to 20"),
+        ({"size": "9x9"}, "size: Input should be '320x180', '640x360' or '1280x720'"),
+        ({"secnods": 3}, "secnods: Extra inputs are not permitted"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_no_task_and_the_answer_names_the_field(world, ann, said, words):
+    answer = ann.post("/v1/videos/generations", **{"model": "nimbus-1", "prompt": "a cat", **said})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, words)
+    assert ann.tasks() == []
+
+
+def test_what_cannot_be_written_or_is_too_large_is_refused(world, ann):
+    for prompt in ("a\x00b", "a\ud800b"):
+        body = '{"model": "nimbus-1", "prompt": ' + json.dumps(prompt) + "}"
+        headers = {**ann.headers, "Content-Type": "application/json"}
+        answer = world.client.post("/v1/videos/generations", content=body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+    assert ann.post("/v1/videos/generations", model="nimbus-1", prompt="x" * 20_000).status_code == 413
+    assert [ann.look(task).status_code for task in ("task_%00", "task_" + "x" * 5000, "task_%F0%9F%90%88")] == [404] * 3
+
+
+# -- archived ---------------------------------------------------------------------------------------
+@pytest.mark.seed("002-30")
+def test_an_archived_task_never_starts_and_is_in_no_list(world, ann):
+    waiting, failed, kept = ann.order("first"), ann.order("second [400]"), ann.order("third [503 x1]")
+    assert ann.archive(waiting).status_code == 204
+    world.run()
+    assert [ann.archive(task).status_code for task in (failed, kept)] == [204, 204]
+    done = ann.order()
+    world.run(all_of_it=True)
+    assert ann.tasks() == [done]
+    assert [call["prompt"] for call in world.calls()] == ["second [400]", "third [503 x1]", "a cat"]
+    assert {ann.retry(task).status_code for task in (waiting, failed, kept)} == {404}
+    assert ann.archive(done).status_code == 409
