@@ -71,7 +71,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own words
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         yield
     finally:

@@ -27,6 +27,7 @@ PHASES = {
     "production": Phase("all", letters=True, feedback=True, self_service=True),
 }
 
+
 @dataclass(frozen=True)
 class Config:
     phase_name: str = "production"
@@ -37,7 +38,7 @@ class Config:
     model_concurrency: int = 10
     storage_url: str = "file:///tmp/mulligan-clipscribe"  # or s3://bucket
     storage_endpoint: str = ""  # of a server that speaks S3 and is not Amazon's
-    secret: str = "change me"  # of the links to status pages, and of what the service tells itself
+    secret: str = ""  # of the links to status pages, and of what the service tells itself
     admin_key: str = ""  # opens /admin; without one nothing does
     admin: str = "admin@clipscribe.example"
     slack_url: str = ""

@@ -15,7 +15,10 @@ REMEMBERED = 10_000  # messages; one that comes again is not counted again
 
 registry = CollectorRegistry()
 failures = Counter(
-    "clipscribe_worker_failures", "failed attempts", ["error_type", "is_permanent", "duration_bucket"], registry=registry
+    "clipscribe_worker_failures",
+    "failed attempts",
+    ["error_type", "is_permanent", "duration_bucket"],
+    registry=registry,
 )
 rate = Gauge("clipscribe_worker_failure_rate", "share of the attempts that failed", ["window"], registry=registry)
 size = Gauge("clipscribe_dlq_size", "dead letters", registry=registry)
@@ -40,7 +43,7 @@ def count(message: str, event: str, details: dict[str, Any], duration: float | N
 
 def text(app: Mulligan) -> str:
     found = app.insight(timedelta(days=1), kind=KIND)
-    share = next((one.failed.value for one in found.lately if one.minutes == 5), None)  # noqa: PLR2004 - of the last 5
+    share = next((one.failed.value for one in found.lately if one.minutes == 5), None)
     rate.labels("5m").set(float("nan") if share is None else share)
     size.set(app.jobs.count(f"kind:{KIND} state:dead"))
     return generate_latest(registry).decode() + app.metrics()

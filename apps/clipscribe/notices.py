@@ -10,7 +10,7 @@ from clipscribe.config import CONFIG
 from mulligan import Email, Message, Mulligan, Webhook
 
 MINE = "kind:process_job"
-ENDS = "job.queued, job.retry_scheduled, job.died, job.succeeded, job.parked, job.released, job.retried, job.cancelled"
+ENDS = "job.retry_scheduled, job.died, job.succeeded, job.parked, job.retried, job.cancelled"
 
 
 def own_secret() -> str:

@@ -19,7 +19,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from clipscribe import metrics, storage
 from clipscribe.config import CONFIG
-from clipscribe.jobs import LINES, SUPPORT, app, process_job, submit
+from clipscribe.jobs import LINES, SUPPORT, app, submit
 from clipscribe.notices import own_secret
 from mulligan import Job, redact
 from mulligan.errors import MulliganError, NotFound

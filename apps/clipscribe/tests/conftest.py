@@ -24,7 +24,7 @@ from support.receivers import MailReceiver, WebReceiver, receiving
 
 MODULES = ("config", "media", "storage", "notices", "jobs", "metrics", "web")
 ADMIN, USER = "admin@clipscribe.example", "ann@example.com"
-HTTP = httpx2.Client(verify=False, timeout=30)  # noqa: S501 - no TLS here, and certificates take a while to load
+HTTP = httpx2.Client(verify=False, timeout=30)  # without TLS: certificates take a while to load
 
 
 @contextmanager
@@ -114,7 +114,7 @@ class World:
         return list(self.admin("GET", "/dlq", params=params).json())
 
     def mails(self, to: str = ADMIN) -> list[str]:
-        return [str(one.body["subject"]) for one in self.box.received if one.to == to]
+        return [" ".join(str(one.body["subject"]).split()) for one in self.box.received if one.to == to]
 
     def manifest(self, job: str) -> dict[str, Any]:
         return dict(self.storage.read(f"jobs/{job}/manifest.json"))  # type: ignore[attr-defined]
@@ -163,6 +163,7 @@ def make_world(
             "CLIPSCRIBE_SAMPLES": places["videos"],
             "CLIPSCRIBE_STORAGE_URL": f"file://{tmp_path}/objects",
             "CLIPSCRIBE_ADMIN_KEY": "open sesame",
+            "CLIPSCRIBE_SECRET": "of this test",
         }
         said = {f"CLIPSCRIBE_{name}": value for name, value in environ.items()}
         for name, value in (own | said | read_config(said).mulligan).items():

@@ -18,7 +18,8 @@ def answered(status, **headers):
     """What the client raises when a server answers so."""
     request = httpx2.Request("POST", "http://model.example/")
     said = {name.replace("_", "-"): str(value) for name, value in headers.items()}
-    return httpx2.HTTPStatusError("no", request=request, response=httpx2.Response(status, headers=said, request=request))
+    response = httpx2.Response(status, headers=said, request=request)
+    return httpx2.HTTPStatusError("no", request=request, response=response)
 
 
 def between(waits, *middles):
