@@ -16,8 +16,6 @@ from pathlib import Path
 
 import uvicorn
 
-from clipscribe.config import read_config
-
 STOP_WITHIN = 15  # seconds
 
 
@@ -60,6 +58,8 @@ def settle(said: argparse.Namespace, listening: socket.socket, stack: ExitStack)
     apps = str(Path(__file__).parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [apps, os.environ.get("PYTHONPATH")]))
     os.environ |= own | {name: os.environ[name] for name in own if name in os.environ}
+    from clipscribe.config import read_config  # noqa: PLC0415 - it reads the environment when it is imported
+
     os.environ |= read_config().mulligan
     os.environ["MULLIGAN_DATABASE_URL"] = said.database or f"sqlite:///{folder}/clipscribe.db"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from functools import cache
@@ -19,6 +20,7 @@ MOST_BYTES = 10 * 1024**3
 CHUNK = 600.0  # seconds
 PARTS = 8  # of a very long video, however long
 LENGTH = re.compile(r"Duration: (\d+):(\d\d):(\d\d(?:\.\d+)?)")
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # addresses of videos are nobody's business
 PRICES = {"gemini-pro": 0.02, "gemini-flash": 0.002}  # dollars for each chunk
 
 

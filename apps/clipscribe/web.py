@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import os
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,6 +36,10 @@ SAMPLES = {
 pages = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
 )
+
+if not CONFIG.secret:
+    message = "CLIPSCRIBE_SECRET is missing: links to status pages are signed with it"
+    raise ValueError(message)
 
 
 @asynccontextmanager
@@ -151,12 +156,14 @@ def letters(limit: int = 100) -> list[dict[str, Any]]:
 
 
 @web.post("/dlq/{job_id}/retry", dependencies=FOR_ADMINS)
-def again_by_admin(job_id: str) -> Response:
+def again_by_admin(job_id: str, request: Request) -> Response:
     switched_on("letters")
     try:
         app.jobs.retry(job_id, reason="from the dead letters")
     except MulliganError:
         return Response('{"retried": false}', 404, media_type="application/json")
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("/admin", 303)
     return Response('{"retried": true}', media_type="application/json")
 
 
@@ -216,10 +223,11 @@ def status(job: Owned, key: str) -> str:
 @web.get("/admin", response_class=HTMLResponse, dependencies=FOR_ADMINS)
 def desk(key: str = "") -> Response:
     jobs = [seen(job) | {"user": job.owner} for job in app.jobs.list(MINE, limit=50)]
+    dead = letters() if CONFIG.phase.letters else None
     page = pages.get_template("admin.html").render(
         jobs=jobs,
-        letters=letters() if CONFIG.phase.letters else None,
-        groups=app.failures.groups(MINE),
+        letters=dead,
+        types=Counter(one["error_type"] for one in dead or ()),
         feedback=storage.below("feedback"),
         success=metrics.success(app),
         alerts=app.alerts.list(),
