@@ -51,6 +51,7 @@ async def current(scope: Any, receive: Any, send: Any) -> None:
 def places() -> Iterator[dict[str, str]]:
     with served(outside.outside) as videos, served(current) as service:
         yield {"videos": f"{videos}/videos", "model": f"{videos}/model", "service": service}
+        HTTP.close()
 
 
 @pytest.fixture(scope="session")
@@ -175,6 +176,7 @@ def make_world(
 
     yield make
     for world in made:
+        world.media.web().close()
         world.app.close()
 
 
