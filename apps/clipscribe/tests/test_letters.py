@@ -164,15 +164,13 @@ def test_the_three_alerts_reach_mail_slack_and_pager_and_fewer_calls_go_to_the_m
         world.order()
     with world.force(*[Fail("AuthenticationFailure", "no", final=True)] * 11, *[Fail("RateLimitExceeded", "no")] * 90):
         world.run()
-        desk.look()
+        desk.look(12)  # what is counted over ten minutes is counted anew every ten seconds
         first = {("dlq-growing", ""), ("specific-error-spike", "model")}
         assert first <= {(rule, key) for _, rule, key in desk.told()}
-        reduced = []
+        assert model() < before
         for _ in range(5):
             desk.look(62)
             world.run()
-            reduced.append(model())
-    assert min(reduced) < before
     assert ("alert.fired", "high-failure-rate", "process_job") in desk.told()
     (pager,), (slack,) = receiver.bodies("pager"), receiver.bodies("slack")
     assert (pager["event_action"], pager["routing_key"], pager["dedup_key"]) == ("trigger", "k", "dlq-growing")
