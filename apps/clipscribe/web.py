@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -133,9 +134,12 @@ async def told(request: Request) -> None:
         Webhook(own_secret()).verify(body, dict(request.headers))
     except WebhookVerificationError:
         raise HTTPException(401, "Not ours") from None
-    said = json.loads(body)
+    await asyncio.to_thread(record, json.loads(body))
+
+
+def record(said: dict[str, Any]) -> None:
     try:
-        job = await app.aio.jobs.get(said["data"]["job_id"])
+        job = app.jobs.get(said["data"]["job_id"])
     except NotFound:
         return
     metrics.count(said["data"]["id"], said["type"], said["data"]["details"], _duration(job))
