@@ -25,6 +25,7 @@ def imported(answer):
     return [line.split("\t") for line in answer.out.splitlines()]
 
 
+@pytest.mark.seed("004-79")
 def test_a_dead_letter_that_was_exported_and_imported_runs_again(call, app, letters):
     made, file = letters
     answer = call("jobs", "import", file)

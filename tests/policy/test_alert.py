@@ -55,6 +55,7 @@ def test_it_fires_above_its_threshold_and_not_at_it():
 
 
 @pytest.mark.seed("003-49")
+@pytest.mark.seed("004-61")
 def test_a_few_calls_are_no_share():
     assert stand(RULE, (0, share(1.0, volume=19)))[1] == []
 
@@ -142,6 +143,7 @@ def test_durations_are_read_from_buckets():
     assert quantile({1.0: 1, float("inf"): 9}) == 1.0
 
 
+@pytest.mark.seed("004-78")
 def test_retries_are_counted_against_first_tries_and_their_cost_against_all_jobs():
     counts = [
         count("verdicts", 100, outcome="succeeded", nth="first"),

@@ -39,6 +39,7 @@ def of_kind(policy, **system):
     return layer(RetrySettings(**system), None, policy)
 
 
+@pytest.mark.seed("004-23")
 def test_a_class_cap_counts_the_failures_of_that_class_alone():
     policy = of_kind(Policy(max_retries=10, backoff=Fixed(0), classes={"resource": Policy(max_retries=1)}))
     resource, transient = failed(Cls.RESOURCE), failed()
@@ -48,6 +49,7 @@ def test_a_class_cap_counts_the_failures_of_that_class_alone():
     assert decisions[-1].reason == "1 of 1 retries used that the kind allows for class resource"
 
 
+@pytest.mark.seed("004-23")
 def test_the_total_holds_beside_the_classes():
     policy = of_kind(Policy(max_retries=2, classes={cls: Policy(max_retries=9) for cls in Cls}))
     decisions = life(policy, failed(), failed(Cls.TIMEOUT), failed(Cls.RESOURCE))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections import Counter
 from importlib.resources import files
 from random import Random
 
@@ -84,9 +85,18 @@ def test_render_waits_1_2_4_s(cls):
         ("UnknownError", "unknown", 2, [30, 60]),
     ],
 )
+@pytest.mark.seed("004-04", "004-05", "004-06", "004-07", "004-16")
 def test_clipscribe_has_a_number_and_a_wait_for_each_kind_of_trouble(code, cls, retries, expected):
     assert waits("clipscribe", cls, len(expected), code)[0] == expected
     assert next(rule.max_retries for rule in pack("clipscribe").rules if rule.code == code) == retries
+
+
+@pytest.mark.seed("004-77")
+def test_a_thousand_that_fail_at_once_do_not_come_back_at_once():
+    _, backoff = waits("clipscribe", "timeout", 1)
+    seconds = Counter(int(delay(backoff, 0, Random(seed))) for seed in range(1000))
+    assert len(seconds) >= 12
+    assert max(seconds.values()) < 150
 
 
 @pytest.mark.parametrize(
@@ -151,6 +161,7 @@ def test_a_failed_write_of_pdfxml_is_tried_once_more_but_not_onto_a_full_disk():
 
 
 @pytest.mark.parametrize("name", pack_names())
+@pytest.mark.seed("004-56")
 def test_only_a_promise_says_that_it_is_tried_again(name):
     for rule in pack(name).rules:
         assert not re.search(r"\b(retry|retrying)\b", rule.public, re.IGNORECASE), rule.id

@@ -55,6 +55,7 @@ def test_a_finished_job_leaves_with_its_attempts_and_checkpoints(store):
     assert [count(store, table) for table in ("job", "attempt", "checkpoint")] == [0, 0, 0]
 
 
+@pytest.mark.seed("004-29")
 def test_what_is_pruned_leaves_one_record_and_one_event_for_each_kind_owner_and_code(store):
     dead = [ended(store, FATAL) for _ in range(3)]
     other = ended(store, FATAL, owner="beta")

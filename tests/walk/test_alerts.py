@@ -9,37 +9,11 @@ from mulligan.config import read_settings
 from mulligan.engine.alerting import Alerting
 from mulligan.engine.gauging import Gauges, tallies_for
 from mulligan.errors import ConfigError, NotFound
-from mulligan.observe.fold import Fold
 from mulligan.policy.alert import Rule
 from mulligan.policy.measures import MEASURES
+from support.desk import Desk
 from support.store import close_worker, open_worker
 from walk.tools import advance
-
-
-class Desk:
-    """What a worker does beside its jobs, whenever a test says so."""
-
-    def __init__(self, app: Mulligan) -> None:
-        self.app = app
-        self.fold, self.alerts = Fold(), Alerting(app.settings.alerts)
-        self.look()  # from now on it is counted
-
-    def look(self, seconds: float = 6) -> None:
-        advance(self.app, seconds)
-        while self.fold.turn(self.app.store):
-            pass
-        self.alerts.turn(self.app.store)
-
-    def told(self) -> list[tuple[str, str, str]]:
-        with self.app.store.read() as unit:
-            events = unit.events_after(0, 100_000)
-        found = [event for event in events if event.type.startswith("alert.") and event.actor == "alert"]
-        return [(event.type, event.data["rule"], event.data.get("key", "")) for event in found]
-
-    def event(self, kind: str, number: int = -1):
-        with self.app.store.read() as unit:
-            return [event for event in unit.events_after(0, 100_000) if event.type == kind][number]
-
 
 PATIENT = Policy(max_retries=50, backoff=Fixed(7200))
 
@@ -72,6 +46,7 @@ def limit_of(app: Mulligan, queue: str = "pages") -> int | None:
 
 
 # -- a rate-limit spike -------------------------------------------------------------------------------
+@pytest.mark.seed("004-64")
 def test_a_spike_of_rate_limits_lowers_concurrency_and_gives_it_back_step_by_step(app, site):
     desk = Desk(app)
     site.calls(30, limited=10)

@@ -169,7 +169,7 @@ def test_a_failure_is_an_error_with_job_kind_and_error_and_the_log_alone_has_the
     assert "table 7" not in json.dumps([event.data for event in app.jobs.history(job.id)])
 
 
-@pytest.mark.seed("002-38", "003-53")
+@pytest.mark.seed("002-38", "003-53", "004-27")
 def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app, lines):
     """002-38, 004-27."""
 
@@ -191,6 +191,7 @@ def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app
     assert (asked["job"], asked["actor"], asked["reason"]) == (job.id, "python", "the route is back")
 
 
+@pytest.mark.seed("004-20")
 def test_an_end_for_good_is_logged_once_after_one_attempt(app, lines):
     """004-20, 003-55."""
 

@@ -177,6 +177,7 @@ def test_a_release_keeps_the_deadline_it_has(store):
     assert recover.release(store, job_id, actor="ann").deadline_at == before
 
 
+@pytest.mark.seed("004-34")
 def test_twenty_who_press_retry_at_once_make_one_generation(store):
     job_id = ended(store, FATAL)
 
@@ -306,6 +307,7 @@ def test_a_move_that_is_impossible_for_another_reason_is_not_called_a_taken_key(
     assert state_of(store, job_id) == "dead"
 
 
+@pytest.mark.seed("004-34")
 def test_a_move_shares_the_fate_of_its_transaction_also_as_the_first_thing_in_it(store):
     job_id = ended(store, FATAL)
     with store.read() as unit:

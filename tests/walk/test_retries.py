@@ -106,6 +106,7 @@ def test_a_newcomer_is_told_how_to_have_a_programming_error_retried(failing):
     ],
     ids=repr,
 )
+@pytest.mark.seed("004-26")
 def test_the_wait_before_each_retry_is_stored_as_its_moment(failing, backoff, settings, waits):
     app, fails = failing(Busy("busy"), Policy(max_retries=len(waits), backoff=backoff), **settings)
     stand_by(app)
@@ -129,6 +130,7 @@ def test_a_class_may_have_a_backoff_of_its_own(failing):
     assert row_of(app, job).run_at - attempts_of(app, job)[-1].ended_at == pytest.approx(500e6, abs=1e6)
 
 
+@pytest.mark.seed("004-26")
 def test_retries_wait_in_a_lane_of_their_own_so_that_fresh_work_goes_on(app):
     order = []
 

@@ -1,0 +1,69 @@
+"""`mulligan demo clipscribe`: one command, one address, nothing left behind. And objects in a bucket."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from moto.server import ThreadedMotoServer
+
+from support.waiting import until
+
+
+def family(pid):
+    """Those it has started, and those they have."""
+    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return found + [below for one in found for below in family(one)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp_path):
+    command = [sys.executable, "-m", "mulligan", "demo", "clipscribe", "--database", store_url, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, text=True)
+    try:
+        address = re.search(r"(http://127.0.0.1:\d+)/ ", process.stdout.readline())[1]
+        with httpx2.Client(base_url=address, verify=False, timeout=60) as ann:
+            video = re.search(r'value="([^"]+talk.mp4)"', ann.get("/").text)[1]
+            page = ann.post("/jobs", json={"url": video, "user": "ann@example.com"}).json()["status_url"]
+            until(lambda: "sees a test card" in ann.get(page).text, 90, "an analysis")
+        started = family(process.pid)
+        assert len(started) >= 3  # the world, the worker, its runners
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(40) == 0
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 30, "nothing is left")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def bucket(monkeypatch) -> Iterator[str]:
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "clipscribe")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    httpx2.put(f"http://{host}:{port}/clips").raise_for_status()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.about_processes
+@pytest.mark.seed("004-38")
+def test_the_manifest_is_in_the_bucket_after_failure_and_after_recovery(make_world, bucket):
+    world = make_world(STORAGE_URL="s3://clips", STORAGE_ENDPOINT=bucket)
+    job = world.order()
+    with world.force(TimeoutError("Connection timeout")):
+        world.run()
+    assert (world.manifest(job)["state"], world.manifest(job)["error"]["type"]) == ("RETRYING", "NetworkTimeout")
+    world.run(all_of_it=True)
+    assert (world.manifest(job)["state"], world.manifest(job)["error"]) == ("COMPLETED", None)
