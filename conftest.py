@@ -24,8 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is about processes and not about the store runs on SQLite; `make slow` runs it on PostgreSQL too."""
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        if "postgres" in (params.get("store_url"), params.get("on_store")) and item.get_closest_marker(
-            "about_processes"
+        if params.get("on_store") == "postgres" or (
+            params.get("store_url") == "postgres" and item.get_closest_marker("about_processes")
         ):
             item.add_marker(pytest.mark.slow)
 

@@ -105,10 +105,12 @@ def _ports(pid: int) -> set[int]:
 
 
 def _thread_seconds(pid: int) -> float:
+    """Of a process that has just gone: what was seen of it."""
     total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):
-            total += int((task / "schedstat").read_text().split()[0])
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                total += int((task / "schedstat").read_text().split()[0])
     return total / 1e9
 
 
