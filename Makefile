@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 
 # How many tests run side by side, and what else pytest should know: make test WORKERS=8 ARGS='-k claim -x'
-WORKERS ?= 4
+WORKERS ?= 3
 ARGS ?=
 
 # The first interpreter that is new enough; choose another with `make PYTHON=…`.

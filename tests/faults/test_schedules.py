@@ -74,7 +74,7 @@ def ledger(app: Mulligan, tmp_path: Path) -> Ledger:
     return Ledger(app, tmp_path / "witness")
 
 
-@pytest.mark.about_processes
+@pytest.mark.slow
 def test_workers_that_are_killed_and_frozen_cost_no_slot_while_one_lives(
     app: Mulligan, start: Callable[..., Worker], ledger: Ledger, store_url: str
 ) -> None:
