@@ -14,7 +14,6 @@ from mulligan.errors import ConfigError, MulliganError, Refused
 from mulligan.testing import (
     advance,
     assert_enqueued,
-    assert_state,
     drain,
     drain_async,
     environ,
@@ -127,8 +126,9 @@ def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked
         until(lambda: job.refresh().token == 2, 20, "the worker goes on under a new name")
         real.kill()
         app.job(name="naps")(lambda seconds: "rested")
-        drain(app)
-        assert_state(app, job, "succeeded")
+        until(
+            lambda: drain(app) and job.refresh().state is State.SUCCEEDED, 20, "it is found lost, by its file or lease"
+        )
         assert [row.ended for row in attempts_of(app, job)] == ["lost", "lost", "returned"]
         assert "was declared lost" in real.output
 
