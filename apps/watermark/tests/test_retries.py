@@ -91,7 +91,7 @@ def test_a_source_that_is_gone_is_given_up_at_once(world):
 @pytest.mark.seed("000-43")
 def test_a_missing_folder_for_the_output_is_another_matter(world):
     campaign = world.publish(world.campaign("ada"))
-    text = "/work/a/b.mp4: No such file or directory\nError opening output file /work/a/b.mp4."
+    text = "/srv/a/b.mp4: No such file or directory\nError opening output file /srv/a/b.mp4."
     with world.mulligan.force(jobs.watermark, RuntimeError(text)):
         world.mulligan.drain()
     assert world.job(campaign).state == "queued"
