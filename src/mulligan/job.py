@@ -100,8 +100,7 @@ class Failure:
     judged: Mapping[str, Any] = field(default_factory=dict)  # table version, rules that disagreed or ran in shadow
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How one attempt ended, with everything a decision needs and nothing else."""
 
     ended: Ended
@@ -159,8 +158,7 @@ class Lease(NamedTuple):
         return (self.id, self.token)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What the pure rules answer to an outcome. `settle` writes it; nobody else decides."""
 
     verb: Verb

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import decimal
 import json
+import marshal
 import select
 import socket
 import sys
@@ -32,11 +33,11 @@ class Other:
 
     def __init__(self, app: Mulligan, folder: Path, slots: int) -> None:
         ours, theirs = socket.socketpair()
-        self.wire = Wire(ours)
+        self.wire = Wire.of_supervisor(ours)
         self.board = Board.create(slots)
         self.ended: dict[int, list[Any]] = {}
         self.heard: list[list[Any]] = []
-        self._theirs = Wire(theirs)
+        self._theirs = Wire.of_runner(theirs)
         runner = Runner(app.registry, self._theirs, self.board, mark="test", folder=folder, settings=Settings())
         self._thread = threading.Thread(target=lambda: asyncio.run(runner.serve("{}")))
         self._thread.start()
@@ -55,7 +56,7 @@ class Other:
     def say(self, *messages: list[Any]) -> None:
         """All in one packet: the runner hears them in one turn of its loop."""
         for message in messages[:-1]:
-            body = json.dumps(message).encode()
+            body = marshal.dumps(message)
             self.wire._outgoing += len(body).to_bytes(4, "big") + body
         self.wire.send(messages[-1])
 

@@ -1,4 +1,4 @@
-"""What travels between supervisor and runner, as lists a JSON encoder likes.
+"""What travels between supervisor and runner, as plain lists.
 
 to a runner     ["run", [[seq, lease, memory], …]]   ["stop", seq]   ["recall", seq]   ["drain"]   ["kept", request, ok]
 from a runner   ["settings", values]   ["ready", manifest]   ["broken", why]   ["ended", [[seq, …outcome], …]]
@@ -12,11 +12,17 @@ from typing import Any
 
 from mulligan.job import Cls, Ended, Failure, Lease, Memory, Outcome
 
+_PLAIN = 5  # values of an attempt that returned and was not skipped
+_RETURNED = Ended.RETURNED.value
 STOPPED = "stopped"  # the code stopped because it was asked to; the supervisor knows why it asked
 
 
 def work_to_wire(seq: int, lease: Lease, memory: Memory | None) -> list[Any]:
-    return [seq, list(lease), None if memory is None else [dict(memory.checkpoints), memory.previous]]
+    return [seq, tuple(lease), None if memory is None else [dict(memory.checkpoints), _dict(memory.previous)]]
+
+
+def _dict(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if values is None else dict(values)
 
 
 def work_from_wire(item: list[Any]) -> tuple[int, Lease, Memory]:
@@ -27,7 +33,7 @@ def work_from_wire(item: list[Any]) -> tuple[int, Lease, Memory]:
 def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
     if outcome.ended is Ended.RETURNED:
         skipped = [True] if outcome.skipped else []
-        return [seq, Ended.RETURNED.value, duration_ms, outcome.cost, outcome.result, *skipped]
+        return [seq, _RETURNED, duration_ms, outcome.cost, outcome.result, *skipped]
     return [
         seq,
         outcome.ended.value,
@@ -48,9 +54,9 @@ def stopped_to_wire(seq: int, duration_ms: int, cost: float) -> list[Any]:
 
 
 def outcome_from_wire(item: list[Any]) -> Outcome:
+    if item[1] == _RETURNED:
+        return Outcome(Ended.RETURNED, result=item[4], cost=item[3], skipped=len(item) > _PLAIN)
     _, ended, _, cost, *rest = item
-    if ended == Ended.RETURNED:
-        return Outcome(Ended.RETURNED, result=rest[0], cost=cost, skipped=len(rest) > 1)
     failure, after, until, reason, choices, dependency, final = rest
     return Outcome(
         Ended(ended),

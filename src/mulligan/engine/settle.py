@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
 from mulligan.policy.classify import renamed
-from mulligan.policy.decide import decide
+from mulligan.policy.decide import RETURNED, decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
-from mulligan.store.base import Settlement, Unit
+from mulligan.store.base import Finished, Refusal, Settlement, Unit
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` would make it anew each time
 
@@ -88,23 +88,70 @@ def _settled(
         return []
     endings = [_ruled(ending, layers) for ending in endings]
     decisions = _decide(unit, endings, layers, now, rng, watch, causes)
-    refusals = unit.settle([_row(e, decisions[e.lease.fence], layers, now, actor) for e in endings])
-    refused = {(r.id, r.token) for r in refusals}
-    _hold(unit, [decision for fence, decision in decisions.items() if fence not in refused], now)
-    lost = {(r.id, r.token) for r in refusals if r.why == "stale"}
-    again = {(r.id, r.token): r.cancel_reason for r in refusals if r.why == "cancel"}
+    decided = [*zip(endings, decisions, strict=True)]
+    rest = decided if actor else _unfinished(unit, decided)
+    refusals = {(r.id, r.token): r for r in unit.settle([_row(e, d, layers, now, actor) for e, d in rest])}
+    _hold(unit, [d for e, d in rest if d.hold is not None and e.lease.fence not in refusals], now)
+    if not refusals:
+        return [Verdict(ending.lease, decision) for ending, decision in decided]
+    return _with_refusals(unit, decided, refusals, layers, now, rng, actor)
+
+
+def _with_refusals(
+    unit: Unit,
+    decided: Sequence[tuple[Ending, Decision]],
+    refusals: Mapping[tuple[str, int], Refusal],
+    layers: Layers,
+    now: Micros,
+    rng: Random,
+    actor: str,
+) -> list[Verdict]:
+    """Who lost its lease changes nothing; whoever was asked to stop since is decided again, knowing it."""
+    lost = {fence for fence, refusal in refusals.items() if refusal.why == "stale"}
+    again = {fence: refusal.cancel_reason for fence, refusal in refusals.items() if refusal.why == "cancel"}
     verdicts = [
-        Verdict(e.lease, None if e.lease.fence in lost else decisions[e.lease.fence])
-        for e in endings
+        Verdict(e.lease, None if e.lease.fence in lost else decision)
+        for e, decision in decided
         if e.lease.fence not in again
     ]
-    unit.write_events(_stale(e, actor) for e in endings if e.lease.fence in lost)
+    unit.write_events(_stale(e, actor) for e, _ in decided if e.lease.fence in lost)
     asked = [
         ending._replace(lease=ending.lease._replace(cancel_reason=again[ending.lease.fence]))
-        for ending in endings
+        for ending, _ in decided
         if ending.lease.fence in again
     ]
     return verdicts + _settled(unit, asked, layers, now, rng, actor)
+
+
+def _unfinished(unit: Unit, decided: Sequence[tuple[Ending, Decision]]) -> Sequence[tuple[Ending, Decision]]:
+    """Write the plainest endings in their short form; what is left goes the long way, also if its fence is in doubt."""
+    worker = decided[0][0].lease.worker
+    plain = [_finished(*one) for one in decided if _is_plain(*one, worker)]
+    if not plain:
+        return decided
+    held = unit.finish(worker, plain)
+    return [one for one in decided if one[0].lease.fence not in held] if len(held) < len(decided) else ()
+
+
+def _is_plain(ending: Ending, decision: Decision, worker: str) -> bool:
+    """It returned, and nothing but that changes."""
+    lease = ending.lease
+    return (
+        decision.reason is RETURNED
+        and decision.verb is Verb.SUCCEED
+        and not (decision.cost or lease.alone)
+        and lease.worker == worker
+        and not frees_key(lease.unique_cover, decision.state)
+    )
+
+
+def _finished(ending: Ending, decision: Decision) -> Finished:
+    lease = ending.lease
+    news = _json(_news(ending, decision)) if lease.failures or lease.uses else _short_news(ending)
+    return Finished(
+        lease.id, lease.token, lease.generation, lease.attempt, lease.started_at, decision.result, lease.owner,
+        lease.batch_id, news,
+    )  # fmt: skip
 
 
 def _decide(
@@ -115,20 +162,21 @@ def _decide(
     rng: Random,
     watch: Watch | None,
     causes: Causes | None,
-) -> dict[tuple[str, int], Decision]:
+) -> list[Decision]:
     down = {} if watch is None else watch.observe(unit, endings, now)
-    decisions = {
-        e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, down=down.get(e.lease.fence, ""))
+    decisions = [
+        decide(e.lease, e.outcome, layers.of(e.lease), now, rng, down=down.get(e.lease.fence, "") if down else "")
         for e in endings
-    }
-    if causes is not None:
-        held = causes.observe(unit, [(ending, decisions[ending.lease.fence]) for ending in endings], now)
-        decisions |= {
-            e.lease.fence: decide(e.lease, e.outcome, layers.of(e.lease), now, rng, held=held[e.lease.fence])
-            for e in endings
-            if e.lease.fence in held
-        }
-    return decisions
+    ]
+    held = {} if causes is None else causes.observe(unit, [*zip(endings, decisions, strict=True)], now)
+    if not held:
+        return decisions
+    return [
+        decide(e.lease, e.outcome, layers.of(e.lease), now, rng, held=held[e.lease.fence])
+        if e.lease.fence in held
+        else decision
+        for e, decision in zip(endings, decisions, strict=True)
+    ]
 
 
 def _ruled(ending: Ending, layers: Layers) -> Ending:
@@ -138,7 +186,7 @@ def _ruled(ending: Ending, layers: Layers) -> Ending:
         return ending
     uses = [key for key in ending.lease.uses.split(",") if key]
     ruled = renamed(failure, layers.books(ending.lease.kind), uses)
-    return ending if ruled is failure else ending._replace(outcome=replace(ending.outcome, failure=ruled))
+    return ending if ruled is failure else ending._replace(outcome=ending.outcome._replace(failure=ruled))
 
 
 def _row(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor: str) -> Settlement:
@@ -218,7 +266,7 @@ def _lane(lease: Lease, decision: Decision, queue: str, layers: Layers) -> str:
     return Lane(queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)).key
 
 
-def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
+def _news(ending: Ending, decision: Decision, layers: Layers | None = None) -> dict[str, Any]:
     """The data of the event: the public half only."""
     news: dict[str, Any] = {"kind": ending.lease.kind, "queue": ending.lease.queue}
     if decision.reason:
@@ -229,7 +277,7 @@ def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
         news["next_retry_at"] = decision.run_at
     if decision.failure is not None:
         news |= error_of(decision.failure)
-    if decision.verb in _CHARGED:
+    if decision.verb in _CHARGED and layers is not None:
         news |= {"failures": decision.failures, "max_retries": layers.of(ending.lease).max_retries}
     if decision.state is State.DEAD or (decision.state is State.PARKED and decision.failure is not None):
         news["group"] = group_of(decision.failure)
@@ -237,6 +285,18 @@ def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
         news["skipped"] = True
     _measured(news, ending.lease, decision)
     return news
+
+
+def _short_news(ending: Ending) -> str:
+    """The same text of a first attempt that returned: most events are of these."""
+    lease, took = ending.lease, ending.duration_ms
+    lasted = "" if took is None else f',"duration_ms":{took}'
+    return f'{_head(lease.kind, lease.queue)}{lasted},"wait_ms":{max(0, lease.started_at - lease.run_at) // 1000}}}'
+
+
+@lru_cache(maxsize=1024)
+def _head(kind: str, queue: str) -> str:
+    return _encode({"kind": kind, "queue": queue, "reason": RETURNED})[:-1]
 
 
 _CHARGED = frozenset({Verb.RETRY, Verb.DIE})

@@ -7,8 +7,8 @@ A job carries the W3C trace context of whoever enqueued it, as one text: `tracep
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from mulligan.job import Lease, NewJob, Outcome
@@ -46,16 +46,14 @@ class Tracer:
     def attempt(self, lease: Lease) -> AbstractContextManager[Ended]:
         """Around the handler; tell it what came of it."""
         del lease
-        return _untraced()
+        return _UNTRACED
 
     def environment(self, lease: Lease) -> dict[str, str]:
         """For programs that the handler starts."""
         return environment_of(lease.trace)
 
 
-@contextmanager
-def _untraced() -> Iterator[Ended]:
-    yield lambda _: None
+_UNTRACED: AbstractContextManager[Ended] = nullcontext(lambda _: None)
 
 
 def environment_of(trace: str | None) -> dict[str, str]:

@@ -1,19 +1,33 @@
-"""Messages between a supervisor and a runner: length-prefixed JSON over a socketpair.
+"""Messages between a supervisor and a runner: length-prefixed, over a socketpair.
 
-JSON, not pickle or marshal: a runner holds user code, and nothing it sends may run or crash the supervisor.
+A runner speaks JSON: it holds user code, and nothing it sends may run or crash the supervisor. A supervisor speaks
+marshal, which is several times faster to write and to read: it holds no user code, and both are one interpreter.
 """
 
 from __future__ import annotations
 
 import json
+import marshal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _HEAD = struct.Struct(">I")
 _CHUNK = 1 << 16  # more would be memory asked of the kernel for each message
-_dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+
+
+def _to_json(message: list[Any]) -> bytes:
+    return _encode(message).encode("utf-8", "surrogatepass")
+
+
+def _from_json(body: bytes) -> Any:
+    return json.loads(body.decode("utf-8", "surrogatepass"))
+
+
+def _from_marshal(body: bytes) -> Any:
+    return marshal.loads(body)  # noqa: S302 - a runner hears nobody but its supervisor
 
 
 class WireClosed(ConnectionError):
@@ -23,11 +37,21 @@ class WireClosed(ConnectionError):
 class Wire:
     """One end. Never blocks: what the socket does not take is kept until `flush` is called again."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, says: Callable[[list[Any]], bytes], hears: Callable[[bytes], Any]) -> None:
         sock.setblocking(False)
         self.sock = sock
+        self._says = says
+        self._hears = hears
         self._incoming = bytearray()
         self._outgoing = bytearray()
+
+    @classmethod
+    def of_supervisor(cls, sock: socket.socket) -> Wire:
+        return cls(sock, marshal.dumps, _from_json)
+
+    @classmethod
+    def of_runner(cls, sock: socket.socket) -> Wire:
+        return cls(sock, _to_json, _from_marshal)
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -37,7 +61,7 @@ class Wire:
         return bool(self._outgoing)
 
     def send(self, message: list[Any]) -> None:
-        body = _dump(message).encode("utf-8", "surrogatepass")
+        body = self._says(message)
         self._outgoing += _HEAD.pack(len(body))
         self._outgoing += body
         self.flush()
@@ -62,9 +86,9 @@ class Wire:
             end = _HEAD.size + length
             if len(self._incoming) < end:
                 break
-            body = self._incoming[_HEAD.size : end].decode("utf-8", "surrogatepass")
+            body = bytes(self._incoming[_HEAD.size : end])
             del self._incoming[:end]
-            yield json.loads(body)
+            yield self._hears(body)
         if closed:
             message = "the other side closed the connection"
             raise WireClosed(message)

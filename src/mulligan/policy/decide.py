@@ -26,6 +26,7 @@ from mulligan.policy.refuse import Charge, refused, refused_by_total, switched_o
 from mulligan.policy.retry import AnyBackoff, EffectivePolicy, Then
 from mulligan.policy.terms import NONE, terms_of
 
+RETURNED = "returned"  # the reason of an attempt of which there is nothing else to say
 HOLD_DEFAULT = 60 * SECOND
 HOLD_LEAST = SECOND  # a hold is uncharged: without a floor a handler could spin for ever
 HOLD_MOST = 3600 * SECOND
@@ -67,7 +68,7 @@ def _promised(decision: Decision) -> Decision:
     failure = decision.failure
     if failure is None or decision.state is not State.QUEUED or not (promise := terms_of(failure).promise):
         return decision
-    return replace(decision, failure=replace(failure, public=f"{failure.public} {promise}"))
+    return decision._replace(failure=replace(failure, public=f"{failure.public} {promise}"))
 
 
 def _sparing(down: str, held: str) -> str:
@@ -78,7 +79,7 @@ def _sparing(down: str, held: str) -> str:
 
 def _returned(lease: Lease, outcome: Outcome) -> Decision:
     """If the handler finished first, its result stands, also against a request to stop."""
-    returned = "skipped, its result was there already" if outcome.skipped else "returned"
+    returned = "skipped, its result was there already" if outcome.skipped else RETURNED
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
@@ -110,7 +111,7 @@ def _parked(case: Case) -> Decision:
 def _released(case: Case) -> Decision:
     reason = case.outcome.reason or "given back, not charged"
     decision = _move(case, Verb.GIVE_BACK, reason, failure=case.outcome.failure)
-    return _requeue(case, replace(decision, alone=case.outcome.alone or case.lease.alone), _asked_for(case, 0))
+    return _requeue(case, decision._replace(alone=case.outcome.alone or case.lease.alone), _asked_for(case, 0))
 
 
 def _refused(case: Case) -> Decision:
@@ -126,7 +127,7 @@ def _lost(case: Case) -> Decision:
         reason = f"lost {losses} times, {most} allowed: {failure.public}"
         return _move(case, Verb.DIE, reason, failure=failure, losses=losses)
     reason = f"lost, {losses} of {most} allowed; the next attempt runs alone"
-    decision = replace(_move(case, Verb.LOSE, reason, failure=failure, losses=losses), alone=True)
+    decision = _move(case, Verb.LOSE, reason, failure=failure, losses=losses)._replace(alone=True)
     if failure.cls is Cls.RESOURCE:  # the kernel's word that it was too large: the same again would end the same
         charge = Charge(failure, terms_of(failure), case.lease.failures, _counts(case))
         decision = _with_step(case, decision, _next_step(case.policy, charge, more=losses))
@@ -146,11 +147,11 @@ def _held(case: Case) -> Decision:
     dependency = case.outcome.dependency
     if dependency not in case.lease.uses.split(",") or not dependency:
         failure = ends.hold_unknown_dependency(dependency, case.lease.uses)
-        return _failed(case._replace(outcome=replace(case.outcome, ended=Ended.FAILED, failure=failure)))
+        return _failed(case._replace(outcome=case.outcome._replace(ended=Ended.FAILED, failure=failure)))
     until = _asked_for(case, HOLD_DEFAULT)
     until = min(max(until, case.now + HOLD_LEAST), case.now + HOLD_MOST)
     reason = _with(f"waits for {dependency}, held for {_until(case, until)}", case.outcome.reason)
-    return _requeue(case, replace(_move(case, Verb.HOLD, reason), hold=(dependency, until, reason)), case.now)
+    return _requeue(case, _move(case, Verb.HOLD, reason)._replace(hold=(dependency, until, reason)), case.now)
 
 
 def _counts(case: Case) -> Counts:
@@ -194,7 +195,7 @@ def _teach(case: Case, decision: Decision, failure: Failure) -> Decision:
     until = _hinted(case, failure) if failure.cls is Cls.RATE_LIMITED else None
     if until is None:
         return decision
-    return replace(decision, hold=(case.lease.uses, until, f"it asked for {_until(case, until)} without calls"))
+    return decision._replace(hold=(case.lease.uses, until, f"it asked for {_until(case, until)} without calls"))
 
 
 def _hinted(case: Case, failure: Failure) -> Micros | None:
@@ -217,7 +218,7 @@ def _spared(case: Case, failure: Failure) -> Decision | None:
     decision = _move(case, Verb.HOLD, f"not charged: {case.spared or used_up}", failure=failure)
     hold = None if reset is None else (case.lease.uses, reset, "its quota is used up")
     counts = counts._replace(spared=counts.spared + 1)
-    return _requeue(case, replace(decision, counts=counts.to_json(), hold=hold), case.now)
+    return _requeue(case, decision._replace(counts=counts.to_json(), hold=hold), case.now)
 
 
 def _counted(policy: EffectivePolicy, charge: Charge) -> str:
@@ -259,7 +260,7 @@ def _with_step(case: Case, decision: Decision, step: Then | None) -> Decision:
         return decision
     settings, then = escalate(case.lease, step)
     reason = f"{decision.reason}; {in_words(then)}" if then else decision.reason
-    return replace(decision, reason=reason, settings=settings, then=then or None)
+    return decision._replace(reason=reason, settings=settings, then=then or None)
 
 
 def _wait(case: Case, charge: Charge) -> float:
@@ -304,11 +305,10 @@ def _requeue(case: Case, decision: Decision, run_at: Micros) -> Decision:
     """Back to the queue at that moment, unless the deadline comes first."""
     deadline = case.lease.deadline_at
     if deadline is None or run_at <= deadline:
-        return decision if decision.run_at == run_at else replace(decision, run_at=run_at)
+        return decision if decision.run_at == run_at else decision._replace(run_at=run_at)
     failure = ends.deadline_passed(decision.failure or case.outcome.ended)
     reason = f"the deadline passes first ({decision.reason})"
-    return replace(
-        decision,
+    return decision._replace(
         verb=Verb.DIE,
         state=State.DEAD,
         reason=reason,

@@ -40,6 +40,7 @@ from mulligan.store.sessions import SignedIn
 from mulligan.store.skimming import Skimming
 from mulligan.store.values import (
     BatchRow,
+    Finished,
     Inserted,
     Look,
     Move,
@@ -54,6 +55,7 @@ from mulligan.store.values import (
 
 __all__ = [
     "BatchRow",
+    "Finished",
     "Inserted",
     "Look",
     "Move",
@@ -175,6 +177,13 @@ class Unit(
         """running → wherever the decision says, with attempt row and event: the only door.
 
         Matches id, worker, token and `running`; the rest comes back as refusals and nothing of it is written.
+        """
+
+    @abstractmethod
+    def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
+        """running → succeeded for the plainest of endings, in fewer words; (id, token) of those that were written.
+
+        Of the others nothing is: `settle` finds out why. A store may as well write none.
         """
 
     @abstractmethod

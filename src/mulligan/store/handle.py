@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -34,6 +34,10 @@ class Handle(ABC):
 
     @abstractmethod
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        """One statement for each row, its parameters by place; how many rows of the table were changed."""
 
     @abstractmethod
     def changes(self) -> int:
@@ -88,6 +92,11 @@ class ApswHandle(Handle):
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql, params).fetchall()
 
+    def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        before = self.connection.total_changes()
+        self.connection.executemany(sql, rows)
+        return self.connection.total_changes() - before
+
     def changes(self) -> int:
         return self.connection.changes()
 
@@ -127,6 +136,12 @@ class StdlibHandle(Handle):
         self._changes = max(cursor.rowcount, 0)
         cursor.close()
         return rows
+
+    def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        cursor = self.connection.executemany(sql, rows)
+        changed = max(cursor.rowcount, 0)
+        cursor.close()
+        return changed
 
     def changes(self) -> int:
         return self._changes

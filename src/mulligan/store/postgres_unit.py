@@ -12,12 +12,12 @@ from psycopg import errors as pg
 
 from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
-from mulligan.store.base import Inserted, Look, Move, Plain, Settlement
+from mulligan.store.base import Finished, Inserted, Look, Move, Plain, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import Wanted, array, event_of, insert_row
+from mulligan.store.rows import Done, Wanted, array, event_of, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -163,6 +163,10 @@ class PostgresUnit(SqlUnit):
         if not settlements:
             return set()
         return {(row[0], row[1]) for row in self._set("settle", settlements)}
+
+    def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
+        rows = [Done(row.id, row.token, row.result, row.data) for row in finished]
+        return {(row[0], row[1]) for row in self._set("finish", rows, worker=worker)}
 
     def write_stats(self, rows: Sequence[StatRow]) -> None:
         self._set("write_stats", rows)

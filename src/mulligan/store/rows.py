@@ -43,6 +43,15 @@ class Wanted(NamedTuple):
     id: str
 
 
+class Done(NamedTuple):
+    """What a job's row does not know yet of an attempt that returned."""
+
+    id: str
+    token: int
+    result: str | None
+    data: str
+
+
 def insert_row(job: NewJob) -> InsertRow:
     return InsertRow(
         job.id,

@@ -1,4 +1,4 @@
-"""SQLite: connections, transactions, wake-ups, and the verbs that differ from PostgreSQL's.
+"""SQLite: connections, transactions, wake-ups.
 
 One writer at a time, so every write begins IMMEDIATE: a deferred transaction that upgrades fails at once
 ("database is locked") whatever the busy timeout says.
@@ -7,38 +7,24 @@ One writer at a time, so every write begins IMMEDIATE: a deferred transaction th
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
-import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
-from mulligan.event import Event, EventType
-from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.job import Micros
 from mulligan.store import migrate as migrations
 from mulligan.store import onelibrary
-from mulligan.store.base import Inserted, Move, Settlement, Store
-from mulligan.store.counting import StatRow
+from mulligan.store.base import Store
 from mulligan.store.foreign import sqlite_handle_of
-from mulligan.store.grouping import of_the_dead
-from mulligan.store.handle import BUSY_MS, CONSTRAINT, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
-from mulligan.store.host import boot_id
-from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import event_of, insert_row
-from mulligan.store.skimming import ArgRow
-from mulligan.store.sql import load
-from mulligan.store.unit import SqlUnit
+from mulligan.store.handle import BUSY_MS, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
+from mulligan.store.sqlite_unit import PREFIX, SqliteUnit
 from mulligan.store.watch import FileWatch
-from mulligan.store.words import fit, taken
-from mulligan.tally import DeathCount, Deaths
 
-PREFIX = "mulligan_"
 WATCH_EVERY = 0.5
 # The file changes before the commit counts (write, then fsync, then the shared index): look again a little later.
 SETTLING = (0.0, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
@@ -49,146 +35,6 @@ INHERITED = (
     "survive that. Two ways out: (1) start it without fork: subprocess, or multiprocessing's spawn; (2) fork first, "
     "open the file afterwards."
 )
-
-
-class SqliteUnit(SqlUnit):
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._now = time.time_ns() // 1000 + self._offset()
-
-    def _offset(self) -> Micros:
-        found = self._handle.execute(f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'")
-        return int(found[0][0]) if found else 0
-
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._run(verb, {"now": self._now} | params)
-
-    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self.asked(verb, matching(where), **params)
-
-    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._run(verb, {"now": self._now} | asked.params | params, asked.shape)
-
-    def _run(self, verb: str, params: dict[str, Any], shape: Shape = ()) -> list[tuple[Any, ...]]:
-        statement = load(verb, "sqlite", PREFIX, shape=shape)
-        try:
-            return self._handle.execute(statement, params)
-        except UnicodeEncodeError:
-            return self._handle.execute(statement, {name: fit(value) for name, value in params.items()})
-
-    def command(self, text: str) -> None:
-        self._handle.execute(text)
-
-    def group_deaths(self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int) -> dict[str, Deaths]:
-        ends = self.group_ends(names, where)
-        asked = matching(of_the_dead(where))
-        bounds = {"moment": now, "hours": hours, "cap": cap}
-        return {name: _deaths(self.asked("group_deaths", asked, name=name, **bounds), *ends[name]) for name in ends}
-
-    def group_recovered(self, names: Sequence[str], owner: str | None, most: int) -> dict[str, tuple[int, int]]:
-        found = {name: self.rows("group_recovered", name=name, owner=owner, most=most)[0] for name in names}
-        return {name: (row[0], row[1]) for name, row in found.items()}
-
-    def ids(self, ids: Sequence[Any]) -> Any:
-        return json.dumps(list(ids))
-
-    def now(self) -> Micros:
-        return self._now
-
-    def mono(self) -> Micros:
-        return time.monotonic_ns() // 1000
-
-    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        fresh: dict[str, Inserted] = {}
-        for job in jobs:
-            rows = self.rows("insert", **insert_row(job)._asdict(), announce=announce)
-            if not rows:
-                continue
-            self.write_args([ArgRow(job.id, job.kind, name, value) for name, value in job.args])
-            fresh[job.id] = Inserted(job.id, fresh=True, run_at=rows[0][1], created_at=self._now)
-            if announce:
-                self._announce(job.id, job.batch_id, job.owner, job.kind, job.queue, rows[0][1], self._now)
-        return fresh
-
-    def _announce(self, *row: Any) -> None:
-        job_id, batch_id, owner, kind, queue, run_at, created_at = row
-        data = json.dumps({"kind": kind, "queue": queue, "run_at": run_at})
-        self.rows("settle_event", now=created_at, event=EventType.JOB_QUEUED, id=job_id, batch_id=batch_id,
-                  owner=owner, attempt=None, token=None, data=data)  # fmt: skip
-
-    def announce(self, limit: int) -> int:
-        return self._announce_all(self.rows("silent", most=limit))
-
-    def _announce_all(self, ids: Sequence[tuple[Any, ...]]) -> int:
-        silent = self.rows("announce", ids=self.ids([row[0] for row in ids])) if ids else []
-        for row in silent:
-            self._announce(*row)
-        return len(silent)
-
-    def candidates(
-        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
-    ) -> list[tuple[int, Micros, str, str]]:
-        found: list[Any] = []
-        for lane, priority in lanes:
-            found += self.rows("candidates", lane=lane, priority=priority, most=min(limit, each or limit))
-        return sorted(found)[:limit]
-
-    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        return self.take(worker, [found[2] for found in self.candidates([(lane, priority)], limit)], limit)
-
-    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        leases: list[Lease] = []
-        for job_id in ids:
-            if len(leases) >= limit:
-                break
-            leases += [Lease._make(row) for row in self.rows("take", id=job_id, worker=worker)]
-        self._announce_all(self.rows("silent_of", ids=self.ids([lease.id for lease in leases])))
-        data = json.dumps({"worker": worker})
-        for lease in leases:
-            self.rows("settle_event", event=EventType.JOB_STARTED, id=lease.id, batch_id=lease.batch_id,
-                      owner=lease.owner, attempt=lease.attempt, token=lease.token, data=data)  # fmt: skip
-        return leases
-
-    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        return {(ending.id, ending.token) for ending in settlements if self._settle_one(ending)}
-
-    def _settle_one(self, ending: Settlement) -> bool:
-        params = ending._asdict()
-        params["now"] = self._now
-        self._run("settle", params)
-        if not self._handle.changes():
-            return False
-        self._run("settle_attempt", params)
-        self._run("settle_event", params)
-        return True
-
-    def write_stats(self, rows: Sequence[StatRow]) -> None:
-        for row in rows:
-            self._run("write_stats", row._asdict())
-
-    def move(self, move: Move) -> bool:
-        try:
-            return super().move(move)
-        except CONSTRAINT as clash:
-            if "unique_hash" not in str(clash):
-                raise
-            raise taken(move.id, str(clash)) from clash
-
-    def expired(self, worker: WorkerRow) -> bool:
-        gone_by = self.mono() - worker.renewed_mono
-        if worker.boot_id == boot_id() and gone_by >= 0:  # a time that lies ahead is of another boot, whatever its name
-            return gone_by > worker.lease
-        return self._now - worker.renewed_at > worker.lease
-
-    def events_after(self, cursor: int, limit: int) -> list[Event]:
-        # One writer: ids are drawn in commit order.
-        return [event_of(row) for row in self.rows("events_between", cursor=cursor, top=2**62, most=limit)]
-
-    def newest_event(self) -> int:
-        return int(self.rows("newest_event")[0][0])
-
-    def event_lag(self) -> Micros:
-        return 0
 
 
 class SqliteStore(Store):
@@ -448,9 +294,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
-
-
-def _deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:
-    counts = Counter(row[:3] for row in rows)
-    hours = Counter(row[3] for row in rows)
-    return Deaths([DeathCount._make((*what, jobs)) for what, jobs in counts.items()], list(hours.items()), first, last)

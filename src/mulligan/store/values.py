@@ -79,6 +79,20 @@ class Settlement(NamedTuple):
     lane: str | None = None  # of that queue
 
 
+class Finished(NamedTuple):
+    """A settlement of which there is only this to say: it returned, and nothing but its state changes."""
+
+    id: str
+    token: int
+    generation: int
+    attempt: int
+    started_at: int
+    result: str | None
+    owner: str
+    batch_id: str | None
+    data: str
+
+
 class Refusal(NamedTuple):
     """A settlement that changed nothing, and why."""
 

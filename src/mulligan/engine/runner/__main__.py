@@ -34,7 +34,7 @@ def main(begin_log: Callable[[Log], None] = plain) -> int:
     _die_with(args.supervisor)
     faulthandler.enable()
     begin_log(Log(level=args.log_level, format=args.log_format))
-    wire = Wire(socket.socket(fileno=args.wire))
+    wire = Wire.of_runner(socket.socket(fileno=args.wire))
     try:
         app: Any = load_app(args.app)
     except BaseException as error:  # noqa: BLE001 - whatever importing the app raised, the supervisor must hear it

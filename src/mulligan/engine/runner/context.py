@@ -6,15 +6,14 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from mulligan.engine.arguments import to_json
-from mulligan.engine.current import attempting
 from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked
 from mulligan.engine.moments import length
@@ -75,7 +74,6 @@ class Context:
         self.lease = lease
         self._checkpoints = {name: json.loads(value) for name, value in memory.checkpoints.items()}
         self.previous: Mapping[str, Any] | None = memory.previous
-        self._settings = MappingProxyType(given(lease.settings).get("settings", {}))
         self.spent = 0.0
         self.asking = ""  # what is asked before the handler is called, while it is
         self.stop_seen = False
@@ -111,7 +109,7 @@ class Context:
     @property
     def settings(self) -> Mapping[str, Any]:
         """What a step of an escalation (`Then(settings=…)`) gave this attempt; empty at first."""
-        return self._settings
+        return MappingProxyType(given(self.lease.settings).get("settings", {}))
 
     @property
     def choice(self) -> str | None:
@@ -259,11 +257,8 @@ class Context:
             self._programs.discard(program)
 
     # -- for the runner ---------------------------------------------------------------------------
-    @contextmanager
-    def under_way(self) -> Iterator[Ended]:
-        """Around the handler: what it logs, starts and traces belongs to this attempt."""
-        with attempting(self.lease), self._link.tracer.attempt(self.lease) as ended:
-            yield ended
+    def traced(self) -> AbstractContextManager[Ended]:
+        return self._link.tracer.attempt(self.lease)
 
     def ask_to_stop(self) -> None:
         self._stop_asked = True

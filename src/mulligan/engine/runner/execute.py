@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from mulligan.engine.arguments import to_json
+from mulligan.engine.current import attempting
 from mulligan.engine.kinds import Handler
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.first import ASKED, GO_ON, first_async, first_sync
@@ -26,14 +27,14 @@ STOPPED = None  # instead of an outcome: the code stopped because it was asked t
 
 
 async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
-    with context.under_way() as ended:
+    with attempting(context.lease), context.traced() as ended:  # what it logs, starts and traces belongs to it
         outcome = await _execute_async(handler, context, result_limit)
         ended(outcome)
     return outcome
 
 
 def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
-    with context.under_way() as ended:
+    with attempting(context.lease), context.traced() as ended:
         outcome = _execute_sync(handler, context, result_limit)
         ended(outcome)
     return outcome
@@ -131,7 +132,7 @@ def _told_where(outcome: Outcome, asking: str) -> Outcome:
     if not asking or outcome.failure is None:
         return outcome
     failure = replace(outcome.failure, evidence={**outcome.failure.evidence, ASKED: asking})
-    return replace(outcome, failure=failure)
+    return outcome._replace(failure=failure)
 
 
 def _refused(context: Context, code: str, why: str) -> Outcome:
@@ -141,7 +142,7 @@ def _refused(context: Context, code: str, why: str) -> Outcome:
 def _with_cost(outcome: Outcome, context: Context) -> Outcome:
     if not context.spent:
         return outcome
-    return replace(outcome, cost=context.spent)
+    return outcome._replace(cost=context.spent)
 
 
 def _now() -> Micros:

@@ -6,7 +6,6 @@ They are part of the attempt: on its time, with its context, and what they raise
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from mulligan.engine.asking import Question, refusal
@@ -70,7 +69,7 @@ def _asking(handler: Handler, context: Context, returned: Returned) -> Asking:
         if value is not None:
             outcome = returned(value)
             there = outcome is not None and outcome.ended is Ended.RETURNED
-            return replace(outcome, skipped=True) if outcome is not None and there else outcome
+            return outcome._replace(skipped=True) if outcome is not None and there else outcome
     context.asking = ""
     return None if context.stop_asked else GO_ON
 

@@ -36,6 +36,8 @@ log = logging.getLogger("mulligan.runner")
 
 BEAT = 0.5  # seconds between proofs that the loop is alive
 PROGRESS_EVERY = 0.5  # seconds
+FLUSH_EVERY = 0.002  # seconds
+MANY = 100  # endings that are worth a message of their own
 
 
 class Work:
@@ -87,6 +89,7 @@ class Runner:
         self._keeps: dict[int, Future[bool]] = {}
         self._next_keep = 0
         self._flush_planned = False
+        self._flush_at: asyncio.TimerHandle | None = None
         self._draining = False
         self._leaving = False
         self._lock = threading.Lock()
@@ -253,13 +256,19 @@ class Runner:
 
     # -- speak ------------------------------------------------------------------------------------
     def _plan_flush(self) -> None:
-        """One message for all that ended in this turn of the loop."""
-        if not self._flush_planned:
+        """One message for all that ended in this turn of the loop; while more wait in line, of the next ones too."""
+        if self._waiting and len(self._ended) < MANY:
+            if self._flush_at is None:
+                self._flush_at = self._loop.call_later(FLUSH_EVERY, self._flush)
+        elif not self._flush_planned:
             self._flush_planned = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_planned = False
+        if self._flush_at is not None:
+            self._flush_at.cancel()
+            self._flush_at = None
         if self._ended:
             self._tell_news()  # what a job said last comes before its end
             ended, self._ended = self._ended, []

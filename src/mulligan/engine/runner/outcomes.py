@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,7 +32,7 @@ def outcome_of(request: BaseException, now: Micros, judge: Judge = classify) -> 
         convert = next((rule for kind, rule in _REQUESTS if isinstance(request, kind)), None)
         if convert is None:
             raise TypeError(f"the handler returned {type_name(type(request))}; raise exceptions, return outcomes")
-        return replace(convert(request, now, judge), ended_at=now)
+        return convert(request, now, judge)._replace(ended_at=now)
     except BaseException as error:  # noqa: BLE001 - a request may hold anything, and must not stop the runner
         why = scrub(text_of(error), _TOLD)
         return Outcome(Ended.FAILED, failure=bad_outcome(why), ended_at=now)

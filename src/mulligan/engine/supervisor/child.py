@@ -56,7 +56,7 @@ class Flight:
     memory_limit: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        changed = given(self.lease.settings)
+        changed = given(self.lease.settings) if self.lease.settings else {}
         self.timeout = changed.get("timeout") or self.lease.timeout or self.spec.timeout
         self.memory_limit = changed.get("memory_limit") or self.spec.memory_limit
 
@@ -88,6 +88,7 @@ class Child:
         self.solo = solo  # made for one attempt alone
         self.mark = f"{recipe.worker}/{name}"
         self.flights: dict[int, Flight] = {}
+        self.users: dict[int, Flight] = {}  # those of them whose jobs use something: few, and asked for all the time
         self.ready = False
         self.doomed_ns = 0  # since when it takes no more jobs and waits for its end
         self.killed = ""  # why we killed it ourselves
@@ -99,7 +100,7 @@ class Child:
             self.board = Board.create(self.slots)
             undo.callback(self.board.close)
             ours, theirs = socket.socketpair()
-            self.wire = Wire(ours)
+            self.wire = Wire.of_supervisor(ours)
             undo.callback(self.wire.close)
             with theirs:
                 self.process = self._start(recipe, theirs)
@@ -224,9 +225,14 @@ class Child:
             self._loop.remove_writer(self.wire.fileno())
 
     def run(self, flights: list[tuple[Flight, Memory | None]]) -> None:
-        for flight, _ in flights:
-            self.flights[flight.seq] = flight
+        self.flights |= {flight.seq: flight for flight, _ in flights}
+        self.users |= {flight.seq: flight for flight, _ in flights if flight.lease.uses}
         self.send(["run", [work_to_wire(flight.seq, flight.lease, memory) for flight, memory in flights]])
+
+    def landed(self, seq: int) -> Flight | None:
+        """It is not under way any more."""
+        self.users.pop(seq, None)
+        return self.flights.pop(seq, None)
 
     def ask(self, flight: Flight, why: Asked) -> None:
         """Ask one attempt to stop; a second reason does not replace the first."""

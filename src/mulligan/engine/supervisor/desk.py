@@ -124,8 +124,8 @@ class Desk:
         return self._pause(turn)
 
     def _learn_pace(self, free: int, endings: list[Ending], turn: Turn) -> None:
-        heavy = sum(len(lease.payload) for lease in turn.leases) > HEAVY
-        if heavy or self._fleet.line_stuck or any(self._fleet.is_alone(lease) for lease in turn.leases):
+        heavy = sum([len(lease.payload) for lease in turn.leases]) > HEAVY
+        if heavy or self._fleet.line_stuck or any(map(self._fleet.is_alone, turn.leases)):
             self._fleet.line_stuck = False
             self._pace.hold_back()
             return
@@ -241,4 +241,4 @@ class Desk:
 
 def _others(leases: Sequence[Lease]) -> int:
     """How many are no messages."""
-    return sum(lease.queue != DELIVERY_QUEUE for lease in leases)
+    return sum([lease.queue != DELIVERY_QUEUE for lease in leases])  # a list: a generator takes twice as long

@@ -50,6 +50,7 @@ class Fleet:
     ) -> None:
         self.recipe = recipe
         self.manifest: Manifest | None = None
+        self._lonely: frozenset[str] = frozenset()  # kinds that want a runner for each job
         self.app_settings: dict[str, Any] = {}  # as the app itself has them, in its own process
         self._settings = settings
         self._on_end = on_end
@@ -160,7 +161,7 @@ class Fleet:
 
     def in_use(self) -> Counter[str]:
         """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
-        under_way = [flight for child in list(self._children) for flight in list(child.flights.values())]
+        under_way = [flight for child in list(self._children) for flight in list(child.users.values())]
         waiting = [flight for flight, _ in list(self._queue)]
         leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
         return Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
@@ -168,8 +169,8 @@ class Fleet:
     @property
     def telling(self) -> int:
         """How many messages are under way; they use something, all of them."""
-        under_way = [flight for child in list(self._children) for flight in list(child.flights.values())]
-        return sum(1 for flight in under_way if flight.lease.uses and flight.lease.queue == DELIVERY_QUEUE)
+        under_way = [flight for child in list(self._children) for flight in list(child.users.values())]
+        return sum(1 for flight in under_way if flight.lease.queue == DELIVERY_QUEUE)
 
     @property
     def used_by_all(self) -> frozenset[str]:
@@ -181,7 +182,7 @@ class Fleet:
     def running_for(self) -> list[tuple[Lease, float]]:
         """What is under way and uses something, and for how many milliseconds."""
         now = time.monotonic_ns()
-        flights = [flight for child in self._children for flight in child.flights.values() if flight.lease.uses]
+        flights = [flight for child in self._children for flight in child.users.values()]
         return [(flight.lease, (now - flight.sent_ns) / 1e6) for flight in flights]
 
     @property
@@ -191,9 +192,10 @@ class Fleet:
     # -- dispatch ---------------------------------------------------------------------------------
     def dispatch(self, leases: Sequence[Lease], memories: Mapping[str, Memory]) -> None:
         shared: list[tuple[Flight, Memory | None]] = []
+        now, kinds = time.monotonic_ns(), {} if self.manifest is None else self.manifest.kinds
         for lease in leases:
-            spec = self._spec(lease)
-            flight = Flight(next(self._seqs), lease, spec or KindSpec(lease.kind), time.monotonic_ns())
+            spec = kinds.get(lease.kind)
+            flight = Flight(next(self._seqs), lease, spec or KindSpec(lease.kind), now)
             if spec is None or lease.worker != self.recipe.worker:  # the app or our name has changed meanwhile
                 self._give_back([flight])
             else:
@@ -201,19 +203,21 @@ class Fleet:
         self._share_out(shared)
         self._serve_alone()
 
-    def _spec(self, lease: Lease) -> KindSpec | None:
-        return None if self.manifest is None else self.manifest.kinds.get(lease.kind)
-
     def is_alone(self, lease: Lease) -> bool:
         """Does this attempt get a runner of its own?"""
-        spec = self._spec(lease)
-        return lease.alone or (spec is not None and spec.alone) or "memory_limit" in given(lease.settings)
+        if lease.settings is not None and "memory_limit" in given(lease.settings):
+            return True
+        return lease.alone or lease.kind in self._lonely
 
     def _share_out(self, work: list[tuple[Flight, Memory | None]]) -> None:
         runners = [child for child in self._children if child.open and not child.solo]
         if not runners:
             if work:
                 self._give_back([flight for flight, _ in work])
+            return
+        if len(runners) == 1:
+            if work:
+                runners[0].run(work)
             return
         parcels: dict[str, list[tuple[Flight, Memory | None]]] = {}
         load = {child.name: len(child.flights) for child in runners}
@@ -239,7 +243,7 @@ class Fleet:
             self._spawn(solo=True)
 
     def _wants_spare(self) -> bool:
-        return self.manifest is not None and any(spec.alone for spec in self.manifest.kinds.values())
+        return bool(self._lonely)
 
     def _give_back(self, flights: Sequence[Flight]) -> None:
         self._on_end([when_stopped(flight, Asked.RELEASE, self._clock()) for flight in flights])
@@ -312,6 +316,7 @@ class Fleet:
             manifest = replace(self.manifest, kinds=kinds)
         first = self.manifest is None
         self.manifest = manifest
+        self._lonely = frozenset(name for name, spec in manifest.kinds.items() if spec.alone)
         self.on_learn(manifest)
         if first:
             self._refill()
@@ -319,7 +324,7 @@ class Fleet:
     def _ended(self, child: Child, items: list[list[Any]]) -> None:
         endings = []
         for item in items:
-            flight = child.flights.pop(item[0], None)
+            flight = child.landed(item[0])
             if flight is not None:
                 endings.append(self._ending(flight, item))
         self._on_end(endings)
@@ -335,7 +340,7 @@ class Fleet:
             if flight.asked is None:  # it never started
                 return ending
         else:
-            ending = Ending(flight.lease, outcome_from_wire(item))
+            return Ending(flight.lease, outcome_from_wire(item), item[2])
         return ending._replace(duration_ms=item[2])
 
     def _keep(self, child: Child, request: int, seq: int, name: str, value: str) -> None:

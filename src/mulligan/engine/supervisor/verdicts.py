@@ -18,7 +18,7 @@ REFUSED_PAUSE = 5 * SECOND
 def when_stopped(flight: Flight, why: Asked, now: Micros, *, cost: float = 0.0) -> Ending:
     """The code has stopped because we asked it to."""
     outcome = _stopped(flight, why)
-    return Ending(flight.lease, replace(outcome, ended_at=now, cost=cost))
+    return Ending(flight.lease, outcome._replace(ended_at=now, cost=cost))
 
 
 def when_refused(flight: Flight, now: Micros) -> Ending:

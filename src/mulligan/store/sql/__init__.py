@@ -22,7 +22,7 @@ from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
 from mulligan.store.notifying import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
 from mulligan.store.operating import ItemRow, OperationRow
-from mulligan.store.rows import InsertRow, Wanted
+from mulligan.store.rows import Done, InsertRow, Wanted
 from mulligan.store.sessions import SessionRow
 
 _HERE = Path(__file__).parent
@@ -52,7 +52,13 @@ _COLUMNS: dict[str, type[Any]] = {
     "stat": StatRow,
     "alert": AlertRow,
 }
-_SETS: dict[str, type[Any]] = {"settlement": Settlement, "insert": InsertRow, "wanted": Wanted, "stat": StatRow}
+_SETS: dict[str, type[Any]] = {
+    "settlement": Settlement,
+    "insert": InsertRow,
+    "wanted": Wanted,
+    "stat": StatRow,
+    "done": Done,
+}
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes
@@ -71,6 +77,13 @@ def load(verb: str, dialect: str, prefix: str, *, lone: bool = False, shape: Sha
         text = _NOW.sub("{p}now_us()", text)
         text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
     return text.replace("{p}", prefix)
+
+
+@cache
+def numbered(verb: str, prefix: str, names: tuple[str, ...]) -> str:
+    """The same for SQLite with its parameters by their places in a row, which is bound in a third of the time."""
+    places = {name: place for place, name in enumerate(names, 1)}
+    return _PARAMETER.sub(lambda found: f"?{places[found[1]]}", load(verb, "sqlite", prefix))
 
 
 @cache

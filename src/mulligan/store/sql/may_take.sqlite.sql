@@ -1,0 +1,1 @@
+SELECT 1 FROM {p}worker WHERE id = :worker AND closed_at IS NULL

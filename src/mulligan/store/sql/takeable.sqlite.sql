@@ -1,0 +1,3 @@
+{part:as_taken}
+WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'queued' AND run_at <= :now
+  AND (deadline_at IS NULL OR deadline_at > :now)

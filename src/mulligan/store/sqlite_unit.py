@@ -1,0 +1,228 @@
+"""One transaction on SQLite: the verbs that differ from PostgreSQL's."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mulligan.event import Event, EventType
+from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.store.base import Finished, Inserted, Move, Settlement
+from mulligan.store.counting import StatRow
+from mulligan.store.grouping import of_the_dead
+from mulligan.store.handle import CONSTRAINT, Handle
+from mulligan.store.host import boot_id
+from mulligan.store.matching import Matching, Shape, Where, matching
+from mulligan.store.rows import InsertRow, event_of, insert_row
+from mulligan.store.skimming import ArgRow
+from mulligan.store.sql import load, numbered
+from mulligan.store.unit import SqlUnit
+from mulligan.store.words import fit, taken
+from mulligan.tally import DeathCount, Deaths
+
+PREFIX = "mulligan_"
+# The places of what is bound for many rows at once. The last name stands in every statement of its kind.
+INSERT = (*InsertRow._fields, "announce", "now")
+TOLD = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
+TAKE = ("place", "worker", "now")
+SETTLE = (*Settlement._fields, "now")
+FINISH = (*Finished._fields, "event", "worker", "now")
+
+_encode = json.JSONEncoder(separators=(", ", ": ")).encode
+
+
+class SqliteUnit(SqlUnit):
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._now = time.time_ns() // 1000 + self._offset()
+
+    def _offset(self) -> Micros:
+        found = self._handle.execute(f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'")
+        return int(found[0][0]) if found else 0
+
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._run(verb, {"now": self._now} | params)
+
+    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self.asked(verb, matching(where), **params)
+
+    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._run(verb, {"now": self._now} | asked.params | params, asked.shape)
+
+    def _run(self, verb: str, params: dict[str, Any], shape: Shape = ()) -> list[tuple[Any, ...]]:
+        statement = load(verb, "sqlite", PREFIX, shape=shape)
+        try:
+            return self._handle.execute(statement, params)
+        except UnicodeEncodeError:
+            return self._handle.execute(statement, {name: fit(value) for name, value in params.items()})
+
+    def command(self, text: str) -> None:
+        self._handle.execute(text)
+
+    def group_deaths(self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int) -> dict[str, Deaths]:
+        ends = self.group_ends(names, where)
+        asked = matching(of_the_dead(where))
+        bounds = {"moment": now, "hours": hours, "cap": cap}
+        return {name: _deaths(self.asked("group_deaths", asked, name=name, **bounds), *ends[name]) for name in ends}
+
+    def group_recovered(self, names: Sequence[str], owner: str | None, most: int) -> dict[str, tuple[int, int]]:
+        found = {name: self.rows("group_recovered", name=name, owner=owner, most=most)[0] for name in names}
+        return {name: (row[0], row[1]) for name, row in found.items()}
+
+    def ids(self, ids: Sequence[Any]) -> Any:
+        return json.dumps(list(ids))
+
+    def now(self) -> Micros:
+        return self._now
+
+    def mono(self) -> Micros:
+        return time.monotonic_ns() // 1000
+
+    def _many(self, verb: str, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> int:
+        """One statement for many rows, all of them or none; how many rows of the table it changed."""
+        statement = numbered(verb, PREFIX, names)
+        try:
+            with self.savepoint():
+                return self._handle.many(statement, rows)
+        except UnicodeEncodeError:
+            return self._handle.many(statement, [tuple(map(fit, row)) for row in rows])
+
+    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        keyed = len(jobs) == 1 or any(job.unique_hash is not None for job in jobs)
+        fresh = self._insert_each(jobs, announce) if keyed else self._insert_all(jobs, announce)
+        self.write_args([ArgRow(job.id, job.kind, name, value) for job, _ in fresh for name, value in job.args])
+        if announce:
+            self._announce(
+                (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now) for job, run_at in fresh
+            )
+        return {job.id: Inserted(job.id, fresh=True, run_at=at, created_at=self._now) for job, at in fresh}
+
+    def _insert_each(self, jobs: Sequence[NewJob], announce: bool) -> list[tuple[NewJob, Micros]]:  # noqa: FBT001 - as above
+        """Those that met no twin, and when they are due."""
+        found = ((job, self.rows("insert", **insert_row(job)._asdict(), announce=announce)) for job in jobs)
+        return [(job, rows[0][1]) for job, rows in found if rows]
+
+    def _insert_all(self, jobs: Sequence[NewJob], announce: bool) -> list[tuple[NewJob, Micros]]:  # noqa: FBT001 - as above
+        """Without a key there are no twins."""
+        self._many("insert_all", INSERT, [(*insert_row(job), announce, self._now) for job in jobs])
+        return [(job, self._now + job.delay if job.run_at is None else job.run_at) for job in jobs]
+
+    def _announce(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        self._tell(
+            (at, EventType.JOB_QUEUED.value, job_id, batch_id, owner, None, None,
+             _encode({"kind": kind, "queue": queue, "run_at": run_at}))
+            for job_id, batch_id, owner, kind, queue, run_at, at in rows
+        )  # fmt: skip
+
+    def _tell(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        self._many("settle_event", TOLD, [*rows])
+
+    def announce(self, limit: int) -> int:
+        return self._announce_all(self.rows("silent", most=limit))
+
+    def _announce_all(self, ids: Sequence[tuple[Any, ...]]) -> int:
+        silent = self.rows("announce", ids=self.ids([row[0] for row in ids])) if ids else []
+        self._announce(silent)
+        return len(silent)
+
+    def candidates(
+        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
+    ) -> list[tuple[int, Micros, str, str]]:
+        found: list[Any] = []
+        for lane, priority in lanes:
+            found += self.rows("candidates", lane=lane, priority=priority, most=min(limit, each or limit))
+        return sorted(found)[:limit]
+
+    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
+        if not self._may_take(worker):
+            return []
+        return self._taken(worker, self.rows("takeable_due", worker=worker, lane=lane, priority=priority, most=limit))
+
+    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        if not self._may_take(worker):
+            return []
+        found = {row[1]: row for row in self.rows("takeable", worker=worker, ids=self.ids(ids))}
+        return self._taken(worker, [found[job_id] for job_id in ids if job_id in found][:limit])
+
+    def _may_take(self, worker: str) -> bool:
+        """A closed worker takes nothing."""
+        return bool(self.rows("may_take", worker=worker))
+
+    def _taken(self, worker: str, found: Sequence[tuple[Any, ...]]) -> list[Lease]:
+        """Rows as they will be, each behind its place; nobody else writes between the look and this."""
+        if not found:
+            return []
+        self._many("take", TAKE, [(row[0], worker, self._now) for row in found])
+        leases = [Lease._make(row[1:]) for row in found]
+        self._announce_all(self.rows("silent_of", ids=self.ids([lease.id for lease in leases])))
+        data = json.dumps({"worker": worker})
+        self._tell(
+            (self._now, EventType.JOB_STARTED.value, lease.id, lease.batch_id, lease.owner, lease.attempt, lease.token,
+             data)
+            for lease in leases
+        )  # fmt: skip
+        return leases
+
+    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+        rows = [(*settlement, self._now) for settlement in settlements]
+        if not self._all_of(("settle", "settle_attempt", "settle_event"), SETTLE, rows):
+            return {(ending.id, ending.token) for ending in settlements if self._settle_one(ending)}
+        return {(ending.id, ending.token) for ending in settlements}
+
+    def _settle_one(self, ending: Settlement) -> bool:
+        return self._all_of(("settle", "settle_attempt", "settle_event"), SETTLE, [(*ending, self._now)])
+
+    def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
+        rows = [(*row, EventType.JOB_SUCCEEDED.value, worker, self._now) for row in finished]
+        held = self._all_of(("finish", "finish_attempt", "settle_event"), FINISH, rows)
+        return {(row.id, row.token) for row in finished} if held else set()
+
+    def _all_of(self, verbs: Sequence[str], names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> bool:
+        """Every row through every verb, or nothing of it: False if the fence of one did not hold."""
+        self.command("SAVEPOINT mulligan_all")
+        for verb in verbs:
+            if self._many(verb, names, rows) < len(rows):
+                self.command("ROLLBACK TO SAVEPOINT mulligan_all")
+                break
+        else:
+            self.command("RELEASE SAVEPOINT mulligan_all")
+            return True
+        self.command("RELEASE SAVEPOINT mulligan_all")
+        return False
+
+    def write_stats(self, rows: Sequence[StatRow]) -> None:
+        for row in rows:
+            self._run("write_stats", row._asdict())
+
+    def move(self, move: Move) -> bool:
+        try:
+            return super().move(move)
+        except CONSTRAINT as clash:
+            if "unique_hash" not in str(clash):
+                raise
+            raise taken(move.id, str(clash)) from clash
+
+    def expired(self, worker: WorkerRow) -> bool:
+        gone_by = self.mono() - worker.renewed_mono
+        if worker.boot_id == boot_id() and gone_by >= 0:  # a time that lies ahead is of another boot, whatever its name
+            return gone_by > worker.lease
+        return self._now - worker.renewed_at > worker.lease
+
+    def events_after(self, cursor: int, limit: int) -> list[Event]:
+        # One writer: ids are drawn in commit order.
+        return [event_of(row) for row in self.rows("events_between", cursor=cursor, top=2**62, most=limit)]
+
+    def newest_event(self) -> int:
+        return int(self.rows("newest_event")[0][0])
+
+    def event_lag(self) -> Micros:
+        return 0
+
+
+def _deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:
+    counts = Counter(row[:3] for row in rows)
+    hours = Counter(row[3] for row in rows)
+    return Deaths([DeathCount._make((*what, jobs)) for what, jobs in counts.items()], list(hours.items()), first, last)
