@@ -16,6 +16,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _SHIFTS = tuple(range(130, -1, -10))
 _SEQUENCE_BITS = 12
+_RANDOM = 10  # bytes
 
 _lock = threading.Lock()
 _last = 0
@@ -23,18 +24,32 @@ _last = 0
 
 def new_id() -> str:
     """One new id, greater than every id this process made before."""
-    random = int.from_bytes(os.urandom(10), "big")
-    value = (_tick() << 80) | random
+    return new_ids(1)[0]
+
+
+def new_ids(count: int) -> list[str]:
+    """So many, each greater than the one before."""
+    first, random = _tick(count), os.urandom(_RANDOM * count)
+    return [
+        _text(((first + n) << 80) | int.from_bytes(random[n * _RANDOM : (n + 1) * _RANDOM], "big"))
+        for n in range(count)
+    ]
+
+
+def _text(value: int) -> str:
     return "".join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])
 
 
-def _tick() -> int:
-    """Milliseconds and sequence as one number that only grows, also when the wall clock steps back."""
+def _tick(count: int) -> int:
+    """Milliseconds and sequence as one number that only grows, also when the wall clock steps back: the first of so
+    many.
+    """
     global _last  # noqa: PLW0603 - the one piece of state of this module
     now = (time.time_ns() // 1_000_000) << _SEQUENCE_BITS
     with _lock:
-        _last = now if now > _last else _last + 1
-        return _last
+        first = now if now > _last else _last + 1
+        _last = first + count - 1
+        return first
 
 
 def created_ms(job_id: str) -> int:
@@ -47,5 +62,4 @@ def created_ms(job_id: str) -> int:
 
 def first_id(ms: int) -> str:
     """Below every id that is made from this millisecond on."""
-    value = max(0, ms) << (80 + _SEQUENCE_BITS)
-    return "".join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])
+    return _text(max(0, ms) << (80 + _SEQUENCE_BITS))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 Micros = int
@@ -187,8 +188,7 @@ class Memory(NamedTuple):
     previous: Mapping[str, Any] | None  # code, class, attempt of the last failure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A job about to be inserted."""
 
     id: str
@@ -458,6 +458,7 @@ class Job:
         return self._again(self.id)
 
 
+@lru_cache(maxsize=64)  # of many jobs that were enqueued together it is the same
 def to_datetime(at: Micros) -> datetime:
     """Exact, unlike `fromtimestamp`, and legal far outside the platform's range of seconds."""
     return EPOCH + timedelta(microseconds=at)

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
@@ -145,7 +144,7 @@ def _job(record: dict[str, Any], known: Known) -> NewJob:
     options = Options(**{name: record[name] for name in SAID if record.get(name) is not None})
     job = new_job(spec, None, payload, options, known.limit, known.queues)
     if not spec.uses and record.get("uses"):  # they may follow from the payload, by a function that is not here
-        job = replace(job, uses=uses_text(record["uses"]))
+        job = job._replace(uses=uses_text(record["uses"]))
     return _keyed(job, spec, record)
 
 
@@ -157,8 +156,7 @@ def _keyed(job: NewJob, spec: KindSpec, record: Mapping[str, Any]) -> NewJob:
     said = f"import:{old}" if key is None else key
     if not isinstance(said, str) or "\x00" in said:
         raise PayloadRefused(f"unique_key must be a text without NUL, not {said!r:.80}")
-    return replace(
-        job,
+    return job._replace(
         unique_key=said,
         unique_hash=unique_hash(job.owner, job.kind, said),
         unique_cover=spec.unique_while or ",".join(DEFAULT_COVER),

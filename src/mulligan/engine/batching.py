@@ -11,7 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from mulligan.engine.unique import unique_hash
@@ -132,13 +132,13 @@ def tell_sealed(unit: Unit, row: BatchRow, *, actor: str, reason: str = "") -> N
 # -- on_complete ----------------------------------------------------------------------------------------
 def prepared(job: NewJob) -> str:
     """What is stored of it, so that whoever ends the last member can enqueue it without the app."""
-    return json.dumps({name: value for name, value in asdict(job).items() if name not in ITS_OWN})
+    return json.dumps({name: value for name, value in job._asdict().items() if name not in ITS_OWN})
 
 
 def _finaliser(row: BatchRow) -> NewJob | None:
     if row.on_complete is None:
         return None
-    known = {one.name for one in fields(NewJob)} - {*ITS_OWN}
+    known = {*NewJob._fields} - {*ITS_OWN}
     said = {name: value for name, value in json.loads(row.on_complete).items() if name in known}
     key = f"{row.id}:{row.generation}"
     return NewJob(

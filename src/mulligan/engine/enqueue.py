@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from mulligan.engine.moments import length, length_or_moment
 from mulligan.engine.tracing import trace_text
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
-from mulligan.ids import new_id
+from mulligan.ids import new_ids
 from mulligan.job import Lease, Micros, NewJob
 from mulligan.policy.limits import share_of
 from mulligan.policy.retry import Policy
@@ -53,24 +53,67 @@ def new_job(
     queues: Mapping[str, QueueSpec],
 ) -> NewJob:
     """One checked job. `payload` is made of plain JSON values already."""
-    text = to_json(payload, f"the payload of {spec.name}")
+    return new_jobs(spec, handler, [payload], options, limit, queues)[0]
+
+
+def new_jobs(
+    spec: KindSpec,
+    handler: Handler | None,
+    payloads: Sequence[Any],
+    options: Options,
+    limit: int,
+    queues: Mapping[str, QueueSpec],
+) -> list[NewJob]:
+    """Several with the same options: what does not depend on the payload is checked and made once."""
+    common = _common(spec, options, queues)
+    texts = [_text(spec.name, payload, limit) for payload in payloads]
+    jobs = [common._replace(id=id_, payload=text) for id_, text in zip(new_ids(len(texts)), texts, strict=True)]
+    if (handler is None or (handler.uses is None and handler.unique is None)) and options.unique is None:
+        return jobs if not spec.index else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
+    return [_own(job, spec, handler, payload, options) for job, payload in zip(jobs, payloads, strict=True)]
+
+
+def _text(kind: str, payload: Any, limit: int) -> str:
+    text = to_json(payload, f"the payload of {kind}")
     if len(text) > limit:
-        message = f"the payload of {spec.name} is {len(text)} bytes of JSON, the limit is {limit}; store it elsewhere"
+        message = f"the payload of {kind} is {len(text)} bytes of JSON, the limit is {limit}; store it elsewhere"
         raise PayloadRefused(message)
+    return text
+
+
+def _indexed(job: NewJob, spec: KindSpec, payload: Any) -> NewJob:
+    return job._replace(args=indexed(payload, spec.index))
+
+
+def _own(job: NewJob, spec: KindSpec, handler: Handler | None, payload: Any, options: Options) -> NewJob:
+    """With what follows from its payload."""
+    unique, key = _unique(handler, options, job.owner, job.queue, payload)
+    return job._replace(
+        uses=_uses(spec, handler, payload),
+        unique_key=key,
+        unique_hash=None if key is None else unique_hash(job.owner, spec.name, key),
+        unique_cover=None if unique is None else unique.cover,
+        unique_for=None if unique is None else unique.span,
+        unique_exact=isinstance(options.unique, str),
+        args=indexed(payload, spec.index),
+    )
+
+
+def _common(spec: KindSpec, options: Options, queues: Mapping[str, QueueSpec]) -> NewJob:
+    """As every job with these options begins."""
     queue = free_name("queue", options.queue) if options.queue else checked_name("queue", spec.queue)
     joins = joined(options)
     owner = checked_text("owner", options.owner) or joins.owner
     delay, run_at = (0, None) if options.delay is None else length_or_moment("delay", options.delay)
     deadline, deadline_at = (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)
-    unique, key = _unique(handler, options, owner, queue, payload)
     return NewJob(
-        id=new_id(),
+        id="",
         kind=spec.name,
         queue=queue,
-        payload=text,
+        payload="",
         owner=owner,
         priority=checked_priority(spec.priority if options.priority is None else options.priority),
-        uses=_uses(spec, handler, payload),
+        uses=spec.uses,
         delay=delay or 0,
         run_at=run_at,
         max_retries=checked_count(options.max_retries),
@@ -78,16 +121,10 @@ def new_job(
         timeout=checked_timeout(options.timeout),
         deadline=deadline,
         deadline_at=deadline_at,
-        unique_key=key,
-        unique_hash=None if key is None else unique_hash(owner, spec.name, key),
-        unique_cover=None if unique is None else unique.cover,
-        unique_for=None if unique is None else unique.span,
         share=share_of(owner) if queue in queues and queues[queue].fair else "",
-        unique_exact=isinstance(options.unique, str),
         batch_id=joins.batch_id,
         must_have=joins.must_have,
         added_by=joins.added_by,
-        args=indexed(payload, spec.index),
         trace=trace_text(options.traceparent, options.tracestate) if options.traceparent else None,
     )
 

@@ -7,7 +7,6 @@ transaction of a caller delays no ending of anybody's job; it only keeps the bat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mulligan.engine.batching import refuse_late
 from mulligan.engine.runner.context import LeaseLost
@@ -44,8 +43,7 @@ def _owned(job: NewJob, row: BatchRow) -> NewJob:
         message = f"batch {row.id} ({row.name}) belongs to owner {row.owner!r}, this job to {job.owner!r}"
         raise BatchOwner(message)
     key = job.unique_key
-    return replace(
-        job,
+    return job._replace(
         owner=row.owner,
         share=share_of(row.owner) if job.share else "",
         unique_hash=None if key is None else unique_hash(row.owner, job.kind, key),

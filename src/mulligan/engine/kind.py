@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, fina
 
 from mulligan.config import Settings
 from mulligan.engine.batches import Batch
-from mulligan.engine.enqueue import Options, new_job
+from mulligan.engine.enqueue import Options, new_jobs
 from mulligan.engine.jobs import Jobs
 from mulligan.engine.kinds import Handler, Registry
 from mulligan.engine.rejecting import reject
@@ -123,11 +123,10 @@ class Kind(Generic[P, R]):
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         """All of them or none, in one round trip."""
-        return self._app.insert([self._new(dict(payload)) for payload in payloads], self._options.connection)
+        return self._app.insert(self._several(payloads), self._options.connection)
 
     async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
-        new = [self._new(dict(payload)) for payload in payloads]
-        return await self._app.insert_async(new, self._options.connection)
+        return await self._app.insert_async(self._several(payloads), self._options.connection)
 
     def reject(self, why: Fail, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """A job that failed before it could begin, for its owner to see: dead at once, without an attempt.
@@ -156,9 +155,12 @@ class Kind(Generic[P, R]):
         return Kind(self._app, self._handler, self._function, said)._new(given)  # noqa: SLF001 - the same kind
 
     def _new(self, given: Mapping[str, Any]) -> NewJob:
-        payload = self._handler.arguments.encode(given)
+        return self._several([given])[0]
+
+    def _several(self, given: Iterable[Mapping[str, Any]]) -> list[NewJob]:
+        payloads = [self._handler.arguments.encode(dict(one)) for one in given]
         limit = self._app.settings.limits.payload
-        return new_job(self._handler.spec, self._handler, payload, self._options, limit, self._app.registry.queues)
+        return new_jobs(self._handler.spec, self._handler, payloads, self._options, limit, self._app.registry.queues)
 
 
 class Decorator(Protocol):

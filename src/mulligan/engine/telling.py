@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mulligan.job import SECOND, Decision, JobRow, Lease, Micros, State, Verb
+from mulligan.policy.murmur import Murmur
 from mulligan.policy.phrase import duration
 from mulligan.policy.retry import EffectivePolicy
 from mulligan.policy.sentences import waited
@@ -21,14 +22,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mulligan.jobs")
 
+
+class Same(NamedTuple):
+    """What ended alike, as far as a log is concerned."""
+
+    kind: str
+    verb: Verb
+    code: str
+
+
 _TEXTS = ("exception", "message", "detail", "stderr", "trace")  # of the private half: for the log and for operators
 _ENDS = {State.DEAD: "ended for good", State.PARKED: "waits for a person", State.CANCELLED: "cancelled"}
 
 
-def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros) -> None:
-    """How attempts ended that did not succeed."""
+def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros, murmur: Murmur[Same] | None = None) -> None:
+    """How attempts ended that did not succeed; with `murmur`, of many that ended alike the first and their number."""
+    for same, count in murmur.unsaid(now) if murmur is not None else ():
+        _many_more(same, count)
     for lease, decision in verdicts:
         if decision is None or decision.verb is Verb.SUCCEED:
+            continue
+        if murmur is not None and not murmur.may_say(_same(lease, decision)):
             continue
         if decision.failure is not None and log.isEnabledFor(logging.ERROR):
             _failed(lease, decision)
@@ -38,6 +52,18 @@ def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros) -> N
             _ended(lease, decision)
     if log.isEnabledFor(logging.DEBUG):
         _succeeded(verdicts)
+
+
+def _same(lease: Lease, decision: Decision) -> Same:
+    return Same(lease.kind, decision.verb, "" if decision.failure is None else decision.failure.code)
+
+
+def _many_more(same: Same, count: int) -> None:
+    failed = f" of {same.code}" if same.code else ""
+    log.warning(
+        "and %d more of %s%s within a second, not told one by one: %s", count, same.kind, failed, same.verb.value,
+        extra={"kind": same.kind, "code": same.code, "verb": same.verb.value, "untold": count},
+    )  # fmt: skip
 
 
 def _succeeded(verdicts: Iterable[Verdict]) -> None:

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from mulligan.config import Log
@@ -52,7 +53,7 @@ class JsonForm(logging.Formatter):
         line: dict[str, Any] = {
             "time": _moment(record),
             "level": record.levelname.lower(),
-            "logger": scrub(str(record.name), FIELD),
+            "logger": _short(str(record.name)),
             "message": _said(record),
         }
         line |= {name: fields.pop(name) for name in OURS if name in fields}
@@ -69,9 +70,9 @@ class TextForm(logging.Formatter):
     clean = True
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = _fields(record)
-        ids = [f"{name}={_word(fields[name])}" for name in OURS if name in fields]
-        named = _one_line(scrub(str(record.name), FIELD))
+        found = vars(record)
+        ids = [f"{name}={_word(_value(found[name]))}" for name in OURS if found.get(name) is not None]
+        named = _one_line(_short(str(record.name)))
         line = " ".join([_moment(record), record.levelname, named, _one_line(_said(record)), *ids])
         trace = _trace(self, record)
         below = [f"    {_one_line(part)}" for part in trace.splitlines()] if trace else []
@@ -104,16 +105,28 @@ def _said(record: logging.LogRecord) -> str:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     more = [(name, value) for name, value in vars(record).items() if name not in _PLAIN and value is not None]
-    return {scrub(name, NAME): _value(value) for name, value in more[: FIELDS + len(OURS)]}
+    return {_name(name): _value(value) for name, value in more[: FIELDS + len(OURS)]}
+
+
+@lru_cache(maxsize=1024)  # the same few with every record
+def _name(name: str) -> str:
+    return scrub(name, NAME)
+
+
+@lru_cache(maxsize=4096)  # kinds, queues, workers, codes
+def _short(text: str) -> str:
+    return scrub(text, FIELD)
 
 
 def _value(value: Any) -> Any:
+    if type(value) is str:  # most are
+        return _leaf(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | int | float):
         return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)[:NAME]
     if isinstance(value, Mapping):
-        return {scrub(str(name), NAME): _leaf(part) for name, part in list(value.items())[:FIELDS]}
+        return {_name(str(name)): _leaf(part) for name, part in list(value.items())[:FIELDS]}
     if isinstance(value, list | tuple):
         return [_leaf(part) for part in value[:FIELDS]]
     return _leaf(value)
@@ -122,7 +135,8 @@ def _value(value: Any) -> Any:
 def _leaf(value: Any) -> Any:
     if isinstance(value, bool | int | float | None):
         return _value(value)
-    return scrub(_shown(value), FIELD)
+    text = _shown(value)
+    return _short(text) if len(text) <= NAME else scrub(text, FIELD)
 
 
 def _shown(value: Any) -> str:

@@ -12,7 +12,6 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -43,7 +42,7 @@ class OtelTracer(Tracer):
             if _recorded(api):
                 self._enter(stack, api, f"send {_one(job.queue for job in new)}", "PRODUCER", _sent(new))
             trace = _current(api)
-            yield new if trace is None else [replace(job, trace=job.trace or trace) for job in new]
+            yield new if trace is None else [job._replace(trace=job.trace or trace) for job in new]
 
     @contextmanager
     def attempt(self, lease: Lease) -> Iterator[Ended]:

@@ -46,9 +46,16 @@ class PostgresUnit(SqlUnit):
         return self._run(verb, asked.params | params, shape=asked.shape)
 
     def _run(
-        self, verb: str, params: dict[str, Any], *, prepare: bool | None = None, lone: bool = False, shape: Shape = ()
+        self,
+        verb: str,
+        params: dict[str, Any],
+        *,
+        prepare: bool | None = None,
+        lone: bool = False,
+        same: frozenset[str] = frozenset(),
+        shape: Shape = (),
     ) -> list[tuple[Any, ...]]:
-        statement = load(verb, "postgres", self._store.prefix, lone=lone, shape=shape)
+        statement = load(verb, "postgres", self._store.prefix, lone=lone, same=same, shape=shape)
         began = time.monotonic()
         try:
             cursor = self._connection.execute(statement, params, prepare=prepare)
@@ -65,16 +72,19 @@ class PostgresUnit(SqlUnit):
         self._connection.execute(text)
 
     def _set(self, verb: str, rows: Sequence[Any], **params: Any) -> list[tuple[Any, ...]]:
-        """Run a verb on a set of rows, one array per column.
+        """Run a verb on a set of rows, one array per column; a column in which all are the same as that one value.
 
         A large set is planned anew each time: a plan kept from a day when the table was small would read the whole
         of it for every row.
         """
         if len(rows) == 1:
             return self._run(verb, rows[0]._asdict() | params, lone=True)
-        columns = zip(type(rows[0])._fields, zip(*rows, strict=True), strict=True)
-        arrays = {name: array(column) for name, column in columns}
-        return self._run(verb, arrays | params, prepare=None if len(rows) < LARGE else False)
+        columns = dict(zip(type(rows[0])._fields, zip(*rows, strict=True), strict=True))
+        if len(rows) < LARGE:
+            return self._run(verb, {name: array(column) for name, column in columns.items()} | params)
+        same = frozenset(name for name, column in columns.items() if column.count(column[0]) == len(column))
+        said = {name: column[0] if name in same else array(column) for name, column in columns.items()}
+        return self._run(verb, said | params, prepare=False, same=same)
 
     def ids(self, ids: Sequence[Any]) -> Any:
         return array(ids)

@@ -15,11 +15,12 @@ from mulligan.engine.causes import Causes
 from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending, Verdict, settle
-from mulligan.engine.telling import tell_due, tell_verdicts
+from mulligan.engine.telling import Same, tell_due, tell_verdicts
 from mulligan.engine.tending import tend
 from mulligan.errors import StoreUnavailable
 from mulligan.job import Ended, Lease, Memory, Micros, Outcome
 from mulligan.policy.ends import unrecordable
+from mulligan.policy.murmur import Murmur
 from mulligan.policy.redact import scrub
 from mulligan.store.base import Store, Unit
 
@@ -47,6 +48,7 @@ class Turns:
         self._rng = Random(SystemRandom().getrandbits(64))
         self._watch = claimer.watch
         self._causes = causes or Causes()
+        self._murmur: Murmur[Same] = Murmur()
         claimer.end = self._end
 
     def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:
@@ -83,7 +85,7 @@ class Turns:
                 leases = leases + [x for x in held if x.fence not in known and x.fence not in fresh]
             kept = memories(unit, leases)
         self._watch.commit()
-        tell_verdicts(verdicts, self._policies, now)
+        tell_verdicts(verdicts, self._policies, now, self._murmur)
         tell_due(leases, self._claimer.worker)
         return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
 

@@ -27,6 +27,7 @@ from mulligan.store.sessions import SessionRow
 
 _HERE = Path(__file__).parent
 _PART = re.compile(r"\{part:(\w+)\}")
+_SET = re.compile(r"\{set:(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
@@ -62,8 +63,19 @@ _SETS: dict[str, type[Any]] = {
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes
-def load(verb: str, dialect: str, prefix: str, *, lone: bool = False, shape: Shape = ()) -> str:
-    """The statement for a verb in a dialect, ready to execute; `lone`: its set is a single row, `shape`: its filter."""
+def load(
+    verb: str,
+    dialect: str,
+    prefix: str,
+    *,
+    lone: bool = False,
+    same: frozenset[str] = frozenset(),
+    shape: Shape = (),
+) -> str:
+    """The statement for a verb in a dialect, ready to execute.
+
+    `lone`: its set is a single row; `same`: columns of it in which all rows are alike; `shape`: its filter.
+    """
     text = _terse(_find(verb, dialect))
     conditions = [_condition(name, values, dialect) for name, values in shape]
     text = text.replace("{matching}", "\n  AND ".join(conditions) or "1 = 1")
@@ -71,8 +83,7 @@ def load(verb: str, dialect: str, prefix: str, *, lone: bool = False, shape: Sha
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
-    for name, value in _SETS.items():
-        text = text.replace(f"{{set:{name}}}", _lone(value) if lone else _unnest(value))
+    text = _SET.sub(lambda found: _lone(_SETS[found[1]]) if lone else _unnest(_SETS[found[1]], same), text)
     if dialect == "postgres":
         text = _NOW.sub("{p}now_us()", text)
         text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
@@ -135,11 +146,17 @@ def _terse(file: Path) -> str:
     return "\n".join(line for line in lines if not line.startswith("--"))
 
 
-def _unnest(value: type) -> str:
+def _unnest(value: type, same: frozenset[str]) -> str:
     """Numbered, so that the server knows their order and may stop when it has enough of them."""
     hints = get_type_hints(value)
-    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in hints)
-    return f"unnest({arrays}) WITH ORDINALITY AS i({', '.join(hints)}, place)"
+    own = [name for name in hints if name not in same]
+    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in own)
+    if not same:
+        return f"unnest({arrays}) WITH ORDINALITY AS i({', '.join(own)}, place)"
+    values = {name: f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in same}
+    columns = ", ".join(values.get(name, name) for name in hints)
+    rows = f"unnest({arrays}) WITH ORDINALITY AS u({', '.join(own)}, place)"
+    return f"(SELECT {columns}, place FROM {rows}) AS i"
 
 
 def _lone(value: type) -> str:
