@@ -12,10 +12,14 @@ import pytest
 
 from mulligan import Context, Fail, Policy, Table
 from mulligan.config import Log
+from mulligan.engine.claims import Claimer
+from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.chores import Chores
+from mulligan.engine.supervisor.turns import Turns
 from mulligan.engine.telling import log as engine_log
+from mulligan.job import SECOND
 from mulligan.observe.logs import MESSAGE, JsonForm, TextForm, handler_for
-from support.store import close_worker, open_worker, take
+from support.store import FATAL, KINDS, POLICIES, close_worker, enqueue, open_worker, take
 from walk.tools import advance, attempts_of, ran, told
 
 pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
@@ -249,3 +253,15 @@ def test_a_job_that_succeeds_says_nothing_above_debug(app, lines):
     app.run_inline()
     engine_log.setLevel("NOTSET")
     assert lines.said("attempt 1 of fine succeeded")
+
+
+def test_of_many_that_fail_alike_the_first_are_told_and_then_their_number(app, lines):
+    open_worker(app.store)
+    leases = take(app.store, *enqueue(app.store, 31))
+    turns = Turns(app.store, POLICIES, Claimer("w1", KINDS))
+    turns.take([Ending(lease, FATAL, 1) for lease in leases[:30]], 0, 5 * SECOND, None)
+    assert len([line for line in lines.json if "failed with" in str(line["message"])]) == 20
+    assert lines.silent("more of render")
+    turns.take([Ending(leases[30], FATAL, 1)], 0, 6 * SECOND, None)
+    more = lines.said("and 10 more of render")
+    assert (more["untold"], more["kind"], more["verb"]) == (10, "render", "die")

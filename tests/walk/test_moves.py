@@ -302,7 +302,7 @@ def test_a_move_that_is_impossible_for_another_reason_is_not_called_a_taken_key(
     job_id = ended(store, FATAL)
     with store.read() as unit:
         move = recover._move(unit, unit.get(job_id), Verb.DISCARD, State.CANCELLED, "")
-    with pytest.raises(Exception, match="job_error"), store.begin() as unit:
+    with pytest.raises(Exception, match="job_sound"), store.begin() as unit:
         unit.move(move._replace(error="{}"))
     assert state_of(store, job_id) == "dead"
 

@@ -46,6 +46,7 @@ log = logging.getLogger("mulligan.worker")
 
 NO_FILE = Path(os.devnull)
 OPERATE_EVERY = 1.0  # seconds
+RESPITE = 2  # times as long as a turn at an outlet took: a crowd of events must not crowd out the jobs
 LEAP = 5 * SECOND  # how far the store's clock must jump to be noticed
 
 
@@ -366,8 +367,10 @@ class Supervisor:
             self._desk.wake.set()
 
     async def _take_turn(self, outlet: Outlet) -> None:
+        began = self._loop.time()
         while await self._loop.run_in_executor(self._outlet_thread, outlet.turn, self._store):
-            pass
+            await asyncio.sleep(RESPITE * (self._loop.time() - began))
+            began = self._loop.time()
 
     # -- the end ----------------------------------------------------------------------------------
     async def _until_stopped(self, tasks: list[asyncio.Task[None]]) -> int:

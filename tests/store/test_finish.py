@@ -1,0 +1,109 @@
+"""The short way of settle: what it writes is what the long way would have written."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from mulligan.engine import settle as door
+from mulligan.engine.settle import Ending, settle
+from mulligan.job import Ended, Outcome
+from mulligan.store.base import Unit
+from support.store import POLICIES, attempts, claim, enqueue, get, open_worker, sql, story, told
+
+RESULT = '{"pages":3}'
+
+
+def end(store, leases, outcome):
+    with store.begin() as unit:
+        return settle(unit, [Ending(lease, outcome, 12) for lease in leases], POLICIES, unit.now(), Random(1))
+
+
+def long_way(monkeypatch):
+    monkeypatch.setattr(door, "_unfinished", lambda unit, decided: decided)
+
+
+def picture(store, job_id):
+    """All that is known of a job, but for its id and for moments."""
+    [row] = [row for row in sql(store, "SELECT * FROM {p}job") if job_id in row]
+    [event] = [event for event in story(store, job_id) if event.type == "job.succeeded"]
+    [attempt] = attempts(store, job_id)
+    job = get(store, job_id)
+    moments = {job.created_at, job.run_at, job.started_at, job.finished_at}
+    data = {name: value for name, value in event.data.items() if name != "wait_ms"}
+    kept = [value for value in row if value not in moments and value != job_id]
+    said = (attempt.ended, attempt.verb, attempt.reason, attempt.worker, attempt.settled_by, attempt.code,
+            attempt.evidence, attempt.private, attempt.judged, attempt.cost, attempt.next_run_at)  # fmt: skip
+    return kept, said, data, [*event.data], (event.owner, event.batch_id, event.attempt, event.token, event.actor)
+
+
+@pytest.mark.parametrize("many", [1, 3, 40])
+def test_the_short_way_writes_what_the_long_way_writes(store, monkeypatch, many):
+    open_worker(store)
+    enqueue(store, 2 * many, payload='{"n":1}')
+    short, long = (claim(store, many) for _ in range(2))
+    end(store, short, Outcome(Ended.RETURNED, result=RESULT))
+    long_way(monkeypatch)
+    end(store, long, Outcome(Ended.RETURNED, result=RESULT))
+    assert len(short) == len(long) == many
+    assert [picture(store, lease.id) for lease in short] == [picture(store, lease.id) for lease in long]
+    for lease in short:
+        assert (
+            get(store, lease.id).finished_at == attempts(store, lease.id)[0].ended_at == story(store, lease.id)[-1].at
+        )
+
+
+def test_one_that_lost_its_lease_is_refused_and_takes_nobody_with_it(store):
+    open_worker(store)
+    enqueue(store, 12)
+    leases = claim(store, 12)
+    stale = leases[5]._replace(token=leases[5].token + 1)
+    verdicts = end(store, [*leases[:5], stale, *leases[6:]], Outcome(Ended.RETURNED, result=RESULT))
+    assert [lease.id for lease, decision in verdicts if decision is None] == [stale.id]
+    assert get(store, stale.id).state == "running"
+    assert {get(store, lease.id).state for lease in leases if lease.id != stale.id} == {"succeeded"}
+    assert told(store, stale.id)[-1] == "stale_refused"
+
+
+def test_the_same_endings_twice_are_written_once(store):
+    open_worker(store)
+    enqueue(store, 12)
+    leases = claim(store, 12)
+    for _ in range(2):
+        verdicts = end(store, leases, Outcome(Ended.RETURNED, result=RESULT))
+        assert [decision.state for _, decision in verdicts] == ["succeeded"] * 12
+    assert [len(attempts(store, lease.id)) for lease in leases] == [1] * 12
+    assert [told(store, lease.id).count("succeeded") for lease in leases] == [1] * 12
+
+
+def test_who_was_asked_to_stop_is_told_so_also_if_it_returned_among_others(store):
+    open_worker(store)
+    enqueue(store, 12)
+    leases = claim(store, 12)
+    with store.begin() as unit:
+        assert unit.request_cancel(leases[3].id, leases[3].token, "enough")
+    end(store, leases, Outcome(Ended.RETURNED, result=RESULT))
+    assert get(store, leases[3].id).reason == "returned before it could be stopped"
+    assert {get(store, lease.id).reason for lease in leases if lease is not leases[3]} == {"returned"}
+
+
+def test_only_the_plainest_go_the_short_way(store, monkeypatch):
+    went = []
+    body = next(cls for cls in type(opened(store)).__mro__ if "finish" in vars(cls) and cls is not Unit)
+    finish = body.finish
+    monkeypatch.setattr(body, "finish", lambda unit, worker, rows: went.extend(rows) or finish(unit, worker, rows))
+    open_worker(store)
+    enqueue(store, 4)
+    plain, dear, asked, alone = claim(store, 4)
+    end(store, [plain], Outcome(Ended.RETURNED, result=RESULT))
+    end(store, [dear], Outcome(Ended.RETURNED, result=RESULT, cost=0.5))
+    end(store, [asked._replace(cancel_reason="enough")], Outcome(Ended.RETURNED, result=RESULT))
+    end(store, [alone._replace(alone=True)], Outcome(Ended.RETURNED, result=RESULT))
+    assert [row.id for row in went] == [plain.id]
+    assert get(store, dear.id).cost == 0.5
+
+
+def opened(store):
+    with store.read() as unit:
+        return unit
