@@ -1,0 +1,146 @@
+"""What must hold: each bar compares ours with the others, the store alone or a number, within one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from bench.peers.contenders import CONTENDERS, LIMITS, OURS
+
+STORES = ("postgres", "sqlite")
+TITLES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
+MAX_LOSSES = 2
+
+
+class Run(Protocol):
+    def figure(self, case: str, contender: str, name: str) -> float | None: ...
+    def worst(self, case: str, contender: str, name: str) -> float | None: ...
+
+
+class Verdict(NamedTuple):
+    what: str
+    store: str
+    bar: str
+    said: str
+    met: bool | None  # None: not measured in this run
+
+
+class Bar(NamedTuple):
+    what: str
+    store: str
+    least: float | None  # it must be at least so much …
+    most: float | None  # … or at most so much
+    unit: str
+    value: Callable[[Run], float | None]
+
+    def judge(self, run: Run) -> Verdict:
+        value = self.value(run)
+        sign, bound = ("≥", self.least) if self.least is not None else ("≤", self.most)
+        met = None if value is None or bound is None else value >= bound if sign == "≥" else value <= bound
+        said = "–" if value is None else f"{value:.2f}{self.unit}"
+        return Verdict(self.what, TITLES[self.store], f"{sign} {bound:g}{self.unit}", said, met)
+
+
+def peers(store: str) -> list[str]:
+    """The others on this store."""
+    return [one.name for one in CONTENDERS if one.store == store and not one.ours and not one.limit]
+
+
+def everybody() -> list[str]:
+    return [one.name for one in CONTENDERS if not one.ours and not one.limit]
+
+
+def _share(top: float | None, bottom: float | None) -> float | None:
+    return None if top is None or not bottom else top / bottom
+
+
+def _best(run: Run, case: str, names: list[str], name: str, best: Callable[..., float] = max) -> float | None:
+    found = [value for one in names if (value := run.figure(case, one, name)) is not None]
+    return best(found) if found else None
+
+
+def _drains() -> Iterator[Bar]:
+    def ours(run: Run, store: str, case: str = "drain") -> float | None:
+        return run.figure(case, OURS[store], "jobs/s")
+
+    def limit(run: Run, store: str) -> float | None:
+        return _share(ours(run, store), run.figure("drain", LIMITS[store], "batches of 100"))
+
+    yield Bar("drain against the fastest other system of the run", "postgres", 1.5, None, " ×",
+              lambda run: _share(ours(run, "postgres"), _best(run, "drain", everybody(), "jobs/s")))  # fmt: skip
+    yield Bar("drain against plain batches of 100", "postgres", 0.6, None, "", lambda run: limit(run, "postgres"))
+    yield Bar("drain against Huey with fsync", "sqlite", 8, None, " ×",
+              lambda run: _share(ours(run, "sqlite"), run.figure("drain", "huey", "jobs/s")))  # fmt: skip
+    yield Bar("drain against plain batches of 100", "sqlite", 0.4, None, "", lambda run: limit(run, "sqlite"))
+    for store in STORES:
+        yield Bar("two workers against one", store, 1.0, None, " ×",
+                  lambda run, store=store: _share(ours(run, store, "drain, 2 workers"), ours(run, store)))  # fmt: skip
+    yield Bar("two workers against one, 2 ms away", "postgres", 1.6, None, " ×",
+              lambda run: _share(ours(run, "postgres", "drain, 2 workers, 2 ms away"),
+                                 ours(run, "postgres", "drain, 2 ms away")))  # fmt: skip
+
+
+def _retries() -> Iterator[Bar]:
+    for store, own in (("postgres", 0.35), ("sqlite", 0.3)):
+        yield Bar("retry path against the best other system on this store", store, 5, None, " ×",
+                  lambda run, store=store: _share(run.figure("retry", OURS[store], "jobs/s"),
+                                                  _best(run, "retry", peers(store), "jobs/s")))  # fmt: skip
+        yield Bar("retry path against our own drain", store, own, None, "",
+                  lambda run, store=store: _share(run.figure("retry", OURS[store], "jobs/s"),
+                                                  run.figure("drain", OURS[store], "jobs/s")))  # fmt: skip
+
+
+def _enqueues() -> Iterator[Bar]:
+    for store in STORES:
+        yield Bar("one at a time against the same rows by plain SQL", store, 0.8, None, "",
+                  lambda run, store=store: _share(run.figure("enqueue", OURS[store], "one"),
+                                                  run.figure("enqueue", LIMITS[store], "one, same rows")))  # fmt: skip
+    yield Bar("bulk against the best other system", "postgres", 2, None, " ×",
+              lambda run: _share(run.figure("enqueue", OURS["postgres"], "bulk"),
+                                 _best(run, "enqueue", everybody(), "bulk")))  # fmt: skip
+    yield Bar("bulk against the raw bulk insert", "sqlite", 0.4, None, "",
+              lambda run: _share(run.figure("enqueue", OURS["sqlite"], "bulk"),
+                                 run.figure("enqueue", LIMITS["sqlite"], "bulk, same rows")))  # fmt: skip
+
+
+def _latencies() -> Iterator[Bar]:
+    for name in ("p50, ms", "p99, ms"):
+        yield Bar(f"enqueue to start, {name[:3]} against the best other on this store", "postgres", None, 1, " ×",
+                  lambda run, name=name: _share(run.figure("latency", OURS["postgres"], name),
+                                                _best(run, "latency", peers("postgres"), name, min)))  # fmt: skip
+    yield Bar("enqueue to start, p50", "sqlite", None, 3, " ms",
+              lambda run: run.figure("latency", OURS["sqlite"], "p50, ms"))  # fmt: skip
+
+
+def _troubles(store: str) -> Iterator[Bar]:
+    def seconds(run: Run, what: str) -> float | None:
+        return run.figure(f"crash of {what}, default", OURS[store], "seconds")
+
+    def poisoned(run: Run, what: str) -> float | None:
+        """Starts of the poison job; more than any bar where a neighbour was left behind."""
+        starts = run.worst(f"poison {what}, default", OURS[store], "starts")
+        done = run.figure(f"poison {what}, default", OURS[store], "innocent done")
+        return 99.0 if done is not None and done < 10 else starts
+
+    yield Bar("kill -9 of the runner, until all are done", store, None, 7, " s", lambda run: seconds(run, "handler"))
+    yield Bar("kill -9 of everything, until all are done", store, None, 8, " s", lambda run: seconds(run, "all"))
+    for what in ("handler", "worker"):
+        yield Bar(f"starts of a job that kills its {what}, all neighbours done", store, None, MAX_LOSSES + 1, "",
+                  lambda run, what=what: poisoned(run, what))  # fmt: skip
+
+
+def _costs(store: str) -> Iterator[Bar]:
+    yield Bar("drain beside 1,000,000 scheduled and 100,000 held jobs against an empty table", store, 0.9, None, "",
+              lambda run: run.figure("backlog", OURS[store], "full / empty"))  # fmt: skip
+    yield Bar("idle worker, CPU", store, None, 1, " %", lambda run: run.figure("idle", OURS[store], "CPU, %"))
+    yield Bar("idle worker, memory", store, None, 90, " MB", lambda run: run.figure("idle", OURS[store], "PSS, MB"))
+
+
+BARS = (
+    *_drains(), *_retries(), *_enqueues(), *_latencies(),
+    *(bar for store in STORES for bar in (*_troubles(store), *_costs(store))),
+)  # fmt: skip
+
+
+def judged(run: Run) -> list[Verdict]:
+    return [bar.judge(run) for bar in BARS]

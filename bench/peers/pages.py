@@ -1,0 +1,4 @@
+from pathlib import Path
+
+
+def write(path: Path) -> None: ...
