@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bench.peers.contenders import CONTENDERS, LIMITS, OURS
+from bench.peers.results import Run
 
 STORES = ("postgres", "sqlite")
 TITLES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 MAX_LOSSES = 2
-
-
-class Run(Protocol):
-    def figure(self, case: str, contender: str, name: str) -> float | None: ...
-    def worst(self, case: str, contender: str, name: str) -> float | None: ...
 
 
 class Verdict(NamedTuple):

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import world
-from bench.peers import pages, run, tables
+from bench.peers import pages, results, run, tables
 from bench.peers.contenders import chosen
+from bench.peers.results import Measured
 
 console = Console()
 
@@ -24,12 +25,12 @@ console = Console()
 def main(words: list[str]) -> None:
     args = _arguments(words)
     if args.report is not None:
-        pages.write(Path(args.report) if args.report else newest())
+        pages.write(results.read(*(args.report or [newest()])))
         return
     plan = _planned(args)
     kept = run.book(plan)
     _carry_out(plan, kept)
-    tables.show(console, tables.read(kept.path))
+    tables.show(console, results.read(kept.path))
     console.print(f"kept in {kept.path.relative_to(world.ROOT)}")
 
 
@@ -64,7 +65,7 @@ def _carry_out(plan: run.Plan, kept: run.Book) -> None:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=plan.measurements())
 
-        def done(measured: run.Measured) -> None:
+        def done(measured: Measured) -> None:
             kept.keep(measured)
             progress.console.print(tables.line(measured), highlight=False)
             progress.advance(task)

@@ -17,17 +17,10 @@ from bench.peers import environments, servers
 from bench.peers.cases import CASES, Case
 from bench.peers.contenders import Contender
 from bench.peers.place import Place
+from bench.peers.results import Measured
 
 RESULTS = Path(__file__).parent.parent / "results"
 SIDE_BY_SIDE = 4
-
-
-class Measured(NamedTuple):
-    case: str
-    contender: str
-    round: int
-    figures: dict[str, Any] | None
-    error: str | None
 
 
 class Plan(NamedTuple):

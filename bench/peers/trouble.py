@@ -60,7 +60,7 @@ def _ended(place: Place) -> int:
 def _told(place: Place, began: float) -> Figures:
     ends = place.seen("end")
     if _ended(place) < JOBS:
-        return {"seconds": "–", "done": _ended(place), "books": place.ask("books")}
+        return {"seconds": PATIENCE, "done": _ended(place), "books": place.ask("books")}
     took = max(end.at for end in ends) - began
     until(lambda: not _pending(place), 10, "the books are closed", every=0.1)
     return {"seconds": took, "done": _ended(place), "starts": len(place.seen("start")), "books": place.ask("books")}
