@@ -80,7 +80,7 @@ def latency(contender: Contender, scale: float) -> Figures:
     """Milliseconds from the call of enqueue to the handler's first line, the worker being idle."""
     with Place(contender, "latency") as place:
         place.work()
-        found = place.ask("latency", n=_size(200, scale), within=60.0)
+        found = place.ask("latency", n=_size(200, scale), seconds=60.0)
         return {"p50, ms": found["p50"], "p99, ms": found["p99"], "samples": found["samples"]}
 
 

@@ -173,6 +173,9 @@ class Place:
         for process in (*self._workers, self._agent):
             with suppress(subprocess.TimeoutExpired):
                 self.kill(process)
+        for pipe in (self._agent.stdin, self._agent.stdout):
+            with suppress(OSError):
+                pipe.close()
         self._end_strays()
         if self._proxy:
             self._proxy.close()

@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from bench.world import ROOT
+ROOT = Path(__file__).parents[2]
 
 
 class Proxy:

@@ -93,9 +93,9 @@ class Agent:
         self.fill("noop", n)
         return n / (time.perf_counter() - began)
 
-    def latency(self, n: int, within: float) -> dict[str, float]:
+    def latency(self, n: int, seconds: float) -> dict[str, float]:
         """Milliseconds from before the call of enqueue to the first line of the handler, the worker being idle."""
-        rng, waits, until = random.Random(7), [], time.monotonic() + within
+        rng, waits, until = random.Random(7), [], time.monotonic() + seconds
         for i in range(n + WARM):
             if time.monotonic() > until:
                 break
