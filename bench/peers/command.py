@@ -9,6 +9,7 @@ python -m bench peers --report [FILE]              tables and pictures of docs/p
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from bench.peers import pages, results, run, tables
 from bench.peers.contenders import chosen
 from bench.peers.results import Measured
 
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 160)
 
 
 def main(words: list[str]) -> None:

@@ -43,8 +43,8 @@ class Place:
         self, contender: Contender, case: str, *, fast: bool = False, concurrency: int = 0, latency: float = 0
     ) -> None:
         self.contender = contender
-        self.folder = Path(tempfile.mkdtemp(prefix="mulligan-bench-"))
         self._python = environments.python(contender.environment)
+        self.folder = Path(tempfile.mkdtemp(prefix="mulligan-bench-"))
         self._workers: list[subprocess.Popen[bytes]] = []
         self._proxy: Proxy | None = None
         self._database: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import time
@@ -33,10 +34,20 @@ def imported(contender: Contender, scale: float) -> dict[str, float | str]:
     """Milliseconds that a program pays for the import, above an interpreter that does nothing."""
     del scale
     python = str(environments.python(contender.environment))
-    found: dict[str, list[float]] = {"pass": [], contender.imports: []}
-    for statement in [*found] * 5:
-        began = time.perf_counter()
+    waits: dict[str, list[float]] = {"pass": [], contender.imports: []}
+    works: dict[str, list[float]] = {"pass": [], contender.imports: []}
+    for statement in [*waits] * 5:
+        began, used = time.perf_counter(), os.times()
         subprocess.run([python, "-c", statement], check=True, env=environments.clean(), timeout=60)
-        found[statement].append(time.perf_counter() - began)
+        waits[statement].append(time.perf_counter() - began)
+        works[statement].append(_children(os.times()) - _children(used))
+    return {"ms": _difference(waits), "CPU, ms": _difference(works)}
+
+
+def _children(used: os.times_result) -> float:
+    return used.children_user + used.children_system
+
+
+def _difference(found: dict[str, list[float]]) -> float:
     nothing, something = (statistics.median(times) for times in found.values())
-    return {"ms": (something - nothing) * 1000}
+    return (something - nothing) * 1000

@@ -20,7 +20,7 @@ from bench.peers.place import Place
 from bench.peers.results import Measured
 
 RESULTS = Path(__file__).parent.parent / "results"
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 6
 
 
 class Plan(NamedTuple):
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
         for case in self.cases:
             taking_part = [one for one in self.contenders if _takes_part(case, one)]
             ours = [one for one in taking_part if one.ours] if case.once else taking_part
-            for number in range(self.rounds):
+            for number in range(min(self.rounds, case.rounds)):
                 yield case, number, _turned(ours, number), False
             if case.once:
                 yield case, 0, [one for one in taking_part if not one.ours], True
@@ -92,7 +92,7 @@ def carried_out(plan: Plan, done: Callable[[Measured], None], begun: Callable[[s
     for case, number, contenders, side_by_side in plan.turns():
         if not side_by_side:
             for contender in contenders:
-                begun(f"{case.name}: {contender.name}, round {number + 1} of {plan.rounds}")
+                begun(f"{case.name}: {contender.name}, round {number + 1}")
                 done(_measured(case, contender, number, plan.scale))
             continue
         begun(f"{case.name}: the others, side by side")
