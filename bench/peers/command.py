@@ -58,7 +58,7 @@ def _planned(args: argparse.Namespace) -> run.Plan:
         able, unable = run.available(chosen(args.only), lambda name: status.update(f"trying {name}"))
     for name, why in unable.items():
         console.print(f"[yellow]left out: {name}[/]: {why}", highlight=False)
-    return run.Plan(cases, able, args.rounds, args.scale)
+    return run.Plan(cases, able, args.rounds, args.scale, unable)
 
 
 def _carry_out(plan: run.Plan, kept: run.Book) -> None:

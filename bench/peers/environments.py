@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from importlib.metadata import distributions
 from pathlib import Path
 
 from bench.world import ROOT
@@ -47,9 +48,9 @@ def _make(folder: Path, pins: Path) -> None:
 
 
 def versions(name: str | None) -> list[str]:
-    """What is installed there, as pip says it."""
-    command = [python(name), "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check"]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=clean()).stdout.split()
+    """What is installed there."""
+    found = distributions(path=[str(path) for path in python(name).parent.parent.glob("lib/python*/site-packages")])
+    return sorted(f"{one.name}=={one.version}" for one in found)
 
 
 def clean() -> dict[str, str]:

@@ -182,8 +182,13 @@ def _poison(run: Run) -> str:
 
 def _missing(run: Run) -> str:
     """What was tried and gave no figure."""
-    lines = {f"- {one.case}, {one.contender}: {one.error.splitlines()[0][:200]}" for one in run.measured if one.error}
+    lines = {f"- {one.case}, {one.contender}: {_line(one.error)}" for one in run.measured if one.error}
+    lines |= {f"- {name}: left out, {_line(why)}" for name, why in run.about.get("left out", {}).items()}
     return "### Without a figure\n\n" + "\n".join(sorted(lines)) if lines else ""
+
+
+def _line(words: str) -> str:
+    return words.splitlines()[0][:200]
 
 
 # -- pictures -------------------------------------------------------------------------------------------

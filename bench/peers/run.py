@@ -28,6 +28,7 @@ class Plan(NamedTuple):
     contenders: list[Contender]
     rounds: int
     scale: float
+    left_out: dict[str, str]  # who could not take part, and why
 
     def turns(self) -> Iterator[tuple[Case, int, list[Contender], bool]]:
         """What is measured together: by turns one after the other, or side by side."""
@@ -114,6 +115,7 @@ def described(plan: Plan) -> dict[str, Any]:
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": plan.rounds,
         "scale": plan.scale,
+        "left out": plan.left_out,
         "machine": machine(),
         "servers": servers.described({one.store for one in plan.contenders}),
         "rows": _rows(plan.contenders),

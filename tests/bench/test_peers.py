@@ -31,7 +31,7 @@ def measured(case, contender, figures, number=0, error=None):
 def run(tmp_path: Path) -> results.Run:
     """Three rounds of a drain and a crash, written and read again."""
     about = {
-        "at": "2026-01-01T00:00:00", "rounds": 3, "scale": 1.0, "servers": {"postgres": {"fsync": "on"}},
+        "at": "2026-01-01T00:00:00", "rounds": 3, "scale": 1.0, "left out": {"celery": "no server"}, "servers": {"postgres": {"fsync": "on"}},
         "machine": {"cores": 2, "memory, GB": 8.0, "kernel": "6.1", "python": "3.11", "load": 0.1,
                     "fdatasync of 8 kB, ms": 0.2},
         "contenders": {one.name: {} for one in CONTENDERS},
@@ -86,6 +86,7 @@ def test_the_page_gets_its_tables_and_pictures_from_the_results(run, tmp_path):
     assert "| pgqueuer | PostgreSQL | 0.40 |" in text
     assert "| huey | > 120 (0 of 10) |" in text
     assert "- retry, rq: Failed: it would not" in text
+    assert "- celery: left out, no server" in text
     for name in ("drain", "crash"):
         assert ET.fromstring((tmp_path / f"performance-{name}.svg").read_text()).tag.endswith("svg")  # noqa: S314 - ours
 
@@ -95,7 +96,7 @@ def test_the_page_of_the_docs_has_a_place_for_what_was_measured():
 
 
 def test_each_round_begins_with_another_contender():
-    plan = Plan([CASES["drain"]], list(CONTENDERS), 3, 1.0)
+    plan = Plan([CASES["drain"]], list(CONTENDERS), 3, 1.0, {})
     firsts = [contenders[0].name for _, _, contenders, _ in plan.turns()]
     assert len(set(firsts)) == 3
     assert plan.measurements() == 3 * len(CONTENDERS)
