@@ -31,7 +31,8 @@ def measured(case, contender, figures, number=0, error=None):
 def run(tmp_path: Path) -> results.Run:
     """Three rounds of a drain and a crash, written and read again."""
     about = {
-        "at": "2026-01-01T00:00:00", "rounds": 3, "scale": 1.0, "left out": {"celery": "no server"}, "servers": {"postgres": {"fsync": "on"}},
+        "at": "2026-01-01T00:00:00", "rounds": 3, "scale": 1.0,
+        "left out": {"celery": "no server"}, "servers": {"postgres": {"fsync": "on"}},
         "machine": {"cores": 2, "memory, GB": 8.0, "kernel": "6.1", "python": "3.11", "load": 0.1,
                     "fdatasync of 8 kB, ms": 0.2},
         "contenders": {one.name: {} for one in CONTENDERS},
