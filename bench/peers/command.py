@@ -9,6 +9,7 @@ python -m bench peers --report [FILE]              tables and pictures of docs/p
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -58,6 +59,10 @@ def _planned(args: argparse.Namespace) -> run.Plan:
         able, unable = run.available(chosen(args.only), lambda name: status.update(f"trying {name}"))
     for name, why in unable.items():
         console.print(f"[yellow]left out: {name}[/]: {why}", highlight=False)
+    if (load := os.getloadavg()[0]) > (cores := os.cpu_count() or 1) / 2:
+        console.print(
+            f"[yellow]the machine is busy[/]: load {load:.1f} on {cores} cores; believe no figure of this run"
+        )
     return run.Plan(cases, able, args.rounds, args.scale, unable)
 
 

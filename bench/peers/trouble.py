@@ -81,7 +81,9 @@ def poison(contender: Contender, scale: float, *, task: str, fast: bool) -> Figu
     with Place(contender, "poison", fast=fast, concurrency=contender.poison_concurrency) as place:
         place.ask("fill", task=task, n=1)
         place.ask("fill", task="innocent", n=JOBS)
-        worker, restarts, began, quiet = place.work(), 0, time.monotonic(), time.monotonic()
+        worker, restarts = place.work(), 0
+        until(lambda: place.seen("start") or place.seen("poison"), 60, f"something at work ({place.log()})")
+        began = quiet = time.monotonic()
         while time.monotonic() < began + WINDOW and time.monotonic() < quiet + STILL:
             time.sleep(0.2)
             again = _again(place, worker)
