@@ -60,9 +60,7 @@ def _planned(args: argparse.Namespace) -> run.Plan:
     for name, why in unable.items():
         console.print(f"[yellow]left out: {name}[/]: {why}", highlight=False)
     if (load := os.getloadavg()[0]) > (cores := os.cpu_count() or 1) / 2:
-        console.print(
-            f"[yellow]the machine is busy[/]: load {load:.1f} on {cores} cores; believe no figure of this run"
-        )
+        console.print(f"[yellow]the machine is busy[/] (load {load:.1f} on {cores} cores): believe no figure")
     return run.Plan(cases, able, args.rounds, args.scale, unable)
 
 
