@@ -10,7 +10,7 @@ from bench.peers.results import Run
 
 STORES = ("postgres", "sqlite")
 TITLES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
-MAX_LOSSES = 2
+MAX_LOSSES, NEIGHBOURS = 2, 10
 
 
 class Verdict(NamedTuple):
@@ -30,13 +30,22 @@ class Bar(NamedTuple):
     value: Callable[[Run], float | None]
     aim: float | None = None  # what would be better still
     alone: Callable[[Run], float | None] | None = None  # the same against the job's row alone, without its event
+    spoiled: Callable[[Run], str | None] | None = None  # why it is not met whatever the value
 
     def judge(self, run: Run) -> Verdict:
         value = self.value(run)
         sign, bound = ("≥", self.least) if self.least is not None else ("≤", self.most)
         met = None if value is None or bound is None else value >= bound if sign == "≥" else value <= bound
+        spoiled = self.spoiled(run) if self.spoiled else None
         aim = "" if self.aim is None else f", aim {self.aim:g}"
-        return Verdict(self.what, TITLES[self.store], f"{sign} {bound:g}{self.unit}{aim}", self._said(run, value), met)
+        said = self._said(run, value) + (f", {spoiled}" if spoiled else "")
+        return Verdict(
+            self.what,
+            TITLES[self.store],
+            f"{sign} {bound:g}{self.unit}{aim}",
+            said,
+            bool(met) and not spoiled if met is not None else None,
+        )
 
     def _said(self, run: Run, value: float | None) -> str:
         if value is None:
@@ -124,16 +133,18 @@ def _troubles(store: str) -> Iterator[Bar]:
         return run.figure(f"crash of {what}, default", OURS[store], "seconds")
 
     def poisoned(run: Run, what: str) -> float | None:
-        """Starts of the poison job; more than any bar where a neighbour was left behind."""
-        starts = run.worst(f"poison {what}, default", OURS[store], "starts")
-        done = run.figure(f"poison {what}, default", OURS[store], "innocent done")
-        return 99.0 if done is not None and done < 10 else starts
+        return run.worst(f"poison {what}, default", OURS[store], "starts")
+
+    def left_behind(run: Run, what: str) -> str | None:
+        done = min(run.numbers(f"poison {what}, default", OURS[store], "innocent done"), default=NEIGHBOURS)
+        return None if done >= NEIGHBOURS else f"{done:.0f} of {NEIGHBOURS} neighbours done"
 
     yield Bar("kill -9 of the runner, until all are done", store, None, 7, " s", lambda run: seconds(run, "handler"))
     yield Bar("kill -9 of everything, until all are done", store, None, 8, " s", lambda run: seconds(run, "all"))
     for what in ("handler", "worker"):
         yield Bar(f"starts of a job that kills its {what}, all neighbours done", store, None, MAX_LOSSES + 1, "",
-                  lambda run, what=what: poisoned(run, what))  # fmt: skip
+                  lambda run, what=what: poisoned(run, what),
+                  spoiled=lambda run, what=what: left_behind(run, what))  # fmt: skip
 
 
 def _costs(store: str) -> Iterator[Bar]:

@@ -42,6 +42,7 @@ def run(tmp_path: Path) -> results.Run:
     lines += [
         measured("crash of all, default", PG, {"seconds": 6.5, "done": 10}),
         measured("crash of all, default", "huey", {"seconds": 120.0, "done": 0}),
+        measured("poison worker, default", PG, {"starts": 3, "innocent done": 7}),
         measured("retry", "rq", None, error="Failed: it would not"),
     ]
     path = tmp_path / "peers-1.jsonl"
@@ -56,6 +57,8 @@ def test_a_bar_is_judged_by_the_median_of_the_rounds_of_one_run(run):
     assert told["drain against Huey with fsync", "SQLite"].met is False
     assert told["drain against plain batches of 100", "PostgreSQL"].met is None
     assert told["kill -9 of everything, until all are done", "PostgreSQL"].met is True
+    poisoned = told["starts of a job that kills its worker, all neighbours done", "PostgreSQL"]
+    assert (poisoned.said, poisoned.met) == ("3.00, 7 of 10 neighbours done", False)
 
 
 def test_every_bar_asks_for_a_case_that_is_measured():
@@ -68,6 +71,10 @@ def test_every_bar_asks_for_a_case_that_is_measured():
             self.cases.add(case)
 
         worst = figure
+
+        def numbers(self, case, contender, name):
+            self.figure(case, contender, name)
+            return []
 
     asking = Asking()
     for bar in BARS:
