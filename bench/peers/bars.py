@@ -33,19 +33,15 @@ class Bar(NamedTuple):
     spoiled: Callable[[Run], str | None] | None = None  # why it is not met whatever the value
 
     def judge(self, run: Run) -> Verdict:
-        value = self.value(run)
+        value, spoiled = self.value(run), self.spoiled(run) if self.spoiled else None
         sign, bound = ("≥", self.least) if self.least is not None else ("≤", self.most)
-        met = None if value is None or bound is None else value >= bound if sign == "≥" else value <= bound
-        spoiled = self.spoiled(run) if self.spoiled else None
         aim = "" if self.aim is None else f", aim {self.aim:g}"
         said = self._said(run, value) + (f", {spoiled}" if spoiled else "")
-        return Verdict(
-            self.what,
-            TITLES[self.store],
-            f"{sign} {bound:g}{self.unit}{aim}",
-            said,
-            bool(met) and not spoiled if met is not None else None,
-        )
+        met = None if value is None else self._reached(value) and not spoiled
+        return Verdict(self.what, TITLES[self.store], f"{sign} {bound:g}{self.unit}{aim}", said, met)
+
+    def _reached(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def _said(self, run: Run, value: float | None) -> str:
         if value is None:
