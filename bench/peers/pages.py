@@ -43,6 +43,7 @@ DRAWN = {
     "enqueue, bulk": "Enqueued in bulk",
     "enqueue, one": "Enqueued one at a time",
 }
+KILLED = "kill -9 of everything, restarted at once"
 PANELS = {"postgres": "On PostgreSQL", "sqlite": "On SQLite, synced", "redis": "On Redis, against ours on PostgreSQL"}
 
 
@@ -139,7 +140,8 @@ def _rates(run: Run) -> str:
         for name in _named(run, (RATES[column][0] for column in columns), limits=True)
     )
     note = "Jobs a second as a share of ours on the same store; those on Redis against ours on PostgreSQL."
-    return f"### Throughput\n\n{note}\n\n" + _table(("", "store", *columns), rows)
+    pictures = "\n\n".join(_shown(column, title) for column, title in DRAWN.items() if column in columns)
+    return f"### Throughput\n\n{note}\n\n" + _table(("", "store", *columns), rows) + f"\n\n{pictures}"
 
 
 def _waits(run: Run) -> str:
@@ -163,7 +165,8 @@ def _crashes(run: Run) -> str:
         return ""
     rows = ((name, *(_seconds(run, case, name) for case in cases)) for name in _named(run, cases))
     note = "Seconds from `kill -9` until ten jobs of five seconds are all done."
-    return f"### Crash\n\n{note}\n\n" + _table(("", *(case.removeprefix("crash of ") for case in cases)), rows)
+    heads = ("", *(case.removeprefix("crash of ") for case in cases))
+    return f"### Crash\n\n{note}\n\n" + _table(heads, rows) + f"\n\n{_shown('crash', KILLED)}"
 
 
 def _poison(run: Run) -> str:
@@ -191,16 +194,24 @@ def _line(words: str) -> str:
     return words.splitlines()[0][:200]
 
 
+def _shown(what: str, title: str) -> str:
+    return f"![{title}](pictures/performance-{_file(what)}.svg)"
+
+
+def _file(what: str) -> str:
+    return what.replace(", ", "-")
+
+
 # -- pictures -------------------------------------------------------------------------------------------
 def drawings(run: Run) -> dict[str, str]:
     found = {}
     for column, title in DRAWN.items():
         if RATES[column][0] in run.cases():
             note = "jobs a second, ours = 1"
-            found[column.replace(", ", "-")] = drawn(title, note, list(_panels(run, column)))
+            found[_file(column)] = drawn(title, note, list(_panels(run, column)))
     if any(case.startswith("crash") for case in run.cases()):
         found["crash"] = drawn(
-            "kill -9 of everything, restarted at once",
+            KILLED,
             "seconds until ten jobs of five seconds are done",
             list(_killed(run)),
         )
@@ -213,9 +224,10 @@ def _who(name: str) -> str:
 
 def _panels(run: Run, column: str) -> Iterator[Panel]:
     for store, title in PANELS.items():
-        names = [name for name in _named(run, [RATES[column][0]], limits=True) if BY_NAME[name].store == store]
+        there = _named(run, [RATES[column][0]], limits=True)
+        names = [name for name in there if BY_NAME[name].store == store or (store, name) == ("redis", OURS["postgres"])]
         known = [(name, value) for name in names if (value := _against_ours(run, column, name)) is not None]
-        if known:
+        if any(not BY_NAME[name].ours for name, _ in known):
             yield Panel(title, [Bar(name, value, _ratio(value), _who(name)) for name, value in known])
 
 

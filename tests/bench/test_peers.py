@@ -95,6 +95,8 @@ def test_the_page_gets_its_tables_and_pictures_from_the_results(run, tmp_path):
     assert "| huey | > 120 (0 of 10) |" in text
     assert "- retry, rq: Failed: it would not" in text
     assert "- celery: left out, no server" in text
+    shown = re.findall(r"!\[.+\]\(pictures/(.+)\)", text)
+    assert {tmp_path / name for name in shown} == set(tmp_path.glob("*.svg"))
     for name in ("drain", "crash"):
         assert ET.fromstring((tmp_path / f"performance-{name}.svg").read_text()).tag.endswith("svg")  # noqa: S314 - ours
 
