@@ -57,7 +57,7 @@ all: ## everything: check, test, slow
 	$(MAKE) test
 	$(MAKE) slow
 
-bench: $(STAMP) ## ours beside other systems and the databases alone: docs/performance.md; hours, or ARGS='drain'
+bench: $(STAMP) ## ours beside other systems and the databases alone: docs/performance.md; an hour or two, or ARGS='drain'
 	$(RUN) bench peers $(ARGS)
 
 format: $(STAMP) ## let ruff put the source in order

@@ -1,6 +1,6 @@
 """python -m bench peers [case …] [--only NAME …] [--rounds 3] [--scale 1]: ours and the others, by turns.
 
-python -m bench peers                              everything; hours
+python -m bench peers                              everything; an hour or two
 python -m bench peers drain retry enqueue          these cases
 python -m bench peers drain --only mulligan pgqueuer limits
 python -m bench peers --report [FILE]              tables and pictures of docs/performance.md from a run's results
