@@ -1,4 +1,7 @@
-"""python -m bench [case …] [--store sqlite|postgres] [--n 20000] [--runs 3]: measure, print, keep as data."""
+"""python -m bench [case …] [--store sqlite|postgres] [--n 20000] [--runs 3]: measure, print, keep as data.
+
+python -m bench peers …: beside other systems and the stores alone, see bench/peers/command.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +19,11 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["peers"]:
+        from bench.peers import command  # noqa: PLC0415 - it needs more than the cases below
+
+        command.main(sys.argv[2:])
+        return
     args = _arguments()
     stores = [args.store] if args.store else ["sqlite", "postgres"]
     for case in args.cases or list(CASES):

@@ -1,0 +1,118 @@
+"""What the measured jobs do, the same for all systems, and what is seen of it from outside.
+
+Plain files in BENCH_FOLDER, appended to by one small write each, so that watching costs every system the same:
+done-W and tried-W, a byte for each job that worker W did or failed on purpose; `events`, a line each; `marks`, a byte
+for each job that was tried once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+FOLDER = Path(os.environ.get("BENCH_FOLDER", "."))
+WORKER = os.environ.get("BENCH_WORKER", "0")
+SECONDS = 5.0  # a long job
+
+_files: dict[str, int] = {}
+_marks: list[mmap.mmap] = []
+
+
+def _write(name: str, data: bytes) -> None:
+    if name not in _files:
+        _files[name] = os.open(FOLDER / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(_files[name], data)
+
+
+def _event(kind: str, i: int) -> None:
+    _write("events", f"{kind} {i} {os.getpid()} {time.monotonic_ns()}\n".encode())
+
+
+def noop(i: int) -> None:
+    del i
+    _write(f"done-{WORKER}", b".")
+
+
+def flaky(i: int) -> None:
+    """Fails once, with a text of its own."""
+    if _first(i):
+        _write(f"tried-{WORKER}", b".")
+        raise ConnectionError(f"request {i} to shard {i % 97} was reset after {i / 7:.3f} s")
+    noop(i)
+
+
+def _first(i: int) -> bool:
+    if not _marks:
+        with (FOLDER / "marks").open("r+b") as file:
+            _marks.append(mmap.mmap(file.fileno(), 0))
+    seen = _marks[0][i]
+    _marks[0][i] = 1
+    return not seen
+
+
+def stamp(i: int) -> None:
+    _event("start", i)
+
+
+def sleeper(i: int) -> None:
+    _event("start", i)
+    time.sleep(SECONDS)
+    _event("end", i)
+
+
+async def sleeper_async(i: int) -> None:
+    _event("start", i)
+    await asyncio.sleep(SECONDS)
+    _event("end", i)
+
+
+def innocent(i: int) -> None:
+    """Short, but long enough to be under way when a neighbour kills the process."""
+    _event("start", i)
+    time.sleep(0.2)
+    _event("end", i)
+
+
+async def innocent_async(i: int) -> None:
+    _event("start", i)
+    await asyncio.sleep(0.2)
+    _event("end", i)
+
+
+def poison(i: int) -> None:
+    """Kills the process it runs in."""
+    _event("poison", i)
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def venom(i: int) -> None:
+    """Kills the whole worker, as the end of its container would."""
+    _event("poison", i)
+    top = int((FOLDER / f"worker-{WORKER}.pid").read_text())
+    for pid in [*_below(top), os.getpid()]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    time.sleep(60)
+
+
+def _below(pid: int) -> list[int]:
+    """The process first, so that nobody starts a child again."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []
+    return [pid, *(below for child in children for below in _below(int(child)))]
+
+
+TASKS: dict[str, Callable[[int], object]] = {
+    task.__name__: task for task in (noop, flaky, stamp, sleeper, innocent, poison, venom)
+}
+ON_A_LOOP = {**TASKS, "sleeper": sleeper_async, "innocent": innocent_async}  # some are to be awaited

@@ -1,0 +1,148 @@
+"""The cases of throughput: each measures one contender once and returns its figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from bench.peers import trouble
+from bench.peers.contenders import Contender
+from bench.peers.place import Failed, Place, until
+from bench.peers.resting import idle, imported
+
+Figures = dict[str, float | str]
+START = 90.0  # seconds for workers to begin
+WITHIN = 150.0  # for a drain; who is not done has his rate by what he did
+FAR = 2.0  # milliseconds more for each round trip
+SCHEDULED, HELD = 1_000_000, 100_000
+
+
+class Case(NamedTuple):
+    name: str
+    measure: Callable[[Contender, float], Figures]
+    stores: tuple[str, ...] = ("postgres", "sqlite", "redis")
+    limits: bool = False  # the stores alone take part
+    rounds: int = 99  # at most: some go round by themselves
+    once: bool = False  # others than ours are measured once, side by side: it takes long, and mostly waits
+
+
+def enqueue(contender: Contender, scale: float) -> Figures:
+    """Jobs a second, one call each, and a thousand in a call."""
+    with Place(contender, "enqueue") as place:
+        one = place.ask("one", n=_size(1_000, scale))
+        many = place.ask("many", n=_size(20_000, scale))
+    figures: Figures = {}
+    for name, found in (("one", one), ("bulk", many)):
+        if isinstance(found, dict):
+            figures |= {f"{name}, {what}": rate for what, rate in found.items()}
+        elif found is not None:
+            figures[name] = found
+    return figures
+
+
+def drain(contender: Contender, scale: float, *, workers: int = 1, latency: float = 0) -> Figures:
+    """No-ops a second."""
+    n = _size(contender.jobs, scale)
+    with Place(contender, "drain", latency=latency) as place:
+        if contender.limit:
+            return dict(place.ask("drain", n=n))
+        return _drained(place, "noop", n, workers)
+
+
+def retry(contender: Contender, scale: float) -> Figures:
+    """Jobs a second when each fails once, with a text of its own."""
+    n = _size(contender.jobs // 4, scale)
+    with Place(contender, "retry") as place:
+        place.marks(n)
+        return _drained(place, "flaky", n, 1)
+
+
+def _drained(place: Place, task: str, n: int, workers: int) -> Figures:
+    """From the moment each worker has begun until all are done and the system's own books say so."""
+    place.ask("fill", task=task, n=n)
+    for _ in range(workers):
+        place.work()
+    until(place.begun, START, f"all workers at work ({place.log()})", every=0.002)
+    began, before = time.monotonic(), place.count("done")
+    while place.count("done") < n and time.monotonic() < began + WITHIN:
+        time.sleep(0.01)
+    done = place.count("done")
+    while done >= n and place.ask("pending") and time.monotonic() < began + WITHIN:
+        time.sleep(0.01)
+    seconds = time.monotonic() - began
+    if done - before < n / 3:
+        raise Failed(f"{done} of {n} done within {seconds:.0f} s, {before} of them before all workers had begun")
+    return {"jobs/s": (done - before) / seconds, "n": n, "seconds": seconds, "run twice": max(0, done - n)}
+
+
+def latency(contender: Contender, scale: float) -> Figures:
+    """Milliseconds from the call of enqueue to the handler's first line, the worker being idle."""
+    with Place(contender, "latency") as place:
+        place.work()
+        found = place.ask("latency", n=_size(200, scale), seconds=60.0)
+        return {"p50, ms": found["p50"], "p99, ms": found["p99"], "samples": found["samples"]}
+
+
+def backlog(contender: Contender, scale: float) -> Figures:
+    """Drain beside a million scheduled jobs (ours: and 100,000 held ones) against an empty table, by turns."""
+    n, rates = _size(contender.jobs // 2, scale), {"empty": [], "full": []}
+    with Place(contender, "drain") as empty, Place(contender, "drain") as full:
+        full.ask("backlog", n=_size(SCHEDULED, scale), within=600)
+        if contender.ours:
+            full.ask("hold", n=_size(HELD, scale))
+        for _ in range(3):
+            rates["empty"].append(_beside(empty, n))
+            rates["full"].append(_beside(full, n))
+    empty_rate, full_rate = (sorted(found)[1] for found in rates.values())
+    return {"empty, jobs/s": empty_rate, "full, jobs/s": full_rate, "full / empty": full_rate / empty_rate, "n": n}
+
+
+def _beside(place: Place, n: int) -> float:
+    """The books cannot be asked here: they have the backlog in them."""
+    before = place.count("done")
+    place.ask("fill", task="noop", n=n)
+    worker = place.work()
+    until(lambda: place.count("done") > before, START, "the worker at work", every=0.002)
+    began, first = time.monotonic(), place.count("done")
+    while place.count("done") < before + n and time.monotonic() < began + 60:
+        time.sleep(0.01)
+    done, seconds = place.count("done") - first, time.monotonic() - began
+    place.stop(worker)
+    return done / seconds
+
+
+def _size(n: int, scale: float) -> int:
+    return max(100, int(n * scale) // 100 * 100)
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("enqueue", enqueue, limits=True),
+        Case("drain", drain, limits=True),
+        Case("drain, 2 workers", partial(drain, workers=2)),
+        Case(f"drain, {FAR:g} ms away", partial(drain, latency=FAR), stores=("postgres",)),
+        Case(f"drain, 2 workers, {FAR:g} ms away", partial(drain, workers=2, latency=FAR), stores=("postgres",)),
+        Case("retry", retry),
+        Case("latency", latency),
+        Case("idle", idle),
+        Case("import", imported),
+        Case("backlog", backlog, stores=("postgres", "sqlite"), rounds=1),
+        *(
+            Case(
+                f"crash of {what}, {how}",
+                partial(trouble.crash, everything=what == "all", fast=how == "fast"),
+                once=True,
+            )
+            for what in ("handler", "all")
+            for how in ("default", "fast")
+        ),
+        *(
+            Case(f"poison {what}, {how}", partial(trouble.poison, task=task, fast=how == "fast"), once=True)
+            for what, task in (("handler", "poison"), ("worker", "venom"))
+            for how in ("default", "fast")
+        ),
+    )
+}

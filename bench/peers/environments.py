@@ -1,0 +1,58 @@
+"""An environment for each system, from PyPI with every version pinned, below build/bench."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.metadata import distributions
+from pathlib import Path
+
+from bench.world import ROOT
+
+HERE = ROOT / "build" / "bench" / "environments"
+PINS = Path(__file__).parent / "pins"
+WITHIN = 600  # seconds for one installation
+
+
+class CannotInstall(RuntimeError):
+    """It is left out, and the report says why."""
+
+
+def python(name: str | None) -> Path:
+    """The interpreter of this environment, which is made where it is missing or of other versions."""
+    if name is None:
+        return Path(sys.executable)
+    folder, pins = HERE / name, PINS / f"{name}.txt"
+    stamp = folder / "pins.txt"
+    if not (stamp.exists() and stamp.read_text() == pins.read_text()):
+        _make(folder, pins)
+        shutil.copy(pins, stamp)
+    return folder / "bin" / "python"
+
+
+def _make(folder: Path, pins: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=True)
+    command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    try:
+        subprocess.run(
+            [*command, "--requirement", pins], check=True, capture_output=True, text=True, timeout=WITHIN, env=clean()
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        said = getattr(error, "stderr", "") or str(error)
+        raise CannotInstall(said.strip().splitlines()[-1][:300]) from error
+
+
+def versions(name: str | None) -> list[str]:
+    """What is installed there."""
+    found = distributions(path=[str(path) for path in python(name).parent.parent.glob("lib/python*/site-packages")])
+    return sorted(f"{one.name}=={one.version}" for one in found)
+
+
+def clean() -> dict[str, str]:
+    """Our environment without what would change how Python or Mulligan behave."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MULLIGAN_", "BENCH_"))}

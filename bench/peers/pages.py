@@ -1,0 +1,242 @@
+"""The tables and pictures of docs/performance.md, from the results of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from bench.peers.bars import TITLES, judged
+from bench.peers.charts import Bar, Panel, drawn
+from bench.peers.contenders import BY_NAME, OURS, Contender
+from bench.peers.results import Run
+from bench.peers.trouble import JOBS, PATIENCE
+from bench.world import ROOT
+
+PAGE = ROOT / "docs" / "performance.md"
+PICTURES = ROOT / "docs" / "pictures"
+BETWEEN = re.compile(
+    r"(?<=<!-- measured: written by python -m bench peers --report -->\n).*(?=<!-- measured: end -->)", re.DOTALL
+)
+
+RATES = {
+    "enqueue, one": ("enqueue", "one", "one, same rows"),
+    "enqueue, bulk": ("enqueue", "bulk", "bulk, same rows"),
+    "drain": ("drain", "jobs/s", "batches of 100"),
+    "drain, 2 workers": ("drain, 2 workers", "jobs/s", ""),
+    "drain, 2 ms away": ("drain, 2 ms away", "jobs/s", ""),
+    "2 workers, 2 ms away": ("drain, 2 workers, 2 ms away", "jobs/s", ""),
+    "retry": ("retry", "jobs/s", ""),
+}
+WAITS = {
+    "p50, ms": ("latency", "p50, ms"),
+    "p99, ms": ("latency", "p99, ms"),
+    "idle CPU, %": ("idle", "CPU, %"),
+    "idle memory, MB": ("idle", "PSS, MB"),
+    "processes": ("idle", "processes"),
+    "import, ms": ("import", "ms"),
+    "drain beside the backlog / empty": ("backlog", "full / empty"),
+}
+DRAWN = {
+    "drain": "No-ops drained by one worker",
+    "retry": "Every job fails once",
+    "enqueue, bulk": "Enqueued in bulk",
+    "enqueue, one": "Enqueued one at a time",
+}
+KILLED = "kill -9 of everything, restarted at once"
+PANELS = {"postgres": "On PostgreSQL", "sqlite": "On SQLite, synced", "redis": "On Redis, against ours on PostgreSQL"}
+
+
+def write(run: Run, page: Path = PAGE, pictures: Path = PICTURES) -> None:
+    for name, picture in drawings(run).items():
+        (pictures / f"performance-{name}.svg").write_text(picture, encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    if not BETWEEN.search(text):
+        raise ValueError(f"{page} has no place for what was measured")
+    page.write_text(BETWEEN.sub(lambda _: told(run), text), encoding="utf-8")
+
+
+def told(run: Run) -> str:
+    parts = (_conditions(run), _bars(run), _rates(run), _waits(run), _crashes(run), _poison(run), _missing(run))
+    return "\n" + "\n\n".join(part for part in parts if part) + "\n\n"
+
+
+# -- numbers --------------------------------------------------------------------------------------------
+def _rate(run: Run, column: str, name: str) -> float | None:
+    case, figure, of_limit = RATES[column]
+    return run.figure(case, name, of_limit if BY_NAME[name].limit else figure)
+
+
+def _base(contender: Contender) -> str:
+    """Ours on the same store; for Redis, which we have no store on, ours on PostgreSQL."""
+    return OURS.get(contender.store, OURS["postgres"])
+
+
+def _against_ours(run: Run, column: str, name: str) -> float | None:
+    rate, ours = _rate(run, column, name), _rate(run, column, _base(BY_NAME[name]))
+    return None if rate is None or not ours else rate / ours
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if value >= 0.095 else f"{value:.2g}"
+
+
+def _seconds(run: Run, case: str, name: str) -> str:
+    seconds, done = run.figure(case, name, "seconds"), run.figure(case, name, "done")
+    if seconds is None or done is None:
+        return "–"
+    return f"{seconds:.1f}" if done >= JOBS else f"> {PATIENCE:.0f} ({done:.0f} of {JOBS})"
+
+
+def _number(run: Run, case: str, name: str, figure: str) -> str:
+    value = run.figure(case, name, figure)
+    return "–" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+# -- tables ---------------------------------------------------------------------------------------------
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = tuple(heads)
+    lines = [heads, ("---",) * len(heads), *map(tuple, rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _named(run: Run, cases: Iterable[str], *, limits: bool = False) -> list[str]:
+    taken = {name for case in cases for name in run.contenders(case)}
+    return [name for name in run.about["contenders"] if name in taken and (limits or not BY_NAME[name].limit)]
+
+
+def _conditions(run: Run) -> str:
+    about, machine = run.about, run.about["machine"]
+    servers = "; ".join(
+        f"{name}: {', '.join(f'{key} {value}' for key, value in said.items() if value)}"
+        for name, said in about["servers"].items()
+    )
+    return (
+        f"Measured {about['at'][:10]}: {machine['cores']} cores, {machine['memory, GB']:.0f} GB, Linux "
+        f"{machine['kernel'].partition('-')[0]}, Python {machine['python']}, an fdatasync of 8 kB "
+        f"{machine['fdatasync of 8 kB, ms']:.2f} ms, load {machine['load']:.1f} at the start; "
+        f"{about['rounds']} rounds{'' if about['scale'] == 1 else ', scale ' + format(about['scale'], 'g')}. {servers}."
+    )
+
+
+def _bars(run: Run) -> str:
+    words = {True: "met", False: "**not met**", None: "not measured"}
+    rows = ((one.what, one.store, one.bar, one.said, words[one.met]) for one in judged(run))
+    return "### Bars\n\n" + _table(("what", "store", "bar", "measured", ""), rows)
+
+
+def _rates(run: Run) -> str:
+    columns = [column for column, (case, _, _) in RATES.items() if case in run.cases()]
+    if not columns:
+        return ""
+    rows = (
+        (
+            name,
+            TITLES.get(BY_NAME[name].store, "Redis"),
+            *(_ratio(_against_ours(run, column, name)) for column in columns),
+        )
+        for name in _named(run, (RATES[column][0] for column in columns), limits=True)
+    )
+    note = "Jobs a second as a share of ours on the same store; those on Redis against ours on PostgreSQL."
+    pictures = "\n\n".join(_shown(column, title) for column, title in DRAWN.items() if column in columns)
+    return f"### Throughput\n\n{note}\n\n" + _table(("", "store", *columns), rows) + f"\n\n{pictures}"
+
+
+def _waits(run: Run) -> str:
+    there = {head: where for head, where in WAITS.items() if where[0] in run.cases()}
+    if not there:
+        return ""
+
+    def cell(name: str, case: str, figure: str) -> str:
+        return _ratio(run.figure(case, name, figure)) if case == "backlog" else _number(run, case, name, figure)
+
+    rows = (
+        (name, *(cell(name, *where) for where in there.values()))
+        for name in _named(run, (case for case, _ in there.values()))
+    )
+    return "### Latency, rest, backlog\n\n" + _table(("", *there), rows)
+
+
+def _crashes(run: Run) -> str:
+    cases = [case for case in run.cases() if case.startswith("crash")]
+    if not cases:
+        return ""
+    rows = ((name, *(_seconds(run, case, name) for case in cases)) for name in _named(run, cases))
+    note = "Seconds from `kill -9` until ten jobs of five seconds are all done."
+    heads = ("", *(case.removeprefix("crash of ") for case in cases))
+    return f"### Crash\n\n{note}\n\n" + _table(heads, rows) + f"\n\n{_shown('crash', KILLED)}"
+
+
+def _poison(run: Run) -> str:
+    cases = [case for case in run.cases() if case.startswith("poison")]
+    if not cases:
+        return ""
+
+    def cell(name: str, case: str) -> str:
+        starts, done = run.worst(case, name, "starts"), run.figure(case, name, "innocent done")
+        return "–" if starts is None or done is None else f"{starts:.0f} / {done:.0f}"
+
+    rows = ((name, *(cell(name, case) for case in cases)) for name in _named(run, cases))
+    note = "Starts of the job that kills / innocent jobs done of ten, within a minute."
+    return f"### Poison\n\n{note}\n\n" + _table(("", *(case.removeprefix("poison ") for case in cases)), rows)
+
+
+def _missing(run: Run) -> str:
+    """What was tried and gave no figure."""
+    lines = {f"- {one.case}, {one.contender}: {_line(one.error)}" for one in run.measured if one.error}
+    lines |= {f"- {name}: left out, {_line(why)}" for name, why in run.about.get("left out", {}).items()}
+    return "### Without a figure\n\n" + "\n".join(sorted(lines)) if lines else ""
+
+
+def _line(words: str) -> str:
+    return words.splitlines()[0][:200]
+
+
+def _shown(what: str, title: str) -> str:
+    return f"![{title}](pictures/performance-{_file(what)}.svg)"
+
+
+def _file(what: str) -> str:
+    return what.replace(", ", "-")
+
+
+# -- pictures -------------------------------------------------------------------------------------------
+def drawings(run: Run) -> dict[str, str]:
+    found = {}
+    for column, title in DRAWN.items():
+        if RATES[column][0] in run.cases():
+            note = "jobs a second, ours = 1"
+            found[_file(column)] = drawn(title, note, list(_panels(run, column)))
+    if any(case.startswith("crash") for case in run.cases()):
+        found["crash"] = drawn(
+            KILLED,
+            "seconds until ten jobs of five seconds are done",
+            list(_killed(run)),
+        )
+    return found
+
+
+def _who(name: str) -> str:
+    return "ours" if BY_NAME[name].ours else "limit" if BY_NAME[name].limit else "other"
+
+
+def _panels(run: Run, column: str) -> Iterator[Panel]:
+    for store, title in PANELS.items():
+        there = _named(run, [RATES[column][0]], limits=True)
+        names = [name for name in there if BY_NAME[name].store == store or (store, name) == ("redis", OURS["postgres"])]
+        known = [(name, value) for name in names if (value := _against_ours(run, column, name)) is not None]
+        if any(not BY_NAME[name].ours for name, _ in known):
+            yield Panel(title, [Bar(name, value, _ratio(value), _who(name)) for name, value in known])
+
+
+def _killed(run: Run) -> Iterator[Panel]:
+    for how in ("default", "fast"):
+        case = f"crash of all, {how}"
+        bars = [
+            Bar(name, run.figure(case, name, "seconds") or 0, _seconds(run, case, name), _who(name))
+            for name in _named(run, [case])
+        ]
+        if bars:
+            yield Panel(f"{how} settings", bars)

@@ -1,0 +1,200 @@
+"""A fresh place for one measurement: a folder, an empty database, an agent, workers. Nothing outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from bench import world
+from bench.peers import environments, servers
+from bench.peers.contenders import Contender
+from bench.peers.proxy import Proxy
+from bench.world import family
+
+AGENTS = Path(__file__).parent / "agents"
+ANSWER = 240.0  # seconds: no call takes longer, but for those that say so
+
+
+class Failed(RuntimeError):
+    """This measurement is none. The run goes on."""
+
+
+class Seen(NamedTuple):
+    """A line of the events that bodies write."""
+
+    kind: str
+    job: int
+    pid: int
+    at: float
+
+
+class Place:
+    def __init__(
+        self, contender: Contender, case: str, *, fast: bool = False, concurrency: int = 0, latency: float = 0
+    ) -> None:
+        self.contender = contender
+        self._python = environments.python(contender.environment)
+        self.folder = Path(tempfile.mkdtemp(prefix="mulligan-bench-"))
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._proxy: Proxy | None = None
+        self._database: str | None = None
+        self._env = {
+            **environments.clean(),
+            "PYTHONPATH": str(AGENTS),
+            "BENCH_FOLDER": str(self.folder),
+            "BENCH_STORE": contender.store,
+            "BENCH_CASE": case,
+            "BENCH_FAST": str(int(fast)),
+            "BENCH_CONCURRENCY": str(concurrency),
+            "MULLIGAN_WORKER__STATE_DIR": str(self.folder / "state"),
+            **self._where(),
+        }
+        self._for_workers = self._env | (self._far(latency) if latency else {})
+        self._agent = self._start(self._env, [self._python, AGENTS / f"on_{contender.agent}.py"], "agent", piped=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self._answer("open", ANSWER)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _where(self) -> dict[str, str]:
+        if self.contender.store == "postgres":
+            self._database = world.server().create_database()
+            return {"BENCH_POSTGRES": self._database, "MULLIGAN_DATABASE_URL": self._database}
+        if self.contender.store == "redis":
+            return {"BENCH_REDIS": servers.redis().fresh()}
+        file = self.folder / "jobs.db"
+        return {"BENCH_SQLITE": str(file), "MULLIGAN_DATABASE_URL": f"sqlite:///{file}"}
+
+    def _far(self, latency: float) -> dict[str, str]:
+        """The same database, as far away as that."""
+        if self._database is None:
+            raise Failed("only a server can be far away")
+        self._proxy = Proxy(self._database, latency)
+        return {"BENCH_POSTGRES": self._proxy.url, "MULLIGAN_DATABASE_URL": self._proxy.url}
+
+    def _start(self, env: dict[str, str], command: list[Any], name: str, *, piped: bool = False) -> Any:
+        pipe = subprocess.PIPE if piped else subprocess.DEVNULL
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=env, stdin=pipe, stdout=pipe if piped else log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    # -- the agent -------------------------------------------------------------------------------------
+    def ask(self, do: str, *, within: float = ANSWER, **given: Any) -> Any:
+        self._agent.stdin.write(json.dumps({"do": do, **given}).encode() + b"\n")
+        self._agent.stdin.flush()
+        return self._answer(do, within)
+
+    def _answer(self, do: str, within: float) -> Any:
+        until, line = time.monotonic() + within, b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._agent.stdout], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise Failed(f"{do}: no answer within {within:.0f} s")
+            part = os.read(self._agent.stdout.fileno(), 65536)
+            if not part:
+                raise Failed(f"{do}: the agent is gone: {self.log('agent')}")
+            line += part
+        said = json.loads(line)
+        if "error" in said:
+            raise Failed(f"{do}: {said['error']}")
+        return said["said"]
+
+    # -- workers ---------------------------------------------------------------------------------------
+    def work(self) -> subprocess.Popen[bytes]:
+        number = len(self._workers)
+        command = self.ask("worker")
+        worker = self._start({**self._for_workers, "BENCH_WORKER": str(number)}, command, f"worker-{number}")
+        (self.folder / f"worker-{number}.pid").write_text(str(worker.pid))
+        self._workers.append(worker)
+        return worker  # type: ignore[no-any-return]
+
+    def stop(self, worker: subprocess.Popen[bytes]) -> None:
+        """As an operator would; who does not listen is killed."""
+        worker.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            worker.wait(10)
+        self.kill(worker)
+
+    def kill(self, worker: subprocess.Popen[bytes]) -> None:
+        """Everything it has started too."""
+        pids = family(worker.pid) if worker.poll() is None else []
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait(30)
+
+    def log(self, name: str = "worker-0", size: int = 500) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace")[-size:] if path.exists() else ""
+
+    # -- what is seen ----------------------------------------------------------------------------------
+    def marks(self, n: int) -> None:
+        """Room for a mark of each job."""
+        (self.folder / "marks").write_bytes(bytes(n))
+
+    def count(self, what: str) -> int:
+        return sum(path.stat().st_size for path in self.folder.glob(f"{what}-*"))
+
+    def begun(self) -> bool:
+        """Has each worker done or tried something?"""
+        return all(self._has("done", number) or self._has("tried", number) for number in range(len(self._workers)))
+
+    def _has(self, what: str, number: int) -> bool:
+        path = self.folder / f"{what}-{number}"
+        return path.exists() and path.stat().st_size > 0
+
+    def seen(self, kind: str) -> list[Seen]:
+        path = self.folder / "events"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [Seen(k, int(i), int(pid), int(at) / 1e9) for k, i, pid, at in lines if k == kind]
+
+    def close(self) -> None:
+        for process in (*self._workers, self._agent):
+            with suppress(subprocess.TimeoutExpired):
+                self.kill(process)
+        for pipe in (self._agent.stdin, self._agent.stdout):
+            with suppress(OSError):
+                pipe.close()
+        self._end_strays()
+        if self._proxy:
+            self._proxy.close()
+        if self._database:
+            world.server().drop_database(self._database)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end_strays(self) -> None:
+        """Whoever still lives with our folder in its environment: a runner in a session of its own, say."""
+        mark = f"BENCH_FOLDER={self.folder}".encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in path.read_bytes().split(b"\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def until(moment: Callable[[], object], within: float, what: str, every: float = 0.005) -> None:
+    deadline = time.monotonic() + within
+    while not moment():
+        if time.monotonic() > deadline:
+            raise Failed(f"{what}: not within {within:.0f} s")
+        time.sleep(every)

@@ -1,0 +1,62 @@
+"""What a run has left behind, read again."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Measured(NamedTuple):
+    case: str
+    contender: str
+    round: int
+    figures: dict[str, Any] | None
+    error: str | None
+
+
+class Run(NamedTuple):
+    about: dict[str, Any]
+    measured: list[Measured]
+
+    def figure(self, case: str, contender: str, name: str) -> float | None:
+        """The median of the rounds."""
+        numbers = self.numbers(case, contender, name)
+        return statistics.median(numbers) if numbers else None
+
+    def worst(self, case: str, contender: str, name: str) -> float | None:
+        return max(self.numbers(case, contender, name), default=None)
+
+    def numbers(self, case: str, contender: str, name: str) -> list[float]:
+        found = [one.figures.get(name) for one in self.of(case, contender) if one.figures]
+        return [value for value in found if isinstance(value, (int, float))]
+
+    def said(self, case: str, contender: str, name: str) -> str | None:
+        """What was told in words, the last time."""
+        found = [one.figures[name] for one in self.of(case, contender) if one.figures and name in one.figures]
+        return str(found[-1]) if found else None
+
+    def of(self, case: str, contender: str) -> list[Measured]:
+        return [one for one in self.measured if (one.case, one.contender) == (case, contender)]
+
+    def cases(self) -> list[str]:
+        return list(dict.fromkeys(one.case for one in self.measured))
+
+    def contenders(self, case: str) -> list[str]:
+        """In the order in which they are always told."""
+        taken = {one.contender for one in self.measured if one.case == case}
+        return [name for name in self.about["contenders"] if name in taken]
+
+
+def read(*paths: Path) -> Run:
+    """One run; of several files the later ones replace cases of the earlier ones."""
+    about: dict[str, Any] = {}
+    measured: list[Measured] = []
+    for path in paths:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        about = about | lines[0]["run"]
+        new = [Measured(*(line[name] for name in Measured._fields)) for line in lines[1:]]
+        replaced = {one.case for one in new}
+        measured = [one for one in measured if one.case not in replaced] + new
+    return Run(about, measured)

@@ -1,0 +1,165 @@
+"""One run: every case, its contenders by turns, each measurement kept as it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.peers import environments, servers
+from bench.peers.cases import CASES, Case
+from bench.peers.contenders import Contender
+from bench.peers.place import Place
+from bench.peers.results import Measured
+
+RESULTS = Path(__file__).parent.parent / "results"
+SIDE_BY_SIDE = 6
+
+
+class Plan(NamedTuple):
+    cases: list[Case]
+    contenders: list[Contender]
+    rounds: int
+    scale: float
+    left_out: dict[str, str]  # who could not take part, and why
+
+    def turns(self) -> Iterator[tuple[Case, int, list[Contender], bool]]:
+        """What is measured together: by turns one after the other, or side by side."""
+        for case in self.cases:
+            taking_part = [one for one in self.contenders if _takes_part(case, one)]
+            ours = [one for one in taking_part if one.ours] if case.once else taking_part
+            for number in range(min(self.rounds, case.rounds)):
+                yield case, number, _turned(ours, number), False
+            if case.once:
+                yield case, 0, [one for one in taking_part if not one.ours], True
+
+    def measurements(self) -> int:
+        return sum(len(contenders) for _, _, contenders, _ in self.turns())
+
+
+def _takes_part(case: Case, contender: Contender) -> bool:
+    return contender.store in case.stores and (case.limits or not contender.limit)
+
+
+def _turned(contenders: Sequence[Contender], number: int) -> list[Contender]:
+    """Each round begins with another one."""
+    first = number % max(1, len(contenders))
+    return [*contenders[first:], *contenders[:first]]
+
+
+class Book:
+    """The file of a run: first what was measured how, then a line for each measurement."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._write({"run": described(plan)})
+
+    def keep(self, measured: Measured) -> None:
+        self._write({**measured._asdict(), "load": os.getloadavg()[0]})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def book(plan: Plan) -> Book:
+    name = datetime.now(UTC).strftime("peers-%Y%m%d-%H%M%S.jsonl")
+    return Book(RESULTS / name, plan)
+
+
+def available(contenders: Sequence[Contender], tell: Callable[[str], None]) -> tuple[list[Contender], dict[str, str]]:
+    """Who can be measured here, and why the others cannot."""
+    able, unable = [], {}
+    for contender in contenders:
+        tell(contender.name)
+        try:
+            environments.python(contender.environment)
+            with Place(contender, "trial"):
+                able.append(contender)
+        except Exception as error:  # noqa: BLE001 - whatever keeps it from taking part is told, and the others go on
+            unable[contender.name] = f"{type(error).__name__}: {error}"
+    return able, unable
+
+
+def carried_out(plan: Plan, done: Callable[[Measured], None], begun: Callable[[str], None]) -> None:
+    for case, number, contenders, side_by_side in plan.turns():
+        if not side_by_side:
+            for contender in contenders:
+                begun(f"{case.name}: {contender.name}, round {number + 1}")
+                done(_measured(case, contender, number, plan.scale))
+            continue
+        begun(f"{case.name}: the others, side by side")
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            for measured in pool.map(lambda one, case=case: _measured(case, one, 0, plan.scale), contenders):
+                done(measured)
+
+
+def _measured(case: Case, contender: Contender, number: int, scale: float) -> Measured:
+    try:
+        return Measured(case.name, contender.name, number, case.measure(contender, scale), None)
+    except Exception as error:  # noqa: BLE001 - one measurement that fails does not end the run
+        return Measured(case.name, contender.name, number, None, f"{type(error).__name__}: {error}"[:1000])
+
+
+# -- what was measured how ------------------------------------------------------------------------------
+def described(plan: Plan) -> dict[str, Any]:
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": plan.rounds,
+        "scale": plan.scale,
+        "left out": plan.left_out,
+        "machine": machine(),
+        "servers": servers.described({one.store for one in plan.contenders}),
+        "rows": _rows(plan.contenders),
+        "contenders": {
+            one.name: {"store": one.store, "settings": one.settings, "jobs": one.jobs,
+                       "versions": environments.versions(one.environment)}
+            for one in plan.contenders
+        },
+    }  # fmt: skip
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cores": os.cpu_count(),
+        "memory, GB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+        "fdatasync of 8 kB, ms": synced(),
+    }
+
+
+def synced() -> float:
+    """What everything that commits once a job pays for it."""
+    times = []
+    with tempfile.NamedTemporaryFile(prefix="mulligan-bench-") as file:
+        for _ in range(50):
+            began = time.perf_counter()
+            os.pwrite(file.fileno(), b"x" * 8192, 0)
+            os.fdatasync(file.fileno())
+            times.append((time.perf_counter() - began) * 1000)
+    return sorted(times)[25]
+
+
+def _rows(contenders: Sequence[Contender]) -> dict[str, dict[str, float]]:
+    """How wide a row is, ours and the plain one."""
+    found = {}
+    for one in contenders:
+        if one.limit:
+            with Place(one, "about") as place:
+                found[one.name] = place.ask("about")
+    return found
+
+
+def every(names: Sequence[str]) -> list[Case]:
+    """All of them, or those whose name begins with one of the words."""
+    return [case for name, case in CASES.items() if not names or any(name.startswith(word) for word in names)]

@@ -1,0 +1,153 @@
+"""The harness that measures ours beside others: what it judges, draws and compares."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from bench.peers import pages, results
+from bench.peers.bars import BARS, judged
+from bench.peers.cases import CASES
+from bench.peers.contenders import BY_NAME, CONTENDERS, OURS
+from bench.peers.place import AGENTS, Failed, Place
+from bench.peers.proxy import Proxy
+from bench.peers.run import Plan
+
+PG, LITE = OURS["postgres"], OURS["sqlite"]
+PLAIN = BY_NAME["plain SQLite"]
+
+
+def measured(case, contender, figures, number=0, error=None):
+    return results.Measured(case, contender, number, figures, error)._asdict()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> results.Run:
+    """Three rounds of a drain and a crash, written and read again."""
+    about = {
+        "at": "2026-01-01T00:00:00", "rounds": 3, "scale": 1.0,
+        "left out": {"celery": "no server"}, "servers": {"postgres": {"fsync": "on"}},
+        "machine": {"cores": 2, "memory, GB": 8.0, "kernel": "6.1", "python": "3.11", "load": 0.1,
+                    "fdatasync of 8 kB, ms": 0.2},
+        "contenders": {one.name: {} for one in CONTENDERS},
+    }  # fmt: skip
+    rates = ((PG, 9000), (PG, 30_000), (PG, 20_000), ("pgqueuer", 8000), (LITE, 30_000), ("huey", 5000))
+    lines = [measured("drain", name, {"jobs/s": rate}, number) for number, (name, rate) in enumerate(rates)]
+    lines += [
+        measured("crash of all, default", PG, {"seconds": 6.5, "done": 10}),
+        measured("crash of all, default", "huey", {"seconds": 120.0, "done": 0}),
+        measured("poison worker, default", PG, {"starts": 3, "innocent done": 7}),
+        measured("retry", "rq", None, error="Failed: it would not"),
+    ]
+    path = tmp_path / "peers-1.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in ({"run": about}, *lines)))
+    return results.read(path)
+
+
+def test_a_bar_is_judged_by_the_median_of_the_rounds_of_one_run(run):
+    told = {(one.what, one.store): one for one in judged(run)}
+    fastest = told["drain against the fastest other system of the run", "PostgreSQL"]
+    assert (fastest.said, fastest.met) == ("2.50 ×", True)
+    assert told["drain against Huey with fsync", "SQLite"].met is False
+    assert told["drain against plain batches of 100", "PostgreSQL"].met is None
+    assert told["kill -9 of everything, until all are done", "PostgreSQL"].met is True
+    poisoned = told["starts of a job that kills its worker, all neighbours done", "PostgreSQL"]
+    assert (poisoned.said, poisoned.met) == ("3.00, 7 of 10 neighbours done", False)
+
+
+def test_every_bar_asks_for_a_case_that_is_measured():
+    class Asking:
+        def __init__(self):
+            self.cases = set()
+
+        def figure(self, case, contender, name):
+            assert contender in BY_NAME
+            self.cases.add(case)
+
+        worst = figure
+
+        def numbers(self, case, contender, name):
+            self.figure(case, contender, name)
+            return []
+
+    asking = Asking()
+    for bar in BARS:
+        bar.judge(asking)
+    assert asking.cases <= set(CASES)
+
+
+def test_the_page_gets_its_tables_and_pictures_from_the_results(run, tmp_path):
+    page = tmp_path / "page.md"
+    begin, end = "<!-- measured: written by python -m bench peers --report -->", "<!-- measured: end -->"
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter")
+    pages.write(run, page, tmp_path)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith(f"{end}\nafter")
+    assert "old" not in text
+    assert "| pgqueuer | PostgreSQL | 0.40 |" in text
+    assert "| huey | > 120 (0 of 10) |" in text
+    assert "- retry, rq: Failed: it would not" in text
+    assert "- celery: left out, no server" in text
+    shown = re.findall(r"!\[.+\]\(pictures/(.+)\)", text)
+    assert {tmp_path / name for name in shown} == set(tmp_path.glob("*.svg"))
+    for name in ("drain", "crash"):
+        assert ET.fromstring((tmp_path / f"performance-{name}.svg").read_text()).tag.endswith("svg")  # noqa: S314 - ours
+
+
+def test_the_page_of_the_docs_has_a_place_for_what_was_measured():
+    assert pages.BETWEEN.search(pages.PAGE.read_text())
+
+
+def test_each_round_begins_with_another_contender():
+    plan = Plan([CASES["drain"]], list(CONTENDERS), 3, 1.0, {})
+    firsts = [contenders[0].name for _, _, contenders, _ in plan.turns()]
+    assert len(set(firsts)) == 3
+    assert plan.measurements() == 3 * len(CONTENDERS)
+
+
+@pytest.mark.parametrize("contender", CONTENDERS, ids=lambda one: one.name)
+def test_a_contender_has_an_agent_and_every_version_pinned(contender):
+    assert (AGENTS / f"on_{contender.agent}.py").exists()
+    if contender.environment:
+        pins = (AGENTS.parent / "pins" / f"{contender.agent}.txt").read_text().split()
+        assert any(pin.startswith(f"{contender.agent}==") for pin in pins)
+        assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+
+
+def test_the_plain_row_is_as_wide_as_ours_and_an_agent_says_why_it_could_not():
+    with Place(PLAIN, "about") as place:
+        plain, ours = place.ask("about").values()
+        assert plain == pytest.approx(ours, rel=0.03)
+        with pytest.raises(Failed, match="NotImplementedError"):
+            place.ask("pending")
+        folder = place.folder
+    assert not folder.exists()
+
+
+def test_a_round_trip_through_the_proxy_takes_as_long_as_asked():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_echo, args=(server,), daemon=True).start()
+        proxy = Proxy(f"postgresql://me:word@127.0.0.1:{server.getsockname()[1]}/db", 20)
+        try:
+            assert proxy.url.startswith("postgresql://me:word@127.0.0.1:")
+            port = int(re.search(r":(\d+)/db", proxy.url)[1])
+            with socket.create_connection(("127.0.0.1", port)) as line:
+                began = time.monotonic()
+                line.sendall(b"there and back")
+                assert line.recv(100) == b"there and back"
+                assert time.monotonic() - began >= 0.02
+        finally:
+            proxy.close()
+
+
+def _echo(server):
+    with server.accept()[0] as line:
+        while data := line.recv(100):
+            line.sendall(data)
