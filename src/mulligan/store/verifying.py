@@ -64,6 +64,14 @@ class Verifying(ABC):
         """What retention has removed around this id."""
 
     @abstractmethod
+    def pruned_kinds(self) -> list[tuple[str, Micros]]:
+        """Of which kinds retention has removed jobs, and when it last did."""
+
+    @abstractmethod
+    def running_since(self, since: Micros) -> list[tuple[str, str, int]]:
+        """(queue, uses, how many run that began after this moment)."""
+
+    @abstractmethod
     def events_gone(self) -> int:
         """Up to this id only what people did is left of the log."""
 
@@ -103,6 +111,12 @@ class SqlVerifying(Verifying):
 
     def pruned_over(self, job_id: str) -> list[PrunedRow]:
         return [PrunedRow._make(row) for row in self.rows("pruned_over", id=job_id)]
+
+    def pruned_kinds(self) -> list[tuple[str, Micros]]:
+        return [(row[0], row[1]) for row in self.rows("pruned_kinds")]
+
+    def running_since(self, since: Micros) -> list[tuple[str, str, int]]:
+        return [(row[0], row[1], row[2]) for row in self.rows("running_since", since=since)]
 
     def events_gone(self) -> int:
         found = self.rows("events_floor")

@@ -63,10 +63,7 @@ class Side:
                 self._read_witness(path)
             self._db.execute(INDEXES)
         self.kinds_asked = {row[0] for row in self.ask("SELECT DISTINCT json_extract(asked, '$.kind') FROM call")}
-        self.kinds_seen = {
-            row[0]
-            for row in self.ask("SELECT DISTINCT json_extract(line, '$.kind') FROM witness")
-        }
+        self.kinds_seen = {row[0] for row in self.ask("SELECT DISTINCT json_extract(line, '$.kind') FROM witness")}
 
     def __enter__(self) -> Side:
         return self
@@ -81,7 +78,7 @@ class Side:
     def put(self, table: str, rows: Sequence[Row]) -> None:
         if rows:
             places = ", ".join("?" * len(rows[0]))
-            self._db.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", rows)  # noqa: S608 - our own names
+            self._db.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", rows)
 
     def begin(self) -> None:
         self._db.execute("BEGIN")
@@ -128,7 +125,7 @@ class Side:
 
     def unknown_submits(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(call, what it asked for) of submits nobody was told of."""
-        sql = f"SELECT id, asked FROM call WHERE told = ? AND what IN {SUBMITS}"  # noqa: S608 - our own words
+        sql = f"SELECT id, asked FROM call WHERE told = ? AND what IN {SUBMITS}"
         for call, asked in self.ask(sql, UNKNOWN):
             yield call, json.loads(asked)
 
