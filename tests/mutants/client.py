@@ -1,4 +1,4 @@
-"""A client in a process of its own, so that it has the same engine as the workers: `python -m mutants.client WHAT …`."""
+"""A client in a process of its own, with the same engine as the workers: `python -m mutants.client WHAT …`."""
 
 from __future__ import annotations
 

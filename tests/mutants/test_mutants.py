@@ -1,4 +1,4 @@
-"""The checker is checked: defects of the engine, each found from outside within one run; the engine without them passes.
+"""The checker is checked: defects of the engine, each found from outside in one run; without them nothing is found.
 
 A mutant that lives is a hole in the checker or in its scenario, and is mended there.
 """
