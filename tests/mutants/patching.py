@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import re
 import shutil
 from collections.abc import Iterator
@@ -61,7 +62,8 @@ def _applied(lines: list[str], old: list[str], new: list[str], where: str) -> li
 def copy_of(name: str | None, folder: Path) -> Path:
     """A folder to put first on PYTHONPATH: all of the source, with this defect; None: with none."""
     target = folder / "source"
-    shutil.copytree(ROOT / "src", target, ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(ROOT / "src", quiet=2)  # once: every process of a scenario would compile all of it again
+    shutil.copytree(ROOT / "src", target)
     for path, text in patched(name) if name else ():
         (target / Path(path).relative_to("src")).write_text(text, encoding="utf-8")
     return target

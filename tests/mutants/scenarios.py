@@ -16,10 +16,10 @@ from mulligan.verify import Report
 from mutants.stage import TESTS, Stage
 
 SKEWED = str(TESTS / "mutants" / "skew")
-SHORT = 12.0  # seconds after which a scenario goes on, whether what it hopes for has come or not
+LONG, SHORT = 60.0, 8.0  # seconds after which a scenario goes on, whether what it hopes for has come or not
 
 
-def hoped(moment, patience: float = SHORT) -> bool:
+def hoped(moment, patience: float = LONG) -> bool:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         if moment():
@@ -37,12 +37,12 @@ def frozen(stage: Stage, *, keep: bool = False) -> Report:
     one.freeze(stage.url)
     stage.wait(lambda: stage.started(job, 2), "the second attempt")
     one.stop_all(signal.SIGCONT)
-    hoped(lambda: stage.ended(job), 20)
-    hoped(lambda: len(stage.app.jobs.attempts(job)) >= 2)
+    hoped(lambda: stage.ended(job))
+    hoped(lambda: len(stage.app.jobs.attempts(job)) >= 2, SHORT)
     two.end()
     for n in range(6):  # does the one that was lost take more?
         stage.enqueue("work", {"n": n})
-    hoped(lambda: len(stage.lines()) >= 8)
+    hoped(lambda: len(stage.lines()) >= 8, SHORT)
     return stage.report()
 
 
@@ -54,7 +54,7 @@ def crowd(stage: Stage) -> Report:
     """Three workers take many small jobs."""
     jobs = [stage.enqueue("light", {"n": n}) for n in range(240)]
     workers = [stage.worker() for _ in range(3)]
-    hoped(lambda: stage.ended(*jobs), 30)
+    hoped(lambda: stage.ended(*jobs))
     for worker in workers:
         worker.end()
     return stage.report()
@@ -64,7 +64,7 @@ def deadly(stage: Stage) -> Report:
     """A job that kills its process each time."""
     stage.worker()
     job = stage.enqueue("poison")
-    hoped(lambda: stage.ended(job) or len(stage.lines()) > 4, 30)
+    hoped(lambda: stage.ended(job) or len(stage.lines()) > 4)
     return stage.report()
 
 
@@ -72,7 +72,7 @@ def failing(stage: Stage) -> Report:
     """A job that fails each time."""
     stage.worker()
     job = stage.enqueue("work", {"n": 1, "fails": 9})
-    hoped(lambda: stage.ended(job) or len(stage.lines()) > 5, 30)
+    hoped(lambda: stage.ended(job) or len(stage.lines()) > 5)
     return stage.report()
 
 
@@ -103,7 +103,7 @@ def members_tried_again(stage: Stage) -> Report:
     jobs += [stage.enqueue("work", {"n": 9, "seconds": 5.0}, batch=batch) for _ in range(2)]
     batch.seal()
     stage.worker()
-    hoped(lambda: stage.ended(*jobs), 25)
+    hoped(lambda: stage.ended(*jobs))
     return stage.report()
 
 
@@ -111,7 +111,7 @@ def ticking(stage: Stage) -> Report:
     """Two workers and a schedule that fires every two seconds."""
     stage.extra["MUTANT_CRON"] = "* * * * * */2"
     workers = [stage.worker() for _ in range(2)]
-    hoped(lambda: len({line["job"] for line in stage.lines()}) >= 6, 30)
+    hoped(lambda: len({line["job"] for line in stage.lines()}) >= 6)
     for worker in workers:
         worker.end()
     return stage.report()
@@ -130,7 +130,7 @@ def cut_off(stage: Stage) -> Report:
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             time.sleep(0.1)
-    hoped(lambda: stage.ended(*jobs), 30)
+    hoped(lambda: stage.ended(*jobs))
     time.sleep(1)
     report = stage.report(settled=True, slack=3)
     worker.end()
@@ -144,7 +144,7 @@ def wrong_clock(stage: Stage) -> Report:
     job = stage.enqueue("work", {"n": 1, "seconds": 9.0})
     stage.wait(lambda: stage.started(job), "the job")
     stage.worker()
-    hoped(lambda: stage.ended(job), 25)
+    hoped(lambda: stage.ended(job))
     return stage.report()
 
 
@@ -220,9 +220,9 @@ def paused(stage: Stage) -> Report:
     stage.wait(lambda: stage.ended(first), "the first")
     stage.app.queues.pause("default", reason="deploy")
     jobs = [stage.enqueue("work", {"n": n}) for n in range(3)]
-    hoped(lambda: stage.ended(*jobs), 8)
+    hoped(lambda: stage.ended(*jobs), SHORT)
     stage.app.queues.resume("default")
-    hoped(lambda: stage.ended(*jobs), 8)
+    hoped(lambda: stage.ended(*jobs))
     worker.end()
     return stage.report()
 

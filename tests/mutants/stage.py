@@ -17,7 +17,7 @@ from support.waiting import until
 from support.worker import Worker
 
 TESTS = Path(__file__).parent.parent
-PATIENCE = 60.0
+PATIENCE = 150.0  # on a machine that has much else to do
 
 
 class Stage:
@@ -44,7 +44,9 @@ class Stage:
             self.url, self.folder, app="mutants.app:app", environ={**self.environ, **(environ or {})}, **settings
         )
         self._workers.append(worker)
-        return worker.ready()
+        self.wait(lambda: "concurrency" in worker.text() or worker.process.poll() is not None, "a worker that is ready")
+        assert worker.process.poll() is None, worker.text()
+        return worker
 
     def client(self, *words: str) -> int:
         """`python -m mutants.client …`, until it has ended."""

@@ -41,7 +41,7 @@ def test_every_mutant_is_tried():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.mutant)
 def test_a_defect_is_caught_from_outside(trial, request, tmp_path, table):
     report, seconds = play(trial.scenario, trial.store, trial.mutant, request, tmp_path)
@@ -51,7 +51,7 @@ def test_a_defect_is_caught_from_outside(trial, request, tmp_path, table):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("scenario", "store"), SCENARIOS, ids=lambda one: getattr(one, "__name__", one))
 def test_without_a_defect_the_same_scenario_breaks_nothing(scenario, store, request, tmp_path, table):
     report, seconds = play(scenario, store, None, request, tmp_path)

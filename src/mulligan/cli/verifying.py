@@ -6,12 +6,12 @@ import sys
 
 import click
 
+from mulligan.cli import BROKEN
 from mulligan.cli.database import existing, say, settings_with
 from mulligan.cli.output import as_json, cell, chosen
 from mulligan.verify import Report, verify
 from mulligan.verify.finding import Violation
 
-BROKEN = 7
 EVERY = 20_000  # jobs between two words about how far it is
 
 
