@@ -51,10 +51,14 @@ def frozen_with_a_checkpoint(stage: Stage) -> Report:
 
 
 def crowd(stage: Stage) -> Report:
-    """Three workers take many small jobs."""
-    jobs = [stage.enqueue("light", {"n": n}) for n in range(240)]
+    """Three idle workers hear of the same jobs at the same moment, a few times."""
     workers = [stage.worker() for _ in range(3)]
-    hoped(lambda: stage.ended(*jobs))
+    for _ in range(8):
+        with stage.clients.call("enqueue_many", kind="light", payloads=[{"n": n} for n in range(24)]) as call:
+            new = [stage.app.prepared("light", {"n": n}) for n in range(24)]
+            jobs = [job.id for job in stage.app.insert(new)]
+            call.ok(*jobs)
+        hoped(lambda jobs=jobs: stage.ended(*jobs))
     for worker in workers:
         worker.end()
     return stage.report()

@@ -259,6 +259,9 @@ class Life:
                 self._broken("S18", f"its row says {name} {getattr(row, name)}, its events say {value}")
         if row.state == RUNNING and self.worker and row.worker != self.worker:
             self._broken("S18", f"its row says it runs on {row.worker}, its events say {self.worker}")
+        start, deadline = self.started, row.deadline_at
+        if start is not None and self.attempt and deadline is not None and start.at >= deadline:
+            self._broken("S13", f"started {(start.at - deadline) / SECOND:.3f} s after its deadline", start)
         self._counters()
         if self.case.whole.announced and self.case.complete and not self.announced:
             self._broken("S18", "it is marked as announced, and no event tells of it")
