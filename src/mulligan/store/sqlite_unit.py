@@ -221,6 +221,10 @@ class SqliteUnit(SqlUnit):
     def event_lag(self) -> Micros:
         return 0
 
+    def damage(self) -> list[str]:
+        found = [str(row[0]) for row in self._handle.execute("PRAGMA quick_check(10)")]
+        return [] if found == ["ok"] else found
+
 
 def _deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:
     counts = Counter(row[:3] for row in rows)
