@@ -1,0 +1,113 @@
+"""After the last fault: everything is healed, and within a bounded time every job ends. What does not is stuck."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from mulligan.errors import MulliganError
+from mulligan.job import SECOND
+from mulligan.policy.lifecycle import TERMINAL
+from simulation.invariants import must
+from simulation.shop import HEARTBEAT
+from simulation.world import World
+
+ROUNDS = 150
+FAR = 12 * 3600 * SECOND
+SCHEDULES = ("often", "each", "never-late")
+
+
+def drain(world: World) -> None:
+    _heal(world)
+    for _ in range(ROUNDS):
+        _round(world)
+        world.ledger.check()
+        if _quiet(world):
+            break
+        _go_to_the_next(world)
+    left = [row for row in world.ledger.rows.values() if row.state not in TERMINAL]
+    must(not left, "L1 every job ends", left)
+    must(not _operations(world), "L1 every operation ends", _operations(world))
+    _round(world)
+    world.ledger.check()
+    world.ledger.quiet_batches()
+    _told(world)
+
+
+def _heal(world: World) -> None:
+    """What only a person can end, a person ends."""
+    app = world.app
+    for worker in world.workers:
+        worker.frozen = False
+    for gate in world.ledger.gates():
+        if gate.scope == "queue":
+            app.queues.resume(gate.key)
+        elif gate.scope == "kind":
+            app.kinds.release(gate.key)
+    for name in ("default", "narrow", "paced", "fair"):
+        app.queues.clear(name)
+    for key in ("gateway", "bucket"):
+        with suppress(MulliganError):
+            app.dependencies.clear(key)
+        with suppress(MulliganError):
+            app.dependencies.close(key)
+    for operation in world.operations:
+        with suppress(MulliganError):
+            app.operations.resume(operation)
+    for name in SCHEDULES:
+        with suppress(MulliganError):
+            app.schedules.pause(name, reason="the end")
+    world.ledger.check()
+
+
+def _round(world: World) -> None:
+    """One heartbeat of a healthy fleet in which everything that runs succeeds."""
+    world.passes(HEARTBEAT)
+    world.beat()
+    for place, worker in enumerate(world.workers):
+        if worker.stopping and not worker.flights:
+            worker.leave()
+            world.replace(worker)
+            continue
+        if place == 0:
+            worker.chores.sweep(worker.id)
+        while worker.flights:
+            worker.end(0, "returned")
+        worker.turns.watch([], idle=True)
+        worker.turn(4, hinted=False)
+    world.workers[0].chores.operate()
+    for outlet in world.outlets:
+        while outlet.turn(world.store):
+            pass
+    for row in list(world.ledger.rows.values()):
+        if row.state == "parked":
+            with suppress(MulliganError):
+                world.app.jobs.release(row.id, reason="go on")
+    for gate in world.ledger.gates():
+        if gate.scope == "kind":
+            world.app.kinds.release(gate.key)
+
+
+def _operations(world: World) -> list[str]:
+    return [row[0] for row in world.ledger.ask("SELECT id FROM {p}operation WHERE active")]
+
+
+def _quiet(world: World) -> bool:
+    return all(row.state in TERMINAL for row in world.ledger.rows.values()) and not _operations(world)
+
+
+def _go_to_the_next(world: World) -> None:
+    """Where nothing runs and nothing is due, nobody need live through the time until something is."""
+    rows = world.ledger.rows.values()
+    if any(row.state == "running" for row in rows):
+        return
+    waits = [row.run_at for row in rows if row.state == "queued"]
+    now = world.clock.wall
+    if waits and min(waits) > now + HEARTBEAT * SECOND:
+        world.passes(min(min(waits) - now, FAR) / SECOND - HEARTBEAT)
+
+
+def _told(world: World) -> None:
+    """N1: of every death and every poor end of a batch one message, and no other."""
+    ledger = world.ledger
+    wanted = ledger.told["job.died"] + ledger.told["batch.partial"] + ledger.told["batch.failed"]
+    must(ledger.messages["mulligan.deliver.each"] == wanted, "N1 one message each", ledger.messages, ledger.told)
