@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from random import Random
 from types import SimpleNamespace
 from unittest.mock import patch
 
+from mulligan.engine.kinds import Manifest
 from mulligan.job import SECOND, Micros
 
 BEGINS: Micros = 1_790_000_000 * SECOND  # a moment in September 2026
@@ -74,7 +76,21 @@ def ruled(clock: Clock) -> Iterator[None]:
         stack.enter_context(patch("mulligan.ids.os", SimpleNamespace(urandom=clock.urandom)))
         stack.enter_context(patch("mulligan.engine.upkeep.kill_marked", lambda _: None))  # no process is anybody's
         stack.enter_context(patch("mulligan.engine.supervisor.chores.life.sweep_folders", lambda *_: None))
+        # What the shop declares is read again and again, and is the same each time.
+        stack.enter_context(patch.object(Manifest, "from_json", lru_cache(8)(Manifest.from_json)))
+        stack.enter_context(patch.object(Manifest, "to_json", _once(Manifest.to_json)))
         yield
+
+
+def _once(write: Callable[[Manifest], str]) -> Callable[[Manifest], str]:
+    known: dict[int, tuple[Manifest, str]] = {}
+
+    def written(manifest: Manifest) -> str:
+        if id(manifest) not in known:
+            known[id(manifest)] = (manifest, write(manifest))
+        return known[id(manifest)][1]
+
+    return written
 
 
 @contextmanager

@@ -369,8 +369,9 @@ class Ledger:
             return unit.gates()
 
     def claimed(self, leases: Sequence[Lease], before: Sequence[Gate]) -> None:
-        """Nothing started that was closed before the turn and is closed after it."""
+        """Nothing started that was closed before the turn and is closed after it. What was adopted started before."""
         now = self._world.clock.wall
+        leases = [lease for lease in leases if not self._ran(lease)]
         after = self.gates()
         shut = {gate[:2] for gate in before if is_closed(gate, now)}
         shut &= {gate[:2] for gate in after if is_closed(gate, now) and gate.actor != "breaker"}
@@ -382,6 +383,10 @@ class Ledger:
         if leases:
             self._within_limits(leases, now)
 
+    def _ran(self, lease: Lease) -> bool:
+        row = self.rows.get(lease.id)
+        return row is not None and row.state == "running" and row.token == lease.token
+
     def _within_limits(self, leases: Sequence[Lease], now: Micros) -> None:
         with self._store.read() as unit:
             said = unit.look().limits
@@ -392,4 +397,4 @@ class Ledger:
                 continue
             taken = [x for x in leases if (x.queue == key if scope == "queue" else key in x.uses.split(","))]
             count = sum(n for queue, uses, n in running if (queue == key if scope == "queue" else key in uses.split(",")))
-            must(not taken or count <= limit.concurrency, "S15 no more than the limit run", scope, key, count, limit)
+            must(not taken or count <= limit.concurrency, "S15 no more than the limit run", scope, key, count, limit, taken)

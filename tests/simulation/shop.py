@@ -14,8 +14,8 @@ SETTINGS = {
     "retry": {"base_delay": 10, "max_delay": 40, "jitter": "equal", "max_losses": 1, "max_retries": 2,
               "max_snoozes": 3},
     "worker": {"lease": LEASE, "heartbeat": HEARTBEAT, "sweep": 5, "concurrency": 4, "unknown_kind_after": 60},
-    "retention": {"succeeded": HOUR, "dead": 3 * HOUR, "cancelled": HOUR, "batches": 2 * HOUR, "events": 24 * HOUR,
-                  "audit": 48 * HOUR, "workers": HOUR, "operations": 2 * HOUR, "records": 48 * HOUR},
+    "retention": {"succeeded": HOUR, "dead": 3 * HOUR, "cancelled": HOUR, "batches": 2 * HOUR, "events": 480 * HOUR,
+                  "audit": 480 * HOUR, "workers": HOUR, "operations": 2 * HOUR, "records": 48 * HOUR},
     "guards": {"same_cause": 3, "same_cause_owners": 2, "same_cause_alone": 6},
     "notify": {"gather": 5, "update_every": 60, "quiet": 300, "cap": 5},
 }  # fmt: skip
@@ -64,7 +64,7 @@ def shop(settings: Settings) -> Mulligan:
     def sums(batch: str) -> None: ...
 
     app.schedule("often", "*/5 * * * *", plain, {"n": 5})
-    app.schedule("each", "*/20 * * * *", calls, missed="all", deadline=600, owner="acme")
+    app.schedule("each", "0 * * * *", calls, missed="all", deadline=600, owner="acme")
     app.schedule("never-late", "*/10 * * * *", narrow, missed="skip")
     app.notify(on=["job.died", "batch.partial", "batch.failed"], to=Email("ops@example.com"), name="each", form="each")
     app.notify(on="job.died", to=Email("all@example.com"), name="incidents", form="incident", owner="acme")

@@ -26,6 +26,7 @@ class Home:
         self.settings = settings_for(url)
         self.app = shop(self.settings)
         self.app._store = store
+        self.manifest = self.app.manifest("shop")
 
 
 class World:
@@ -35,7 +36,7 @@ class World:
         self.store.arm(None)
         emptied(self.store, home.tables)
         self.store.tell_time()
-        self.manifest = self.app.manifest("shop")
+        self.manifest = home.manifest
         self.outlets = worker_outlets(self.settings)
         self.jobs: list[str] = []
         self.batches: list[str] = []
