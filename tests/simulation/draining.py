@@ -12,6 +12,7 @@ from simulation.shop import HEARTBEAT
 from simulation.world import World
 
 ROUNDS = 150
+LAST_WORDS = 3  # rounds: after a leap of the clock messages wait until all workers have said that they are here
 FAR = 12 * 3600 * SECOND
 SCHEDULES = ("often", "each", "never-late")
 
@@ -27,7 +28,8 @@ def drain(world: World) -> None:
     left = [row for row in world.ledger.rows.values() if row.state not in TERMINAL]
     must(not left, "L1 every job ends", left)
     must(not _operations(world), "L1 every operation ends", _operations(world))
-    _round(world)
+    for _ in range(LAST_WORDS):
+        _round(world)
     world.ledger.check()
     world.ledger.quiet_batches()
     _told(world)

@@ -44,6 +44,8 @@ class World:
         self.gone: list[Worker] = []
         self.ledger = Ledger(self)
         self.workers = [Worker(self.store, self.settings, self.manifest) for _ in range(WORKERS)]
+        for outlet in self.outlets:
+            outlet.turn(self.store)
 
     # -- what a number of a script means ----------------------------------------------------------------
     def worker(self, number: int) -> Worker:
