@@ -67,7 +67,7 @@ class Dispatch:
         since = self._leapt_at
         if since is None:
             return False
-        if now - since >= ROLL_CALL and any(named >= since for *_, named in unit.manifests()):
+        if now - since >= ROLL_CALL and any(named > since - LEAP for *_, named in unit.manifests()):
             self._leapt_at = None
         return self._leapt_at is not None
 
