@@ -15,7 +15,7 @@ from mulligan.job import SECOND, Micros
 BEGINS: Micros = 1_790_000_000 * SECOND  # a moment in September 2026
 # Whoever there asks what time it is, is told what the script says. Waiting there would be waiting for nobody.
 TOLD = (
-    "mulligan.app", "mulligan.ids", "mulligan.engine.operate", "mulligan.engine.recover", "mulligan.engine.held",
+    "mulligan.app", "mulligan.engine.operate", "mulligan.engine.recover", "mulligan.engine.held",
     "mulligan.engine.dependencies", "mulligan.engine.workers", "mulligan.engine.supervisor.chores",
     "mulligan.store.sqlite", "mulligan.store.postgres_unit", "mulligan.store.skimming",
 )  # fmt: skip
@@ -35,7 +35,16 @@ class Clock:
     def reset(self) -> None:
         self.wall: Micros = BEGINS
         self.mono: Micros = 1000 * SECOND
-        self.chance = Random(7)
+        self.turn_over(0)
+
+    def turn_over(self, step: int) -> None:
+        """Every step draws anew: whatever the one before has drawn and thrown away, ids and chances are the same."""
+        self.chance = Random(step)
+        self._drawn = (BEGINS // 1000 + step) << 12
+
+    def tick(self) -> int:
+        self._drawn += 1
+        return self._drawn
 
     def pass_by(self, span: Micros) -> None:
         self.wall += span
@@ -74,6 +83,7 @@ def ruled(clock: Clock) -> Iterator[None]:
         for module in DRAWS:
             stack.enter_context(patch(f"{module}.SystemRandom", lambda: clock))
         stack.enter_context(patch("mulligan.ids.os", SimpleNamespace(urandom=clock.urandom)))
+        stack.enter_context(patch("mulligan.ids._tick", clock.tick))
         stack.enter_context(patch("mulligan.engine.upkeep.kill_marked", lambda _: None))  # no process is anybody's
         stack.enter_context(patch("mulligan.engine.supervisor.chores.life.sweep_folders", lambda *_: None))
         # What the shop declares is read again and again, and is the same each time.
@@ -91,13 +101,3 @@ def _once(write: Callable[[Manifest], str]) -> Callable[[Manifest], str]:
         return known[id(manifest)][1]
 
     return written
-
-
-@contextmanager
-def from_the_start(clock: Clock) -> Iterator[None]:
-    """The same ids again: they only ever grow within a process."""
-    clock.reset()
-    with patch("mulligan.ids._last", 0):
-        yield
-
-

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from simulation import draining, picture
-from simulation.clock import Clock, from_the_start
 from simulation.invariants import Broken
 from simulation.steps import do
 from simulation.stores import AT_THE_END, Fault
@@ -27,19 +26,20 @@ class Played(NamedTuple):
 
 
 def play(home: Home, script: Script) -> Played:
-    clock: Clock = home.store.clock
-    with from_the_start(clock):
-        world = World(home)
-        answers = []
-        for number, (name, a, b, c, fault) in enumerate(script):
-            with _in(number, name):
-                home.store.arm(FAULTS[fault % len(FAULTS)])
-                answers.append((name, do(world, name, a, b, c)))
-                home.store.arm(None)
-                world.ledger.check()
-        with _in(len(script), "drain"):
-            draining.drain(world)
-        return Played(answers, picture.events(world.ledger), picture.tables(world.ledger))
+    home.store.clock.reset()
+    world = World(home)
+    answers = []
+    for number, (name, a, b, c, fault) in enumerate(script):
+        with _in(number, name):
+            world.turn_over(number + 1)
+            home.store.arm(FAULTS[fault % len(FAULTS)])
+            answers.append((name, do(world, name, a, b, c)))
+            home.store.arm(None)
+            world.ledger.check()
+    with _in(len(script), "drain"):
+        world.turn_over(len(script) + 1)
+        draining.drain(world)
+    return Played(answers, picture.events(world.ledger), picture.tables(world.ledger))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ after an answer that was lost it asks what it holds, who was declared lost goes 
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import Places, claimer_of
@@ -55,6 +56,11 @@ class Worker:
         row = a_worker(self.id, kinds=kinds, lease=lease, renewed_mono=self.store.clock.mono, pid=1)
         self.chores.open(row, self.manifest)
         self.entered = True
+
+    def draw_from(self, seed: int) -> None:
+        for drawer in (self.turns, self.chores):
+            drawer._rng = Random(seed)
+        self.turns._watch.rng = Random(seed)
 
     # -- what runs ------------------------------------------------------------------------------------
     def end(self, place: int, name: str) -> None:

@@ -47,6 +47,11 @@ class World:
         for outlet in self.outlets:
             outlet.turn(self.store)
 
+    def turn_over(self, step: int) -> None:
+        self.clock.turn_over(step)
+        for place, worker in enumerate(self.workers):
+            worker.draw_from(step * WORKERS + place)
+
     # -- what a number of a script means ----------------------------------------------------------------
     def worker(self, number: int) -> Worker:
         return self.workers[number % WORKERS]
