@@ -7,8 +7,6 @@ from typing import Any
 
 from simulation.invariants import Ledger
 
-# Places in the log of events: PostgreSQL draws numbers that a rollback throws away.
-PLACES = frozenset({"event_id", "cursor"})
 TABLES = {
     "job": "SELECT id, kind, queue, owner, state, priority, lane, uses, run_at, created_at, started_at, "
     "first_started_at, finished_at, deadline_at, worker, token, generation, attempt, failures, losses, snoozes, "
@@ -39,7 +37,9 @@ def tables(ledger: Ledger) -> dict[str, list[Any]]:
 
 
 def events(ledger: Ledger) -> list[Any]:
+    """What one transaction tells of several jobs, PostgreSQL writes as a set: in order for each job, not between them."""
     found = ledger.ask(
         "SELECT at, type, job_id, batch_id, owner, attempt, token, actor, data FROM {p}event ORDER BY id"
     )
-    return [(*row[:-1], json.loads(row[-1])) for row in found]
+    told = [(*row[:-1], json.loads(row[-1])) for row in found]
+    return sorted(told, key=lambda event: (event[0], event[2] or "", event[3] or ""))
