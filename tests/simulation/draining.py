@@ -45,13 +45,10 @@ def _heal(world: World) -> None:
             app.queues.resume(gate.key)
         elif gate.scope == "kind":
             app.kinds.release(gate.key)
-    for name in ("default", "narrow", "paced", "fair"):
-        app.queues.clear(name)
-    for key in ("gateway", "bucket"):
-        with suppress(MulliganError):
-            app.dependencies.clear(key)
-        with suppress(MulliganError):
-            app.dependencies.close(key)
+    for scope, key in world.ledger.ask("SELECT scope, key FROM {p}limits"):
+        (app.queues if scope == "queue" else app.dependencies).clear(key)
+    for key in sorted({gate.key for gate in world.ledger.gates() if gate.scope == "dependency"}):
+        app.dependencies.close(key)
     for operation in world.operations:
         with suppress(MulliganError):
             app.operations.resume(operation)

@@ -100,12 +100,13 @@ class World:
             self.store.tell_time()
 
     def beat(self) -> None:
-        """A heartbeat of all who live: each renews, and looks whether the others do."""
+        """A heartbeat of all who live: each renews, and the first of them looks whether the others do."""
+        judge = next((worker for worker in self.workers if not worker.frozen), None)
         for worker in self.workers:
             if worker.frozen:
                 continue
             try:
-                if worker.renew():
+                if worker.renew() and worker is judge:
                     worker.chores.recover(worker.id)
             except StoreUnavailable:
                 continue
