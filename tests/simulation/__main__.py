@@ -1,7 +1,7 @@
 """Many scripts, one after the other: `make simulate SEEDS=2000`, or a script that failed, once more.
 
-    python -m simulation run --seeds 2000 --first 1 --stores sqlite,postgres
-    python -m simulation play '[["enqueue",0,0,0,0],…]'
+python -m simulation run --seeds 2000 --first 1 --stores sqlite,postgres
+python -m simulation play '[["enqueue",0,0,0,0],…]'
 """
 
 from __future__ import annotations
@@ -71,7 +71,12 @@ def play(script: str, names: list[str]) -> None:
 
 
 def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[steps]} steps"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[steps]} steps"),
+    )
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
 
 

@@ -9,6 +9,7 @@ from mulligan.job import SECOND
 from mulligan.policy.lifecycle import TERMINAL
 from simulation.invariants import must
 from simulation.shop import HEARTBEAT
+from simulation.workers import Worker
 from simulation.world import World
 
 ROUNDS = 150
@@ -62,22 +63,31 @@ def _round(world: World) -> None:
     """One heartbeat of a healthy fleet in which everything that runs succeeds."""
     world.passes(HEARTBEAT)
     world.beat()
-    for place, worker in enumerate(world.workers):
-        if worker.stopping and not worker.flights:
-            worker.leave()
-            world.replace(worker)
-            continue
-        if place == 0:
-            worker.chores.sweep(worker.id)
-        while worker.flights:
-            worker.end(0, "returned")
-        worker.turns.watch([], idle=True)
-        worker.turn(4, hinted=False)
-    world.workers[0].chores.operate()
+    for worker in world.workers:
+        _works(world, worker)
+    first = world.workers[0]
+    first.chores.sweep(first.id)
+    first.chores.operate()
     for outlet in world.outlets:
         while outlet.turn(world.store):
             pass
-    for row in list(world.ledger.rows.values()):
+    _by_hand(world)
+
+
+def _works(world: World, worker: Worker) -> None:
+    if worker.stopping and not worker.flights:
+        worker.leave()
+        world.replace(worker)
+        return
+    while worker.flights:
+        worker.end(0, "returned")
+    worker.turns.watch([], idle=True)
+    worker.turn(4, hinted=False)
+
+
+def _by_hand(world: World) -> None:
+    """Who is parked or held waits for a person."""
+    for row in world.ledger.rows.values():
         if row.state == "parked":
             with suppress(MulliganError):
                 world.app.jobs.release(row.id, reason="go on")

@@ -281,15 +281,15 @@ class Ledger:
             must(row.result is None or row.state == "succeeded", "S11 a result of what succeeded", row)
             must((row.error is not None) == (row.state == "dead"), "S11 an error of what is dead", row)
             must(ended == (row.finished_at is not None), "S11 an end of what has ended", row)
-        held = {row.id: row.worker for row in self.rows.values() if row.state == "running"}
-        open_ = {worker[0] for worker in self.ask("SELECT id FROM {p}worker WHERE closed_at IS NULL")}
+        self._held()
+
+    def _held(self) -> None:
+        """S6: who holds a lease knows of it, unless an answer was lost; then it asks with its next turn."""
+        running = [row for row in self.rows.values() if row.state == "running"]
         for worker in self._world.workers:
-            if worker.id not in open_:
-                continue
-            for job_id, token in worker.flights:
-                row = self.rows.get(job_id)
-                if row is not None and row.worker == worker.id and row.token == token:
-                    held.pop(job_id, None)
+            known = {*worker.flights, *(ending.lease.fence for ending in worker.endings)}
+            mine = {(row.id, row.token) for row in running if row.worker == worker.id}
+            must(worker.doubt or mine <= known, "S6 no place is taken by nobody", worker.id, mine - known)
 
     # -- U: uniqueness ------------------------------------------------------------------------------------
     def _unique(self) -> None:
@@ -360,7 +360,9 @@ class Ledger:
             whole = total_of([Tally(*numbers) for numbers in json.loads(tallies)])._asdict()
             size = whole.pop("size")
             must(size == total, "O1 the steps hold all items", operation, size, total)
-            must({k: v for k, v in whole.items() if v} == dict(counts), "O1 tallies = recount", operation, whole, counts)
+            must(
+                {k: v for k, v in whole.items() if v} == dict(counts), "O1 tallies = recount", operation, whole, counts
+            )
         must(not items, "O1 no item without its operation", list(items))
 
     # -- S13, S15: claims ---------------------------------------------------------------------------------
@@ -396,5 +398,15 @@ class Ledger:
             if limit.concurrency is None:
                 continue
             taken = [x for x in leases if (x.queue == key if scope == "queue" else key in x.uses.split(","))]
-            count = sum(n for queue, uses, n in running if (queue == key if scope == "queue" else key in uses.split(",")))
-            must(not taken or count <= limit.concurrency, "S15 no more than the limit run", scope, key, count, limit, taken)
+            count = sum(
+                n for queue, uses, n in running if (queue == key if scope == "queue" else key in uses.split(","))
+            )
+            must(
+                not taken or count <= limit.concurrency,
+                "S15 no more than the limit run",
+                scope,
+                key,
+                count,
+                limit,
+                taken,
+            )

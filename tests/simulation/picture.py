@@ -10,18 +10,18 @@ from simulation.invariants import Ledger
 TABLES = {
     "job": "SELECT id, kind, queue, owner, state, priority, lane, uses, run_at, created_at, started_at, "
     "first_started_at, finished_at, deadline_at, worker, token, generation, attempt, failures, losses, snoozes, "
-    "CAST(alone AS INTEGER), max_retries, unique_key, unique_hash, unique_cover, unique_until, batch_id, cancel_reason, "
-    "choice, choices, reason, progress, progress_message, cost, error, result, counts, settings "
+    "CAST(alone AS INTEGER), max_retries, unique_key, unique_hash, unique_cover, unique_until, batch_id, "
+    "cancel_reason, choice, choices, reason, progress, progress_message, cost, error, result, counts, settings "
     "FROM {p}job ORDER BY id",
-    "attempt": "SELECT job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, code, "
-    "cls, rule, public, evidence, private, fingerprint, next_run_at, reason, cost, judged FROM {p}attempt "
+    "attempt": "SELECT job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, "
+    "code, cls, rule, public, evidence, private, fingerprint, next_run_at, reason, cost, judged FROM {p}attempt "
     "ORDER BY job_id, token",
     "checkpoint": "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name",
     "gate": "SELECT scope, key, since, until, reason, actor FROM {p}gate ORDER BY scope, key",
     "worker": "SELECT id, renewed_at, closed_at, close_reason FROM {p}worker ORDER BY id",
     "guard": "SELECT scope, key, body FROM {p}guard ORDER BY scope, key",
-    "batch": "SELECT b.id, b.sealed_at, b.cancelled_at, p.generation, p.outcome, p.outcome_at, p.previous, p.expired_at "
-    "FROM {p}batch b JOIN {p}batch_progress p ON p.id = b.id ORDER BY b.id",
+    "batch": "SELECT b.id, b.sealed_at, b.cancelled_at, p.generation, p.outcome, p.outcome_at, p.previous, "
+    "p.expired_at FROM {p}batch b JOIN {p}batch_progress p ON p.id = b.id ORDER BY b.id",
     "operation": "SELECT id, action, state, step, total, tallies, finished_at, note FROM {p}operation ORDER BY id",
     "item": "SELECT operation, place, job_id, state, outcome, why, ended_at FROM {p}operation_item "
     "ORDER BY operation, place",
@@ -37,7 +37,7 @@ def tables(ledger: Ledger) -> dict[str, list[Any]]:
 
 
 def events(ledger: Ledger) -> list[Any]:
-    """What one transaction tells of several jobs, PostgreSQL writes as a set: in order for each job, not between them."""
+    """What one transaction tells of several jobs, PostgreSQL writes as a set: in order for each of them alone."""
     found = ledger.ask(
         "SELECT at, type, job_id, batch_id, owner, attempt, token, actor, data FROM {p}event ORDER BY id"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from simulation import draining, picture
@@ -54,16 +55,16 @@ def _in(number: int, name: str) -> Iterator[None]:
 
 def compare(one: Played, other: Played) -> None:
     """Both stores were told the same and told the same."""
-    for name in Played._fields:
-        first, second = getattr(one, name), getattr(other, name)
-        if first == second:
-            continue
-        if isinstance(first, dict):
-            table = next(table for table in first if first[table] != second[table])
-            first, second, name = first[table], second[table], f"table {table}"
-        place = next((n for n, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
-        where = min(len(first), len(second)) if place is None else place
-        raise Broken(f"D2 the stores differ in {name}, {where}:\n  {first[where : where + 1]}\n  {second[where : where + 1]}")
+    _same("answers", one.answers, other.answers)
+    _same("events", one.events, other.events)
+    for table, rows in one.tables.items():
+        _same(f"table {table}", rows, other.tables[table])
+
+
+def _same(what: str, one: Sequence[Any], other: Sequence[Any]) -> None:
+    for place, (first, second) in enumerate(zip_longest(one, other)):
+        if first != second:
+            raise Broken(f"D2 the stores differ in {what}: place {place}\n  {first}\n  {second}")
 
 
 def written(script: Script) -> str:

@@ -132,5 +132,3 @@ def _tried(
     if again is not None and again.name == found.name:
         return again, fewer, place
     return found, steps, place + size
-
-

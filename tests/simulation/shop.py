@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mulligan import Email, Exponential, Mulligan, Policy, Unique
 from mulligan.config import Settings, read_settings
@@ -21,6 +23,25 @@ SETTINGS = {
 }  # fmt: skip
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "narrow": {"queue": "narrow", "retention": 2 * HOUR},
+    "paced": {"queue": "paced", "priority": -1},
+    "fair": {"queue": "fair"},
+    "calls": {"uses": "gateway", "policy": Policy(backoff=Exponential(base=5, factor=2, cap=20, jitter="none"))},
+    "stores": {"uses": "bucket", "editable": "n"},
+    "both": {"uses": ["bucket", "gateway"], "policy": Policy(max_retries=4, max_age=600)},
+    "single": {"unique": Unique(by=("payload.n",), while_=("queued", "running"), for_=300)},
+    "poison": {"policy": Policy(max_losses=0, max_snoozes=1)},
+}
+
+
+def _numbered() -> Callable[..., None]:
+    def handler(n: int = 0) -> None: ...
+
+    return handler
+
+
 def settings_for(url: str) -> Settings:
     return read_settings({"database_url": url, **SETTINGS}, environ={}, file=Path("/nowhere"))
 
@@ -33,39 +54,14 @@ def shop(settings: Settings) -> Mulligan:
     app.queue("paced", rate="1/s")
     app.queue("fair", fair=True, policy=Policy(max_retries=1))
 
-    @app.job(name="plain")
-    def plain(n: int = 0) -> None: ...
-
-    @app.job(name="narrow", queue="narrow", retention=2 * HOUR)
-    def narrow(n: int = 0) -> None: ...
-
-    @app.job(name="paced", queue="paced", priority=-1)
-    def paced(n: int = 0) -> None: ...
-
-    @app.job(name="fair", queue="fair")
-    def fair(n: int = 0) -> None: ...
-
-    @app.job(name="calls", uses="gateway", policy=Policy(backoff=Exponential(base=5, factor=2, cap=20, jitter="none")))
-    def calls(n: int = 0) -> None: ...
-
-    @app.job(name="stores", uses="bucket", editable="n")
-    def stores(n: int = 0) -> None: ...
-
-    @app.job(name="both", uses=["bucket", "gateway"], policy=Policy(max_retries=4, max_age=600))
-    def both(n: int = 0) -> None: ...
-
-    @app.job(name="single", unique=Unique(by=("payload.n",), while_=("queued", "running"), for_=300))
-    def single(n: int = 0) -> None: ...
-
-    @app.job(name="poison", policy=Policy(max_losses=0, max_snoozes=1))
-    def poison(n: int = 0) -> None: ...
+    kinds = {name: app.job(name=name, **said)(_numbered()) for name, said in KINDS.items()}
 
     @app.job(name="sums")
     def sums(batch: str) -> None: ...
 
-    app.schedule("often", "*/5 * * * *", plain, {"n": 5})
-    app.schedule("each", "0 * * * *", calls, missed="all", deadline=600, owner="acme")
-    app.schedule("never-late", "*/10 * * * *", narrow, missed="skip")
+    app.schedule("often", "*/5 * * * *", kinds["plain"], {"n": 5})
+    app.schedule("each", "0 * * * *", kinds["calls"], missed="all", deadline=600, owner="acme")
+    app.schedule("never-late", "*/10 * * * *", kinds["narrow"], missed="skip")
     app.notify(on=["job.died", "batch.partial", "batch.failed"], to=Email("ops@example.com"), name="each", form="each")
     app.notify(on="job.died", to=Email("all@example.com"), name="incidents", form="incident", owner="acme")
     return app

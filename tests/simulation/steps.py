@@ -14,12 +14,13 @@ from mulligan.errors import MulliganError, StoreUnavailable
 from mulligan.job import SECOND
 from simulation.outcomes import NAMES, OUTCOMES
 from simulation.shop import HEARTBEAT, LEASE
+from simulation.shop import KINDS as SHOP
 from simulation.world import World
 
 Answer = Any
 Do = Callable[[World, int, int, int], Answer]
 
-KINDS = ("plain", "narrow", "paced", "fair", "calls", "stores", "both", "single", "poison", "unknown")
+KINDS = (*SHOP, "unknown")
 OWNERS = ("", "acme", "bee")
 OPTIONS: tuple[dict[str, Any], ...] = (
     {}, {}, {"delay": 30}, {"priority": -3}, {"priority": 4}, {"deadline": 40}, {"max_retries": 0},
@@ -52,7 +53,9 @@ def rest(world: World, a: int, b: int, c: int) -> Answer:
 @step("enqueue", 6)
 def enqueue(world: World, a: int, b: int, c: int) -> Answer:
     said = {**OPTIONS[c % len(OPTIONS)], "owner": OWNERS[b % 3]}
-    return world.added(world.app.insert([world.app.prepared(KINDS[a % 10], {"n": n}, **said) for n in range(b % 3 + 1)]))
+    return world.added(
+        world.app.insert([world.app.prepared(KINDS[a % 10], {"n": n}, **said) for n in range(b % 3 + 1)])
+    )
 
 
 @step("enqueue unique", 2)
@@ -134,7 +137,7 @@ def turn_well(world: World, a: int, b: int, c: int) -> Answer:
 
 @step("settle late", 3)
 def settle_late(world: World, a: int, b: int, c: int) -> Answer:
-    """Any lease that was ever given: one that runs, one that is settled, one that was lost, of a worker that is gone."""
+    """Any lease that was ever given: one that runs, one that is settled, one that was lost."""
     worker = world.worker(b)
     if not worker.leases:
         return "nothing"

@@ -100,17 +100,16 @@ class SimPostgres(Faulty, PostgresStore):
     def take_clock(self) -> None:
         """Its one function that says what time it is, says what it was told."""
         with self.transaction() as connection:
-            connection.execute(f"INSERT INTO {self.prefix}meta VALUES ('simulated', '0') ON CONFLICT DO NOTHING")
+            connection.execute(f"INSERT INTO {self.prefix}meta VALUES ('simulated', '0') ON CONFLICT DO NOTHING")  # noqa: S608
             connection.execute(
-                f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT LANGUAGE sql STABLE AS $$ "
+                f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT LANGUAGE sql STABLE AS $$ "  # noqa: S608
                 f"SELECT CAST(value AS BIGINT) FROM {self.prefix}meta WHERE key = 'simulated' $$"
             )
 
     def tell_time(self) -> None:
         with PostgresStore.once(self) as unit:
-            unit._connection.execute(
-                f"UPDATE {self.prefix}meta SET value = %s WHERE key = 'simulated'", (str(self.clock.wall),)
-            )
+            told = f"UPDATE {self.prefix}meta SET value = %s WHERE key = 'simulated'"  # noqa: S608
+            unit._connection.execute(told, (str(self.clock.wall),))
 
 
 SimStore = SimSqlite | SimPostgres

@@ -43,9 +43,7 @@ class Worker:
         self.endings: list[Ending] = []
         self.doubt = self.stopping = False
         layers = Layers(self.settings.retry, self.manifest.ruled, self.manifest.queues)
-        self.turns = Turns(
-            self.store, layers, claimer_of(self.id, self.manifest), causes_of(self.settings.guards)
-        )
+        self.turns = Turns(self.store, layers, claimer_of(self.id, self.manifest), causes_of(self.settings.guards))
         self.chores = Chores(self.store, self.settings, NOWHERE)
         self.entered = False
         self.enter()
