@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test lint types imports check slow all bench simulate format pictures constraints clean
+.PHONY: help venv demo test lint types imports check slow mutants simulate all bench format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -51,6 +51,10 @@ slow: $(STAMP) ## the proofs that take longer
 	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest -m slow -n $(WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS) || [ $$? -eq 5 ]
 	$(RUN) pytest -m timing -n 0 $(ARGS) || [ $$? -eq 5 ]
+
+mutants: $(STAMP) ## defects put into copies of the engine, each caught by the checker; a table of what caught which
+	@$(RUN) compileall -q src apps tests/support
+	$(RUN) pytest tests/mutants -m slow -n 0 -o faulthandler_timeout=0 $(ARGS)
 
 all: ## everything: check, test, slow
 	$(MAKE) check

@@ -427,7 +427,7 @@ LAYERS = (
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
     ("hands", "words, rules, memory", ("engine/",)),
     ("outlets", "words, rules, memory, hands; not each other", ("notify/", "observe/")),
-    ("app", "all above", ("app.py", "aio.py", "checks/", "testing/", "pytest_plugin.py", "__init__.py")),
+    ("app", "all above", ("app.py", "aio.py", "checks/", "verify/", "testing/", "pytest_plugin.py", "__init__.py")),
     ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
 )
 
@@ -482,7 +482,17 @@ PAGES = {
     "docs/reference/http.md": http_page,
     "docs/seeds.md": seeds_page,
 }
-PARTS = {"house": house, "states": diagram}
+def invariants() -> str:
+    return _page_of("generate_verify", table)
+
+
+def elsewhere() -> str:
+    sys.path.insert(0, str(Path(__file__).parent))
+    return importlib.import_module("generate_verify").elsewhere(table)  # type: ignore[no-any-return]
+
+
+PARTS = {"house": house, "states": diagram, "invariants": invariants, "elsewhere": elsewhere}
+PARTLY = ("ARCHITECTURE.md", "docs/operate/verify.md")
 
 
 def within(text: str) -> str:
@@ -498,8 +508,7 @@ def within(text: str) -> str:
 def wanted() -> dict[Path, str]:
     """Every generated file as it should be."""
     whole = {ROOT / name: make() for name, make in PAGES.items()}
-    partly = ROOT / "ARCHITECTURE.md"
-    return whole | {partly: within(partly.read_text(encoding="utf-8"))}
+    return whole | {ROOT / name: within((ROOT / name).read_text(encoding="utf-8")) for name in PARTLY}
 
 
 def main() -> None:

@@ -108,6 +108,7 @@ DATA = (
         "name, generation, total, succeeded, dead, cancelled, missed, on_complete",
         "of a batch and its outcome: members by state, must-haves that are missing, the job that was enqueued",
     ),
+    ("losses, max_losses", "of a loss, and of a death by losses: how often it was lost, how often it may"),
     ("group, failures, max_retries", "of a death: its cause, how often it failed, how often it may; of a retry too"),
     ("subscription, name", "of a subscription"),
     ("before, job, jobs, asked_to_stop, outcome, expires_at", "of a batch: what it was, what was retried or stopped"),

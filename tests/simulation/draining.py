@@ -7,6 +7,7 @@ from contextlib import suppress
 from mulligan.errors import MulliganError
 from mulligan.job import SECOND
 from mulligan.policy.lifecycle import TERMINAL
+from mulligan.verify import verify
 from simulation.invariants import must
 from simulation.shop import HEARTBEAT
 from simulation.workers import Worker
@@ -34,6 +35,7 @@ def drain(world: World) -> None:
     world.ledger.check()
     world.ledger.quiet_batches()
     _told(world)
+    _verified(world)
 
 
 def _heal(world: World) -> None:
@@ -120,3 +122,10 @@ def _told(world: World) -> None:
     ledger = world.ledger
     wanted = ledger.told["job.died"] + ledger.told["batch.partial"] + ledger.told["batch.failed"]
     must(ledger.messages["mulligan.deliver.each"] == wanted, "N1 one message each", ledger.messages, ledger.told)
+
+
+def _verified(world: World) -> None:
+    """What the checker of users makes of the same history."""
+    report = verify(world.store, settled=True, settings=world.settings)
+    found = [(one.invariant, one.what, one.subject, one.evidence) for one in report.violations]
+    must(report.ok, f"checker {' '.join(sorted(report.counts))}", found[:3])

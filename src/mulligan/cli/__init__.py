@@ -30,6 +30,7 @@ EXIT = {
     errors.MulliganError: 1,
 }
 FAILED = 6
+BROKEN = 7
 INTERRUPTED = 130
 MEANINGS = {
     0: "done",
@@ -39,6 +40,7 @@ MEANINGS = {
     4: "the database does not let us in",
     5: "the state of the job, batch or dependency, or somebody else, is in the way",
     6: "the watched job, or one of them, did not succeed; the batch is not ready; the operation has stopped by itself",
+    7: "`doctor --verify`: a promise is broken",
     130: "interrupted",
 }
 DRIVERS = frozenset({"apsw", "psycopg", "psycopg_pool", "sqlite3"})
