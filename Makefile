@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test lint types imports check slow mutants all bench format pictures constraints clean
+.PHONY: help venv demo test lint types imports check slow mutants simulate all bench format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -63,6 +63,15 @@ all: ## everything: check, test, slow
 
 bench: $(STAMP) ## ours beside other systems and the databases alone: docs/performance.md; an hour or two, or ARGS='drain'
 	$(RUN) bench peers $(ARGS)
+
+# make simulate SEEDS=2000 · FIRST=17 SEEDS=1 · STORES=sqlite,postgres · PLAY='[["enqueue",0,0,0,0]]'
+SEEDS ?= 2000
+FIRST ?= 1
+STORES ?= sqlite
+PLAY ?=
+
+simulate: $(STAMP) ## scripts of everything that can happen, on real stores under a virtual clock
+	PYTHONPATH=tests $(RUN) simulation $(if $(PLAY),play '$(PLAY)',run --seeds $(SEEDS) --first $(FIRST)) --stores $(STORES)
 
 format: $(STAMP) ## let ruff put the source in order
 	$(RUN) ruff check --fix

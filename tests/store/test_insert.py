@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from mulligan.engine import recover, upkeep
 from mulligan.errors import ConnectionRefused, UniqueMismatch
 from mulligan.job import SECOND
 from mulligan.store import open_store
@@ -142,6 +143,20 @@ def test_a_claim_announces_before_it_starts_also_behind_many_silent_jobs(store):
     with store.begin() as unit:
         unit.announce(1000)
     assert told(store, job.id) == ["queued", "started"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "expire"])
+def test_a_move_of_a_silent_job_is_told_after_its_beginning(store, verb):
+    """Its story would begin with the end, and whoever reads the log would believe that it waits."""
+    (job,) = insert(store, a_job(deadline=1), announce=False)
+    if verb == "cancel":
+        recover.cancel(store, job.id, actor="ann")
+    else:
+        store.shift_clock(HOUR)
+        upkeep.expire_deadlines(store)
+    with store.begin() as unit:
+        assert unit.announce(100) == 0
+    assert told(store, job.id) == ["queued", "cancelled" if verb == "cancel" else "died"]
 
 
 def test_an_insert_of_our_own_announces_at_once(store):

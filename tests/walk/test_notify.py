@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mulligan import Fail, Park, Policy, Webhook
+from mulligan.engine.declared import speak
 from mulligan.engine.kinds import DELIVER_KIND, DELIVERY_QUEUE
 from mulligan.errors import ConfigError, NotFound, Refused
 from mulligan.event import EventType, NewEvent
@@ -483,6 +484,26 @@ def test_many_messages_are_made_in_small_steps_and_none_is_left_out(app):
     app.run_inline()
     assert len({message.data["queue"] for message in recorder.got}) == len(recorder.got) == 120
     assert len(other.got) == 1
+
+
+def test_what_happens_after_a_long_sleep_is_told_once_the_workers_are_awake(app):
+    """For a moment nobody has named the subscription for more than a day: that does not mean that it has ended."""
+    hear(app)
+    app.subscriptions.add("job.died", Webhook("https://example.com"))  # this one is stored: it is always there
+    manifest = app.manifest("shop")
+    with app.store.begin() as unit:
+        speak(unit, manifest)
+    dispatch = Dispatch(app.settings)
+    dispatch.turn(app.store)
+    advance(app, 2 * 86_400)
+    with app.store.begin() as unit:
+        unit.write_events([NewEvent(EventType.JOB_DIED, data={"kind": "fails", "queue": "default"})])
+    dispatch.turn(app.store)
+    with app.store.begin() as unit:
+        speak(unit, manifest)
+    advance(app, 10)
+    dispatch.turn(app.store)
+    assert len(app.deliveries.list()) == 2
 
 
 def test_a_drain_returns_the_users_jobs_alone(app):

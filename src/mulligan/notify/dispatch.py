@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.config import Settings
+from mulligan.engine.declared import KNOWN_FOR
 from mulligan.event import Event
-from mulligan.job import Micros, NewJob
+from mulligan.job import SECOND, Micros, NewJob
 from mulligan.notify import post
 from mulligan.notify.folding import ENDS, Folding, Told, ending, key_of, terms_of
 from mulligan.notify.message import message_of
@@ -28,6 +29,8 @@ READER = "dispatch"
 PAGE = 500
 MOST = 50  # messages of events in one transaction, or a few more: others wait for its end on SQLite
 STRETCH = 20_000  # events that are looked through at once
+LEAP = KNOWN_FOR // 2  # between two turns, of which there are two a second
+ROLL_CALL = 10 * SECOND  # for the sweeps of all workers
 FAR = 5000  # events that nobody hears: from then on it is worth a write to have passed them
 
 Heard = tuple[Event, Subscription]
@@ -43,13 +46,30 @@ class Dispatch:
         self._settings = settings
         self._terms = terms_of(settings)
         self._subscribed = Subscribed()
+        self._turned_at: Micros | None = None
+        self._leapt_at: Micros | None = None  # and not everybody has said since that they are here
 
     def turn(self, store: Store) -> bool:
         with store.read() as unit:
-            if not unit.subscriptions_mark()[0] or not self._anything(unit):
+            if not unit.subscriptions_mark()[0] or self._leapt(unit) or not self._anything(unit):
                 return False
         with store.begin() as unit:
             return self._step(unit)
+
+    def _leapt(self, unit: Unit) -> bool:
+        """Has the clock gone on by so much (a machine that slept) that nothing an app declares seems to hold any more?
+        What happens now would be told to nobody: wait until workers have said again that they are here.
+        """
+        now, before = unit.now(), self._turned_at
+        self._turned_at = now
+        if before is not None and now - before > LEAP:
+            self._leapt_at = now
+        since = self._leapt_at
+        if since is None:
+            return False
+        if now - since >= ROLL_CALL and any(named > since - LEAP for *_, named in unit.manifests()):
+            self._leapt_at = None
+        return self._leapt_at is not None
 
     def _anything(self, unit: Unit) -> bool:
         """A look that holds nobody up: while nothing is to be told, nothing is written."""

@@ -263,7 +263,17 @@ class SqlUnit(
 
     # -- by hand and by upkeep ----------------------------------------------------------------------
     def move(self, move: Move) -> bool:
-        return bool(self.rows("move", **move._asdict()))
+        moved = self.rows("move", **move._asdict())
+        if moved and not moved[0][0]:
+            self._begin_story(move.id, *moved[0][1:])
+        return bool(moved)
+
+    def _begin_story(
+        self, job_id: str, kind: str, queue: str, owner: str, batch_id: str | None, run_at: Micros
+    ) -> None:
+        """Inserted in a caller's transaction, and moved before anybody has told of it: that comes first in the log."""
+        news = {"kind": kind, "queue": queue, "run_at": run_at}
+        self.announce_as([NewEvent(EventType.JOB_QUEUED, job_id=job_id, batch_id=batch_id, owner=owner, data=news)])
 
     def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
         return bool(self.rows("request_cancel", id=job_id, token=token, reason=reason))

@@ -22,4 +22,4 @@ UPDATE {p}job SET
   timeout = COALESCE(:timeout, timeout), policy = COALESCE(:policy, policy), payload = COALESCE(:payload, payload),
   uses = COALESCE(:uses, uses), unique_key = COALESCE(:unique_key, unique_key)
 WHERE id = :id AND state = :from_state AND generation = :generation AND token = :token
-RETURNING id
+RETURNING announced, kind, queue, owner, batch_id, run_at

@@ -1,0 +1,412 @@
+"""What must hold after every step, whatever the step was: read from the tables themselves, not asked of the engine.
+
+The names are those of the invariants a checker verifies: S safety of a job, U uniqueness, C schedules, B batches,
+N messages, O operations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mulligan.engine.kinds import OURS
+from mulligan.job import Gate, Lease, Micros, State
+from mulligan.policy.batch import BatchCounts, reckoned
+from mulligan.policy.lanes import is_closed
+from mulligan.policy.lifecycle import MOVES, TERMINAL, event_for
+from mulligan.policy.limits import effective
+from mulligan.policy.operation import Tally, total_of
+from support.store import prefix
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+NO_MOVE = frozenset({"job.stale_refused", "job.cancel_requested"})
+ENDS_ATTEMPT = frozenset(
+    event_for(verb).value for (verb, state) in MOVES if state is State.RUNNING
+)  # also told of moves that end none: those carry no token
+OUTCOMES = {"batch.ready": "ready", "batch.partial": "partial", "batch.failed": "failed"}
+MOST_LOSSES = 1  # of any kind of the shop
+
+
+def _legal() -> dict[tuple[str, str], set[str]]:
+    """From which state an event may lead where, by the one table of moves."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for (verb, start), end in MOVES.items():
+        found[event_for(verb).value, start.value].add(end.value)
+    return found
+
+
+LEGAL = _legal()
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+def must(holds: object, name: str, *said: object) -> None:
+    if not holds:
+        raise Broken(f"{name}: {' '.join(map(str, said))}")
+
+
+class Row(NamedTuple):
+    id: str
+    kind: str
+    queue: str
+    owner: str
+    state: str
+    uses: str
+    worker: str | None
+    token: int
+    generation: int
+    attempt: int
+    failures: int
+    losses: int
+    snoozes: int
+    announced: int
+    unique_key: str | None
+    unique_hash: str | None
+    unique_cover: str | None
+    unique_until: Micros | None
+    batch_id: str | None
+    result: str | None
+    error: str | None
+    finished_at: Micros | None
+    started_at: Micros | None
+    run_at: Micros
+    cost: float
+    must_have: int
+
+
+class Ended(NamedTuple):
+    job_id: str
+    token: int
+    generation: int
+    attempt: int
+    ended: str
+    verb: str
+    cost: float
+
+
+class Told(NamedTuple):
+    id: int
+    at: Micros
+    type: str
+    job_id: str | None
+    batch_id: str | None
+    attempt: int | None
+    token: int | None
+    actor: str
+    data: str
+
+
+class Life:
+    """A job as its events alone tell it."""
+
+    __slots__ = ("attempt", "ends", "generation", "state", "token")
+
+    def __init__(self) -> None:
+        self.state: str | None = None
+        self.generation, self.attempt, self.token = 1, 0, 0
+        self.ends = 0  # of this generation
+
+    def hears(self, event: Told) -> None:
+        name = event.type
+        if name in NO_MOVE:
+            return
+        self._may(event)
+        if name == "job.started":
+            must(event.token == self.token + 1, "S5 tokens grow by one", event)
+            must(event.attempt == self.attempt + 1, "S5 attempts are 1, 2, 3", event)
+            self.attempt, self.token = event.attempt or 0, event.token or 0
+        elif event.token is not None:
+            must(event.token == self.token, "S7 an ending carries the current token", event)
+        if name == "job.retried":
+            must(event.actor, "S2 a generation is begun by somebody", event)
+            self.generation, self.attempt, self.ends = self.generation + 1, 0, 0
+        elif self.state in TERMINAL and name != "job.discarded":
+            self.ends += 1
+            must(self.ends == 1, "S2 one end in a generation", event)
+
+    def _may(self, event: Told) -> None:
+        """Its state after it, if that is a legal move."""
+        if event.type == "job.queued":
+            must(self.state is None, "S4 queued once", event)
+            self.state = "queued"
+            return
+        ends = LEGAL.get((event.type, self.state or ""), set())
+        if event.type == "job.died":  # of an attempt, or of a deadline while it waits
+            must((self.state == "running") == (event.token is not None), "S4 who dies in an attempt names it", event)
+        must(ends, "S3/S4 a legal move", event, "of a job that was", self.state)
+        must(len(ends) == 1, "S4 an event says where a job is", event, ends)
+        self.state = next(iter(ends))
+
+
+class Ledger:
+    """What was told so far, by the database and to those who asked."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._store = world.store
+        self._prefix = prefix(world.store)
+        self._cursor = 0
+        self.lives: dict[str, Life] = {}
+        self.rows: dict[str, Row] = {}
+        self._promised: set[str] = set()
+        self._never: set[str] = set()
+        self._ended: dict[tuple[str, int], str] = {}  # batch, generation → outcome
+        self._sealed: set[str] = set()
+        self._slots: dict[tuple[str, int], str] = {}
+        self.told: Counter[str] = Counter()  # events of others than our own kinds
+        self.messages: Counter[str] = Counter()
+        self._kinds: dict[str, str] = {}
+
+    def ask(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
+        with self._store.read() as unit:
+            if hasattr(unit, "_handle"):
+                return unit._handle.execute(text.replace("{p}", self._prefix))
+            return unit._connection.execute(text.replace("{p}", self._prefix)).fetchall()
+
+    # -- what clients were told -----------------------------------------------------------------------
+    def promised(self, ids: Iterable[str]) -> None:
+        self._promised |= set(ids)
+
+    def never(self, ids: Iterable[str]) -> None:
+        self._never |= set(ids)
+
+    # -- after every step -----------------------------------------------------------------------------
+    def check(self) -> None:
+        before = self.rows
+        self.rows = {row[0]: Row(*row) for row in self.ask(f"SELECT {', '.join(Row._fields)} FROM {{p}}job")}  # noqa: S608
+        self._read_events()
+        self._world.jobs = sorted(self.rows)
+        self._promises(before)
+        self._lives()
+        self._attempts()
+        self._columns()
+        self._unique()
+        self._batches()
+        self._operations()
+
+    def _read_events(self) -> None:
+        columns = ", ".join(Told._fields)
+        found = self.ask(f"SELECT {columns} FROM {{p}}event WHERE id > {self._cursor} ORDER BY id")  # noqa: S608
+        for row in found:
+            event = Told(*row)
+            self._cursor = event.id
+            if event.job_id is not None and event.type.startswith("job."):
+                self.lives.setdefault(event.job_id, Life()).hears(event)
+            self._hear(event)
+
+    def _hear(self, event: Told) -> None:
+        if event.type == "job.queued":
+            self._queued(event, json.loads(event.data))
+        elif event.type == "job.retry_scheduled":
+            said = json.loads(event.data)
+            must(said["failures"] <= said["max_retries"], "S12 no more retries than allowed", event)
+        elif event.type == "batch.sealed":
+            must(event.batch_id not in self._sealed, "B2 sealed once", event)
+            self._sealed.add(event.batch_id or "")
+        elif event.type in OUTCOMES:
+            self._outcome(event, json.loads(event.data))
+        if event.type in {"job.died", *OUTCOMES} and not self._ours(event.job_id):
+            self.told[event.type] += 1
+
+    def _ours(self, job_id: str | None) -> bool:
+        return self._kinds.get(job_id or "", "").startswith(OURS)
+
+    def _queued(self, event: Told, said: Mapping[str, Any]) -> None:
+        self._kinds[event.job_id or ""] = said["kind"]
+        self.messages[said["kind"]] += 1
+        if "slot_at" in said:
+            slot = (said["schedule"], said["slot_at"])
+            must(slot not in self._slots, "C1 one job in a slot", event)
+            self._slots[slot] = event.job_id or ""
+
+    def _outcome(self, event: Told, said: Mapping[str, Any]) -> None:
+        key = (event.batch_id or "", said["generation"])
+        must(event.batch_id in self._sealed, "B2 no outcome before the seal", event)
+        must(key not in self._ended, "B2 one outcome in a generation", event)
+        self._ended[key] = OUTCOMES[event.type]
+        counts = BatchCounts(**{name: said[name] for name in BatchCounts.__dataclass_fields__})
+        must(counts.unfinished == 0, "B2 no outcome before the last end", event)
+        must(counts.total == said["total"], "B1 the figures add up", event)
+
+    # -- S: jobs ----------------------------------------------------------------------------------------
+    def _promises(self, before: Mapping[str, Row]) -> None:
+        for job_id in before.keys() - self.rows.keys():
+            life = self.lives[job_id]
+            must(life.state in TERMINAL, "S1 only what has ended leaves", job_id, life.state)
+            self._promised.discard(job_id)
+        must(self._promised <= self.rows.keys(), "S1 what was accepted is there", self._promised - self.rows.keys())
+        must(not self._never & self.rows.keys(), "S17 what was rolled back is not", self._never & self.rows.keys())
+
+    def _lives(self) -> None:
+        for row in self.rows.values():
+            life = self.lives.get(row.id)
+            if life is None:
+                must(not row.announced and row.state == "queued", "S18 no change without an event", row)
+                continue
+            folded = (life.state, life.generation, life.attempt, life.token)
+            must(folded == (row.state, row.generation, row.attempt, row.token), "S18 fold = row", row, folded)
+
+    def _attempts(self) -> None:
+        by_job: dict[str, list[Ended]] = defaultdict(list)
+        for found in self.ask(f"SELECT {', '.join(Ended._fields)} FROM {{p}}attempt ORDER BY job_id, token"):  # noqa: S608
+            by_job[found[0]].append(Ended(*found))
+        must(by_job.keys() <= self.rows.keys(), "S18 no attempt without its job", by_job.keys() - self.rows.keys())
+        for row in self.rows.values():
+            self._accounted(row, by_job[row.id])
+
+    def _accounted(self, row: Row, attempts: Sequence[Ended]) -> None:
+        last = row.token - (row.state == "running")
+        tokens = [attempt.token for attempt in attempts]
+        must(tokens == list(range(1, last + 1)), "S5 every claim has its end", row, tokens)
+        now = [attempt for attempt in attempts if attempt.generation == row.generation]
+        verbs = Counter(attempt.verb for attempt in now)
+        died = sum(one.verb == "die" and one.ended in {"failed", "retry", "held"} for one in now)
+        must(verbs["retry"] <= row.failures <= verbs["retry"] + died, "S12 failures are counted once", row, now)
+        lost = sum(one.ended == "lost" for one in now)
+        must(row.losses <= lost, "S12 losses are counted once", row, now)
+        must(row.state != "queued" or row.losses <= MOST_LOSSES, "S12 a poison job ends", row)
+        must(row.snoozes == sum(one.ended == "snoozed" and one.verb != "stop" for one in now), "S12 snoozes", row, now)
+        must(abs(row.cost - sum(one.cost for one in attempts)) < 1e-6, "S12 costs add up", row, attempts)
+
+    def _columns(self) -> None:
+        for row in self.rows.values():
+            running, ended = row.state == "running", row.state in TERMINAL
+            must(running == (row.worker is not None), "S10 a lease while it runs", row)
+            must(row.result is None or row.state == "succeeded", "S11 a result of what succeeded", row)
+            must((row.error is not None) == (row.state == "dead"), "S11 an error of what is dead", row)
+            must(ended == (row.finished_at is not None), "S11 an end of what has ended", row)
+        self._held()
+
+    def _held(self) -> None:
+        """S6: who holds a lease knows of it, unless an answer was lost; then it asks with its next turn."""
+        running = [row for row in self.rows.values() if row.state == "running"]
+        for worker in self._world.workers:
+            known = {*worker.flights, *(ending.lease.fence for ending in worker.endings)}
+            mine = {(row.id, row.token) for row in running if row.worker == worker.id}
+            must(worker.doubt or mine <= known, "S6 no place is taken by nobody", worker.id, mine - known)
+
+    # -- U: uniqueness ------------------------------------------------------------------------------------
+    def _unique(self) -> None:
+        now = self._world.clock.wall
+        holders: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for row in self.rows.values():
+            if row.unique_key is None:
+                continue
+            covered = row.state in (row.unique_cover or "").split(",")
+            if row.unique_hash is not None:
+                must(covered, "U1 who leaves the covered states frees its key", row)
+                holders[row.owner, row.kind, row.unique_key].append(row.id)
+            elif covered:
+                must(row.unique_until is not None, "U1 who is in a covered state holds its key", row, now)
+        for key, ids in holders.items():
+            must(len(ids) == 1, "U1 one job of a key", key, ids)
+
+    # -- B: batches ---------------------------------------------------------------------------------------
+    def _batches(self) -> None:
+        members: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in self.rows.values():
+            if row.batch_id is not None:
+                members[row.batch_id][row.state] += 1
+        found = self.ask(
+            "SELECT b.id, b.sealed_at, p.generation, p.outcome, p.leaving FROM {p}batch b JOIN {p}batch_progress p "
+            "ON p.id = b.id"
+        )
+        for batch_id, sealed_at, generation, outcome, leaving in found:
+            counts = members.pop(batch_id, Counter())
+            if outcome is None or leaving:
+                continue
+            must(sealed_at is not None, "B2 no outcome before the seal", batch_id)
+            must(not any(counts[state] for state in ("queued", "running", "parked")), "B2 all have ended", batch_id)
+            must(self._ended.get((batch_id, generation)) == outcome, "B2 an outcome is told", batch_id, outcome)
+        must(not members, "B1 no member without its batch", list(members))
+
+    def quiet_batches(self) -> None:
+        """Once nothing happens any more, every sealed batch has the outcome that its members make."""
+        rows = self.ask(
+            "SELECT b.id, b.tolerance, b.sealed_at, p.outcome FROM {p}batch b JOIN {p}batch_progress p ON p.id = b.id "
+            "WHERE NOT p.leaving"
+        )
+        for batch_id, tolerance, sealed_at, outcome in rows:
+            states = Counter(row.state for row in self.rows.values() if row.batch_id == batch_id)
+            missed = sum(
+                bool(row.must_have) and row.state in {"dead", "cancelled"}
+                for row in self.rows.values()
+                if row.batch_id == batch_id
+            )
+            if sealed_at is None:
+                continue
+            must(outcome is not None, "L1 a sealed batch ends", batch_id, states)
+            counts = BatchCounts(**states, missed=missed)
+            must(counts.unfinished == 0, "B2 all have ended", batch_id, states, reckoned(counts, tolerance))
+
+    # -- O: operations ------------------------------------------------------------------------------------
+    def _operations(self) -> None:
+        items: dict[str, Counter[str]] = defaultdict(Counter)
+        for operation, state, outcome, count in self.ask(
+            "SELECT operation, state, outcome, COUNT(*) FROM {p}operation_item GROUP BY operation, state, outcome"
+        ):
+            items[operation][outcome or state] += count
+        for operation, state, total, tallies in self.ask("SELECT id, state, total, tallies FROM {p}operation"):
+            counts = items.pop(operation, Counter())
+            must(sum(counts.values()) == total, "O1 as many items as were found", operation, total, counts)
+            if state == "gathering":
+                continue
+            whole = total_of([Tally(*numbers) for numbers in json.loads(tallies)])._asdict()
+            size = whole.pop("size")
+            must(size == total, "O1 the steps hold all items", operation, size, total)
+            must(
+                {k: v for k, v in whole.items() if v} == dict(counts), "O1 tallies = recount", operation, whole, counts
+            )
+        must(not items, "O1 no item without its operation", list(items))
+
+    # -- S13, S15: claims ---------------------------------------------------------------------------------
+    def gates(self) -> list[Gate]:
+        with self._store.read() as unit:
+            return unit.gates()
+
+    def claimed(self, leases: Sequence[Lease], before: Sequence[Gate]) -> None:
+        """Nothing started that was closed before the turn and is closed after it. What was adopted started before."""
+        now = self._world.clock.wall
+        leases = [lease for lease in leases if not self._ran(lease)]
+        after = self.gates()
+        shut = {gate[:2] for gate in before if is_closed(gate, now)}
+        shut &= {gate[:2] for gate in after if is_closed(gate, now) and gate.actor != "breaker"}
+        for lease in leases:
+            must(lease.run_at <= now, "S13 nothing starts before its time", lease)
+            keys = {("queue", lease.queue), ("kind", lease.kind)}
+            keys |= {("dependency", key) for key in lease.uses.split(",") if key}
+            must(not keys & shut, "S13 nothing starts behind a closed gate", lease, keys & shut)
+        if leases:
+            self._within_limits(leases, now)
+
+    def _ran(self, lease: Lease) -> bool:
+        row = self.rows.get(lease.id)
+        return row is not None and row.state == "running" and row.token == lease.token
+
+    def _within_limits(self, leases: Sequence[Lease], now: Micros) -> None:
+        with self._store.read() as unit:
+            said = unit.look().limits
+            running = unit.running()
+        limits = effective(self._world.workers[0].turns._claimer.own, said)
+        for (scope, key), limit in limits.items():
+            if limit.concurrency is None:
+                continue
+            taken = [x for x in leases if (x.queue == key if scope == "queue" else key in x.uses.split(","))]
+            count = sum(
+                n for queue, uses, n in running if (queue == key if scope == "queue" else key in uses.split(","))
+            )
+            must(
+                not taken or count <= limit.concurrency,
+                "S15 no more than the limit run",
+                scope,
+                key,
+                count,
+                limit,
+                taken,
+            )

@@ -1,0 +1,309 @@
+"""What a script can say. Each step takes three small numbers and does something with them, whatever they are: so any
+part of a script is a script, and a failing one can be made shorter by leaving steps out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from mulligan.engine.settle import Ending
+from mulligan.engine.workers import request_drain
+from mulligan.errors import MulliganError, StoreUnavailable
+from mulligan.job import SECOND
+from simulation.outcomes import NAMES, OUTCOMES
+from simulation.shop import HEARTBEAT, LEASE
+from simulation.shop import KINDS as SHOP
+from simulation.world import World
+
+Answer = Any
+Do = Callable[[World, int, int, int], Answer]
+
+KINDS = (*SHOP, "unknown")
+OWNERS = ("", "acme", "bee")
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {}, {}, {"delay": 30}, {"priority": -3}, {"priority": 4}, {"deadline": 40}, {"max_retries": 0},
+    {"queue": "narrow"}, {"delay": 600, "deadline": 1200}, {"max_retries": 5, "queue": "fair"}, {"timeout": 5},
+)  # fmt: skip
+SPANS = (0.5, 1, 5, 12, 12, 31, 31, 61, 300, 900, 3700, 7300, 90_000)
+OVERRIDES: tuple[dict[str, Any] | None, ...] = (
+    None, None, {"max_retries": 1}, {"queue": "narrow"}, {"priority": 2}, {"payload": {"n": 9}}
+)  # fmt: skip
+FILTERS = ("state:dead", "state:queued", "kind:plain", "kind:calls", "state:parked", "owner:acme", "state:cancelled")
+STEPS: dict[str, Do] = {}
+OFTEN: list[str] = []  # by name, as often as each should come
+
+
+def step(name: str, often: int = 1) -> Callable[[Do], Do]:
+    def entered(do: Do) -> Do:
+        STEPS[name] = do
+        OFTEN.extend([name] * often)
+        return do
+
+    return entered
+
+
+@step("rest", 1)
+def rest(world: World, a: int, b: int, c: int) -> Answer:
+    """First, so that a script is made shorter by resting."""
+
+
+# -- enqueue ------------------------------------------------------------------------------------------
+@step("enqueue", 6)
+def enqueue(world: World, a: int, b: int, c: int) -> Answer:
+    said = {**OPTIONS[c % len(OPTIONS)], "owner": OWNERS[b % 3]}
+    return world.added(
+        world.app.insert([world.app.prepared(KINDS[a % 10], {"n": n}, **said) for n in range(b % 3 + 1)])
+    )
+
+
+@step("enqueue unique", 2)
+def enqueue_unique(world: World, a: int, b: int, c: int) -> Answer:
+    kind, said = KINDS[(0, 1, 7)[c % 3]], {"owner": OWNERS[b % 2]}
+    return world.added([world.app.enqueue(kind, {"n": b % 2}, unique=f"key {a % 3}", **said)])
+
+
+@step("enqueue in a transaction", 2)
+def enqueue_joined(world: World, a: int, b: int, c: int) -> Answer:
+    """Of the caller's own, which may come to nothing."""
+    jobs = []
+    with suppress(_Undone), world.app.transaction() as connection:
+        for n in range(b % 3 + 1):
+            unique = {"unique": f"key {c % 3}"} if a % 2 else {}
+            jobs.append(world.app.enqueue(KINDS[a % 10], {"n": n}, connection=connection, owner="bee", **unique))
+        if c % 3 == 0:
+            raise _Undone
+        return world.added(jobs)
+    world.undone([job.id for job in jobs if not job.deduplicated])
+    return "undone"
+
+
+class _Undone(Exception):
+    pass
+
+
+# -- batches ------------------------------------------------------------------------------------------
+@step("batch", 2)
+def batch(world: World, a: int, b: int, c: int) -> Answer:
+    said: dict[str, Any] = {"tolerance": (0, 1, "50%")[a % 3], "expires_in": (None, None, 600)[b % 3]}
+    said |= {"on_complete": "sums"} if c % 2 else {}
+    return world.began(world.app.batch(f"batch {a % 4}", owner=OWNERS[b % 2], **said))
+
+
+@step("add to a batch", 4)
+def add(world: World, a: int, b: int, c: int) -> Answer:
+    batch_id = world.batch(a)
+    said = {"batch": batch_id, "must_have": c % 5 == 0, **({"unique": f"member {c % 3}"} if c % 3 == 1 else {})}
+    jobs = [world.app.prepared(KINDS[(b + n) % 6], {"n": n}, **said) for n in range(b % 3 + 1)]
+    return world.added(world.app.insert(jobs))
+
+
+@step("seal", 3)
+def seal(world: World, a: int, b: int, c: int) -> Answer:
+    if c % 4 == 0:
+        with world.app.transaction() as connection:
+            world.app.batches.seal(world.batch(a), connection=connection)
+        return "sealed by a caller"
+    return world.app.batches.seal(world.batch(a)).state
+
+
+@step("change a batch", 1)
+def change_batch(world: World, a: int, b: int, c: int) -> Answer:
+    if b % 3:
+        return sorted(world.app.batches.retry_failed(world.batch(a), reason="once more").jobs)
+    return world.app.batches.cancel(world.batch(a), reason="not wanted").state
+
+
+# -- workers ------------------------------------------------------------------------------------------
+@step("turn", 14)
+def turn(world: World, a: int, b: int, c: int) -> Answer:
+    worker = world.worker(a)
+    if worker.frozen:
+        return "frozen"
+    for n in range(b % 4):
+        worker.end(b // 4, NAMES[(c + n * 7) % len(NAMES)])
+    before = world.open_to_claims()
+    verdicts, leases = worker.turn(a // 4 % 4 + 1, hinted=b % 2 == 0)
+    world.claimed(leases, before)
+    decided = [(v.lease.fence, v.decision and (v.decision.verb, v.decision.state)) for v in verdicts]
+    return decided, [lease.fence for lease in leases]
+
+
+@step("turn, all well", 4)
+def turn_well(world: World, a: int, b: int, c: int) -> Answer:
+    return turn(world, a, b % 4 + 4 * (b // 4), 0)
+
+
+@step("settle late", 3)
+def settle_late(world: World, a: int, b: int, c: int) -> Answer:
+    """Any lease that was ever given: one that runs, one that is settled, one that was lost."""
+    worker = world.worker(b)
+    if not worker.leases:
+        return "nothing"
+    lease = worker.leases[a % len(worker.leases)]
+    found = worker.turns.take([Ending(lease, OUTCOMES[NAMES[c % len(NAMES)]], 7)], 0, world.clock.wall, None)
+    worker.flights.pop(lease.fence, None)
+    worker.endings = [ending for ending in worker.endings if ending.lease.fence != lease.fence]
+    return [(v.lease.fence, v.decision and v.decision.verb) for v in found.verdicts]
+
+
+@step("get ahead", 2)
+def get_ahead(world: World, a: int, b: int, c: int) -> Answer:
+    worker = world.worker(b)
+    if not worker.leases:
+        return "nothing"
+    lease = worker.leases[a % len(worker.leases)]
+    worker.chores.progress(worker.id, [(lease.id, lease.token, 0.5, "half")])
+    return worker.keep(lease, f"page {c % 2}")
+
+
+@step("freeze", 1)
+def freeze(world: World, a: int, b: int, c: int) -> Answer:
+    world.worker(a).frozen = not world.worker(a).frozen
+
+
+@step("kill", 2)
+def kill(world: World, a: int, b: int, c: int) -> Answer:
+    """Nothing is written and nothing is remembered; somebody else comes in its place."""
+    world.replace(world.worker(a))
+
+
+@step("leave", 1)
+def leave(world: World, a: int, b: int, c: int) -> Answer:
+    worker = world.worker(a)
+    if not worker.frozen:
+        worker.leave()
+        world.replace(worker)
+
+
+@step("ask to drain", 1)
+def drain(world: World, a: int, b: int, c: int) -> Answer:
+    with world.store.begin() as unit:
+        rows = [row for row in unit.workers(closed=False) if row.id == world.worker(a).id]
+        request_drain(unit, rows, "ann", "an update")
+
+
+@step("sweep", 6)
+def sweep(world: World, a: int, b: int, c: int) -> Answer:
+    worker = world.worker(a)
+    if worker.frozen:
+        return "frozen"
+    if c % 3 == 0:
+        worker.chores.hurry()
+    return worker.chores.sweep(worker.id)
+
+
+@step("watch", 2)
+def watch(world: World, a: int, b: int, c: int) -> Answer:
+    worker = world.worker(a)
+    running = [(lease, 1000.0 * (b + 1)) for lease in worker.flights.values()]
+    worker.turns.watch(running, idle=True)
+
+
+@step("tell", 4)
+def tell(world: World, a: int, b: int, c: int) -> Answer:
+    return world.outlets[a % len(world.outlets)].turn(world.store)
+
+
+# -- time ---------------------------------------------------------------------------------------------
+@step("wait", 10)
+def wait(world: World, a: int, b: int, c: int) -> Answer:
+    """Those who live renew meanwhile and look after the others; of a long time only the end is lived through."""
+    span = SPANS[a % len(SPANS)]
+    lived = min(span, 3 * LEASE)
+    world.passes(span - lived)
+    while lived > 0:
+        world.passes(min(lived, HEARTBEAT))
+        lived -= HEARTBEAT
+        world.beat()
+
+
+@step("set the clock", 1)
+def set_clock(world: World, a: int, b: int, c: int) -> Answer:
+    """The wall clock alone: leases must not notice."""
+    world.clock.wall += (-2, -70, 45, -4000, 4000)[a % 5] * SECOND
+    world.store.tell_time()
+
+
+# -- by hand ------------------------------------------------------------------------------------------
+@step("by hand", 8)
+def by_hand(world: World, a: int, b: int, c: int) -> Answer:
+    job_id, jobs = world.job(a), world.app.jobs
+    verb = ("retry", "cancel", "release", "discard", "retry")[b % 5]
+    if verb == "retry":
+        return jobs.retry(job_id, reason="again", overrides=OVERRIDES[c % 6], at=60 if c % 7 == 0 else None).state
+    if verb == "release":
+        return jobs.release(job_id, choice=("us", None, "nobody")[c % 3], reason="decided").state
+    return getattr(jobs, verb)(job_id, reason="by hand").state
+
+
+@step("change a queue", 3)
+def change_queue(world: World, a: int, b: int, c: int) -> Answer:
+    queues, name = world.app.queues, ("default", "narrow", "paced", "fair")[a % 4]
+    if b % 5 == 0:
+        return queues.pause(name, until=(None, 30)[c % 2], reason="later").paused
+    if b % 5 == 1:
+        return queues.set(name, concurrency=c % 3 + 1, rate=(None, "30/m")[c % 2], until=(None, 60)[a % 2]).paused
+    return queues.clear(name).paused if b % 5 == 2 else queues.resume(name).paused
+
+
+@step("change a dependency", 2)
+def change_dependency(world: World, a: int, b: int, c: int) -> Answer:
+    dependencies, key = world.app.dependencies, ("gateway", "bucket")[a % 2]
+    if b % 5 == 0:
+        return dependencies.open(key, until=(None, 30)[c % 2], reason="by hand").key
+    if b % 5 == 1:
+        return dependencies.set(key, concurrency=c % 2 + 1).key
+    if b % 5 == 2:
+        return dependencies.probe(key).key
+    return dependencies.clear(key).key if b % 5 == 3 else dependencies.close(key).key
+
+
+@step("hold a kind", 1)
+def hold_kind(world: World, a: int, b: int, c: int) -> Answer:
+    name = KINDS[a % 6]
+    if b % 2:
+        return world.app.kinds.hold(name, until=(None, 30)[c % 2], reason="look at it").name
+    return world.app.kinds.release(name).name
+
+
+@step("change a schedule", 1)
+def change_schedule(world: World, a: int, b: int, c: int) -> Answer:
+    name = ("often", "each", "never-late")[a % 3]
+    if b % 3 == 0:
+        return world.app.schedules.pause(name, until=(None, 600)[c % 2]).name
+    if b % 3 == 1:
+        return world.app.schedules.resume(name).name
+    return world.added([world.app.schedules.run(name)])
+
+
+# -- operations ---------------------------------------------------------------------------------------
+@step("operation", 2)
+def operation(world: World, a: int, b: int, c: int) -> Answer:
+    action = ("retry", "retry", "cancel", "discard", "release", "move")[a % 6]
+    said: dict[str, Any] = {"queue": "narrow"} if action == "move" else {}
+    steps = (None, [1, "rest"], [1, 2, "rest"])[c % 3]
+    found = world.app.operations.start(action, FILTERS[b % 7], steps=steps, reason="all of them", **said)
+    return world.operated(found)
+
+
+@step("operate", 4)
+def operate(world: World, a: int, b: int, c: int) -> Answer:
+    return world.worker(a).chores.operate()
+
+
+@step("change an operation", 1)
+def change_operation(world: World, a: int, b: int, c: int) -> Answer:
+    verb = ("pause", "resume", "abort")[b % 3]
+    return getattr(world.app.operations, verb)(world.operation(a), reason="wait").state
+
+
+def do(world: World, name: str, *numbers: int) -> Answer:
+    """The answer; a refusal is one, and so is a database that is away."""
+    try:
+        return STEPS[name](world, *numbers)
+    except StoreUnavailable:
+        return "away"
+    except MulliganError as refused:
+        return type(refused).__name__, refused.code

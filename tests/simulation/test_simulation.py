@@ -1,0 +1,118 @@
+"""Scripts of everything that can happen, on real stores under a virtual clock. `make simulate` plays thousands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from mulligan.engine import batching, upkeep
+from mulligan.store.sql import load
+from simulation.invariants import Broken
+from simulation.outcomes import NAMES
+from simulation.play import Script, play, read, written
+from simulation.runs import judged, script_of, shortened, stores
+from simulation.scripts import scripts
+from simulation.steps import SPANS, STEPS
+from simulation.world import Home
+
+
+@pytest.fixture(scope="module")
+def sqlite() -> Iterator[list[Home]]:
+    with stores(["sqlite"]) as homes:
+        yield homes
+
+
+def held(homes: list[Home], script: Script) -> None:
+    found = judged(homes, script)
+    assert found is None, f"{found.trace}\n{written(shortened(homes, script, found).script)}"
+
+
+@pytest.mark.parametrize("seed", range(1, 16))
+def test_whatever_happens_every_job_ends_once(sqlite, seed):
+    held(sqlite, script_of(seed))
+
+
+def test_both_stores_tell_the_same():
+    with stores(["sqlite", "postgres"]) as homes:
+        for seed in range(100, 104):
+            held(homes, script_of(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_both_stores_tell_the_same_for_long():
+    with stores(["sqlite", "postgres"]) as homes:
+
+        @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(scripts)
+        def tell_the_same(script: Script) -> None:
+            held(homes, script)
+
+        tell_the_same()
+
+
+def test_the_same_script_is_the_same_run(sqlite):
+    (home,) = sqlite
+    assert play(home, script_of(3)) == play(home, script_of(3))
+
+
+def test_a_script_can_be_written_down():
+    script = script_of(4)
+    assert read(written(script)) == [step for step in script if step[0] != "rest"]
+    assert {name for seed in range(40) for name, *_ in script_of(seed)} == STEPS.keys()
+
+
+# -- does it see what is wrong? -----------------------------------------------------------------------
+WAIT, DIES = SPANS.index(31), NAMES.index("failed permanent")
+RUN: Script = [("enqueue", 0, 1, 0, 0), ("turn", 0, 0, 0, 0)]
+
+
+def _without_token(verb: str, *args: Any, **said: Any) -> str:
+    return load(verb, *args, **said).replace("AND worker = :worker AND token = :token", "")
+
+
+def _uncounted(load_verb: str, *args: Any, **said: Any) -> str:
+    return load(load_verb, *args, **said).replace("losses = :losses", "losses = 0")
+
+
+DEFECTS: dict[str, tuple[Any, Script, str]] = {
+    "an ending without its token": (
+        patch("mulligan.store.sqlite.load", _without_token),
+        [*RUN, ("kill", 0, 0, 0, 0), ("wait", WAIT, 0, 0, 0), ("turn", 1, 0, 0, 0), ("settle late", 0, 0, 0, 0)],
+        "S",
+    ),
+    "lost jobs are left alone": (
+        patch.object(upkeep, "settle_orphans", lambda *_: []),
+        [*RUN, ("kill", 0, 0, 0, 0)],
+        "L1",
+    ),
+    "the end of a batch is nobody's business": (
+        patch.object(batching, "complete", lambda *_, **__: None),
+        [("batch", 0, 0, 0, 0), ("seal", 0, 0, 1, 0)],
+        "L1",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_of_the_engine_is_seen(sqlite, defect):
+    broken, script, name = DEFECTS[defect]
+    held(sqlite, script)
+    with broken, pytest.raises(Broken, match=f"^{name}"):
+        play(sqlite[0], script)
+
+
+def test_what_fails_is_made_short(sqlite):
+    broken, script, _ = DEFECTS["lost jobs are left alone"]
+    longer = [*script_of(5)[:10], *script]
+    with broken:
+        found = judged(sqlite, longer)
+        assert found is not None
+        short = shortened(sqlite, longer, found)
+    assert short.name == found.name
+    assert len(json.loads(written(short.script))) <= 4
