@@ -13,7 +13,7 @@ from mulligan.checks.settings import settings_checks
 from mulligan.config import SECRET, Settings
 from mulligan.policy.redact import without_secrets
 from mulligan.store import Store, open_store
-from mulligan.store.urls import sqlite_file
+from mulligan.store.urls import shown_url, sqlite_file
 
 __all__ = ["FAIL", "OK", "WARN", "Check", "examine", "in_force"]
 
@@ -50,7 +50,9 @@ def in_force(settings: Settings) -> list[dict[str, Any]]:
 def _masked(name: str, value: Any) -> Any:
     if name in SECRET:
         return "[set, not shown]" if value else value
-    return without_secrets(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return without_secrets(shown_url(value) if name.endswith("_url") else value)
 
 
 def _unreachable(error: Exception) -> Check:

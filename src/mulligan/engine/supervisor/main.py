@@ -40,7 +40,7 @@ from mulligan.ids import new_id
 from mulligan.job import SECOND, Micros, WorkerRow
 from mulligan.policy.redact import without_secrets
 from mulligan.store.base import Store
-from mulligan.store.urls import same_database
+from mulligan.store.urls import same_database, shown_url
 
 log = logging.getLogger("mulligan.worker")
 
@@ -180,8 +180,8 @@ class Supervisor:
         app = read_settings(values, environ={}, file=NO_FILE)
         if not same_database(app.database_url, self._settings.database_url):
             message = (
-                f"two databases: {self._options.app} names {without_secrets(app.database_url)} in its code, "
-                f"{self._settings.origin_of('database_url')} names {without_secrets(self._settings.database_url)}; "
+                f"two databases: {self._options.app} names {without_secrets(shown_url(app.database_url))} in its code, "
+                f"{self._settings.origin_of('database_url')} names {without_secrets(shown_url(self._settings.database_url))}; "
                 "jobs its handlers enqueue would go to the first. Write Mulligan() without a URL in the code, "
                 "or drop the other"
             )
