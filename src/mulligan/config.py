@@ -288,6 +288,9 @@ class Web(Section):
     streams_per_key: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
         100, description="how many of them with one key"
     )
+    streams_per_owner: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
+        300, description="how many of them with all keys of one owner together"
+    )
     rate: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1_000_000)] = Field(
         300.0, description="calls of the API a second with one key, counted by each server; `0`: no limit"
     )

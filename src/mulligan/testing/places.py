@@ -73,8 +73,7 @@ def _place(folder: Path | str | None, stack: ExitStack) -> Path:
 def _settings(own: Settings, url: str | None, place: Path) -> Settings:
     if url and not url.startswith(POSTGRES):
         message = (
-            f"temporary(): {shown_url(url)!r} is not postgresql://…; "
-            "on SQLite leave it out and get a file of your own"
+            f"temporary(): {shown_url(url)!r} is not postgresql://…; on SQLite leave it out and get a file of your own"
         )
         raise ConfigError(message)
     scheme = "sqlite+stdlib" if own.database_url.startswith("sqlite+stdlib:") else "sqlite"
