@@ -28,6 +28,8 @@ DEFAULT_URL = "sqlite:///mulligan.db"
 NOT_SETTINGS = ("MULLIGAN_ATTEMPT", "MULLIGAN_CONFIG", "MULLIGAN_TEST_")
 
 SECRET = ("mail.password",)  # what is never shown, wherever it came from
+# What programs that jobs start have no business with.
+OURS_ALONE = ("MULLIGAN_DATABASE_URL", "MULLIGAN_LISTEN_URL", "MULLIGAN_MAIL__PASSWORD")
 
 DAY = 86_400.0
 RETRIED = tuple(str(cls) for cls in Cls if cls in RETRYABLE)
