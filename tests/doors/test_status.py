@@ -61,6 +61,7 @@ def test_its_owner_mends_what_the_kind_allows_and_tries_again_once(shop, owner):
     assert "cannot be tried again" in owner.get(owner.post(link, data={"again": "1"}).headers["location"]).text
 
 
+@pytest.mark.security("A27")
 def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
     job, other = shop.enqueue("convert", {"page": 0}), shop.enqueue("convert", {"page": 0})
     shop.run_inline()
