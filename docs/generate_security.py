@@ -78,7 +78,10 @@ def wrong() -> list[str]:
     proved, known = proofs(), checks()
     names = [one["id"] for one in known]
     return [
-        *(f"{one} is proved by {proved[one][0].test}, but checks.toml has no such check" for one in sorted(set(proved) - set(names))),
+        *(
+            f"{one} is proved by {proved[one][0].test}, but checks.toml has no such check"
+            for one in sorted(set(proved) - set(names))
+        ),
         *(f"{one} is there twice" for one in sorted({name for name in names if names.count(name) > 1})),
         *(f"{one['id']}: {trouble}" for one in known for trouble in _troubles(one, proved)),
     ]

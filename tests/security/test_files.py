@@ -150,7 +150,7 @@ def test_a_backup_neither_follows_nor_replaces_a_link(file_app, call, tmp_path):
 def test_a_worker_has_no_door_through_which_a_neighbour_could_come(file_app, start):
     """Supervisor and runner talk over a pair of sockets without a name; nothing listens."""
     worker = start("worker", "jobs:app")
-    until(lambda: _runners(worker.process.pid), 20, "a runner")
+    until(lambda: _runners(worker.process.pid), 60, "a runner")
     for pid in (worker.process.pid, *_runners(worker.process.pid)):
         assert _named_sockets(pid) == []
     worker.stop()

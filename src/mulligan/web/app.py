@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -59,7 +60,8 @@ def create_app(served: Settings | Mulligan) -> FastAPI:
 
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.state.room = api.state.room
-    app.add_middleware(Guard, everywhere=served is not settings or not is_local(settings.web.host))
+    named = urlsplit(settings.web.public_url).netloc
+    app.add_middleware(Guard, everywhere=served is not settings or not is_local(settings.web.host), named=named)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.mount(API, api)
     for path in AT_THE_TOP:

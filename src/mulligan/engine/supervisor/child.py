@@ -159,7 +159,8 @@ class Child:
         except WireClosed:
             self._give_up()
         except GARBLED as error:  # a handler has written on our line: nothing that comes after it can be trusted
-            log.error("runner %s sent what cannot be read and is killed: %r", self.mark, error)  # noqa: TRY400 - not our trace
+            what = type(error).__name__  # its words may be the handler's
+            log.error("runner %s sent what cannot be read (%s) and is killed", self.mark, what)  # noqa: TRY400 - see above
             self._give_up()
 
     def _give_up(self) -> None:
