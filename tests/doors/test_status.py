@@ -80,6 +80,18 @@ def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
     assert owner.get(link).status_code == 200
 
 
+@pytest.mark.security("A27")
+def test_who_has_links_to_many_jobs_has_the_limit_of_their_owner(shop):
+    limits = shop.settings.limits.model_copy(update={"retries_by_hand": "1/h"})
+    settings = shop.settings.model_copy(update={"limits": limits})
+    jobs = [shop.enqueue("convert", {"page": 0}, owner=owner) for owner in ("acme", "acme", "globex")]
+    shop.run_inline()
+    with TestClient(create_app(settings), base_url="http://localhost", follow_redirects=False) as client:
+        for job in jobs:
+            client.post(shop.status.link(job), data={"page": "7"})
+    assert [shop.jobs.get(job.id).generation for job in jobs] == [2, 1, 2]
+
+
 def test_a_batch_has_one_too(shop, owner):
     with shop.batch("spring", owner="acme") as batch:
         for page in (0, 1, 2):
