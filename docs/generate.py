@@ -415,6 +415,11 @@ def seeds_page() -> str:
     return _page_of("generate_seeds")
 
 
+# -- security -----------------------------------------------------------------------------------------
+def security_page() -> str:
+    return _page_of("generate_security")
+
+
 # -- the house ----------------------------------------------------------------------------------------
 ROOM = 120  # characters
 LAYERS = (
@@ -481,6 +486,7 @@ PAGES = {
     "docs/operate/runbook.md": runbook_page,
     "docs/reference/http.md": http_page,
     "docs/seeds.md": seeds_page,
+    "docs/operate/security-checks.md": security_page,
 }
 def invariants() -> str:
     return _page_of("generate_verify", table)

@@ -28,6 +28,8 @@ DEFAULT_URL = "sqlite:///mulligan.db"
 NOT_SETTINGS = ("MULLIGAN_ATTEMPT", "MULLIGAN_CONFIG", "MULLIGAN_TEST_")
 
 SECRET = ("mail.password",)  # what is never shown, wherever it came from
+# What programs that jobs start have no business with.
+OURS_ALONE = ("MULLIGAN_DATABASE_URL", "MULLIGAN_LISTEN_URL", "MULLIGAN_MAIL__PASSWORD")
 
 DAY = 86_400.0
 RETRIED = tuple(str(cls) for cls in Cls if cls in RETRYABLE)
@@ -287,6 +289,9 @@ class Web(Section):
     )
     streams_per_key: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
         100, description="how many of them with one key"
+    )
+    streams_per_owner: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
+        300, description="how many of them with all keys of one owner together"
     )
     rate: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1_000_000)] = Field(
         300.0, description="calls of the API a second with one key, counted by each server; `0`: no limit"

@@ -31,6 +31,7 @@ def look(page: Page) -> list[str]:
     return page.evaluate(TAKEN_FOR_MARKUP) + page.evaluate(SIDEWAYS)
 
 
+@pytest.mark.security("S25")
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_hostile_words_are_only_words_on_every_screen(text, chromium, tmp_path, store_url):
     name = "".join(letter for letter in text if letter not in " |,\t\r\n\x0b\x0c\u2028\u2029" and letter.isprintable())[

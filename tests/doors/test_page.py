@@ -131,6 +131,7 @@ def test_secrets_stay_out_and_the_private_half_is_for_operators(app, client, vis
     assert "Retry" not in page
 
 
+@pytest.mark.security("S26")
 def test_every_answer_carries_the_strict_headers(app, visit):
     app.store.prepare()
     for path in ("/", "/jobs/nope", "/nowhere", "/static/style.css", "/livez"):
@@ -152,6 +153,7 @@ def test_unknown_jobs_and_pages_are_404(app, visit):
         assert visit(path).status_code == 404
 
 
+@pytest.mark.security("A18")
 def test_only_this_machine_may_ask(app):
     app.store.prepare()
     client = TestClient(create_app(app.settings))
@@ -161,6 +163,7 @@ def test_only_this_machine_may_ask(app):
         assert client.get("/livez", headers={"host": host}).status_code == 200
 
 
+@pytest.mark.security("S30")
 def test_looking_changes_nothing(app, client, visit):
     app.enqueue("refuse")
     app.run_inline()
@@ -190,6 +193,7 @@ def test_a_database_that_is_not_there_is_a_calm_503_and_it_recovers(folder, sqli
     app.close()
 
 
+@pytest.mark.security("S46")
 def test_a_server_that_is_away_is_a_calm_503_without_its_password(folder, monkeypatch):
     monkeypatch.setattr(asking, "PATIENCE", 0.3)
     settings = read_settings({"database_url": "postgresql://nobody:s3cret@127.0.0.1:1/none"})

@@ -74,6 +74,7 @@ ASKED = (
 )
 
 
+@pytest.mark.security("S25")
 def test_no_page_runs_what_somebody_wrote_into_a_field(infested):
     screens = {
         "/", "/jobs", "/failures", "/batches", "/queues", "/dependencies", "/operations", "/schedules", "/alerts",
@@ -98,6 +99,7 @@ def test_no_page_runs_what_somebody_wrote_into_a_field(infested):
             _is_clean(path, guest.client.get(path, params=params))
 
 
+@pytest.mark.security("S25")
 def test_no_answer_to_a_form_runs_it_either(infested):
     job = infested.jobs.list("state:dead")[0]
     with visiting(infested, role="admin") as guest:

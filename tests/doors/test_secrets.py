@@ -155,6 +155,7 @@ def stored(url: str) -> str:
     return json.dumps(rows)
 
 
+@pytest.mark.security("S44", "S45")
 @pytest.mark.about_processes
 def test_planted_secrets_appear_nowhere_an_outlet_could_read(app, store_url, start, call):
     jobs = [app.enqueue("leak", {"what": name}) for name in PLANTED if name not in {*OWN, "payload"}]
@@ -189,6 +190,7 @@ def test_what_owners_can_see_names_no_path_and_no_address(app):
         assert [place for place in PLACES if place in public] == []
 
 
+@pytest.mark.security("S44")
 def test_a_refused_payload_is_not_repeated_with_what_it_held(app, call):
     text = json.dumps({"number": PLANTED["payload"]})
     job = NewJob(id=new_id(), kind="payload", queue="default", payload=text)  # as from an older version of the app

@@ -51,6 +51,7 @@ def dead(app):
     return job
 
 
+@pytest.mark.security("S01")
 def test_a_stranger_sees_a_door_on_every_screen(stranger):
     for path in (*SCREENS, "/jobs/x", "/failures/x"):
         answer = stranger.get(path)
@@ -70,6 +71,7 @@ def test_a_link_lets_in_once_by_a_form_and_only_for_ten_minutes(app, stranger):
     assert stranger.post("/sign-in", data={"link": late}).status_code == 401
 
 
+@pytest.mark.security("S05", "S06")
 def test_a_session_ends_with_its_key_its_time_or_its_visitor(app, stranger, enter):
     key = enter()
     app.keys.revoke(key.id)
@@ -84,6 +86,7 @@ def test_a_session_ends_with_its_key_its_time_or_its_visitor(app, stranger, ente
     assert stranger.get("/").status_code == 303
 
 
+@pytest.mark.security("S04", "S06")
 def test_the_cookie_is_for_the_browser_alone_and_nothing_that_lets_in_is_kept(app, stranger):
     made = app.keys.create("*", "admin")
     said = stranger.post("/sign-in", data={"key": made.text}).headers["set-cookie"]
@@ -96,17 +99,20 @@ def test_the_cookie_is_for_the_browser_alone_and_nothing_that_lets_in_is_kept(ap
     assert made.text not in str(rows)
 
 
+@pytest.mark.security("S07")
 def test_who_guesses_must_wait(stranger):
     answers = [stranger.post("/sign-in", data={"key": f"mk_{guess}"}).status_code for guess in range(12)]
     assert answers == [401] * 10 + [429] * 2
 
 
+@pytest.mark.security("A16")
 @pytest.mark.parametrize("next_", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
 def test_the_door_leads_to_our_own_pages_only(app, stranger, next_):
     key = app.keys.create("*", "viewer").text
     assert stranger.post("/sign-in", data={"key": key, "next": next_}).headers["location"] == "/"
 
 
+@pytest.mark.security("S29")
 def test_a_form_of_another_site_or_without_our_mark_does_nothing(app, stranger, enter, dead):
     enter()
     mark, path = mark_of(stranger), f"/jobs/{dead.id}/retry"
@@ -125,6 +131,7 @@ def test_a_form_of_another_site_or_without_our_mark_does_nothing(app, stranger, 
     assert app.jobs.get(dead.id).generation == 2
 
 
+@pytest.mark.security("S11", "S13", "S14")
 def test_a_viewer_looks_and_an_owner_sees_and_moves_their_own_alone(app, stranger, enter, dead):
     other = app.enqueue("refuse", owner="other")
     app.run_inline()
@@ -214,6 +221,7 @@ def test_those_that_are_ticked_are_moved_one_by_one(app, stranger, enter):
     assert [app.jobs.get(job.id).generation for job in (*jobs, waiting)] == [2, 2, 1, 1]
 
 
+@pytest.mark.security("S14")
 def test_words_in_quotes_find_what_is_private_for_operators_alone(app, stranger, enter):
     app.enqueue("crash", {"text": "nowhere-else"}, owner="acme")
     app.run_inline()

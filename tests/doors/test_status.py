@@ -61,6 +61,7 @@ def test_its_owner_mends_what_the_kind_allows_and_tries_again_once(shop, owner):
     assert "cannot be tried again" in owner.get(owner.post(link, data={"again": "1"}).headers["location"]).text
 
 
+@pytest.mark.security("A27")
 def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
     job, other = shop.enqueue("convert", {"page": 0}), shop.enqueue("convert", {"page": 0})
     shop.run_inline()
@@ -77,6 +78,18 @@ def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
     shop.store.shift_clock(61 * SECOND)
     assert owner.get(short).status_code == 404
     assert owner.get(link).status_code == 200
+
+
+@pytest.mark.security("A27")
+def test_who_has_links_to_many_jobs_has_the_limit_of_their_owner(shop):
+    limits = shop.settings.limits.model_copy(update={"retries_by_hand": "1/h"})
+    settings = shop.settings.model_copy(update={"limits": limits})
+    jobs = [shop.enqueue("convert", {"page": 0}, owner=owner) for owner in ("acme", "acme", "globex")]
+    shop.run_inline()
+    with TestClient(create_app(settings), base_url="http://localhost", follow_redirects=False) as client:
+        for job in jobs:
+            client.post(shop.status.link(job), data={"page": "7"})
+    assert [shop.jobs.get(job.id).generation for job in jobs] == [2, 1, 2]
 
 
 def test_a_batch_has_one_too(shop, owner):

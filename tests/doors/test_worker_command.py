@@ -168,12 +168,14 @@ def test_a_taken_port_is_left_for_the_next_one_or_refused_when_it_was_named(star
     assert (first.stop().code, moved.stop().code) == (0, 0)
 
 
+@pytest.mark.security("S01")
 def test_an_address_that_is_not_loopback_is_refused(start):
     answer = start("web", "--host", "0.0.0.0").ended()  # noqa: S104 - to be refused
     assert answer.code == 2
     assert "not a loopback address" in answer.err
 
 
+@pytest.mark.security("S01")
 @pytest.mark.parametrize("host", ["::", "example.com", "192.0.2.1", "", "127.0.0.1.example.com"])
 def test_without_a_key_only_loopback_is_allowed(file_app, host):
     def where(host):

@@ -80,6 +80,7 @@ def left(app: Mulligan) -> int:
 KINDS = ("mulligan.deliver", "mulligan.deliver.each", "mulligan.deliver.cause")
 
 
+@pytest.mark.security("S40")
 @pytest.mark.about_processes
 def test_a_healthy_receiver_waits_for_no_other(app, hire, web):
     hanging, healthy = web(then=HANG), web()
@@ -159,6 +160,7 @@ def test_a_killed_worker_costs_no_message(app, hire, web):
     until(lambda: app.deliveries.get(delivery.id).state == "succeeded", 10, "written down")
 
 
+@pytest.mark.security("S43")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_ten_thousand_deaths_of_one_cause_are_a_handful_of_messages(app, hire, mail, store_url):

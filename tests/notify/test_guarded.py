@@ -42,6 +42,7 @@ async def _loopback(_host, _port):
     return ["127.0.0.1"]
 
 
+@pytest.mark.security("S33")
 @pytest.mark.parametrize("host", FORBIDDEN + DISGUISED)
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_an_address_that_is_not_public_is_refused_however_it_is_written(host, scheme):
@@ -52,6 +53,7 @@ def test_an_address_that_is_not_public_is_refused_however_it_is_written(host, sc
     assert refused.value.final
 
 
+@pytest.mark.security("S33")
 @pytest.mark.parametrize("host", NAMES)
 def test_names_of_this_host_are_refused_and_nobody_is_connected_to(host, receiver, strict):
     canary = receiver()
@@ -61,6 +63,7 @@ def test_names_of_this_host_are_refused_and_nobody_is_connected_to(host, receive
     assert canary.connections == 0
 
 
+@pytest.mark.security("S34")
 def test_a_name_that_means_something_else_a_moment_later_is_asked_for_once(receiver, local):
     """A public address first, then loopback: the connection goes to the checked one or nowhere."""
     canary, answers = receiver(), [["127.0.0.1"], ["127.0.0.99"]]
@@ -73,6 +76,7 @@ def test_a_name_that_means_something_else_a_moment_later_is_asked_for_once(recei
     assert canary.requests[0].headers["host"] == f"hook.example:{canary.port}"
 
 
+@pytest.mark.security("S33")
 def test_one_bad_answer_among_good_ones_is_enough_to_refuse(receiver, strict):
     canary = receiver()
 
@@ -84,6 +88,7 @@ def test_one_bad_answer_among_good_ones_is_enough_to_refuse(receiver, strict):
     assert canary.connections == 0
 
 
+@pytest.mark.security("S35")
 @pytest.mark.parametrize("to", ["http://127.0.0.1:{port}/", "file:///etc/passwd", "gopher://127.0.0.1:{port}/", "//x"])
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(to, code, receiver, local):
@@ -95,12 +100,14 @@ def test_redirects_are_not_followed(to, code, receiver, local):
     assert canary.connections == 0
 
 
+@pytest.mark.security("S36")
 @pytest.mark.parametrize("port", [1, 22, 25, 110, 6379, 5432, 11211, 6000])
 def test_ports_of_other_services_are_refused(port):
     with pytest.raises(Fail, match=f"port {port} is not one of a web server"):
         asyncio.run(addresses("https", "93.184.216.34", port, Gate()))
 
 
+@pytest.mark.security("S36")
 @pytest.mark.parametrize(
     "url",
     [
@@ -115,6 +122,7 @@ def test_what_cannot_be_a_webhook_is_refused_when_it_is_declared(url):
         Webhook(url)
 
 
+@pytest.mark.security("S33")
 @pytest.mark.parametrize(
     "host",
     ["\uff11\uff12\uff17.0.0.1", "\u2460\u2461\u2466.0.0.1", "127\u30020\u30020\u30021", "a%6d.com", "%31.0.0.1"],
@@ -141,6 +149,7 @@ def test_code_that_allows_private_networks_does_not_allow_metadata():
             asyncio.run(addresses("https", address, 443, gate_of(Settings(), private=True)))
 
 
+@pytest.mark.security("S33", "A25")
 def test_our_own_page_is_refused_even_where_loopback_is_allowed(receiver):
     canary = receiver()
     plain = {"notify": {"allow_private": ["127.0.0.0/8"]}, "web": {"port": canary.port}}
@@ -185,6 +194,7 @@ def test_the_next_address_is_tried_when_the_first_does_not_answer(receiver, loca
     assert sent(Webhook(f"http://two.example:{there.port}/"), replace(local, resolve=resolve)) == {"status": 204}
 
 
+@pytest.mark.security("S37")
 def test_proxies_of_the_environment_are_not_used(receiver, local, monkeypatch):
     proxy, there = receiver(), receiver()
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"):

@@ -79,6 +79,7 @@ class _Tags(HTMLParser):
         assert not [name for name, _ in attrs if name.startswith("on")]
 
 
+@pytest.mark.security("S25", "S41", "S42")
 @pytest.mark.parametrize("name", CORPUS)
 def test_one_well_formed_mail(name, mailbox, by_mail):
     for message in messages(CORPUS[name]):
@@ -105,6 +106,7 @@ def test_one_well_formed_mail(name, mailbox, by_mail):
         assert all(link.startswith(("https://jobs.example/", "https://wiki.example/")) for link in tags.links)
 
 
+@pytest.mark.security("S41")
 def test_a_subject_is_what_was_said_and_not_what_it_decodes_to(mailbox, by_mail):
     """A text that looks like an encoded header must not become one."""
     sent(Email(KIM, subject="=?utf-8?q?forged=0ABcc=3A_eve?="), by_mail)
@@ -115,6 +117,7 @@ def test_a_subject_is_what_was_said_and_not_what_it_decodes_to(mailbox, by_mail)
     )
 
 
+@pytest.mark.security("S39")
 @pytest.mark.parametrize("name", CORPUS)
 def test_one_well_formed_webhook(name, receiver, local):
     there, secret = receiver(), new_secret()

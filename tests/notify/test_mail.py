@@ -209,6 +209,7 @@ def mail_example(monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "authority.pem"))
 
 
+@pytest.mark.security("S44")
 def test_starttls_comes_before_the_password_and_certificates_are_checked(tls, mail_example, tmp_path):
     seen: list[tuple[str, str]] = []
 
@@ -246,6 +247,7 @@ def test_a_server_without_tls_is_not_talked_to_where_tls_is_wanted(mailbox):
     assert mailbox.letters == []
 
 
+@pytest.mark.security("S41")
 @pytest.mark.parametrize(
     "to",
     [
@@ -270,6 +272,7 @@ def test_an_email_is_stored_and_read_back():
             own.to_plain()
 
 
+@pytest.mark.security("S44")
 def test_two_passwords_are_one_too_many_and_none_is_shown():
     said = {"MULLIGAN_MAIL__PASSWORD": "hunter2", "MULLIGAN_MAIL__PASSWORD_FILE": "/x"}
     with pytest.raises(ConfigError, match="both set") as refused:

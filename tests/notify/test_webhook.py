@@ -25,6 +25,7 @@ CERTIFICATES = Path(__file__).parents[1] / "support" / "certificates"
 NEW, OLD = new_secret(), new_secret()
 
 
+@pytest.mark.security("S38")
 def test_a_message_is_signed_and_says_what_happened_and_what_is_done_about_it(receiver, local):
     there = receiver()
     assert sent(Webhook(there.url, secret=NEW, headers={"X-Team": "video"}), local) == {"status": 204}
@@ -75,6 +76,7 @@ def test_the_id_is_the_same_at_every_attempt_and_the_time_is_not(receiver, local
     assert first["webhook-signature"] != second["webhook-signature"]
 
 
+@pytest.mark.security("S38")
 def test_while_a_secret_is_being_changed_receivers_with_either_can_verify(receiver, local):
     there = receiver()
     sent(Webhook(there.url, secret=[NEW, OLD]), local)
@@ -161,6 +163,7 @@ def test_410_means_gone_for_good(receiver, local):
     assert (gone.value.code_given, gone.value.final) == ("RECEIVER_GONE", True)
 
 
+@pytest.mark.security("S36")
 def test_what_a_receiver_says_is_kept_nowhere(receiver, local):
     said = b"<script>secret of the inner network</script>"
     with pytest.raises(Fail) as failed:
@@ -168,6 +171,7 @@ def test_what_a_receiver_says_is_kept_nowhere(receiver, local):
     assert "secret" not in repr(vars(failed.value))
 
 
+@pytest.mark.security("S44", "A14")
 def test_an_address_that_holds_a_token_is_in_no_log(receiver, local, caplog):
     there = receiver(status(500), OK)
     with caplog.at_level("INFO"):
@@ -205,6 +209,7 @@ def _headers_for_ever(connection: socket.socket) -> None:
         connection.sendall(b"X-%d: %s\r\n" % (number, b"y" * 1000))
 
 
+@pytest.mark.security("S36")
 @pytest.mark.parametrize("answer", [_drip, _hang])
 def test_a_receiver_that_does_not_answer_in_time_is_given_up(answer, receiver, local):
     began = time.monotonic()
@@ -214,6 +219,7 @@ def test_a_receiver_that_does_not_answer_in_time_is_given_up(answer, receiver, l
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.security("S36")
 @pytest.mark.parametrize(
     ("answer", "linger", "timeout"), [(_endless, 5, 15), (_never_ending, 0.2, 15), (_never_ending, 5, 1.5)]
 )
@@ -261,6 +267,7 @@ async def _here(_host, _port):
     return ["127.0.0.1"]
 
 
+@pytest.mark.security("S37")
 def test_a_certificate_is_checked_against_the_name_although_the_address_is_connected_to(receiver, local, tls, trusting):
     names: list[str | None] = []
     tls.sni_callback = lambda _socket, name, _context: names.append(name)
@@ -274,6 +281,7 @@ def test_a_certificate_is_checked_against_the_name_although_the_address_is_conne
     assert len(there.requests) == 1
 
 
+@pytest.mark.security("S37")
 def test_a_certificate_of_an_unknown_authority_is_refused(receiver, local, tls):
     there = receiver(context=tls)
     with pytest.raises(Fail, match="CERTIFICATE_VERIFY_FAILED"):
@@ -281,6 +289,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(receiver, local, tls):
     assert there.requests == []
 
 
+@pytest.mark.security("S39")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -306,6 +315,7 @@ def test_options_that_cannot_be_are_refused(options):
         Webhook("https://example.com/", **options)
 
 
+@pytest.mark.security("S38")
 def test_a_webhook_is_stored_and_read_back_and_shows_no_secret():
     webhook = Webhook("https://example.com/hook/token123", secret=[NEW, OLD], headers={"Authorization": "Bearer x"})
     again = channel_of(json.loads(json.dumps(webhook.to_plain())))

@@ -112,6 +112,7 @@ SECRETS = [
 ]  # fmt: skip
 
 
+@pytest.mark.security("S44")
 @pytest.mark.parametrize(("text", "gone", "kept"), SECRETS)
 def test_known_shapes_of_secrets_are_removed_and_nothing_around_them(text, gone, kept):
     out = without_secrets(text)
@@ -194,12 +195,14 @@ def test_no_half_of_a_token_survives_the_cut_of_a_huge_text(length):
         assert "Z9Z9" not in scrub(text, 70_000)
 
 
+@pytest.mark.security("S44")
 def test_no_half_of_a_secret_survives_the_cut():
     key = "-----BEGIN PRIVATE KEY-----\n" + "QUJD" * 1200 + "\n-----END PRIVATE KEY-----"
     for before in range(0, 9000, 300):
         assert "QUJDQUJD" not in scrub("x" * before + key + "y" * 3000)
 
 
+@pytest.mark.security("S22")
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "piece",

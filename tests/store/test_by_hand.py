@@ -34,6 +34,7 @@ def deeds(store, *types, limit=100, **asked):
         return [event.actor for event in unit.deeds(Asked(**asked), types, limit)]
 
 
+@pytest.mark.security("S53")
 @pytest.mark.parametrize("change", ["actor = 'bob'", "data = '{}'", "at = at + 1"])
 def test_an_event_is_never_changed_afterwards(store, change):
     tell(store, "ann")

@@ -160,6 +160,7 @@ def test_two_processes_with_different_libraries_lose_nothing(sqlite, sqlite_url,
 
 
 # -- the file itself --------------------------------------------------------------------------------------------
+@pytest.mark.security("S52")
 def test_the_file_and_its_companions_are_private(sqlite, file):
     enqueue(sqlite)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in file.parent.glob("mulligan.db*")}

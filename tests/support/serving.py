@@ -15,11 +15,9 @@ from http.client import HTTPConnection
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import uvicorn
-
 from mulligan.config import Settings
 from mulligan.web.app import create_app
-from mulligan.web.serve import Server
+from mulligan.web.serve import Server, server_config
 from support.waiting import until
 
 
@@ -36,8 +34,7 @@ def served(settings: Settings) -> Iterator[Served]:
     app = create_app(settings)
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2, ws="none")
-    server = Server(config, "", app.state.room.hub.close)
+    server = Server(server_config(app), "", app.state.room.hub.close)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     until(lambda: server.started, 20, "a server")

@@ -229,6 +229,7 @@ DEEDS = {
 }  # fmt: skip
 
 
+@pytest.mark.security("S53")
 @pytest.mark.parametrize("name", DEEDS)
 def test_each_action_says_who_when_why_and_what_it_was_before_and_after(app, name):
     deed = DEEDS[name]
@@ -253,6 +254,7 @@ NOT_BY_HAND = {
 }  # fmt: skip
 
 
+@pytest.mark.security("S53")
 def test_no_action_is_left_out():
     assert {deed.type for deed in DEEDS.values()} | NOT_BY_HAND >= {str(kind) for kind in EventType}
 

@@ -110,6 +110,7 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
 ]
 
 
+@pytest.mark.security("S50")
 @pytest.mark.about_processes
 def test_a_result_that_cannot_be_kept_is_a_failure_with_its_own_code(app):
     done = run_all(app, [make for _, make, _ in REFUSED], policy=Policy(max_retries=0))
@@ -152,6 +153,7 @@ def test_a_result_that_can_be_said_in_json_comes_back_as_json(app):
     assert [job.result for job in done] == [value for _, value in KEPT for _ in range(2)]
 
 
+@pytest.mark.security("S50")
 def test_a_limit_may_be_set_and_what_just_fits_passes(make_app):
     app = make_app(limits__result="2048")
     fits, over = 2048 - len('""'), 2049 - len('""')

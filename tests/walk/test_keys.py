@@ -25,6 +25,7 @@ def test_a_key_is_known_by_its_text_alone(app):
     assert app.keys.known(twisted) is None
 
 
+@pytest.mark.security("S04")
 def test_the_key_itself_is_nowhere(app):
     made = app.keys.create("*", "admin")
     dump = repr([*sql(app.store, "SELECT * FROM {p}api_key"), *sql(app.store, "SELECT * FROM {p}event")])
@@ -35,6 +36,7 @@ def test_the_key_itself_is_nowhere(app):
     assert made.key.owner is None
 
 
+@pytest.mark.security("S05")
 def test_a_revoked_key_lets_nobody_in_and_is_revoked_once(app):
     made = app.keys.create("acme", "viewer")
     assert app.keys.revoke(made.key.id).state == "revoked"

@@ -78,6 +78,7 @@ def a_record(text: str, **more: object) -> logging.LogRecord:
 
 
 # -- one line -----------------------------------------------------------------------------------------
+@pytest.mark.security("S51")
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_any_text_is_one_bounded_line_in_json(text):
     line = JsonForm().format(a_record(text, job=text, mine={text: [text]}))
@@ -87,6 +88,7 @@ def test_any_text_is_one_bounded_line_in_json(text):
     assert (said["level"], said["logger"]) == ("info", "their.app")
 
 
+@pytest.mark.security("S51")
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_any_text_is_one_bounded_line_in_text(text):
     line = TextForm().format(a_record(text, job=text))
@@ -95,6 +97,7 @@ def test_any_text_is_one_bounded_line_in_text(text):
     assert "\x1b" not in line
 
 
+@pytest.mark.security("S51")
 def test_a_traceback_cannot_pass_for_a_record():
     class Nasty(Exception):
         def __str__(self) -> str:
@@ -121,6 +124,7 @@ def test_what_cannot_be_shown_and_what_does_not_fit_still_make_a_line():
     assert json.loads(JsonForm().format(a_record("x", n=float("nan"), big=10**400)))["n"] == "nan"
 
 
+@pytest.mark.security("S44")
 def test_secrets_do_not_reach_the_log():
     line = JsonForm().format(a_record("to postgresql://me:hunter2@db/x", url="https://u:hunter2@host/"))
     assert "hunter2" not in line

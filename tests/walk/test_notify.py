@@ -143,6 +143,7 @@ def test_a_job_that_began_says_its_kind(app):
     assert [message.data["kind"] for message in recorder.got] == ["works"]
 
 
+@pytest.mark.security("S11")
 def test_owners_hear_of_their_own_alone(app):
     mine, theirs, everybody = hear(app, owner="acme"), hear(app, owner="other"), hear(app)
     died(app, owner="acme")
@@ -232,6 +233,7 @@ def test_parked_jobs_fold_too_and_other_events_do_not(app):
     assert sorted(recorder.types) == ["incident.opened", "job.released"]
 
 
+@pytest.mark.security("S43")
 def test_of_too_many_messages_in_an_hour_the_rest_is_told_in_one(make_app):
     app = make_app(notify__cap="2")
     app.job(name="fails", policy=Policy(max_retries=0))(_fails)
@@ -293,6 +295,7 @@ def test_a_receiver_that_is_gone_ends_its_subscription_and_others_hear_of_it(app
     assert "subscription.disabled" in others.types
 
 
+@pytest.mark.security("S40")
 def test_days_of_nothing_but_failures_end_a_subscription(app):
     recorder = hear(app, to=Recorder(fails=1000, error=ConnectionResetError("x")), name="broken")
     for _ in range(13):
@@ -379,6 +382,7 @@ def test_a_test_message_takes_the_way_of_all_others(app, web):
     assert first.message != second.message
 
 
+@pytest.mark.security("S09")
 def test_another_owners_subscription_is_like_none(app, web):
     made = app.subscriptions.add("job.died", Webhook(web.url()), owner="acme")
     api = app.subscriptions

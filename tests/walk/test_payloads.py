@@ -271,6 +271,7 @@ OUT_OF_RANGE = [
 ]
 
 
+@pytest.mark.security("S20")
 def test_an_option_out_of_range_is_refused_by_name_before_anything_is_written(app):
     app.open()
 
@@ -291,6 +292,7 @@ def test_an_option_nobody_knows_is_refused(app):
     assert nothing_was_written(app)
 
 
+@pytest.mark.security("S18")
 def test_a_kind_that_cannot_be_a_name_is_refused(app):
     for kind in ("with space", "pi|pe", "com,ma", "", "nul\x00", "k" * 201, 7, None, "new\nline"):
         with pytest.raises((Refused, ConfigError), match="kind"):

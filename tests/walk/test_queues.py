@@ -220,6 +220,7 @@ def test_a_queues_policy_holds_for_kinds_that_say_nothing_themselves(app):
     assert ran(app, fails_less.enqueue()).failures == 2
 
 
+@pytest.mark.security("S49")
 def test_a_fair_queue_gives_each_owner_a_lane_and_a_hand_retry_keeps_it(app):
     app.queue("fair", fair=True)
 

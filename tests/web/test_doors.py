@@ -35,6 +35,7 @@ def routes(client):
     return [(verb.upper(), path) for path, verbs in document["paths"].items() for verb in verbs]
 
 
+@pytest.mark.security("S01")
 def test_without_a_key_every_route_but_health_is_closed(client):
     found = routes(client)
     assert ("POST", "/jobs") in found
@@ -47,6 +48,7 @@ def test_without_a_key_every_route_but_health_is_closed(client):
             assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
+@pytest.mark.security("S02")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -69,12 +71,14 @@ def test_a_key_that_is_not_one_lets_nobody_in(app, client, headers):
     problem(client.get("/api/v1/jobs", headers=given), 401)
 
 
+@pytest.mark.security("S02")
 @pytest.mark.parametrize("query", ["token=x", "api_key=x", "access_token=x", "filter=KEY"])
 def test_a_key_in_the_url_is_refused_even_beside_a_right_one(app, client, key, query):
     text = app.keys.create("*", "admin").text
     problem(client.get(f"/api/v1/jobs?{query.replace('KEY', text)}", headers=key()), 401)
 
 
+@pytest.mark.security("S02", "S05")
 def test_an_expired_and_a_revoked_key_let_nobody_in(app, client):
     made = app.keys.create("*", "viewer", expires=60)
     headers = {"Authorization": f"bearer {made.text}"}
@@ -118,6 +122,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.security("S12", "S17", "S18", "S20")
 def test_what_cannot_be_meant_is_refused_and_nothing_is_written(app, client, key):
     headers = {**key(), "content-type": "application/json"}
     for body, status in REFUSED:
@@ -125,6 +130,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(app, client, key
     assert app.jobs.list() == []
 
 
+@pytest.mark.security("S17")
 def test_a_body_beyond_the_limit_is_not_read_to_its_end(app, client, key):
     sent = 0
 
@@ -139,6 +145,7 @@ def test_a_body_beyond_the_limit_is_not_read_to_its_end(app, client, key):
     problem(client.post("/api/v1/jobs", content=endless(), headers=headers), 413, "TOO_LARGE")
 
 
+@pytest.mark.security("S17", "S29")
 def test_only_json_is_read(app, client, key):
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
         answer = client.post("/api/v1/jobs", content=b'{"kind":"works"}', headers={**key(), "content-type": kind})
@@ -157,6 +164,7 @@ def test_a_database_that_is_away_is_a_503_that_may_be_asked_again(app, client, k
     problem(client.get("/readyz"), 503, "NOT_READY")
 
 
+@pytest.mark.security("S28")
 def test_what_nobody_thought_of_is_told_without_details(app, client, key, monkeypatch):
     from mulligan.engine.jobs import Jobs
 
@@ -184,6 +192,7 @@ def test_health_and_the_document_are_where_everybody_looks(app, client, key):
     assert "mulligan_jobs_enqueued_total" in numbers.text
 
 
+@pytest.mark.security("A18")
 def test_the_api_answers_to_any_name_and_the_page_to_this_machine(app, client, key):
     elsewhere = {**key(), "host": "jobs.example"}
     assert client.get("/api/v1/jobs", headers=elsewhere).status_code == 200
@@ -217,6 +226,7 @@ def test_what_may_be_got_may_be_asked_for_its_head(app, client, key):
     assert client.head("/api/v1/keys/x/revoke", headers=headers).status_code == 405
 
 
+@pytest.mark.security("S32")
 def test_a_method_that_is_none_here_is_refused_on_every_path_and_no_other_site_is_let_in(client, key):
     headers = {**key(), "origin": "https://evil.example", "access-control-request-method": "POST"}
     for path, verbs in client.get("/openapi.json").json()["paths"].items():
@@ -228,6 +238,7 @@ def test_a_method_that_is_none_here_is_refused_on_every_path_and_no_other_site_i
             assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
+@pytest.mark.security("S31")
 def test_a_method_in_a_header_or_a_query_is_not_one(app, client, key):
     job = app.enqueue("works")
     headers = {**key(), "x-http-method-override": "POST"}
@@ -239,6 +250,7 @@ def test_a_method_in_a_header_or_a_query_is_not_one(app, client, key):
 CURSORS = ("x", "~~~", "=", "AAAA", "A" * 400, "'; DROP TABLE job", "\x00", "../x", "0", "-1", "9" * 30)
 
 
+@pytest.mark.security("S21", "A19")
 def test_a_cursor_that_is_bent_made_up_or_of_another_list_fits_nowhere(app, client, key):
     headers, other = key(), key()
     for number in range(3):

@@ -42,6 +42,7 @@ def fine(answer, what):
         assert answer.json()["code"], what
 
 
+@pytest.mark.security("S19")
 @pytest.mark.slow
 def test_hostile_names_in_every_path_and_question_are_answered(app, client, key):
     headers = key()
@@ -54,6 +55,7 @@ def test_hostile_names_in_every_path_and_question_are_answered(app, client, key)
                 fine(client.request(verb, filled(path, "x"), headers=headers, params={one["name"]: text}), (path, text))
 
 
+@pytest.mark.security("S17", "S20")
 @pytest.mark.slow
 def test_hostile_values_in_every_body_are_answered(app, client, key):
     headers = key()

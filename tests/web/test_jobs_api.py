@@ -52,6 +52,7 @@ def test_what_the_state_forbids_is_a_conflict_with_a_code(app, client, key):
     assert post(client, f"/jobs/{parked.id}/release", headers, choice="left").json()["state"] == "queued"
 
 
+@pytest.mark.security("S14")
 def test_the_private_half_is_for_operators(app, client, key):
     job = ran(app, app.enqueue("fails", {"text": "sk_live_0123456789abcdef"}, owner="acme"))
     for path in ("", "/attempts", "/events", "/explain"):
@@ -62,6 +63,7 @@ def test_the_private_half_is_for_operators(app, client, key):
     assert "0123456789abcdef" in client.get(f"/api/v1/jobs/{job.id}", headers=key("acme", "operator")).text
 
 
+@pytest.mark.security("S09")
 @pytest.mark.about_processes
 def test_anothers_job_is_like_one_that_is_not_there_for_everybody_and_everything(app, client, key):
     """Scope and role by own, foreign and unknown, over every route of a job."""
@@ -87,6 +89,7 @@ def test_anothers_job_is_like_one_that_is_not_there_for_everybody_and_everything
         assert client.get(f"/api/v1/jobs/{strange}", headers=key()).status_code == 404
 
 
+@pytest.mark.security("S11", "S12")
 def test_a_key_of_one_owner_lists_and_makes_only_theirs(app, client, key):
     headers = key("acme", "operator")
     app.enqueue("works", {"text": "B-7f3"}, owner="other", unique="B-key")
@@ -136,6 +139,7 @@ def test_a_list_goes_on_where_its_sealed_cursor_says(app, client, key):
         assert (answer.status_code, answer.json()["code"]) == (422, "CURSOR")
 
 
+@pytest.mark.security("S21")
 @pytest.mark.about_processes
 @pytest.mark.parametrize("query", ["limit=0", "limit=1000000000", "limit=x", "filter=state:ded", "filter=sort:x;--"])
 def test_a_question_that_makes_no_sense_is_refused(client, key, query):
@@ -186,6 +190,7 @@ def test_jobs_of_our_own_are_for_who_sees_everything(app, client, key):
     assert client.get(f"/api/v1/jobs/{job.id}", headers=key()).status_code == 200
 
 
+@pytest.mark.security("S14")
 def test_words_of_the_private_half_are_found_by_operators_alone(app, client, key):
     ran(app, app.enqueue("fails", {"text": "row seventeen"}, owner="acme"))
     for path, name in (("/jobs", "jobs"), ("/failures", "failures")):

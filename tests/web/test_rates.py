@@ -71,6 +71,7 @@ def test_health_and_streams_are_counted_apart(client, key):
     assert client.head("/api/v1/events", headers=headers).status_code == 200
 
 
+@pytest.mark.security("S07")
 def test_who_tries_keys_is_stopped_and_who_has_one_is_not(app, client, key, monkeypatch):
     monkeypatch.setattr(client.app.state.room.rates, "_guesses", Buckets(0.001, 3))
     known, later = key(), key()
@@ -83,6 +84,7 @@ def test_who_tries_keys_is_stopped_and_who_has_one_is_not(app, client, key, monk
     assert client.get("/api/v1/jobs", headers={"Authorization": "Bearer x"}).status_code == 401
 
 
+@pytest.mark.security("S05")
 def test_a_key_that_was_good_and_is_not_any_more_is_a_wrong_one(app, client, monkeypatch):
     monkeypatch.setattr(client.app.state.room.rates, "_guesses", Buckets(0.001, 1))
     made = app.keys.create("*", "viewer")
@@ -92,6 +94,7 @@ def test_a_key_that_was_good_and_is_not_any_more_is_a_wrong_one(app, client, mon
     assert [client.get("/api/v1/jobs", headers=headers).status_code for _ in range(2)] == [401, 429]
 
 
+@pytest.mark.security("S07")
 def test_a_network_of_ipv6_is_one_place(monkeypatch):
     from types import SimpleNamespace
 
@@ -106,6 +109,7 @@ def test_a_network_of_ipv6_is_one_place(monkeypatch):
     assert limiting.GUESSES > 10
 
 
+@pytest.mark.security("S07")
 def test_who_tries_keys_at_the_sign_in_is_stopped_and_a_neighbour_is_not(app, settings):
     key = app.keys.create("*", "viewer").text
 

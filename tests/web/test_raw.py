@@ -52,11 +52,13 @@ def _status(line: socket.socket) -> int:
 JSON = "Content-Type: application/json"
 
 
+@pytest.mark.security("S17")
 @pytest.mark.about_processes
 def test_a_body_of_fifty_megabytes_is_refused_before_it_is_read(send):
     assert send(f"POST /api/v1/jobs HTTP/1.1\r\n{JSON}\r\nContent-Length: 52428800")[0] == 413
 
 
+@pytest.mark.security("S17")
 @pytest.mark.about_processes
 def test_a_body_without_an_end_is_not_read_to_its_end(send):
     status, sent = send(f"POST /api/v1/jobs HTTP/1.1\r\n{JSON}\r\nTransfer-Encoding: chunked", chunks=800)
@@ -86,11 +88,13 @@ HEADS = (
 )
 
 
+@pytest.mark.security("S17", "S19")
 def test_strange_paths_and_questions_are_answered_without_a_500(send):
     found = {path[:60]: send(f"GET {path} HTTP/1.1\r\nConnection: close")[0] for path in PATHS}
     assert {path: status for path, status in found.items() if not 200 <= status < 500} == {}
 
 
+@pytest.mark.security("S17")
 @pytest.mark.about_processes
 def test_strange_heads_are_answered_without_a_500(send):
     found = {head[:80]: send(head, b"{}")[0] for head in HEADS}

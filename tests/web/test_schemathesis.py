@@ -77,6 +77,7 @@ def _each(client, operation, keys, named, examples, mode):
     try_it()
 
 
+@pytest.mark.security("S24")
 @pytest.mark.about_processes
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("part", range(PARTS))
@@ -84,6 +85,7 @@ def test_what_the_description_allows_is_answered_as_it_says_whoever_asks(ask, pa
     ask(2, GenerationMode.POSITIVE, *CALLERS, part=slice(part, None, PARTS))
 
 
+@pytest.mark.security("S24")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_the_same_for_long_and_what_it_forbids(ask, mode):

@@ -151,6 +151,7 @@ def test_a_strangers_transaction_delays_nothing(app):
             assert time.monotonic() - began < 2.0
 
 
+@pytest.mark.security("S48")
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_hundred_idle_streams_leave_the_rest_quick_and_take_no_connections(app):

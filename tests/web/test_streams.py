@@ -56,6 +56,7 @@ def test_only_what_is_in_the_log_has_an_id_and_a_comment_keeps_the_line_open(app
     assert ear.answer.headers["content-type"].startswith("text/event-stream")
 
 
+@pytest.mark.security("S11", "S14")
 def test_an_owner_hears_only_of_their_own_and_only_the_public_half(app, web):
     mine = Ear(web, text(app, "acme", "viewer"), query="?after=0")
     app.enqueue("works", {"text": "B-7f3"}, owner="other")
@@ -145,6 +146,7 @@ def test_a_slow_client_loses_nothing(app, web, monkeypatch):
     assert heard == list(range(50))
 
 
+@pytest.mark.security("S05")
 @pytest.mark.about_processes
 def test_a_revoked_key_ends_its_streams_and_no_others(app, web, monkeypatch):
     monkeypatch.setattr(hubs, "KEYS_EVERY", 0.2)
@@ -157,6 +159,7 @@ def test_a_revoked_key_ends_its_streams_and_no_others(app, web, monkeypatch):
     assert stays.hear(lambda ear: "job.queued" in ear.types)
 
 
+@pytest.mark.security("S48")
 @pytest.mark.about_processes
 def test_a_key_has_so_many_streams_and_a_closed_one_makes_room(app):
     settings = read_settings({"database_url": app.settings.database_url, "web.streams_per_key": 2, "web.streams": 3})
@@ -211,6 +214,7 @@ def test_progress_is_told_without_an_id(app, web, monkeypatch):
     assert stranger.frames == []
 
 
+@pytest.mark.security("A30")
 @pytest.mark.about_processes
 def test_data_of_several_lines_is_one_frame():
     assert frame("a\r\nid: 7", {"x": "one\ntwo\u2028\r"}, 5) == (

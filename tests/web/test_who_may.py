@@ -26,6 +26,7 @@ def may(line, scope, role):
     return ROLES.index(role) >= ROLES.index(line.role) and line.scope in ("any", scope)
 
 
+@pytest.mark.security("S09")
 @pytest.mark.about_processes
 def test_no_route_is_left_out(client):
     document = client.get("/openapi.json").json()
@@ -36,6 +37,7 @@ def test_no_route_is_left_out(client):
         assert operation.get("x-key") == (line and {"role": line.role, "scope": line.scope}), route
 
 
+@pytest.mark.security("S09", "S14")
 @pytest.mark.about_processes
 def test_who_may_not_is_refused_whatever_it_is_and_nothing_changes(app, client, things, callers):
     named = {what: things.one(what, "acme") for what in sorted({line.what for line in ROUTES.values()} - {""})}
@@ -50,6 +52,7 @@ def test_who_may_not_is_refused_whatever_it_is_and_nothing_changes(app, client, 
     assert contents(app.store) == before
 
 
+@pytest.mark.security("S09")
 @pytest.mark.about_processes
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("part", range(PARTS))
@@ -67,6 +70,7 @@ def test_who_may_is_served_and_what_is_not_there_is_not_found(app, client, thing
                 assert answer.status_code == line.none, (route, scope, role, answer.text)
 
 
+@pytest.mark.security("S09", "S10")
 def test_what_is_anothers_answers_like_what_is_not_there_and_nothing_changes(app, client, things, callers):
     theirs = {what: things.one(what, "globex") for what in sorted(OWNED)}
     before = contents(app.store)
@@ -80,6 +84,7 @@ def test_what_is_anothers_answers_like_what_is_not_there_and_nothing_changes(app
     assert contents(app.store) == before
 
 
+@pytest.mark.security("S11")
 def test_nothing_of_another_owner_is_in_any_answer(app, client, things, callers):
     app.enqueue("works", {"text": "B-7f3"}, owner="globex", unique="B-7f3")
     own, theirs = ({what: things.one(what, owner) for what in sorted(OWNED)} for owner in ("acme", "globex"))

@@ -9,18 +9,19 @@ from mulligan.checks.finding import FAIL, OK, WARN, Check
 from mulligan.checks.host import host_checks
 from mulligan.checks.inside import inside_checks
 from mulligan.checks.messages import message_checks
+from mulligan.checks.secrets import secret_checks
 from mulligan.checks.settings import settings_checks
 from mulligan.config import SECRET, Settings
 from mulligan.policy.redact import without_secrets
 from mulligan.store import Store, open_store
-from mulligan.store.urls import sqlite_file
+from mulligan.store.urls import shown_url, sqlite_file
 
 __all__ = ["FAIL", "OK", "WARN", "Check", "examine", "in_force"]
 
 
 def examine(settings: Settings) -> tuple[dict[str, str], list[Check]]:
     """(what the store says of itself, the checks); a database that is away is a finding, not an error."""
-    here = [*settings_checks(settings), *message_checks(settings), *host_checks(settings)]
+    here = [*settings_checks(settings), *secret_checks(settings), *message_checks(settings), *host_checks(settings)]
     file = sqlite_file(settings.database_url)
     if file is not None and not file.exists():
         return {}, [Check(FAIL, "database", f"there is no {file}", "mulligan migrate"), *here]
@@ -50,7 +51,9 @@ def in_force(settings: Settings) -> list[dict[str, Any]]:
 def _masked(name: str, value: Any) -> Any:
     if name in SECRET:
         return "[set, not shown]" if value else value
-    return without_secrets(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return without_secrets(shown_url(value) if name.endswith("_url") else value)
 
 
 def _unreachable(error: Exception) -> Check:

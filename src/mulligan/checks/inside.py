@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from shlex import quote
 
 from mulligan.checks.finding import OK, WARN, Check, Checks
 from mulligan.checks.guards import guard_checks
@@ -104,7 +105,7 @@ def _held(unit: Unit, _: Settings) -> Checks:
         if gate.scope == "kind" and is_closed(gate, now):
             because = f": {one_line(gate.reason)}" if gate.reason else ""
             found = f"kind {gate.key} is held by {who(gate.actor)} since {moment(gate.since)}{because}"
-            yield Check(WARN, "kinds", found, f"see to the cause, then: mulligan kinds release {gate.key}")
+            yield Check(WARN, "kinds", found, f"see to the cause, then: mulligan kinds release {quote(gate.key)}")
 
 
 def _takes(lane: Lane, kinds: set[str], queues: set[str]) -> bool:

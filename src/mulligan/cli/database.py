@@ -17,7 +17,7 @@ from mulligan.engine.jobs import Jobs
 from mulligan.errors import AccessDenied, ConfigError, StoreUnavailable
 from mulligan.policy.redact import without_secrets
 from mulligan.store import POSTGRES, SQLITE, Store, open_store
-from mulligan.store.urls import sqlite_file
+from mulligan.store.urls import shown_url, sqlite_file
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ def checked(settings: Settings) -> Settings:
     url = settings.database_url
     if not url.startswith((*SQLITE, *POSTGRES)):
         origin = settings.origin_of("database_url")
-        message = f"database_url: {without_secrets(url)!r} is neither sqlite:///path nor postgresql://…, from {origin}"
+        message = f"database_url: {shown_url(url)!r} is neither sqlite:///path nor postgresql://…, from {origin}"
         raise ConfigError(message)
     return settings
 
@@ -57,7 +57,7 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
     with _opened(settings) as store:
         _prepare(store, patient=aloud)
         if aloud:
-            say(f"database: {file or without_secrets(settings.database_url)}")
+            say(f"database: {file or without_secrets(shown_url(settings.database_url))}")
         if fresh:
             say(f"warning: {file} did not exist; it was created just now. Is this the right directory?")
         yield store
@@ -143,5 +143,5 @@ def say(words: str) -> None:
 
 def typed(*words: str, database: str | None = None) -> str:
     """What to type next, on the same database; a password is not repeated."""
-    said = words if database is None else (*words, "--database", without_secrets(database))
+    said = words if database is None else (*words, "--database", without_secrets(shown_url(database)))
     return f"mulligan {shlex.join(said)}"

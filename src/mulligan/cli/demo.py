@@ -47,7 +47,7 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
     from mulligan.engine.supervisor.main import Options
     from mulligan.policy.redact import without_secrets
     from mulligan.store import open_store
-    from mulligan.store.urls import sqlite_file
+    from mulligan.store.urls import shown_url, sqlite_file
 
     working.begin()
     os.environ["MULLIGAN_DATABASE_URL"] = database  # for the runners and the feeder
@@ -58,8 +58,8 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
     working.listen(settings)
     store = open_store(settings.database_url, schema=settings.schema_name)
     store.prepare()
-    say(f"database: {sqlite_file(database) or without_secrets(database)}")
-    say(f"try in another terminal: mulligan jobs list state:dead --database {without_secrets(database)}")
+    say(f"database: {sqlite_file(database) or without_secrets(shown_url(database))}")
+    say(f"try in another terminal: mulligan jobs list state:dead --database {without_secrets(shown_url(database))}")
     feeder = working.Companion("mulligan.cli.demo_feeder", str(seconds))
     options = Options(APP)
     try:

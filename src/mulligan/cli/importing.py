@@ -55,7 +55,7 @@ def run_import(file: BinaryIO, database: str | None, output: str | None, *, dry_
             at_home = known_kinds(unit, now)
         results: list[Result] = []
         with _bar("import", _size(file)) as advance:
-            lines = enumerate(file, start=1)
+            lines = enumerate(_lines(file), start=1)
             while chunk := list(islice(lines, CHUNK)):
                 results += _import(store, chunk, known, dry_run=dry_run)
                 advance(sum(len(raw) for _, raw in chunk))
@@ -103,6 +103,14 @@ def _done(number: int, job: NewJob, answer: Inserted) -> Result:
 
 def _refused(number: int, error: MulliganError) -> Result:
     return Result(number, error={"code": error.code, "message": " ".join(str(error).split())})
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Of a line that is too long no more than shows that it is."""
+    while line := file.readline(LONGEST + 1):
+        yield line
+        while len(line) > LONGEST and not line.endswith(b"\n"):
+            line = file.readline(LONGEST + 1)
 
 
 # -- a line -----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from shlex import quote
 from typing import Any
 
 import click
@@ -52,7 +53,7 @@ def pause(name: str, until: float | None, reason: str, database: str | None, out
     """Start nothing more of a queue; what runs goes on."""
     with _queues(database) as api:
         _report(api.pause(name, until=until, reason=reason), output)
-    say(f"mulligan queues resume {name}  lets it go on{'' if until is None else ' sooner'}")
+    say(f"mulligan queues resume {quote(name)}  lets it go on{'' if until is None else ' sooner'}")
 
 
 @queues.command()
@@ -77,7 +78,7 @@ def set_(name: str, reason: str, database: str | None, output: str | None, clear
             _report(api.clear(name, reason=reason), output)
             return
         _report(api.set(name, **limits, reason=reason), output)
-    say(f"mulligan queues set {name} --clear  goes back to what the code declares")
+    say(f"mulligan queues set {quote(name)} --clear  goes back to what the code declares")
 
 
 def _report(queue: Queue, output: str | None) -> None:

@@ -12,11 +12,13 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from mulligan.errors import ConfigError
 from mulligan.job import WorkerRow
 
 MARK = "MULLIGAN_ATTEMPT"  # worker/runner, and for what ctx.run starts: worker/runner/job/token
@@ -27,11 +29,11 @@ class LifeFile:
     """Held for as long as this worker id lives. Closed on exec, so no child keeps a dead worker alive."""
 
     def __init__(self, folder: Path, worker: str) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(folder)
         self.path = folder / f"{worker}.life"
         self._fd = _create_locked(self.path)
-        stat = os.fstat(self._fd)
-        self.dev, self.ino = stat.st_dev, stat.st_ino
+        found = os.fstat(self._fd)
+        self.dev, self.ino = found.st_dev, found.st_ino
 
     def close(self) -> None:
         if self._fd < 0:
@@ -45,7 +47,7 @@ class LifeFile:
 def _create_locked(path: Path) -> int:
     """A sweeper may lock and remove the file between its creation and our lock: then make it again."""
     while True:
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if path.exists() and path.stat().st_ino == os.fstat(fd).st_ino:
             return fd
@@ -61,8 +63,8 @@ def surely_dead(worker: WorkerRow, boot_id: str) -> bool:
     except OSError:
         return False
     try:
-        stat = os.fstat(fd)
-        return (stat.st_dev, stat.st_ino) == (worker.life_dev, worker.life_ino) and _lockable(fd)
+        found = os.fstat(fd)
+        return (found.st_dev, found.st_ino) == (worker.life_dev, worker.life_ino) and _lockable(fd)
     finally:
         os.close(fd)
 
@@ -87,10 +89,33 @@ def state_folder(configured: str, place: str, identity: str) -> Path:
     base = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
     folder = Path(base) / "mulligan" / identity
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(folder)
     except OSError:
-        folder = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid()}" / identity
+        shared = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid()}"
+        shared.mkdir(mode=0o700, exist_ok=True)
+        _check_own(shared)
+        folder = shared / identity
     return folder
+
+
+def private_folder(folder: Path) -> Path:
+    """It, made if it is not there, for this user alone whatever the umask says; so are folders on the way to it."""
+    for missing in reversed([place for place in (folder, *folder.parents) if not place.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_mode & stat.S_IWOTH:
+        message = f"everybody may write into {folder}, where work directories of jobs are made: chmod o-w {folder}"
+        raise ConfigError(message)
+    return folder
+
+
+def _check_own(folder: Path) -> None:
+    """Where everybody may make folders, somebody may have made ours before us."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        message = f"{folder} is not a folder of this user; name another one in worker.state_dir"
+        raise ConfigError(message)
+    if found.st_mode & 0o077:  # made by an older version of ours
+        folder.chmod(0o700)
 
 
 def work_folder(folder: Path, worker: str) -> Path:
@@ -119,7 +144,7 @@ def held_files(folder: Path) -> list[str]:
 
 def _abandoned(life: Path) -> bool:
     try:
-        fd = os.open(life, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(life, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -53,7 +53,7 @@ class Sessions:
     def redeem(self, link: str) -> str:
         """The text of a session. Of two who use one link, one gets in."""
         with self._open().begin() as unit:
-            found = unit.end_session(_hash(link), is_link=True)
+            found = unit.end_session(hash_of(link), is_link=True)
             if found is None or found.expires_at <= unit.now():
                 raise Refused(USED)
             return _made(unit, found.scope, Role(found.role))
@@ -70,7 +70,7 @@ class Sessions:
         if not text:
             return None
         with self._open().read() as unit:
-            row = unit.session(_hash(text))
+            row = unit.session(hash_of(text))
             if row is None or not _still(unit, row):
                 return None
         actor = f"key:{row.key_id}" if row.key_id else "web:link"
@@ -78,7 +78,7 @@ class Sessions:
 
     def sign_out(self, text: str) -> None:
         with self._open().begin() as unit:
-            unit.end_session(_hash(text))
+            unit.end_session(hash_of(text))
 
 
 def csrf_of(session: str) -> str:
@@ -95,7 +95,7 @@ def _made(
     lasts: Micros = SESSION_FOR,
 ) -> str:
     text, now = secrets.token_urlsafe(BYTES), unit.now()
-    unit.new_session(SessionRow(_hash(text), is_link, key_id, scope, role.value, now, now + lasts))
+    unit.new_session(SessionRow(hash_of(text), is_link, key_id, scope, role.value, now, now + lasts))
     return text
 
 
@@ -107,5 +107,5 @@ def _still(unit: Unit, row: SessionRow) -> bool:
     return key is not None and key.revoked_at is None and (key.expires_at is None or key.expires_at > unit.now())
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

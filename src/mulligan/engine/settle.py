@@ -89,7 +89,7 @@ def _settled(
     endings = [_ruled(ending, layers) for ending in endings]
     decisions = _decide(unit, endings, layers, now, rng, watch, causes)
     decided = [*zip(endings, decisions, strict=True)]
-    rest = decided if actor else _unfinished(unit, decided)
+    rest = decided if actor else _unfinished(unit, decided, layers)
     refusals = {(r.id, r.token): r for r in unit.settle([_row(e, d, layers, now, actor) for e, d in rest])}
     _hold(unit, [d for e, d in rest if d.hold is not None and e.lease.fence not in refusals], now)
     if not refusals:
@@ -123,10 +123,12 @@ def _with_refusals(
     return verdicts + _settled(unit, asked, layers, now, rng, actor)
 
 
-def _unfinished(unit: Unit, decided: Sequence[tuple[Ending, Decision]]) -> Sequence[tuple[Ending, Decision]]:
+def _unfinished(
+    unit: Unit, decided: Sequence[tuple[Ending, Decision]], layers: Layers
+) -> Sequence[tuple[Ending, Decision]]:
     """Write the plainest endings in their short form; what is left goes the long way, also if its fence is in doubt."""
     worker = decided[0][0].lease.worker
-    plain = [_finished(*one) for one in decided if _is_plain(*one, worker)]
+    plain = [_finished(*one, layers) for one in decided if _is_plain(*one, worker)]
     if not plain:
         return decided
     held = unit.finish(worker, plain)
@@ -145,9 +147,9 @@ def _is_plain(ending: Ending, decision: Decision, worker: str) -> bool:
     )
 
 
-def _finished(ending: Ending, decision: Decision) -> Finished:
+def _finished(ending: Ending, decision: Decision, layers: Layers) -> Finished:
     lease = ending.lease
-    news = _json(_news(ending, decision)) if lease.failures or lease.uses else _short_news(ending)
+    news = _json(_news(ending, decision, layers)) if lease.failures or lease.uses else _short_news(ending)
     return Finished(
         lease.id, lease.token, lease.generation, lease.attempt, lease.started_at, decision.result, lease.owner,
         lease.batch_id, news,
@@ -266,7 +268,7 @@ def _lane(lease: Lease, decision: Decision, queue: str, layers: Layers) -> str:
     return Lane(queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)).key
 
 
-def _news(ending: Ending, decision: Decision, layers: Layers | None = None) -> dict[str, Any]:
+def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
     """The data of the event: the public half only."""
     news: dict[str, Any] = {"kind": ending.lease.kind, "queue": ending.lease.queue}
     if decision.reason:
@@ -277,7 +279,7 @@ def _news(ending: Ending, decision: Decision, layers: Layers | None = None) -> d
         news["next_retry_at"] = decision.run_at
     if decision.failure is not None:
         news |= error_of(decision.failure)
-    if decision.verb in _CHARGED and layers is not None:
+    if decision.verb in _CHARGED:
         news |= {"failures": decision.failures, "max_retries": layers.of(ending.lease).max_retries}
     if ending.outcome.ended is Ended.LOST and decision.verb is not Verb.STOP:
         news |= {"losses": decision.losses, "max_losses": layers.of(ending.lease).max_losses}

@@ -15,6 +15,7 @@ from typing import Any
 
 _HEAD = struct.Struct(">I")
 _CHUNK = 1 << 16  # more would be memory asked of the kernel for each message
+MOST = 1 << 28  # bytes of a message: no result is as large
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
 
@@ -83,6 +84,9 @@ class Wire:
         closed = self._fill()
         while len(self._incoming) >= _HEAD.size:
             (length,) = _HEAD.unpack_from(self._incoming)
+            if length > MOST:
+                message = f"a message of {length:,} bytes"
+                raise ValueError(message)
             end = _HEAD.size + length
             if len(self._incoming) < end:
                 break

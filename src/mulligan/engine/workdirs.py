@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from mulligan.engine.life import private_folder
 from mulligan.job import Lease
 
 
@@ -13,9 +14,7 @@ def workdir(folder: Path, lease: Lease) -> Path:
 
 
 def make_workdir(folder: Path, lease: Lease) -> Path:
-    path = workdir(folder, lease)
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
+    return private_folder(workdir(folder, lease))
 
 
 def remove_workdir(folder: Path, lease: Lease) -> None:

@@ -149,12 +149,25 @@ def _check_port(port: int) -> None:
 
 
 def _check(address: Address, port: int, gate: Gate) -> None:
-    if (str(address), port) == gate.own:
+    if port == gate.own[1] and _is_ours(address, gate.own[0]):
         _refuse("it is our own page")
     if address in _NAT64 and _allowed(address, gate):
         address = IPv4Address(int(address) & 0xFFFFFFFF)
     if not _allowed(address, gate) and (why := forbidden(address)):
         _refuse(f"it leads to {why}")
+
+
+def _is_ours(address: Address, served: str) -> bool:
+    """A page that is served on every address of this host is at each of them."""
+    if not _is_address(served) or not ip_address(served).is_unspecified:
+        return str(address) == served
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        try:
+            tried.bind((str(address), 0))  # which only works with an address of our own
+        except OSError:
+            return False
+    return True
 
 
 def _allowed(address: Address, gate: Gate) -> bool:

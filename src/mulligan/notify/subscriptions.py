@@ -30,6 +30,7 @@ from mulligan.store.base import Store, Unit
 from mulligan.store.notifying import SubscriptionRow
 
 NAMED = 5
+MOST = 100  # that one owner may have, beside those that code declares
 TEST = "subscription.test"
 
 
@@ -115,6 +116,7 @@ class Subscriptions:
             failing_since=None, created_at=0, created_by=self._actor,
         )  # fmt: skip
         with self._open().begin() as unit:
+            _check_number(unit, row.owner)
             row = _of_batch(unit, row, batch)
             unit.new_subscription(row._replace(after=unit.newest_event()))
             row = _found(unit, row.id, None)
@@ -189,6 +191,14 @@ class Subscriptions:
         said = {name: value for name, value in news.items() if value} | {"before": before, "after": after}
         event = NewEvent(kind, batch_id=row.batch_id, owner=row.owner or "", actor=self._actor, data=said)
         unit.write_events([event])
+
+
+def _check_number(unit: Unit, owner: str | None) -> None:
+    """Every event is held against every subscription: one owner's must not slow down everybody's messages."""
+    has = 0 if owner is None else sum(row.owner == owner and not row.declared for row in unit.subscriptions())
+    if has >= MOST:
+        message = f"owner {owner!r:.80} has {has} subscriptions, as many as an owner may have; remove one first"
+        raise Refused(message)
 
 
 def _quicker(subscription: str) -> str:

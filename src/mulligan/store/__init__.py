@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mulligan.errors import ConfigError
 from mulligan.store.base import Store
+from mulligan.store.urls import shown_url
 
 SQLITE = ("sqlite:///", "sqlite+mulligan:///", "sqlite+stdlib:///")  # the second is SQLAlchemy's word for the first
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
@@ -22,7 +23,7 @@ def open_store(url: str, *, schema: str = "mulligan", notify_callers: bool = Tru
             message = "a postgresql:// URL needs the extra: pip install 'mulligan[postgres]'"
             raise ConfigError(message) from missing
         return PostgresStore(url, schema=schema, notify_callers=notify_callers, listen_url=listen_url)
-    message = f"database URL {url!r} is neither sqlite:///path nor postgresql://…"
+    message = f"database URL {shown_url(url)!r} is neither sqlite:///path nor postgresql://…"
     raise ConfigError(message)
 
 

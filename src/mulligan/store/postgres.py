@@ -17,19 +17,20 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from mulligan.errors import AccessDenied, SchemaError, StoreUnavailable
+from mulligan.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
 from mulligan.job import Micros
 from mulligan.store import migrate as migrations
 from mulligan.store.base import Store
 from mulligan.store.foreign import Postgres, postgres_connection_of
 from mulligan.store.postgres_unit import PostgresUnit
+from mulligan.store.urls import shown_url
 
 log = logging.getLogger("mulligan.store")
 
@@ -63,7 +64,9 @@ class PostgresStore(Store):
     ) -> None:
         self.dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._listen_dsn = listen_url or self.dsn
-        self.url = masked(self.dsn)
+        for name, given in (("database_url", self.dsn), ("listen_url", self._listen_dsn)):
+            _check_url(name, given)
+        self.url = shown_url(self.dsn)
         self.schema = schema
         self.prefix = f'"{schema}".'
         self.channel = f"mulligan_{schema}"
@@ -375,14 +378,18 @@ def unavailable(error: BaseException) -> StoreUnavailable:
     return StoreUnavailable(f"PostgreSQL does not answer: {type(error).__name__}: {error}")
 
 
-def masked(url: str) -> str:
-    """The URL without its password, wherever it stands."""
-    parts = urlsplit(url)
-    query = re.sub(r"(?i)\b((?:ssl)?password)=[^&]*", r"\1=***", parts.query)
-    if parts.password is None:
-        return urlunsplit(parts._replace(query=query))
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}", query=query))
+def _check_url(name: str, url: str) -> None:
+    """What the driver would say of one it cannot read may be the very password that is written wrongly."""
+    try:
+        readable = "@" not in str(conninfo_to_dict(url).get("host", ""))
+    except psycopg.ProgrammingError:
+        readable = False
+    if not readable:
+        message = (
+            f"{name} cannot be read as an address of PostgreSQL ({shown_url(url)}); "
+            "in a password write %20 for a space, %25 for %, %2F for / and %40 for @"
+        )
+        raise ConfigError(message)
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

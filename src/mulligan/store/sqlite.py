@@ -58,8 +58,9 @@ class SqliteStore(Store):
             raise StoreUnavailable(message)
         if self.file.exists():  # and is not touched: closing a descriptor of it would drop every lock we hold on it
             return
+        place = self.file.resolve()  # a link to where it shall be is no file yet
         try:
-            os.close(os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             return
         except OSError as error:

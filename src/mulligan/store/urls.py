@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
@@ -28,3 +29,18 @@ def _plain(url: str) -> str:
     """The same server is spelled postgres://, postgresql:// and postgresql+psycopg://."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme.removesuffix('+psycopg').replace('postgresql', 'postgres')}{separator}{rest}"
+
+
+_PASSWORD = re.compile(r"(?i)\b((?:ssl)?password)=[^&]*")
+
+
+def shown_url(url: str) -> str:
+    """It without its password. However badly it is written: where it is in doubt, too much is hidden."""
+    if url.startswith("sqlite"):
+        return url
+    scheme, colon, rest = url.partition(":")
+    name = rest.lstrip("/")
+    before, at, host = name.rpartition("@")
+    user, has, _ = before.partition(":")
+    told = f"{user}:***@{host}" if has else f"{before}{at}{host}"
+    return _PASSWORD.sub(r"\1=***", f"{scheme}{colon}{rest[: len(rest) - len(name)]}{told}")

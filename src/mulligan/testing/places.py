@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory, mkdtemp
 from mulligan.app import Mulligan
 from mulligan.config import Settings
 from mulligan.errors import ConfigError, Refused
-from mulligan.policy.redact import redact, without_secrets
+from mulligan.policy.redact import redact
 from mulligan.store import POSTGRES
+from mulligan.store.urls import shown_url
 
 PREFIX = "mulligan_test_"
 _in_force: list[Settings] = []
@@ -72,8 +73,7 @@ def _place(folder: Path | str | None, stack: ExitStack) -> Path:
 def _settings(own: Settings, url: str | None, place: Path) -> Settings:
     if url and not url.startswith(POSTGRES):
         message = (
-            f"temporary(): {without_secrets(url)!r} is not postgresql://…; "
-            "on SQLite leave it out and get a file of your own"
+            f"temporary(): {shown_url(url)!r} is not postgresql://…; on SQLite leave it out and get a file of your own"
         )
         raise ConfigError(message)
     scheme = "sqlite+stdlib" if own.database_url.startswith("sqlite+stdlib:") else "sqlite"

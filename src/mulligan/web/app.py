@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -18,7 +19,7 @@ from mulligan.errors import NotFound, Refused
 from mulligan.policy.redact import without_secrets
 from mulligan.web.api import create_api
 from mulligan.web.api.problems import Problem
-from mulligan.web.asking import Away, Opening
+from mulligan.web.asking import Away, Opening, away_words
 from mulligan.web.guard import API, Guard, is_local, path_in
 from mulligan.web.house import House
 from mulligan.web.pages.acting import ActingScreens
@@ -59,7 +60,10 @@ def create_app(served: Settings | Mulligan) -> FastAPI:
 
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.state.room = api.state.room
-    app.add_middleware(Guard, everywhere=served is not settings or not is_local(settings.web.host))
+    alone = served is settings and is_local(settings.web.host)  # on this machine, for who sits at it
+    api.state.room.candid = alone and not settings.web.public_url
+    named = urlsplit(settings.web.public_url).netloc
+    app.add_middleware(Guard, everywhere=not alone, named=named)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.mount(API, api)
     for path in AT_THE_TOP:
@@ -152,7 +156,8 @@ class Plain:
     async def away(self, request: Request, error: Exception) -> Response:
         """Never a 500 because the database is away: it will be back."""
         words = "This page looks again by itself. Jobs that run go on; nothing is lost."
-        return self._message(request, 503, "The database does not answer", str(error), words)
+        detail = away_words(error, candid=request.app.state.room.candid)
+        return self._message(request, 503, "The database does not answer", detail, words)
 
     async def not_signed_in(self, request: Request, _: Exception) -> Response:
         if request.method in {"GET", "HEAD"}:

@@ -28,6 +28,12 @@ class Away(Exception):
     """The database does not answer, or is not ours to read."""
 
 
+def away_words(error: Exception, *, candid: bool) -> str:
+    """Before a database answers nobody can be known, and where it is, is no matter of strangers."""
+    log.info("the database does not answer: %s", error)
+    return str(error) if candid else "it is asked again all the time, and mulligan doctor says more"
+
+
 class Threads:
     """A few of them, for questions that wait for a database."""
 

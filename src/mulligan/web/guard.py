@@ -1,12 +1,14 @@
 """What every answer carries, and who may ask.
 
-A server that listens on this machine alone answers to its names alone: one that somebody else's DNS points at 127.0.0.1
-is refused by its Host header. The API is for whoever has a key, from anywhere; a browser sends none by itself.
+A server that listens on this machine alone answers to its names alone, and to that of `web.public_url`: one that
+somebody else's DNS points at 127.0.0.1 is refused by its Host header. The API is for whoever has a key, from anywhere;
+a browser sends none by itself.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,15 +26,17 @@ HEADERS = {
 }
 API = "/api/v1"
 FOR_ALL = (f"{API}/", "/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")
+_IN_BRACKETS = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
 _RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class Guard:
     """Plain ASGI: it must see every answer, also those of other middleware."""
 
-    def __init__(self, app: Any, *, everywhere: bool = False) -> None:
+    def __init__(self, app: Any, *, everywhere: bool = False, named: str = "") -> None:
         self._app = app
         self._everywhere = everywhere
+        self._named = named.lower()  # by which people reach it through a proxy
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -46,10 +50,15 @@ class Guard:
                 message = {**message, "headers": [*kept, *_RAW]}
             await send(message)
 
-        if path_in(scope).startswith(FOR_ALL) or self._everywhere or is_local(_host(scope)):
+        if _ends_twice(scope):
+            await _refuse(send_with_headers, 400, b"This request says twice where it ends.\n", close=True)
+        elif path_in(scope).startswith(FOR_ALL) or self._everywhere or self._answers_to(_host(scope)):
             await self._app(scope, receive, send_with_headers)
         else:
-            await _refuse(send_with_headers)
+            await _refuse(send_with_headers, 421, b"This page answers to localhost only.\n")
+
+    def _answers_to(self, host: str) -> bool:
+        return is_local(host) or (bool(host) and host.lower() == self._named)
 
 
 def path_in(scope: Any) -> str:
@@ -58,6 +67,8 @@ def path_in(scope: Any) -> str:
 
 
 def is_local(host: str) -> bool:
+    if "]" in host and not _IN_BRACKETS.fullmatch(host):
+        return False
     try:
         name = host if host.count(":") > 1 and "[" not in host else urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -69,8 +80,15 @@ def _host(scope: Any) -> str:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
 
 
-async def _refuse(send: Any) -> None:
-    body = b"This page answers to localhost only.\n"
+def _ends_twice(scope: Any) -> bool:
+    """By its length and by its last chunk: a proxy may believe the one and we the other, and see two requests."""
+    names = {name for name, _ in scope["headers"]}
+    return {b"content-length", b"transfer-encoding"} <= names
+
+
+async def _refuse(send: Any, status: int, body: bytes, *, close: bool = False) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 421, "headers": headers})
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -14,6 +14,7 @@ from mulligan.engine.keys import Role
 from mulligan.engine.sessions import Visitor
 from mulligan.event import EventType
 from mulligan.policy.redact import without_secrets
+from mulligan.store.urls import shown_url
 from mulligan.web import visits
 from mulligan.web.desk import Visited
 from mulligan.web.menu import MENU
@@ -30,7 +31,7 @@ LOOKED_AT = {"overview.html", "events.html", "message.html"}  # read again witho
 class House:
     def __init__(self, reader: Reader, settings: Settings) -> None:
         self.reader = reader
-        self._database = without_secrets(settings.database_url)
+        self._database = without_secrets(shown_url(settings.database_url))
         self._templates = Environment(
             loader=PackageLoader("mulligan.web"),
             autoescape=True,  # everything from a payload or an error is hostile

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fastapi import Request
 
+LONGEST = 64  # characters of an address
 MOST = 10_000  # names remembered; the one that has asked least recently is forgotten first
 
 
@@ -79,7 +80,7 @@ class Remembered:
 
 def place_of(request: Request) -> str:
     """Where somebody asks from. Whoever has one address of IPv6 has the 2⁶⁴ beside it."""
-    host = request.client.host if request.client is not None else ""
+    host = request.client.host[:LONGEST] if request.client is not None else ""  # a proxy may have passed on anything
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 from urllib.parse import urlencode
 
 import uvicorn
@@ -24,6 +25,7 @@ from mulligan.observe.logs import log_to
 from mulligan.web.app import create_app
 from mulligan.web.asking import Opening
 from mulligan.web.guard import is_local
+from mulligan.web.patience import Patient, room_for_clients
 
 PORTS = 50  # how far to look for a free one
 
@@ -41,14 +43,25 @@ def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False)
     usual = settings.log.level == "INFO"  # of which a server says nothing that anybody misses
     log_to(settings.log.model_copy(update={"level": "WARNING"}) if usual else settings.log)
     app = create_app(settings)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none"
-    )
+    room_for_clients()
+    config = server_config(app)
     # uvicorn raises the signal it was ended by once more; ended in order is no death by signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     if leave_with_stdin:
         threading.Thread(target=_leave_with_stdin, daemon=True).start()
     Server(config, _address(listening) + _way_in(settings), app.state.room.hub.close).run(sockets=[listening])
+
+
+def server_config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Patient,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        ws="none",
+    )
 
 
 class Server(uvicorn.Server):

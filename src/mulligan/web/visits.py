@@ -12,7 +12,9 @@ from typing import Literal, NamedTuple, TypedDict
 from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 
+from mulligan.config import Settings
 from mulligan.engine.sessions import SESSION_FOR, Visitor
 from mulligan.job import SECOND
 
@@ -63,7 +65,7 @@ def set_flash(request: Request, response: Response, visitor: Visitor, flash: Fla
 def flash_of(request: Request, visitor: Visitor | None) -> Flash | None:
     """Only what we said ourselves to this very visitor."""
     body, _, seal = request.cookies.get(f"{_name(request)}_said", "").partition(".")
-    if visitor is None or not body or not hmac.compare_digest(seal, _seal(visitor, body)):
+    if visitor is None or not body or not hmac.compare_digest(seal.encode(), _seal(visitor, body).encode()):
         return None
     try:
         return Flash(*json.loads(base64.urlsafe_b64decode(body)))
@@ -89,7 +91,8 @@ def _path(request: Request) -> str:
 
 
 def _kept(request: Request) -> Kept:
-    secure = request.url.scheme == "https"
+    said: Settings = request.app.state.room.settings  # a proxy may not tell us that it speaks TLS
+    secure = request.url.scheme == "https" or said.web.public_url.startswith("https:")
     return Kept(path=_path(request), httponly=True, secure=secure, samesite="lax")
 
 
@@ -99,12 +102,7 @@ async def form_of(request: Request) -> dict[str, str]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         message = "a form is expected"
         raise NotAllowed(message)
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_FORM:
-            message = "this form is too large"
-            raise NotAllowed(message)
+    body = await _body_of(request)
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
@@ -114,6 +112,20 @@ async def form_of(request: Request) -> dict[str, str]:
     if many := [value for name, value in pairs if name == "id"]:
         said["id"] = ",".join(many)
     return {name: value.strip() for name, value in said.items()}
+
+
+async def _body_of(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_FORM:
+                message = "this form is too large"
+                raise NotAllowed(message)
+    except ClientDisconnect:
+        message = "this form has not come to its end"
+        raise NotAllowed(message) from None
+    return bytes(body)
 
 
 def check_origin(request: Request) -> None:

@@ -206,14 +206,16 @@ class Context:
         timeout: Seconds | None = None,
         input: str | bytes | None = None,  # noqa: A002 - the contract's name, and subprocess's
         on_line: Callable[[str], None] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> str:
         """Run a program to its end and return what it printed.
 
         It belongs to the attempt: it dies with it. Raises ProcessFailed with exit code, signal and the tail of
-        stderr when it does not end well. With `on_line` of a long output only the last part is returned.
+        stderr when it does not end well. With `on_line` of a long output only the last part is returned. `env`: more
+        variables for it; those that open Mulligan's database and mail it gets only so.
         """
         _not_in_a_coroutine("run")
-        program, given, limit = self._program(command, input, timeout)
+        program, given, limit = self._program(command, input, timeout, env)
         return self._run(program, given, limit, on_line)
 
     async def run_async(
@@ -223,12 +225,17 @@ class Context:
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the program's limit, not the caller's patience
         input: str | bytes | None = None,  # noqa: A002 - same
         on_line: Callable[[str], None] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> str:
-        program, given, limit = self._program(command, input, timeout)
+        program, given, limit = self._program(command, input, timeout, env)
         return await in_a_thread(lambda: self._run(program, given, limit, on_line), program.stop)
 
     def _program(
-        self, command: Sequence[str | Path], given: str | bytes | None, timeout: Seconds | None
+        self,
+        command: Sequence[str | Path],
+        given: str | bytes | None,
+        timeout: Seconds | None,
+        env: Mapping[str, str] | None,
     ) -> tuple[Program, bytes | None, float | None]:
         """Checked before anything is started."""
         if isinstance(command, str | bytes) or not command:
@@ -238,7 +245,7 @@ class Context:
         limit = None if timeout is None else length("timeout", timeout) / SECOND
         self._started += 1
         mark = f"{self._link.mark(self)}/{self._started}"
-        given_on = self._link.tracer.environment(self.lease)
+        given_on = {**self._link.tracer.environment(self.lease), **(env or {})}
         return Program([str(part) for part in command], self.workdir, mark, given_on), data, limit
 
     def _run(

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TypeVar
 
+from mulligan.config import OURS_ALONE
 from mulligan.engine.life import MARK, kill_marked
 from mulligan.errors import ProcessFailed, Refused, Stopped
 
@@ -49,7 +50,7 @@ class Program:
         process = subprocess.Popen(
             self._command,
             cwd=self._folder,
-            env={**os.environ, **self._environment},
+            env={**_inherited(), **self._environment},
             stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -111,6 +112,11 @@ class Program:
             if self._stop.wait(0.2):
                 _end(process)
                 return
+
+
+def _inherited() -> dict[str, str]:
+    """Ours, without what opens our database and our mail."""
+    return {name: value for name, value in os.environ.items() if name not in OURS_ALONE}
 
 
 async def in_a_thread(call: Callable[[], T], stop: Callable[[], None]) -> T:

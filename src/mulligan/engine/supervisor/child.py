@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -25,7 +26,11 @@ from mulligan.engine.wire import Wire, WireClosed
 from mulligan.job import Lease, Memory, Micros
 from mulligan.policy.escalate import given
 
+log = logging.getLogger("mulligan.worker")
+
 STDERR_TAIL = 4096
+# What comes of reading, as a message of ours, something that is none.
+GARBLED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 LONGEST_LINE = 262_144  # bytes of a line that are waited for
 STALE_BEAT_NS = 1_750_000_000  # a living loop beats every 0.5 s
 
@@ -92,6 +97,7 @@ class Child:
         self.ready = False
         self.doomed_ns = 0  # since when it takes no more jobs and waits for its end
         self.killed = ""  # why we killed it ourselves
+        self._deaf = False  # nothing of what it says is heard any more
         self.broken = ""  # what it said before it could not start
         self._stderr = bytearray()
         self._line = bytearray()  # begun and not ended yet
@@ -146,13 +152,23 @@ class Child:
             loop.run_in_executor(None, self.process.wait).add_done_callback(lambda _: on_exit(self))
 
     def read(self) -> None:
+        if self._deaf:
+            return
         try:
             for message in self.wire.receive():
                 self._on_message(self, message)
         except WireClosed:
-            self._loop.remove_reader(self.wire.fileno())
-            if self.process.returncode is None:
-                kill_session(self.pid)  # gone already, or a handler has closed our line: nobody will ever hear of it
+            self._give_up()
+        except GARBLED as error:  # a handler has written on our line: nothing that comes after it can be trusted
+            what = type(error).__name__  # its words may be the handler's
+            log.error("runner %s sent what cannot be read (%s) and is killed", self.mark, what)  # noqa: TRY400 - see above
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._deaf = True
+        self._loop.remove_reader(self.wire.fileno())
+        if self.process.returncode is None:
+            kill_session(self.pid)  # gone already, or a handler has closed our line: nobody will ever hear of it
 
     def _read_stderr(self) -> None:
         """Hand it on as it comes; keep the tail as evidence."""
@@ -229,10 +245,10 @@ class Child:
         self.users |= {flight.seq: flight for flight, _ in flights if flight.lease.uses}
         self.send(["run", [work_to_wire(flight.seq, flight.lease, memory) for flight, memory in flights]])
 
-    def landed(self, seq: int) -> Flight | None:
+    def landed(self, seq: int) -> None:
         """It is not under way any more."""
         self.users.pop(seq, None)
-        return self.flights.pop(seq, None)
+        del self.flights[seq]
 
     def ask(self, flight: Flight, why: Asked) -> None:
         """Ask one attempt to stop; a second reason does not replace the first."""

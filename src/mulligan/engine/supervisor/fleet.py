@@ -322,11 +322,11 @@ class Fleet:
             self._refill()
 
     def _ended(self, child: Child, items: list[list[Any]]) -> None:
-        endings = []
-        for item in items:
-            flight = child.landed(item[0])
-            if flight is not None:
-                endings.append(self._ending(flight, item))
+        """All of them are read before any is believed: what cannot be read must leave its job where it is."""
+        told = {item[0]: item for item in items if item[0] in child.flights}
+        endings = [self._ending(child.flights[seq], item) for seq, item in told.items()]
+        for seq in told:
+            child.landed(seq)
         self._on_end(endings)
         if (child.solo or child.doomed_ns) and not child.flights:
             child.doomed_ns = time.monotonic_ns()

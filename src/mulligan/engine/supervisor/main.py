@@ -40,7 +40,7 @@ from mulligan.ids import new_id
 from mulligan.job import SECOND, Micros, WorkerRow
 from mulligan.policy.redact import without_secrets
 from mulligan.store.base import Store
-from mulligan.store.urls import same_database
+from mulligan.store.urls import same_database, shown_url
 
 log = logging.getLogger("mulligan.worker")
 
@@ -180,9 +180,10 @@ class Supervisor:
         """What the app sets in its code holds for its jobs here too. Two databases would not."""
         app = read_settings(values, environ={}, file=NO_FILE)
         if not same_database(app.database_url, self._settings.database_url):
+            here, elsewhere = (without_secrets(shown_url(one.database_url)) for one in (self._settings, app))
             message = (
-                f"two databases: {self._options.app} names {without_secrets(app.database_url)} in its code, "
-                f"{self._settings.origin_of('database_url')} names {without_secrets(self._settings.database_url)}; "
+                f"two databases: {self._options.app} names {elsewhere} in its code, "
+                f"{self._settings.origin_of('database_url')} names {here}; "
                 "jobs its handlers enqueue would go to the first. Write Mulligan() without a URL in the code, "
                 "or drop the other"
             )

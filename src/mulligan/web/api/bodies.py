@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import ClientDisconnect
 
 from mulligan.web.api.problems import Problem, invalid
 
@@ -34,10 +35,13 @@ async def raw(request: Request) -> bytes:
     if given.isdecimal() and int(given[:20]) > most:
         raise _large(most)
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise _large(most)
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                raise _large(most)
+    except ClientDisconnect:  # nobody hears the answer, and nothing has gone wrong here
+        raise Problem(400, "NOT_JSON", "the body has not come to its end") from None
     request.state.body = bytes(body)
     return bytes(body)
 

@@ -9,7 +9,7 @@ from mulligan.observe import exporter
 from mulligan.web.api.auth import KEYED, ViewerOfAll
 from mulligan.web.api.problems import Problem
 from mulligan.web.api.room import Room
-from mulligan.web.asking import Away
+from mulligan.web.asking import Away, away_words
 
 router = APIRouter(tags=["health"])
 
@@ -28,7 +28,7 @@ async def readyz(request: Request) -> Response:
     try:
         await room.ask(lambda: _look(room))
     except Away as error:
-        raise Problem(503, "NOT_READY", str(error), retryable=True) from error
+        raise Problem(503, "NOT_READY", away_words(error, candid=room.candid), retryable=True) from error
     return PlainTextResponse("ok\n")
 
 

@@ -40,9 +40,15 @@ class Listener:
     """One stream's end of the hub."""
 
     def __init__(
-        self, key: str, owner: str | None, wanted: Callable[[Event], bool], jobs: tuple[str, ...] = ()
+        self,
+        key: str,
+        owner: str | None,
+        wanted: Callable[[Event], bool],
+        jobs: tuple[str, ...] = (),
+        session: str = "",
     ) -> None:
         self.key = key
+        self.session = session  # the hash of a visitor's; empty: who listens has none
         self.owner = owner
         self.wanted = wanted
         self.jobs = jobs  # whose progress it follows
@@ -50,6 +56,10 @@ class Listener:
         self.behind = False  # too much waited: what comes is not kept, it is in the log
         self.news = asyncio.Event()
         self.over = asyncio.Event()
+
+    @property
+    def holder(self) -> str:
+        return self.key or self.session
 
     def offer(self, told: Told | bytes) -> None:
         if self.behind:
@@ -70,6 +80,7 @@ class Hub:
         self.store = store
         self._limits = limits
         self._streams: Counter[str] = Counter()  # by key; also those that are still catching up
+        self._owners: Counter[str | None] = Counter()
         self._listeners: set[Listener] = set()
         self._alike: dict[Callable[[Event], bool], set[Listener]] = {}  # who wants the same
         self._open: set[Listener] = set()
@@ -84,19 +95,27 @@ class Hub:
         """Counted from the first moment on; whoever enters leaves."""
         if self._closed or self._streams.total() >= self._limits.streams:
             raise Problem(503, "TOO_MANY_STREAMS", "this server has all the streams it takes", retryable=True)
-        if self._streams[listener.key] >= self._limits.streams_per_key:
-            words = f"this key has {self._limits.streams_per_key} streams open, as many as it may (web.streams_per_key)"
-            raise Problem(429, "TOO_MANY_STREAMS", words, retryable=True)
-        self._streams[listener.key] += 1
+        self._check(self._streams[listener.holder], "streams_per_key", "this key has")
+        if listener.owner is not None:
+            self._check(self._owners[listener.owner], "streams_per_owner", "the keys of this owner have")
+        self._streams[listener.holder] += 1
+        self._owners[listener.owner] += 1
         self._open.add(listener)
         if not self._tasks:
             self._tasks = [asyncio.create_task(each()) for each in (self._keep, self._progress)]
+
+    def _check(self, has: int, setting: str, who: str) -> None:
+        most = getattr(self._limits, setting)
+        if has >= most:
+            words = f"{who} {most} streams open, as many as they may be (web.{setting})"
+            raise Problem(429, "TOO_MANY_STREAMS", words, retryable=True)
 
     def leave(self, listener: Listener) -> None:
         self.unhook(listener)
         if listener in self._open:
             self._open.discard(listener)
-            self._streams[listener.key] -= 1
+            _less(self._streams, listener.holder)
+            _less(self._owners, listener.owner)
         if not self._open:
             self._stop()
 
@@ -149,15 +168,19 @@ class Hub:
             await self.look_at_keys()
 
     async def look_at_keys(self) -> None:
-        """End the streams of keys that are revoked or expired; while the database is away nobody can tell."""
+        """End the streams of keys that are revoked or expired and of visitors who have signed out.
+
+        While the database is away nobody can tell.
+        """
         keys = {listener.key for listener in self._open if listener.key}
+        sessions = {listener.session for listener in self._open if listener.session}
         try:
-            valid = await self._ask(lambda unit: _valid(unit, keys))
+            valid = await self._ask(lambda unit: _valid(unit, keys) | _signed_in(unit, sessions))
         except Exception:
             log.debug("cannot look at keys", exc_info=True)
             return
         for listener in list(self._open):
-            if listener.key in keys - valid:
+            if {listener.key, listener.session} & ((keys | sessions) - valid):
                 listener.end()
 
     # -- how far jobs are ---------------------------------------------------------------------------
@@ -216,3 +239,14 @@ def _valid(unit: Unit, keys: set[str]) -> set[str]:
     now = unit.now()
     rows = [row for row in map(unit.api_key, sorted(keys)) if row is not None]
     return {row.id for row in rows if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)}
+
+
+def _signed_in(unit: Unit, sessions: set[str]) -> set[str]:
+    return {session for session in sessions if unit.session(session) is not None}
+
+
+def _less(counter: Counter[T], name: T) -> None:
+    """What nobody has any more is forgotten."""
+    counter[name] -= 1
+    if counter[name] <= 0:
+        del counter[name]

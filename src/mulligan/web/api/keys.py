@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from mulligan.engine.keys import Key, NewKey
-from mulligan.errors import NotFound
+from mulligan.errors import NotFound, Refused
 from mulligan.web.api.acting import ReasonBody, ReasonSaid, When, acted, when
 from mulligan.web.api.answers import KEY, KEYS, NEW_KEY, answers
 from mulligan.web.api.auth import Admin, Caller
@@ -19,6 +19,8 @@ from mulligan.web.api.problems import forbidden
 from mulligan.web.api.shapes import Plain, plain
 
 router = APIRouter(prefix="/keys", tags=["keys"])
+
+MOST = 100  # keys that hold, where an owner makes them
 
 
 class NewKeySaid(ReasonSaid):
@@ -49,6 +51,8 @@ async def create_key(caller: Admin, said: NewKeyBody) -> Response:
         raise forbidden(f"an admin of {caller.owner!r} makes keys of that scope only")
 
     def make() -> NewKey:
+        if caller.owner is not None:
+            _check_number(caller, caller.owner)
         expires = when("expires", said.expires)
         return caller.desk.keys.create(said.scope, said.role, name=said.name, expires=expires, reason=said.reason)
 
@@ -65,6 +69,13 @@ async def revoke_key(request: Request, caller: Admin, key_id: str, said: ReasonB
         return caller.desk.keys.revoke(key_id, reason=said.reason)
 
     return await acted(request, caller, act)
+
+
+def _check_number(caller: Caller, owner: str) -> None:
+    has = sum(key.scope == owner and key.state == "valid" for key in caller.desk.keys.list())
+    if has >= MOST:
+        message = f"{owner!r:.80} has {has} keys, as many as an owner may make; revoke one first"
+        raise Refused(message)
 
 
 def _owned(caller: Caller, key_id: str) -> Key:

@@ -15,7 +15,7 @@ from starlette.routing import Match
 
 from mulligan import errors
 from mulligan.policy.redact import scrub
-from mulligan.web.asking import Away
+from mulligan.web.asking import Away, away_words
 
 log = logging.getLogger("mulligan.web")
 
@@ -105,8 +105,9 @@ async def _ours(_: Request, error: Exception) -> Response:
     return problem_of(error).response()
 
 
-async def _away(_: Request, error: Exception) -> Response:
-    return Problem(503, "STORE_UNAVAILABLE", str(error), retryable=True).response()
+async def _away(request: Request, error: Exception) -> Response:
+    words = away_words(error, candid=request.app.state.room.candid)
+    return Problem(503, "STORE_UNAVAILABLE", words, retryable=True).response()
 
 
 async def _invalid(_: Request, error: Exception) -> Response:

@@ -42,6 +42,7 @@ class Room:
         self._long = Threads("mulligan-api-long", 1)
         self.rates = Rates(app.settings.web)
         self._used: dict[str, float] = {}
+        self.candid = False  # may whoever asks know why the database does not answer?
 
     def store(self) -> Store:
         return self.app.store

@@ -152,4 +152,4 @@ def _again(desk: Visited, opened: Pass, form: Mapping[str, str]) -> None:
     job = desk.jobs.get(opened.id)
     payload = changed(_fields(desk, job), form)
     overrides = {"payload": payload} if payload else None
-    desk.jobs.retry(opened.id, reason="by the owner", overrides=overrides)
+    desk.jobs.retry(opened.id, reason="by the owner", overrides=overrides, owner=job.owner)  # and has the owner's limit

@@ -1,0 +1,5 @@
+"""What attackers try. The same fixtures as people at the doors have."""
+
+from __future__ import annotations
+
+from doors.conftest import app, call, file_app, folder, impatient, start  # noqa: F401 - fixtures

@@ -1,0 +1,240 @@
+"""Clients that take their time, take too much, or come back with what is not theirs."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+
+from mulligan.config import read_settings
+from mulligan.engine.sessions import Sessions
+from mulligan.web import patience
+from mulligan.web.api import hub as hubs
+from mulligan.web.app import create_app
+from mulligan.web.rates import Buckets, place_of
+from support.serving import Ear, get, served
+from support.waiting import until
+
+
+@pytest.fixture
+def store_url(ready_sqlite_url):
+    """Nothing here is about the store."""
+    return ready_sqlite_url
+
+
+def settings_of(app, **said):
+    return read_settings({"database_url": app.settings.database_url, **said})
+
+
+@pytest.fixture
+def web(app):
+    app.store.prepare()
+    with served(app.settings) as at:
+        yield at
+
+
+def closed_by_the_server(line):
+    try:
+        while line.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+SLOW = {
+    "says nothing": b"",
+    "half a head": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+    "half a body": b"POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\n\r\nkey=",
+    "half a second request": b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /live",
+}
+
+
+@pytest.mark.security("S48", "A01")
+@pytest.mark.parametrize("said", SLOW.values(), ids=SLOW)
+def test_a_client_that_never_ends_its_request_is_not_waited_for(web, monkeypatch, said, caplog):
+    monkeypatch.setattr(patience, "HEAD", 0.5)
+    monkeypatch.setattr(patience, "BODY", 0.5)
+    with socket.create_connection((web.host, web.port), timeout=10) as line:
+        line.sendall(said)
+        assert closed_by_the_server(line)
+    assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.security("A01")
+def test_who_sends_a_byte_now_and_then_is_not_waited_for_longer(web, monkeypatch):
+    monkeypatch.setattr(patience, "HEAD", 0.5)
+    with socket.create_connection((web.host, web.port), timeout=10) as line:
+        line.sendall(b"GET /livez HTTP/1.1\r\nX-Slow: ")
+        began = time.monotonic()
+
+        def dripped():
+            try:
+                line.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        until(dripped, 10, "the end of the connection")
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.security("A02")
+def test_an_answer_that_nobody_takes_is_given_up(web, app, monkeypatch):
+    monkeypatch.setattr(patience, "TAKEN", 0.5)
+    key = app.keys.create("*", "admin").text
+    for number in range(8):
+        app.enqueue("refuse", {"text": "x" * 500_000}, owner=str(number))
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.settimeout(10)
+        line.connect((web.host, web.port))
+        line.sendall(f"GET /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+        assert line.recv(16) == b"HTTP/1.1 200 OK\r"
+        with pytest.raises(ConnectionResetError):
+            until(lambda: line.send(b"x") and None, 10, "the end of the connection")
+
+
+@pytest.mark.security("A01")
+def test_keep_alive_and_quick_clients_notice_nothing(web, monkeypatch):
+    monkeypatch.setattr(patience, "HEAD", 1.0)
+    line = http.client.HTTPConnection(web.host, web.port, timeout=10)
+    began = time.monotonic()
+    while time.monotonic() - began < 2:
+        line.request("GET", "/livez")
+        assert line.getresponse().read() == b"ok\n"
+        time.sleep(0.2)
+    line.close()
+
+
+@pytest.mark.slow
+@pytest.mark.security("S48")
+def test_five_hundred_slow_clients_and_five_hundred_streams_leave_a_list_quick(app):
+    patience.room_for_clients()
+    app.store.prepare()
+    settings = settings_of(app, **{"web.streams_per_key": 500})
+    key, lines = app.keys.create("*", "viewer").text, []
+    with served(settings) as web:
+        for _ in range(500):
+            lines.append(socket.create_connection((web.host, web.port), timeout=10))
+            lines[-1].sendall(b"GET /api/v1/jobs HTTP/1.1\r\nX: ")
+            Ear(web, key)
+        times = []
+        for _ in range(40):
+            for line in lines[:50]:
+                line.sendall(b"x")
+            began = time.monotonic()
+            assert get(web, "/api/v1/jobs", key)[0] == 200
+            times.append(time.monotonic() - began)
+        for line in lines:
+            line.close()
+    assert sorted(times)[int(len(times) * 0.95)] < 1.0, sorted(times)[-5:]
+
+
+# -- streams ------------------------------------------------------------------------------------------
+@pytest.mark.security("S48", "A03")
+def test_many_keys_of_one_owner_have_no_more_streams_than_the_owner_may_have(app):
+    app.store.prepare()
+    settings = settings_of(app, **{"web.streams_per_key": 2, "web.streams_per_owner": 3})
+    with served(settings) as web:
+        keys = [app.keys.create("acme", "viewer").text for _ in range(3)]
+        first, *_ = [Ear(web, key).ready() for key in keys]
+        status, problem = get(web, "/api/v1/events", keys[0])
+        assert (status, problem["code"]) == (429, "TOO_MANY_STREAMS")
+        assert Ear(web, app.keys.create("globex", "viewer").text).ready()
+        first.close()
+        until(lambda: web.hub._owners["acme"] == 2, 10, "room")
+        assert Ear(web, keys[1]).status == 200
+
+
+@pytest.mark.security("S05", "A04")
+@pytest.mark.parametrize("by", ["key", "link"])
+def test_the_stream_of_a_page_ends_when_its_visitor_signs_out(app, web, monkeypatch, by):
+    monkeypatch.setattr(hubs, "KEYS_EVERY", 0.2)
+    sessions = Sessions(lambda: app.store)
+    entered = sessions.sign_in(app.keys.create("*", "viewer").text) if by == "key" else sessions.redeem(sessions.link())
+    line = http.client.HTTPConnection(web.host, web.port, timeout=10)
+    line.request("GET", "/live", headers={"Cookie": f"mulligan_{web.port}={entered}"})
+    answer = line.getresponse()
+    assert answer.status == 200
+    until(lambda: web.hub._open, 10, "a listener")
+    sessions.sign_out(entered)
+    until(lambda: not answer.read1(65_536), 10, "the end of the stream")
+    line.close()
+
+
+# -- cookies ------------------------------------------------------------------------------------------
+@pytest.fixture
+def visit(app):
+    """(a client, its cookie as it was set) for these settings."""
+    app.store.prepare()
+
+    def entered(url="http://localhost", headers=None, **said):
+        client = TestClient(create_app(settings_of(app, **said)), base_url=url, follow_redirects=False)
+        key = app.keys.create("*", "admin").text
+        answer = client.post("/sign-in", data={"key": key}, headers=headers or {})
+        assert answer.status_code == 303
+        return client, answer.headers["set-cookie"]
+
+    return entered
+
+
+@pytest.mark.security("S06", "A05")
+def test_a_cookie_is_secure_behind_a_proxy_that_speaks_tls(visit):
+    assert "; secure" not in visit()[1].lower()
+    assert "; secure" in visit("https://localhost")[1].lower()
+    assert "; secure" in visit(**{"web.public_url": "https://jobs.example.com/m"})[1].lower()
+
+
+@pytest.mark.security("A06")
+@pytest.mark.parametrize("value", ["\xe9", "a.\xe9", "a.b.c", ".", "x" * 3000, "e30.\xff", '"', "e30."])
+def test_a_message_that_somebody_else_has_put_into_a_cookie_is_not_shown_and_breaks_nothing(visit, value):
+    client, _ = visit()
+    session = next(f"{name}={text}" for name, text in client.cookies.items())
+    said = session.partition("=")[0] + "_said"
+    answer = client.get("/jobs", headers={"Cookie": f"{session}; {said}={value}".encode("latin-1")})
+    assert answer.status_code == 200
+
+
+@pytest.mark.security("A07")
+def test_a_session_that_was_planted_before_is_not_the_one_after_the_sign_in(app, visit):
+    sessions = Sessions(lambda: app.store)
+    planted = sessions.redeem(sessions.link("acme"))
+    _, cookie = visit(headers={"Cookie": f"mulligan_0={planted}"})
+    assert planted not in cookie
+    assert sessions.known(planted).scope == "acme"
+
+
+# -- places -------------------------------------------------------------------------------------------
+class FromElsewhere:
+    def __init__(self, host):
+        self.client = type("Client", (), {"host": host})()
+
+
+@pytest.mark.security("A08")
+def test_a_made_up_place_cannot_fill_the_memory(app):
+    buckets = Buckets(1.0, 10)
+    for number in range(10_050):
+        buckets.take(place_of(FromElsewhere(f"{number:05}" + "x" * 60_000)))
+    assert len(buckets) <= 10_000
+    assert max(map(len, buckets._full)) <= 64
+
+
+@pytest.mark.security("A08")
+def test_who_is_not_a_proxy_on_this_machine_cannot_say_where_it_comes_from(app):
+    from mulligan.web.serve import server_config
+
+    app.store.prepare()
+    config = server_config(create_app(app.settings))
+    config.load()
+    with TestClient(config.loaded_app, base_url="http://localhost", client=("203.0.113.9", 1)) as client:
+        answers = [
+            client.post("/sign-in", data={"key": "mk_wrong"}, headers={"X-Forwarded-For": f"198.51.100.{number}"})
+            for number in range(12)
+        ]
+    assert answers[-1].status_code == 429

@@ -1,0 +1,55 @@
+"""A password in a database URL is shown nowhere, however badly the URL is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from mulligan import Mulligan
+from mulligan.cli import main
+from mulligan.errors import ConfigError
+from mulligan.store.urls import shown_url
+
+WRITTEN = (
+    "postgresql://ann:hunter2@127.0.0.1:1/db",
+    "postgresql://ann:hun ter2@127.0.0.1:1/db",
+    "postgresql://ann:hunter%2@127.0.0.1:1/db",
+    "postgresql://ann:hun#ter2@127.0.0.1:1/db",
+    "postgresql://ann:hun?ter2@127.0.0.1:1/db",
+    "postgresql://ann:hun/ter2@127.0.0.1:1/db",
+    "postgresql://ann:hun@ter2@127.0.0.1:1/db",
+    "postgresql://ann:hun:ter2@127.0.0.1:1/db",
+    "postgresql://ann:hun[ter2]@127.0.0.1:1/db",
+    "postgresql://ann:hunter2@127.0.0.1:port/db",
+    "postgresql://127.0.0.1:1/db?user=ann&password=hunter2&sslpassword=hunter2",
+    "postgres:/ann:hunter2@127.0.0.1/db",
+    "postgres:ann:hunter2@127.0.0.1/db",
+    "mysql://ann:hun ter2@127.0.0.1/db",
+)
+
+
+def parts(text: str) -> list[str]:
+    return [part for part in ("hun", "ter2") if part in text]
+
+
+@pytest.mark.security("S46")
+@pytest.mark.parametrize("url", WRITTEN)
+def test_no_command_repeats_a_password_however_the_url_is_written(url, capsys, tmp_path, monkeypatch, impatient):
+    monkeypatch.chdir(tmp_path)
+    for command in (["jobs", "list"], ["doctor"]):
+        assert main([*command, "--database", url]) != 0
+        said = capsys.readouterr()
+        assert parts(said.out + said.err) == []
+    assert parts(shown_url(url)) == []
+
+
+@pytest.mark.security("S46")
+@pytest.mark.parametrize("url", [url for url in WRITTEN if not url.startswith("postgresql:")])
+def test_an_app_with_a_wrong_url_is_refused_without_its_password(url):
+    with pytest.raises(ConfigError) as refused:
+        Mulligan(url).open()
+    assert parts(str(refused.value)) == []
+
+
+def test_what_has_no_password_is_shown_as_it_is():
+    for url in ("sqlite:////var/lib/a:b@c.db", "postgresql://ann@db/x", "postgresql:///x?host=/run/pg"):
+        assert shown_url(url) == url
