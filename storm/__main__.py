@@ -1,0 +1,49 @@
+"""python -m storm --store sqlite|postgres [--minutes 30] [--seed N] [--faults a,b]: a storm, and its verdict."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+from functools import partial
+
+from storm.faults import KINDS
+from storm.run import Verdict, Wanted, main_print, storm
+
+
+def main() -> int:
+    args = _arguments()
+    seed = args.seed if args.seed is not None else secrets.randbelow(2**31)
+    only = set(args.faults.split(",")) if args.faults else None
+    if only and (unknown := only - KINDS.keys()):
+        sys.exit(f"no such faults: {', '.join(sorted(unknown))}; there are: {', '.join(sorted(KINDS))}")
+    verdicts = [_run(store, seed, only, args) for store in ([args.store] if args.store else ["sqlite", "postgres"])]
+    return 0 if all(verdict.good for verdict in verdicts) else 1
+
+
+def _run(store: str, seed: int, only: set[str] | None, args: argparse.Namespace) -> Verdict:
+    say = partial(print, flush=True)
+    wanted = Wanted(store, seed, args.minutes * 60, only, args.every, args.workers, args.clients, say=say)
+    verdict = storm(wanted)
+    main_print(verdict)
+    if verdict.good and not args.keep:
+        shutil.rmtree(verdict.folder, ignore_errors=True)
+    return verdict
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m storm", description=__doc__)
+    parser.add_argument("--store", choices=["sqlite", "postgres"], help="default: one after the other")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, help="default: a new one, printed")
+    parser.add_argument("--faults", help="only these, with commas between them")
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between two faults, on average")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=3)
+    parser.add_argument("--keep", action="store_true", help="keep the folder of a good run too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
