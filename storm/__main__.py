@@ -8,6 +8,7 @@ import shutil
 import sys
 from functools import partial
 
+from storm import on_database, on_machine, on_processes  # noqa: F401 - each fault enters itself in the list
 from storm.faults import KINDS
 from storm.run import Verdict, Wanted, main_print, storm
 

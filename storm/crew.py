@@ -89,7 +89,7 @@ class Member:
 def end(process: subprocess.Popen[bytes], timeout: float) -> int | None:
     """Its exit code; None: it had to be killed."""
     if process.poll() is None:
-        process.terminate()
+        signalled(inner(process.pid), signal.SIGTERM)
     try:
         return process.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -106,6 +106,12 @@ def family(pid: int) -> list[int]:
     except OSError:
         children = []
     return [pid, *(below for child in children for below in family(int(child)))]
+
+
+def inner(pid: int) -> int:
+    """Who is meant: the first process in a namespace rather than the one that made it."""
+    below = family(pid)
+    return below[1] if cmdline(pid).startswith(b"unshare\0") and len(below) > 1 else pid
 
 
 def cmdline(pid: int) -> bytes:

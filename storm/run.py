@@ -15,6 +15,7 @@ from storm import counting
 from storm.crew import marked, until
 from storm.faults import KINDS, Injector, possible
 from storm.looking import AWAY, ask, states
+from storm.on_machine import old_schema
 from storm.plan import plan
 from storm.world import World, world
 
@@ -64,6 +65,7 @@ def storm(wanted: Wanted) -> Verdict:
         verdict.folder = str(place.folder)
         _begin(place, wanted)
         injector = _rage(place, wanted, verdict)
+        old_schema(place)
         _calm(place, wanted, verdict)
         _judge(place, verdict, injector)
         (place.folder / "verdict.json").write_text(json.dumps(asdict(verdict), indent=1))
@@ -72,13 +74,12 @@ def storm(wanted: Wanted) -> Verdict:
 
 def _begin(place: World, wanted: Wanted) -> None:
     for number in range(wanted.workers):
-        place.hire_worker(f"worker-{number}")
+        place.hire_worker(number)
     place.hire_web()
     if not until(lambda: _known(place), 60):
         raise RuntimeError(f"no worker began; see {place.logs}")
     for number in range(wanted.clients):
-        sort = "http" if number % 3 == 2 else "python"
-        place.hire_client(sort, number, wanted.pace)
+        place.hire_client(number, wanted.pace)
 
 
 def _known(place: World) -> bool:
@@ -103,8 +104,12 @@ def _rage(place: World, wanted: Wanted, verdict: Verdict) -> Injector:
     (place.folder / "stop").touch()
     injector.wait(60)
     verdict.faults = dict(sorted(injector.made.items()))
-    verdict.skipped = {name: why for name, why in place.skipped.items() if place.store_name in KINDS[name].stores}
+    verdict.skipped = {name: why for name, why in place.skipped.items() if _concerns(place, name)}
     return injector
+
+
+def _concerns(place: World, name: str) -> bool:
+    return name not in KINDS or place.store_name in KINDS[name].stores
 
 
 def _tell(place: World, wanted: Wanted, injector: Injector, when: str) -> None:

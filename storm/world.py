@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from storm.crew import ROOT, Crew, Member, python
 from storm.proxy import Proxies, Proxy
+from storm.tools import NAMESPACE, Pooler, faketime, namespaces, sync_shim
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -38,7 +39,7 @@ FAST = {
     "PYTHONDONTWRITEBYTECODE": "",
 }
 SQLITE_ROOM = "96m"
-POSTGRES_ROOM = "700m"
+POSTGRES_ROOM = "400m"
 
 
 class World:
@@ -54,7 +55,9 @@ class World:
         self.room.mkdir()
         self.small = False  # is it a file system of its own, small enough to be filled?
         self.server: postgres.PostgresServer | None = None
+        self.pooler: Pooler | None = None
         self.proxies: dict[str, Proxy] = {}
+        self.faketime: Path | None = None
         self.extra: dict[str, str] = {}  # environment of all processes
         self.skipped: dict[str, str] = {}  # fault → why it cannot be made here
         self.port = postgres.free_port()
@@ -71,6 +74,8 @@ class World:
         return Mulligan(settings=read_settings(environ=environ, file=self.folder / "none.toml"))
 
     def url_through(self, who: str) -> str:
+        if who == "pooler" and self.pooler is not None:
+            return self.pooler.url
         if who not in self.proxies:
             return self.url
         parts = urlsplit(self.url)
@@ -92,17 +97,22 @@ class World:
         }
 
     # -- who is there -------------------------------------------------------------------------------
-    def hire_worker(self, name: str, prefix: list[str] | None = None, **more: str) -> Member:
-        argv = [*(prefix or []), *python("-m", "mulligan", "worker", "storm.app:app")]
-        return self.crew.hire(name, argv, {**self.environ("workers"), **more})
+    def hire_worker(self, number: int) -> Member:
+        """Every second one in a pid namespace of its own, every third one behind a pooler, where there is one."""
+        alone = number % 2 == 1 and "namespaces" not in self.skipped
+        argv = [*(NAMESPACE if alone else []), *python("-m", "mulligan", "worker", "storm.app:app")]
+        way = "pooler" if number % 3 == 2 and self.pooler is not None else "workers"
+        return self.crew.hire(f"worker-{number}", argv, self.environ(way))
 
     def hire_web(self) -> Member:
         return self.crew.hire("web", python("-m", "mulligan.web"), self.environ("web"))
 
-    def hire_client(self, sort: str, number: int, every: float) -> Member:
+    def hire_client(self, number: int, every: float) -> Member:
+        sort = "http" if number % 3 == 2 else "python"
         name = f"client-{sort}-{number}"
         argv = python("-m", "storm.clients", sort, "--name", name, "--seed", str(self.seed), "--every", str(every))
-        return self.crew.hire(name, argv, self.environ("clients"))
+        way = "pooler" if number % 3 == 1 and self.pooler is not None else "clients"
+        return self.crew.hire(name, argv, self.environ(way))
 
     @property
     def workers(self) -> list[Member]:
@@ -116,14 +126,33 @@ def world(store: str, seed: int, folder: Path | None = None) -> Iterator[World]:
         made = World(store, place, seed)
         stack.callback(made.crew.close)
         stack.enter_context(_small_room(made))
+        _equip(made)
         if made.is_postgres:
             _give_postgres(made, stack)
         else:
             made.url = f"sqlite:///{made.room}/mulligan.db"
         app = made.open_app()
         made.key = app.keys.create("*", "admin", name="storm").text
+        app.store.shift_clock(0)  # from here on its offset is one row
         app.close()
         yield made
+
+
+def _equip(world: World) -> None:
+    """What this machine has; what it has not is said."""
+    world.folder.chmod(0o755)  # PostgreSQL runs as somebody else
+    if not world.small:
+        world.skipped["full_disk"] = "needs root, to mount a small file system"
+    if (shim := sync_shim(world.folder)) is None:
+        world.skipped["slow_sync"] = "needs a C compiler"
+    else:
+        world.extra |= {"LD_PRELOAD": str(shim), "STORM_SYNC": str(world.folder / "sync")}
+    if not namespaces():
+        world.skipped["namespaces"] = "needs root and unshare"
+    if world.is_postgres and (found := faketime()) is not None:
+        world.faketime = found
+    else:
+        world.skipped["wrong_clock"] = "needs libfaketime"
 
 
 @contextmanager
@@ -150,9 +179,9 @@ def _keep_database(world: World) -> None:
 
 def _give_postgres(world: World, stack: ExitStack) -> None:
     postgres.SETTINGS.update(fsync="on", full_page_writes="on", max_wal_size="64MB", wal_recycle="off")
+    postgres.ENVIRONMENT = {**os.environ, "LC_ALL": "C", **world.extra}  # type: ignore[assignment]
     if world.small:
-        world.room.chmod(0o777)  # the server runs as somebody else
-        world.folder.chmod(0o755)
+        world.room.chmod(0o777)
         postgres.spacious_memory = lambda: world.room  # type: ignore[assignment]
     world.server = postgres.PostgresServer(None)
     stack.callback(world.server.close)
@@ -161,3 +190,9 @@ def _give_postgres(world: World, stack: ExitStack) -> None:
     stack.callback(proxies.close)
     port = urlsplit(world.url).port or 0
     world.proxies = {who: proxies.to(port, world.seed) for who in ("workers", "web", "clients")}
+    if Pooler.available():
+        user = postgres.unprivileged_user()
+        world.pooler = Pooler(world.url, world.folder, postgres.free_port(), user)
+        stack.callback(world.pooler.close)
+    else:
+        world.skipped["kill_pooler"] = "needs pgbouncer"

@@ -1,0 +1,100 @@
+"""Faults of processes: killed, ended, frozen; and of what their jobs use."""
+
+from __future__ import annotations
+
+import signal
+import time
+from random import Random
+
+from storm.crew import inner, signalled
+from storm.faults import LEASE, fault
+from storm.world import World
+
+
+@fault(8)
+def kill_runner(world: World, rng: Random) -> None:
+    runners = [pid for worker in world.workers for pid in worker.runners()]
+    if runners:
+        signalled(rng.choice(runners), signal.SIGKILL)
+
+
+@fault(5)
+def kill_supervisor(world: World, rng: Random) -> None:
+    rng.choice(world.workers).kill()
+
+
+@fault(1)
+def kill_all_workers(world: World, rng: Random) -> None:
+    del rng
+    for worker in world.workers:
+        worker.kill()
+
+
+@fault(2)
+def kill_web(world: World, rng: Random) -> None:
+    rng.choice(world.crew.named("web")).kill()
+
+
+@fault(2)
+def kill_client(world: World, rng: Random) -> None:
+    rng.choice(world.crew.named("client")).kill()
+
+
+@fault(3)
+def end_worker(world: World, rng: Random) -> None:
+    """SIGTERM; after a moment, as a platform does, sometimes SIGKILL."""
+    worker = rng.choice(world.workers)
+    worker.expected = True
+    signalled(inner(worker.pid), signal.SIGTERM)
+    if rng.random() < 0.5:
+        time.sleep(rng.uniform(0.2, 2))
+        worker.kill()
+
+
+@fault(3)
+def freeze_runner(world: World, rng: Random) -> None:
+    runners = [pid for worker in world.workers for pid in worker.runners()]
+    if runners:
+        _frozen([rng.choice(runners)], rng.uniform(0.5, 2 * LEASE))
+
+
+@fault(4)
+def freeze_worker(world: World, rng: Random) -> None:
+    """Supervisor and runners, for less or for more than a lease."""
+    _frozen(rng.choice(world.workers).family(), rng.uniform(1, 3 * LEASE))
+
+
+@fault(2)
+def freeze_supervisor(world: World, rng: Random) -> None:
+    """Its runners go on meanwhile."""
+    worker = rng.choice(world.workers)
+    _frozen([pid for pid in worker.family() if pid not in worker.runners()], rng.uniform(1, 3 * LEASE))
+
+
+@fault(1)
+def freeze_everybody(world: World, rng: Random) -> None:
+    """A laptop that is closed and opened again."""
+    pids = [pid for member in world.crew.members.values() for pid in member.family()]
+    _frozen(pids, rng.uniform(LEASE, 3 * LEASE))
+
+
+@fault(1)
+def freeze_web(world: World, rng: Random) -> None:
+    _frozen(rng.choice(world.crew.named("web")).family(), rng.uniform(1, 8))
+
+
+def _frozen(pids: list[int], seconds: float) -> None:
+    stopped = [pid for pid in pids if signalled(pid, signal.SIGSTOP)]
+    try:
+        time.sleep(seconds)
+    finally:
+        for pid in stopped:
+            signalled(pid, signal.SIGCONT)
+
+
+@fault(1.5)
+def gateway_down(world: World, rng: Random) -> None:
+    flag = world.folder / "gateway-down"
+    flag.touch()
+    time.sleep(rng.uniform(2, 8))
+    flag.unlink(missing_ok=True)
