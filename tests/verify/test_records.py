@@ -50,7 +50,9 @@ def test_a_handler_bears_witness_of_its_attempt(tmp_path):
         raise ValueError("broken")
     lines = list(read(path))
     assert [line["what"] for line in lines] == ["start", "end", "start", "fail"]
-    assert {(line["job"], line["kind"], line["attempt"], line["token"]) for line in lines} == {("job-1", "render", 1, 3)}
+    assert {(line["job"], line["kind"], line["attempt"], line["token"]) for line in lines} == {
+        ("job-1", "render", 1, 3)
+    }
     assert lines[1]["result"] == digest({"n": 7})
 
 

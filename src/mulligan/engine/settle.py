@@ -18,7 +18,7 @@ from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
 from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Decision, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
+from mulligan.job import SECOND, Decision, Ended, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
@@ -231,6 +231,8 @@ def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
         news |= error_of(decision.failure)
     if decision.verb in _CHARGED:
         news |= {"failures": decision.failures, "max_retries": layers.of(ending.lease).max_retries}
+    if ending.outcome.ended is Ended.LOST and decision.verb is not Verb.STOP:
+        news |= {"losses": decision.losses, "max_losses": layers.of(ending.lease).max_losses}
     if decision.state is State.DEAD or (decision.state is State.PARKED and decision.failure is not None):
         news["group"] = group_of(decision.failure)
     if decision.skipped:

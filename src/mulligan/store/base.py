@@ -51,6 +51,7 @@ from mulligan.store.values import (
     ScheduleRow,
     Settlement,
 )
+from mulligan.store.verifying import Verifying
 
 __all__ = [
     "BatchRow",
@@ -70,7 +71,19 @@ __all__ = [
 
 
 class Unit(
-    Hindsight, Guarding, Grouping, Batching, ByHand, Operating, Keyed, SignedIn, Skimming, Notifying, Counting, Alerting
+    Hindsight,
+    Guarding,
+    Grouping,
+    Batching,
+    ByHand,
+    Operating,
+    Keyed,
+    SignedIn,
+    Skimming,
+    Notifying,
+    Counting,
+    Alerting,
+    Verifying,
 ):
     """One transaction. Every verb states what it moves and what it waits for."""
 
@@ -361,6 +374,10 @@ class Store(ABC):
     @abstractmethod
     def read(self) -> AbstractContextManager[Unit]:
         """A look without the write lock."""
+
+    def snapshot(self) -> AbstractContextManager[Unit]:
+        """A look of which all answers are of one moment. For who compares them; it must be short."""
+        return self.read()
 
     @abstractmethod
     def join(self, connection: Any) -> Unit:

@@ -168,6 +168,12 @@ class PostgresStore(Store):
             yield unit
 
     @contextmanager
+    def snapshot(self) -> Iterator[PostgresUnit]:
+        with self._connection() as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY", prepare=False)
+            yield PostgresUnit(connection, self)
+
+    @contextmanager
     def transaction(self) -> Iterator[Any]:
         with self._connection() as connection:
             yield connection

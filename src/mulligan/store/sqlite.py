@@ -190,6 +190,10 @@ class SqliteUnit(SqlUnit):
     def event_lag(self) -> Micros:
         return 0
 
+    def damage(self) -> list[str]:
+        found = [str(row[0]) for row in self._handle.execute("PRAGMA quick_check(10)")]
+        return [] if found == ["ok"] else found
+
 
 class SqliteStore(Store):
     def __init__(self, url: str) -> None:

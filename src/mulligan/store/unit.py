@@ -42,6 +42,7 @@ from mulligan.store.operating import SqlOperating
 from mulligan.store.rows import event_of, event_params
 from mulligan.store.sessions import SqlSignedIn
 from mulligan.store.skimming import SqlSkimming
+from mulligan.store.verifying import SqlVerifying
 from mulligan.store.words import unique_race
 
 MOST_LANES = 2000 * 19
@@ -61,6 +62,7 @@ class SqlUnit(
     SqlNotifying,
     SqlCounting,
     SqlAlerting,
+    SqlVerifying,
     Unit,
 ):
     """A unit of work that speaks SQL through `rows`."""

@@ -1,0 +1,2 @@
+SELECT {batch} FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id)
+WHERE id > :after ORDER BY id LIMIT :most

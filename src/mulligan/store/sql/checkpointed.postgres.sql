@@ -1,0 +1,1 @@
+SELECT job_id, name, token, at FROM {p}checkpoint WHERE job_id = ANY (CAST(:ids AS text[])) ORDER BY job_id, name

@@ -1,0 +1,1 @@
+SELECT kind, max(at) FROM {p}pruned GROUP BY kind

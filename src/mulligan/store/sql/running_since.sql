@@ -1,0 +1,1 @@
+SELECT queue, uses, count(*) FROM {p}job WHERE state = 'running' AND started_at > :since GROUP BY queue, uses

@@ -1,0 +1,2 @@
+SELECT schedule, slot, job_id FROM {p}slot WHERE (schedule, slot) > (:schedule, CAST(:slot AS BIGINT))
+ORDER BY schedule, slot LIMIT :most

@@ -1,0 +1,1 @@
+SELECT {row}, announced, unique_until, must_have FROM {p}job WHERE id > :after ORDER BY id LIMIT :most
