@@ -49,11 +49,16 @@ class Member:
             now = time.monotonic()
             if not self._again:
                 self._again = now + AGAIN
-                if not self.expected:
+                if not self.expected and not self._refused():
                     self.fell.append(f"{self.name} ended with {self.process.returncode}")
             elif now > self._again:
                 self._again = 0.0
                 self.process = self._started()
+
+    def _refused(self) -> bool:
+        """As documented: of another version than the schema, at the moment in which that changes."""
+        said = (self.logs / f"{self.name}.log").read_bytes()[-400:].rstrip()
+        return self.process.returncode == 1 and said.endswith(b"[SCHEMA]")
 
     def kill(self) -> None:
         with self._lock:

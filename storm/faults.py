@@ -22,6 +22,10 @@ class Kind(NamedTuple):
     of: str | None  # two of one sort at a time would only hide each other
 
 
+class NotNow(Exception):
+    """It cannot be made at this moment: not counted."""
+
+
 KINDS: dict[str, Kind] = {}
 
 
@@ -31,6 +35,14 @@ def fault(weight: float, stores: tuple[str, ...] = BOTH, *, of: str | None = Non
         return function
 
     return keep
+
+
+def a_runner(world: World, rng: Random) -> int:
+    """The pid of one; all may be gone at this moment."""
+    runners = [pid for worker in world.workers for pid in worker.runners()]
+    if not runners:
+        raise NotNow
+    return rng.choice(runners)
 
 
 def possible(world: World, only: set[str] | None = None) -> dict[str, float]:
@@ -70,6 +82,8 @@ class Injector:
             kind.fault(self.world, Random(seed))
             with self._lock:
                 self.made[name] = self.made.get(name, 0) + 1
+        except NotNow:
+            return
         except Exception as error:  # noqa: BLE001 - told at the end
             self.broken.append(f"{name}: {type(error).__name__}: {error}")
         finally:

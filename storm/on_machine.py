@@ -16,7 +16,7 @@ import psycopg
 
 from mulligan.job import SECOND
 from storm.crew import ROOT
-from storm.faults import LEASE, POSTGRES, SQLITE, fault
+from storm.faults import LEASE, POSTGRES, SQLITE, NotNow, a_runner, fault
 from storm.looking import AWAY, ask
 from storm.tools import next_version
 from storm.world import World
@@ -102,10 +102,8 @@ def few_files(world: World, rng: Random) -> None:
 @fault(1.5)
 def little_memory(world: World, rng: Random) -> None:
     """A runner that gets no more memory than it has."""
-    runners = [pid for worker in world.workers for pid in worker.runners()]
-    if runners:
-        pid = rng.choice(runners)
-        _limited(pid, resource.RLIMIT_AS, _size(pid) + rng.choice((0, 10)) * MEGABYTE, rng.uniform(1, 5))
+    pid = a_runner(world, rng)
+    _limited(pid, resource.RLIMIT_AS, _size(pid) + rng.choice((0, 10)) * MEGABYTE, rng.uniform(1, 5))
 
 
 def _limited(pid: int, what: int, soft: int, seconds: float) -> None:
@@ -186,6 +184,8 @@ def kill_pooler(world: World, rng: Random) -> None:
 def new_schema(world: World, rng: Random) -> None:
     """The schema of the next version while this one works; who is started from now on is of the next one."""
     del rng
+    if (world.folder / "next").exists():
+        raise NotNow
     home = next_version(world.folder)
     environ = {**os.environ, **world.environ("nobody"), "PYTHONPATH": f"{home}:{ROOT}", "LD_PRELOAD": ""}
     command = [sys.executable, "-m", "mulligan", "migrate"]
@@ -195,8 +195,3 @@ def new_schema(world: World, rng: Random) -> None:
         time.sleep(1)
     for member in world.crew.members.values():
         member.environ["PYTHONPATH"] = environ["PYTHONPATH"]
-
-
-def old_schema(world: World) -> None:
-    """For who looks at it afterwards with this version: the step is forgotten, its column stays."""
-    ask(world.url, "DELETE FROM {p}schema WHERE number = 999")

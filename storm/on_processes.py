@@ -7,15 +7,13 @@ import time
 from random import Random
 
 from storm.crew import inner, signalled
-from storm.faults import LEASE, fault
+from storm.faults import LEASE, a_runner, fault
 from storm.world import World
 
 
 @fault(8)
 def kill_runner(world: World, rng: Random) -> None:
-    runners = [pid for worker in world.workers for pid in worker.runners()]
-    if runners:
-        signalled(rng.choice(runners), signal.SIGKILL)
+    signalled(a_runner(world, rng), signal.SIGKILL)
 
 
 @fault(5)
@@ -53,9 +51,7 @@ def end_worker(world: World, rng: Random) -> None:
 
 @fault(3)
 def freeze_runner(world: World, rng: Random) -> None:
-    runners = [pid for worker in world.workers for pid in worker.runners()]
-    if runners:
-        _frozen([rng.choice(runners)], rng.uniform(0.5, 2 * LEASE))
+    _frozen([a_runner(world, rng)], rng.uniform(0.5, 2 * LEASE))
 
 
 @fault(4)
