@@ -128,6 +128,14 @@ def saves(ctx: Context, n: int, steps: int) -> int:
 
 
 @app.job(policy=PATIENT)
+def keeps(ctx: Context, n: int) -> str:
+    started(ctx)
+    ctx.progress(0.5, "half way")
+    ctx.checkpoint("step", n)
+    return str(ended(ctx, "kept"))
+
+
+@app.job(policy=PATIENT)
 def parent(ctx: Context, n: int, children: int) -> list[str]:
     """Children in one transaction of its own, each once however often this runs."""
     started(ctx)

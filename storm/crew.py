@@ -36,6 +36,8 @@ class Member:
     def _started(self) -> subprocess.Popen[bytes]:
         self.starts += 1
         self.expected = False
+        log = self.logs / f"{self.name}.log"
+        self._said = log.stat().st_size if log.exists() else 0
         with (self.logs / f"{self.name}.log").open("ab") as out:
             return subprocess.Popen(
                 self.argv, env={**os.environ, **self.environ}, cwd=ROOT, stdin=subprocess.DEVNULL,
@@ -56,9 +58,9 @@ class Member:
                 self.process = self._started()
 
     def _refused(self) -> bool:
-        """As documented: of another version than the schema, at the moment in which that changes."""
+        """At its start, as documented: the schema is of another version, or the database is not there."""
         said = (self.logs / f"{self.name}.log").read_bytes()[-400:].rstrip()
-        return self.process.returncode == 1 and said.endswith(b"[SCHEMA]")
+        return self.process.returncode == 1 and said.endswith((b"[SCHEMA]", b"[STORE_UNAVAILABLE]"))
 
     def kill(self) -> None:
         with self._lock:
@@ -79,6 +81,12 @@ class Member:
         with self._lock:
             self.wanted = False
             return end(self.process, timeout)
+
+    @property
+    def settled(self) -> bool:
+        """A worker: has it said that it is at work?"""
+        said = (self.logs / f"{self.name}.log").read_bytes()[self._said :]
+        return self.process.poll() is None and b" concurrency " in said
 
     @property
     def pid(self) -> int:

@@ -96,6 +96,8 @@ def wrong_clock(world: World, rng: Random) -> None:
 def few_files(world: World, rng: Random) -> None:
     """A worker that may open no more files than it has open, for a while."""
     worker = rng.choice(world.workers)
+    if not worker.settled:
+        raise NotNow  # who cannot even begin ends, and is started again
     _limited(rng.choice(worker.family()), resource.RLIMIT_NOFILE, rng.choice((8, 32, 64)), rng.uniform(2, 8))
 
 

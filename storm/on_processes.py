@@ -7,7 +7,8 @@ import time
 from random import Random
 
 from storm.crew import inner, signalled
-from storm.faults import LEASE, a_runner, fault
+from storm.faults import LEASE, NotNow, a_runner, fault
+from storm.pointed import AFTER, BEFORE, EXIT, LOSE
 from storm.world import World
 
 
@@ -26,6 +27,19 @@ def kill_all_workers(world: World, rng: Random) -> None:
     del rng
     for worker in world.workers:
         worker.kill()
+
+
+@fault(8)
+def fall_at_commit(world: World, rng: Random) -> None:
+    """At one of the next commits of a supervisor, before or after it: kill -9, or the connection is lost."""
+    worker = rng.choice(world.workers)
+    order = f"{rng.choice((EXIT, LOSE))} {rng.choice((BEFORE, AFTER))} {rng.randint(1, 12)}"
+    if not worker.settled or (file := world.folder / f"point-{worker.name}").exists():
+        raise NotNow
+    worker.expected = order.startswith(EXIT)
+    draft = file.with_suffix(".draft")
+    draft.write_text(order)
+    draft.replace(file)
 
 
 @fault(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +24,8 @@ from storm.world import FAST, World, world
 
 SETTLE = 150.0  # seconds until everything has come to an end, once nothing is broken any more
 RECOVER = 30.0  # seconds until a fresh job is done
-LEAVE = 20.0
+LEAVE = 30.0
+BEGIN = 300.0
 BACKLOG = 400
 
 
@@ -77,7 +79,7 @@ def _begin(place: World, wanted: Wanted) -> None:
     for number in range(wanted.workers):
         place.hire_worker(number)
     place.hire_web()
-    if not until(lambda: _known(place), 60):
+    if not until(lambda: _known(place), BEGIN):
         raise RuntimeError(f"no worker began; see {place.logs}")
     for number in range(wanted.clients):
         place.hire_client(number, wanted.pace)
@@ -180,6 +182,7 @@ def _open(place: World, last: int) -> list[Any]:
 
 
 def _judge(place: World, verdict: Verdict, injector: Injector) -> None:
+    until(lambda: all(worker.settled for worker in place.workers), RECOVER)
     codes = place.crew.stop("worker", LEAVE)
     verdict.violations += [f"{name} did not leave in order: {code}" for name, code in codes.items() if code != 0]
     place.crew.stop("web", LEAVE)
@@ -188,6 +191,10 @@ def _judge(place: World, verdict: Verdict, injector: Injector) -> None:
     until(lambda: not marked(f"STORM_FOLDER={place.folder}"), 5)
     verdict.violations += [f"a process is left behind: {pid}" for pid in marked(f"STORM_FOLDER={place.folder}")]
     _check(place, verdict)
+    points = place.folder / "points.jsonl"
+    if points.exists():
+        met = Counter(json.loads(line)["point"] for line in points.read_text().splitlines())
+        verdict.figures |= {"commits fallen at": met.total(), "of transactions": len(met)}
     facts = counting.gathered(place.url, place.folder)
     verdict.figures.update(counting.summary(facts))
     verdict.violations += counting.violations(facts)

@@ -98,16 +98,17 @@ class World:
             "STORM_WITNESS": str(self.folder / "witness.jsonl"),
             "STORM_WEB": str(self.port),
             "STORM_KEY": self.key,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
         }
 
     # -- who is there -------------------------------------------------------------------------------
     def hire_worker(self, number: int) -> Member:
         """Every second one in a pid namespace of its own, every third one behind a pooler, where there is one."""
         alone = number % 2 == 1 and "namespaces" not in self.skipped
-        argv = [*(NAMESPACE if alone else []), *python("-m", "mulligan", "worker", "storm.app:app")]
+        argv = [*(NAMESPACE if alone else []), *python("-m", "storm.pointed", "worker", "storm.app:app")]
         way = "pooler" if number % 3 == 2 and self.pooler is not None else "workers"
-        return self.crew.hire(f"worker-{number}", argv, self.environ(way))
+        name = f"worker-{number}"
+        return self.crew.hire(name, argv, {**self.environ(way), "STORM_NAME": name})
 
     def hire_web(self) -> Member:
         return self.crew.hire("web", python("-m", "mulligan.web"), self.environ("web"))
