@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test lint types imports check slow all bench format pictures constraints clean
+.PHONY: help venv demo test lint types imports check slow all bench storm points format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -59,6 +59,12 @@ all: ## everything: check, test, slow
 
 bench: $(STAMP) ## the measurements in bench/
 	$(RUN) bench $(ARGS)
+
+storm: $(STAMP) ## half an hour of faults on each store, and a verdict; ARGS='--minutes 5 --store sqlite'
+	$(RUN) storm $(ARGS)
+
+points: $(STAMP) ## fall at every point around every commit; ARGS='--store postgres --most 200'
+	$(RUN) storm.points $(ARGS)
 
 format: $(STAMP) ## let ruff put the source in order
 	$(RUN) ruff check --fix

@@ -1,7 +1,7 @@
 """python -m storm.clients python|http: one client, in a process of its own, until the file `stop` is there.
 
-It asks for everything a promise is about, and writes down what it was told. What is no answer of ours (an exception of a
-driver, a traceback) is a surprise, and surprises are a violation.
+It asks for everything a promise is about, and writes down what it was told. What is no answer of ours (an exception
+of a driver, a traceback) is a surprise, and surprises are a violation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from mulligan import Mulligan
@@ -36,7 +36,7 @@ class Unwanted(Exception):
 class Client:
     """What both sorts of clients have in common: a seed, a notebook, a memory of jobs, a loop."""
 
-    deeds: dict[str, float]
+    deeds: ClassVar[dict[str, float]]
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class Client:
 
 
 class InPython(Client):
-    deeds = {
+    deeds: ClassVar[dict[str, float]] = {
         "enqueue": 50, "enqueue_many": 6, "in_a_transaction": 8, "rolled_back": 6, "a_batch": 4,
         "retry": 10, "cancel": 8, "release": 6, "discard": 3, "in_bulk": 1, "look": 5,
     }  # fmt: skip
@@ -126,7 +126,7 @@ class InPython(Client):
             try:
                 with self.app.transaction() as connection:
                     ids = [self.app.enqueue(w.kind, w.payload, connection=connection).id for w in wishes]
-                    raise Unwanted  # noqa: TRY301 - as an application would
+                    raise Unwanted
             except Unwanted:
                 call.rolled_back(*ids)
 
@@ -168,7 +168,15 @@ class InPython(Client):
 
 
 class OverHttp(Client):
-    deeds = {"enqueue": 50, "enqueue_many": 6, "again": 6, "retry": 8, "cancel": 6, "release": 6, "look": 10}
+    deeds: ClassVar[dict[str, float]] = {
+        "enqueue": 50,
+        "enqueue_many": 6,
+        "again": 6,
+        "retry": 8,
+        "cancel": 6,
+        "release": 6,
+        "look": 10,
+    }
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
         super().__init__(folder, name, seed)

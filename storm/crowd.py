@@ -47,11 +47,11 @@ def _write(file: str, until: float, rng: Random) -> None:
 
 def _back_up(file: str, until: float, rng: Random) -> None:
     del until
-    with contextlib.closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as connection:
-        with contextlib.suppress(sqlite3.OperationalError):
-            copy = Path(f"{file}.copy-{rng.randrange(10**9)}")
-            connection.execute("VACUUM INTO ?", (str(copy),))
-            copy.unlink()
+    connection = sqlite3.connect(file, timeout=20, isolation_level=None)
+    with contextlib.closing(connection), contextlib.suppress(sqlite3.OperationalError):
+        copy = Path(f"{file}.copy-{rng.randrange(10**9)}")
+        connection.execute("VACUUM INTO ?", (str(copy),))
+        copy.unlink()
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ class Hands:
         self._insistent(lambda: self.chores.look_around(self.worker))
         self._insistent(lambda: self.chores.open(self.row, self.manifest))
         for _ in range(ROUNDS):
-            self._insistent(lambda: self.chores.renew(self.worker, False))  # noqa: FBT003 - as the supervisor says it
+            self._insistent(lambda: self.chores.renew(self.worker, False))
             self._turn(runner)
             self._insistent(lambda: self.chores.sweep(self.worker))
             self._insistent(self.chores.operate)

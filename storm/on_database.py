@@ -1,4 +1,4 @@
-"""Faults of PostgreSQL and of the way to it: restarts, ended sessions, a network that resets, swallows, delays, halves."""
+"""Faults of PostgreSQL and of the way to it: restarts, ended sessions, a network that resets, swallows and delays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def terminate_backends(world: World, rng: Random) -> None:
     who = "pid <> pg_backend_pid() AND application_name = 'mulligan'"
     one = "" if rng.random() < 0.3 else " ORDER BY random() LIMIT 1"
     try:
-        ask(world.url, f"SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE {who}{one}) x")
+        ask(world.url, f"SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE {who}{one}) x")  # noqa: S608 - of our own words
     except AWAY:
         return
 

@@ -24,13 +24,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from storm.life import Life, recover
-from storm.pointed import AFTER, BEFORE, EXIT, LOSE, fall, install
-from storm.world import FAST, ROOT, postgres
-
 from mulligan.config import Settings, read_settings
 from mulligan.store import open_store
 from mulligan.verify.checker import verify
+from storm.life import Life, recover
+from storm.pointed import AFTER, BEFORE, EXIT, LOSE, fall, install
+from storm.world import FAST, ROOT, postgres
 
 RESULTS = ROOT / "storm" / "results"
 LONGEST = 120  # seconds
@@ -93,7 +92,7 @@ def _in_a_fork(work: Callable[[], None]) -> int:
         logging.disable()  # what is told of jobs that fail is told a thousand times
         try:
             work()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - a fork has no other way out
             sys.excepthook(*sys.exc_info())
             os._exit(1)
         os._exit(0)
@@ -219,7 +218,8 @@ def _keep(args: argparse.Namespace, reached: Counter[str], bad: list[str]) -> No
     RESULTS.mkdir(exist_ok=True)
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"), "store": args.store, "seed": args.seed,
-        "reached": sum(reached.values()), "transactions": len(+reached), "bad": bad, "by": dict(sorted(reached.items())),
+        "reached": sum(reached.values()), "transactions": len(+reached), "bad": bad,
+        "by": dict(sorted(reached.items())),
     }  # fmt: skip
     with (RESULTS / "points.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")

@@ -12,15 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mulligan.config import read_settings
-from mulligan.verify.checker import Report, verify
 from mulligan.verify.records import Clients
 from storm import counting
 from storm.crew import marked, until
 from storm.faults import KINDS, Injector, possible
 from storm.looking import AWAY, ask, states
 from storm.plan import plan
-from storm.world import FAST, World, world
+from storm.replay import checked, keep, told, written
+from storm.world import World, world
 
 SETTLE = 150.0  # seconds until everything has come to an end, once nothing is broken any more
 RECOVER = 30.0  # seconds until a fresh job is done
@@ -42,6 +41,7 @@ class Wanted:
     clients: int = 3
     pace: float = 0.25
     folder: Path | None = None
+    keep: bool = False
     say: Callable[[str], None] = print
 
 
@@ -71,6 +71,8 @@ def storm(wanted: Wanted) -> Verdict:
         injector = _rage(place, wanted, verdict)
         _calm(place, wanted, verdict)
         _judge(place, verdict, injector)
+        if wanted.keep or not verdict.good:
+            keep(place)
         (place.folder / "verdict.json").write_text(json.dumps(asdict(verdict), indent=1))
     return verdict
 
@@ -206,22 +208,17 @@ def _judge(place: World, verdict: Verdict, injector: Injector) -> None:
 
 def _check(place: World, verdict: Verdict) -> None:
     report = checked(place.url, place.folder)
-    (place.folder / "report.json").write_text(json.dumps(report.to_plain(), indent=1))
+    written(report, place.folder)
     verdict.figures |= {"calls": report.calls, "witness lines": report.lines, "invariants checked": len(report.checked)}
-    verdict.violations += [f"{one.invariant} {one.subject}: {one.what}" for one in report.violations]
-
-
-def checked(url: str, folder: Path) -> Report:
-    """The checker's word on what is in a folder and in its database."""
-    settings = read_settings(environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "none.toml")
-    files = {name: [path] if (path := folder / f"{name}.jsonl").exists() else [] for name in ("clients", "witness")}
-    return verify(url, clients=files["clients"], witness=files["witness"], settled=True, slack=60, settings=settings)
+    verdict.violations += told(report)
 
 
 def _surprises(folder: Path) -> list[str]:
     path = folder / "surprises.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return [f"not an answer of ours: {json.loads(line)['client']}: {json.loads(line)['trace'][-600:]}" for line in lines]
+    return [
+        f"not an answer of ours: {json.loads(line)['client']}: {json.loads(line)['trace'][-600:]}" for line in lines
+    ]
 
 
 def main_print(verdict: Verdict, out: Any = sys.stdout) -> None:

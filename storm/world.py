@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 from urllib.parse import urlsplit
 
 from storm.crew import ROOT, Crew, Member, python
@@ -21,9 +20,9 @@ from storm.tools import NAMESPACE, Pooler, faketime, namespaces, sync_shim
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from mulligan import Mulligan  # noqa: E402 - after the path
-from mulligan.config import Settings, read_settings  # noqa: E402 - same
-from support import postgres  # noqa: E402 - the same server the tests start
+from mulligan import Mulligan
+from mulligan.config import Settings, read_settings
+from support import postgres
 
 FAST = {
     "MULLIGAN_WORKER__LEASE": "4",
