@@ -415,6 +415,11 @@ def seeds_page() -> str:
     return _page_of("generate_seeds")
 
 
+# -- the fault storm -----------------------------------------------------------------------------------
+def storm_page() -> str:
+    return _page_of("generate_storm", table)
+
+
 # -- the house ----------------------------------------------------------------------------------------
 ROOM = 120  # characters
 LAYERS = (
@@ -481,6 +486,7 @@ PAGES = {
     "docs/operate/runbook.md": runbook_page,
     "docs/reference/http.md": http_page,
     "docs/seeds.md": seeds_page,
+    "docs/explain/storm.md": storm_page,
 }
 PARTS = {"house": house, "states": diagram}
 

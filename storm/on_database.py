@@ -14,6 +14,7 @@ from storm.world import World
 
 @fault(4, POSTGRES, of="server")
 def restart_postgres(world: World, rng: Random) -> None:
+    """PostgreSQL is restarted, mostly as by a crash."""
     _server(world).restart(rng.choice(("immediate", "immediate", "fast")))
 
 
@@ -27,6 +28,7 @@ def stop_postgres(world: World, rng: Random) -> None:
 
 @fault(5, POSTGRES)
 def terminate_backends(world: World, rng: Random) -> None:
+    """The server ends one of our sessions, or all."""
     who = "pid <> pg_backend_pid() AND application_name = 'mulligan'"
     one = "" if rng.random() < 0.3 else " ORDER BY random() LIMIT 1"
     try:
@@ -43,6 +45,7 @@ def _server(world: World):  # type: ignore[no-untyped-def]  # noqa: ANN202 - of 
 # -- the way to it ------------------------------------------------------------------------------------
 @fault(4, POSTGRES)
 def reset_connections(world: World, rng: Random) -> None:
+    """Connections get a RST."""
     for proxy in _some(world, rng):
         proxy.reset()
 
@@ -55,6 +58,7 @@ def blackhole(world: World, rng: Random) -> None:
 
 @fault(2, POSTGRES, of="proxy")
 def slow_network(world: World, rng: Random) -> None:
+    """Every byte is late by 20 to 200 ms."""
     _told(_some(world, rng), DELAY, rng.uniform(3, 10), pause=rng.uniform(0.02, 0.2))
 
 

@@ -161,6 +161,7 @@ def locked_table(world: World, rng: Random) -> None:
 
 @fault(1, POSTGRES)
 def no_connections_left(world: World, rng: Random) -> None:
+    """A stranger takes all connections the server has."""
     held: list[psycopg.Connection] = []
     until = time.monotonic() + rng.uniform(2, 6)
     try:
@@ -176,6 +177,7 @@ def no_connections_left(world: World, rng: Random) -> None:
 
 @fault(2, POSTGRES)
 def kill_pooler(world: World, rng: Random) -> None:
+    """kill -9 of pgbouncer, which comes back at once."""
     del rng
     assert world.pooler is not None
     world.pooler.restart()

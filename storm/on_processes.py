@@ -14,16 +14,19 @@ from storm.world import World
 
 @fault(8)
 def kill_runner(world: World, rng: Random) -> None:
+    """kill -9 of one runner."""
     signalled(a_runner(world, rng), signal.SIGKILL)
 
 
 @fault(5)
 def kill_supervisor(world: World, rng: Random) -> None:
+    """kill -9 of one supervisor; its runners must follow by themselves."""
     rng.choice(world.workers).kill()
 
 
 @fault(1)
 def kill_all_workers(world: World, rng: Random) -> None:
+    """kill -9 of every supervisor at once."""
     del rng
     for worker in world.workers:
         worker.kill()
@@ -44,11 +47,13 @@ def fall_at_commit(world: World, rng: Random) -> None:
 
 @fault(2)
 def kill_web(world: World, rng: Random) -> None:
+    """kill -9 of the web server."""
     rng.choice(world.crew.named("web")).kill()
 
 
 @fault(2)
 def kill_client(world: World, rng: Random) -> None:
+    """kill -9 of a client, perhaps in the middle of a call."""
     rng.choice(world.crew.named("client")).kill()
 
 
@@ -65,6 +70,7 @@ def end_worker(world: World, rng: Random) -> None:
 
 @fault(3)
 def freeze_runner(world: World, rng: Random) -> None:
+    """SIGSTOP of one runner, for less or for more than a lease."""
     _frozen([a_runner(world, rng)], rng.uniform(0.5, 2 * LEASE))
 
 
@@ -90,6 +96,7 @@ def freeze_everybody(world: World, rng: Random) -> None:
 
 @fault(1)
 def freeze_web(world: World, rng: Random) -> None:
+    """SIGSTOP of the web server."""
     _frozen(rng.choice(world.crew.named("web")).family(), rng.uniform(1, 8))
 
 
@@ -104,6 +111,7 @@ def _frozen(pids: list[int], seconds: float) -> None:
 
 @fault(1.5)
 def gateway_down(world: World, rng: Random) -> None:
+    """What some jobs call refuses them, for a while."""
     flag = world.folder / "gateway-down"
     flag.touch()
     time.sleep(rng.uniform(2, 8))
