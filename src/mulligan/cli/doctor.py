@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -14,15 +15,35 @@ from mulligan.cli.database import say, settings_with
 from mulligan.cli.output import as_json, cell, chosen, show_rows
 from mulligan.policy.phrase import duration
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 SETTING = ("name", "value", "origin")
 READABLE = 100_000
 
 
+def _files(name: str, help_text: str) -> Callable[[F], F]:
+    return click.option(
+        name, metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False), help=help_text
+    )
+
+
 @click.command()
+@click.option("--verify", is_flag=True, help="Hold what is stored against every promise. Exit code 7: one is broken.")
+@_files("--clients", "With --verify: what callers were told, as `mulligan.verify.Clients` writes it.")
+@_files("--witness", "With --verify: what handlers saw, as `mulligan.verify.witness` writes it.")
+@click.option("--settled", is_flag=True, help="With --verify: all is calm, so what should have ended must have.")
+@click.option("--slack", type=float, metavar="SECONDS", help="With --settled: how long something may be on its way.")
 @shared.database
 @shared.output
-def doctor(database: str | None, output: str | None) -> int:
+def doctor(database: str | None, output: str | None, *, verify: bool, **said: Any) -> int:
     """Show every setting with its origin and check what can go wrong. Exit code 1: something fails."""
+    if verify:
+        from mulligan.cli.verifying import verified
+
+        return verified(database, output, **said)
+    if any(said.values()):
+        message = "--clients, --witness, --settled and --slack go with --verify"
+        raise click.UsageError(message)
     settings = settings_with(database)
     facts, checks = examine(settings)
     facts = {"mulligan": __version__, "python": platform.python_version(), "system": platform.platform()} | facts

@@ -1,4 +1,4 @@
-"""Once the faults have stopped: does everything come to its end? L1, L2, L4, N2, and what runs beside its limits, S15."""
+"""Once the faults have stopped: does everything come to its end? L1, L2, L4, N2. And what runs beside limits: S15."""
 
 from __future__ import annotations
 

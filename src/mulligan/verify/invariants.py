@@ -27,7 +27,7 @@ SAFETY = (
               (STORE, WITNESS)),
     Invariant("S9", "succeeded means its handler came to its end, and the result is the one it returned",
               (STORE, WITNESS)),
-    Invariant("S10", "only what runs has a lease, of a worker that was not closed, renewed by the clock that judges it"),
+    Invariant("S10", "only what runs has a lease, of a worker that is not closed, renewed by the clock that judges it"),
     Invariant("S11", "result, error, times and keys are set in exactly the states that have them"),
     Invariant("S12", "failures and losses are counted, each once, and no job goes on beyond its limits"),
     Invariant("S13", "nothing starts before its time, after its deadline, or while its queue or kind is closed"),

@@ -79,7 +79,10 @@ def _heard_events(store: Store, book: Book, after: int, upto: int) -> Iterator[E
 
 def check_received(store: Store, side: Side, findings: Findings) -> None:
     """N3, N4: what receivers say they got."""
-    sql = "SELECT id, count(DISTINCT json_extract(line, '$.body')) AS n FROM saw WHERE what = 'message' GROUP BY 1 HAVING n > 1"
+    sql = (
+        "SELECT id, count(DISTINCT json_extract(line, '$.body')) AS n FROM saw WHERE what = 'message' "
+        "GROUP BY 1 HAVING n > 1"
+    )
     for message, n in side.ask(sql):
         findings.add("N3", f"message {message} came with {n} different bodies", message)
     heard = "SELECT DISTINCT subscription FROM delivery JOIN saw ON saw.what = 'message' AND saw.id = delivery.message"

@@ -1,8 +1,9 @@
-"""Two of the three histories `mulligan doctor --verify` compares, and tiny writers for them. This docstring is their format.
+"""Two of the three histories that `mulligan doctor --verify` compares, and tiny writers for them.
 
-The third history is the store itself. Both files are JSON lines in UTF-8; each line is one `write` on a descriptor that was
-opened with O_APPEND, so any number of processes may write one file. A line that cannot be read (torn by a full disk, cut by
-a crash) is counted and passed over. Names that are not known are passed over too. In every line
+This docstring is their format. The third history is the store itself. Both files are JSON lines in UTF-8; each line is
+one `write` on a descriptor that was opened with O_APPEND, so any number of processes may write one file. A line that
+cannot be read (torn by a full disk, cut by a crash) is counted and passed over. Names that are not known are passed
+over too. In every line
 
     ns    CLOCK_MONOTONIC in nanoseconds: the same clock for all processes of one boot of one host
     at    the wall clock in microseconds since the epoch, for people; no verdict rests on it
@@ -18,14 +19,14 @@ a crash) is counted and passed over. Names that are not known are passed over to
     told  ok            it returned: the jobs named must exist, the move must have happened
           refused       it said no: nothing may have changed for it
           unknown       it raised `StoreUnavailable`, timed out, or was cut: may have happened, or not
-          rolled_back   it happened in a transaction of the caller's that was rolled back: the jobs named must never appear
+          rolled_back   it was in a transaction of the caller's that was rolled back: the jobs named must never appear
           (no end line: the same as unknown)
     jobs  the ids that were answered, for a move the job it was about; twins of one unique key name the same id
-    asked what is known beforehand, all optional: `jobs` (of a move), `kind`, `owner`, `key` (the unique key), `count` (how
-          many jobs, 1), `payloads` (a `digest` for each of them, so that a job whose submit is unknown can be told
-          from a ghost), `batch`, `schedule`
+    asked what is known beforehand, all optional: `jobs` (of a move), `kind`, `owner`, `key` (the explicit unique key),
+          `count` (how many jobs, 1), `payloads` (a `digest` for each of them, so that a job whose submit is unknown can
+          be told from a ghost), `batch`, `schedule`
 
-    {"line": "saw", "what": "message", "client": "receiver-1", "message": "msg_…", "to": "https://…", "body": "<digest>", …}
+    {"line": "saw", "what": "message", "client": "hook-1", "message": "msg_…", "to": "https://…", "body": "<digest>"}
     {"line": "saw", "what": "event", "client": "sse-1", "event": 4711, "owner": "acme", "connection": 2, …}
 
     message  a receiver of webhooks or mail got this message: its id (`webhook-id`, `Message-ID`), a digest of its body
@@ -41,8 +42,8 @@ a crash) is counted and passed over. Names that are not known are passed over to
           child   it was told that a job was enqueued by it: `child` is that job's id
           others  for your own eyes
 
-What can be said depends on what is written: a job without a witness line is not held to have run or not to have run unless
-jobs of its kind do write them, and ghosts are looked for only among kinds that occur in a clients file.
+What can be said depends on what is written: a job without a witness line is not held to have run or not to have run
+unless jobs of its kind do write them, and ghosts are looked for only among kinds that occur in a clients file.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from uuid import uuid4
 
 from mulligan.errors import MulliganError, StoreUnavailable, UniqueRace
@@ -123,7 +124,7 @@ class Call:
         self.jobs: list[str] = list(asked.get("jobs", ()))
         self._clients, self._what, self._asked = clients, what, asked
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> Self:
         line = {"line": "begin", "call": self.id, "what": self._what, "client": self._clients.client}
         append(self._clients.path, {**line, "asked": self._asked})
         return self

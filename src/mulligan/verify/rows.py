@@ -1,4 +1,4 @@
-"""What one row alone must look like: S10, S11. The schema refuses most of it; a database may have been changed by hand."""
+"""What one row alone must look like: S10, S11. The schema refuses most of it, but can be changed by hand."""
 
 from __future__ import annotations
 

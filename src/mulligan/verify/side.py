@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import apsw
 
@@ -65,7 +65,7 @@ class Side:
         self.kinds_asked = {row[0] for row in self.ask("SELECT DISTINCT json_extract(asked, '$.kind') FROM call")}
         self.kinds_seen = {row[0] for row in self.ask("SELECT DISTINCT json_extract(line, '$.kind') FROM witness")}
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

@@ -1,0 +1,282 @@
+"""What is done to the engine, with and without a defect. Each ends with the checker's report.
+
+They wait for moments of the histories, never for what only a right engine would do: a mutant need not come that far.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from mulligan import Webhook
+from mulligan.verify import Report
+from mutants.stage import TESTS, Stage
+
+SKEWED = str(TESTS / "mutants" / "skew")
+SHORT = 12.0  # seconds after which a scenario goes on, whether what it hopes for has come or not
+
+
+def hoped(moment, patience: float = SHORT) -> bool:
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if moment():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def frozen(stage: Stage, *, keep: bool = False) -> Report:
+    """A worker is frozen until its lease is lost and another runs its job; then it thaws and says how it ended."""
+    one = stage.worker()
+    job = stage.enqueue("first_long", {"first": 2.0, "later": 6.0, "keep": keep})
+    stage.wait(lambda: stage.started(job), "the first attempt")
+    two = stage.worker()
+    one.freeze(stage.url)
+    stage.wait(lambda: stage.started(job, 2), "the second attempt")
+    one.stop_all(signal.SIGCONT)
+    hoped(lambda: stage.ended(job), 20)
+    hoped(lambda: len(stage.app.jobs.attempts(job)) >= 2)
+    two.end()
+    for n in range(6):  # does the one that was lost take more?
+        stage.enqueue("work", {"n": n})
+    hoped(lambda: len(stage.lines()) >= 8)
+    return stage.report()
+
+
+def frozen_with_a_checkpoint(stage: Stage) -> Report:
+    return frozen(stage, keep=True)
+
+
+def crowd(stage: Stage) -> Report:
+    """Three workers take many small jobs."""
+    jobs = [stage.enqueue("light", {"n": n}) for n in range(240)]
+    workers = [stage.worker() for _ in range(3)]
+    hoped(lambda: stage.ended(*jobs), 30)
+    for worker in workers:
+        worker.end()
+    return stage.report()
+
+
+def deadly(stage: Stage) -> Report:
+    """A job that kills its process each time."""
+    stage.worker()
+    job = stage.enqueue("poison")
+    hoped(lambda: stage.ended(job) or len(stage.lines()) > 4, 30)
+    return stage.report()
+
+
+def failing(stage: Stage) -> Report:
+    """A job that fails each time."""
+    stage.worker()
+    job = stage.enqueue("work", {"n": 1, "fails": 9})
+    hoped(lambda: stage.ended(job) or len(stage.lines()) > 5, 30)
+    return stage.report()
+
+
+def killed_client(stage: Stage) -> Report:
+    """A client dies as soon as it was answered."""
+    stage.app.open()
+    stage.client("enqueue_and_die", "20")
+    return stage.report()
+
+
+def killed_teller(stage: Stage) -> Report:
+    """The worker is killed when it has read the event that somebody hears of."""
+    stage.app.notify(on="job.succeeded", to=Webhook("https://hooks.invalid/x"), stored=True, form="each")
+    worker = stage.worker()
+    job = stage.enqueue("work", {"n": 1})
+    stage.wait(lambda: stage.ended(job), "the job")
+    event = stage.app.jobs.history(job)[-1].id
+    read = lambda: stage.sql("SELECT 1 FROM {p}reader WHERE name = 'dispatch' AND cursor >= :event", event=event)  # noqa: E731
+    stage.wait(read, "the reader of the log")
+    worker.kill()
+    return stage.report()
+
+
+def members_tried_again(stage: Stage) -> Report:
+    """A batch whose first members fail a few times while the last has not begun."""
+    batch = stage.app.batch("all of them")
+    jobs = [stage.enqueue("work", {"n": n, "fails": 2}, batch=batch) for n in range(2)]
+    jobs += [stage.enqueue("work", {"n": 9, "seconds": 5.0}, batch=batch) for _ in range(2)]
+    batch.seal()
+    stage.worker()
+    hoped(lambda: stage.ended(*jobs), 25)
+    return stage.report()
+
+
+def ticking(stage: Stage) -> Report:
+    """Two workers and a schedule that fires every two seconds."""
+    stage.extra["MUTANT_CRON"] = "* * * * * */2"
+    workers = [stage.worker() for _ in range(2)]
+    hoped(lambda: len({line["job"] for line in stage.lines()}) >= 6, 30)
+    for worker in workers:
+        worker.end()
+    return stage.report()
+
+
+def cut_off(stage: Stage) -> Report:
+    """The server ends every connection, again and again, while jobs end."""
+    worker = stage.worker()
+    jobs = [stage.enqueue("work", {"n": n, "seconds": 0.05}) for n in range(150)]
+    until = time.monotonic() + 6
+    with stage.connection() as connection:
+        connection.autocommit = True
+        while time.monotonic() < until:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            time.sleep(0.1)
+    hoped(lambda: stage.ended(*jobs), 30)
+    time.sleep(1)
+    report = stage.report(settled=True, slack=3)
+    worker.end()
+    return report
+
+
+def wrong_clock(stage: Stage) -> Report:
+    """The clock of one worker is a quarter of an hour late; another one watches."""
+    path = f"{SKEWED}:{stage.environ['PYTHONPATH']}"
+    stage.worker({"PYTHONPATH": path, "MUTANT_SKEW": "-900"})
+    job = stage.enqueue("work", {"n": 1, "seconds": 9.0})
+    stage.wait(lambda: stage.started(job), "the job")
+    stage.worker()
+    hoped(lambda: stage.ended(job), 25)
+    return stage.report()
+
+
+def late_commit(stage: Stage) -> Report:
+    """Somebody's event is written, and waits to be committed, while others are told of."""
+    stage.app.notify(on="job.cancelled", to=Webhook("https://hooks.invalid/x"), stored=True, form="each")
+    batch = stage.app.batch("held")
+    member = stage.enqueue("work", {"n": 1}, delay=600, batch=batch)
+    other = stage.enqueue("work", {"n": 2}, delay=600)
+    stage.worker()
+    with stage.connection() as connection:
+        connection.execute("SELECT 1 FROM mulligan.batch_progress WHERE id = %s FOR UPDATE", (batch.id,))
+        slow = threading.Thread(target=lambda: stage.told("cancel", member, stage.app.jobs.cancel))
+        slow.start()
+        stage.wait(lambda: _waits(stage), "the one that waits")
+        stage.told("cancel", other, stage.app.jobs.cancel)
+        hoped(lambda: stage.sql("SELECT 1 FROM {p}job WHERE kind LIKE 'mulligan.deliver%' LIMIT 1"), 4)
+        connection.rollback()
+    slow.join()
+    hoped(lambda: len(stage.sql("SELECT 1 FROM {p}job WHERE kind LIKE 'mulligan.deliver%'")) >= 2, 6)
+    return stage.report()
+
+
+def _waits(stage: Stage) -> bool:
+    from support.store import waits_for_a_lock
+
+    return waits_for_a_lock(stage.app.store)
+
+
+def same_keys(stage: Stage) -> Report:
+    """Eight threads want the same keys at once."""
+    stage.app.open()
+    stage.client("same_keys", "15", "8")
+    return stage.report()
+
+
+def pressed(stage: Stage) -> Report:
+    """Eight people press retry at once."""
+    worker = stage.worker()
+    jobs = [stage.enqueue("dies", {"n": n}) for n in range(3)]
+    stage.wait(lambda: stage.ended(*jobs), "the deaths")
+    worker.end()
+    for job in jobs:
+        stage.client("press", job, "8")
+    return stage.report()
+
+
+def asked_to_stop(stage: Stage) -> Report:
+    """A job fails when it is asked to stop."""
+    stage.worker()
+    job = stage.enqueue("fails_when_asked_to_stop")
+    stage.wait(lambda: stage.started(job), "the job")
+    stage.told("cancel", job, stage.app.jobs.cancel)
+    hoped(lambda: stage.lines("fail"))
+    hoped(lambda: stage.state(job) != "running")
+    return stage.report()
+
+
+def not_yet(stage: Stage) -> Report:
+    """Jobs whose time has not come, beside one whose has."""
+    stage.worker()
+    later = [stage.enqueue("work", {"n": n}, delay=300) for n in range(3)]
+    now = stage.enqueue("work", {"n": 9})
+    stage.wait(lambda: stage.ended(now), "the one that is due")
+    hoped(lambda: stage.ended(*later), 2)
+    return stage.report()
+
+
+def paused(stage: Stage) -> Report:
+    """A queue is paused, and work comes in."""
+    worker = stage.worker()
+    first = stage.enqueue("work", {"n": 0})
+    stage.wait(lambda: stage.ended(first), "the first")
+    stage.app.queues.pause("default", reason="deploy")
+    jobs = [stage.enqueue("work", {"n": n}) for n in range(3)]
+    hoped(lambda: stage.ended(*jobs), 8)
+    stage.app.queues.resume("default")
+    hoped(lambda: stage.ended(*jobs), 8)
+    worker.end()
+    return stage.report()
+
+
+def deadline(stage: Stage) -> Report:
+    """A deadline passes while nobody may start the job."""
+    stage.worker()
+    job = stage.enqueue("work", {"n": 1}, delay=300, deadline=1)
+    hoped(lambda: stage.ended(job))
+    return stage.report()
+
+
+def side_by_side(stage: Stage) -> Report:
+    """Many jobs end at the same moment on one runner."""
+    jobs = [stage.enqueue("light", {"n": n}) for n in range(80)]
+    worker = stage.worker()
+    hoped(lambda: stage.ended(*jobs))
+    with suppress(Exception):
+        worker.end()
+    return stage.report()
+
+
+class Trial(NamedTuple):
+    """A defect, what brings it out, where, and which invariants it may break."""
+
+    mutant: str
+    scenario: object
+    store: str
+    caught_by: frozenset[str]
+
+
+def _trial(mutant: str, scenario, store: str, *invariants: str) -> Trial:
+    return Trial(mutant, scenario, store, frozenset(invariants))
+
+
+TRIALS = (
+    _trial("finish-without-token", frozen, "sqlite", "S7", "S2", "S8", "S9", "S18"),
+    _trial("claim-without-recheck", crowd, "postgres", "S6"),
+    _trial("renewal-without-fence", frozen, "sqlite", "S10"),
+    _trial("loss-not-counted", deadly, "sqlite", "S12"),
+    _trial("failure-not-counted", failing, "sqlite", "S12"),
+    _trial("answer-before-commit", killed_client, "sqlite", "S1"),
+    _trial("notification-from-memory", killed_teller, "sqlite", "N1"),
+    _trial("batch-by-counter", members_tried_again, "sqlite", "B2", "B3"),
+    _trial("schedule-without-slot-key", ticking, "sqlite", "C1"),
+    _trial("swallowed-error-on-settle", cut_off, "postgres", "S6", "L1"),
+    _trial("lease-by-worker-clock", wrong_clock, "postgres", "S10"),
+    _trial("cursor-by-max-id", late_commit, "postgres", "N1"),
+    _trial("unique-by-select-then-insert", same_keys, "postgres", "U1"),
+    _trial("retry-without-compare", pressed, "sqlite", "S2", "S4"),
+    _trial("cancel-forgotten-at-the-end", asked_to_stop, "sqlite", "S16"),
+    _trial("start-before-its-time", not_yet, "sqlite", "S13"),
+    _trial("paused-queue-goes-on", paused, "sqlite", "S13"),
+    _trial("checkpoint-without-token", frozen_with_a_checkpoint, "postgres", "S7"),
+    _trial("results-mixed-up", side_by_side, "sqlite", "S9"),
+    _trial("move-without-its-event", deadline, "sqlite", "S18"),
+)
