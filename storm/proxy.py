@@ -143,9 +143,10 @@ class Proxy:
             for line in [line for line in self._lines if line.deaf]:
                 line.reset()
 
-    @property
-    def lines(self) -> int:
-        return len(self._lines)
+    def end(self) -> None:
+        self._server.close()
+        self._open.set()
+        self._reset()
 
 
 class Proxies:
@@ -155,10 +156,21 @@ class Proxies:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
+        self._proxies: list[Proxy] = []
 
     def to(self, port: int, seed: int = 0) -> Proxy:
-        return Proxy(self._loop, port, seed)
+        self._proxies.append(Proxy(self._loop, port, seed))
+        return self._proxies[-1]
 
     def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for proxy in self._proxies:
+            proxy.end()
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=5)  # each line ends with its connections
+        await asyncio.sleep(0)  # transports that were aborted close with the next round
