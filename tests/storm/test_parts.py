@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import psycopg
 import pytest
@@ -54,7 +54,7 @@ def echo() -> Iterator[int]:
                 threading.Thread(target=talk, args=(connection,), daemon=True).start()
 
         def talk(connection: socket.socket) -> None:
-            with connection:
+            with connection, suppress(OSError):
                 while data := connection.recv(1000):
                     connection.sendall(data)
 
