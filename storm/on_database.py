@@ -20,7 +20,7 @@ def restart_postgres(world: World, rng: Random) -> None:
 
 @fault(1.5, POSTGRES, of="server")
 def stop_postgres(world: World, rng: Random) -> None:
-    """Gone for longer than a lease."""
+    """PostgreSQL is gone for longer than a lease."""
     _server(world).stop("immediate")
     time.sleep(rng.uniform(LEASE, 15))
     _server(world).start()

@@ -55,7 +55,7 @@ def _left(path: Path) -> int:
 
 @fault(2, of="sync")
 def slow_sync(world: World, rng: Random) -> None:
-    """Every fsync takes so long, for everybody."""
+    """Every fsync takes 50 ms to a second, for everybody."""
     said = world.folder / "sync"
     said.write_text(str(rng.choice((50, 200, 200, 1000))))
     time.sleep(rng.uniform(2, 8))
@@ -126,7 +126,7 @@ def _size(pid: int) -> int:
 # -- neighbours in the database -------------------------------------------------------------------------
 @fault(1.5)
 def open_snapshot(world: World, rng: Random) -> None:
-    """Somebody reads, and stays."""
+    """A stranger reads, and stays: a snapshot is open for up to 20 s."""
     seconds = rng.uniform(5, 20)
     with contextlib.suppress(*AWAY):
         if world.is_postgres:
@@ -152,7 +152,7 @@ def crowd(world: World, rng: Random) -> None:
 
 @fault(1, POSTGRES)
 def locked_table(world: World, rng: Random) -> None:
-    """A change of the schema that takes its time."""
+    """A stranger holds one of our tables, as a change of the schema does."""
     with contextlib.suppress(*AWAY), psycopg.connect(world.url) as connection:
         connection.execute("SET lock_timeout = '5s'")
         connection.execute(f"LOCK TABLE mulligan.{rng.choice(('job', 'worker', 'event'))} IN ACCESS EXCLUSIVE MODE")

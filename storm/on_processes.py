@@ -76,20 +76,20 @@ def freeze_runner(world: World, rng: Random) -> None:
 
 @fault(4)
 def freeze_worker(world: World, rng: Random) -> None:
-    """Supervisor and runners, for less or for more than a lease."""
+    """SIGSTOP of a supervisor and its runners, for less or for more than a lease."""
     _frozen(rng.choice(world.workers).family(), rng.uniform(1, 3 * LEASE))
 
 
 @fault(2)
 def freeze_supervisor(world: World, rng: Random) -> None:
-    """Its runners go on meanwhile."""
+    """SIGSTOP of a supervisor; its runners go on meanwhile."""
     worker = rng.choice(world.workers)
     _frozen([pid for pid in worker.family() if pid not in worker.runners()], rng.uniform(1, 3 * LEASE))
 
 
 @fault(1)
 def freeze_everybody(world: World, rng: Random) -> None:
-    """A laptop that is closed and opened again."""
+    """SIGSTOP of every process: a laptop that is closed and opened again."""
     pids = [pid for member in world.crew.members.values() for pid in member.family()]
     _frozen(pids, rng.uniform(LEASE, 3 * LEASE))
 
