@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test lint types imports check slow mutants simulate all audit bench format pictures constraints clean
+.PHONY: help venv demo test lint types imports check slow mutants simulate all audit bench storm points format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -77,6 +77,12 @@ simulate: $(STAMP) ## scripts of everything that can happen, on real stores unde
 audit: $(STAMP) ## known vulnerabilities, licences and hashes of what we use
 	@[ -x build/audit/bin/pip-audit ] || { "$(PYTHON)" -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit; }
 	$(BIN)/python docs/audit.py build/audit/bin/pip-audit
+
+storm: $(STAMP) ## half an hour of faults on each store, and a verdict; ARGS='--minutes 5 --store sqlite'
+	$(RUN) storm $(ARGS)
+
+points: $(STAMP) ## fall at every point around every commit; ARGS='--store postgres --most 200'
+	$(RUN) storm.points $(ARGS)
 
 format: $(STAMP) ## let ruff put the source in order
 	$(RUN) ruff check --fix

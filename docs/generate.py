@@ -420,6 +420,11 @@ def security_page() -> str:
     return _page_of("generate_security")
 
 
+# -- the fault storm -----------------------------------------------------------------------------------
+def storm_page() -> str:
+    return _page_of("generate_storm", table)
+
+
 # -- the house ----------------------------------------------------------------------------------------
 ROOM = 120  # characters
 LAYERS = (
@@ -487,6 +492,7 @@ PAGES = {
     "docs/reference/http.md": http_page,
     "docs/seeds.md": seeds_page,
     "docs/operate/security-checks.md": security_page,
+    "docs/explain/storm.md": storm_page,
 }
 def invariants() -> str:
     return _page_of("generate_verify", table)

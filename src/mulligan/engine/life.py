@@ -8,6 +8,7 @@ Every process of a worker carries a mark in its environment, so that what outliv
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -22,6 +23,7 @@ from mulligan.errors import ConfigError
 from mulligan.job import WorkerRow
 
 MARK = "MULLIGAN_ATTEMPT"  # worker/runner, and for what ctx.run starts: worker/runner/job/token
+LOOK_AGAIN = 0.5  # seconds
 _PROC = Path("/proc")
 
 
@@ -167,13 +169,24 @@ def kill_marked(mark: str, *, patience: float = 2.0) -> int:
     return len(killed)
 
 
+def surely_kill_marked(mark: str) -> None:
+    """However long no descriptor is left to look with: nobody may run these jobs again before somebody has looked."""
+    while True:
+        try:
+            kill_marked(mark)
+            return
+        except OSError:
+            time.sleep(LOOK_AGAIN)
+
+
 def kill_session(leader: int) -> None:
     """SIGKILL a session's processes: the leader's group at once, then whoever else is in the session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    for pid in _pids():
-        if _session_of(pid) == leader:
-            _kill(pid)
+    with contextlib.suppress(OSError):  # no descriptor left to look with: by its mark it is found later
+        for pid in _pids():
+            if _session_of(pid) == leader:
+                _kill(pid)
 
 
 def marked(mark: str) -> Iterator[int]:
@@ -186,9 +199,12 @@ def marked(mark: str) -> Iterator[int]:
 
 
 def session_memory(leader: int) -> int:
-    """Resident bytes of all processes in a session."""
+    """Resident bytes of all processes in a session; 0 where nobody can look."""
     page = os.sysconf("SC_PAGE_SIZE")
-    return sum(_resident_pages(pid) for pid in _pids() if _session_of(pid) == leader) * page
+    try:
+        return sum(_resident_pages(pid) for pid in _pids() if _session_of(pid) == leader) * page
+    except OSError:
+        return 0
 
 
 def _pids() -> Iterable[int]:
@@ -203,21 +219,24 @@ def _kill(pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _mark_of(pid: int) -> bytes | None:
+def _told(pid: int, file: str) -> bytes:
+    """What the kernel tells of a process, b"" once it has gone. To have no descriptor left is not to find nothing."""
     try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return None
+        return Path(f"/proc/{pid}/{file}").read_bytes()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return b""
+
+
+def _mark_of(pid: int) -> bytes | None:
     prefix = f"{MARK}=".encode()
-    return next((entry for entry in environ.split(b"\0") if entry.startswith(prefix)), None)
+    return next((entry for entry in _told(pid, "environ").split(b"\0") if entry.startswith(prefix)), None)
 
 
 def _stat_fields(pid: int) -> list[bytes]:
     """Fields of /proc/pid/stat after the command name, which may contain anything."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return []
+    return _told(pid, "stat").rpartition(b")")[2].split()
 
 
 def _zombie(pid: int) -> bool:

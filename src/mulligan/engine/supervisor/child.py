@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource  # noqa: F401 - os.wait4 imports it, perhaps when no descriptor is left to do so
 import socket
 import subprocess
 import sys
@@ -140,7 +141,7 @@ class Child:
     ) -> None:
         self._loop = loop
         self._on_message = on_message
-        self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        self._pidfd = self._watched()
         stderr = self.process.stderr
         assert stderr is not None  # noqa: S101 - a PIPE was asked for
         os.set_blocking(stderr.fileno(), False)
@@ -150,6 +151,19 @@ class Child:
             loop.add_reader(self._pidfd, on_exit, self)
         else:
             loop.run_in_executor(None, self.process.wait).add_done_callback(lambda _: on_exit(self))
+
+    def _watched(self) -> int:
+        """A descriptor that tells its exit; one that cannot be watched is not kept."""
+        if not hasattr(os, "pidfd_open"):
+            return -1
+        try:
+            return os.pidfd_open(self.pid)
+        except OSError:
+            kill_session(self.pid)
+            self.process.wait()
+            self._pidfd = -1
+            self.detach()
+            raise
 
     def read(self) -> None:
         if self._deaf:

@@ -18,7 +18,7 @@ from typing import Any
 
 from mulligan.config import Worker
 from mulligan.engine.kinds import DELIVERY_QUEUE, OURS, KindSpec, Manifest
-from mulligan.engine.life import kill_marked, session_memory
+from mulligan.engine.life import session_memory, surely_kill_marked
 from mulligan.engine.messages import STOPPED, outcome_from_wire
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
@@ -36,6 +36,7 @@ STUCK_NS = 2_000_000_000  # a job that waits longer in a runner's line goes back
 RESPAWN_MOST = 5.0
 LOAD_PATIENCE = 30.0
 LOAD_LIMIT_NS = 600_000_000_000  # importing the app and its on_start may take this long
+REAP_AGAIN = 0.5  # seconds
 LEAVE_NS = 10_000_000_000  # `on_stop` may take this long
 QUEUE_PATIENCE_NS = 60_000_000_000
 
@@ -133,11 +134,11 @@ class Fleet:
         told = 0 if solo else -(-tellers(settings.concurrency) // settings.runners)
         try:
             child = Child(self.recipe, f"r{next(self._names)}", slots, told, solo=solo)
+            child.attach(self._loop, self._heard, self._exited)
         except OSError as error:  # no memory, no descriptors, no interpreter: perhaps a little later
             log.error("cannot start a runner: %s; trying again", error)  # noqa: TRY400 - one line says it
             self._refill_later()
             return
-        child.attach(self._loop, self._heard, self._exited)
         self._children.append(child)
 
     def _refill_later(self) -> None:
@@ -431,7 +432,11 @@ class Fleet:
     def _exited(self, child: Child) -> None:
         if child not in self._children:
             return
-        death = child.reap()
+        try:
+            death = child.reap()
+        except OSError:  # no descriptor, no memory: its jobs must not wait for ever for somebody to bury it
+            self._loop.call_later(REAP_AGAIN, self._exited, child)
+            return
         self._children.remove(child)
         task = self._loop.create_task(self._bury(child, death))
         self._cleaning.add(task)
@@ -491,6 +496,6 @@ def _how(death: Death) -> str:
 
 
 def _clean(recipe: Recipe, mark: str, lost: Sequence[Flight]) -> None:
-    kill_marked(mark)
+    surely_kill_marked(mark)
     for flight in lost:
         remove_workdir(recipe.folder, flight.lease)

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from mulligan.errors import StoreUnavailable
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.alerting import AlertRow
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
@@ -142,7 +143,11 @@ def _find(verb: str, dialect: str) -> Path:
 
 def _terse(file: Path) -> str:
     """Without comments and indentation: the driver reads a long statement anew each time it is sent."""
-    lines = map(str.strip, file.read_text(encoding="utf-8").splitlines())
+    try:
+        lines = map(str.strip, file.read_text(encoding="utf-8").splitlines())
+    except OSError as error:  # no descriptor is left, say: the same to whoever asks as a database that does not answer
+        message = f"cannot read {file.name}: {error.strerror}"
+        raise StoreUnavailable(message) from error
     return "\n".join(line for line in lines if not line.startswith("--"))
 
 

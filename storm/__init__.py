@@ -1,0 +1,1 @@
+"""The fault storm: real processes, seeded faults, and a verdict from outside."""

@@ -1,0 +1,58 @@
+"""python -m storm.crowd FILE SECONDS SEED: strangers on an SQLite file. They use a table of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import sys
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+READERS, WRITERS = 4, 4
+
+
+def main(file: str, seconds: float, seed: int) -> None:
+    until = time.monotonic() + seconds
+    with contextlib.closing(sqlite3.connect(file, timeout=20)) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS crowd (n INTEGER, text TEXT)")
+    works = [_read] * READERS + [_write] * WRITERS + [_back_up]
+    threads = [threading.Thread(target=work, args=(file, until, Random(seed + i))) for i, work in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _read(file: str, until: float, rng: Random) -> None:
+    with contextlib.closing(sqlite3.connect(file, timeout=20)) as connection:
+        while time.monotonic() < until:
+            connection.execute("SELECT count(*), max(created_at) FROM mulligan_job").fetchone()
+            time.sleep(rng.uniform(0, 0.05))
+
+
+def _write(file: str, until: float, rng: Random) -> None:
+    with contextlib.closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_autocheckpoint=0")
+        while time.monotonic() < until:
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("INSERT INTO crowd VALUES (?, ?)", (rng.randrange(10), "x" * rng.randrange(500)))
+                if rng.random() < 0.2:
+                    connection.execute("DELETE FROM crowd")
+                connection.execute("COMMIT" if rng.random() < 0.8 else "ROLLBACK")
+            time.sleep(rng.uniform(0, 0.1))
+
+
+def _back_up(file: str, until: float, rng: Random) -> None:
+    del until
+    connection = sqlite3.connect(file, timeout=20, isolation_level=None)
+    with contextlib.closing(connection), contextlib.suppress(sqlite3.OperationalError):
+        copy = Path(f"{file}.copy-{rng.randrange(10**9)}")
+        connection.execute("VACUUM INTO ?", (str(copy),))
+        copy.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))

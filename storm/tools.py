@@ -1,0 +1,104 @@
+"""What a storm needs that a machine may not have. Where it is missing, the fault is left out, and that is said."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from storm.crew import ROOT, until
+
+SHIM = Path(__file__).parent / "shims" / "slow_sync.c"
+NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+POOLER = """
+[databases]
+* = host={host} port={port} user={user} password={password}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {listen}
+auth_type = any
+pool_mode = transaction
+default_pool_size = 8
+max_client_conn = 200
+ignore_startup_parameters = extra_float_digits
+"""
+
+
+def sync_shim(folder: Path) -> Path | None:
+    """The shim, compiled; None where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    made = folder / "slow_sync.so"
+    command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(SHIM), "-ldl"]
+    return made if subprocess.run(command, capture_output=True, check=False).returncode == 0 else None
+
+
+def faketime() -> Path | None:
+    """libfaketime, of the machine or out of Debian's package."""
+    from support.debian import unpacked  # noqa: PLC0415 - the path to it is made by world
+
+    there = [*Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), Path("/usr/lib/faketime/libfaketimeMT.so.1")]
+    for path in there:
+        if path.exists():
+            return path
+    machine = os.uname().machine
+    inside = f"usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1"
+    folder = unpacked("faketime", lambda: ["libfaketime"], inside)
+    return None if folder is None else folder / inside
+
+
+def namespaces() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+
+
+class Pooler:
+    """pgbouncer in transaction mode before a server."""
+
+    def __init__(self, url: str, folder: Path, port: int, user: dict[str, object]) -> None:
+        parts = urlsplit(url)
+        self._file = folder / "pgbouncer.ini"
+        self._log = folder / "logs" / "pgbouncer.log"
+        self._user = user
+        said = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
+        self._file.write_text(POOLER.format(**said, listen=port))
+        self._file.chmod(0o644)
+        self.url = f"postgresql://anybody@127.0.0.1:{port}{parts.path}"
+        self._process = self._started()
+
+    @classmethod
+    def available(cls) -> bool:
+        return shutil.which("pgbouncer") is not None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            command = ["pgbouncer", str(self._file)]
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)  # type: ignore[call-overload]
+        until(lambda: process.poll() is not None or b"process up" in self._log.read_bytes(), 10)
+        return process
+
+    def restart(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process = self._started()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def next_version(folder: Path) -> Path:
+    """A copy of the package that knows one more step of the schema, as the next release would."""
+    home = folder / "next"
+    if not home.exists():
+        ignored = shutil.ignore_patterns("__pycache__")
+        package = Path(shutil.copytree(ROOT / "src" / "mulligan", home / "mulligan", ignore=ignored))
+        steps = package / "store" / "migrations"
+        for dialect, words in (("sqlite", "TEXT"), ("postgres", "TEXT")):
+            text = f"ALTER TABLE {{p}}job ADD COLUMN of_the_next_version {words};\n"
+            (steps / f"0999_next.{dialect}.sql").write_text(text)
+    return home

@@ -1,0 +1,57 @@
+"""A worker without a free descriptor: it waits, quietly, and goes on by itself once there are some."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mulligan import Mulligan, State
+from support.waiting import until
+from support.worker import Worker
+
+pytestmark = [pytest.mark.about_processes, pytest.mark.slow]
+
+LENGTH = 4.0  # seconds: a lease
+
+Start = Callable[..., Worker]
+Starts = Callable[..., list[str]]
+
+
+@contextmanager
+def no_more_files(pid: int) -> Iterator[None]:
+    """As if it had opened all it may."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_worker_without_descriptors_waits_quietly_and_goes_on(app: Mulligan, start: Start, starts: Starts) -> None:
+    worker = start(worker__runners="1")
+    job = app.enqueue("nap_first", {"seconds": 30})
+    until(lambda: starts(job.id), 10)
+    runner = int(starts(job.id)[0].split()[4])
+    spent, began = cpu_seconds(worker.pid), time.monotonic()
+    with no_more_files(worker.pid):
+        os.kill(runner, signal.SIGKILL)
+        until(lambda: time.monotonic() - began > LENGTH, LENGTH + 5)
+    spent = cpu_seconds(worker.pid) - spent
+    done = app.jobs.wait(job.id, 30)
+    assert (done.state, done.losses <= 1, worker.process.poll()) == (State.SUCCEEDED, True, None)
+    assert "Exception in callback" not in worker.text()
+    assert spent < LENGTH / 2
+    assert worker.text().count(" ERROR ") < 5 * LENGTH, worker.text()[-3000:]

@@ -1,0 +1,177 @@
+"""Hard times that end: nobody is restarted, little is spent while they last, and all is well soon after."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from storm.proxy import BLACKHOLE, Proxies
+from storm.tools import Pooler, faketime
+
+from mulligan import Mulligan, State
+from mulligan.config import read_settings
+from mulligan.errors import StoreUnavailable
+from mulligan.job import SECOND
+from support.hardship import RECOVERY, bounded, can_mount, fill, last, patient, small_disk
+from support.postgres import PostgresServer, free_port, unprivileged_user
+from support.waiting import until
+from support.worker import FAST, Worker
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+MINUTE = 60.0
+Start = Callable[..., Worker]
+Starts = Callable[..., list[str]]
+
+only_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+
+
+def opened(url: str, folder: Path) -> Mulligan:
+    return Mulligan(settings=read_settings(environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "no.toml"))
+
+
+def all_well(app: Mulligan, accepted: list[str]) -> None:
+    """What was accepted, and one that is enqueued now, are done in time."""
+    healed = time.monotonic()
+    fresh = until(lambda: tried(app), RECOVERY, "enqueue works again")
+    for job_id in [*accepted, fresh]:
+        done = app.jobs.wait(job_id, max(0.1, healed + RECOVERY - time.monotonic()))
+        assert (done.state, done.failures, done.losses) == (State.SUCCEEDED, 0, 0)
+
+
+def tried(app: Mulligan) -> str | None:
+    try:
+        return app.enqueue("nap", {"seconds": 0}).id
+    except StoreUnavailable:
+        return None
+
+
+def at_work(app: Mulligan, starts: Starts) -> list[str]:
+    """Some that are done, some that will end in the middle of it."""
+    quick = [app.enqueue("nap", {"seconds": 0}).id for _ in range(5)]
+    for job_id in quick:
+        app.jobs.wait(job_id, 30)
+    long = [app.enqueue("nap", {"seconds": 3}).id for _ in range(3)]
+    until(lambda: all(starts(job_id) for job_id in long), 30)
+    return long
+
+
+@only_postgres
+def test_the_database_is_gone_for_a_minute(
+    app: Mulligan, start: Start, starts: Starts, postgres_server: PostgresServer
+) -> None:
+    worker = patient(start(wait=False))
+    accepted = at_work(app, starts)
+    with bounded(worker):
+        postgres_server.stop("immediate")
+        last(MINUTE)
+    postgres_server.start()
+    all_well(app, accepted)
+
+
+@only_postgres
+def test_the_network_swallows_everything_for_a_minute(store_url: str, tmp_path: Path, starts: Starts) -> None:
+    proxies = Proxies()
+    port = int(store_url.rpartition(":")[2].partition("/")[0])
+    proxy = proxies.to(port)
+    url = store_url.replace(f":{port}/", f":{proxy.port}/")
+    worker, app = patient(Worker(url, tmp_path)), opened(store_url, tmp_path)
+    try:
+        accepted = at_work(app, starts)
+        with bounded(worker), proxy.told(BLACKHOLE):
+            last(MINUTE)
+        all_well(app, accepted)
+    finally:
+        worker.kill()
+        app.close()
+        proxies.close()
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs root, to mount a small file system")
+def test_the_disk_is_full_for_half_a_minute(tmp_path: Path, starts: Starts) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        url = f"sqlite:///{disk}/mulligan.db"
+        app = opened(url, tmp_path).open()
+        worker = patient(Worker(url, tmp_path))
+        try:
+            accepted = at_work(app, starts)
+            with bounded(worker):
+                ballast = fill(disk)
+                last(MINUTE / 2)
+                assert app.jobs.get(accepted[0])  # reading works
+            ballast.unlink()
+            all_well(app, accepted)
+        finally:
+            worker.kill()
+            app.close()
+
+
+@pytest.fixture
+def pooler(postgres_url: str, tmp_path: Path) -> Iterator[Pooler]:
+    (tmp_path / "logs").mkdir()
+    folder = tmp_path
+    for part in (folder, *folder.parents):
+        if part.is_relative_to("/tmp") and part != Path("/tmp"):
+            part.chmod(0o755)  # pgbouncer runs as somebody else
+    made = Pooler(postgres_url, folder, free_port(), unprivileged_user())
+    yield made
+    made.close()
+
+
+@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise")
+def test_the_pooler_is_gone_for_half_a_minute(pooler: Pooler, tmp_path: Path, starts: Starts) -> None:
+    app = opened(pooler.url, tmp_path).open()
+    worker = patient(Worker(pooler.url, tmp_path))
+    try:
+        accepted = at_work(app, starts)
+        with bounded(worker):
+            pooler.close()
+            last(MINUTE / 2)
+        pooler.restart()
+        all_well(app, accepted)
+    finally:
+        worker.kill()
+        app.close()
+
+
+@pytest.mark.parametrize("wrong", ["+15m", "-15m"])
+@only_postgres
+def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_from_anybody(
+    app: Mulligan, store_url: str, tmp_path: Path, start: Start, starts: Starts, wrong: str
+) -> None:
+    library = faketime()
+    if library is None:
+        pytest.skip("needs libfaketime")
+    patient(start(wait=False))
+    long = [app.enqueue("nap", {"seconds": 7}).id for _ in range(3)]
+    until(lambda: all(starts(job_id) for job_id in long), 30)
+    environ = {"LD_PRELOAD": str(library), "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    odd = patient(Worker(store_url, tmp_path, environ=environ))
+    try:
+        begun = time.monotonic()
+        later = [app.enqueue("nap", {"seconds": 0}, delay=6).id for _ in range(6)]
+        with bounded(odd):
+            until(lambda: all(starts(job_id) for job_id in later), 40)
+        assert min(float(starts(job_id)[0].split()[5]) for job_id in later) >= begun + 5.9
+        all_well(app, [*long, *later])
+        assert all(len(starts(job_id)) == 1 for job_id in long)
+    finally:
+        odd.kill()
+
+
+@only_sqlite
+@pytest.mark.parametrize("step", [3600, -7200])
+def test_the_clock_of_the_host_steps(app: Mulligan, start: Start, starts: Starts, step: int) -> None:
+    """By an hour ahead or two back: nobody is judged by it, and what comes now is done now."""
+    workers = [patient(start(wait=False)) for _ in range(2)]
+    long = [app.enqueue("nap", {"seconds": 5}).id for _ in range(3)]
+    until(lambda: all(starts(job_id) for job_id in long), 30)
+    app.store.shift_clock(step * SECOND)
+    with bounded(workers[0]):
+        last(6)
+    all_well(app, long)
+    assert all(len(starts(job_id)) == 1 for job_id in long)
