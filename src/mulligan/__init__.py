@@ -11,6 +11,7 @@ from mulligan._version import __version__
 
 if TYPE_CHECKING:
     from mulligan.app import Mulligan
+    from mulligan.beside import beside
     from mulligan.engine.batches import Batch
     from mulligan.engine.judging import classify
     from mulligan.engine.kind import Kind
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mulligan.app": ("Mulligan",),
+    "mulligan.beside": ("beside",),
     "mulligan.engine.batches": ("Batch",),
     "mulligan.engine.judging": ("classify",),
     "mulligan.engine.kind": ("Kind",),
@@ -79,6 +81,7 @@ __all__ = [
     "Unique",
     "Webhook",
     "__version__",
+    "beside",
     "classify",
     "pack",
     "redact",
