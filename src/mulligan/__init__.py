@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mulligan._version import __version__
 
 if TYPE_CHECKING:
+    from mulligan.alongside import beside
     from mulligan.app import Mulligan
-    from mulligan.beside import beside
     from mulligan.engine.batches import Batch
     from mulligan.engine.judging import classify
     from mulligan.engine.kind import Kind
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mulligan.app": ("Mulligan",),
-    "mulligan.beside": ("beside",),
+    "mulligan.alongside": ("beside",),
     "mulligan.engine.batches": ("Batch",),
     "mulligan.engine.judging": ("classify",),
     "mulligan.engine.kind": ("Kind",),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,8 +47,7 @@ def test_a_worker_beside_a_program_gets_time_for_what_it_runs(app, folder):
     assert app.jobs.get(waits.id).state == "succeeded"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_program_that_is_killed_takes_its_worker_along(app, folder, number):
+def test_a_program_that_is_killed_takes_its_worker_along(app, folder):
     environ = {**os.environ, "MULLIGAN_WORKER__SHUTDOWN_GRACE": "1"}
     program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, cwd=folder, env=environ)
     try:
@@ -57,7 +55,7 @@ def test_a_program_that_is_killed_takes_its_worker_along(app, folder, number):
         job = app.enqueue("wait_for", {"path": str(folder / "never")})
         until(lambda: app.jobs.get(job.id).state == "running", 20, "a start")
     finally:
-        program.send_signal(number)
+        program.kill()
         program.communicate()
     until(lambda: not alive(worker), 20, "the worker's end")
     assert app.jobs.get(job.id).state == "queued"  # given back, uncharged

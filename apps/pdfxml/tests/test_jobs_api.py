@@ -20,7 +20,6 @@ def test_a_download_before_it_is_complete_is_a_409(world, ann):
     assert (queued.status_code, queued.json()["error_code"]) == (409, "NOT_READY")
     assert queued.json()["error_message"] == "Conversion not finished yet."
     assert (queued.json()["retryable"], queued.headers["retry-after"]) == (True, "5")
-    world.tell("hang", times=1)
     work = Background(world.run)
     until(world.calls, 20, "the gateway is asked")
     processing = ann.job(job)
@@ -91,7 +90,6 @@ def test_a_file_whose_job_was_never_made_is_removed_too(world, ann, monkeypatch)
         with pytest.raises(PowerCut):
             world.intake.accept(world.intake.Upload("ann", "a.pdf", "text", 9, io.BytesIO(b"%PDF-1.4 ")))
     assert len(world.sources()) == 2
-    world.tell("hang", times=1)
     world.later(73 * 3600)
     world.run()
     assert [path.name in world.app.jobs.get(kept).payload["source"] for path in world.sources()] == [True]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
-from mulligan.beside import leave_with_stdin as leave
+from mulligan.alongside import leave_with_stdin as leave
 from mulligan.cli.database import Talk, say
 from mulligan.cli.outlets import worker_outlets
 from mulligan.config import Settings

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO
 
+from mulligan.alongside import ended, named, started
 from mulligan.app import Mulligan
-from mulligan.beside import ended, named, started
 from mulligan.errors import MulliganError
 from mulligan.testing.places import environ
 

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from mulligan.beside import leave_with_stdin as leave
+from mulligan.alongside import leave_with_stdin as leave
 from mulligan.config import Settings
 from mulligan.engine.keys import Keys
 from mulligan.engine.sessions import Sessions
