@@ -100,6 +100,12 @@ class Program:
         self.close()
 
 
+PAGE = """<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">
+<title>{title}</title><style>:root {{ color-scheme: light dark }} body {{ font: 16px/1.6 system-ui, sans-serif; margin: 1.5rem;
+color: CanvasText; background: Canvas }} button {{ font: inherit; padding: .2rem .9rem }} th, td {{ padding: .3rem 1rem .3rem 0;
+text-align: left }}</style><main>{body}</main></html>"""
+
+
 class Emulator(BaseHTTPRequestHandler):
     """A service that answers what it was told to."""
 
@@ -113,6 +119,10 @@ class Emulator(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
+
+    def show(self, title: str, body: str) -> None:
+        """A page where it is told what to do."""
+        self.send(200, PAGE.format(title=title, body=body).encode(), "text/html; charset=utf-8", {})
 
     def get(self) -> None: ...
     def delete(self) -> None: ...

@@ -25,8 +25,7 @@ import stage
 
 MAPPINGS = ("text", "layout")
 HANG, SLOW = 120, 7  # seconds; who waits for the first has left long before
-PAGE = """<!doctype html><html lang="en"><title>Gateway</title><h1>Gateway</h1><p>Standing order: <b>{now}</b></p>
-<form method="post" action="/say">{buttons}</form></html>"""
+PAGE = "<h1>Gateway</h1><p>Standing order: <b>{now}</b></p><form method='post' action='/say'>{buttons}</form>"
 
 
 # -- conversion -------------------------------------------------------------------------------------
@@ -96,7 +95,7 @@ class Handler(stage.Emulator):
             self.answer(200, json.dumps(self.desk.calls).encode())
         else:
             buttons = "".join(f'<button name="do" value="{do}">{do}</button> ' for do in ("ok", "503", "400", "hang"))
-            self.answer(200, PAGE.format(now=self.desk.standing, buttons=buttons).encode(), kind="text/html")
+            self.show("Gateway", PAGE.format(now=self.desk.standing, buttons=buttons))
 
     def delete(self) -> None:
         self.desk.clear()

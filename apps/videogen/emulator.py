@@ -38,7 +38,6 @@ ANSWERS = {
     "policy": (400, {"error": {"code": "content_policy", "message": "Your prompt was rejected"}}, {}),
     "later": (429, {"error": {"code": "rate_limit_exceeded", "message": "Slow down"}}, LIMITED),
 }
-PAGE = """<!doctype html><html lang="en"><title>Providers</title><h1>Providers</h1><table>{rows}</table></html>"""
 ROW = """<tr><th>{name}<td>{now}<td><form method="post" action="/say"><input type="hidden" name="provider"
 value="{name}"><button name="do" value="ok">ok</button><button name="do" value="503">503</button><button name="do"
 value="hang">hang</button></form>"""
@@ -126,7 +125,7 @@ class Handler(stage.Emulator):
                 self.answer(200, made(WISH.sub("", order["prompt"]), order["seconds"], order["size"]))
             case [""]:
                 rows = [ROW.format(name=name, now=self.desk.standing.get(name, "ok")) for name in NAMES]
-                self.answer(200, PAGE.format(rows="".join(rows)))
+                self.show("Providers", f"<h1>Providers</h1><table>{''.join(rows)}</table>")
             case _:
                 self.answer(404, {"error": {"code": "not_found", "message": "No such video"}})
 
