@@ -100,10 +100,11 @@ class Program:
         self.close()
 
 
-PAGE = """<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">
-<title>{title}</title><style>:root {{ color-scheme: light dark }} body {{ font: 16px/1.6 system-ui, sans-serif; margin: 1.5rem;
-color: CanvasText; background: Canvas }} button {{ font: inherit; padding: .2rem .9rem }} th, td {{ padding: .3rem 1rem .3rem 0;
-text-align: left }}</style><main>{body}</main></html>"""
+PAGE = """<!doctype html><html lang="en"><title>{title}</title><link rel="icon" href="data:,">
+<meta name="viewport" content="width=device-width"><style>
+:root {{ color-scheme: light dark }} button {{ font: inherit; padding: .2rem .9rem }}
+body {{ font: 16px/1.6 system-ui, sans-serif; margin: 1.5rem; color: CanvasText; background: Canvas }}
+th, td {{ padding: .3rem 1rem .3rem 0; text-align: left }}</style><main>{body}</main></html>"""
 
 
 class Emulator(BaseHTTPRequestHandler):

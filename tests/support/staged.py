@@ -169,7 +169,7 @@ def clipscribe(at: Demo) -> list[Page]:
         order = {"url": f"{samples}/{video}.mp4", "user": "ann@example.com"}
         pages[video] = at.client.post("/jobs", json=order).json()["status_url"]
     for video, state in ends.items():
-        at.has(pages[video], state)
+        at.has(pages[video], f'class="{state}"')
     about = pages["private"].replace("/status/", "/jobs/").replace("?", "/feedback?")
     at.client.post(about, data={"text": "It is not private for me."}).raise_for_status()
     own = [Page(ends[video].lower(), at.home + path) for video, path in pages.items()]
