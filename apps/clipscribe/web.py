@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,6 +36,7 @@ SAMPLES = {
     "private.mp4": "private", "missing.mp4": "not there", "locked.mp4": "not for us", "huge.mp4": "11 GB",
     "talk-7h.mp4": "seven hours", "talk-9h.mp4": "nine hours", "odd.mp4": "an answer nobody knows",
 }  # fmt: skip
+_writing = threading.Lock()
 pages = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
 )
@@ -152,7 +154,9 @@ def record(said: dict[str, Any]) -> None:
     except NotFound:
         return
     metrics.count(said["data"]["id"], said["type"], said["data"]["details"], _duration(job))
-    storage.write(f"jobs/{job.id}/manifest.json", seen(job) | {"url": redact(job.payload["url"])})
+    with _writing:  # or what was seen first might be written last
+        now = app.jobs.get(job.id)
+        storage.write(f"jobs/{job.id}/manifest.json", seen(now) | {"url": redact(now.payload["url"])})
 
 
 def _duration(job: Job) -> float | None:
@@ -242,7 +246,7 @@ def desk(key: str = "") -> Response:
         jobs=jobs,
         letters=dead,
         types=Counter(one["error_type"] for one in dead or ()),
-        feedback=storage.below("feedback"),
+        feedback=storage.below("feedback", most=50),
         success=metrics.success(app),
         alerts=app.alerts.list(),
         operations=app.operations.list(limit=5),

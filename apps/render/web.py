@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,8 @@ def failure(job: Job) -> dict[str, Any] | None:
         return None
     private = json.loads(last.private or "{}")
     found: dict[str, Any] = {"code": last.code, "message": last.public}
-    if private.get("detail"):
-        found["details"] = json.loads(private["detail"])
+    with suppress(ValueError):  # without any, or cut short
+        found["details"] = json.loads(private.get("detail") or "")
     if CONFIG.development:
         found["stack"] = private.get("trace", "")
     return found
