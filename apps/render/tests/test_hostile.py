@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import httpx2
 import obstore
 import pytest
 
@@ -15,7 +18,7 @@ pytestmark = pytest.mark.about_processes
 def test_no_order_and_no_address_breaks_the_service(service):
     bodies = [{"timeline": {"clips": [clip]}} for clip in hostile.objects(service.clip())]
     bodies += [{"timeline": value} for value in hostile.VALUES] + [{"timeline": {"clips": v}} for v in hostile.VALUES]
-    encoded = [testing_json(body) for body in bodies]
+    encoded = [json.dumps(body).encode() for body in bodies]
     answers = [service.client.post("/jobs", content=body) for body in (*encoded, *hostile.BODIES)]
     for one in hostile.IDS:
         answers += [service.client.get(f"/jobs/{one}{rest}") for rest in ("", "/video")]
@@ -26,21 +29,11 @@ def test_no_order_and_no_address_breaks_the_service(service):
             assert set(answer.json()) == {"statusCode", "message", "error"}
 
 
-def testing_json(body) -> bytes:
-    import json
-
-    return json.dumps(body).encode()
-
-
 def test_a_job_of_another_kind_is_none_of_its(service):
-    other = testing_job()
+    other = jobs.app.enqueue("something.else", {}).id
     for answer in (service.client.get(f"/jobs/{other}"), service.client.get(f"/jobs/{other}/video")):
         assert (answer.status_code, answer.json()["message"]) == (404, "Job not found")
     assert service.client.post(f"/jobs/{other}/retry").status_code == 404
-
-
-def testing_job() -> str:
-    return str(jobs.app.enqueue("something.else", {}).id)
 
 
 def test_a_video_that_is_gone_is_not_there_and_a_storage_that_is_away_is_told(service, configured):
@@ -55,8 +48,6 @@ def test_a_video_that_is_gone_is_not_there_and_a_storage_that_is_away_is_told(se
 
 
 def test_a_picture_that_takes_longer_than_a_client_would_wait_by_itself_is_waited_for(service, monkeypatch):
-    import httpx2
-
     seen = []
     real = httpx2.AsyncClient.__init__
     monkeypatch.setattr(httpx2.AsyncClient, "__init__", lambda self, **said: (seen.append(said), real(self, **said))[1])
