@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-import hostile
 from mulligan import Fail
+from support import hostile_requests as hostile
 
 pytestmark = pytest.mark.about_processes
 

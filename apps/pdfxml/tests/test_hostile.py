@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import hostile
 from pdfxml.tests.making import a_pdf
+from support import hostile_requests as hostile
 
 pytestmark = pytest.mark.about_processes
 

@@ -8,9 +8,9 @@ import httpx2
 import obstore
 import pytest
 
-import hostile
 from mulligan import testing
 from render import jobs
+from support import hostile_requests as hostile
 
 pytestmark = pytest.mark.about_processes
 

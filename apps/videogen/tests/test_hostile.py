@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-import hostile
+from support import hostile_requests as hostile
 
 pytestmark = pytest.mark.about_processes
 TASKS = "/v1/videos/generations/tasks"

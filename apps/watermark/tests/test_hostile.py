@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import hostile
+from support import hostile_requests as hostile
 
 pytestmark = pytest.mark.about_processes
 
