@@ -101,8 +101,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
 	@printf '%s' "$(CURDIR)" > $@
 
-pictures: $(STAMP) ## the pictures of README and docs, taken from the demo; ARGS=FOLDER: every screen too
+pictures: $(STAMP) ## the pictures of README, docs and apps, taken from the demos; ARGS=FOLDER: every screen too
 	PYTHONPATH=tests $(BIN)/python docs/pictures.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python docs/pictures_apps.py $(ARGS)
 
 constraints: ## renew constraints.txt: newest versions in a fresh environment (run `make all` afterwards)
 	rm -rf build/newest

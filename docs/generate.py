@@ -437,7 +437,11 @@ LAYERS = (
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
     ("hands", "words, rules, memory", ("engine/",)),
     ("outlets", "words, rules, memory, hands; not each other", ("notify/", "observe/")),
-    ("app", "all above", ("app.py", "aio.py", "checks/", "verify/", "testing/", "pytest_plugin.py", "__init__.py")),
+    (
+        "app",
+        "all above",
+        ("app.py", "aio.py", "alongside.py", "checks/", "verify/", "testing/", "pytest_plugin.py", "__init__.py"),
+    ),
     ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
 )
 

@@ -1,75 +1,63 @@
-"""Takes the pictures in the READMEs of the applications from their demos: `make pictures-apps`.
+"""Takes the pictures in the READMEs of the applications from their demos: a part of `make pictures`.
 
-Each is taken once there is to be seen what its caption says, never after a time.
+With a folder as argument every page of each is put there too, at both widths and in both themes, to be looked at.
+Names of applications: only these.
 """
 # ruff: noqa: INP001 - a script beside the pages it illustrates
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser
 
 from support import browser as browsers
+from support.browser import NARROW, WIDE
+from support.staged import FURNISHED, Page, demo, opened
 
 APPS = Path(__file__).parent.parent / "apps"
-SOON = 120_000  # ms
-
-
-class Shot(NamedTuple):
-    name: str
-    way: tuple[str, ...]  # what to click, one after the other
-    shows: tuple[str, ...]  # what must be there
-    height: int = 620
-
-
-SHOTS = {
-    "watermark": (
-        Shot("campaigns", (), (".state-ready", ".state-partial", ".state-failed"), 640),
-        Shot("campaign", ("a:text-is('Autumn')",), (".banner", ".status-active", ".status-failed"), 560),
-    ),
+HEIGHTS = {  # of the pictures that the READMEs show
+    ("watermark", "campaigns"): 640,
+    ("watermark", "campaign"): 560,
+    ("pdfxml", "page"): 760,
+    ("videogen", "page"): 620,
+    ("render", "page"): 560,
+    ("clipscribe", "page"): 900,
 }
 
 
-@contextmanager
-def demo(name: str) -> Iterator[str]:
-    """Its address."""
-    words = [sys.executable, "-m", "mulligan", "demo", name]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process.stdout.readline().strip() if process.stdout else ""
-        finally:
-            process.terminate()
-
-
-def take(page: Page, address: str, shot: Shot, goal: Path) -> None:
-    page.goto(address)
-    for step in shot.way:
-        page.locator(step).first.click()
-    for what in shot.shows:
-        while not page.locator(what).first.is_visible():
-            page.wait_for_timeout(1000)
-            page.reload()
-        expect(page.locator(what).first).to_be_visible(timeout=SOON)
-    page.set_viewport_size({"width": browsers.WIDE, "height": shot.height})
-    page.screenshot(path=goal)
+def take(chromium: Browser, page: Page, goal: Path, width: int, height: int, theme: str = "light") -> None:
+    look = {"viewport": {"width": width, "height": height or 900}, "color_scheme": theme}
+    with opened(chromium, page, **look) as seen:
+        seen.screenshot(path=goal, full_page=not height)
     sys.stdout.write(f"{goal}\n")
+
+
+def take_all(chromium: Browser, name: str, pages: list[Page], folder: Path | None) -> None:
+    for page in pages:
+        if height := HEIGHTS.get((name, page.name)):
+            take(chromium, page, APPS / name / f"{page.name}.png", WIDE, height)
+        for width in (WIDE, NARROW) if folder else ():
+            for theme in ("light", "dark"):
+                goal = Path(str(folder)) / f"{name}-{page.name}-{width}-{theme}.png"
+                take(chromium, page, goal, width, 0, theme)
 
 
 def main() -> None:
     found = browsers.found()
     if found is None:
         sys.exit(browsers.MISSING)
-    for name in sys.argv[1:] or SHOTS:
-        with demo(name) as address, browsers.browser(found) as browser:
-            page = browser.new_page(viewport={"width": browsers.WIDE, "height": 900})
-            for shot in SHOTS[name]:
-                take(page, address, shot, APPS / name / f"{shot.name}.png")
+    names = [word for word in sys.argv[1:] if word in FURNISHED] or list(FURNISHED)
+    folders = [Path(word) for word in sys.argv[1:] if word not in FURNISHED]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with tempfile.TemporaryDirectory() as place, demo(name, Path(place)) as running:
+            pages = FURNISHED[name](running)
+            with browsers.browser(found) as chromium:
+                take_all(chromium, name, pages, next(iter(folders), None))
 
 
 if __name__ == "__main__":

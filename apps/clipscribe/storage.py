@@ -36,9 +36,10 @@ def read(path: str) -> Any:
         return None
 
 
-def below(folder: str) -> list[Any]:
+def below(folder: str, most: int) -> list[Any]:
+    """The newest: names begin with the time."""
     found = [one["path"] for part in obstore.list(_store(), folder) for one in part]
-    return [read(path) for path in sorted(found, reverse=True)]
+    return [read(path) for path in sorted(found, reverse=True)[:most]]
 
 
 # -- plans ------------------------------------------------------------------------------------------

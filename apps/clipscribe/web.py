@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,12 +17,13 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, FastAPI, Form, HTTPException, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, select_autoescape
+from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict, Field
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from clipscribe import metrics, storage
 from clipscribe.config import CONFIG
-from clipscribe.jobs import LINES, SUPPORT, app, submit
+from clipscribe.jobs import LINES, SUPPORT, app, process_job, submit
 from clipscribe.notices import own_secret
 from mulligan import Job, redact
 from mulligan.errors import MulliganError, NotFound
@@ -34,6 +36,7 @@ SAMPLES = {
     "private.mp4": "private", "missing.mp4": "not there", "locked.mp4": "not for us", "huge.mp4": "11 GB",
     "talk-7h.mp4": "seven hours", "talk-9h.mp4": "nine hours", "odd.mp4": "an answer nobody knows",
 }  # fmt: skip
+_writing = threading.Lock()
 pages = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
 )
@@ -66,7 +69,15 @@ def link(job_id: str) -> str:
 def owned(job_id: str, key: str = "") -> Job:
     if not hmac.compare_digest(key.encode(), key_of(job_id).encode()):
         raise HTTPException(404, "Job not found")
-    return app.jobs.get(job_id)
+    return mine(job_id)
+
+
+def mine(job_id: str) -> Job:
+    """Jobs of other kinds are none of its."""
+    job = app.jobs.get(job_id)
+    if job.kind != process_job.name:
+        raise NotFound(job_id)
+    return job
 
 
 def admin(request: Request, key: str = "") -> None:
@@ -143,7 +154,9 @@ def record(said: dict[str, Any]) -> None:
     except NotFound:
         return
     metrics.count(said["data"]["id"], said["type"], said["data"]["details"], _duration(job))
-    storage.write(f"jobs/{job.id}/manifest.json", seen(job) | {"url": redact(job.payload["url"])})
+    with _writing:  # or what was seen first might be written last
+        now = app.jobs.get(job.id)
+        storage.write(f"jobs/{job.id}/manifest.json", seen(now) | {"url": redact(now.payload["url"])})
 
 
 def _duration(job: Job) -> float | None:
@@ -163,7 +176,7 @@ def letters(limit: int = 100) -> list[dict[str, Any]]:
 def again_by_admin(job_id: str, request: Request) -> Response:
     switched_on("letters")
     try:
-        app.jobs.retry(job_id, reason="from the dead letters")
+        app.jobs.retry(mine(job_id).id, reason="from the dead letters")
     except MulliganError:
         return Response('{"retried": false}', 404, media_type="application/json")
     if "text/html" in request.headers.get("accept", ""):
@@ -181,7 +194,7 @@ def recover(error_type: Annotated[str, Form(pattern=r"^[A-Za-z_]{1,60}$")]) -> R
 
 @web.post("/admin/review/{job_id}", dependencies=FOR_ADMINS)
 def decide(job_id: str, choice: Annotated[Literal["process", "refuse"], Form()]) -> Response:
-    app.jobs.release(job_id, choice=choice, reason="manual review")
+    app.jobs.release(mine(job_id).id, choice=choice, reason="manual review")
     return RedirectResponse("/admin", 303)
 
 
@@ -212,7 +225,8 @@ def success() -> list[dict[str, Any]]:
 # -- pages ------------------------------------------------------------------------------------------
 @web.get("/", response_class=HTMLResponse)
 def home() -> str:
-    samples = {f"{os.environ['CLIPSCRIBE_SAMPLES']}/{name}": words for name, words in SAMPLES.items()}
+    where = os.environ.get("CLIPSCRIBE_SAMPLES", "")
+    samples = {f"{where}/{name}": words for name, words in SAMPLES.items()} if where else {}
     return pages.get_template("home.html").render(samples=samples)
 
 
@@ -232,7 +246,7 @@ def desk(key: str = "") -> Response:
         jobs=jobs,
         letters=dead,
         types=Counter(one["error_type"] for one in dead or ()),
-        feedback=storage.below("feedback"),
+        feedback=storage.below("feedback", most=50),
         success=metrics.success(app),
         alerts=app.alerts.list(),
         operations=app.operations.list(limit=5),
@@ -250,8 +264,20 @@ async def not_found(_: Request, __: Exception) -> Response:
 
 
 @web.exception_handler(MulliganError)
-async def not_now(_: Request, error: Exception) -> Response:
+async def not_now(_: Request, error: MulliganError) -> Response:
+    if error.retryable:  # the database is away, most likely
+        return away("Please try again in a moment")
     return Response(json.dumps({"detail": str(error)}), 409, media_type="application/json")
+
+
+@web.exception_handler(OSError)
+@web.exception_handler(BaseError)
+async def not_stored(_: Request, __: Exception) -> Response:
+    return away("The storage does not answer")
+
+
+def away(why: str) -> Response:
+    return Response(json.dumps({"detail": why}), 503, {"Retry-After": "30"}, "application/json")
 
 
 # -- a job, as its owner knows it -------------------------------------------------------------------

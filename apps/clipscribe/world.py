@@ -5,20 +5,17 @@ Videos are made when they are asked for: `talk.mp4`, `talk-7h.mp4`. The word bef
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import subprocess
-import sys
 import tempfile
-import threading
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
+import stage
 from clipscribe.media import ffmpeg
 
 HUGE = 11 * 1024**3
@@ -92,14 +89,5 @@ async def model(call: str, request: Request) -> Response:
     return JSONResponse({"text": f"{call.partition(':')[0]} sees a test card ({size} bytes)"})
 
 
-def serve(port: int) -> None:
-    """Until it is stopped, or whoever started it is gone."""
-    server = uvicorn.Server(uvicorn.Config(outside, "127.0.0.1", port, log_level="error", timeout_graceful_shutdown=1))
-    threading.Thread(target=lambda: (sys.stdin.read(), setattr(server, "should_exit", True)), daemon=True).start()
-    server.run()
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, default=8005)
-    serve(parser.parse_args().port)
+    stage.stay_as(outside, stage.asked_port(8005))

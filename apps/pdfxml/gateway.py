@@ -12,25 +12,20 @@ them: then the gateway says itself that it is not well. Also: `say`, its words; 
 
 from __future__ import annotations
 
-import argparse
 import json
-import socket
-import struct
-import subprocess
 import sys
 import threading
 from contextlib import suppress
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import stage
+
 MAPPINGS = ("text", "layout")
 HANG, SLOW = 120, 7  # seconds; who waits for the first has left long before
-RESET = struct.pack("ii", 1, 0)  # linger for no time: the other side sees a reset
-PAGE = """<!doctype html><html lang="en"><title>Gateway</title><h1>Gateway</h1><p>Standing order: <b>{now}</b></p>
-<form method="post" action="/say">{buttons}</form></html>"""
+PAGE = "<h1>Gateway</h1><p>Standing order: <b>{now}</b></p><form method='post' action='/say'>{buttons}</form>"
 
 
 # -- conversion -------------------------------------------------------------------------------------
@@ -90,26 +85,24 @@ class Desk:
             return next((o["do"] for o in self.orders if "document" not in o and not o.get("times")), "ok")
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(stage.Emulator):
     desk = Desk()
-    protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         if self.path == "/health":
             self.answer(200 if self.desk.standing == "ok" else 503, b"")
         elif self.path == "/calls":
             self.answer(200, json.dumps(self.desk.calls).encode())
         else:
             buttons = "".join(f'<button name="do" value="{do}">{do}</button> ' for do in ("ok", "503", "400", "hang"))
-            self.answer(200, PAGE.format(now=self.desk.standing, buttons=buttons).encode(), kind="text/html")
+            self.show("Gateway", PAGE.format(now=self.desk.standing, buttons=buttons))
 
-    def do_DELETE(self) -> None:
+    def delete(self) -> None:
         self.desk.clear()
         self.answer(204, b"")
 
-    def do_POST(self) -> None:
+    def post(self, body: bytes) -> None:
         where = urlsplit(self.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if where.path == "/orders":
             self.desk.add(json.loads(body))
             self.answer(204, b"")
@@ -134,16 +127,15 @@ class Handler(BaseHTTPRequestHandler):
                 threading.Event().wait(order.get("seconds", SLOW))
                 self.answer(*self.converted(pdf, mapping))
             case "reset":
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                self.close_connection = True
+                self.hang_up(reset=True)
             case "cut":
                 self.answer(200, b"<?xml version='1.0'?><docu", length=10_000)
-                self.close_connection = True
+                self.hang_up()
             case "garbage":
                 self.answer(200, b"\x00\x01 Proxy error: see /var/log/proxy.log")
             case "lose":
                 self.converted(pdf, mapping)
-                self.close_connection = True
+                self.hang_up()
             case status:
                 hint = {"Retry-After": str(order["retry_after"])} if "retry_after" in order else {}
                 self.answer(int(status), order.get("say", "told to").encode(), headers=hint)
@@ -166,56 +158,10 @@ class Handler(BaseHTTPRequestHandler):
         length: int | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind or ("application/xml" if status == 200 else "text/plain"))
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-# -- as a process -----------------------------------------------------------------------------------
-class Gateway:
-    """A running one, for whoever starts it."""
-
-    def __init__(self, port: int = 0) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "pdfxml.gateway", "--port", str(port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None  # noqa: S101 - asked for above
-        self.url = self.process.stdout.readline().strip()
-        self.port = urlsplit(self.url).port or 0
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """Whoever asked did not wait for the answer."""
-
-
-def serve(port: int) -> None:
-    """Until it is stopped, or whoever started it is gone."""
-    with suppress(Exception):  # no PDF, but now all is loaded that the first one would have to wait for
-        as_xml(b"", "text")
-    server = Server(("127.0.0.1", port), Handler)
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    sys.stdin.read()
+        self.send(status, body, kind or ("application/xml" if status == 200 else "text/plain"), headers or {}, length)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, default=8090)
-    serve(parser.parse_args().port)
+    with suppress(Exception):  # no PDF, but now all is loaded that the first one would have to wait for
+        as_xml(b"", "text")
+    Handler.stay(stage.asked_port(8090))

@@ -97,7 +97,9 @@ def rejected(upload: Upload, status: int, why: Fail, **more: Any) -> Refusal:
 
 
 def stored(upload: Upload, digest: str) -> Job:
+    """Who will remove its files one day is enqueued first: no crash and no refusal can leave a file for ever."""
     source = f"uploads/{uuid.uuid4().hex}.pdf"
+    expire.options(owner=upload.owner, delay=SETTINGS.keep).enqueue(source=source)
     payload = upload.payload(sha256=digest, source=source)
     try:
         storage.write(source, upload.body)
@@ -119,17 +121,8 @@ def stored(upload: Upload, digest: str) -> Job:
 
 def enqueued(owner: str, payload: dict[str, Any]) -> Job:
     """A twin whose result is gone is no answer: then its successor is, and there is one for all who ask."""
-    job = enqueued_once(owner, payload)
+    mine = convert.options(owner=owner)
+    job = mine.enqueue(**payload)
     while job.deduplicated and job.state is State.SUCCEEDED and not storage.exists(result_path(job.id)):
-        job = enqueued_once(owner, {**payload, "replaces": job.id})
-    return job
-
-
-def enqueued_once(owner: str, payload: dict[str, Any]) -> Job:
-    """Together with the job that will remove its files one day: both or neither."""
-    with app.transaction() as tx:
-        job = convert.options(owner=owner, connection=tx).enqueue(**payload)
-        if not job.deduplicated:
-            later = expire.options(owner=owner, connection=tx, delay=SETTINGS.keep)
-            later.enqueue(conversion=job.id, source=payload["source"])
+        job = mine.enqueue(**{**payload, "replaces": job.id})
     return job

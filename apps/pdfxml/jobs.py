@@ -11,12 +11,12 @@ from xml.etree import ElementTree as ET
 import httpx2
 
 from mulligan import Context, Fail, Mulligan, Snooze, Unique, redact
-from mulligan.errors import NotFound
 from pdfxml import files
 from pdfxml.rules import LINES, PACK, POLICY
 from pdfxml.settings import SETTINGS
 
 DAY = timedelta(days=1)
+UPLOADING = timedelta(hours=1)  # longer than it can take from a file to its job
 NEAR_THE_LIMIT = 60  # seconds beside the gateway's own limit, for reading and writing
 SAFE = re.compile(r"[A-Z][\w ,’'-]{2,80}\.")  # of the gateway's own words: a plain sentence, nothing that names a place
 
@@ -107,6 +107,7 @@ def source_is_there(source: str) -> str | None:
     unique=Unique(by=("owner", "payload.sha256", "payload.mapping", "payload.size", "payload.replaces")),
     done=converted,
     can_retry=source_is_there,
+    index="source",
     retention=30 * DAY,
 )
 def convert(
@@ -129,18 +130,18 @@ def convert(
 
 # -- retention --------------------------------------------------------------------------------------
 @app.job(queue="housekeeping")
-def expire(ctx: Context, conversion: str, source: str) -> str | Snooze:
-    """Remove source and result, once the conversion has been over for long enough."""
-    try:
-        ended = app.jobs.get(conversion).finished_at
-    except NotFound:
-        ended = ctx.job.created_at
+def expire(ctx: Context, source: str) -> str | Snooze:
+    """Remove source and result, once the conversion has been over for long enough, or if there never was one."""
+    conversion = next(iter(app.jobs.list(f'kind:convert arg.source:"{source}"', limit=1)), None)
+    ended, kept = ctx.job.created_at, max(SETTINGS.keep, UPLOADING)
+    if conversion:
+        ended, kept = conversion.finished_at, SETTINGS.keep
     if ended is None:
         return Snooze(DAY, "not converted yet")
-    now = ctx.job.started_at or ctx.job.created_at
-    left = ended + SETTINGS.keep - now
+    left = ended + kept - (ctx.job.started_at or ctx.job.created_at)
     if left > timedelta(0):
         return Snooze(left, "it ended later, or was tried again")
-    storage.remove(result_path(conversion))
+    if conversion:
+        storage.remove(result_path(conversion.id))
     storage.remove(source)
     return "removed"

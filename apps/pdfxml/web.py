@@ -98,6 +98,11 @@ def refused(_: Request, refusal: Refusal) -> JSONResponse:
     return JSONResponse(refusal.plain(), refusal.status, refusal.headers)
 
 
+@web.exception_handler(HTTPException)
+def no_such_way(_: Request, error: HTTPException) -> JSONResponse:
+    return JSONResponse(Refusal(error.status_code, UNKNOWN, str(error.detail)).plain(), error.status_code)
+
+
 @web.exception_handler(OSError)
 @web.exception_handler(BaseError)
 def broken(_: Request, error: Exception) -> JSONResponse:

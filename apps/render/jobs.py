@@ -66,14 +66,14 @@ async def _fetch(clip: Clip, file: Path) -> Path:
         raise _not_fetched(clip, f"timeout of {CONFIG.download_timeout_ms}ms exceeded") from error
     except httpx2.HTTPStatusError as error:
         raise _not_fetched(clip, f"the server answered {error.response.status_code}") from error
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
         raise _not_fetched(clip, type(error).__name__) from error
     return file
 
 
 async def _bytes(url: str) -> bytes:
     found = bytearray()
-    async with httpx2.AsyncClient(follow_redirects=True) as client, client.stream("GET", url) as answer:
+    async with httpx2.AsyncClient(follow_redirects=True, timeout=None) as client, client.stream("GET", url) as answer:
         answer.raise_for_status()
         async for part in answer.aiter_bytes():
             found += part

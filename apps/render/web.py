@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import obstore
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from jinja2 import Environment, FileSystemLoader, select_autoescape
+from obstore.exceptions import BaseError
+from starlette.exceptions import HTTPException
 
 from mulligan import Job
 from mulligan.errors import MulliganError, NotFound
@@ -20,7 +23,6 @@ from render.jobs import CONFIG, app, render, storage
 from render.timeline import read_order
 
 MOST_BODY = 256 * 1024
-REASONS = {400: "Bad Request", 404: "Not Found", 409: "Conflict", 413: "Payload Too Large"}
 WORDS = {"running": "PROCESSING", "parked": "PROCESSING", "succeeded": "COMPLETED", "dead": "FAILED"}
 templates = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
@@ -53,13 +55,21 @@ async def order(request: Request) -> Response:
 
 @web.get("/jobs/{job_id}")
 def one(job_id: str) -> Response:
-    return JSONResponse(seen(app.jobs.get(job_id)))
+    return JSONResponse(seen(found(job_id)))
+
+
+def found(job_id: str) -> Job:
+    """Jobs of other kinds are none of its."""
+    job = app.jobs.get(job_id)
+    if job.kind != render.name:
+        raise NotFound(job_id)
+    return job
 
 
 @web.post("/jobs/{job_id}/retry")
 def again(job_id: str, request: Request) -> Response:
     """Of a failed one: everything from the start, with all its tries."""
-    job = app.jobs.retry(job_id, reason="by the caller")
+    job = app.jobs.retry(found(job_id).id, reason="by the caller")
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/", 303)
     return JSONResponse(seen(job))
@@ -67,11 +77,16 @@ def again(job_id: str, request: Request) -> Response:
 
 @web.get("/jobs/{job_id}/video")
 def video(job_id: str) -> Response:
-    job = app.jobs.get(job_id)
+    job = found(job_id)
     if job.state != "succeeded":
         return refused(409, f"The video is not there: the job is {word(job)}")
-    found = obstore.get(storage(), job.result["video"])
-    return StreamingResponse((bytes(part) for part in found.stream()), media_type="video/mp4")
+    try:
+        stored = obstore.get(storage(), job.result["video"])
+    except FileNotFoundError:
+        return refused(404, "The video is not there any more")
+    except (BaseError, OSError):
+        return refused(503, "The storage does not answer")
+    return StreamingResponse((bytes(part) for part in stored.stream()), media_type="video/mp4")
 
 
 @web.get("/", response_class=HTMLResponse)
@@ -86,12 +101,21 @@ async def not_found(_: Request, __: Exception) -> Response:
 
 
 @web.exception_handler(MulliganError)
-async def not_now(_: Request, error: Exception) -> Response:
+async def not_now(_: Request, error: MulliganError) -> Response:
+    if error.retryable:  # the database is away, most likely
+        return refused(503, "Please try again in a moment")
     return refused(409, str(error))
 
 
+@web.exception_handler(HTTPException)
+async def no_such_way(_: Request, error: HTTPException) -> Response:
+    return refused(error.status_code, str(error.detail))
+
+
 def refused(status: int, message: str) -> Response:
-    return JSONResponse({"statusCode": status, "message": message, "error": REASONS[status]}, status)
+    """In the form that callers know, whatever refuses it."""
+    headers = {"Retry-After": "30"} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    return JSONResponse({"statusCode": status, "message": message, "error": HTTPStatus(status).phrase}, status, headers)
 
 
 # -- a job, as callers know it ----------------------------------------------------------------------
@@ -123,8 +147,8 @@ def failure(job: Job) -> dict[str, Any] | None:
         return None
     private = json.loads(last.private or "{}")
     found: dict[str, Any] = {"code": last.code, "message": last.public}
-    if private.get("detail"):
-        found["details"] = json.loads(private["detail"])
+    with suppress(ValueError):  # without any, or cut short
+        found["details"] = json.loads(private.get("detail") or "")
     if CONFIG.development:
         found["stack"] = private.get("trace", "")
     return found

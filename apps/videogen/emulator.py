@@ -16,25 +16,21 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import socket
-import struct
 import subprocess
-import sys
 import threading
 import time
 import zlib
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import imageio_ffmpeg
 
+import stage
+
 HANG, SLOW = 120, 4  # seconds
-RESET = struct.pack("ii", 1, 0)  # linger for no time: the other side sees a reset
 WISH = re.compile(r"\[(\w+)(?: x(\d+))?\]")
 LIMITED = {"Retry-After": "45"}
 ANSWERS = {
@@ -42,7 +38,6 @@ ANSWERS = {
     "policy": (400, {"error": {"code": "content_policy", "message": "Your prompt was rejected"}}, {}),
     "later": (429, {"error": {"code": "rate_limit_exceeded", "message": "Slow down"}}, LIMITED),
 }
-PAGE = """<!doctype html><html lang="en"><title>Providers</title><h1>Providers</h1><table>{rows}</table></html>"""
 ROW = """<tr><th>{name}<td>{now}<td><form method="post" action="/say"><input type="hidden" name="provider"
 value="{name}"><button name="do" value="ok">ok</button><button name="do" value="503">503</button><button name="do"
 value="hang">hang</button></form>"""
@@ -114,11 +109,10 @@ class Desk:
             return number
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(stage.Emulator):
     desk = Desk()
-    protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         match self.path.strip("/").split("/"):
             case ["calls"]:
                 self.answer(200, self.desk.calls)
@@ -131,16 +125,15 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, made(WISH.sub("", order["prompt"]), order["seconds"], order["size"]))
             case [""]:
                 rows = [ROW.format(name=name, now=self.desk.standing.get(name, "ok")) for name in NAMES]
-                self.answer(200, PAGE.format(rows="".join(rows)))
+                self.show("Providers", f"<h1>Providers</h1><table>{''.join(rows)}</table>")
             case _:
                 self.answer(404, {"error": {"code": "not_found", "message": "No such video"}})
 
-    def do_DELETE(self) -> None:
+    def delete(self) -> None:
         self.desk.clear()
         self.answer(204, b"")
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    def post(self, body: bytes) -> None:
         match self.path.strip("/").split("/"):
             case ["orders"]:
                 self.stand(**json.loads(body))
@@ -161,12 +154,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(202, {"id": self.desk.begin(key, order, do), "status": "processing"})
             case "lose":
                 self.desk.begin(key, order, "ok")
-                self.close_connection = True
+                self.hang_up()
             case "hang":
                 threading.Event().wait(HANG)
             case "reset":
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                self.close_connection = True
+                self.hang_up(reset=True)
             case "garbage":
                 self.answer(200, "<html>Proxy error, see /var/log/proxy.log")
             case "odd":
@@ -179,59 +171,13 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
         kinds = {bytes: "video/mp4", str: "text/html"}
         raw = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kinds.get(type(body), "application/json"))
-        if status != 204:
-            self.send_header("Content-Length", str(len(raw)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-# -- as a process -----------------------------------------------------------------------------------
-class Emulator:
-    """A running one, for whoever starts it."""
-
-    def __init__(self, port: int = 0, pace: float = 0) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "videogen.emulator", "--port", str(port), "--pace", str(pace)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None  # noqa: S101 - asked for above
-        self.url = self.process.stdout.readline().strip()
-        self.port = urlsplit(self.url).port or 0
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """Whoever asked did not wait for the answer."""
-
-
-def serve(port: int, pace: float) -> None:
-    """Until it is stopped, or whoever started it is gone."""
-    Handler.desk.pace = pace
-    server = Server(("127.0.0.1", port), Handler)
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with suppress(KeyboardInterrupt):
-        sys.stdin.read()
+        self.send(status, raw, kinds.get(type(body), "application/json"), headers or {})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8091)
-    parser.add_argument("--pace", type=float, default=3, help="seconds that a video takes at least")
+    parser.add_argument("--pace", type=float, default=0, help="seconds that a video takes at least")
     said = parser.parse_args()
-    serve(said.port, said.pace)
+    Handler.desk.pace = said.pace
+    Handler.stay(said.port)

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field, field_validator
+from starlette.exceptions import HTTPException
 
 from mulligan import Job, State
 from mulligan.errors import IllegalMove, MulliganError, NotFound
@@ -66,6 +67,11 @@ def unfit(request: Request, error: RequestValidationError) -> JSONResponse:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:]) or "body"
     return refused(request, Refusal(400, "invalid_request", f"{field}: {first['msg']}"))
+
+
+@web.exception_handler(HTTPException)
+def no_such_way(request: Request, error: HTTPException) -> JSONResponse:
+    return refused(request, Refusal(error.status_code, "unknown_url", str(error.detail)))
 
 
 @web.exception_handler(NotFound)

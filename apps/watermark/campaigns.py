@@ -161,7 +161,7 @@ def retry(campaign: Campaign, token: Token) -> None:
         raise Refused("The campaign has expired: nobody could fetch the copy.")
     job = app.jobs.get(token.job_id) if token.job_id else None
     try:
-        if job is None or job.state != "dead":
+        if job is None or job.state not in ("dead", "cancelled"):
             raise Refused("Token is not in a failed state.")
         app.jobs.retry(job.id, reason="retry button")
     except IllegalMove:

@@ -113,8 +113,7 @@ def transaction(url: str) -> Iterator[Session]:
 def engine(url: str) -> Engine:
     """On the jobs' own database, so that a token and its job are there together or not at all."""
     made = connected(url)
-    upgrade(made)
-    Base.metadata.create_all(made)
+    upgrade(made, create=Base.metadata.create_all)
     return made
 
 

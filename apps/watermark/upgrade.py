@@ -1,13 +1,16 @@
-"""An old database is brought up to date, step by step, each whole or not at all. A new one is made as it should be."""
+"""An old database is brought up to date, whole or not at all. A new one is made as it should be."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect
 
 STEPS = Path(__file__).parent / "migrations"
+LOCK = 6_000_006  # any number that no other program locks
 
 
 class CannotUpgrade(Exception):
@@ -25,34 +28,44 @@ def steps(folder: Path = STEPS) -> dict[int, Path]:
     return found
 
 
-def upgrade(engine: Engine, folder: Path = STEPS) -> None:
+def upgrade(engine: Engine, folder: Path = STEPS, create: Callable[[Connection], None] = lambda _: None) -> None:
+    """All steps that are missing, then `create`. Who comes meanwhile waits, and finds it done."""
     todo = steps(folder)
-    tables = inspect(engine).get_table_names()
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection, _alone(connection):
+        old = "jobs" in inspect(connection).get_table_names()  # new tables are made as they should be
         connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_steps (number INTEGER PRIMARY KEY, name TEXT)")
         taken = set(connection.exec_driver_sql("SELECT number FROM schema_steps").scalars())
         for number, file in todo.items():
             if number not in taken:
-                _take(connection, number, file, run="jobs" in tables)
+                _take(connection, number, file, run=old)
+        create(connection)
 
 
-def _take(connection: Connection, number: int, file: Path, *, run: bool) -> None:
-    """`run=False`: the tables are new, so there is nothing to change."""
-    if connection.dialect.name == "sqlite":
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """One transaction, and no other process at it."""
+    sqlite = connection.dialect.name == "sqlite"
+    if sqlite:
         connection.exec_driver_sql("PRAGMA foreign_keys = OFF")  # or dropping a table would take its children along
-    connection.exec_driver_sql("BEGIN")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "BEGIN")
     try:
-        for statement in _statements(file) if run else ():
-            connection.exec_driver_sql(statement)
-        if run and (broken := connection.exec_driver_sql("PRAGMA foreign_key_check").all()):
-            raise CannotUpgrade(f"{file.name}: {len(broken)} rows would point nowhere")
-        connection.exec_driver_sql(f"INSERT INTO schema_steps VALUES ({number}, '{file.name}')")  # noqa: S608 - our own
+        if not sqlite:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+        yield
     except BaseException:
         connection.exec_driver_sql("ROLLBACK")
         raise
     connection.exec_driver_sql("COMMIT")
-    if connection.dialect.name == "sqlite":
+    if sqlite:
         connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+
+
+def _take(connection: Connection, number: int, file: Path, *, run: bool) -> None:
+    for statement in _statements(file) if run else ():
+        connection.exec_driver_sql(statement)
+    if run and (broken := connection.exec_driver_sql("PRAGMA foreign_key_check").all()):
+        raise CannotUpgrade(f"{file.name}: {len(broken)} rows would point nowhere")
+    connection.exec_driver_sql(f"INSERT INTO schema_steps VALUES ({number}, '{file.name}')")  # noqa: S608 - our own
 
 
 def _statements(file: Path) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mulligan._version import __version__
 
 if TYPE_CHECKING:
+    from mulligan.alongside import beside
     from mulligan.app import Mulligan
     from mulligan.engine.batches import Batch
     from mulligan.engine.judging import classify
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mulligan.app": ("Mulligan",),
+    "mulligan.alongside": ("beside",),
     "mulligan.engine.batches": ("Batch",),
     "mulligan.engine.judging": ("classify",),
     "mulligan.engine.kind": ("Kind",),
@@ -79,6 +81,7 @@ __all__ = [
     "Unique",
     "Webhook",
     "__version__",
+    "beside",
     "classify",
     "pack",
     "redact",

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
 from mulligan import Mulligan
+from support.axe import judged
 from support.browser import NARROW, WIDE
 from support.furnished import MENU_PATHS, Words, furnish
 from support.house import SIDEWAYS, a_house, everywhere, inside
 from support.store import Background
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
-
-AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-RUN = """async (tags) => {
-  const found = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
-  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
-    .flatMap((one) => one.nodes.slice(0, 3).map((node) => `${one.id}: ${node.target} ${node.any[0]?.message ?? ""}`));
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +28,6 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, M
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulligan, list[str]]]:
     with a_house(tmp_path_factory.mktemp("empty")) as (home, app):
         yield home, app, list(MENU_PATHS)
-
-
-def judged(page: Page) -> list[str]:
-    page.evaluate(AXE)
-    found: list[str] = page.evaluate(RUN, RULES)
-    return found
 
 
 @pytest.mark.slow

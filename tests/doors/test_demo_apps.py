@@ -63,6 +63,37 @@ def test_an_application_runs_on_one_file_and_leaves_nothing(name, tmp_path, monk
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("pytest")] == []
 
 
+def family(pid):
+    """Those it has started, and those they have."""
+    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return found + [below for one in found for below in family(one)]
+
+
+def gone(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.timeout(120)
+def test_an_application_that_is_killed_leaves_nobody_behind(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("MULLIGAN_WORKER__SHUTDOWN_GRACE", "1")
+    words = [sys.executable, "-m", "mulligan", "demo", name]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path) as demo:
+        try:
+            address = re.search(r"http://127\.0\.0\.1:\d+\S*", demo.stdout.readline())[0]
+            until(lambda: answers(address), 60, "its page")
+            until(lambda: len(family(demo.pid)) >= 2, 60, "a worker and its runners")
+            started = family(demo.pid)
+        finally:
+            demo.kill()
+    until(lambda: all(gone(pid) for pid in started), 30, "nobody")
+
+
 @pytest.mark.slow
 def test_a_wheel_has_the_applications_without_their_tests(tmp_path):
     build = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
@@ -70,6 +101,7 @@ def test_a_wheel_has_the_applications_without_their_tests(tmp_path):
     inside = zipfile.ZipFile(tmp_path / name).namelist()
     for app in NAMES:
         assert f"mulligan/apps/{app}/__main__.py" in inside
+    assert "mulligan/apps/stage.py" in inside
     assert "mulligan/apps/watermark/templates/campaigns.html" in inside
     assert "mulligan/__init__.py" in inside
     assert [path for path in inside if "/tests/" in path or "conftest" in path] == []

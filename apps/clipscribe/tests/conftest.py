@@ -80,6 +80,8 @@ class World:
         self.run()  # from now on a worker has seen the app
 
     # -- users ------------------------------------------------------------------------------------
+    http = HTTP
+
     def post(self, video: str = "talk.mp4", **said: Any) -> Any:
         url = video if "://" in video else f"{self.places['videos']}/{video}"
         return HTTP.post(f"{self.places['service']}/jobs", json={"url": url, "user": USER, **said})

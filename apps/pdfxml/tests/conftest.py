@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +16,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan.testing import advance, drain
-from pdfxml.gateway import Gateway
 from pdfxml.tests.making import a_pdf
+from stage import Program
 
-APPS = Path(__file__).parents[2]
+GATEWAY = "pdfxml.gateway"
 HTTP = httpx2.Client(verify=False)
 MODULES = ("settings", "rules", "files", "jobs", "intake", "views", "web")
 
@@ -58,7 +57,7 @@ class Visitor:
 class World:
     """Everything a test may ask of the outside and of the inside."""
 
-    def __init__(self, held: dict[str, Gateway], files: Path, modules: dict[str, ModuleType]) -> None:
+    def __init__(self, held: dict[str, Program], files: Path, modules: dict[str, ModuleType]) -> None:
         self.held = held
         self.gateway = held["gateway"]
         self.place = files
@@ -116,10 +115,9 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def one_gateway() -> Iterator[dict[str, Gateway]]:
+def one_gateway() -> Iterator[dict[str, Program]]:
     """One for the whole session; a test may kill it, the next finds another."""
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(APPS), os.environ.get("PYTHONPATH", "")])
-    held = {"gateway": Gateway()}
+    held = {"gateway": Program(GATEWAY)}
     yield held
     held["gateway"].close()
     HTTP.close()
@@ -146,14 +144,14 @@ def imported(environ: dict[str, str]) -> dict[str, ModuleType]:
 
 @pytest.fixture
 def make_world(
-    store_url: str, tmp_path: Path, files: Path, one_gateway: dict[str, Gateway], monkeypatch: pytest.MonkeyPatch
+    store_url: str, tmp_path: Path, files: Path, one_gateway: dict[str, Program], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., World]]:
     """The application under these settings of its environment."""
     with ExitStack() as stack:
 
         def make(**environ: str) -> World:
             if one_gateway["gateway"].process.poll() is not None:
-                one_gateway["gateway"] = Gateway(one_gateway["gateway"].port)
+                one_gateway["gateway"] = Program(GATEWAY, "--port", str(one_gateway["gateway"].port))
             shutil.rmtree(files, ignore_errors=True)
             said = {"GATEWAY_URL": one_gateway["gateway"].url, "STORAGE_URL": str(files), **environ}
             for name, value in said.items():

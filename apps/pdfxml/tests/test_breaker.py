@@ -6,15 +6,15 @@ import hashlib
 
 import pytest
 
-from pdfxml.gateway import Gateway
 from pdfxml.tests.making import a_pdf
+from stage import Program
 
 BUSY = "Gateway busy, paused. Will retry automatically."
 
 
 def back(world):
     """The gateway is there again, where it was."""
-    world.gateway = Gateway(world.gateway.port)
+    world.gateway = Program("pdfxml.gateway", "--port", str(world.gateway.port))
     world.held["gateway"] = world.gateway
 
 

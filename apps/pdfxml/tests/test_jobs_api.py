@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from support.store import Background
@@ -18,7 +20,6 @@ def test_a_download_before_it_is_complete_is_a_409(world, ann):
     assert (queued.status_code, queued.json()["error_code"]) == (409, "NOT_READY")
     assert queued.json()["error_message"] == "Conversion not finished yet."
     assert (queued.json()["retryable"], queued.headers["retry-after"]) == (True, "5")
-    world.tell("hang", times=1)
     work = Background(world.run)
     until(world.calls, 20, "the gateway is asked")
     processing = ann.job(job)
@@ -74,6 +75,36 @@ def test_after_retention_a_download_is_a_404_and_the_page_says_why(world, ann):
     assert (world.xml(), world.sources()) == ([], [])
     assert "Re-upload to regenerate." in ann.page()
     assert "Download" not in ann.page()
+
+
+class PowerCut(BaseException):
+    """Nobody gets to tidy up."""
+
+
+def test_a_file_whose_job_was_never_made_is_removed_too(world, ann, monkeypatch):
+    """Written, and then the process was gone; or the database refused the job, and the disk to remove the file."""
+    kept = ann.upload("kept")
+    with monkeypatch.context() as broken:
+        broken.setattr(world.intake, "enqueued", lambda *_: (_ for _ in ()).throw(PowerCut))
+        broken.setattr(type(world.jobs.storage), "remove", lambda *_: None)
+        with pytest.raises(PowerCut):
+            world.intake.accept(world.intake.Upload("ann", "a.pdf", "text", 9, io.BytesIO(b"%PDF-1.4 ")))
+    assert len(world.sources()) == 2
+    world.later(73 * 3600)
+    world.run()
+    assert [path.name in world.app.jobs.get(kept).payload["source"] for path in world.sources()] == [True]
+    assert ann.job(kept).status in ("queued", "complete")
+
+
+def test_a_file_is_not_removed_between_its_storing_and_its_job(make_world):
+    world = make_world(RETENTION_HOURS="0")
+    world.jobs.expire.options(owner="ann").enqueue(source="uploads/x.pdf")
+    world.jobs.storage.write("uploads/x.pdf", io.BytesIO(b"%PDF-1.4 "))
+    world.run()
+    assert len(world.sources()) == 1  # it may still be on its way
+    world.later(3601)
+    world.run()
+    assert world.sources() == []
 
 
 @pytest.mark.about_processes

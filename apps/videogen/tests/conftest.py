@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan.testing import advance, drain, now
-from videogen.emulator import Emulator
+from stage import Program
 
-APPS = Path(__file__).parents[2]
 HTTP = httpx2.Client(verify=False)
 MODULES = ("settings", "rules", "providers", "jobs", "report", "tasks", "web")
 TASKS = "/v1/videos/generations/tasks"
@@ -65,7 +63,7 @@ class Caller:
 class World:
     """Everything a test may ask of the outside and of the inside."""
 
-    def __init__(self, emulator: Emulator, folder: Path) -> None:
+    def __init__(self, emulator: Program, folder: Path) -> None:
         self.emulator, self.folder = emulator, folder
         for module in MODULES:
             setattr(self, module, importlib.import_module(f"videogen.{module}"))
@@ -103,9 +101,8 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def providers() -> Iterator[Emulator]:
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(APPS), os.environ.get("PYTHONPATH", "")])
-    running = Emulator()
+def providers() -> Iterator[Program]:
+    running = Program("videogen.emulator")
     yield running
     running.close()
     HTTP.close()
@@ -113,7 +110,7 @@ def providers() -> Iterator[Emulator]:
 
 @pytest.fixture
 def make_world(
-    store_url: str, tmp_path: Path, providers: Emulator, monkeypatch: pytest.MonkeyPatch
+    store_url: str, tmp_path: Path, providers: Program, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., World]]:
     """The application under these settings of its environment: `make_world(MaxRetries="5")`."""
     made: list[World] = []

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from support import browser as browsers
-
-AXE = Path(__file__).parents[3] / "tests" / "browser" / "vendor" / "axe.min.js"
-RUN = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
-  .filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes[0].target}`)"""
 
 
 @pytest.fixture
@@ -46,8 +41,6 @@ def test_tasks_are_ordered_watched_retried_and_archived_on_the_page(address):
         expect(page.get_by_text("Retry 1/3 scheduled: The provider is not available.")).to_be_visible(timeout=60_000)
         page.get_by_role("button", name="Watch").click(timeout=60_000)
         expect(page.locator("video")).to_be_visible()
-        page.evaluate(AXE.read_text())
-        assert page.evaluate(RUN) == []
         page.get_by_role("button", name="Retry").click()
         expect(page.get_by_role("button", name="Retry")).to_be_visible(timeout=60_000)
         page.get_by_role("row").filter(has_text="VALIDATION_ERROR").get_by_role("button", name="Archive").click()

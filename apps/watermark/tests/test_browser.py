@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -13,11 +12,9 @@ from playwright.sync_api import Browser, Page, expect
 from mulligan import Fail, testing
 from mulligan.testing import Returns
 from support import browser as browsers
-from support.browser import NARROW, WIDE
 from watermark import jobs, marks
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120), pytest.mark.about_processes]
-AXE = Path(browsers.__file__).parent.parent / "browser" / "vendor" / "axe.min.js"
 DONE = Returns("made")
 STRANGE = "<script>alert(1)</script> could not be read"
 
@@ -109,18 +106,3 @@ def test_without_scripts_a_token_is_retried_by_its_form(world, site, chromium, d
         page = person.go(f"/campaigns/{campaign}")
         page.get_by_role("button", name="Retry ada").click()
         expect(page.locator(".flash")).to_have_text("Retry queued for ada.")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_everybody_can_use_the_pages(world, site, chromium, damaged, theme, width):
-    campaign = world.ended(DONE, damaged, names=("ada", "bo"))
-    with browsers.visit(chromium, site, width=width, color_scheme=theme) as person:
-        person.go(f"/?key={world.account.key}")
-        for path in ("/campaigns", f"/campaigns/{campaign}", "/detect"):
-            page = person.go(path)
-            page.add_script_tag(path=AXE)
-            found = page.evaluate("axe.run().then((told) => told.violations)")
-            assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == [], path
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path

@@ -144,6 +144,15 @@ def test_a_retry_by_hand_opens_the_campaign_again_and_ends_it_ready(world):
 
 
 @pytest.mark.about_processes
+def test_a_copy_that_an_operator_has_cancelled_has_a_button_that_works(world):
+    campaign = world.publish(world.campaign("ada"))
+    jobs.app.jobs.cancel(world.job(campaign).id, reason="too many")
+    assert world.token(campaign).status == "FAILED"
+    pressed(world, campaign, "ada")
+    assert world.token(campaign).status == "PENDING"
+
+
+@pytest.mark.about_processes
 @pytest.mark.seed("000-64")
 def test_a_retry_that_fails_again_is_told_again(world):
     campaign = world.ended(DAMAGED, names=("ada",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apsw
@@ -73,6 +75,23 @@ def test_what_was_begun_goes_on_and_what_is_done_is_not_done_again(old, monkeypa
                 states[name] = campaigns.campaign_view(session.get_one(data.Campaign, name)).state
         over = {"over": "EXPIRED", "late": "EXPIRED"}
         assert states == {"draft": "DRAFT", "running": "READY", "ready": "READY"} | over
+
+
+@pytest.mark.parametrize("begun", ["new", "old"])
+def test_who_starts_at_the_same_moment_finds_one_database(request, begun, store_url):
+    url = request.getfixturevalue("old") if begun == "old" else store_url
+    start = threading.Barrier(6)
+
+    def come(_: int) -> None:
+        start.wait()
+        data.engine.__wrapped__(url).dispose()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(come, range(6)))
+    with data.transaction(url) as session:
+        assert session.execute(text("SELECT count(*) FROM schema_steps")).scalar_one() == 2
+        assert session.execute(text("SELECT count(*) FROM tokens")).scalar_one() == (6 if begun == "old" else 0)
+    data.engine.cache_clear()
 
 
 @pytest.mark.seed("000-85")

@@ -38,6 +38,7 @@ def queue_list(_: click.Context, __: click.Parameter, value: str | None) -> froz
 def worker_options(command: F) -> F:
     """What `worker` and `up` say about their worker."""
     for option in (
+        click.option("--leave-with-stdin", is_flag=True, help="End when stdin ends: with whoever started it."),
         log_format,
         log_level,
         click.option("--runners", type=int, help="How many processes hold the app."),

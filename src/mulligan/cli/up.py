@@ -20,7 +20,7 @@ def up(app: str, queues: frozenset[str] | None, **said: Any) -> int:
     from mulligan.cli.database import prepared
     from mulligan.engine.supervisor.main import Options
 
-    working.begin()
+    working.begin(leave_with_stdin=said.pop("leave_with_stdin"))
     settings = settings_for(app, working.worker_flags(said))
     working.listen(settings)
     with prepared(settings) as store:

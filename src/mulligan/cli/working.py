@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
+from mulligan.alongside import leave_with_stdin as leave
 from mulligan.cli.database import Talk, say
 from mulligan.cli.outlets import worker_outlets
 from mulligan.config import Settings
@@ -54,9 +55,11 @@ class Companion:
                     pipe.close()
 
 
-def begin() -> None:
+def begin(*, leave_with_stdin: bool = False) -> None:
     """A SIGTERM that comes before the supervisor listens must find the way out tidied too."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if leave_with_stdin:
+        leave()
 
 
 def listen(settings: Settings) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO
 
+from mulligan.alongside import ended, named, started
 from mulligan.app import Mulligan
-from mulligan.errors import ConfigError, MulliganError
+from mulligan.errors import MulliganError
 from mulligan.testing.places import environ
 
 READY = 30.0  # seconds
@@ -50,13 +50,7 @@ class RealWorker:
 
     def stop(self) -> int:
         """SIGTERM, and wait: it finishes or gives back what it runs. Returns its exit code."""
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            return self.process.wait(self._grace + MARGIN)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return self.process.returncode
+        return ended(self.process, within=self._grace + MARGIN)
 
 
 @contextmanager
@@ -65,33 +59,23 @@ def worker(app: Mulligan, spec: str, *, env: Mapping[str, str] | None = None) ->
 
     The module must name no URL of its own: `app = Mulligan()`. `env` adds settings: {"MULLIGAN_WORKER__LEASE": "4"}.
     """
-    given: Any = spec
-    if not isinstance(given, str) or ":" not in given:
-        message = f"worker(): the app is named module:attribute, for example jobs:app, not {given!r:.80}"
-        raise ConfigError(message)
+    words = ("worker", named(spec))
     app.store.prepare()
     with tempfile.TemporaryFile(prefix="mulligan-worker-") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mulligan", "worker", spec],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environ(app), **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        started = RealWorker(process, log, app.settings.worker.shutdown_grace)
+        process = started(words, {**environ(app), **(env or {})}, output=log)
+        running = RealWorker(process, log, app.settings.worker.shutdown_grace)
         try:
-            _wait_for(app, started)
-            yield started
+            _wait_for(app, running)
+            yield running
         finally:
-            started.stop()
+            running.stop()
 
 
-def _wait_for(app: Mulligan, started: RealWorker) -> None:
+def _wait_for(app: Mulligan, running: RealWorker) -> None:
     deadline = time.monotonic() + READY
-    while not _entered(app, started.pid):
-        if started.process.poll() is not None or time.monotonic() > deadline:
-            message = f"the worker did not come up:\n{started.output}"
+    while not _entered(app, running.pid):
+        if running.process.poll() is not None or time.monotonic() > deadline:
+            message = f"the worker did not come up:\n{running.output}"
             raise WorkerFailed(message)
         time.sleep(EVERY)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import os
 import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlencode
 
 import uvicorn
 
+from mulligan.alongside import leave_with_stdin as leave
 from mulligan.config import Settings
 from mulligan.engine.keys import Keys
 from mulligan.engine.sessions import Sessions
@@ -30,7 +28,7 @@ from mulligan.web.patience import Patient, room_for_clients
 PORTS = 50  # how far to look for a free one
 
 
-LEAVE_EVERY = 0.5  # seconds
+LEAVE_EVERY = 0.5  # seconds; a server that is still starting does not hear the first signal
 
 
 class CannotServe(Exception):
@@ -48,7 +46,7 @@ def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False)
     # uvicorn raises the signal it was ended by once more; ended in order is no death by signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     if leave_with_stdin:
-        threading.Thread(target=_leave_with_stdin, daemon=True).start()
+        leave(again=LEAVE_EVERY)
     Server(config, _address(listening) + _way_in(settings), app.state.room.hub.close).run(sockets=[listening])
 
 
@@ -163,13 +161,3 @@ def _listen(host: str, port: int) -> socket.socket:
 def _address(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def _leave_with_stdin() -> None:
-    """Whoever started us holds the other end; however they end, we end."""
-    with contextlib.suppress(OSError):
-        while os.read(0, 4096):
-            pass
-    while True:  # again and again: a server that is still starting does not hear the first one
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(LEAVE_EVERY)

@@ -1,0 +1,68 @@
+"""A worker beside one's own program: it ends with it, however that ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mulligan import Mulligan, beside
+from mulligan.errors import ConfigError
+from support.waiting import until
+
+PROGRAM = """
+import time
+from mulligan import beside
+
+with beside("jobs:app") as worker:
+    print(worker, flush=True)
+    time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def app(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("MULLIGAN_DATABASE_URL", f"sqlite:///{folder}/mulligan.db")
+    opened = Mulligan(f"sqlite:///{folder}/mulligan.db")
+    yield opened
+    opened.close()
+
+
+def test_a_worker_beside_a_program_gets_time_for_what_it_runs(app, folder):
+    with beside("jobs:app", env={"MULLIGAN_LOG__LEVEL": "ERROR"}) as worker:
+        waits = app.enqueue("wait_for", {"path": str(folder / "it")})
+        until(lambda: app.jobs.get(waits.id).state == "running", 20, "a start")
+        (folder / "it").touch()
+    assert not alive(worker)
+    assert app.jobs.get(waits.id).state == "succeeded"
+
+
+def test_a_program_that_is_killed_takes_its_worker_along(app, folder):
+    environ = {**os.environ, "MULLIGAN_WORKER__SHUTDOWN_GRACE": "1"}
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, cwd=folder, env=environ)
+    try:
+        worker = int(program.stdout.readline())
+        job = app.enqueue("wait_for", {"path": str(folder / "never")})
+        until(lambda: app.jobs.get(job.id).state == "running", 20, "a start")
+    finally:
+        program.kill()
+        program.communicate()
+    until(lambda: not alive(worker), 20, "the worker's end")
+    assert app.jobs.get(job.id).state == "queued"  # given back, uncharged
+    assert app.jobs.get(job.id).failures == app.jobs.get(job.id).losses == 0
+
+
+@pytest.mark.parametrize("said", ["jobs", "", None, 7])
+def test_what_is_no_app_is_told_before_anything_starts(said):
+    with pytest.raises(ConfigError, match="module:attribute, for example jobs:app"), beside(said):
+        pass
