@@ -498,6 +498,8 @@ PAGES = {
     "docs/operate/security-checks.md": security_page,
     "docs/explain/storm.md": storm_page,
 }
+
+
 def invariants() -> str:
     return _page_of("generate_verify", table)
 
