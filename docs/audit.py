@@ -3,7 +3,7 @@
 Known vulnerabilities come from the advisories of PyPI, through pip-audit. Where they cannot be reached nothing is
 claimed about them, and the exit code is 3. Licences and hashes need no network.
 """
-# ruff: noqa: INP001, T201 - a script that prints
+# ruff: noqa: T201 - a script that prints
 
 from __future__ import annotations
 

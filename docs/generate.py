@@ -3,7 +3,6 @@
 Whole pages: settings.md, codes.md, events.md and cli.md in reference/. Parts between two marks: the files and the
 state diagram in ARCHITECTURE.md. `tests/docs/test_generated.py` fails when one of them is stale.
 """
-# ruff: noqa: INP001 - a script beside the pages it writes
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """The page of events. Used by `generate.py`."""
-# ruff: noqa: INP001 - a script beside the pages it writes
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The page of the HTTP API, from its routes. Used by `generate.py`."""
-# ruff: noqa: E501, INP001 - a script beside the pages it writes; their lines are as long as they are
+# ruff: noqa: E501 - a script beside the pages it writes; their lines are as long as they are
 
 from __future__ import annotations
 

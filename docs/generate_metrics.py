@@ -1,5 +1,5 @@
 """The page of metrics. Used by `generate.py`."""
-# ruff: noqa: INP001, E501 - a script beside the pages it writes, one row a line
+# ruff: noqa: E501 - a script beside the pages it writes, one row a line
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints docs/operate/runbook.md: an entry for each class, code and alert. What is said of them is in runbook.toml."""  # noqa: INP001 - a script's other half
+"""Prints docs/operate/runbook.md: an entry for each class, code and alert. What is said of them is in runbook.toml."""
 
 from __future__ import annotations
 

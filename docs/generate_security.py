@@ -3,7 +3,6 @@
 Words and reasons are in docs/security/checks.toml. Which test proves what is read from the marks
 `@pytest.mark.security("S01")` in the tests, without running them.
 """
-# ruff: noqa: INP001 - a script beside the page it writes
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 Words and decisions are in docs/seeds/000.toml and its neighbours. Which test proves what is read from the marks
 `@pytest.mark.seed("000-12")` in the tests, without running them.
 """
-# ruff: noqa: INP001 - a script beside the page it writes
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """docs/explain/storm.md: what is injected, from the faults themselves; what came of it, from the data of the runs."""
-# ruff: noqa: INP001, E501 - a script beside the pages it writes; its text is a page
+# ruff: noqa: E501 - a script beside the pages it writes; its text is a page
 
 from __future__ import annotations
 

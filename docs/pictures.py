@@ -3,7 +3,6 @@
 Each is taken at a named moment, never after a time, and has a size of its own that never changes. With a folder as
 argument every screen is put there too, at both widths and in both themes, to be looked at.
 """
-# ruff: noqa: INP001 - a script beside the pages it illustrates
 
 from __future__ import annotations
 

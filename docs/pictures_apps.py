@@ -3,7 +3,6 @@
 With a folder as argument every page of each is put there too, at both widths and in both themes, to be looked at.
 Names of applications: only these.
 """
-# ruff: noqa: INP001 - a script beside the pages it illustrates
 
 from __future__ import annotations
 
