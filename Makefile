@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test lint types imports check slow mutants simulate all audit bench storm points format pictures constraints clean
+.PHONY: help venv demo test again lint types imports check slow mutants simulate all audit bench storm points format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -34,6 +34,13 @@ demo: $(STAMP) ## a running Mulligan with something to look at; prints its addre
 test: $(STAMP) ## the tests, on SQLite and on a PostgreSQL they start themselves
 	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# Three tests side by side on two cores can starve one that starts processes. More than three failures are no accident.
+again: $(STAMP) ## what failed in the last run, at most three of it, once more and alone
+	@$(BIN)/python -c "import json, sys; \
+	failed = list(json.load(open('.pytest_cache/v/cache/lastfailed'))); \
+	print('failed beside others, tried again alone:', *failed, sep='\n  '); sys.exit(len(failed) > 3)"
+	$(RUN) pytest -n 0 --lf --lfnf none $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
 	$(RUN) ruff check
