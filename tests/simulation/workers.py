@@ -45,15 +45,16 @@ class Worker:
         layers = Layers(self.settings.retry, self.manifest.ruled, self.manifest.queues)
         self.turns = Turns(self.store, layers, claimer_of(self.id, self.manifest), causes_of(self.settings.guards))
         self.chores = Chores(self.store, self.settings, NOWHERE)
-        self.entered = False
-        self.enter()
+        try:
+            self.enter()
+        except StoreUnavailable:  # whoever begins has nothing else to do: it tries until there is an answer
+            self.enter()
 
     def enter(self) -> None:
         kinds = f"[{','.join(f'{chr(34)}{kind}{chr(34)}' for kind in sorted(self.manifest.kinds))}]"
         lease = round(self.settings.worker.lease * 1e6)
         row = a_worker(self.id, kinds=kinds, lease=lease, renewed_mono=self.store.clock.mono, pid=1)
         self.chores.open(row, self.manifest)
-        self.entered = True
 
     def draw_from(self, seed: int) -> None:
         for drawer in (self.turns, self.chores):

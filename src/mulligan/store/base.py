@@ -242,7 +242,8 @@ class Unit(
 
     # -- workers ----------------------------------------------------------------------------------
     @abstractmethod
-    def open_worker(self, worker: WorkerRow) -> Micros: ...
+    def open_worker(self, worker: WorkerRow) -> Micros:
+        """Enter its row. One that is there already stays as it is: who got no answer says it again."""
 
     @abstractmethod
     def renew(self, worker: str, *, draining: bool) -> Renewal: ...

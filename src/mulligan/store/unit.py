@@ -313,10 +313,9 @@ class SqlUnit(
 
     # -- workers ----------------------------------------------------------------------------------
     def open_worker(self, worker: WorkerRow) -> Micros:
-        self.rows("open_worker", **worker._asdict())
-        self.write_events(
-            [NewEvent(EventType.WORKER_STARTED, data={"worker": worker.id, "host": worker.host, "pid": worker.pid})]
-        )
+        if self.rows("open_worker", **worker._asdict()):
+            news = {"worker": worker.id, "host": worker.host, "pid": worker.pid}
+            self.write_events([NewEvent(EventType.WORKER_STARTED, data=news)])
         return self.now()
 
     def renew(self, worker: str, *, draining: bool) -> Renewal:
