@@ -224,6 +224,9 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(app, store_url,
     hunt.look("mails", repr([letter.raw for letter in box.letters]))
     for table, rows in contents(app.store).items():
         hunt.look(f"table {table.removeprefix('mulligan_')}", repr(rows))
+    if store_url.startswith("sqlite"):
+        assert call("backup", tmp_path / "copy.db").code == 0
+        hunt.look("backup", (tmp_path / "copy.db").read_bytes().decode("latin-1"))
     _commands(hunt, call, jobs)
     _answers(hunt, app, jobs)
     _pages(hunt, app, jobs, token)
@@ -247,6 +250,7 @@ def ALLOWED(hunt: Hunt) -> set[tuple[str, str]]:  # noqa: N802 - read as a table
         ("hook", "webhooks"),  # its receiver gets it
         ("environment", "table job"),  # the program of the job printed its whole environment
     }
+    needed |= {(name, "backup") for name, where in needed if where.startswith("table ")}
     private = {(name, where) for name, where in hunt.found() if where.startswith("operator ") and name in RAW}
     return {one for one in hunt.found() if one in needed} | private
 

@@ -76,6 +76,7 @@ def test_as_a_child_it_is_part_of_the_enqueuers_trace(make_app, spans):
     assert (done.context.trace_id, done.parent.span_id) == (sent.context.trace_id, sent.context.span_id)
 
 
+@pytest.mark.security("S44")
 def test_a_failure_is_an_error_with_its_code_and_only_its_public_half(app, spans):
     @app.job(name="check", queue="art")
     def check() -> Fail:
