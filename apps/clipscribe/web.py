@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, FastAPI, Form, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from obstore.exceptions import BaseError
@@ -256,6 +257,13 @@ def desk(key: str = "") -> Response:
     if key:
         answer.set_cookie("admin", key, httponly=True, samesite="strict")
     return answer
+
+
+@web.exception_handler(RequestValidationError)
+async def unfit(_: Request, error: RequestValidationError) -> Response:
+    """Which field, and what is wrong with it; never what was sent."""
+    found = [{"loc": one["loc"], "msg": one["msg"], "type": one["type"]} for one in error.errors()]
+    return Response(json.dumps({"detail": found}), 422, media_type="application/json")
 
 
 @web.exception_handler(NotFound)

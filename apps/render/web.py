@@ -115,7 +115,8 @@ async def no_such_way(_: Request, error: HTTPException) -> Response:
 def refused(status: int, message: str) -> Response:
     """In the form that callers know, whatever refuses it."""
     headers = {"Retry-After": "30"} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    return JSONResponse({"statusCode": status, "message": message, "error": HTTPStatus(status).phrase}, status, headers)
+    said = message.encode(errors="replace").decode()  # it may name a field that nobody can write
+    return JSONResponse({"statusCode": status, "message": said, "error": HTTPStatus(status).phrase}, status, headers)
 
 
 # -- a job, as callers know it ----------------------------------------------------------------------

@@ -65,7 +65,7 @@ def refused(_: Request, refusal: Refusal) -> JSONResponse:
 def unfit(request: Request, error: RequestValidationError) -> JSONResponse:
     """Which field, and what is wrong with it; no task is made."""
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"][1:]) or "body"
+    field = ".".join(str(part) for part in first["loc"][1:]).encode(errors="replace").decode() or "body"
     return refused(request, Refusal(400, "invalid_request", f"{field}: {first['msg']}"))
 
 

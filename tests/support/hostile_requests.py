@@ -54,4 +54,4 @@ def objects(good: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {key: value for key, value in good.items() if key != name}
         for value in VALUES:
             yield {**good, name: value}
-    yield {**good, "more": 1}
+    yield from ({**good, name: 1} for name in ("more", "a\0b", "\ud800", "\u20ac", ""))
