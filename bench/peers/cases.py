@@ -13,7 +13,7 @@ from bench.peers.place import Failed, Place, until
 from bench.peers.resting import idle, imported
 
 Figures = dict[str, float | str]
-START = 90.0  # seconds for workers to begin
+START = 120.0  # seconds for workers to begin
 WITHIN = 150.0  # for a drain; who is not done has his rate by what he did
 FAR = 2.0  # milliseconds more for each round trip
 SCHEDULED, HELD = 1_000_000, 100_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def main(words: list[str]) -> None:
     if args.report is not None:
         pages.write(results.read(*(args.report or [newest()])))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     plan = _planned(args)
     kept = run.book(plan)
     _carry_out(plan, kept)

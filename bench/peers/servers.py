@@ -19,6 +19,8 @@ from bench import world
 from support import debian
 from support.postgres import free_port
 
+# Ends with whoever started it, however that ends: its pipe is closed then.
+WITH_ITS_STARTER = '"$@" </dev/null & cat >/dev/null; kill -9 $!'
 REDIS = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "databases": "64"}
 SHOWN = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
 
@@ -38,8 +40,9 @@ class Redis:
         settings = [word for name, value in REDIS.items() for word in (f"--{name}", value)]
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder, *settings],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self._environment, start_new_session=True,
+                ["/bin/sh", "-c", WITH_ITS_STARTER, "sh", program, "--port", str(self.port), "--bind", "127.0.0.1",
+                 "--dir", self.folder, *settings],
+                stdout=log, stderr=log, stdin=subprocess.PIPE, env=self._environment, start_new_session=True,
             )  # fmt: skip
         atexit.register(self.close)
         self._await()
@@ -72,8 +75,7 @@ class Redis:
         return said.decode()
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait(10)
+        self._process.communicate(timeout=10)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
