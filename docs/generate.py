@@ -439,7 +439,17 @@ LAYERS = (
     (
         "app",
         "all above",
-        ("app.py", "aio.py", "alongside.py", "checks/", "verify/", "testing/", "pytest_plugin.py", "__init__.py"),
+        (
+            "app.py",
+            "nouns.py",
+            "aio.py",
+            "alongside.py",
+            "checks/",
+            "verify/",
+            "testing/",
+            "pytest_plugin.py",
+            "__init__.py",
+        ),
     ),
     ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
 )

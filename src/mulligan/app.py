@@ -6,27 +6,18 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import timedelta
+from functools import cached_property
 from random import Random, SystemRandom
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
-from mulligan.aio import Aio
 from mulligan.config import Settings, read_settings
 from mulligan.engine import joining
-from mulligan.engine.alerts import Alerts
-from mulligan.engine.audit import Events
-from mulligan.engine.batches import Batch, Batches, new_batch
 from mulligan.engine.batching import prepared
-from mulligan.engine.calendar import Schedules
 from mulligan.engine.declared import stored_kinds, stored_queues
-from mulligan.engine.dependencies import Dependencies
 from mulligan.engine.enqueue import Options, new_job, policy_text
-from mulligan.engine.failures import Failures
 from mulligan.engine.health import Health, ask, dependency_spec
-from mulligan.engine.held import Kinds
-from mulligan.engine.inline import Inline
-from mulligan.engine.insight import SINCE, Insight, insight
 from mulligan.engine.jobs import Jobs
-from mulligan.engine.keys import Keys
 from mulligan.engine.kind import Decorator, Kind, Untyped
 from mulligan.engine.kinds import (
     DELIVER_KIND,
@@ -40,15 +31,12 @@ from mulligan.engine.kinds import (
     free_name,
 )
 from mulligan.engine.limiting import checked_concurrency, checked_rate
-from mulligan.engine.operations import Operations
-from mulligan.engine.policies import Policies
 from mulligan.engine.probes import PROBE_QUEUE
 from mulligan.engine.queues import Queues
 from mulligan.engine.registering import handler_of
 from mulligan.engine.rules import Rules, as_plain
 from mulligan.engine.runner.context import Context
 from mulligan.engine.schedules import checked_again, checked_schedule, queued_by
-from mulligan.engine.status import Status
 from mulligan.engine.unique import Unique
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
@@ -56,9 +44,7 @@ from mulligan.job import Job, NewJob
 from mulligan.notify.channels import Channel
 from mulligan.notify.courier import TERMS, Courier
 from mulligan.notify.declaring import checked_channel, spec_of
-from mulligan.notify.deliveries import Deliveries
-from mulligan.notify.dispatch import Dispatch
-from mulligan.notify.subscriptions import Subscription, Subscriptions
+from mulligan.nouns import Nouns
 from mulligan.observe.tracing import OtelTracer
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
@@ -66,17 +52,25 @@ from mulligan.store import Store, open_store
 from mulligan.store.base import Unit
 from mulligan.store.urls import sqlite_file
 
+if TYPE_CHECKING:
+    from mulligan.aio import Aio
+    from mulligan.engine.batches import Batch
+    from mulligan.engine.inline import Inline
+    from mulligan.engine.insight import Insight
+    from mulligan.notify.subscriptions import Subscription
+
 NO_TABLES = (
     "the database has no tables of Mulligan's yet, and your open transaction is in the way. Make them before: "
     "mulligan migrate, or app.open() when your program starts"
 )
+WEEK = timedelta(days=7)
 MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Mulligan:
+class Mulligan(Nouns):
     """One app on one database: "sqlite:///file.db", "postgresql://…", or as the settings say."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, release: str = "") -> None:
@@ -87,24 +81,17 @@ class Mulligan:
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.rules = Rules(lambda: self.settings)
         self.jobs = Jobs(lambda: self.store, self.settings, handlers=self.registry.handlers)
-        self.batches = Batches(lambda: self.store, self.jobs, join=self._joined)
         self.queues = Queues(lambda: self.store)
-        self.dependencies = Dependencies(lambda: self.store)
-        self.kinds = Kinds(lambda: self.store)
-        self.failures = Failures(lambda: self.store)
-        self.events = Events(lambda: self.store)
-        self.keys = Keys(lambda: self.store)
-        self.alerts = Alerts(lambda: self.store, lambda: self.settings.alerts)
-        self.operations = Operations(lambda: self.store)
-        self.policy = Policies(lambda: self.store, lambda: self.settings, self.registry)
-        self.schedules = Schedules(lambda: self.store, self.jobs, self.registry.schedules)
-        self.status = Status(lambda: self.store, lambda: self.settings)
-        self.subscriptions = Subscriptions(lambda: self.store, lambda: self.settings)
-        self.deliveries = Deliveries(lambda: self.store, lambda: self.settings)
         self._offer_deliveries(DELIVER_KIND, None)
-        self.aio = Aio(self)
 
     # -- wiring -----------------------------------------------------------------------------------
+    @cached_property
+    def aio(self) -> Aio:
+        """All of it, awaitable."""
+        from mulligan.aio import Aio  # noqa: PLC0415 - see nouns.py
+
+        return Aio(self)
+
     @property
     def store(self) -> Store:
         """Opened at first use, so that importing an app touches no database."""
@@ -453,6 +440,8 @@ class Mulligan:
         `on_complete`: a kind whose handler takes one argument, `batch`, its id; enqueued once with each outcome.
         `tolerance`: how many members may die, or which share ("10%"). `unique`: a second call returns the first batch.
         """
+        from mulligan.engine.batches import new_batch  # noqa: PLC0415 - see nouns.py
+
         new = new_batch(name, owner, tolerance, expires_in, unique)
         if on_complete is not None:
             new = new._replace(on_complete=prepared(self._finaliser(on_complete, {"batch": new.id}, new.owner)))
@@ -475,11 +464,13 @@ class Mulligan:
             yield connection
 
     # -- look back ----------------------------------------------------------------------------------
-    def insight(self, since: Moment = SINCE, *, kind: str | None = None, queue: str | None = None) -> Insight:
+    def insight(self, since: Moment = WEEK, *, kind: str | None = None, queue: str | None = None) -> Insight:
         """What the jobs enqueued since then came to: what retries are worth, what failures cost, what that advises.
 
         `since`: seconds or a timedelta back from now, or a datetime.
         """
+        from mulligan.engine.insight import insight  # noqa: PLC0415 - see nouns.py
+
         return insight(self.store, self.settings, since, kind, queue)
 
     def metrics(self) -> str:
@@ -495,6 +486,9 @@ class Mulligan:
 
     def inline(self, seed: int | None = None) -> Inline:
         """A worker in this process, for those who want to lead it step by step."""
+        from mulligan.engine.inline import Inline  # noqa: PLC0415 - see nouns.py
+        from mulligan.notify.dispatch import Dispatch  # noqa: PLC0415 - same
+
         rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
         told = (Dispatch(self.settings),)
         return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng, told)

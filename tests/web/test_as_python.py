@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from functools import cached_property
 
 import pytest
 
 from mulligan import Mulligan
+from mulligan.nouns import Nouns
 from support.web_table import ROUTES
 
 
@@ -141,7 +143,9 @@ NOT_REACHED = {
 
 
 def offered(app):
-    for name, noun in vars(app).items():
+    late = {name: getattr(app, name) for name, part in vars(Nouns).items() if isinstance(part, cached_property)}
+    assert len(late) > 10
+    for name, noun in {**vars(app), **late}.items():
         if name.startswith("_") or name in {"settings", "registry", "aio"}:
             continue
         for method, _ in inspect.getmembers(type(noun), inspect.isfunction):

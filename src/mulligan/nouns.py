@@ -1,0 +1,120 @@
+"""What an app offers beside enqueueing: one noun each, imported and made at its first use.
+
+A runner and a program that enqueues need few of them, and start in less time without the others.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mulligan.config import Settings
+    from mulligan.engine.alerts import Alerts
+    from mulligan.engine.audit import Events
+    from mulligan.engine.batches import Batches
+    from mulligan.engine.calendar import Schedules
+    from mulligan.engine.dependencies import Dependencies
+    from mulligan.engine.failures import Failures
+    from mulligan.engine.held import Kinds
+    from mulligan.engine.jobs import Jobs
+    from mulligan.engine.keys import Keys
+    from mulligan.engine.kinds import Registry
+    from mulligan.engine.operations import Operations
+    from mulligan.engine.policies import Policies
+    from mulligan.engine.status import Status
+    from mulligan.notify.deliveries import Deliveries
+    from mulligan.notify.subscriptions import Subscriptions
+    from mulligan.store.base import Store, Unit
+
+
+class Nouns:
+    settings: Settings
+    registry: Registry
+    jobs: Jobs
+
+    @property
+    @abstractmethod
+    def store(self) -> Store: ...
+
+    @abstractmethod
+    def _joined(self, connection: Any) -> Unit: ...
+
+    @cached_property
+    def batches(self) -> Batches:
+        from mulligan.engine.batches import Batches
+
+        return Batches(lambda: self.store, self.jobs, join=self._joined)
+
+    @cached_property
+    def dependencies(self) -> Dependencies:
+        from mulligan.engine.dependencies import Dependencies
+
+        return Dependencies(lambda: self.store)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        from mulligan.engine.held import Kinds
+
+        return Kinds(lambda: self.store)
+
+    @cached_property
+    def failures(self) -> Failures:
+        from mulligan.engine.failures import Failures
+
+        return Failures(lambda: self.store)
+
+    @cached_property
+    def events(self) -> Events:
+        from mulligan.engine.audit import Events
+
+        return Events(lambda: self.store)
+
+    @cached_property
+    def keys(self) -> Keys:
+        from mulligan.engine.keys import Keys
+
+        return Keys(lambda: self.store)
+
+    @cached_property
+    def alerts(self) -> Alerts:
+        from mulligan.engine.alerts import Alerts
+
+        return Alerts(lambda: self.store, lambda: self.settings.alerts)
+
+    @cached_property
+    def operations(self) -> Operations:
+        from mulligan.engine.operations import Operations
+
+        return Operations(lambda: self.store)
+
+    @cached_property
+    def policy(self) -> Policies:
+        from mulligan.engine.policies import Policies
+
+        return Policies(lambda: self.store, lambda: self.settings, self.registry)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        from mulligan.engine.calendar import Schedules
+
+        return Schedules(lambda: self.store, self.jobs, self.registry.schedules)
+
+    @cached_property
+    def status(self) -> Status:
+        from mulligan.engine.status import Status
+
+        return Status(lambda: self.store, lambda: self.settings)
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        from mulligan.notify.subscriptions import Subscriptions
+
+        return Subscriptions(lambda: self.store, lambda: self.settings)
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        from mulligan.notify.deliveries import Deliveries
+
+        return Deliveries(lambda: self.store, lambda: self.settings)
