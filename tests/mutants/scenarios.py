@@ -16,6 +16,7 @@ from mulligan.verify import Report
 from mutants.stage import TESTS, Stage
 
 SKEWED = str(TESTS / "mutants" / "skew")
+LEASE = "8"  # seconds: a busy machine must be able to renew it
 LONG, SHORT = 60.0, 8.0  # seconds after which a scenario goes on, whether what it hopes for has come or not
 
 
@@ -30,10 +31,10 @@ def hoped(moment, patience: float = LONG) -> bool:
 
 def frozen(stage: Stage, *, keep: bool = False) -> Report:
     """A worker is frozen until its lease is lost and another runs its job; then it thaws and says how it ended."""
-    one = stage.worker()
+    one = stage.worker(worker__lease=LEASE)
     job = stage.enqueue("first_long", {"first": 2.0, "later": 6.0, "keep": keep})
     stage.wait(lambda: stage.started(job), "the first attempt")
-    two = stage.worker()
+    two = stage.worker(worker__lease=LEASE)
     one.freeze(stage.url)
     stage.wait(lambda: stage.started(job, 2), "the second attempt")
     one.stop_all(signal.SIGCONT)
@@ -144,10 +145,10 @@ def cut_off(stage: Stage) -> Report:
 def wrong_clock(stage: Stage) -> Report:
     """The clock of one worker is a quarter of an hour late; another one watches."""
     path = f"{SKEWED}:{stage.environ['PYTHONPATH']}"
-    stage.worker({"PYTHONPATH": path, "MUTANT_SKEW": "-900"})
+    stage.worker({"PYTHONPATH": path, "MUTANT_SKEW": "-900"}, worker__lease=LEASE)
     job = stage.enqueue("work", {"n": 1, "seconds": 9.0})
     stage.wait(lambda: stage.started(job), "the job")
-    stage.worker()
+    stage.worker(worker__lease=LEASE)
     hoped(lambda: stage.ended(job))
     return stage.report()
 
