@@ -482,6 +482,8 @@ PAGES = {
     "docs/reference/http.md": http_page,
     "docs/seeds.md": seeds_page,
 }
+
+
 def invariants() -> str:
     return _page_of("generate_verify", table)
 
