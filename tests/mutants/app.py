@@ -60,15 +60,6 @@ def poison(ctx: Context) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@app.job(policy=QUICK)
-def fails_when_asked_to_stop(ctx: Context) -> None:
-    witness(SEEN, ctx, "start")
-    while not ctx.cancelled:
-        time.sleep(0.01)
-    witness(SEEN, ctx, "fail")
-    raise RuntimeError("not now")
-
-
 @app.job(policy=Policy(max_retries=0))
 def dies(ctx: Context, n: int) -> None:
     witness(SEEN, ctx, "start")

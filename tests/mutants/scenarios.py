@@ -14,8 +14,10 @@ from typing import NamedTuple
 from mulligan import Webhook
 from mulligan.verify import Report
 from mutants.stage import TESTS, Stage
+from support.worker import Worker, _writable
 
 SKEWED = str(TESTS / "mutants" / "skew")
+LEASE = "8"  # seconds: a busy machine must be able to renew it
 LONG, SHORT = 60.0, 8.0  # seconds after which a scenario goes on, whether what it hopes for has come or not
 
 
@@ -30,10 +32,10 @@ def hoped(moment, patience: float = LONG) -> bool:
 
 def frozen(stage: Stage, *, keep: bool = False) -> Report:
     """A worker is frozen until its lease is lost and another runs its job; then it thaws and says how it ended."""
-    one = stage.worker()
+    one = stage.worker(worker__lease=LEASE)
     job = stage.enqueue("first_long", {"first": 2.0, "later": 6.0, "keep": keep})
     stage.wait(lambda: stage.started(job), "the first attempt")
-    two = stage.worker()
+    two = stage.worker(worker__lease=LEASE)
     one.freeze(stage.url)
     stage.wait(lambda: stage.started(job, 2), "the second attempt")
     one.stop_all(signal.SIGCONT)
@@ -101,10 +103,10 @@ def killed_teller(stage: Stage) -> Report:
 
 
 def members_tried_again(stage: Stage) -> Report:
-    """A batch whose first members fail a few times while the last has not begun."""
+    """A batch whose first members fail a few times while the time of the last has not come."""
     batch = stage.app.batch("all of them")
     jobs = [stage.enqueue("work", {"n": n, "fails": 2}, batch=batch) for n in range(2)]
-    jobs += [stage.enqueue("work", {"n": 9, "seconds": 5.0}, batch=batch) for _ in range(2)]
+    stage.enqueue("work", {"n": 9}, batch=batch, delay=900)
     batch.seal()
     stage.worker()
     hoped(lambda: stage.ended(*jobs))
@@ -144,10 +146,10 @@ def cut_off(stage: Stage) -> Report:
 def wrong_clock(stage: Stage) -> Report:
     """The clock of one worker is a quarter of an hour late; another one watches."""
     path = f"{SKEWED}:{stage.environ['PYTHONPATH']}"
-    stage.worker({"PYTHONPATH": path, "MUTANT_SKEW": "-900"})
+    stage.worker({"PYTHONPATH": path, "MUTANT_SKEW": "-900"}, worker__lease=LEASE)
     job = stage.enqueue("work", {"n": 1, "seconds": 9.0})
     stage.wait(lambda: stage.started(job), "the job")
-    stage.worker()
+    stage.worker(worker__lease=LEASE)
     hoped(lambda: stage.ended(job))
     return stage.report()
 
@@ -197,14 +199,25 @@ def pressed(stage: Stage) -> Report:
 
 
 def asked_to_stop(stage: Stage) -> Report:
-    """A job fails when it is asked to stop."""
-    stage.worker()
-    job = stage.enqueue("fails_when_asked_to_stop")
+    """A job fails before its worker, which is slow to hear, knows that somebody wants it to stop."""
+    worker = stage.worker()
+    job = stage.enqueue("work", {"n": 1, "seconds": 4.0, "fails": 9})
     stage.wait(lambda: stage.started(job), "the job")
+    stage.wait(lambda: _held_still(worker, stage.url), "the worker, held between two transactions")
     stage.told("cancel", job, stage.app.jobs.cancel)
     hoped(lambda: stage.lines("fail"))
+    worker.signal(signal.SIGCONT)
     hoped(lambda: stage.state(job) != "running")
     return stage.report()
+
+
+def _held_still(worker: Worker, url: str) -> bool:
+    """The supervisor alone; not with SQLite's one write lock in its hand."""
+    worker.signal(signal.SIGSTOP)
+    if _writable(url):
+        return True
+    worker.signal(signal.SIGCONT)
+    return False
 
 
 def not_yet(stage: Stage) -> Report:
