@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 from mulligan.policy.facts import Facts
+from mulligan.policy.late import late
 
 VERSION = "v2"
 TOP = 3  # frames that count, innermost
@@ -84,12 +85,12 @@ def _ended(link: Facts) -> tuple[str, bool] | None:
 
 # Words
 
-_NO_NEWS = re.compile(
+_NO_NEWS = late(
     r"(?:conversion failed!|exiting|aborted|error opening (?:input|output) files?\b.*|done|failed)?[.!]?"
     r"|(?:frame|size)=.*|\[?\d{1,3}%.*|traceback \(most recent call last\):|\s+.*",
     re.IGNORECASE,
 )
-_TROUBLE = re.compile(
+_TROUBLE = late(
     r"error|fail|cannot|can't|could not|unable|invalid|not found|denied|refused|no such|unsupported|fatal",
     re.IGNORECASE,
 )
@@ -110,14 +111,14 @@ _EXTENSIONS = (
     "mp4|mov|mkv|avi|webm|mp3|wav|m4a|flac|ogg|jpe?g|png|gif|webp|svg|pdf|docx?|xlsx?|pptx?|csv|tsv|txt|json|xml"
     "|ya?ml|toml|zip|gz|tar|tmp|part|log|sql|db|html?|parquet"
 )
-_QUOTED = re.compile(r"\"[^\"\n]*\"|(?<!\w)'[^'\n]*'(?!\w)|`[^`\n]*`")
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+", re.IGNORECASE)
-_PATH = re.compile(r"(?<![\w/])(?:~|\.{1,2})?/[\w.@+~%-]+(?:/[\w.@+~%-]*)*|\b[A-Za-z]:\\[^\s]+")
-_HOST = re.compile(
+_QUOTED = late(r"\"[^\"\n]*\"|(?<!\w)'[^'\n]*'(?!\w)|`[^`\n]*`")
+_ADDRESS = late(r"[a-z][a-z0-9+.-]*://[^\s]+", re.IGNORECASE)
+_PATH = late(r"(?<![\w/])(?:~|\.{1,2})?/[\w.@+~%-]+(?:/[\w.@+~%-]*)*|\b[A-Za-z]:\\[^\s]+")
+_HOST = late(
     rf"[\w.+-]+@[\w.-]+|\b[\w-]+(?:\.[\w-]+){{2,}}\b|\b[\w-]+\.(?:{_EXTENSIONS}|com|org|net|io|internal|local)\b",
     re.IGNORECASE,
 )
-_NUMBERED = re.compile(r"\w*\d\w*(?:[.,:-]\w*\d\w*)*")  # numbers, ids and names with a number in them
+_NUMBERED = late(r"\w*\d\w*(?:[.,:-]\w*\d\w*)*")  # numbers, ids and names with a number in them
 _KNOWN = frozenset({"[redacted]", "[path]", "[ip]"})
 
 

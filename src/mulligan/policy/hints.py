@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from mulligan.policy.late import late
+
 Hint = tuple[float, str]
 
 LONGEST = 7 * 86_400
@@ -107,7 +109,7 @@ def _spent(left: str | None, *, spent_only: bool) -> bool:
     return not spent_only if left is None else _scaled(left) == 0
 
 
-_PARAMETER = re.compile(r"(?:^|[;,\s])(r|t|remaining|reset)=(\d{1,12})")
+_PARAMETER = late(r"(?:^|[;,\s])(r|t|remaining|reset)=(\d{1,12})")
 
 
 def _rate_limit(text: str, *, spent_only: bool) -> Hint | None:
@@ -145,8 +147,8 @@ def _per_kind(headers: Mapping[str, str]) -> Hint | None:
 # Lengths as programs write them
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_LENGTH = re.compile(r"(?:\d{1,12}(?:\.\d{0,12})?(?:ms|us|µs|ns|h|m|s))+")
-_STEP = re.compile(r"(\d{1,12}(?:\.\d{0,12})?)(ms|us|µs|ns|h|m|s)")
+_LENGTH = late(r"(?:\d{1,12}(?:\.\d{0,12})?(?:ms|us|µs|ns|h|m|s))+")
+_STEP = late(r"(\d{1,12}(?:\.\d{0,12})?)(ms|us|µs|ns|h|m|s)")
 
 
 def duration(value: Any) -> float | None:
@@ -181,11 +183,11 @@ _SAID = (
     r"(?:(?:try(?: it)? again|retry|retrying|available again|resets)(?: your request)? (?:in|after)"
     r"|wait(?: for| at least)?)(?: about| approximately)?:? "
 )
-_WORDS = re.compile(rf"\b{_SAID}{_NUMBER} ?{_UNIT}\b(?!/)")
-_GO = re.compile(rf"\b{_SAID}((?:\d{{1,9}}(?:\.\d{{1,9}})?(?:ms|h|m|s)){{1,4}})(?![\w/])")
-_BARE = re.compile(r"\bretry[-_ ]after[\"']?[:=]? ?[\"']?(\d{1,9})(?![\w.])")  # Telegram says no unit
-_CLOCK = re.compile(r"\bresets at (\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:utc|gmt|z)\b")
-_LEAD = re.compile("try|retry|available|resets|wait")  # with which each of these begins
+_WORDS = late(rf"\b{_SAID}{_NUMBER} ?{_UNIT}\b(?!/)")
+_GO = late(rf"\b{_SAID}((?:\d{{1,9}}(?:\.\d{{1,9}})?(?:ms|h|m|s)){{1,4}})(?![\w/])")
+_BARE = late(r"\bretry[-_ ]after[\"']?[:=]? ?[\"']?(\d{1,9})(?![\w.])")  # Telegram says no unit
+_CLOCK = late(r"\bresets at (\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:utc|gmt|z)\b")
+_LEAD = late("try|retry|available|resets|wait")  # with which each of these begins
 _SCALES = {"m": 60.0, "s": 1.0, "h": 3600.0, "d": 86_400.0}
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
+from mulligan.policy.late import late
+
 _LONG = 12  # digits of an id
 _ADDRESS = r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>]+"
 _MAIL = r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
 _PATH = r"(?<![\w/<])(?:~|\.{1,2})?/(?!/)[\w.@+~%=:-]+(?:/[\w.@+~%=:-]*)*|\b[A-Za-z]:\\[^\s\"'<>]+"
 _NUMBER = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b"
-_ANY = re.compile(f"{_ADDRESS}|{_MAIL}|{_PATH}|{_NUMBER}", re.IGNORECASE)
-_NO_MAIL = re.compile(f"{_ADDRESS}|{_PATH}|{_NUMBER}", re.IGNORECASE)
-_ID = re.compile(_NUMBER, re.IGNORECASE)
+_ANY = late(f"{_ADDRESS}|{_MAIL}|{_PATH}|{_NUMBER}", re.IGNORECASE)
+_NO_MAIL = late(f"{_ADDRESS}|{_PATH}|{_NUMBER}", re.IGNORECASE)
+_ID = late(_NUMBER, re.IGNORECASE)
 
 
 def masked(text: str) -> str:
@@ -30,7 +32,7 @@ def _hidden(word: str) -> str:
     return _ID.sub("<>", word) if len(word) >= _LONG else word
 
 
-_QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}[`']|\\\w+")
+_QUOTED = late(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}[`']|\\\w+")
 
 
 def unquoted(text: str) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
+from mulligan.policy.late import late
+
 LIMIT = 8192
 _WINDOW = 65_536  # what is searched for secrets before the final cut
 _EDGE = 4096  # of a window, given up so that no secret is cut in two
@@ -206,7 +208,7 @@ _SHAPES: tuple[_Shape, ...] = (
 )  # fmt: skip
 
 # Secrets that show by their beginning whose they are.
-_PREFIXED = re.compile(
+_PREFIXED = late(
     r"(?<![\w-])(?:gh[pousr]_\w{10,255}|github_pat_\w{10,255}|gl(?:pat|ptt|dt|rt|cbt|soat|ft)-[\w-]{10,255}"
     r"|xox[abeprs]-[\w-]{10,255}|xapp-[\w-]{10,255}"
     r"|sk[-_](?:live|test|proj|ant|or)[-_][\w-]{10,255}|sk-(?=[a-z]{0,40}\d)[\w-]{16,255}"
@@ -220,10 +222,10 @@ _PREFIXED = re.compile(
     re.IGNORECASE,
 )
 # One is near only where a sign is followed by a long word that is not of small letters alone, or with one of these.
-_LONG_WORD = re.compile(r"[_.:-](?=\w[\w-]{15})(?<=\w[_.:-])(?=[a-z_-]{0,255}+[A-Z0-9])")
+_LONG_WORD = late(r"[_.:-](?=\w[\w-]{15})(?<=\w[_.:-])(?=[a-z_-]{0,255}+[A-Z0-9])")
 _BEGINNINGS = ("eyj", "sk-", "akia", "asia", "aiza", "ghp_", "xox", "dapi", "eaac", "atatt3")
 
-_COMPILED = [re.compile(shape.pattern, re.IGNORECASE) for shape in _SHAPES]
+_COMPILED = [late(shape.pattern, re.IGNORECASE) for shape in _SHAPES]
 _WORDS: dict[str, list[int]] = {}
 for _number, _shape in enumerate(_SHAPES):
     for _word in _shape.words:
@@ -272,7 +274,7 @@ _ROOTS = (
     r"|bin|sbin|private|Volumes|Library|nix|snap|boot|storage|builds|scratch|nfs|Applications|System"
 )
 _SEGMENT = r"[\w.@+~%=,#-]"
-_PATH = re.compile(
+_PATH = late(
     r"(?P<scheme>\b(?:file|sqlite(?:\+\w{1,20})?):)//[^\s\"'<>]{1,1024}"
     r"|(?<![\w/.:~$)\]])(?P<quote>[\"'`])(?:~?/(?!/)|[A-Za-z]:[\\/]|\\\\)[^\"'`\n]{1,1024}(?P=quote)"
     rf"|(?<![\w/.~:$)\]>-])(?P<verb>\b(?:GET|POST|PUT|PATCH|DELETE|HEAD|OPTIONS) )?"
@@ -281,10 +283,10 @@ _PATH = re.compile(
     rf"|(?P<colon>:)(?!//)(?:/{_SEGMENT}{{1,255}}+){{2,64}}"
     r"|(?<!\w)[A-Za-z]:\\(?!\\)[^\s\"'<>|]{1,1024}|(?<![\w\\])\\\\[\w.-]{1,255}\\[^\s\"'<>|]{1,1024}"
 )
-_MAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@(?=(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?![\w]))", re.IGNORECASE)
+_MAIL = late(r"(?<![\w.+%-])[\w.+%-]{1,64}@(?=(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?![\w]))", re.IGNORECASE)
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
-_IPV4 = re.compile(rf"(?<![\w.])(?<!version )(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\w)")
-_IPV6 = re.compile(r"(?<![\w:.])[0-9a-f:]{2,39}(?:%\w{1,15})?(?![\w:])", re.IGNORECASE)
+_IPV4 = late(rf"(?<![\w.])(?<!version )(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\w)")
+_IPV6 = late(r"(?<![\w:.])[0-9a-f:]{2,39}(?:%\w{1,15})?(?![\w:])", re.IGNORECASE)
 
 
 def redact(text: str) -> str:

@@ -9,6 +9,8 @@ import re
 from http import HTTPStatus
 from typing import NamedTuple
 
+from mulligan.policy.late import late
+
 
 class Shape(NamedTuple):
     fact: str  # http, code, grpc, sqlstate, mail, errno, exit, signal
@@ -18,7 +20,7 @@ class Shape(NamedTuple):
 
 
 def _shape(fact: str, hints: str | tuple[str, ...], pattern: str, system: str = "", flags: int = 0) -> Shape:
-    return Shape(fact, (hints,) if isinstance(hints, str) else hints, re.compile(pattern, flags | re.MULTILINE), system)
+    return Shape(fact, (hints,) if isinstance(hints, str) else hints, late(pattern, flags | re.MULTILINE), system)
 
 
 _I = re.IGNORECASE
@@ -45,7 +47,7 @@ HTTP = tuple(
         (("URL", "erver"), rf"\b(?:URL returned error|Server returned|server responded with)(?: status)?(?: code)?[: ]{{1,2}}{_N}\b"),
     )
 )  # fmt: skip
-HTTP_LEAD = re.compile(rf"^(?:[\w:.]+: )?{_N}(?=[ :]{{1,2}}(?:[A-Z][A-Za-z_ ]+[.:({{]|GET|POST|PUT|PATCH|DELETE|HEAD))")
+HTTP_LEAD = late(rf"^(?:[\w:.]+: )?{_N}(?=[ :]{{1,2}}(?:[A-Z][A-Za-z_ ]+[.:({{]|GET|POST|PUT|PATCH|DELETE|HEAD))")
 
 CODES = (
     _shape("code", "occurred (", r" error occurred \(([A-Za-z][\w.]{2,60})\)"),
@@ -113,6 +115,6 @@ _ENDING = (
     "Error|Exception|Timeout|Expired|Exit|Interrupt|Disconnected|Refused|Failed|Failure|Busy|Aborted|Denied|Exceeded|NotFound|"
     "Redirects|Cancelled|Canceled|Detected|Violation|Lost|Full|Fault|Unavailable|Mismatch|TooLarge|TooLong|Required|Missing|Invalid|Unsupported|Shutdown|Overflow|Closed|Died|Unknown"
 )
-TYPE = re.compile(
+TYPE = late(
     rf"(?<![\w./'\"-])((?:[a-zA-Z_]\w*(?:\.|::))+_?[A-Z]\w*|[A-Z]\w*?(?:{_ENDING})\d?)(?=:|\(|\)|\s*$|,| -|<|;)", re.MULTILINE
 )  # fmt: skip

@@ -13,6 +13,7 @@ from signal import Signals
 
 from mulligan.policy import shapes
 from mulligan.policy.facts import Facts
+from mulligan.policy.late import late
 from mulligan.policy.normal import GRPC, death, grpc_name
 from mulligan.policy.shapes import Shape
 
@@ -28,9 +29,9 @@ _SIGNAL_OF = {signal.name: int(signal) for signal in Signals} | {
     "bus error": 7,
     "floating point exception": 8,
 }
-_DIGITS = re.compile(r"[45]\d\d")
-_MAIL = re.compile(r"smtp|mail|recipient|sender|relay|address|postmaster|\b[45]\d\d[ -]", re.IGNORECASE)
-_HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_:-]+")
+_DIGITS = late(r"[45]\d\d")
+_MAIL = late(r"smtp|mail|recipient|sender|relay|address|postmaster|\b[45]\d\d[ -]", re.IGNORECASE)
+_HUMPS = late(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_:-]+")
 # Words that stand where a code would, and tell nothing.
 _EMPTY = frozenset(
     [
