@@ -1,5 +1,4 @@
 """The table of invariants in docs/operate/verify.md, from the one the checker has. Used by `generate.py`."""
-# ruff: noqa: INP001 - a script beside the pages it writes
 
 from __future__ import annotations
 

@@ -107,6 +107,22 @@ def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbour
 
 
 @pytest.mark.about_processes
+def test_a_job_that_kills_the_whole_worker_is_dead_after_its_losses_and_takes_no_neighbour_with_it(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    assassin = app.enqueue("assassin", {})
+    neighbours = [app.enqueue("nap", {"seconds": 0.3}) for _ in range(8)]
+    for _ in range(3):  # whoever runs a service starts it again
+        assert start(wait=False, worker__concurrency="4").process.wait(40) == -signal.SIGKILL
+    start(worker__concurrency="4")
+    dead = app.jobs.wait(assassin.id, 30)
+    assert (dead.state, dead.losses) == (State.DEAD, 3)
+    assert len(starts(assassin.id)) == 3
+    for job in neighbours:
+        assert app.jobs.wait(job.id, 20).state is State.SUCCEEDED
+
+
+@pytest.mark.about_processes
 def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(app: Mulligan, start: Start) -> None:
     start(retry__max_losses="0")
     dead = app.jobs.wait(app.enqueue("crash_hard", {}).id, 20)

@@ -58,6 +58,14 @@ def poison(ctx: Context) -> None:
 
 
 @app.job(policy=NOW)
+def assassin(ctx: Context) -> None:
+    """Takes the whole worker with it."""
+    witness(ctx, "start")
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job(policy=NOW)
 def crash_hard(ctx: Context) -> None:
     witness(ctx, "start")
     ctypes.string_at(0)

@@ -109,13 +109,13 @@ def main() -> int:
     logging.basicConfig(level="INFO", format=form, handlers=[RelayHandler()])
     troubles = TroubledPopen.troubles = Troubles(Path.cwd())
     subprocess.Popen = TroubledPopen  # type: ignore[misc]
-    clean = fleet._clean
+    clean = fleet.clean
 
     def clean_slowly(*arguments: Any) -> None:
         troubles.wait_out(SLOW_BURIALS)
         clean(*arguments)
 
-    fleet._clean = clean_slowly
+    fleet.clean = clean_slowly
     if troubles.there(HASTE):
         fleet.LEAVE_NS = fleet.QUEUE_PATIENCE_NS = 200_000_000
     settings = read_settings()

@@ -56,6 +56,7 @@ class Flight:
     sent_ns: int
     asked: Asked | None = None
     asked_ns: int = 0
+    suspect: bool = False  # one more loss and it is dead: it may be what takes its neighbours down
     recalled: bool = False  # asked back if it has not started
     peak: int = 0  # bytes, sampled where a memory limit is set
     timeout: Micros = field(init=False)  # of this attempt: an escalation's, else the job's, else the kind's

@@ -61,10 +61,16 @@ class Desk:
         self._offered = False
         self._at_it = False
         self._answered = asyncio.Event()
+        self._turning = False
 
     def serve(self, fleet: Fleet, turns: Turns) -> None:
         self._fleet = fleet
         self._turns = turns
+
+    @property
+    def all_written(self) -> bool:
+        """Every ending is durable, and no turn is under way."""
+        return not (self.endings or self._turning or self._at_it)
 
     def ended(self, endings: list[Ending]) -> None:
         self.endings += endings
@@ -79,7 +85,9 @@ class Desk:
             await self.wake.wait()
             await self._take_back()
             self.wake.clear()
+            self._turning = True
             pause = await self._one_turn()
+            self._turning = False
 
     def _rest(self, pause: float) -> None:
         if self._timer is not None:

@@ -18,13 +18,13 @@ from typing import Any
 
 from mulligan.config import Worker
 from mulligan.engine.kinds import DELIVERY_QUEUE, OURS, KindSpec, Manifest
-from mulligan.engine.life import session_memory, surely_kill_marked
+from mulligan.engine.life import session_memory
 from mulligan.engine.messages import STOPPED, outcome_from_wire
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
+from mulligan.engine.supervisor.obituary import clean, facts, how, left_over
 from mulligan.engine.supervisor.pace import tellers
 from mulligan.engine.supervisor.verdicts import after_death, when_refused, when_stopped
-from mulligan.engine.workdirs import remove_workdir
 from mulligan.job import Lease, Memory, Micros
 from mulligan.policy.escalate import given
 
@@ -35,10 +35,13 @@ MEMORY_TICK_NS = 250_000_000
 STUCK_NS = 2_000_000_000  # a job that waits longer in a runner's line goes back to the queue
 RESPAWN_MOST = 5.0
 LOAD_PATIENCE = 30.0
-LOAD_LIMIT_NS = 600_000_000_000  # importing the app and its on_start may take this long
 REAP_AGAIN = 0.5  # seconds
-LEAVE_NS = 10_000_000_000  # `on_stop` may take this long
 QUEUE_PATIENCE_NS = 60_000_000_000
+QUIET_PATIENCE_NS = 10_000_000_000  # for which a suspect waits until nothing else runs here
+
+
+class AppBroken(Exception):
+    """The app cannot be loaded."""
 
 
 class Fleet:
@@ -69,6 +72,8 @@ class Fleet:
         self._burying: list[Flight] = []  # of dead runners, until their endings are known
         self.line_stuck = False  # jobs had to be called back from a runner's line
         self._closing = False
+        self.is_suspect: Callable[[Lease], bool] = lambda _: False  # is this its last chance after losses?
+        self.all_written: Callable[[], bool] = lambda: True  # is every ending durable, and no turn under way?
         self.on_learn: Callable[[Manifest], None] = lambda _: None
         self.on_progress: Callable[[Flight, float | None, str], None] = lambda *_: None
         self.on_keep: Callable[[Flight, str, str], Any] = lambda *_: None
@@ -188,7 +193,14 @@ class Fleet:
 
     @property
     def can_take(self) -> bool:
-        return not self._closing and any(child.open and not child.solo for child in self._children)
+        if self._closing or self._has_suspect():
+            return False
+        return any(child.open and not child.solo for child in self._children)
+
+    def _has_suspect(self) -> bool:
+        """Nothing new while one is here: what kills a whole worker takes with it whatever the worker holds."""
+        alone = [flight for child in list(self._children) if child.solo for flight in list(child.flights.values())]
+        return any(flight.suspect for flight in (*alone, *(flight for flight, _ in list(self._queue))))
 
     # -- dispatch ---------------------------------------------------------------------------------
     def dispatch(self, leases: Sequence[Lease], memories: Mapping[str, Memory]) -> None:
@@ -197,7 +209,9 @@ class Fleet:
         for lease in leases:
             spec = kinds.get(lease.kind)
             flight = Flight(next(self._seqs), lease, spec or KindSpec(lease.kind), now)
-            if spec is None or lease.worker != self.recipe.worker:  # the app or our name has changed meanwhile
+            flight.suspect = lease.losses > 0 and self.is_suspect(lease)
+            changed = spec is None or lease.worker != self.recipe.worker  # the app or our name, meanwhile
+            if changed or (flight.suspect and self._has_suspect()):  # one at a time
                 self._give_back([flight])
             else:
                 (self._queue if self.is_alone(lease) else shared).append((flight, memories.get(lease.id)))
@@ -212,13 +226,9 @@ class Fleet:
 
     def _share_out(self, work: list[tuple[Flight, Memory | None]]) -> None:
         runners = [child for child in self._children if child.open and not child.solo]
-        if not runners:
+        if len(runners) < 2:
             if work:
-                self._give_back([flight for flight, _ in work])
-            return
-        if len(runners) == 1:
-            if work:
-                runners[0].run(work)
+                runners[0].run(work) if runners else self._give_back([flight for flight, _ in work])
             return
         parcels: dict[str, list[tuple[Flight, Memory | None]]] = {}
         load = {child.name: len(child.flights) for child in runners}
@@ -236,12 +246,24 @@ class Fleet:
             return
         idle = [c for c in self._children if c.solo and not (c.flights or c.killed or c.doomed_ns)]
         idle.sort(key=lambda child: not child.ready)
-        while self._queue and idle and idle[0].ready:
-            idle.pop(0).run([self._queue.pop(0)])
+        for item in [item for item in self._queue if self._may_start(item[0])]:
+            if not idle or not idle[0].ready:
+                break
+            self._queue.remove(item)
+            idle.pop(0).run([item])
         spare = 1 if self._wants_spare() else 0
         room = self._settings.concurrency + 1 - len([child for child in self._children if child.solo])
         for _ in range(min(len(self._queue) + spare - len(idle), room)):
             self._spawn(solo=True)
+
+    def _may_start(self, flight: Flight) -> bool:
+        """A suspect waits until it is all this worker holds, and runs beside the others only if that takes too long."""
+        if not flight.suspect or (self.count == 1 and self.all_written()):
+            return True
+        if time.monotonic_ns() - flight.sent_ns > QUIET_PATIENCE_NS:
+            flight.suspect = False
+            return True
+        return False
 
     def _wants_spare(self) -> bool:
         return bool(self._lonely)
@@ -360,10 +382,12 @@ class Fleet:
         if weigh:
             self._memory_ns = now
         self._check_queue(now)
+        if any(flight.suspect for flight, _ in self._queue):
+            self._serve_alone()
         for child in list(self._children):
             if child.killed:
                 continue
-            if _left_over(child, now):
+            if left_over(child, now):
                 child.kill("left over")
                 continue
             started = child.started()
@@ -411,8 +435,7 @@ class Fleet:
         grace_ns = int(self._settings.kill_grace * 1e9)
         over = [f for f in child.flights.values() if f.asked is not None and now_ns - f.asked_ns > grace_ns]
         started = child.started()
-        stuck = [f for f in over if f.seq in started]
-        if not stuck:
+        if not any(flight.seq in started for flight in over):
             return
         neighbours = [seq for seq in started if child.flights[seq].asked is None]
         if not neighbours or not child.answers():
@@ -454,17 +477,17 @@ class Fleet:
         try:
             endings = after_death(lost, child.begun(), death, child, self._clock())
             self._replace(child)
-            await self._loop.run_in_executor(None, _clean, self.recipe, child.mark, lost)
+            await self._loop.run_in_executor(None, clean, self.recipe, child.mark, lost)
             child.detach()
         finally:
             self._burying = [flight for flight in self._burying if flight not in lost]
             self._on_end(endings)
         if not (child.killed or child.doomed_ns or self._closing):
-            self.on_death({"runner": child.name, "jobs": len(lost), **_facts(death)})
+            self.on_death({"runner": child.name, "jobs": len(lost), **facts(death)})
         if lost:
-            log.warning("runner %s ended (%s) with %d jobs", child.name, child.killed or _how(death), len(lost))
+            log.warning("runner %s ended (%s) with %d jobs", child.name, child.killed or how(death), len(lost))
         elif not child.doomed_ns and not child.killed and not self._closing:
-            log.warning("runner %s ended (%s)", child.name, _how(death))
+            log.warning("runner %s ended (%s)", child.name, how(death))
 
     def _replace(self, child: Child) -> None:
         """Somebody takes its place: at once if it had ever been ready, else after a growing pause."""
@@ -474,28 +497,3 @@ class Fleet:
             self._refill()
         else:
             self._refill_later()
-
-
-class AppBroken(Exception):
-    """The app cannot be loaded."""
-
-
-def _left_over(child: Child, now_ns: int) -> bool:
-    """Told to leave and still there, or never there at all."""
-    gone = child.doomed_ns and not child.flights and now_ns - child.doomed_ns > LEAVE_NS
-    return bool(gone) or (not child.ready and now_ns - child.born_ns > LOAD_LIMIT_NS)
-
-
-def _facts(death: Death) -> dict[str, int]:
-    facts = {"signal": death.signal, "exit_code": death.exit_code}
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _how(death: Death) -> str:
-    return f"signal {death.signal}" if death.signal is not None else f"exit code {death.exit_code}"
-
-
-def _clean(recipe: Recipe, mark: str, lost: Sequence[Flight]) -> None:
-    surely_kill_marked(mark)
-    for flight in lost:
-        remove_workdir(recipe.folder, flight.lease)

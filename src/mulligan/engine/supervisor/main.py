@@ -164,6 +164,8 @@ class Supervisor:
         self._policies = Layers(self._settings.retry, manifest.ruled, manifest.queues)
         self._claimer = claimer_of(self.worker, manifest, self._options.queues)
         self._fleet.on_learn = self._learned
+        self._fleet.is_suspect = lambda lease: lease.losses >= self._policies.of(lease).max_losses
+        self._fleet.all_written = lambda: self._desk.all_written
         self._turns = Turns(self._store, self._policies, self._claimer, causes_of(self._settings.guards))
         self._desk.serve(self._fleet, self._turns)
         self._entered = True
