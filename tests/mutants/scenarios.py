@@ -115,7 +115,7 @@ def members_tried_again(stage: Stage) -> Report:
 
 def ticking(stage: Stage) -> Report:
     """Two workers and a schedule that fires every two seconds."""
-    stage.extra["MUTANT_CRON"] = "* * * * * */2"
+    stage.extra["MUTANT_CRON"] = "*/2 * * * * *"
     workers = [stage.worker() for _ in range(2)]
     hoped(lambda: len({line["job"] for line in stage.lines()}) >= 6)
     for worker in workers:
