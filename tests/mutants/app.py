@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from mulligan import Context, Fixed, Mulligan, Policy
@@ -58,6 +59,16 @@ def first_long(ctx: Context, first: float, later: float, keep: bool = False) -> 
 def poison(ctx: Context) -> None:
     witness(SEEN, ctx, "start")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job(policy=QUICK)
+def fails_when_let(ctx: Context, gate: str) -> None:
+    """Waits until a file is there, and fails."""
+    witness(SEEN, ctx, "start")
+    while not Path(gate).exists():
+        time.sleep(0.02)
+    witness(SEEN, ctx, "fail")
+    raise RuntimeError("not now")
 
 
 @app.job(policy=Policy(max_retries=0))

@@ -115,7 +115,7 @@ def members_tried_again(stage: Stage) -> Report:
 
 def ticking(stage: Stage) -> Report:
     """Two workers and a schedule that fires every two seconds."""
-    stage.extra["MUTANT_CRON"] = "* * * * * */2"
+    stage.extra["MUTANT_CRON"] = "*/2 * * * * *"
     workers = [stage.worker() for _ in range(2)]
     hoped(lambda: len({line["job"] for line in stage.lines()}) >= 6)
     for worker in workers:
@@ -201,10 +201,12 @@ def pressed(stage: Stage) -> Report:
 def asked_to_stop(stage: Stage) -> Report:
     """A job fails before its worker, which is slow to hear, knows that somebody wants it to stop."""
     worker = stage.worker()
-    job = stage.enqueue("work", {"n": 1, "seconds": 4.0, "fails": 9})
+    gate = stage.folder / "gate"
+    job = stage.enqueue("fails_when_let", {"gate": str(gate)})
     stage.wait(lambda: stage.started(job), "the job")
     stage.wait(lambda: _held_still(worker, stage.url), "the worker, held between two transactions")
     stage.told("cancel", job, stage.app.jobs.cancel)
+    gate.touch()
     hoped(lambda: stage.lines("fail"))
     worker.signal(signal.SIGCONT)
     hoped(lambda: stage.state(job) != "running")

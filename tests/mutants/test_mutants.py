@@ -57,4 +57,5 @@ def test_without_a_defect_the_same_scenario_breaks_nothing(scenario, store, requ
     report, seconds = play(scenario, store, None, request, tmp_path)
     found = [f"{one.invariant}: {one.what} {dict(one.evidence)}" for one in report.violations]
     table.append((f"(none) {scenario.__name__}", store, scenario.__name__, "; ".join(report.counts) or "–", seconds))
+    assert report.jobs, "nothing happened at all"
     assert not found

@@ -197,7 +197,9 @@ def test_two_jobs_with_one_key_break_u1(store):
 def test_two_jobs_of_one_slot_break_c1(store):
     for job in enqueue(store, 2):
         event(store, job, "job.queued", schedule="nightly", slot_at=7, run_at=0)
-        sql(store, "DELETE FROM {p}event WHERE job_id = :job AND data NOT LIKE '%nightly%'", {"job": job})
+        sql(
+            store, "DELETE FROM {p}event WHERE job_id = :job AND data NOT LIKE :said", {"job": job, "said": "%nightly%"}
+        )
     assert broken(store) == {"C1"}
 
 
