@@ -13,7 +13,7 @@ from simulation.shop import HEARTBEAT
 from simulation.workers import Worker
 from simulation.world import World
 
-ROUNDS = 150
+ROUNDS = 80
 LAST_WORDS = 3  # rounds: after a leap of the clock messages wait until all workers have said that they are here
 FAR = 12 * 3600 * SECOND
 SCHEDULES = ("often", "each", "never-late")
