@@ -190,7 +190,7 @@ def every_process(*words: str) -> str:
     return "\n".join(found)
 
 
-@pytest.mark.about_processes
+@pytest.mark.slow
 @pytest.mark.security("S04", "S38", "S42", "S44", "S45", "S46", "S47", "A13", "A14")
 @pytest.mark.timeout(600)
 def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(app, store_url, start, call, outside, tmp_path):
