@@ -47,7 +47,9 @@ def open_to_others(folder: Path, ours: str) -> dict[str, str]:
 
 @pytest.mark.security("S52", "A09")
 @pytest.mark.parametrize("umask", ["000", pytest.param("022", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("state", ["", "made/for/us"], ids=["beside the file", "state_dir"])
+@pytest.mark.parametrize(
+    "state", ["made/for/us", pytest.param("", marks=pytest.mark.slow)], ids=["state_dir", "beside the file"]
+)
 @pytest.mark.timeout(180)
 def test_whatever_a_worker_writes_is_for_its_user_alone(tmp_path, umask, state):
     place = tmp_path / "place"

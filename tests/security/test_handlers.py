@@ -63,6 +63,7 @@ def store_url(ready_sqlite_url):
     return ready_sqlite_url
 
 
+@pytest.mark.slow
 @pytest.mark.security("A39")
 @pytest.mark.timeout(150)
 def test_a_handler_that_garbles_the_line_to_its_supervisor_harms_itself_alone(app, start):
