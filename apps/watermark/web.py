@@ -21,7 +21,7 @@ from fastapi.templating import Jinja2Templates
 from sqlalchemy import select
 from sqlalchemy.exc import DataError, DBAPIError
 
-from mulligan.errors import NotFound
+from mulligan.errors import MulliganError, NotFound
 from watermark import campaigns
 from watermark.data import Account, Asset, Campaign, Recipient, Session, Token, copy_of, files, new_id
 from watermark.jobs import app, db, detect
@@ -29,6 +29,8 @@ from watermark.jobs import app, db, detect
 HERE = Path(__file__).parent
 EVERY = 0.5  # seconds between two looks of a live page
 BEAT = 30  # looks without news until a comment keeps the line open
+KEY = re.compile(r"[\w-]{1,100}", re.ASCII)
+WRITABLE = r"^[^\x00]*$"
 pages = Jinja2Templates(HERE / "templates")
 
 
@@ -114,6 +116,12 @@ def unreadable(_: Request, error: Exception) -> Response:
     return Response("That cannot be read.", 400)
 
 
+@web.exception_handler(MulliganError)
+def not_now(_: Request, error: MulliganError) -> Response:
+    """The database is away, most likely; else it is told what is wrong."""
+    return Response("Please try again in a moment.", 503) if error.retryable else Response(str(error), 400)
+
+
 @web.get("/")
 def home(key: str = "") -> RedirectResponse:
     return enter(key) if key else back("/campaigns")
@@ -122,7 +130,8 @@ def home(key: str = "") -> RedirectResponse:
 @web.post("/sign-in")
 def enter(key: Annotated[str, Form()]) -> RedirectResponse:
     answer = back("/campaigns")
-    answer.set_cookie("key", key, httponly=True, samesite="lax")
+    if KEY.fullmatch(key):  # what is none cannot be in a cookie, and lets nobody in
+        answer.set_cookie("key", key, httponly=True, samesite="lax")
     return answer
 
 
@@ -157,9 +166,9 @@ def create(  # noqa: PLR0913 - the fields of the form
     *,
     session: DB,
     account: Owner,
-    name: Annotated[str, Form(min_length=1, max_length=200)],
+    name: Annotated[str, Form(min_length=1, max_length=200, pattern=WRITABLE)],
     asset: Annotated[str, Form()],
-    recipients: Annotated[str, Form(max_length=100_000)] = "",
+    recipients: Annotated[str, Form(max_length=100_000, pattern=WRITABLE)] = "",
     max_downloads: Annotated[int | None, Form(ge=1)] = None,
     expires_at: Annotated[datetime | None, Form()] = None,
     visible_wm: Annotated[bool, Form()] = False,  # a box that is not ticked is not sent

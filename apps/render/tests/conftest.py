@@ -40,7 +40,7 @@ def s3() -> Iterator[str]:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    httpx2.put(f"http://{host}:{port}/videos").raise_for_status()
+    httpx2.put(f"http://{host}:{port}/videos", timeout=60).raise_for_status()
     yield f"http://{host}:{port}"
     server.stop()
 
