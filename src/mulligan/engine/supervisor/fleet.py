@@ -37,6 +37,7 @@ RESPAWN_MOST = 5.0
 LOAD_PATIENCE = 30.0
 LOAD_LIMIT_NS = 600_000_000_000  # importing the app and its on_start may take this long
 REAP_AGAIN = 0.5  # seconds
+EARLY_DEATHS = 5  # one that is killed while it loads the app says nothing about the app; so many do
 LEAVE_NS = 10_000_000_000  # `on_stop` may take this long
 QUEUE_PATIENCE_NS = 60_000_000_000
 
@@ -63,6 +64,7 @@ class Fleet:
         self._changed = asyncio.Event()
         self._memory_ns = 0
         self._respawn = 0.0
+        self._early = 0  # runners killed before the app was loaded
         self._next_round: asyncio.TimerHandle | None = None  # when those that could not be started are tried again
         self._cleaning: set[asyncio.Task[None]] = set()
         self._burying: list[Flight] = []  # of dead runners, until their endings are known
@@ -448,7 +450,7 @@ class Fleet:
         endings = [when_stopped(flight, Asked.RELEASE, self._clock()) for flight in lost]
         try:
             endings = after_death(lost, child.begun(), death, child, self._clock())
-            self._replace(child)
+            self._replace(child, death)
             await self._loop.run_in_executor(None, _clean, self.recipe, child.mark, lost)
             child.detach()
         finally:
@@ -461,10 +463,11 @@ class Fleet:
         elif not child.doomed_ns and not child.killed and not self._closing:
             log.warning("runner %s ended (%s)", child.name, _how(death))
 
-    def _replace(self, child: Child) -> None:
+    def _replace(self, child: Child, death: Death) -> None:
         """Somebody takes its place: at once if it had ever been ready, else after a growing pause."""
-        if self._closing or self.manifest is None:
+        if self._closing or (self.manifest is None and (death.signal is None or self._early >= EARLY_DEATHS)):
             return
+        self._early += self.manifest is None
         if child.ready:
             self._refill()
         else:
