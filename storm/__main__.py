@@ -6,6 +6,7 @@ import argparse
 import json
 import secrets
 import shutil
+import signal
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -21,6 +22,8 @@ RESULTS = Path(__file__).parent / "results" / "storms.jsonl"
 
 def main() -> int:
     args = _arguments()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whoever ends us: nothing is left behind
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if args.replay:
         return _again(args.replay)
     seed = args.seed if args.seed is not None else secrets.randbelow(2**31)

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import Random
@@ -52,7 +53,8 @@ class Client:
             deed = drawn(self.rng, self.deeds)
             if not calm or deed in records.MOVES:
                 self._tried(deed)
-            time.sleep(self.rng.expovariate(1 / every))
+            with suppress(OSError):  # with a clock that is wrong a sleep may be refused
+                time.sleep(self.rng.expovariate(1 / every))
 
     def _tried(self, deed: str) -> None:
         try:

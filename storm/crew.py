@@ -15,6 +15,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNNERS = (b"mulligan.engine.runner", b"mulligan.observe.runner")
+# Only we send signals; who was started again meanwhile may get one that was meant for the one before.
+BY_SIGNAL = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 AGAIN = 0.5  # seconds until somebody who fell is started again
 
 
@@ -51,7 +53,7 @@ class Member:
             now = time.monotonic()
             if not self._again:
                 self._again = now + AGAIN
-                if not self.expected and not self._refused():
+                if not self.expected and self.process.returncode not in BY_SIGNAL and not self._refused():
                     self.fell.append(f"{self.name} ended with {self.process.returncode}")
             elif now > self._again:
                 self._again = 0.0

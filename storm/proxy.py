@@ -28,6 +28,7 @@ class Line:
         self.proxy = proxy
         self.client, self.server = client, server
         self.doomed = False  # a COMMIT is on its way; its answer will not be heard
+        self.extra = b""  # to be heard before the next answer
         self.deaf = False  # bytes were lost: nothing that comes later makes sense
 
     def reset(self) -> None:
@@ -48,6 +49,8 @@ class Line:
             await self.proxy.open_road()
             if not judge(data):  # type: ignore[operator]
                 continue
+            if writer is self.client:
+                data, self.extra = self.extra + data, b""
             writer.write(data)
             await writer.drain()
 
@@ -123,6 +126,14 @@ class Proxy:
     def _reset(self) -> None:
         for line in list(self._lines):
             line.reset()
+
+    def add(self, words: bytes) -> None:
+        """Every line hears this too, before the next answer."""
+        self._loop.call_soon_threadsafe(self._add, words)
+
+    def _add(self, words: bytes) -> None:
+        for line in self._lines:
+            line.extra = words
 
     @contextmanager
     def told(self, mode: str, *, pause: float = 0.0, share: float = 1.0) -> Iterator[None]:

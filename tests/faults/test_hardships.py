@@ -30,6 +30,20 @@ only_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True
 only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
 
+@pytest.fixture
+def hire(tmp_path: Path) -> Iterator[Start]:
+    """Workers on a store of the test's own, ended whatever it did."""
+    workers: list[Worker] = []
+
+    def make(url: str, **more: dict[str, str]) -> Worker:
+        workers.append(Worker(url, tmp_path, **more))
+        return patient(workers[-1])
+
+    yield make
+    for worker in workers:
+        worker.kill()
+
+
 def opened(url: str, folder: Path) -> Mulligan:
     return Mulligan(settings=read_settings(environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "no.toml"))
 
@@ -74,30 +88,32 @@ def test_the_database_is_gone_for_a_minute(
 
 
 @only_postgres
-def test_the_network_swallows_everything_for_a_minute(store_url: str, tmp_path: Path, starts: Starts) -> None:
+def test_the_network_swallows_everything_for_a_minute(
+    store_url: str, tmp_path: Path, starts: Starts, hire: Start
+) -> None:
     proxies = Proxies()
     port = int(store_url.rpartition(":")[2].partition("/")[0])
     proxy = proxies.to(port)
     url = store_url.replace(f":{port}/", f":{proxy.port}/")
-    worker, app = patient(Worker(url, tmp_path)), opened(store_url, tmp_path)
+    app = opened(store_url, tmp_path)
     try:
+        worker = hire(url)
         accepted = at_work(app, starts)
         with bounded(worker), proxy.told(BLACKHOLE):
             last(MINUTE)
         all_well(app, accepted)
     finally:
-        worker.kill()
         app.close()
         proxies.close()
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs root, to mount a small file system")
-def test_the_disk_is_full_for_half_a_minute(tmp_path: Path, starts: Starts) -> None:
+def test_the_disk_is_full_for_half_a_minute(tmp_path: Path, starts: Starts, hire: Start) -> None:
     with small_disk(tmp_path / "disk") as disk:
         url = f"sqlite:///{disk}/mulligan.db"
         app = opened(url, tmp_path).open()
-        worker = patient(Worker(url, tmp_path))
         try:
+            worker = hire(url)
             accepted = at_work(app, starts)
             with bounded(worker):
                 ballast = fill(disk)
@@ -106,7 +122,6 @@ def test_the_disk_is_full_for_half_a_minute(tmp_path: Path, starts: Starts) -> N
             ballast.unlink()
             all_well(app, accepted)
         finally:
-            worker.kill()
             app.close()
 
 
@@ -123,10 +138,10 @@ def pooler(postgres_url: str, tmp_path: Path) -> Iterator[Pooler]:
 
 
 @pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise")
-def test_the_pooler_is_gone_for_half_a_minute(pooler: Pooler, tmp_path: Path, starts: Starts) -> None:
+def test_the_pooler_is_gone_for_half_a_minute(pooler: Pooler, tmp_path: Path, starts: Starts, hire: Start) -> None:
     app = opened(pooler.url, tmp_path).open()
-    worker = patient(Worker(pooler.url, tmp_path))
     try:
+        worker = hire(pooler.url)
         accepted = at_work(app, starts)
         with bounded(worker):
             pooler.close()
@@ -134,14 +149,13 @@ def test_the_pooler_is_gone_for_half_a_minute(pooler: Pooler, tmp_path: Path, st
         pooler.restart()
         all_well(app, accepted)
     finally:
-        worker.kill()
         app.close()
 
 
 @pytest.mark.parametrize("wrong", ["+15m", "-15m"])
 @only_postgres
 def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_from_anybody(
-    app: Mulligan, store_url: str, tmp_path: Path, start: Start, starts: Starts, wrong: str
+    app: Mulligan, store_url: str, start: Start, starts: Starts, hire: Start, wrong: str
 ) -> None:
     library = faketime()
     if library is None:
@@ -150,17 +164,14 @@ def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_fr
     long = [app.enqueue("nap", {"seconds": 7}).id for _ in range(3)]
     until(lambda: all(starts(job_id) for job_id in long), 30)
     environ = {"LD_PRELOAD": str(library), "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    odd = patient(Worker(store_url, tmp_path, environ=environ))
-    try:
-        begun = time.monotonic()
-        later = [app.enqueue("nap", {"seconds": 0}, delay=6).id for _ in range(6)]
-        with bounded(odd):
-            until(lambda: all(starts(job_id) for job_id in later), 40)
-        assert min(float(starts(job_id)[0].split()[5]) for job_id in later) >= begun + 5.9
-        all_well(app, [*long, *later])
-        assert all(len(starts(job_id)) == 1 for job_id in long)
-    finally:
-        odd.kill()
+    odd = hire(store_url, environ=environ)
+    begun = time.monotonic()
+    later = [app.enqueue("nap", {"seconds": 0}, delay=6).id for _ in range(6)]
+    with bounded(odd):
+        until(lambda: all(starts(job_id) for job_id in later), 40)
+    assert min(float(starts(job_id)[0].split()[5]) for job_id in later) >= begun + 5.9
+    all_well(app, [*long, *later])
+    assert all(len(starts(job_id)) == 1 for job_id in long)
 
 
 @only_sqlite

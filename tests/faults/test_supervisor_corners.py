@@ -159,3 +159,14 @@ def test_sigterm_while_it_writes_its_row_leaves_no_open_row(
     troubles.end(SLOW_WRITES)
     assert worker.process.wait(10) == 0
     assert nothing_is_left(app, worker, tmp_path)
+
+
+@only_sqlite
+@pytest.mark.slow
+def test_runners_that_are_killed_while_they_load_the_app_are_replaced(app: Mulligan, start: Start) -> None:
+    worker = start(wait=False, environ={"SLOW_IMPORT": "1.5"}, worker__runners="2")
+    for pid in until(lambda: len(worker.runners()) == 2 and worker.runners(), 60):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: worker.text().count("ended (signal 9)") == 2, 60)
+    assert app.jobs.wait(app.enqueue("nap", {"seconds": 0}).id, 60).state is State.SUCCEEDED
+    assert worker.process.poll() is None

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+from storm.proxy import Proxies
 
 from mulligan.engine.settle import Ending, _row
 from mulligan.errors import StoreUnavailable
@@ -351,3 +352,20 @@ def test_a_caller_in_a_long_transaction_holds_up_nobody_who_claims_or_settles(po
         ids = enqueue(postgres, 5)
         assert len(finish(postgres, claim(postgres, 5))) == 5
         assert {get(postgres, job_id).state for job_id in ids} == {"succeeded"}
+
+
+def test_one_answer_too_many_is_told_as_unavailable_and_the_line_is_not_used_again(postgres_url):
+    proxies = Proxies()
+    parts = psycopg.conninfo.conninfo_to_dict(postgres_url)
+    proxy = proxies.to(int(parts["port"]))
+    url = postgres_url.replace(f":{parts['port']}/", f":{proxy.port}/")
+    try:
+        with closing(open_store(url)) as store:
+            store.prepare()
+            enqueue(store)
+            proxy.add(b"C\x00\x00\x00\x0dSELECT 1\x00")
+            with pytest.raises(StoreUnavailable, match="2 results"):
+                insert(store, unique_job("a"))
+            assert enqueue(store)
+    finally:
+        proxies.close()

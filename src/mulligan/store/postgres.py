@@ -124,12 +124,22 @@ class PostgresStore(Store):
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        lent: list[psycopg.Connection[Any]] = []
         try:
             with self._open_pool().connection() as connection:
+                lent.append(connection)
                 yield connection
                 self._used[connection] = time.monotonic()
         except UNAVAILABLE as error:
             self._used.clear()  # where one is dead the others may be: ask each before its next use
+            raise unavailable(error) from error
+        except psycopg.InternalError as error:
+            if error.sqlstate is not None:  # the server's own word
+                raise
+            # More answers than questions, as a pooler may leave them that was killed: no word on this line counts.
+            self._used.clear()
+            for connection in lent:
+                connection.close()
             raise unavailable(error) from error
 
     def plan_anew(self, connection: Postgres) -> None:

@@ -36,6 +36,7 @@ STUCK_NS = 2_000_000_000  # a job that waits longer in a runner's line goes back
 RESPAWN_MOST = 5.0
 LOAD_PATIENCE = 30.0
 REAP_AGAIN = 0.5  # seconds
+EARLY_DEATHS = 5  # one that is killed while it loads the app says nothing about the app; so many do
 QUEUE_PATIENCE_NS = 60_000_000_000
 QUIET_PATIENCE_NS = 10_000_000_000  # for which a suspect waits until nothing else runs here
 
@@ -67,6 +68,7 @@ class Fleet:
         self._changed = asyncio.Event()
         self._memory_ns = 0
         self._respawn = 0.0
+        self._early = 0  # runners killed before the app was loaded
         self._next_round: asyncio.TimerHandle | None = None  # when those that could not be started are tried again
         self._cleaning: set[asyncio.Task[None]] = set()
         self._burying: list[Flight] = []  # of dead runners, until their endings are known
@@ -476,7 +478,7 @@ class Fleet:
         endings = [when_stopped(flight, Asked.RELEASE, self._clock()) for flight in lost]
         try:
             endings = after_death(lost, child.begun(), death, child, self._clock())
-            self._replace(child)
+            self._replace(child, death)
             await self._loop.run_in_executor(None, clean, self.recipe, child.mark, lost)
             child.detach()
         finally:
@@ -489,10 +491,11 @@ class Fleet:
         elif not child.doomed_ns and not child.killed and not self._closing:
             log.warning("runner %s ended (%s)", child.name, how(death))
 
-    def _replace(self, child: Child) -> None:
+    def _replace(self, child: Child, death: Death) -> None:
         """Somebody takes its place: at once if it had ever been ready, else after a growing pause."""
-        if self._closing or self.manifest is None:
+        if self._closing or (self.manifest is None and (death.signal is None or self._early >= EARLY_DEATHS)):
             return
+        self._early += self.manifest is None
         if child.ready:
             self._refill()
         else:
