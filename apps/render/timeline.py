@@ -22,6 +22,7 @@ def _address(value: str) -> str:
     try:
         parts = urlsplit(value)
         good = parts.scheme in {"http", "https"} and bool(parts.hostname) and value.isprintable() and " " not in value
+        good = good and parts.port != 0  # to ask for one that is too large raises
     except ValueError:
         good = False
     if not good or len(value) > MOST_URL:

@@ -169,7 +169,7 @@ def create(  # noqa: PLR0913 - the fields of the form
     name: Annotated[str, Form(min_length=1, max_length=200, pattern=WRITABLE)],
     asset: Annotated[str, Form()],
     recipients: Annotated[str, Form(max_length=100_000, pattern=WRITABLE)] = "",
-    max_downloads: Annotated[int | None, Form(ge=1)] = None,
+    max_downloads: Annotated[int | None, Form(ge=1, le=1_000_000)] = None,
     expires_at: Annotated[datetime | None, Form()] = None,
     visible_wm: Annotated[bool, Form()] = False,  # a box that is not ticked is not sent
     invisible_wm: Annotated[bool, Form()] = False,
