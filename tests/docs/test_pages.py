@@ -93,7 +93,18 @@ def members(thing: type) -> set[str]:
 
 
 # What a runner needs of a context and a user does not.
-FOR_THE_RUNNER = {"seq", "lease", "spent", "stop_seen", "stop_asked", "ask_to_stop", "has_workdir", "tidy", "untidy"}
+FOR_THE_RUNNER = {
+    "seq",
+    "lease",
+    "spent",
+    "stop_seen",
+    "stop_asked",
+    "ask_to_stop",
+    "has_workdir",
+    "tidy",
+    "traced",
+    "untidy",
+}
 FOR_THE_RUNNER |= {"started_programs", "end_programs"}
 
 

@@ -30,7 +30,7 @@ ALL = dict(commands(cli))
 
 # -- exit codes -------------------------------------------------------------------------------------
 def test_every_exit_code_has_a_meaning_and_every_error_an_exit_code():
-    assert list(MEANINGS) == [0, 1, 2, 3, 4, 5, 6, 130]
+    assert list(MEANINGS) == [0, 1, 2, 3, 4, 5, 6, 7, 130]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ BEGINS: Micros = 1_790_000_000 * SECOND  # a moment in September 2026
 TOLD = (
     "mulligan.app", "mulligan.engine.operate", "mulligan.engine.recover", "mulligan.engine.held",
     "mulligan.engine.dependencies", "mulligan.engine.workers", "mulligan.engine.supervisor.chores",
-    "mulligan.store.sqlite", "mulligan.store.postgres_unit", "mulligan.store.skimming",
+    "mulligan.store.sqlite_unit", "mulligan.store.postgres_unit", "mulligan.store.skimming",
 )  # fmt: skip
 DRAWS = ("mulligan.engine.watch", "mulligan.engine.supervisor.turns", "mulligan.engine.supervisor.chores")
 

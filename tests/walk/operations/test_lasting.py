@@ -190,7 +190,7 @@ def test_a_job_whose_move_breaks_is_refused_for_itself(app, dead, monkeypatch, c
     def breaks(unit, row, *args, **kwargs):
         moved = move_in(unit, row, *args, **kwargs)
         if row.id == poison:
-            unit.rows("no_such_verb")
+            unit.rows("get")  # without the id it asks for
         return moved
 
     monkeypatch.setattr(operate.recover, "move_in", breaks)
