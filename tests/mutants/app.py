@@ -44,11 +44,10 @@ async def light(ctx: Context, n: int) -> dict[str, Any]:
 
 
 @app.job(policy=QUICK)
-def first_long(ctx: Context, first: float, later: float, keep: bool = False) -> dict[str, Any]:
-    """The first attempt takes `first` seconds, those after it `later`; what it keeps it keeps at the end."""
+def gated(ctx: Context, gates: str, keep: bool = False) -> dict[str, Any]:
+    """Each attempt waits until the file named for its token is there; what the first keeps it keeps at its end."""
     witness(SEEN, ctx, "start")
-    until = time.monotonic() + (first if ctx.token == 1 else later)
-    while time.monotonic() < until:
+    while not Path(f"{gates}-{ctx.token}").exists():
         time.sleep(0.02)
     if keep and ctx.token == 1:
         ctx.checkpoint("place", ctx.token)

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from mulligan import Webhook
@@ -33,12 +34,18 @@ def hoped(moment, patience: float = LONG) -> bool:
 def frozen(stage: Stage, *, keep: bool = False) -> Report:
     """A worker is frozen until its lease is lost and another runs its job; then it thaws and says how it ended."""
     one = stage.worker(worker__lease=LEASE)
-    job = stage.enqueue("first_long", {"first": 2.0, "later": 6.0, "keep": keep})
+    gates = stage.folder / "gate"
+    job = stage.enqueue("gated", {"gates": str(gates), "keep": keep})
     stage.wait(lambda: stage.started(job), "the first attempt")
     two = stage.worker(worker__lease=LEASE)
     one.freeze(stage.url)
     stage.wait(lambda: stage.started(job, 2), "the second attempt")
+    Path(f"{gates}-1").touch()
     one.stop_all(signal.SIGCONT)
+    hoped(lambda: stage.lines("end"), 2 * SHORT)  # of the first: its lease is lost, and it does not know
+    hoped(lambda: stage.state(job) != "running", SHORT)
+    for token in range(2, 9):
+        Path(f"{gates}-{token}").touch()
     hoped(lambda: stage.ended(job))
     hoped(lambda: len(stage.app.jobs.attempts(job)) >= 2, SHORT)
     two.end()
@@ -117,7 +124,8 @@ def ticking(stage: Stage) -> Report:
     """Two workers and a schedule that fires every two seconds."""
     stage.extra["MUTANT_CRON"] = "*/2 * * * * *"
     workers = [stage.worker() for _ in range(2)]
-    hoped(lambda: len({line["job"] for line in stage.lines()}) >= 6)
+    alone = len(stage.lines())  # while the second was still starting
+    hoped(lambda: len(stage.lines()) >= alone + 8)
     for worker in workers:
         worker.end()
     return stage.report()
