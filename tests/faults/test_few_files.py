@@ -16,7 +16,7 @@ from mulligan import Mulligan, State
 from support.waiting import until
 from support.worker import Worker
 
-pytestmark = [pytest.mark.about_processes, pytest.mark.slow]
+pytestmark = [pytest.mark.about_processes, pytest.mark.slow, pytest.mark.timeout(300)]
 
 LENGTH = 4.0  # seconds: a lease
 
@@ -50,7 +50,7 @@ def test_a_worker_without_descriptors_waits_quietly_and_goes_on(app: Mulligan, s
         os.kill(runner, signal.SIGKILL)
         until(lambda: time.monotonic() - began > LENGTH, LENGTH + 5)
     spent = cpu_seconds(worker.pid) - spent
-    done = app.jobs.wait(job.id, 30)
+    done = app.jobs.wait(job.id, 120)
     assert (done.state, done.losses <= 1, worker.process.poll()) == (State.SUCCEEDED, True, None)
     assert "Exception in callback" not in worker.text()
     assert spent < LENGTH / 2
