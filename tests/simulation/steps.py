@@ -222,7 +222,9 @@ def wait(world: World, a: int, b: int, c: int) -> Answer:
 @step("set the clock", 1)
 def set_clock(world: World, a: int, b: int, c: int) -> Answer:
     """The wall clock alone: leases must not notice."""
-    world.clock.wall += (-2, -70, 45, -4000, 4000)[a % 5] * SECOND
+    span = (-2, -70, 45, -4000, 4000)[a % 5]
+    world.set_back = world.set_back or span < 0
+    world.clock.wall += span * SECOND
     world.store.tell_time()
 
 

@@ -73,7 +73,8 @@ class Worker:
         """Endings that could not be told are told again; what it may hold without knowing is asked for."""
         room = max(0, PLACES - len(self.flights) - len(self.endings))
         free = 0 if self.stopping or self.chores.must_not_claim() else min(free, room)
-        endings, self.endings = self.endings, []
+        # By id, as PostgreSQL writes a set: in which order a turn tells of what ended between two turns means nothing.
+        endings, self.endings = sorted(self.endings, key=lambda ending: ending.lease.fence), []
         known = set(self.flights) | {ending.lease.fence for ending in endings} if self.doubt else None
         places = Places(free, PLACES - 1, {}, frozenset(), 2)
         try:

@@ -42,6 +42,7 @@ class World:
         self.batches: list[str] = []
         self.operations: list[str] = []
         self.gone: list[Worker] = []
+        self.set_back = False  # the wall clock
         self.ledger = Ledger(self)
         self.workers = [Worker(self.store, self.settings, self.manifest) for _ in range(WORKERS)]
         for outlet in self.outlets:
