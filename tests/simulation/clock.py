@@ -42,9 +42,9 @@ class Clock:
         self.chance = Random(step)
         self._drawn = (BEGINS // 1000 + step) << 12
 
-    def tick(self) -> int:
-        self._drawn += 1
-        return self._drawn
+    def tick(self, count: int) -> int:
+        self._drawn += count
+        return self._drawn - count + 1
 
     def pass_by(self, span: Micros) -> None:
         self.wall += span

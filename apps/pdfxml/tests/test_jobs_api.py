@@ -15,6 +15,7 @@ DAY = 86_400
 @pytest.mark.about_processes
 @pytest.mark.seed("001-19", "001-20", "001-24", "001-57", "001-63", "001-64", "001-89")
 def test_a_download_before_it_is_complete_is_a_409(world, ann):
+    world.tell("hang")
     job = ann.upload()
     queued = ann.download(job)
     assert (queued.status_code, queued.json()["error_code"]) == (409, "NOT_READY")
