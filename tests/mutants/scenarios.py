@@ -31,11 +31,11 @@ def hoped(moment, patience: float = LONG) -> bool:
     return False
 
 
-def frozen(stage: Stage, *, keep: bool = False) -> Report:
+def frozen(stage: Stage) -> Report:
     """A worker is frozen until its lease is lost and another runs its job; then it thaws and says how it ended."""
     one = stage.worker(worker__lease=LEASE)
     gates = stage.folder / "gate"
-    job = stage.enqueue("gated", {"gates": str(gates), "keep": keep})
+    job = stage.enqueue("gated", {"gates": str(gates)})
     stage.wait(lambda: stage.started(job), "the first attempt")
     two = stage.worker(worker__lease=LEASE)
     one.freeze(stage.url)
@@ -56,7 +56,21 @@ def frozen(stage: Stage, *, keep: bool = False) -> Report:
 
 
 def frozen_with_a_checkpoint(stage: Stage) -> Report:
-    return frozen(stage, keep=True)
+    """What a handler keeps reaches its supervisor, which is frozen; by the time it thaws its lease is lost."""
+    one = stage.worker(worker__lease=LEASE)
+    gates = stage.folder / "gate"
+    job = stage.enqueue("gated", {"gates": str(gates), "keep": True})
+    stage.wait(lambda: stage.started(job), "the first attempt")
+    stage.worker(worker__lease=LEASE)
+    stage.wait(lambda: _held_still(one, stage.url), "the worker, held between two transactions")
+    Path(f"{gates}-1").touch()
+    stage.wait(lambda: stage.started(job, 2), "the second attempt")
+    one.signal(signal.SIGCONT)
+    kept = lambda: stage.sql("SELECT 1 FROM {p}checkpoint WHERE job_id = :job", job=job)  # noqa: E731
+    hoped(kept, SHORT)
+    Path(f"{gates}-2").touch()
+    hoped(lambda: stage.ended(job))
+    return stage.report()
 
 
 def crowd(stage: Stage) -> Report:
