@@ -9,7 +9,17 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 STORES = ("sqlite", "postgres")
-FIGURES = ("jobs", "attempts", "events", "calls", "witness lines", "commits fallen at", "settled after s")
+FIGURES = (
+    "jobs",
+    "attempts",
+    "events",
+    "calls",
+    "witness lines",
+    "commits fallen at",
+    "slowed down by",
+    "recovered after s",
+    "settled after s",
+)
 
 
 def lines(name: str) -> list[dict[str, Any]]:
