@@ -11,6 +11,7 @@ from random import Random
 from bench.counting import counting
 from bench.failures import measured
 from bench.world import World, cpu_seconds, family, pss_megabytes, until, world
+
 from mulligan.engine.claims import Claimer
 from mulligan.ids import new_id
 from mulligan.job import SECOND, Gate, NewJob, WorkerRow

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from bench.world import World, cpu_seconds, family, until, world
+
 from mulligan.observe.exporter import fresh
 from mulligan.observe.fold import Fold
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-
 from bench.world import World
+
 from mulligan.engine.kinds import KindSpec, Manifest
 from mulligan.ids import first_id
 from mulligan.job import Gate, MarkRow

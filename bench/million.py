@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-
 from bench.world import ROOT, World
+
 from mulligan.engine.kinds import KindSpec, Manifest
 from mulligan.ids import first_id
 from mulligan.store.base import Store
@@ -242,6 +242,7 @@ def feeder(place: World) -> subprocess.Popen[bytes]:
 def feed(url: str) -> None:
     """A hundred jobs a second, ten at a time, until it is ended."""
     from bench.app import noop  # noqa: PLC0415 - only where jobs are made
+
     from mulligan import Mulligan  # noqa: PLC0415 - same
 
     noop._app = Mulligan(url)  # type: ignore[attr-defined]  # noqa: SLF001 - the same kind on this store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from bench.groups import fill
+
 from mulligan import Mulligan
 from mulligan.engine import operate
 

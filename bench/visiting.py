@@ -17,6 +17,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from bench.world import ROOT, World
+
 from mulligan.engine.keys import Role
 from support.store import is_postgres, sql
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from bench.million import done, feeder
 from bench.visiting import Answered, Visitor, listeners, visited
 from bench.world import World, until
+
 from support.store import is_postgres, sql
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))  # times each is asked

@@ -14,13 +14,12 @@ import signal
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from bench import world
 from bench.peers import pages, results, run, tables
 from bench.peers.contenders import chosen
 from bench.peers.results import Measured
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 console = Console(width=None if sys.stdout.isatty() else 160)
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psycopg
-
 from bench import world
+
 from support import debian
 from support.postgres import free_port
 

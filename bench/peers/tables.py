@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from bench.peers.bars import judged
 from bench.peers.results import Measured, Run
+from rich.console import Console
+from rich.table import Table
 
 
 def line(measured: Measured) -> str:

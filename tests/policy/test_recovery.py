@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from bench import recovery, releases
 from bench.chart import drawn
 from bench.recovery import Run, Setting, ramped
-
-from bench import recovery, releases
 
 DOCS = Path(__file__).parents[2] / "docs"
 
