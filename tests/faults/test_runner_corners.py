@@ -17,6 +17,7 @@ import pytest
 from mulligan import Job, Mulligan, State
 from mulligan.config import Worker as WorkerSettings
 from mulligan.engine.supervisor import fleet as fleets
+from mulligan.engine.supervisor import obituary
 from mulligan.engine.supervisor.child import Child, Recipe
 from mulligan.engine.supervisor.fleet import Fleet
 from mulligan.testing import advance, now
@@ -195,7 +196,7 @@ def test_a_runner_that_never_gets_ready_is_killed_and_another_takes_its_place(
             fleet.tick()
             assert not second.killed  # it has time
             with monkeypatch.context() as later:
-                later.setattr(fleets, "LOAD_LIMIT_NS", 0)
+                later.setattr(obituary, "LOAD_LIMIT_NS", 0)
                 fleet.tick()
             await moment(lambda: fleet.can_take)
             assert not alive(second.pid)

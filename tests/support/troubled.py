@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.config import read_settings
-from mulligan.engine.supervisor import fleet
+from mulligan.engine.supervisor import fleet, obituary
 from mulligan.engine.supervisor.main import Options, Supervisor
 from mulligan.engine.supervisor.relay import RelayHandler
 from mulligan.errors import StoreUnavailable
@@ -117,7 +117,7 @@ def main() -> int:
 
     fleet.clean = clean_slowly
     if troubles.there(HASTE):
-        fleet.LEAVE_NS = fleet.QUEUE_PATIENCE_NS = 200_000_000
+        obituary.LEAVE_NS = fleet.QUEUE_PATIENCE_NS = 200_000_000
     settings = read_settings()
     with closing(open_store(settings.database_url)) as store:
         store.prepare()
