@@ -28,7 +28,7 @@ def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp
     command = [sys.executable, "-m", "mulligan", "demo", "clipscribe", "--database", store_url, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, text=True)
     try:
-        address = re.search(r"(http://127.0.0.1:\d+)/ ", process.stdout.readline())[1]
+        address = re.fullmatch(r"(http://127.0.0.1:\d+)/", process.stdout.readline().strip())[1]
         with httpx2.Client(base_url=address, verify=False, timeout=60) as ann:
             video = re.search(r'value="([^"]+talk.mp4)"', ann.get("/").text)[1]
             page = ann.post("/jobs", json={"url": video, "user": "ann@example.com"}).json()["status_url"]
