@@ -16,13 +16,17 @@ import pytest
 
 from mulligan import Job, Mulligan, State
 from mulligan.config import Worker as WorkerSettings
+from mulligan.engine.kinds import KindSpec
+from mulligan.engine.messages import outcome_to_wire, stopped_to_wire
+from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor import fleet as fleets
 from mulligan.engine.supervisor import obituary
-from mulligan.engine.supervisor.child import Child, Recipe
+from mulligan.engine.supervisor.child import Asked, Child, Flight, Recipe
 from mulligan.engine.supervisor.fleet import Fleet
 from mulligan.testing import advance, now
+from policy.builders import a_lease
 from support.reluctant import FORGET, STAY
-from support.store import RELEASED, finish, running, sql
+from support.store import RELEASED, RETURNED, finish, running, sql
 from support.troubled import HASTE, NO_FORK, PROGRAM, Troubles
 from support.waiting import until
 from support.worker import Worker
@@ -229,6 +233,26 @@ def test_a_job_its_runner_cannot_accept_goes_back_uncharged_and_the_others_run(
     assert worker.end() == 0
     assert unknown.refresh().state is State.QUEUED
     assert uncharged(app, *strange)
+
+
+@pytest.mark.parametrize("asked", [None, Asked.CANCEL, Asked.TIMEOUT])
+def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(tmp_path: Path, asked: Asked | None) -> None:
+    """A runner that is asked for what it does not have answers that it has stopped: perhaps in the same message."""
+    endings: list[Ending] = []
+
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            fleet._on_end = endings.extend
+            fleet.start()
+            await fleet.loaded()
+            [child] = shared(fleet)
+            flight = Flight(7, a_lease(), KindSpec("noop"), 0, asked=asked, recalled=True)
+            child.flights[flight.seq] = flight
+            fleet._heard(child, ["ended", [outcome_to_wire(7, RETURNED, 3), stopped_to_wire(7, 0, 0.0)]])
+            assert not child.flights
+
+    asyncio.run(story())
+    assert [(ending.outcome, ending.duration_ms) for ending in endings] == [(RETURNED, 3)]
 
 
 # -- a fleet without a supervisor -------------------------------------------------------------------
