@@ -175,9 +175,12 @@ class Mulligan(Nouns):
     ) -> Decorator: ...
     def job(self, *functions: Any, **said: Any) -> Any:
         """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""
-        if functions:
-            return self._register_own(functions[0])
-        return lambda decorated: self._register_own(decorated, **said)
+        if not functions:
+            return lambda decorated: self._register_own(decorated, **said)
+        if len(functions) > 1 or not callable(functions[0]):
+            message = f"@app.job takes its options by name, such as @app.job(name={functions[-1]!r:.80})"
+            raise ConfigError(message)
+        return self._register_own(functions[0], **said)
 
     def _register_own(self, function: Callable[..., Any], **said: Any) -> Kind[Any, Any]:
         """Of the user's, whose names must not be ours."""

@@ -167,6 +167,33 @@ def test_the_context_is_found_by_its_annotation_wherever_it_stands(app, where):
     kind = app.job(function)
     assert ran(app, kind.enqueue(n=7)).result == [1, 7]
     assert "ctx" not in app.registry.handlers[kind.name].spec.schema["properties"]
+    assert app.registry.handlers[kind.name].spec.remembers
+
+
+def test_options_beside_the_function_count_and_what_is_no_function_is_refused_with_advice(app):
+    def shout(n: int) -> Any:
+        return n
+
+    assert app.job(shout, name="loud").name == "loud"
+    for wrong in (("render",), (shout, "mail")):
+        with pytest.raises(ConfigError, match=r"by name, such as @app.job\(name='"):
+            app.job(*wrong)
+
+
+def test_a_kind_of_which_nothing_is_given_a_context_remembers_nothing(app):
+    def plain(n: int) -> Any:
+        return n
+
+    def asked(n: int) -> Any:
+        return None
+
+    kinds = {
+        "plain": app.job(name="plain")(plain),
+        "done": app.job(name="done", done=asked)(plain),
+        "can_retry": app.job(name="can_retry", can_retry=asked)(plain),
+    }
+    remembers = {name for name, kind in kinds.items() if app.registry.handlers[kind.name].spec.remembers}
+    assert remembers == {"done", "can_retry"}
 
 
 def test_names_known_only_to_type_checkers_cost_the_others_nothing(app):
