@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from mulligan.engine.claims import Claimer
+from mulligan.engine.claims import Claimer, memories
 from mulligan.job import SECOND, Gate, Lane
 from support.store import (
     FAILED,
@@ -338,6 +338,14 @@ def test_memories_are_the_checkpoints_and_the_last_failure(store):
     assert memories[job_id].checkpoints == {"page": "18"}
     assert memories[job_id].previous["code"] == "BOOM"
     assert memories[job_id].previous["attempt"] == 1
+
+
+def test_what_earlier_attempts_left_is_read_only_for_kinds_that_could_look_at_it(store):
+    lease = once_more(store, ended(store, FAILED))
+    with store.begin() as unit:
+        assert set(memories(unit, [lease])) == {lease.id}
+        assert set(memories(unit, [lease], frozenset({lease.kind}))) == {lease.id}
+        assert memories(unit, [lease], frozenset({"another"})) == {}
 
 
 def test_a_hint_comes_soon_after_an_insert(store):

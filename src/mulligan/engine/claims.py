@@ -22,7 +22,6 @@ from mulligan.policy.lanes import Candidate, closed_keys, in_turn, is_closed, op
 from mulligan.policy.limits import effective, share_of, tighter
 from mulligan.store.base import Look, Plain, Unit
 
-OVERASK = 3  # several workers choose from the same rows; those somebody else has locked are passed over
 MOST_CROWD = 2000  # candidates of fair or limited lanes in one claim
 MOST_PLAIN = 50  # lanes that are worth a claim in one trip
 MOST_REFUSED = 100  # of one lane, ended in one claim
@@ -39,6 +38,7 @@ class Claimer:
     worker: str
     kinds: frozenset[str]
     queues: frozenset[str] | None = None
+    mindful: frozenset[str] = frozenset()  # kinds that are given what earlier attempts left behind
     own: Mapping[Guarded, Limit] = field(default_factory=dict)  # what this worker's app declares: holds in any case
     watch: Watch = field(default_factory=Watch)
     end: Callable[[Unit, Sequence[Ending]], None] = lambda *_: None  # the one door
@@ -56,6 +56,7 @@ class Claimer:
     def learn(self, manifest: Manifest) -> None:
         """The app as it is now."""
         self.kinds = frozenset(manifest.kinds)
+        self.mindful = frozenset(name for name, spec in manifest.kinds.items() if spec.remembers)
         self.own = limits_of(manifest)
         self.watch.own = terms_of(manifest)
         self._prober.timeouts = {name: spec.timeout for name, spec in manifest.kinds.items()}
@@ -201,8 +202,8 @@ class Claimer:
             leases = unit.take_due(self.worker, *due[0], free)
             self.watch.started(leases)
             return leases, None
-        fresh, retries = self._candidates(unit, due, free * OVERASK)
-        chosen, _ = pick(fresh, retries, free * OVERASK, self.credit)
+        fresh, retries = self._candidates(unit, due, free * unit.overask)
+        chosen, _ = pick(fresh, retries, free * unit.overask, self.credit)
         leases = unit.take(self.worker, chosen, free)
         self._remember(fresh, retries, leases)
         self.watch.started(leases)
@@ -229,7 +230,7 @@ class Claimer:
         self, unit: Unit, due: Sequence[Open], free: int, rooms: Rooms
     ) -> tuple[list[Lease], Micros | None]:
         roomy = [lane for lane in due if rooms.of(lane[0]) != 0]
-        fresh, retries = self._candidates(unit, roomy, free * OVERASK, rooms)
+        fresh, retries = self._candidates(unit, roomy, free * unit.overask, rooms)
         by_id = {candidate[2]: candidate for candidate in (*fresh, *retries)}
         chosen, _ = pick(fresh, retries, len(by_id), self.credit)
         admitted = rooms.admit(by_id[job_id] for job_id in chosen)
@@ -373,6 +374,7 @@ class Claimed(NamedTuple):
     messages: bool = False  # some of them of messages
 
 
-def memories(unit: Unit, leases: Sequence[Lease]) -> dict[str, Memory]:
-    """Only jobs that ran before can have any."""
-    return unit.memories([lease.id for lease in leases if lease.token > 1])
+def memories(unit: Unit, leases: Sequence[Lease], mindful: frozenset[str] | None = None) -> dict[str, Memory]:
+    """Only jobs that ran before can have any; of other kinds than the mindful ones nobody could look at them."""
+    again = [lease for lease in leases if lease.token > 1]
+    return unit.memories([lease.id for lease in again if mindful is None or lease.kind in mindful]) if again else {}

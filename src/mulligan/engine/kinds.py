@@ -65,6 +65,7 @@ class KindSpec:
     unique_by: tuple[str, ...] = ()  # what its unique key is made of
     uses_by_payload: bool = False  # what its jobs use, only its app can tell
     index: tuple[str, ...] = ()  # arguments that filters find fast
+    remembers: bool = True  # something of it is given what earlier attempts left behind
 
     @property
     def alone(self) -> bool:

@@ -70,6 +70,7 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
         editable=editable_fields(editable, arguments),
         uses_by_payload=callable(uses),
         index=checked_index(name or function.__qualname__, index, arguments),
+        remembers=arguments.context_name is not None or done is not None or can_retry is not None,
         **_key_facts(unique),
     )
     _check_unique(spec, unique, keep)

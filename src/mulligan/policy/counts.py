@@ -45,8 +45,10 @@ NONE = Counts({}, {})
 
 def read_counts(text: str | None) -> Counts:
     """What cannot be read counts as nothing: the total, which has a column of its own, still holds."""
+    if not text:
+        return NONE
     try:
-        said = json.loads(text) if text else {}
+        said = json.loads(text)
         more = _numbers({name: said.get(name) for name in ("spared", "waited")})
         return Counts(_numbers(said.get("classes")), _numbers(said.get("codes")), **more)
     except (AttributeError, ValueError):

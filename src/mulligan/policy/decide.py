@@ -211,8 +211,10 @@ def _spared(case: Case, failure: Failure) -> Decision | None:
     spared often enough, or nothing may run twice.
     """
     reset = _hinted(case, failure) if failure.cls is Cls.QUOTA else None
+    if not (case.spared or reset):
+        return None
     counts = _counts(case)
-    if not (case.spared or reset) or counts.spared >= SPARED_MOST or switched_off(case.policy, failure):
+    if counts.spared >= SPARED_MOST or switched_off(case.policy, failure):
         return None
     used_up = f"the quota of {case.lease.uses} is used up"
     decision = _move(case, Verb.HOLD, f"not charged: {case.spared or used_up}", failure=failure)

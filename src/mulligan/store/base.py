@@ -89,6 +89,8 @@ class Unit(
 ):
     """One transaction. Every verb states what it moves and what it waits for."""
 
+    overask = 1  # candidates for each place: where several choose at once, what another has locked is passed over
+
     # -- clock ------------------------------------------------------------------------------------
     @abstractmethod
     def now(self) -> Micros:
@@ -372,6 +374,7 @@ class Store(ABC):
     """A database that remembers. Safe to share between threads; a forked child goes on with connections of its own."""
 
     url: str  # as given, for people: secrets masked
+    side_by_side = False  # several may write at once
 
     @abstractmethod
     def begin(self) -> AbstractContextManager[Unit]:

@@ -59,6 +59,8 @@ REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf
 
 
 class PostgresStore(Store):
+    side_by_side = True
+
     def __init__(
         self, url: str, *, schema: str = "mulligan", notify_callers: bool = True, listen_url: str = ""
     ) -> None:

@@ -32,6 +32,8 @@ SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day
 
 
 class PostgresUnit(SqlUnit):
+    overask = 3
+
     def __init__(self, connection: Postgres, store: PostgresStore) -> None:
         self._connection = connection
         self._store = store

@@ -23,6 +23,7 @@ from mulligan.config import Settings
 from mulligan.engine.board import Board
 from mulligan.engine.kinds import DELIVERY_QUEUE, Handler, Registry
 from mulligan.engine.layers import Layers
+from mulligan.engine.litter import clear_after, settle_down
 from mulligan.engine.messages import outcome_to_wire, stopped_to_wire, work_from_wire
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.crew import Crew
@@ -100,6 +101,7 @@ class Runner:
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._board.beat()
         self.state = await call_hooks(self._registry.on_start, self.state)
+        settle_down()
         self._loop.add_reader(self._wire.fileno(), self._readable)
         self._wire.send(["ready", manifest])
         beat = self._loop.create_task(self._beat())
@@ -218,8 +220,8 @@ class Runner:
             self._finish(work, outcome)
 
     def _finish(self, work: Work, outcome: Outcome | None) -> None:
-        context = work.context
-        took = round((time.monotonic() - work.began) * 1000)
+        context, seconds = work.context, time.monotonic() - work.began
+        took = round(seconds * 1000)
         if outcome is STOPPED:
             self._ended.append(stopped_to_wire(context.seq, took, context.spent))
         else:
@@ -233,6 +235,7 @@ class Runner:
         if self._waiting and self._free:
             self._start(self._waiting.popleft(), self._free)
         self._plan_flush()
+        clear_after(seconds)
 
     def _stop(self, seq: int) -> None:
         work = self._works.get(seq)

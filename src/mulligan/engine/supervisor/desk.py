@@ -17,6 +17,7 @@ from mulligan.config import Worker
 from mulligan.engine.claims import Places
 from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor.aside import Aside
 from mulligan.engine.supervisor.fleet import Fleet
 from mulligan.engine.supervisor.pace import Pace, tellers
 from mulligan.engine.supervisor.turns import News, Turn, Turns
@@ -39,7 +40,9 @@ class Desk:
         clock: Callable[[], Micros],
         on_clock: Callable[[Micros], None],
         may_claim: Callable[[], bool],
+        beside: ThreadPoolExecutor | None = None,
     ) -> None:
+        """`beside`: a second thread, where several may write at once."""
         self.endings: list[Ending] = []
         self.news: dict[tuple[str, int], tuple[float | None, str]] = {}
         self.wake = asyncio.Event()
@@ -62,17 +65,36 @@ class Desk:
         self._at_it = False
         self._answered = asyncio.Event()
         self._turning = False
+        self._beside = beside
+        self._aside: Aside | None = None
 
     def serve(self, fleet: Fleet, turns: Turns) -> None:
         self._fleet = fleet
         self._turns = turns
+        if self._beside is not None and self._aside is None:
+            self._aside = Aside(self._beside, self._write_aside, self._back)
 
     @property
     def all_written(self) -> bool:
         """Every ending is durable, and no turn is under way."""
-        return not (self.endings or self._turning or self._at_it)
+        return not (self.unwritten or self._turning or self._at_it)
+
+    @property
+    def unwritten(self) -> list[Ending]:
+        """Nobody else has these."""
+        return self.endings + self._aside.endings if self._aside is not None else self.endings
 
     def ended(self, endings: list[Ending]) -> None:
+        self.endings += endings
+        if self._turning and self._aside is not None:
+            self.endings = self._aside.take(self.endings, self.news)
+        self.wake.set()
+
+    def _write_aside(self, endings: list[Ending]) -> None:
+        self._turns.finish(endings, self._clock())
+
+    def _back(self, endings: list[Ending]) -> None:
+        self.doubt = self.doubt or bool(endings)
         self.endings += endings
         self.wake.set()
 
@@ -88,6 +110,8 @@ class Desk:
             self._turning = True
             pause = await self._one_turn()
             self._turning = False
+        if self._aside is not None:
+            await self._aside.done()
 
     def _rest(self, pause: float) -> None:
         if self._timer is not None:
@@ -167,7 +191,7 @@ class Desk:
 
     def _in_hand(self) -> int:
         """Messages do not count: they have places of their own."""
-        return self._fleet.count - self._fleet.telling + _others([ending.lease for ending in self.endings])
+        return self._fleet.count - self._fleet.telling + _others([ending.lease for ending in self.unwritten])
 
     def _looks_for_messages(self) -> bool:
         """While all places are taken, now and then: whoever enqueues wakes us, and there is nothing for them here."""
@@ -187,7 +211,7 @@ class Desk:
 
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
         flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up
-        return flights | {ending.lease.fence for ending in (*endings, *self.endings)}
+        return flights | {ending.lease.fence for ending in (*endings, *self.unwritten)}
 
     def _away(self, away: StoreUnavailable) -> float:
         """Keep everything, wait a little longer each time, look for lost answers afterwards."""

@@ -349,7 +349,9 @@ class Fleet:
     def _ended(self, child: Child, items: list[list[Any]]) -> None:
         """All of them are read before any is believed: what cannot be read must leave its job where it is."""
         told: dict[int, list[Any]] = {}
-        for item in items:  # the first word counts: who is asked to stop just after its end is told to have stopped, too
+        for (
+            item
+        ) in items:  # the first word counts: who is asked to stop just after its end is told to have stopped, too
             if item[0] in child.flights:
                 told.setdefault(item[0], item)
         endings = [self._ending(child.flights[seq], item) for seq, item in told.items()]

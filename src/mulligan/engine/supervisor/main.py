@@ -26,6 +26,7 @@ from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of
 from mulligan.engine.kinds import OURS, Manifest
 from mulligan.engine.layers import Layers
+from mulligan.engine.litter import settle_down
 from mulligan.engine.outlets import Outlet
 from mulligan.engine.supervisor.child import Asked, Flight, Recipe
 from mulligan.engine.supervisor.chores import Chores
@@ -100,7 +101,11 @@ class Supervisor:
         self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
         self._renew_thread = ThreadPoolExecutor(1, "mulligan-renewals")  # nothing a sweep does may delay a renewal
         self._outlet_thread = ThreadPoolExecutor(1, "mulligan-outlets")
-        self._desk = Desk(self._settings.worker, self._turn_thread, self.clock, self._heard_clock, self._may_claim)
+        self._beside_thread = ThreadPoolExecutor(1, "mulligan-beside") if self._store.side_by_side else None
+        self._desk = Desk(
+            self._settings.worker, self._turn_thread, self.clock, self._heard_clock, self._may_claim,
+            self._beside_thread,
+        )  # fmt: skip
         try:
             if not await self._opened():
                 return 0
@@ -112,6 +117,7 @@ class Supervisor:
             self._life.close()
             relay.flush()
             return 2 if isinstance(broken, TwoDatabases) else 1
+        settle_down()
         parts = (
             self._desk.loop(),
             self._renew_loop(),
@@ -403,7 +409,7 @@ class Supervisor:
         """Short jobs finish, long ones are asked, then ended and given back; all within the grace."""
         grace = self._settings.worker.shutdown_grace
         self._fleet.release_waiting()
-        while self._patient and (self._fleet.count or self._desk.endings):  # noqa: ASYNC110 - a count, for once in a life
+        while self._patient and (self._fleet.count or self._desk.unwritten):  # noqa: ASYNC110 - a count, for once in a life
             await asyncio.sleep(0.05)
         ends = time.monotonic() + grace
         await self._empty_until(ends - min(3.0, grace * 0.3))
@@ -414,7 +420,7 @@ class Supervisor:
     async def _empty_until(self, deadline: float) -> None:
         # A count, looked at for a few seconds at the end of a life.
         while (  # noqa: ASYNC110
-            (self._fleet.count or self._desk.endings) and time.monotonic() < deadline and not self._now.is_set()
+            (self._fleet.count or self._desk.unwritten) and time.monotonic() < deadline and not self._now.is_set()
         ):
             await asyncio.sleep(0.02)
 
@@ -436,5 +442,7 @@ class Supervisor:
         self._close_threads()
 
     def _close_threads(self) -> None:
-        for thread in (self._turn_thread, self._chore_thread, self._renew_thread, self._outlet_thread):
-            thread.shutdown(wait=False)
+        threads = (self._turn_thread, self._chore_thread, self._renew_thread, self._outlet_thread, self._beside_thread)
+        for thread in threads:
+            if thread is not None:
+                thread.shutdown(wait=False)

@@ -83,11 +83,17 @@ class Turns:
                 fresh = {lease.fence for lease in leases}
                 held = unit.claimed(self._claimer.worker)
                 leases = leases + [x for x in held if x.fence not in known and x.fence not in fresh]
-            kept = memories(unit, leases)
+            kept = memories(unit, leases, self._claimer.mindful)
         self._watch.commit()
         tell_verdicts(verdicts, self._policies, now, self._murmur)
         tell_due(leases, self._claimer.worker)
         return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
+
+    def finish(self, endings: Sequence[Ending], now: Micros) -> None:
+        """Beside a turn: what returned and meets nothing that a turn remembers."""
+        with self._store.begin() as unit:
+            verdicts = settle(unit, endings, self._policies, now, Random())
+        tell_verdicts(verdicts, self._policies, now)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
         """One by one, after the store refused them together: what it will not take is recorded as just that."""

@@ -1,0 +1,69 @@
+"""Short jobs that returned, written while a turn is under way: else the server rests while we prepare, and we rest
+while it works. Only where several may write at once, and only what meets nothing that a turn remembers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from mulligan.engine.kinds import DELIVERY_QUEUE
+from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor.pace import SHORT_MS
+from mulligan.errors import StoreUnavailable
+from mulligan.job import Ended
+
+log = logging.getLogger("mulligan.worker")
+
+ENOUGH = 200  # for a transaction of their own
+
+
+class Aside:
+    def __init__(
+        self, thread: ThreadPoolExecutor, write: Callable[[list[Ending]], object], back: Callable[[list[Ending]], None]
+    ) -> None:
+        """`back`: is given those that could not be written; of the others, none."""
+        self.endings: list[Ending] = []  # on their way
+        self._thread = thread
+        self._write = write
+        self._back = back
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def take(self, endings: list[Ending], spoken: Collection[tuple[str, int]]) -> list[Ending]:
+        """Returns what is left to the next turn. `spoken`: those with words that are written with their ending."""
+        if self.endings or len(endings) < ENOUGH:
+            return endings
+        plain = [ending for ending in endings if is_plain(ending) and ending.lease.fence not in spoken]
+        if len(plain) < ENOUGH:
+            return endings
+        self.endings = plain
+        self._idle.clear()
+        writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, plain)
+        writing.add_done_callback(self._written)
+        return [ending for ending in endings if not is_plain(ending) or ending.lease.fence in spoken]
+
+    def _written(self, writing: asyncio.Future[object]) -> None:
+        """What was not written, or of which nobody knows, is the next turn's: it may be written twice."""
+        error = writing.exception()
+        if error is not None and not isinstance(error, StoreUnavailable):
+            log.error("endings could not be written beside a turn", exc_info=error)
+        endings, self.endings = self.endings, []
+        self._idle.set()
+        self._back([] if error is None else endings)
+
+    async def done(self) -> None:
+        await self._idle.wait()
+
+
+def is_plain(ending: Ending) -> bool:
+    lease, took = ending.lease, ending.duration_ms
+    return (
+        ending.outcome.ended is Ended.RETURNED
+        and took is not None
+        and took <= SHORT_MS
+        and not (lease.uses or lease.batch_id or lease.alone)
+        and lease.queue != DELIVERY_QUEUE
+    )

@@ -1,0 +1,230 @@
+"""Endings that are written beside a turn: plain ones alone, none lost, none held twice, and no slot free too early."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from faults.at_the_desk import Scene
+from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor import aside
+from mulligan.errors import StoreUnavailable
+from mulligan.job import Ended, Lease, Outcome
+from mulligan.store import Store
+from policy.builders import a_lease
+from support.store import RETURNED, all_rows, enqueue, migrated, told
+
+FEW = 5
+SHORT = 1  # ms
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with migrated(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "ENOUGH", FEW)
+
+
+def states(store: Store) -> list[str]:
+    return sorted(row.state for row in all_rows(store))
+
+
+class Slow:
+    """A turn that does not come back until it may; what is written beside it goes its own way."""
+
+    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.under_way, self.may_go_on = threading.Event(), threading.Event()
+        take = scene.turns.take
+
+        def slow(*arguments: Any, **options: Any) -> Any:
+            self.under_way.set()
+            assert self.may_go_on.wait(30)
+            return take(*arguments, **options)
+
+        self.begin = lambda: monkeypatch.setattr(scene.turns, "take", slow)
+
+
+async def running(scene: Scene, count: int) -> list[Lease]:
+    enqueue(scene.store, count)
+    await scene.hint()
+    await scene.until(lambda: scene.hands.count == count)
+    leases = list(scene.hands.held.values())
+    scene.hands.held.clear()
+    return leases
+
+
+def short(leases: list[Lease], outcome: Outcome = RETURNED) -> list[Ending]:
+    return [Ending(lease, outcome, SHORT) for lease in leases]
+
+
+def test_short_jobs_that_returned_are_written_while_a_turn_is_under_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=20, beside=True)
+    slow = Slow(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 12)
+        slow.begin()
+        scene.desk.ended(short(leases[:1]))
+        await scene.until(slow.under_way.is_set)
+        scene.desk.ended(short(leases[1:11]))
+        await scene.until(lambda: states(store).count("succeeded") == 10)
+        assert not slow.may_go_on.is_set()
+        scene.desk.ended(short(leases[11:]))  # too few: the next turn's
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 12
+        assert all(told(store, lease.id) == ["queued", "started", "succeeded"] for lease in leases)
+
+    scene.play(act)
+
+
+FAILED = Outcome(Ended.RELEASED, reason="given back")
+
+
+@pytest.mark.parametrize(
+    "turned",
+    [
+        lambda ending: ending._replace(outcome=FAILED),
+        lambda ending: ending._replace(duration_ms=1000),
+        lambda ending: ending._replace(duration_ms=None),
+        lambda ending: ending._replace(lease=ending.lease._replace(uses="gateway")),
+        lambda ending: ending._replace(lease=ending.lease._replace(batch_id="b1")),
+        lambda ending: ending._replace(lease=ending.lease._replace(alone=True)),
+        lambda ending: ending._replace(lease=ending.lease._replace(queue="mulligan.deliveries")),
+    ],
+)
+def test_what_a_turn_must_think_about_is_left_to_a_turn(turned: Callable[[Ending], Ending]) -> None:
+    [plain] = short([a_lease()])
+    assert aside.is_plain(plain)
+    assert not aside.is_plain(turned(plain))
+
+
+def test_what_a_job_said_last_is_written_with_its_ending_so_it_waits_for_the_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=20, beside=True)
+    slow = Slow(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 8)
+        slow.begin()
+        scene.desk.ended(short(leases[:1]))
+        await scene.until(slow.under_way.is_set)
+        scene.desk.news[leases[1].fence] = (0.5, "half")
+        scene.desk.ended(short(leases[1:]))
+        await scene.until(lambda: [ending.lease for ending in scene.desk.unwritten] == [leases[1]])
+        assert states(store).count("succeeded") == 6
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+
+    scene.play(act)
+    assert states(store) == ["succeeded"] * 8
+    assert {row.progress_message for row in all_rows(store)} == {"", "half"}
+
+
+class Away:
+    """Does not answer, or answers and the line breaks, while `away`."""
+
+    def __init__(self, store: Store, *, done: bool) -> None:
+        self._store, self._done = store, done
+        self.away = False
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @contextmanager
+    def begin(self) -> Iterator[Any]:
+        if self.away:
+            self.asked += 1
+        if self.away and not self._done:
+            raise StoreUnavailable("away")
+        with self._store.begin() as unit:
+            yield unit
+        if self.away:
+            raise StoreUnavailable("the line broke before the answer came")
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["unwritten", "written"])
+def test_what_could_not_be_written_beside_is_the_next_turns_and_ends_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    away = Away(store, done=done)
+    scene = Scene(store, away, concurrency=20, beside=True)  # type: ignore[arg-type]
+    slow = Slow(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 8)
+        slow.begin()
+        scene.desk.ended(short(leases[:1]))
+        await scene.until(slow.under_way.is_set)
+        away.away = True
+        scene.desk.ended(short(leases[1:]))
+        await scene.until(lambda: away.asked)
+        away.away = False
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 8
+        assert all(told(store, lease.id).count("succeeded") == 1 for lease in leases)
+        assert not scene.hands.held, "none of them is adopted as if nobody knew it"
+
+    scene.play(act)
+
+
+def test_a_desk_that_leaves_waits_for_what_is_written_beside(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=20, beside=True)
+    slow = Slow(scene, monkeypatch)
+    writes, may_write = scene.turns.finish, threading.Event()
+
+    def late(*arguments: Any) -> None:
+        assert may_write.wait(30)
+        writes(*arguments)
+
+    monkeypatch.setattr(scene.turns, "finish", late)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 8)
+        slow.begin()
+        scene.desk.ended(short(leases[:1]))
+        await scene.until(slow.under_way.is_set)
+        scene.desk.ended(short(leases[1:]))
+        scene.desk.leaving = True
+        slow.may_go_on.set()
+        await scene.until(lambda: states(store).count("succeeded") == 1)
+        assert not scene.desk.all_written
+        may_write.set()
+
+    scene.play(act)  # ends when the desk's loop has
+    assert states(store) == ["succeeded"] * 8
+
+
+def test_no_slot_is_free_before_its_ending_is_durable_and_nothing_is_lost_or_doubled(store: Store) -> None:
+    scene, total = Scene(store, concurrency=12, beside=True), 600
+    enqueue(store, total)
+
+    async def act(scene: Scene) -> None:
+        rng = Random(5)
+        await scene.hint()
+        while any(row.state != "succeeded" for row in all_rows(store)):
+            gone = [fence for fence in scene.hands.held if rng.random() < 0.8]
+            if gone:
+                scene.desk.ended([Ending(scene.hands.held.pop(fence), RETURNED, SHORT) for fence in gone])
+            under_way = sum(row.state == "running" for row in all_rows(store))
+            assert under_way <= scene.desk._pace.room(0)
+            await asyncio.sleep(rng.random() * 0.002)
+
+    scene.play(act)
+    assert scene.turns.overlaps == 0
+    assert len(scene.hands.given) == len(set(scene.hands.given)) == total
