@@ -1,17 +1,17 @@
 -- running → succeeded, where nothing else changes: `settle` in fewer words, with the same fence and the same order of locks.
 -- What a row knows already is taken from it, so that only four columns travel.
 WITH locked AS MATERIALIZED (
-  SELECT i.*, {p}now_us() AS at, job.was_state, job.was_worker, job.was_token, job.was_asked
+  SELECT i.*, {p}now_us() AS at, job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
   FROM (SELECT * FROM {set:done} ORDER BY i.id COLLATE "C") AS i
   CROSS JOIN LATERAL (
-    SELECT state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked
+    SELECT ctid AS place_of, state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked
     FROM {p}job WHERE id = i.id FOR UPDATE
   ) AS job
 ), settled AS (
   UPDATE {p}job AS job SET
     state = 'succeeded', worker = NULL, result = locked.result, reason = 'returned', finished_at = locked.at
   FROM locked
-  WHERE job.id = locked.id AND locked.was_state = 'running' AND locked.was_worker = :worker
+  WHERE job.ctid = locked.place_of AND locked.was_state = 'running' AND locked.was_worker = :worker
     AND locked.was_token = locked.token AND NOT locked.was_asked
   RETURNING job.id, job.token, job.generation, job.attempt, job.started_at, job.owner, job.batch_id, locked.at, locked.data
 ), written AS (

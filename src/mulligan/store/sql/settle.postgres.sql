@@ -4,10 +4,10 @@
 -- first, one lookup each whatever the statistics say, and the fence is compared with what was locked: an ending that
 -- must be decided again then finds its row locked already and nobody waits in a circle.
 WITH locked AS MATERIALIZED (
-  SELECT i.*, {p}now_us() AS at, job.was_state, job.was_worker, job.was_token, job.was_asked
+  SELECT i.*, {p}now_us() AS at, job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
   FROM (SELECT * FROM {set:settlement} ORDER BY i.id COLLATE "C") AS i
   CROSS JOIN LATERAL (
-    SELECT state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked
+    SELECT ctid AS place_of, state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked
     FROM {p}job WHERE id = i.id FOR UPDATE
   ) AS job
 ), settled AS (
@@ -30,7 +30,7 @@ WITH locked AS MATERIALIZED (
     cancel_reason = CASE WHEN locked.state = 'queued' THEN NULL ELSE job.cancel_reason END,
     unique_hash = CASE WHEN locked.free_key THEN NULL ELSE job.unique_hash END
   FROM locked
-  WHERE job.id = locked.id AND locked.was_state = 'running' AND locked.was_worker = locked.worker
+  WHERE job.ctid = locked.place_of AND locked.was_state = 'running' AND locked.was_worker = locked.worker
     AND locked.was_token = locked.token AND (locked.saw_cancel OR NOT locked.was_asked)
   RETURNING locked.*
 ), written AS (
