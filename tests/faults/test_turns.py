@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mulligan.config import Settings
 from mulligan.engine.claims import Claimer
 from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.turns import Turns
 from mulligan.errors import StoreUnavailable
 from mulligan.job import Lease, Outcome
@@ -230,3 +233,12 @@ def test_orphans_are_not_tried_one_by_one_while_the_store_is_away(store: Store) 
     with pytest.raises(StoreUnavailable):
         sweep(Away(store))  # type: ignore[arg-type]
     assert [stands(store, lease) for lease in (first, missing, last)] == [True] * 3
+
+
+def test_who_begins_again_sweeps_before_it_has_said_who_it_is(store: Store, store_url: str, tmp_path: Path) -> None:
+    """Its row was closed by somebody: the new one is opened by one part of the supervisor, swept by another."""
+    lease = running(store, worker="w_gone")
+    close_worker(store, "w_gone")
+    chores = Chores(store, Settings(database_url=store_url), tmp_path)
+    assert chores.sweep("w_new") == 1
+    assert get(store, lease.id).state == "queued"

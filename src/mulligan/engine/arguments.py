@@ -39,6 +39,7 @@ class Arguments:
         self.public_signature = self.signature.replace(parameters=parameters, return_annotation=Any)
         config = ConfigDict(extra=extra, arbitrary_types_allowed=True, ser_json_inf_nan="constants")
         self._fields = tuple(fields)
+        self._aliases = tuple((name, _ALIAS + name) for name in fields)
         self._extra = extra == "allow"
         self._plain = not fields
         self.model: type[BaseModel] = create_model(f"{self.name} arguments", __config__=config, **_safe_names(fields))
@@ -81,14 +82,24 @@ class Arguments:
         raw = json.loads(text)
         if self._plain and not raw:
             return {}
-        model = self._checked(raw)
-        values = {name: getattr(model, _ALIAS + name) for name in self._fields}
+        if type(raw) is not dict:
+            raise self._no_payload(raw)
+        model = self._validated(raw)
+        found = model.__dict__
+        values = {name: found[alias] for name, alias in self._aliases}
+        if not self._extra:
+            return values
         return values | {_own(name): value for name, value in (model.model_extra or {}).items()}
 
     def _checked(self, given: Any) -> BaseModel:
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-            message = f"{self.name}: a payload maps names of arguments to values, not {given!r:.80}"
-            raise PayloadRefused(message)
+            raise self._no_payload(given)
+        return self._validated(given)
+
+    def _no_payload(self, given: object) -> PayloadRefused:
+        return PayloadRefused(f"{self.name}: a payload maps names of arguments to values, not {given!r:.80}")
+
+    def _validated(self, given: Mapping[str, Any]) -> BaseModel:
         try:
             return self.model.model_validate({_ALIAS + name: value for name, value in given.items()})
         except ValidationError as errors:

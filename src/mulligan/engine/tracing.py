@@ -46,14 +46,14 @@ class Tracer:
     def attempt(self, lease: Lease) -> AbstractContextManager[Ended]:
         """Around the handler; tell it what came of it."""
         del lease
-        return _UNTRACED
+        return UNTRACED
 
     def environment(self, lease: Lease) -> dict[str, str]:
         """For programs that the handler starts."""
         return environment_of(lease.trace)
 
 
-_UNTRACED: AbstractContextManager[Ended] = nullcontext(lambda _: None)
+UNTRACED: AbstractContextManager[Ended] = nullcontext(lambda _: None)
 
 
 def environment_of(trace: str | None) -> dict[str, str]:

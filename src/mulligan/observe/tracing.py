@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from mulligan._version import __version__
 from mulligan.config import Trace
 from mulligan.engine.current import attempt_now
-from mulligan.engine.tracing import Ended, Tracer, environment_of, trace_id, trace_text
+from mulligan.engine.tracing import UNTRACED, Ended, Tracer, environment_of, trace_id, trace_text
 from mulligan.job import Lease, NewJob, Outcome
 
 log = logging.getLogger("mulligan.trace")
@@ -44,12 +44,14 @@ class OtelTracer(Tracer):
             trace = _current(api)
             yield new if trace is None else [job._replace(trace=job.trace or trace) for job in new]
 
-    @contextmanager
-    def attempt(self, lease: Lease) -> Iterator[Ended]:
+    def attempt(self, lease: Lease) -> AbstractContextManager[Ended]:
         api = sys.modules.get(_API) if self._enabled else None
         if api is None or not _recorded(api):
-            yield _untold
-            return
+            return UNTRACED
+        return self._attempt(api, lease)
+
+    @contextmanager
+    def _attempt(self, api: Any, lease: Lease) -> Iterator[Ended]:
         with ExitStack() as stack:
             begins = self._beginning(api, lease.trace)
             span = self._enter(stack, api, f"process {lease.queue}", "CONSUMER", _attempted(lease), **begins)

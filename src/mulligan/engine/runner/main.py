@@ -44,14 +44,15 @@ MANY = 100  # endings that are worth a message of their own
 class Work:
     """One dispatch on its way through this process."""
 
-    __slots__ = ("began", "context", "handler", "slot", "task")
+    __slots__ = ("began", "context", "handler", "made", "slot", "task")
 
     def __init__(self, handler: Handler, context: Context) -> None:
         self.handler = handler
         self.context = context
         self.slot = -1
         self.began = 0.0
-        self.task: asyncio.Task[None] | None = None
+        self.made: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None  # once it has begun
 
 
 class Runner:
@@ -186,12 +187,12 @@ class Runner:
         work.began = time.monotonic()
         self._board.start(work.slot, work.context.seq)
         if work.handler.is_async:
-            self._loop.create_task(self._run_async(work))  # the loop holds it until `work` does
+            work.made = self._loop.create_task(self._run_async(work))
         else:
             self._crew.run(lambda: self._run_sync(work))
 
     async def _run_async(self, work: Work) -> None:
-        work.task = asyncio.current_task()  # from here on a cancellation arrives inside `execute`
+        work.task = work.made or asyncio.current_task()  # from here on a cancellation arrives inside `execute`
         if work.context.stop_asked:
             self._finish(work, STOPPED)
             return

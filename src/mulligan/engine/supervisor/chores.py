@@ -24,6 +24,8 @@ from mulligan.store.host import boot_id
 
 log = logging.getLogger("mulligan.upkeep")
 
+KEEP_HOUSE = 60.0  # seconds: what is old leaves, and we say that we are here
+NEVER = float("-inf")
 CHORE_BUDGET = 2.0  # seconds of one sweep for one kind of upkeep
 
 
@@ -42,9 +44,10 @@ class Chores:
         self._renewed = time.monotonic()
         self._unbroken_since = self._renewed
         self._heard: dict[str, tuple[Micros, float]] = {}  # others: last renewal, and since when we know it
-        self._pruned = 0.0
+        self._pruned = NEVER
         self._timekeeper = Timekeeper(store, settings.worker)
         self._hurried = False
+        self._manifest: Manifest | None = None  # who begins again sweeps before it has said who it is
 
     def tell_death(self, worker: str, facts: Mapping[str, Any]) -> None:
         with self._store.begin() as unit:
@@ -63,10 +66,10 @@ class Chores:
             unit.open_worker(row)
         self._renewed = self._unbroken_since = time.monotonic()
 
-    def _say_we_are_here(self) -> None:
+    def _say_we_are_here(self, manifest: Manifest) -> None:
         """Kinds and schedules hold for a day after they were named, and the clock may have leapt by more."""
         with self._store.begin() as unit:
-            speak(unit, self._manifest)
+            speak(unit, manifest)
 
     def _refuse_second_machine(self) -> None:
         """Monotonic clocks of two kernels cannot be compared: two machines on one SQLite file are refused."""
@@ -125,17 +128,17 @@ class Chores:
     # -- sweep ------------------------------------------------------------------------------------
     def sweep(self, worker: str) -> int:
         """Returns how many jobs came to the queue."""
-        keeps_house = self._hurried or self._pruned == 0.0 or time.monotonic() - self._pruned > 60
+        manifest = self._manifest if self._hurried or time.monotonic() - self._pruned > KEEP_HOUSE else None
         self._hurried = False
-        if keeps_house:
-            self._say_we_are_here()
+        if manifest is not None:
+            self._say_we_are_here(manifest)
         fired = self._timekeeper.fire()
         requeued = self.recover(worker)
         upkeep.announce(self._store)
         late = self._while_full(lambda: upkeep.expire_deadlines(self._store))
         unknown = upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
         self._while_full(lambda: batching.sweep(self._store))
-        removed = self._prune() if keeps_house else 0
+        removed = self._prune(manifest) if manifest is not None else 0
         tell_sweep({
             "jobs past their deadline ended": late, "jobs of unknown kinds ended": unknown,
             "jobs of schedules enqueued": fired, "rows removed by retention": removed,
@@ -154,10 +157,10 @@ class Chores:
         life.sweep_folders(self._folder, worker)
         return len(lost)
 
-    def _prune(self) -> int:
-        removed = self._while_full(lambda: upkeep.prune(self._store, self.settings, self._manifest.kinds))
+    def _prune(self, manifest: Manifest) -> int:
+        removed = self._while_full(lambda: upkeep.prune(self._store, self.settings, manifest.kinds))
         self._store.tidy()
-        self._pruned = 0.0 if removed else time.monotonic()  # more to do: go on with the next sweep
+        self._pruned = NEVER if removed else time.monotonic()  # more to do: go on with the next sweep
         return removed
 
     def _while_full(self, step: Callable[[], int]) -> int:
