@@ -24,7 +24,7 @@ from mulligan.store.words import fit, taken
 from mulligan.tally import DeathCount, Deaths
 
 PREFIX = "mulligan_"
-# The places of what is bound for many rows at once. The last name stands in every statement of its kind.
+# The names of what is bound for many rows at once.
 INSERT = (*InsertRow._fields, "announce", "now")
 TOLD = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
 TAKE = ("place", "worker", "now")
@@ -83,7 +83,8 @@ class SqliteUnit(SqlUnit):
 
     def _many(self, verb: str, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> int:
         """One statement for many rows, all of them or none; how many rows of the table it changed."""
-        statement = numbered(verb, PREFIX, names)
+        statement, of_row = numbered(verb, PREFIX, names)
+        rows = [*map(of_row, rows)]
         try:
             with self.savepoint():
                 return self._handle.many(statement, rows)
