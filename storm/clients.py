@@ -53,16 +53,19 @@ class Client:
             deed = drawn(self.rng, self.deeds)
             if not calm or deed in records.MOVES:
                 self._tried(deed)
-            with suppress(OSError):  # with a clock that is wrong a sleep may be refused
-                time.sleep(self.rng.expovariate(1 / every))
+            self._rest(self.rng.expovariate(1 / every))
 
     def _tried(self, deed: str) -> None:
         try:
             getattr(self, deed)()
         except (MulliganError, OSError, HTTPException):  # told in the book already
-            time.sleep(0.05)
+            self._rest(0.05)
         except Exception:  # noqa: BLE001 - whatever else there is: that is what is looked for
             records.append(self.folder / "surprises.jsonl", {"client": self.name, "trace": traceback.format_exc()})
+
+    def _rest(self, seconds: float) -> None:
+        with suppress(OSError):  # with a clock that is wrong a sleep may be refused
+            time.sleep(seconds)
 
     def wish(self) -> Wish:
         self.number += 1
