@@ -3,7 +3,7 @@
 python -m bench peers                              everything; an hour or two
 python -m bench peers drain retry enqueue          these cases
 python -m bench peers drain --only mulligan pgqueuer limits
-python -m bench peers --report [FILE]              tables and pictures of docs/performance.md from a run's results
+python -m bench peers --report [FILE …]            tables and pictures of docs/performance.md from a run's results
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="a system, a store, limits")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="how many jobs; 0.05 tries the harness")
-    parser.add_argument(
-        "--report", nargs="?", const="", metavar="FILE", help="measure nothing; default: the newest run"
-    )
+    parser.add_argument("--report", nargs="*", type=Path, metavar="FILE",
+                        help="measure nothing; default: the newest run; of several the last with a case")  # fmt: skip
     return parser.parse_args(words)
 
 
