@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
+from random import Random
 
 import pytest
 
@@ -360,6 +363,28 @@ def test_a_hint_comes_soon_after_an_insert(store):
     finally:
         stop.set()
     listener.answer()
+
+
+@pytest.mark.timing
+def test_a_hint_comes_as_soon_when_somebody_has_just_written(store):
+    """A write is looked at again and again until its commit counts; the next one must not wait for the end of that."""
+    heard, stop = queue.SimpleQueue(), threading.Event()
+    listener = Background(lambda: store.watch(lambda: heard.put(time.monotonic()), stop))
+    rng, delays = Random(7), []
+    try:
+        insert(store, *jobs(1))
+        heard.get(timeout=10)
+        for _ in range(60):
+            time.sleep(rng.uniform(0.004, 0.04))
+            while not heard.empty():
+                heard.get()
+            insert(store, *jobs(1))
+            written = time.monotonic()
+            delays.append(heard.get(timeout=10) - written)
+    finally:
+        stop.set()
+    listener.answer()
+    assert sorted(delays)[54] < 0.006
 
 
 def test_expired_jobs_at_the_head_do_not_keep_the_others_waiting(store):

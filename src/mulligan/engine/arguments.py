@@ -39,6 +39,7 @@ class Arguments:
         self.public_signature = self.signature.replace(parameters=parameters, return_annotation=Any)
         config = ConfigDict(extra=extra, arbitrary_types_allowed=True, ser_json_inf_nan="constants")
         self._fields = tuple(fields)
+        self._names = frozenset(fields)
         self._aliases = tuple((name, _ALIAS + name) for name in fields)
         self._extra = extra == "allow"
         self._plain = not fields
@@ -56,6 +57,8 @@ class Arguments:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Positional arguments get their names."""
+        if not args and kwargs.keys() == self._names:
+            return dict(kwargs)
         try:
             bound = self.public_signature.bind(*args, **kwargs)
         except TypeError as error:

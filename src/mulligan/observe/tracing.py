@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -32,12 +32,12 @@ class OtelTracer(Tracer):
         self._enabled = settings.enabled
         self._child = settings.parenting == "child"
 
-    @contextmanager
-    def sending(self, new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    def sending(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
         api = sys.modules.get(_API) if self._enabled else None
-        if api is None or not new:
-            yield new
-            return
+        return nullcontext(new) if api is None or not new else self._sending(api, new)
+
+    @contextmanager
+    def _sending(self, api: Any, new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
         with ExitStack() as stack:
             if _recorded(api):
                 self._enter(stack, api, f"send {_one(job.queue for job in new)}", "PRODUCER", _sent(new))

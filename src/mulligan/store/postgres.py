@@ -125,11 +125,13 @@ class PostgresStore(Store):
             ConnectionPool.check_connection(connection)
 
     @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+    def _connection(self, *, autocommit: bool = False) -> Iterator[psycopg.Connection[Any]]:
         lent: list[psycopg.Connection[Any]] = []
         try:
             with self._open_pool().connection() as connection:
                 lent.append(connection)
+                if connection.autocommit is not autocommit:
+                    connection.autocommit = autocommit
                 yield connection
                 self._used[connection] = time.monotonic()
         except UNAVAILABLE as error:
@@ -168,13 +170,8 @@ class PostgresStore(Store):
             except UNAVAILABLE as error:
                 raise unavailable(error) from error
             return
-        with self._connection() as connection:
-            connection.autocommit = True
-            try:
-                yield PostgresUnit(connection, self)
-            finally:
-                if not connection.closed:
-                    connection.autocommit = False
+        with self._connection(autocommit=True) as connection:
+            yield PostgresUnit(connection, self)
 
     @contextmanager
     def read(self) -> Iterator[PostgresUnit]:

@@ -27,7 +27,7 @@ from mulligan.store.watch import FileWatch
 
 WATCH_EVERY = 0.5
 # The file changes before the commit counts (write, then fsync, then the shared index): look again a little later.
-SETTLING = (0.0, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+SETTLING = (0.0002, 0.0002, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 WAL_BOUND = 64 * 1024 * 1024
 TIDY_MS = 250  # how long tidying up may keep writers waiting
 INHERITED = (
@@ -204,15 +204,14 @@ class SqliteStore(Store):
         try:
             with FileWatch(Path(f"{self.file}-wal")) as watch:
                 seen = handle.execute("PRAGMA data_version")
+                pauses: Iterator[float] = iter(())
                 while not stop.is_set():
-                    touched = watch.wait(WATCH_EVERY)
-                    for pause in SETTLING if touched else (0.0,):
-                        stop.wait(pause)
-                        version = handle.execute("PRAGMA data_version")
-                        if version != seen:
-                            seen = version
-                            hint()
-                            break
+                    if watch.wait(next(pauses, WATCH_EVERY)):
+                        pauses = iter(SETTLING)  # also in the middle of them: this may be somebody else
+                    version = handle.execute("PRAGMA data_version")
+                    if version != seen:
+                        seen = version
+                        hint()
         finally:
             handle.close()
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from mulligan.event import Event, EventType
@@ -86,7 +87,7 @@ class SqliteUnit(SqlUnit):
         statement, of_row = numbered(verb, PREFIX, names)
         rows = [*map(of_row, rows)]
         try:
-            with self.savepoint():
+            with self.savepoint() if len(rows) > 1 else nullcontext():
                 return self._handle.many(statement, rows)
         except UnicodeEncodeError:
             return self._handle.many(statement, [tuple(map(fit, row)) for row in rows])

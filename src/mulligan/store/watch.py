@@ -14,6 +14,7 @@ from typing import Self
 _MODIFY = 0x2
 _CREATE = 0x100
 _NONBLOCK = os.O_NONBLOCK
+_TICK = 0.001  # seconds: a poll is not finer
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
@@ -34,23 +35,27 @@ class FileWatch:
             os.close(self._fd)
 
     def wait(self, seconds: float) -> bool:
-        """True: the file was touched (or nobody can tell)."""
+        """True: the file was touched. Where nobody can tell, look often."""
         if self._fd < 0:
             time.sleep(min(seconds, 0.05))
-            return True
-        poll = select.poll()  # select() refuses descriptors beyond 1024
-        poll.register(self._fd, select.POLLIN)
-        if not poll.poll(seconds * 1000):
             return False
-        self._drain()
-        return True
+        if seconds < _TICK:
+            time.sleep(seconds)
+        else:
+            poll = select.poll()  # select() refuses descriptors beyond 1024
+            poll.register(self._fd, select.POLLIN)
+            poll.poll(seconds * 1000)
+        return self._drain()
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
+        """Was there anything?"""
+        touched = False
         try:
             while os.read(self._fd, 65536):
-                pass
+                touched = True
         except BlockingIOError:
-            return
+            return touched
+        return touched
 
 
 def _open_inotify(path: Path) -> int:
