@@ -18,7 +18,7 @@ from mulligan.errors import StoreUnavailable
 from mulligan.job import Ended, Lease, Outcome
 from mulligan.store import Store
 from policy.builders import a_lease
-from support.store import RETURNED, all_rows, enqueue, migrated, told
+from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told
 
 FEW = 5
 SHORT = 1  # ms
@@ -90,13 +90,34 @@ def test_short_jobs_that_returned_are_written_while_a_turn_is_under_way(
     scene.play(act)
 
 
-FAILED = Outcome(Ended.RELEASED, reason="given back")
+RELEASED = Outcome(Ended.RELEASED, reason="given back")
+
+
+def test_short_jobs_that_failed_are_written_so_too_and_tried_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=20, beside=True)
+    slow = Slow(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 8)
+        slow.begin()
+        scene.desk.ended(short(leases[:1]))
+        await scene.until(slow.under_way.is_set)
+        scene.desk.ended(short(leases[1:], FAILED))
+        await scene.until(lambda: states(store).count("queued") == 7)
+        assert {row.failures for row in all_rows(store) if row.state == "queued"} == {1}
+        assert told(store, leases[-1].id) == ["queued", "started", "retry_scheduled"]
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+
+    scene.play(act)
 
 
 @pytest.mark.parametrize(
     "turned",
     [
-        lambda ending: ending._replace(outcome=FAILED),
+        lambda ending: ending._replace(outcome=RELEASED),
         lambda ending: ending._replace(duration_ms=1000),
         lambda ending: ending._replace(duration_ms=None),
         lambda ending: ending._replace(lease=ending.lease._replace(uses="gateway")),

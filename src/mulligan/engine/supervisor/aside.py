@@ -1,5 +1,5 @@
-"""Short jobs that returned, written while a turn is under way: else the server rests while we prepare, and we rest
-while it works. Only where several may write at once, and only what meets nothing that a turn remembers.
+"""Short jobs that returned or failed, written while a turn is under way: else the server rests while we prepare, and
+we rest while it works. Only where several may write at once, and only what meets nothing that a turn remembers.
 """
 
 from __future__ import annotations
@@ -58,10 +58,13 @@ class Aside:
         await self._idle.wait()
 
 
+_PLAIN = frozenset({Ended.RETURNED, Ended.FAILED})
+
+
 def is_plain(ending: Ending) -> bool:
     lease, took = ending.lease, ending.duration_ms
     return (
-        ending.outcome.ended is Ended.RETURNED
+        ending.outcome.ended in _PLAIN
         and took is not None
         and took <= SHORT_MS
         and not (lease.uses or lease.batch_id or lease.alone)

@@ -45,10 +45,11 @@ class Turns:
         self._policies = policies
         self._claimer = claimer
         self.given_up: set[tuple[str, int]] = set()  # leases whose endings the store will not take in any form
-        self._rng = Random(SystemRandom().getrandbits(64))
+        self._rng, self._rng_beside = (Random(SystemRandom().getrandbits(64)) for _ in range(2))
         self._watch = claimer.watch
         self._causes = causes or Causes()
         self._murmur: Murmur[Same] = Murmur()
+        self._murmur_beside: Murmur[Same] = Murmur()
         claimer.end = self._end
 
     def _end(self, unit: Unit, endings: Sequence[Ending]) -> None:
@@ -90,10 +91,10 @@ class Turns:
         return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
 
     def finish(self, endings: Sequence[Ending], now: Micros) -> None:
-        """Beside a turn: what returned and meets nothing that a turn remembers."""
+        """Beside a turn: what returned or failed and uses nothing that a turn watches."""
         with self._store.begin() as unit:
-            verdicts = settle(unit, endings, self._policies, now, Random())
-        tell_verdicts(verdicts, self._policies, now)
+            verdicts = settle(unit, endings, self._policies, now, self._rng_beside, causes=self._causes)
+        tell_verdicts(verdicts, self._policies, now, self._murmur_beside)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
         """One by one, after the store refused them together: what it will not take is recorded as just that."""
