@@ -72,8 +72,9 @@ RUN: Script = [("enqueue", 0, 0, 0, 0), ("turn", 0, 0, 0, 0)]
 FROZEN: Script = [("freeze", 0, 0, 0, 0), ("wait", WAIT, 0, 0, 0), ("turn", 1, 0, 0, 0), ("settle late", 0, 0, 0, 0)]
 
 
-def _without_token(verb: str, prefix: str, names: tuple[str, ...]) -> str:
-    return re.sub(r"AND worker = \?\d+ AND token = \?\d+", "", numbered(verb, prefix, names))
+def _without_token(verb: str, prefix: str, names: tuple[str, ...]) -> tuple[str, Any]:
+    text, of_row = numbered(verb, prefix, names)
+    return re.sub(r"AND worker = (\?\d+) AND token = (\?\d+)", r"AND (1 OR \1 OR \2)", text), of_row  # each is bound
 
 
 DEFECTS: dict[str, tuple[Any, Script, str]] = {
