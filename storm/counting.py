@@ -27,12 +27,19 @@ class Facts(NamedTuple):
 def gathered(url: str, folder: Path) -> Facts:
     jobs = {row[0]: (row[1], row[2], int(row[3])) for row in ask(url, "SELECT id, kind, state, token FROM {p}job")}
     stories: dict[str, list[str]] = defaultdict(list)
-    for job_id, kind in ask(url, "SELECT job_id, type FROM {p}event WHERE job_id IS NOT NULL ORDER BY id"):
-        stories[job_id].append(kind)
+    for kind, job_id, data, bundle in ask(url, "SELECT type, job_id, data, bundle FROM {p}event ORDER BY id"):
+        for told in [job_id] if bundle is None else _jobs_of(data):
+            if told is not None:
+                stories[told].append(kind)
     ok, rolled_back = _told(folder / "clients.jsonl")
     lines = _lines(folder / "witness.jsonl")
     ended = {(line["job"], line["token"]) for line in lines if line["what"] == "end"}
     return Facts(jobs, ok, rolled_back, ended, stories)
+
+
+def _jobs_of(bundle: str) -> list[str]:
+    """One row may tell the same of many jobs: a line for each, beside lines of what is told."""
+    return [json.loads(line)[0] for line in bundle.split("\n") if line.startswith("[")]
 
 
 def _told(path: Path) -> tuple[set[str], set[str]]:

@@ -18,7 +18,7 @@ from mulligan.policy.lanes import is_closed
 from mulligan.policy.lifecycle import MOVES, TERMINAL, event_for
 from mulligan.policy.limits import effective
 from mulligan.policy.operation import Tally, total_of
-from support.store import prefix
+from support.store import LOG, prefix, unbundled
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -191,10 +191,9 @@ class Ledger:
         self._operations()
 
     def _read_events(self) -> None:
-        columns = ", ".join(Told._fields)
-        found = self.ask(f"SELECT {columns} FROM {{p}}event WHERE id > {self._cursor} ORDER BY id")  # noqa: S608
-        for row in found:
-            event = Told(*row)
+        found = self.ask(LOG.replace("ORDER BY", f"WHERE id > {self._cursor} ORDER BY"))
+        for number, at, kind, job_id, batch_id, _, *rest in unbundled(found):
+            event = Told(number, at, kind, job_id, batch_id, *rest)
             self._cursor = event.id
             if event.job_id is not None and event.type.startswith("job."):
                 self.lives.setdefault(event.job_id, Life()).hears(event)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from simulation.invariants import Ledger
+from support.store import LOG, unbundled
 
 TABLES = {
     "job": "SELECT id, kind, queue, owner, state, priority, lane, uses, run_at, created_at, started_at, "
@@ -38,8 +39,5 @@ def tables(ledger: Ledger) -> dict[str, list[Any]]:
 
 def events(ledger: Ledger) -> list[Any]:
     """What one transaction tells of several jobs, PostgreSQL writes as a set: in order for each of them alone."""
-    found = ledger.ask(
-        "SELECT at, type, job_id, batch_id, owner, attempt, token, actor, data FROM {p}event ORDER BY id"
-    )
-    told = [(*row[:-1], json.loads(row[-1])) for row in found]
+    told = [(*row[1:-1], json.loads(row[-1])) for row in unbundled(ledger.ask(LOG))]
     return sorted(told, key=lambda event: (event[0], event[2] or "", event[3] or ""))

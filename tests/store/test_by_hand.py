@@ -135,7 +135,7 @@ ASKED = {**Asked()._asdict(), "whatever": True, "most": 50}
 
 def test_a_few_actions_are_found_among_many_events_without_reading_those(postgres_url):
     with migrated(postgres_url) as store:
-        enqueue(store, 3000)
+        tell(store, *["schedule"] * 3000)
         tell(store, "ann", "bob")
         with store.transaction() as connection:
             connection.execute('ANALYZE "mulligan".event')

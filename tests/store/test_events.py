@@ -32,6 +32,7 @@ from support.store import (
     get,
     insert,
     jobs,
+    log_of,
     once_more,
     open_worker,
     running,
@@ -234,7 +235,7 @@ def test_a_reader_that_runs_beside_many_writers_sees_every_event_once_and_in_ord
     together(*[lambda seed=seed: write(seed) for seed in range(writers)])
     stop.set()
     reader.answer()
-    assert seen == [row[0] for row in sql(store, "SELECT id FROM {p}event ORDER BY id")]
+    assert seen == [event[0] for event in log_of(store)]
     assert len(seen) >= writers * each
 
 

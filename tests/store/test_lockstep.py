@@ -40,6 +40,7 @@ from support.store import (
     a_worker,
     folded,
     insert,
+    log_of,
     migrated,
     sql,
     unique_job,
@@ -85,11 +86,8 @@ def picture(store: Store) -> dict[str, Any]:
         "evidence, private, fingerprint, next_run_at IS NULL, reason, cost, judged "
         "FROM {p}attempt ORDER BY job_id, token",
     )
-    events = sql(
-        store,
-        "SELECT job_id, type, batch_id, owner, attempt, token, actor, data FROM {p}event "
-        "ORDER BY COALESCE(job_id, ''), id",
-    )
+    log = sorted(log_of(store), key=lambda event: (event[3] or "", event[0]))
+    events = [(job_id, kind, *rest) for _, _, kind, job_id, *rest in log]
     rest = (
         sql(store, "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name"),
         sql(store, "SELECT scope, key, until IS NULL, reason, actor FROM {p}gate ORDER BY scope, key"),

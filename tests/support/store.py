@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from random import Random
 from typing import Any, TypeVar
@@ -283,6 +284,32 @@ def sql(store: Store, statement: str, params: Mapping[str, Any] | None = None) -
             cursor = connection.execute(text, params or None)
             return cursor.fetchall() if cursor.description else []
         return [tuple(row) for row in connection.execute(text, params or {}).fetchall()]
+
+
+LOG = "SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event ORDER BY id"
+
+
+def log_of(store: Store) -> list[tuple[Any, ...]]:
+    """Everything that was ever told, read from the table itself: `data` is a text."""
+    return unbundled(sql(store, LOG))
+
+
+def unbundled(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Rows of LOG, those that tell of many jobs taken apart."""
+    found: list[tuple[Any, ...]] = []
+    for last, at, kind, *rest, data, bundle in rows:
+        if bundle is None:
+            found.append((last, at, kind, *rest, data))
+            continue
+        said, number = "", last - bundle
+        for line in data.split("\n"):
+            if line[0] == "{":
+                said = line
+                continue
+            number += 1
+            found.append((number, at, kind, *json.loads(line), "", said))
+        assert number == last
+    return found
 
 
 def wipe(store: Store) -> None:

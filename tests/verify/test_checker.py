@@ -23,6 +23,7 @@ from support.store import (
     get,
     insert,
     is_postgres,
+    log_of,
     migrated,
     once_more,
     open_worker,
@@ -195,7 +196,7 @@ def test_two_jobs_with_one_key_break_u1(store):
 
 
 def test_two_jobs_of_one_slot_break_c1(store):
-    for job in enqueue(store, 2):
+    for job in (*enqueue(store), *enqueue(store)):
         event(store, job, "job.queued", schedule="nightly", slot_at=7, run_at=0)
         sql(
             store, "DELETE FROM {p}event WHERE job_id = :job AND data NOT LIKE :said", {"job": job, "said": "%nightly%"}
@@ -246,7 +247,7 @@ def test_a_key_that_was_answered_with_another_payload_breaks_u3(store, tmp_path)
 def test_a_follower_of_the_log_that_missed_an_event_breaks_n5(store, tmp_path):
     clients = Clients(tmp_path / "clients", "sse-1")
     enqueue(store, 3)
-    first, _, third = [row[0] for row in sql(store, "SELECT id FROM {p}event ORDER BY id")]
+    first, _, third = [event[0] for event in log_of(store)]
     for seen in (first, third):
         clients.saw("event", event=seen, owner="acme")
     assert broken(store, clients=[clients.path]) == {"N5"}

@@ -13,7 +13,7 @@ import pytest
 from mulligan.event import EventType, NewEvent
 from mulligan.store import open_store
 from support.serving import Ear, get, served, served_apart
-from support.store import is_postgres, sql, together
+from support.store import is_postgres, log_of, sql, together
 from support.waiting import until
 
 OWNERS = ("acme", "other")
@@ -120,7 +120,7 @@ def prove(app, clients, writers, transactions, serve=served):
 def check(app, crowd):
     for place, client in enumerate(crowd):
         owner = OWNERS[place % 2]
-        there = [row[0] for row in sql(app.store, "SELECT id, owner FROM {p}event ORDER BY id") if row[1] == owner]
+        there = [event[0] for event in log_of(app.store) if event[5] == owner]
         assert [frame.id for frame in client.heard] == there
         assert {frame.data["owner"] for frame in client.heard} == {owner}
 

@@ -48,7 +48,8 @@ OUR_EVENT = """
 INSERT INTO mulligan_event (at, type, job_id, owner, data) VALUES (:now, 'job.queued', :id, '', :data)
 """
 BYTES = "SELECT sum(payload) * 1.0 / sum(ncell) FROM dbstat WHERE name = ? AND pagetype = 'leaf'"
-PLAIN, OURS = (ROW,), (OUR_ROW, OUR_EVENT)
+OUR_BUNDLE = "INSERT INTO mulligan_event (at, type, bundle, data) VALUES (?, 'job.queued', ?, ?)"
+PLAIN, OURS = (ROW,), (OUR_ROW,)
 
 
 class ApswAgent(Agent):
@@ -83,7 +84,17 @@ class ApswAgent(Agent):
         self.connection.execute("BEGIN IMMEDIATE")
         for statement in statements:
             self.connection.executemany(statement, rows)
+        if statements is OURS:
+            self._told(rows)
         self.connection.execute("COMMIT")
+
+    def _told(self, rows: list[dict[str, Any]]) -> None:
+        """As we tell it: of one job in a row of its own, of many in one row."""
+        if len(rows) == 1:
+            self.connection.execute(OUR_EVENT, rows[0])
+            return
+        lines = "\n".join([rows[0]["data"], *(f'["{row["id"]}",null,"",null,null]' for row in rows)])
+        self.connection.execute(OUR_BUNDLE, (rows[0]["now"], len(rows), lines))
 
     def enqueue_many(self, task: str, ids: Sequence[int]) -> None:
         del task

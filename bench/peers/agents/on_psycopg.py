@@ -59,10 +59,11 @@ WITH fresh AS (
   INSERT INTO mulligan.job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, announced, payload)
   SELECT i.id, 'noop', 'default', '', 0, 'default|noop||0', '', %(now)s, %(now)s, true, i.payload
   FROM unnest(%(ids)s::text[], %(payloads)s::text[]) AS i(id, payload)
-  RETURNING id, kind, queue, owner, run_at, created_at
+  RETURNING id
 )
-INSERT INTO mulligan.event (at, type, job_id, owner, data)
-SELECT created_at, 'job.queued', id, owner, json_build_object('kind', kind, 'queue', queue, 'run_at', run_at) FROM fresh
+INSERT INTO mulligan.event (at, type, bundle, data)
+SELECT %(now)s, 'job.queued', count(*), '{"kind":"noop"}' || string_agg(E'\\n["' || id || '",null,"",null,null]', '')
+FROM fresh
 """
 BYTES = "SELECT avg(pg_column_size(t.*)) FROM {table} AS t"
 

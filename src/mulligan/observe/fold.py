@@ -157,7 +157,7 @@ def counted(news: Iterable[NewsRow]) -> Counted:
     samples: dict[str, str] = {}
     for row in news:
         try:
-            if row[1] != "job.succeeded" or not _count_plain(plain, samples, row):
+            if row[1] != "job.succeeded" or not _count_plain(plain, samples, *row):
                 _count(found, *row)
         except (AttributeError, IndexError, TypeError, ValueError):
             continue
@@ -174,19 +174,26 @@ def _count(found: defaultdict[Like, Sums], at: Micros, kind: str, attempt: int |
     delay = None if delay is None else max(0, delay - at)
     places = _place(_RUN, run), _place(_WAIT, wait), _place(_DELAY, delay)
     sums = found[Like(_minute(at), kind, attempt is not None, _said(get), *places)]
-    sums.add(n, run or 0, wait or 0)
-    sums.delay += delay or 0
+    sums.add(n, (run or 0) * n, (wait or 0) * n)
+    sums.delay += (delay or 0) * n
     if cost:
-        sums.paid += 1
-        sums.cost += cost
+        sums.paid += n
+        sums.cost += cost * n
 
 
-def _count_plain(plain: dict[Plain, list[int]], samples: dict[str, str], row: NewsRow) -> bool:
+def _count_plain(
+    plain: dict[Plain, list[int]],
+    samples: dict[str, str],
+    at: Micros,
+    _: str,
+    attempt: int | None,
+    data: str,
+    n: int = 1,
+) -> bool:
     """Most successes differ in two numbers alone: without these their text is looked up, not parsed.
 
     False: it is not as plain as that.
     """
-    at, _, attempt, data = row
     head, _, tail = data.partition('"duration_ms":')
     ran, _, rest = tail.partition(",")
     middle, _, waited = rest.rpartition('"wait_ms":')
@@ -199,11 +206,11 @@ def _count_plain(plain: dict[Plain, list[int]], samples: dict[str, str], row: Ne
     sums = plain.get(key)
     if sums is None:
         samples[text] = data
-        plain[key] = [1, run, wait]
+        plain[key] = [n, run * n, wait * n]
         return True
-    sums[0] += 1
-    sums[1] += run
-    sums[2] += wait
+    sums[0] += n
+    sums[1] += run * n
+    sums[2] += wait * n
     return True
 
 

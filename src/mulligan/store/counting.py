@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from mulligan.event import EventType
 from mulligan.job import SECOND, Micros
+from mulligan.store.bundles import MOST, opened
 from mulligan.store.notifying import ReaderRow
 
 MINUTE = 60 * SECOND
@@ -93,7 +96,9 @@ class SqlCounting(Counting):
         if top <= cursor:
             return cursor, []
         span = {"cursor": cursor, "top": top}
-        return top, [*self.rows("queued_between", **span), *self.rows("news_between", **span)]
+        alone = (*self.rows("queued_between", **span), *self.rows("news_between", **span))
+        bundled = self.rows("bundles_between", **span, beyond=top + MOST)
+        return top, [*alone, *(news for row in bundled for news in _news(row, cursor, top))]
 
     def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
         return [DepthRow._make(row) for row in self.rows("depths", moment=moment, cap=cap, most=most)]
@@ -120,6 +125,14 @@ class SqlCounting(Counting):
 
     def drop_stats(self, before: int) -> None:
         self.rows("drop_stats", after=EVER, before=before)
+
+
+def _news(row: Sequence[Any], cursor: int, top: int) -> Iterator[NewsRow]:
+    """What a bundle tells, each text once."""
+    _, at, kind, *_ = row
+    said = Counter(data for number, _, data in opened(row) if cursor < number <= top)
+    attempt = None if kind == EventType.JOB_QUEUED else 1
+    return ((at, kind, attempt, data, n) for data, n in said.items())
 
 
 def _ever(rows: Sequence[StatRow]) -> list[StatRow]:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from mulligan.event import Event
 from mulligan.job import Micros
-from mulligan.store.rows import event_of
 
 Mark = tuple[int, int, int]
 
@@ -189,6 +188,10 @@ class SqlNotifying(Notifying):
     @abstractmethod
     def newest_event(self) -> int: ...
 
+    @abstractmethod
+    def events_among(self, verb: str, cursor: int, top: int, limit: int, /, **params: Any) -> list[Event]:
+        """Those that lie above the cursor and not above the top."""
+
     def reader(self, name: str, *, start: int | None = None) -> ReaderRow | None:
         found = self.rows("reader", name=name)
         if not found and not self.rows("reader_at", name=name):
@@ -204,8 +207,7 @@ class SqlNotifying(Notifying):
         self.rows("move_reader", name=name, cursor=cursor, body=body)
 
     def events_of(self, types: Sequence[str], cursor: int, top: int, limit: int) -> list[Event]:
-        found = self.rows("events_of", types=self.ids(types), cursor=cursor, top=top, most=limit)
-        return [event_of(row) for row in found]
+        return self.events_among("events_of", cursor, top, limit, types=self.ids(types))
 
     def kinds_of(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         found = self.rows("kinds_of", ids=self.ids(ids)) if ids else []

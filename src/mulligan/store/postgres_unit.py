@@ -17,7 +17,7 @@ from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import Done, Wanted, array, event_of, insert_row
+from mulligan.store.rows import Done, Wanted, array, insert_row
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -198,9 +198,7 @@ class PostgresUnit(SqlUnit):
         return self.now() - worker.renewed_at > worker.lease
 
     def events_after(self, cursor: int, limit: int) -> list[Event]:
-        return [
-            event_of(row) for row in self.rows("events_between", cursor=cursor, top=self.newest_event(), most=limit)
-        ]
+        return self.events_among("events_between", cursor, self.newest_event(), limit)
 
     def newest_event(self) -> int:
         # The order matters: what the sequence has given out is read before the marks of those still writing.

@@ -12,12 +12,13 @@ from typing import Any
 from mulligan.event import Event, EventType
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.store.base import Finished, Inserted, Move, Settlement
+from mulligan.store.bundles import Told, parted
 from mulligan.store.counting import StatRow
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.handle import CONSTRAINT, Handle
 from mulligan.store.host import boot_id
 from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import InsertRow, event_of, insert_row
+from mulligan.store.rows import InsertRow, insert_row
 from mulligan.store.skimming import ArgRow
 from mulligan.store.sql import load, numbered
 from mulligan.store.unit import SqlUnit
@@ -30,7 +31,7 @@ INSERT = (*InsertRow._fields, "announce", "now")
 TOLD = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
 TAKE = ("place", "worker", "now")
 SETTLE = (*Settlement._fields, "now")
-FINISH = (*Finished._fields, "event", "worker", "now")
+FINISH = (*Finished._fields, "worker", "now")
 
 _encode = json.JSONEncoder(separators=(", ", ": ")).encode
 
@@ -114,13 +115,17 @@ class SqliteUnit(SqlUnit):
 
     def _announce(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self._tell(
-            (at, EventType.JOB_QUEUED.value, job_id, batch_id, owner, None, None,
-             _encode({"kind": kind, "queue": queue, "run_at": run_at}))
+            Told(at, EventType.JOB_QUEUED.value, job_id, batch_id, owner, None, None,
+                 _encode({"kind": kind, "queue": queue, "run_at": run_at}))
             for job_id, batch_id, owner, kind, queue, run_at, at in rows
         )  # fmt: skip
 
-    def _tell(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        self._many("settle_event", TOLD, [*rows])
+    def _tell(self, told: Iterable[Told]) -> None:
+        alone, bundles = parted([*told])
+        if alone:
+            self._many("settle_event", TOLD, alone)
+        for bundle in bundles:
+            self._run("event_bundle", bundle._asdict())
 
     def announce(self, limit: int) -> int:
         return self._announce_all(self.rows("silent", most=limit))
@@ -162,25 +167,30 @@ class SqliteUnit(SqlUnit):
         self._announce_all(self.rows("silent_of", ids=self.ids([lease.id for lease in leases])))
         data = json.dumps({"worker": worker})
         self._tell(
-            (self._now, EventType.JOB_STARTED.value, lease.id, lease.batch_id, lease.owner, lease.attempt, lease.token,
-             data)
+            Told(self._now, EventType.JOB_STARTED.value, lease.id, lease.batch_id, lease.owner, lease.attempt,
+                 lease.token, data)
             for lease in leases
         )  # fmt: skip
         return leases
 
     def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        rows = [(*settlement, self._now) for settlement in settlements]
-        if not self._all_of(("settle", "settle_attempt", "settle_event"), SETTLE, rows):
-            return {(ending.id, ending.token) for ending in settlements if self._settle_one(ending)}
-        return {(ending.id, ending.token) for ending in settlements}
+        held = settlements
+        if not self._settle_all(settlements):
+            held = [ending for ending in settlements if self._settle_all([ending])]
+        self._tell(
+            Told(self._now, e.event, e.id, e.batch_id, e.owner, e.attempt, e.token, e.data) for e in held
+        )  # fmt: skip
+        return {(ending.id, ending.token) for ending in held}
 
-    def _settle_one(self, ending: Settlement) -> bool:
-        return self._all_of(("settle", "settle_attempt", "settle_event"), SETTLE, [(*ending, self._now)])
+    def _settle_all(self, settlements: Sequence[Settlement]) -> bool:
+        return self._all_of(("settle", "settle_attempt"), SETTLE, [(*ending, self._now) for ending in settlements])
 
     def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
-        rows = [(*row, EventType.JOB_SUCCEEDED.value, worker, self._now) for row in finished]
-        held = self._all_of(("finish", "finish_attempt", "settle_event"), FINISH, rows)
-        return {(row.id, row.token) for row in finished} if held else set()
+        if not self._all_of(("finish", "finish_attempt"), FINISH, [(*row, worker, self._now) for row in finished]):
+            return set()
+        told = EventType.JOB_SUCCEEDED.value
+        self._tell(Told(self._now, told, e.id, e.batch_id, e.owner, e.attempt, e.token, e.data) for e in finished)
+        return {(row.id, row.token) for row in finished}
 
     def _all_of(self, verbs: Sequence[str], names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> bool:
         """Every row through every verb, or nothing of it: False if the fence of one did not hold."""
@@ -215,7 +225,7 @@ class SqliteUnit(SqlUnit):
 
     def events_after(self, cursor: int, limit: int) -> list[Event]:
         # One writer: ids are drawn in commit order.
-        return [event_of(row) for row in self.rows("events_between", cursor=cursor, top=2**62, most=limit)]
+        return self.events_among("events_between", cursor, 2**62, limit)
 
     def newest_event(self) -> int:
         return int(self.rows("newest_event")[0][0])

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from typing import Any
 
 from mulligan.errors import UniqueMismatch
@@ -27,6 +28,7 @@ from mulligan.job import (
     State,
     WorkerRow,
 )
+from mulligan.store import bundles
 from mulligan.store.alerting import SqlAlerting
 from mulligan.store.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Unit
 from mulligan.store.batching import SqlBatching
@@ -39,7 +41,7 @@ from mulligan.store.keys import SqlKeyed
 from mulligan.store.matching import Matching, Where
 from mulligan.store.notifying import SqlNotifying
 from mulligan.store.operating import SqlOperating
-from mulligan.store.rows import event_of, event_params
+from mulligan.store.rows import event_params
 from mulligan.store.sessions import SqlSignedIn
 from mulligan.store.skimming import SqlSkimming
 from mulligan.store.verifying import SqlVerifying
@@ -411,7 +413,11 @@ class SqlUnit(
         return {row[0]: AttemptRow._make(row) for row in found}
 
     def story(self, job_id: str) -> list[Event]:
-        return [event_of(row) for row in self.rows("story", id=job_id)]
+        return self.stories([job_id])
+
+    def events_among(self, verb: str, cursor: int, top: int, limit: int, /, **params: Any) -> list[Event]:
+        span = {"cursor": cursor, "top": top, "beyond": top + bundles.MOST}
+        return [*islice(bundles.events_in(self.rows(verb, **span, most=limit, **params), cursor, top), limit)]
 
 
 def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mulligan.event import Event
 from mulligan.job import AttemptRow, JobRow, Micros
-from mulligan.store.rows import event_of
+from mulligan.store.bundles import events_about
 from mulligan.store.values import BatchRow
 
 SlotRow = tuple[str, Micros, str]  # schedule, slot, job
@@ -94,7 +94,8 @@ class SqlVerifying(Verifying):
         ]
 
     def stories(self, ids: Sequence[str]) -> list[Event]:
-        return [event_of(row) for row in self.rows("stories", ids=self.ids(ids))] if ids else []
+        found = self.rows("stories", ids=self.ids(ids)) if ids else []
+        return sorted(events_about(found, frozenset(ids)), key=lambda event: (event.job_id or "", event.id))
 
     def attempts_of(self, ids: Sequence[str]) -> list[AttemptRow]:
         return [AttemptRow._make(row) for row in self.rows("attempts_of", ids=self.ids(ids))] if ids else []

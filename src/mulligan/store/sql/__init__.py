@@ -82,7 +82,8 @@ def load(
     text = _terse(_find(verb, dialect))
     conditions = [_condition(name, values, dialect) for name, values in shape]
     text = text.replace("{matching}", "\n  AND ".join(conditions) or "1 = 1")
-    text = _PART.sub(lambda part: _terse(_HERE / f"{part[1]}.part.sql"), text)
+    while _PART.search(text):  # a part may have parts
+        text = _PART.sub(lambda part: _terse(_part(part[1], lone=lone)), text)
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
@@ -143,6 +144,11 @@ def _lines(field: str, values: int | tuple[str, ...], dialect: str) -> list[tupl
 
 # What every such job has, said so that the index of those that have ended can count them.
 _ENDED = {State.SUCCEEDED.value: " AND finished_at IS NOT NULL"}
+
+
+def _part(name: str, *, lone: bool) -> Path:
+    own = _HERE / f"{name}_lone.part.sql"
+    return own if lone and own.exists() else _HERE / f"{name}.part.sql"
 
 
 def _find(verb: str, dialect: str) -> Path:

@@ -1,2 +1,2 @@
-SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data FROM {p}event
-WHERE id > :cursor AND id <= :top AND type IN (SELECT value FROM json_each(:types)) ORDER BY id LIMIT :most
+SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event
+WHERE id > :cursor AND id < :beyond AND id - COALESCE(bundle, 1) < :top AND type IN (SELECT value FROM json_each(:types)) ORDER BY id LIMIT :most

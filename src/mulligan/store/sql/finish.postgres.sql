@@ -17,10 +17,7 @@ WITH locked AS MATERIALIZED (
 ), written AS (
   INSERT INTO {p}attempt (job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, reason)
   SELECT id, token, generation, attempt, :worker, :worker, started_at, at, 'returned', 'succeed', 'returned' FROM settled
-), mark AS MATERIALIZED (
-  SELECT {p}mark_events() AS seen
-), told AS (
-  INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
-  SELECT at, 'job.succeeded', id, batch_id, owner, attempt, token, data FROM settled CROSS JOIN mark
-)
-SELECT id, token FROM settled
+), news AS (
+  SELECT at, 'job.succeeded' AS type, id AS job_id, batch_id, owner, attempt, token, data FROM settled
+), {part:told}
+SELECT id, token FROM settled WHERE (SELECT n FROM told) > 0

@@ -12,14 +12,10 @@ fresh AS (
   FROM {set:insert}
   ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING
   RETURNING id, queue, kind, owner, batch_id, run_at, created_at
-), mark AS MATERIALIZED (
-  SELECT {p}mark_events() AS seen WHERE CAST(:announce AS boolean)
-), told AS (
-  INSERT INTO {p}event (at, type, job_id, batch_id, owner, data)
-  SELECT created_at, 'job.queued', id, batch_id, owner,
-         json_build_object('kind', kind, 'queue', queue, 'run_at', run_at)
-  FROM fresh CROSS JOIN mark
-), hinted AS (
+), news AS (
+  {part:queued}
+  FROM fresh WHERE CAST(:announce AS boolean)
+), {part:told}, hinted AS (
   SELECT pg_notify(CAST(:channel AS text), queue)
   FROM (SELECT DISTINCT queue FROM fresh WHERE run_at <= {p}now_us()) AS due WHERE CAST(:channel AS text) IS NOT NULL
 )

@@ -19,5 +19,5 @@ WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
     FOR UPDATE OF job SKIP LOCKED
   ) AS job
 ), {part:taken}
-(SELECT 'lease', NULL, NULL, CAST(NULL AS bigint), CAST(NULL AS bigint), NULL, NULL, {lease} FROM leased ORDER BY place)
+(SELECT 'lease', NULL, NULL, NULL::bigint, NULL::bigint, NULL, NULL, {lease} FROM leased WHERE (SELECT n FROM told) > 0 ORDER BY place)
 UNION ALL SELECT look.*, {no:lease} FROM ({part:look}) AS look

@@ -38,10 +38,7 @@ WITH locked AS MATERIALIZED (
   SELECT id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
          private, fingerprint, run_at, reason, cost, judged
   FROM settled
-), mark AS MATERIALIZED (
-  SELECT {p}mark_events() AS seen
-), told AS (
-  INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
-  SELECT at, event, id, batch_id, owner, attempt, token, data FROM settled CROSS JOIN mark
-)
-SELECT id, token FROM settled
+), news AS (
+  SELECT at, event AS type, id AS job_id, batch_id, owner, attempt, token, data FROM settled
+), {part:told}
+SELECT id, token FROM settled WHERE (SELECT n FROM told) > 0

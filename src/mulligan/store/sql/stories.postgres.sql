@@ -1,2 +1,10 @@
-SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data FROM {p}event
-WHERE job_id = ANY (CAST(:ids AS text[])) ORDER BY job_id, id
+-- What tells of one job alone, and the bundles of the moments at which something happened to these jobs.
+WITH moments AS MATERIALIZED (
+  SELECT created_at AS at FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))
+  UNION SELECT started_at FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))
+  UNION SELECT started_at FROM {p}attempt WHERE job_id = ANY (CAST(:ids AS text[]))
+  UNION SELECT ended_at FROM {p}attempt WHERE job_id = ANY (CAST(:ids AS text[]))
+)
+SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event WHERE job_id = ANY (CAST(:ids AS text[]))
+UNION ALL
+SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event WHERE bundle IS NOT NULL AND at = ANY (ARRAY(SELECT at FROM moments))

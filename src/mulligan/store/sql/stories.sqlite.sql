@@ -1,2 +1,9 @@
-SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data FROM {p}event
-WHERE job_id IN (SELECT value FROM json_each(:ids)) ORDER BY job_id, id
+-- What tells of one job alone, and the bundles of the moments at which something happened to these jobs.
+WITH wanted (id) AS (SELECT value FROM json_each(:ids))
+SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event WHERE job_id IN (SELECT id FROM wanted)
+UNION ALL
+SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event WHERE bundle IS NOT NULL AND at IN (
+  SELECT created_at FROM {p}job WHERE id IN (SELECT id FROM wanted)
+  UNION SELECT started_at FROM {p}job WHERE id IN (SELECT id FROM wanted)
+  UNION SELECT started_at FROM {p}attempt WHERE job_id IN (SELECT id FROM wanted)
+  UNION SELECT ended_at FROM {p}attempt WHERE job_id IN (SELECT id FROM wanted))

@@ -14,4 +14,4 @@ WITH locked AS MATERIALIZED (
   WHERE EXISTS (SELECT 1 FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
   ORDER BY i.place LIMIT :most
 ), {part:taken}
-SELECT {lease} FROM leased ORDER BY place
+SELECT {lease} FROM leased WHERE (SELECT n FROM told) > 0 ORDER BY place

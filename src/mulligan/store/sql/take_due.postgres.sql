@@ -10,4 +10,4 @@ WITH locked AS MATERIALIZED (
     FOR UPDATE OF job SKIP LOCKED
   ) AS job
 ), {part:taken}
-SELECT {lease} FROM leased ORDER BY place
+SELECT {lease} FROM leased WHERE (SELECT n FROM told) > 0 ORDER BY place

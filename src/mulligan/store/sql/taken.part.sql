@@ -9,16 +9,9 @@ taken AS (
   RETURNING {lease}
 ), leased AS MATERIALIZED (
   SELECT * FROM taken JOIN locked ON locked_id = id ORDER BY place
-), mark AS MATERIALIZED (
-  SELECT {p}mark_events() AS seen
-), told AS (
-  INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
-  SELECT at, type, id, batch_id, owner, attempt, token, data FROM (
-    SELECT created_at AS at, 'job.queued' AS type, id, batch_id, owner, NULL AS attempt, NULL AS token,
-           CAST(json_build_object('kind', kind, 'queue', queue, 'run_at', run_at) AS text) AS data
-    FROM leased WHERE NOT was_told
-    UNION ALL
-    SELECT started_at, 'job.started', id, batch_id, owner, attempt, token,
-           '{"worker":"' || worker || '"}' FROM leased
-  ) AS news CROSS JOIN mark
-)
+), news AS (
+  {part:queued}
+  FROM leased WHERE NOT was_told
+  UNION ALL
+  SELECT started_at, 'job.started', id, batch_id, owner, attempt, token, '{"worker":"' || worker || '"}' FROM leased
+), {part:told}

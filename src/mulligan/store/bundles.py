@@ -1,0 +1,115 @@
+"""Many events that tell the same at the same moment, in one row: a set of jobs is claimed, finished or enqueued at
+once, and a row for each of them, with its two index entries, costs a fifth of what a short job costs.
+
+The row has the id of the last of them; theirs are the numbers up to it, without a gap. Its text has lines: `{…}` is
+what is told of the jobs in the lines after it, `[…]` one job: id, batch, owner, attempt, token. Nothing that is told
+can end a line: JSON writes that in other letters.
+
+A reader's cursor may stand inside a bundle, and so may the end of what may be read: rows are taken that reach into the
+stretch, and of their events those that lie in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from mulligan.event import Event
+
+MOST = 1000  # events in one row; as in told.part.sql, and readers look so far beyond the end of a stretch
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Told(NamedTuple):
+    """One event of a job about to be written."""
+
+    at: int
+    type: str
+    job_id: str
+    batch_id: str | None
+    owner: str
+    attempt: int | None
+    token: int | None
+    data: str
+
+
+class Bundle(NamedTuple):
+    at: int
+    type: str
+    bundle: int
+    data: str
+
+
+def parted(told: Sequence[Told]) -> tuple[list[Told], list[Bundle]]:
+    """What stands alone, and bundles of the rest."""
+    alone: list[Told] = []
+    bundles: list[Bundle] = []
+    for (at, kind), alike in groupby(told, key=_moment):
+        events = list(alike)
+        for start in range(0, len(events), MOST):
+            some = events[start : start + MOST]
+            if len(some) == 1:
+                alone += some
+            else:
+                bundles.append(Bundle(at, kind, len(some), "\n".join(_lines(some))))
+    return alone, bundles
+
+
+def _moment(event: Told) -> tuple[int, str]:
+    return event.at, event.type
+
+
+def _lines(events: Iterable[Told]) -> Iterator[str]:
+    said = ""
+    for event in events:
+        if event.data != said:
+            said = event.data
+            yield said
+        batch = "null" if event.batch_id is None else _encode(event.batch_id)
+        owner = _encode(event.owner) if event.owner else '""'
+        attempt, token = ("null", "null") if event.token is None else (event.attempt, event.token)
+        yield f'["{event.job_id}",{batch},{owner},{attempt},{token}]'
+
+
+def opened(row: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
+    """Of a bundle's row, each event: its id, its job's line, what is told of it."""
+    last, text, count = row[0], row[-2], row[-1]
+    number, said = last - count, "{}"
+    for line in text.split("\n"):
+        if line.startswith("{"):
+            said = line
+        else:
+            number += 1
+            yield number, line, said
+
+
+def events_in(rows: Iterable[Sequence[Any]], cursor: int = 0, top: int | None = None) -> Iterator[Event]:
+    """The events of rows (those of an Event, then how many it is) that lie above the cursor and not above the top."""
+    for row in rows:
+        if row[-1] is None:
+            if cursor < row[0] and (top is None or row[0] <= top):
+                yield Event._make((*row[:-2], json.loads(row[-2])))
+            continue
+        for number, line, said in opened(row):
+            if cursor < number and (top is None or number <= top):
+                yield _event(row, number, line, said)
+
+
+def events_about(rows: Iterable[Sequence[Any]], jobs: frozenset[str]) -> Iterator[Event]:
+    """The events of these jobs; of a bundle only their lines are read."""
+    for row in rows:
+        if row[-1] is None:
+            yield Event._make((*row[:-2], json.loads(row[-2])))
+            continue
+        for number, line, said in opened(row):
+            if line[2 : line.index('"', 2)] in jobs:
+                yield _event(row, number, line, said)
+
+
+def _event(row: Sequence[Any], number: int, line: str, said: str) -> Event:
+    _, at, kind, *_ = row
+    job_id, batch_id, owner, attempt, token = json.loads(line)
+    return Event(number, at, kind, job_id, batch_id, owner, attempt, token, "", json.loads(said))
