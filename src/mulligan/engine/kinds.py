@@ -120,7 +120,6 @@ class Handler:
     cost: float
     uses: Callable[[Any], Any] | None  # of the payload
     unique: Unique | None
-    place: str  # file:line, to name both places when a name is registered twice
     books: Callable[[], tuple[Rulebook, ...]] = tuple  # the kind's own rules, then the app's
     done: Question | None = None  # is its result there already?
     can_retry: Question | None = None  # may it run again, after a retry by hand?
@@ -258,7 +257,7 @@ class Registry:
         name = checked_name("kind", handler.spec.name)
         twin = self.handlers.get(name)
         if twin is not None:
-            message = f"kind {name!r} is registered twice: at {twin.place} and at {handler.place}"
+            message = f"kind {name!r} is registered twice: at {_place_of(twin.call)} and at {_place_of(handler.call)}"
             raise ConfigError(message)
         self.handlers[name] = handler
 
@@ -300,7 +299,8 @@ def unknown(kind: str, known: Mapping[str, Any]) -> str:
     return f"no handler for kind {kind!r}; known kinds: {names}"
 
 
-def place_of(function: Callable[..., Any]) -> str:
+def _place_of(function: Callable[..., Any]) -> str:
+    """`file:line`. Its source is read for that: not for each that is registered."""
     try:
         return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
     except (OSError, TypeError):
