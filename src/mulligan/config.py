@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
@@ -400,6 +399,8 @@ def _file(environ: Mapping[str, str]) -> Path:
 def _from_file(path: Path) -> Layer:
     if not path.exists():
         return (str(path), {})
+    import tomllib  # noqa: PLC0415 - many have none
+
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.asking import Question
@@ -16,8 +16,10 @@ from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
 from mulligan.job import NAME_RULE, SECOND, Lease, Micros, Outcome, is_name
 from mulligan.policy import budget as budgets
-from mulligan.policy.guard import Terms
 from mulligan.policy.rulebook import Rulebook
+
+if TYPE_CHECKING:
+    from mulligan.policy.guard import Terms
 
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
 OURS = "mulligan."  # how kinds and queues of our own begin: left out of lists, counts and insight
@@ -102,6 +104,8 @@ class DependencySpec:
 
     @property
     def terms(self) -> Terms:
+        from mulligan.policy.guard import Terms  # noqa: PLC0415 - only a supervisor asks for them
+
         budget = None if self.budget is None else budgets.Terms(*self.budget)
         return Terms(
             self.mode, self.open_at, self.min_calls, self.window, self.cool_down, budget, self.slow,
