@@ -1,4 +1,7 @@
-"""Mulligan: the app a developer holds. Registers handlers, enqueues, reads and repairs; wires, decides nothing."""
+"""Mulligan: the app a developer holds. Registers handlers, enqueues, reads and repairs; wires, decides nothing.
+
+What talks to the database is imported at its first use: a runner starts in less time without it.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,7 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from mulligan.config import Settings, read_settings
-from mulligan.engine import joining
-from mulligan.engine.batching import prepared
-from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.enqueue import Options, new_job, policy_text
-from mulligan.engine.health import Health, ask, dependency_spec
-from mulligan.engine.jobs import Jobs
 from mulligan.engine.kind import Decorator, Kind, Untyped
 from mulligan.engine.kinds import (
     DELIVER_KIND,
@@ -30,34 +28,27 @@ from mulligan.engine.kinds import (
     checked_name,
     free_name,
 )
-from mulligan.engine.limiting import checked_concurrency, checked_rate
-from mulligan.engine.probes import PROBE_QUEUE
-from mulligan.engine.queues import Queues
 from mulligan.engine.registering import handler_of
 from mulligan.engine.rules import Rules, as_plain
 from mulligan.engine.runner.context import Context
-from mulligan.engine.schedules import checked_again, checked_schedule, queued_by
 from mulligan.engine.unique import Unique
-from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
 from mulligan.job import Job, NewJob
-from mulligan.notify.channels import Channel
-from mulligan.notify.courier import TERMS, Courier
-from mulligan.notify.declaring import checked_channel, spec_of
+from mulligan.notify.terms import TERMS
 from mulligan.nouns import Nouns
 from mulligan.observe.tracing import OtelTracer
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
-from mulligan.store import Store, open_store
-from mulligan.store.base import Unit
-from mulligan.store.urls import sqlite_file
 
 if TYPE_CHECKING:
     from mulligan.aio import Aio
     from mulligan.engine.batches import Batch
+    from mulligan.engine.health import Health
     from mulligan.engine.inline import Inline
     from mulligan.engine.insight import Insight
+    from mulligan.notify.channels import Channel
     from mulligan.notify.subscriptions import Subscription
+    from mulligan.store.base import Store, Unit
 
 NO_TABLES = (
     "the database has no tables of Mulligan's yet, and your open transaction is in the way. Make them before: "
@@ -80,15 +71,13 @@ class Mulligan(Nouns):
         self._store: Store | None = None
         self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
         self.rules = Rules(lambda: self.settings)
-        self.jobs = Jobs(lambda: self.store, self.settings, handlers=self.registry.handlers)
-        self.queues = Queues(lambda: self.store)
         self._offer_deliveries(DELIVER_KIND, None)
 
     # -- wiring -----------------------------------------------------------------------------------
     @cached_property
     def aio(self) -> Aio:
         """All of it, awaitable."""
-        from mulligan.aio import Aio  # noqa: PLC0415 - see nouns.py
+        from mulligan.aio import Aio
 
         return Aio(self)
 
@@ -102,6 +91,8 @@ class Mulligan(Nouns):
         return self._store
 
     def _opened(self) -> Store:
+        from mulligan.store import open_store
+
         said = self.settings
         hints, direct = said.notify_callers, said.listen_url
         return open_store(said.database_url, schema=said.schema_name, notify_callers=hints, listen_url=direct)
@@ -113,6 +104,8 @@ class Mulligan(Nouns):
 
     def _open_beside_a_caller(self) -> Store:
         """The caller's transaction may hold SQLite's one write lock: the tables could only be waited for in vain."""
+        from mulligan.store.urls import sqlite_file
+
         if self._store is None and sqlite_file(self.settings.database_url) is not None:
             try:
                 with closing(self._opened()) as store:
@@ -208,6 +201,8 @@ class Mulligan(Nouns):
         `concurrency`: running at once. `rate`: starts, per second or "100/m". `fair`: owners take turns. `policy`:
         for kinds that do not say otherwise.
         """
+        from mulligan.engine.limiting import checked_concurrency, checked_rate
+
         spec = QueueSpec(
             free_name("queue", name),
             checked_concurrency(concurrency),
@@ -239,6 +234,8 @@ class Mulligan(Nouns):
         the first probe. `budget`: retries per success at the first try, or "100/h". `max_concurrency`, `rate`: as for
         queues. `slow`: from when on an answer counts as a failure.
         """
+        from mulligan.engine.health import dependency_spec
+
         said = {
             "probe": probe, "mode": mode, "open_at": open_at, "min_calls": min_calls, "window": window,
             "cool_down": cool_down, "budget": budget, "max_concurrency": max_concurrency, "rate": rate, "slow": slow,
@@ -250,6 +247,10 @@ class Mulligan(Nouns):
 
     def _offer_probes(self) -> None:
         """The system job that calls them, once one is declared."""
+        from mulligan.engine.health import ask
+        from mulligan.engine.probes import PROBE_QUEUE
+        from mulligan.engine.watch import PROBE_KIND
+
         if PROBE_KIND in self.registry.handlers:
             return
         probes = self.registry.probes
@@ -278,6 +279,8 @@ class Mulligan(Nouns):
         written to the database now, and any worker delivers. `form`: "each" event a message, or failures of one cause
         as one "incident". `filter`: `kind: queue: code: class:`.
         """
+        from mulligan.notify.declaring import checked_channel, spec_of
+
         if stored or batch is not None:
             return self.subscriptions.add(on, to, owner=owner, batch=batch, name=name or "", form=form, filter=filter)
         spec = spec_of(on, to, owner=owner, name=name, form=form, words=filter)
@@ -289,8 +292,15 @@ class Mulligan(Nouns):
         return None
 
     def _offer_deliveries(self, kind: str, channel: Channel | None) -> None:
-        courier = Courier(lambda: self.store, lambda: self.settings, channel)
-        self._register(courier.deliver, name=kind, **TERMS)
+        """The system job that sends messages, over a channel of this app or a stored one."""
+
+        async def deliver(ctx: Context, subscription: str, message: dict[str, Any]) -> Any:
+            from mulligan.notify.courier import Courier
+
+            courier = Courier(lambda: self.store, lambda: self.settings, channel)
+            return await courier.deliver(ctx, subscription, message)
+
+        self._register(deliver, name=kind, **TERMS)
 
     def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs
         self,
@@ -310,6 +320,8 @@ class Mulligan(Nouns):
         deadline: Seconds | None = None,
     ) -> None:
         """A job of this kind at every slot of a cron expression, made by whichever worker is there."""
+        from mulligan.engine.schedules import checked_schedule
+
         if checked_name("schedule", name) in self.registry.schedules:
             message = f"schedule {name!r} is declared twice; give one of them another name"
             raise ConfigError(message)
@@ -342,10 +354,11 @@ class Mulligan(Nouns):
 
     def _check_schedules(self, handler: Handler) -> None:
         """Schedules that were declared by the kind's name before its handler."""
-        limit = self.settings.limits.payload
         for name, spec in self.registry.schedules.items():
             if spec.kind == handler.spec.name:
-                self.registry.schedules[name] = checked_again(spec, handler, limit)
+                from mulligan.engine.schedules import checked_again
+
+                self.registry.schedules[name] = checked_again(spec, handler, self.settings.limits.payload)
 
     def on_start(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Called once in each runner process before its first job; what it makes is `ctx.state`."""
@@ -388,6 +401,8 @@ class Mulligan(Nouns):
 
     def _stored_spec(self, kind: str) -> KindSpec:
         """What the newest manifest that knows this kind says of it; a kind nobody knows yet may still wait."""
+        from mulligan.engine.declared import stored_kinds, stored_queues
+
         read_at, specs, _ = self._known
         if kind not in specs or time.monotonic() - read_at > MANIFEST_TRUST:
             with self.store.read() as unit:
@@ -402,7 +417,11 @@ class Mulligan(Nouns):
             return self._insert(sent, connection, actor)
 
     def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> list[Job]:
+        from mulligan.engine import joining
+
         if actor:
+            from mulligan.engine.schedules import queued_by
+
             with self.store.begin() as unit:
                 new, answers = joining.insert(unit, new, announce=False)
                 unit.announce_as(queued_by(actor, new, answers))
@@ -443,7 +462,8 @@ class Mulligan(Nouns):
         `on_complete`: a kind whose handler takes one argument, `batch`, its id; enqueued once with each outcome.
         `tolerance`: how many members may die, or which share ("10%"). `unique`: a second call returns the first batch.
         """
-        from mulligan.engine.batches import new_batch  # noqa: PLC0415 - see nouns.py
+        from mulligan.engine.batches import new_batch
+        from mulligan.engine.batching import prepared
 
         new = new_batch(name, owner, tolerance, expires_in, unique)
         if on_complete is not None:
@@ -472,13 +492,13 @@ class Mulligan(Nouns):
 
         `since`: seconds or a timedelta back from now, or a datetime.
         """
-        from mulligan.engine.insight import insight  # noqa: PLC0415 - see nouns.py
+        from mulligan.engine.insight import insight
 
         return insight(self.store, self.settings, since, kind, queue)
 
     def metrics(self) -> str:
         """The numbers of this database, as Prometheus reads them; at most five seconds old."""
-        from mulligan.observe import exporter  # noqa: PLC0415 - brings a web server along, which few apps want
+        from mulligan.observe import exporter  # brings a web server along, which few apps want
 
         return exporter.text(self.store)
 
@@ -489,8 +509,8 @@ class Mulligan(Nouns):
 
     def inline(self, seed: int | None = None) -> Inline:
         """A worker in this process, for those who want to lead it step by step."""
-        from mulligan.engine.inline import Inline  # noqa: PLC0415 - see nouns.py
-        from mulligan.notify.dispatch import Dispatch  # noqa: PLC0415 - same
+        from mulligan.engine.inline import Inline
+        from mulligan.notify.dispatch import Dispatch
 
         rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
         told = (Dispatch(self.settings),)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
@@ -92,7 +91,7 @@ Jitter = Annotated[Literal["full", "equal", "none"] | Annotated[float, Field(ge=
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class OfClass(Section):
@@ -108,11 +107,11 @@ class OfClass(Section):
 class Classes(Section):
     """Those that may be retried at all."""
 
-    transient: OfClass = OfClass()
-    timeout: OfClass = OfClass()
-    rate_limited: OfClass = OfClass()
-    resource: OfClass = OfClass()
-    unknown: OfClass = OfClass()
+    transient: OfClass = OfClass.model_construct()
+    timeout: OfClass = OfClass.model_construct()
+    rate_limited: OfClass = OfClass.model_construct()
+    resource: OfClass = OfClass.model_construct()
+    unknown: OfClass = OfClass.model_construct()
 
 
 class Retry(Section):
@@ -130,7 +129,7 @@ class Retry(Section):
     max_losses: Count = Field(2, description="how often the process may die under a job before it is dead")
     max_snoozes: Count | None = None
     unknown_retries: Count = Field(2, description="retries of class unknown where no scope names a number")
-    classes: Classes = Classes()
+    classes: Classes = Classes.model_construct()
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -340,17 +339,17 @@ class Settings(Section):
     listen_url: str = Field("", description="a direct connection for LISTEN when database_url is a pooler")
     notify_callers: bool = Field(default=True, description="NOTIFY inside callers' own transactions")
     release: str = ""
-    retry: Retry = Retry()
-    worker: Worker = Worker()
-    retention: Retention = Retention()
-    guards: Guards = Guards()
-    limits: Limits = Limits()
-    web: Web = Web()
-    mail: Mail = Mail()
-    notify: Notify = Notify()
-    alerts: Alerts = Alerts()
-    log: Log = Log()
-    trace: Trace = Trace()
+    retry: Retry = Retry.model_construct()
+    worker: Worker = Worker.model_construct()
+    retention: Retention = Retention.model_construct()
+    guards: Guards = Guards.model_construct()
+    limits: Limits = Limits.model_construct()
+    web: Web = Web.model_construct()
+    mail: Mail = Mail.model_construct()
+    notify: Notify = Notify.model_construct()
+    alerts: Alerts = Alerts.model_construct()
+    log: Log = Log.model_construct()
+    trace: Trace = Trace.model_construct()
     rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")
     packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
     _origins: dict[str, str] = {}
@@ -400,6 +399,8 @@ def _file(environ: Mapping[str, str]) -> Path:
 def _from_file(path: Path) -> Layer:
     if not path.exists():
         return (str(path), {})
+    import tomllib  # noqa: PLC0415 - many have none
+
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mulligan.engine.kinds import Registry
     from mulligan.engine.operations import Operations
     from mulligan.engine.policies import Policies
+    from mulligan.engine.queues import Queues
     from mulligan.engine.status import Status
     from mulligan.notify.deliveries import Deliveries
     from mulligan.notify.subscriptions import Subscriptions
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 class Nouns:
     settings: Settings
     registry: Registry
-    jobs: Jobs
 
     @property
     @abstractmethod
@@ -40,6 +40,18 @@ class Nouns:
 
     @abstractmethod
     def _joined(self, connection: Any) -> Unit: ...
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        from mulligan.engine.jobs import Jobs
+
+        return Jobs(lambda: self.store, self.settings, handlers=self.registry.handlers)
+
+    @cached_property
+    def queues(self) -> Queues:
+        from mulligan.engine.queues import Queues
+
+        return Queues(lambda: self.store)
 
     @cached_property
     def batches(self) -> Batches:

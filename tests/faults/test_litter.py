@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mulligan.engine.litter import LONG, OFTEN, clear_after, settle_down
+from mulligan.engine.litter import LOADING, LONG, OFTEN, clear_after, load_quickly, settle_down
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +34,17 @@ def test_what_is_loaded_is_never_looked_at_again_and_the_rest_more_rarely() -> N
     assert gc.get_threshold() == OFTEN
 
 
+def test_while_an_app_is_loaded_it_is_hardly_looked_at_all() -> None:
+    gc.set_threshold(700, 10, 10)
+    load_quickly()
+    assert gc.get_threshold() == LOADING
+    settle_down()
+    assert gc.get_threshold() == OFTEN
+
+
 def test_whoever_has_chosen_how_often_to_look_keeps_it() -> None:
     gc.set_threshold(123, 4, 5)
+    load_quickly()
     settle_down()
     assert gc.get_threshold() == (123, 4, 5)
 

@@ -16,10 +16,11 @@ from mulligan import classify
 from mulligan.config import Mail, Settings, read_settings
 from mulligan.engine.runner.outcomes import outcome_of
 from mulligan.errors import ConfigError, Fail
-from mulligan.notify.channels import RULES, Sending, channel_of
+from mulligan.notify.channels import Sending, channel_of
 from mulligan.notify.facts import IncidentFacts
 from mulligan.notify.mail import Email
 from mulligan.notify.message import message_of, message_of_incident
+from mulligan.notify.terms import RULES
 from mulligan.policy.classify import classify as judge
 from mulligan.policy.rulebook import Rulebook
 from support.messages import AT, LINKED, MESSAGE, event, sent

@@ -10,9 +10,10 @@ from mulligan.config import Settings
 from mulligan.engine.runner.outcomes import outcome_of
 from mulligan.errors import Fail
 from mulligan.event import EventType
-from mulligan.notify.channels import RULES, Gone
+from mulligan.notify.channels import Gone
 from mulligan.notify.facts import IncidentFacts
 from mulligan.notify.message import message_of, message_of_cap, message_of_incident
+from mulligan.notify.terms import RULES
 from mulligan.policy.classify import classify as judge
 from mulligan.policy.rulebook import Rulebook
 from support.messages import AT, DATA, LINKED, event

@@ -1,44 +1,22 @@
-"""Arguments by which filters find jobs: which ones a kind declares, and what to do about jobs that came before."""
+"""Arguments by which filters find jobs: what an index finds, and what to do about jobs that came before."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from mulligan.argument import indexed
-from mulligan.engine.arguments import Arguments
 from mulligan.engine.declared import stored_kinds
-from mulligan.engine.filters import Filter, is_path
+from mulligan.engine.filters import Filter
 from mulligan.engine.kinds import OURS, KindSpec
-from mulligan.errors import ConfigError, NotFound, Refused
+from mulligan.errors import NotFound, Refused
 from mulligan.job import JobRow
 from mulligan.store.base import Store, Unit
 from mulligan.store.matching import INDEXED, READ, Where
 from mulligan.store.skimming import ArgRow
 
-MOST_INDEXED = 10
 STEP = 500
 NARROW = ("kind", "group", "batch_id", "owner")
-
-
-def checked_index(kind: str, said: Any, arguments: Arguments) -> tuple[str, ...]:
-    """The paths, each of an argument that the handler takes."""
-    paths = (said,) if isinstance(said, str) else said
-    if not isinstance(paths, Iterable) or not all(isinstance(path, str) and is_path(path) for path in paths):
-        message = f'kind {kind!r}: index names arguments, like ("customer", "address.city"), not {said!r:.80}'
-        raise ConfigError(message)
-    found = tuple(dict.fromkeys(paths))
-    if len(found) > MOST_INDEXED:
-        message = f"kind {kind!r}: index has {len(found)} arguments; {MOST_INDEXED} at most, each is a row per job"
-        raise ConfigError(message)
-    takes = arguments.public_signature.parameters.values()
-    names = {parameter.name for parameter in takes}
-    unknown = [path for path in found if path.partition(".")[0] not in names]
-    if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes):
-        message = f"kind {kind!r}: index={unknown[0]!r}: it takes no such argument; it takes {', '.join(sorted(names))}"
-        raise ConfigError(message)
-    return found
 
 
 # -- filters ----------------------------------------------------------------------------------------

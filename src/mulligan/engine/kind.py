@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
 
-from mulligan.config import Settings
-from mulligan.engine.batches import Batch
 from mulligan.engine.enqueue import Options, new_jobs
-from mulligan.engine.jobs import Jobs
-from mulligan.engine.kinds import Handler, Registry
-from mulligan.engine.rejecting import reject
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
 from mulligan.errors import Fail, Moment, Refused, Seconds
 from mulligan.job import Job, NewJob
 from mulligan.policy.retry import Policy
-from mulligan.store.base import Store
+
+if TYPE_CHECKING:
+    from mulligan.config import Settings
+    from mulligan.engine.batches import Batch
+    from mulligan.engine.jobs import Jobs
+    from mulligan.engine.kinds import Handler, Registry
+    from mulligan.store.base import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +30,9 @@ class Home(Protocol):
 
     settings: Settings
     registry: Registry
-    jobs: Jobs
+
+    @property
+    def jobs(self) -> Jobs: ...
 
     @property
     def store(self) -> Store: ...
@@ -134,6 +137,8 @@ class Kind(Generic[P, R]):
         As with `enqueue` a twin that holds its unique key is the answer, and nothing is written. `retry` by hand begins
         it like any dead job.
         """
+        from mulligan.engine.rejecting import reject  # noqa: PLC0415 - most jobs begin
+
         new = self._new(self._handler.arguments.bind(args, kwargs))
         if self._options.connection is not None:
             message = f"{self.name}.reject(): it is written at once; leave connection= out"

@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.asking import Question
@@ -16,8 +16,10 @@ from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
 from mulligan.job import NAME_RULE, SECOND, Lease, Micros, Outcome, is_name
 from mulligan.policy import budget as budgets
-from mulligan.policy.guard import Terms
 from mulligan.policy.rulebook import Rulebook
+
+if TYPE_CHECKING:
+    from mulligan.policy.guard import Terms
 
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
 OURS = "mulligan."  # how kinds and queues of our own begin: left out of lists, counts and insight
@@ -102,6 +104,8 @@ class DependencySpec:
 
     @property
     def terms(self) -> Terms:
+        from mulligan.policy.guard import Terms  # noqa: PLC0415 - only a supervisor asks for them
+
         budget = None if self.budget is None else budgets.Terms(*self.budget)
         return Terms(
             self.mode, self.open_at, self.min_calls, self.window, self.cool_down, budget, self.slow,
@@ -120,7 +124,6 @@ class Handler:
     cost: float
     uses: Callable[[Any], Any] | None  # of the payload
     unique: Unique | None
-    place: str  # file:line, to name both places when a name is registered twice
     books: Callable[[], tuple[Rulebook, ...]] = tuple  # the kind's own rules, then the app's
     done: Question | None = None  # is its result there already?
     can_retry: Question | None = None  # may it run again, after a retry by hand?
@@ -258,7 +261,7 @@ class Registry:
         name = checked_name("kind", handler.spec.name)
         twin = self.handlers.get(name)
         if twin is not None:
-            message = f"kind {name!r} is registered twice: at {twin.place} and at {handler.place}"
+            message = f"kind {name!r} is registered twice: at {_place_of(twin.call)} and at {_place_of(handler.call)}"
             raise ConfigError(message)
         self.handlers[name] = handler
 
@@ -300,7 +303,8 @@ def unknown(kind: str, known: Mapping[str, Any]) -> str:
     return f"no handler for kind {kind!r}; known kinds: {names}"
 
 
-def place_of(function: Callable[..., Any]) -> str:
+def _place_of(function: Callable[..., Any]) -> str:
+    """`file:line`. Its source is read for that: not for each that is registered."""
     try:
         return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
     except (OSError, TypeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from mulligan.config import Retry
 from mulligan.engine.kinds import KindSpec, QueueSpec
@@ -23,11 +23,16 @@ class Layers:
     def __init__(
         self, system: Retry, kinds: Mapping[str, KindSpec], queues: Mapping[str, QueueSpec] | None = None
     ) -> None:
-        self._system = RetrySettings(**system.model_dump())
+        self._settings = system
         self._kinds = kinds
         self._queues = queues or {}
         self._layered = lru_cache(maxsize=4096)(self._layer)
         self._book = lru_cache(maxsize=1024)(self._compiled)
+
+    @cached_property
+    def _system(self) -> RetrySettings:
+        """Not before the first end that is no success: a runner may never see one."""
+        return RetrySettings(**self._settings.model_dump())
 
     def of(self, job: Lease | JobRow) -> EffectivePolicy:
         return self._layered(job.kind, job.queue, job.policy, job.max_retries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mulligan.config import Retention
@@ -17,8 +17,8 @@ from mulligan.engine.enqueue import (
     policy_text,
     uses_text,
 )
-from mulligan.engine.indexing import checked_index
-from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, checked_name, place_of
+from mulligan.engine.filters import is_path
+from mulligan.engine.kinds import DEFAULT_TIMEOUT, Handler, KindSpec, checked_name
 from mulligan.engine.moments import length
 from mulligan.engine.rules import as_plain, book_of, kind_rules
 from mulligan.engine.runner.context import Context
@@ -28,6 +28,8 @@ from mulligan.job import SECOND
 from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule
 from mulligan.policy.rulebook import Rulebook
+
+MOST_INDEXED = 10
 
 
 def handler_of(  # noqa: PLR0913 - the options of CONTRACT
@@ -69,7 +71,7 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
         shadow=policy_text(shadow),
         editable=editable_fields(editable, arguments),
         uses_by_payload=callable(uses),
-        index=checked_index(name or function.__qualname__, index, arguments),
+        index=_checked_index(name or function.__qualname__, index, arguments),
         remembers=arguments.context_name is not None or done is not None or can_retry is not None,
         **_key_facts(unique),
     )
@@ -82,11 +84,29 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
         cost=checked_cost(cost),
         uses=uses if callable(uses) else None,
         unique=unique,
-        place=place_of(function),
         books=_books(spec.rules, app_rules),
         done=question("done", done, arguments, Context, in_attempt=True),
         can_retry=question("can_retry", can_retry, arguments, Context, in_attempt=False),
     )
+
+
+def _checked_index(kind: str, said: Any, arguments: Arguments) -> tuple[str, ...]:
+    """The paths, each of an argument that the handler takes."""
+    paths = (said,) if isinstance(said, str) else said
+    if not isinstance(paths, Iterable) or not all(isinstance(path, str) and is_path(path) for path in paths):
+        message = f'kind {kind!r}: index names arguments, like ("customer", "address.city"), not {said!r:.80}'
+        raise ConfigError(message)
+    found = tuple(dict.fromkeys(paths))
+    if len(found) > MOST_INDEXED:
+        message = f"kind {kind!r}: index has {len(found)} arguments; {MOST_INDEXED} at most, each is a row per job"
+        raise ConfigError(message)
+    takes = arguments.public_signature.parameters.values()
+    names = {parameter.name for parameter in takes}
+    unknown = [path for path in found if path.partition(".")[0] not in names]
+    if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes):
+        message = f"kind {kind!r}: index={unknown[0]!r}: it takes no such argument; it takes {', '.join(sorted(names))}"
+        raise ConfigError(message)
+    return found
 
 
 def _books(rules: Sequence[Mapping[str, Any]], app_rules: Callable[[], Rulebook]) -> Callable[[], tuple[Rulebook, ...]]:

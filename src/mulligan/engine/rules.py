@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from mulligan.policy.retry import Policy
 from mulligan.policy.rule import Rule, wrong_in
 from mulligan.policy.rulebook import EMPTY, Rulebook
 
-PACKS = files("mulligan") / "packs"
+PACKS = Path(__file__).parents[1] / "packs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +119,8 @@ def pack_names() -> list[str]:
 
 def pack(name: str) -> Pack:
     """A ready pack by its name, or one of your own by the path of its TOML file."""
+    import tomllib  # noqa: PLC0415 - few apps name one
+
     path = Path(name)
     where = path if name.endswith(".toml") else PACKS / f"{name}.toml"
     try:

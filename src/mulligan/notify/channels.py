@@ -14,15 +14,6 @@ from mulligan.config import Settings
 from mulligan.errors import ConfigError, Fail
 from mulligan.notify.guarded import Resolver, system_resolver
 from mulligan.notify.message import Message
-from mulligan.policy.rule import Rule
-
-# Of deliveries. A receiver that refuses may be one that is just being deployed, so it is asked a few times more; a
-# mail server that does not let us in waits for somebody who corrects a setting, and mails wait for that too.
-RULES = (
-    Rule("delivery.refused", verdict="HTTP_4XX", code="RECEIVER_REFUSED", cls="transient", max_retries=5),
-    Rule("delivery.login", verdict="AUTH", code="AUTH", cls="transient"),
-    Rule("delivery.settings", verdict="MISCONFIGURED", code="MISCONFIGURED", cls="transient"),
-)
 
 Receipt = dict[str, Any]  # JSON, the result of the delivery; `skipped`: nothing was sent, and why that is right
 

@@ -9,37 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.engine.runner.context import Context
 from mulligan.errors import Cancel
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND
-from mulligan.notify.channels import RULES, Channel, Gone, Sending, channel_of
+from mulligan.notify.channels import Channel, Gone, Sending, channel_of
 from mulligan.notify.message import Message
-from mulligan.notify.post import PRIORITY
-from mulligan.policy.backoff import Table
-from mulligan.policy.retry import Policy
 from mulligan.store.base import Store, Unit
 from mulligan.store.notifying import SubscriptionRow
 
 log = logging.getLogger("mulligan.notify")
 
-# From seconds to a day apart, three days in all: a receiver may be away over a weekend.
-PATIENCE = Policy(
-    max_retries=10,
-    backoff=Table([5, 60, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]),
-    max_losses=1000,  # a worker that is killed must not cost a message
-)
-# What is said of the kinds that deliver; channels have time limits of their own, well below.
-TERMS: dict[str, Any] = {
-    "queue": DELIVERY_QUEUE,
-    "priority": PRIORITY,
-    "policy": PATIENCE,
-    "timeout": 90,
-    "rules": RULES,
-    "retention": 7 * 86_400,
-    "index": ("subscription",),
-}
 GIVEN_UP = 5 * 86_400 * SECOND  # after which of nothing but failures a subscription is switched off
 MANY = 10  # failures that must be
 REACHED = "reached"  # the checkpoint that holds who has the message already

@@ -11,12 +11,11 @@ from mulligan.errors import StoreUnavailable
 from mulligan.ids import new_id
 from mulligan.job import NewJob
 from mulligan.notify.message import Message
+from mulligan.notify.terms import PRIORITY
 from mulligan.policy.subscription import Subscription
 from mulligan.store.base import Unit
 
 log = logging.getLogger("mulligan.notify")
-
-PRIORITY = -5  # before most work: messages are short, and there are places for only so many of them
 
 
 def delivery(subscription: Subscription, message: Message, owner: str) -> NewJob:

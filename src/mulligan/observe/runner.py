@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from mulligan.engine.runner.__main__ import main
-from mulligan.observe.logs import log_to
+from mulligan.engine.litter import load_quickly
 
 if __name__ == "__main__":
-    sys.exit(main(log_to))
+    load_quickly()
+    from mulligan.engine.runner.begin import begin
+    from mulligan.observe.logs import log_to
+
+    sys.exit(begin(log_to))

@@ -15,7 +15,7 @@ from dataclasses import dataclass as plain_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from mulligan.job import NAME_RULE, Cls, is_name
@@ -160,7 +160,11 @@ class Policy:
 _JSON = TypeAdapter(Policy)
 
 
-@dataclass(frozen=True, config=STRICT)
+# Of our own, needed after the first failure; what users write shows its signature from the start.
+_LATER = ConfigDict(extra="forbid", defer_build=True)
+
+
+@dataclass(frozen=True, config=_LATER)
 class ClassSettings:
     """What the settings say of one class; a delay that is unset is the general one."""
 
@@ -171,7 +175,7 @@ class ClassSettings:
     jitter: Jitter | None = None
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True, config=_LATER)
 class RetrySettings:
     """The system layer: what holds where nobody said anything, and two switches that nothing widens."""
 

@@ -136,18 +136,22 @@ def wrong_in(error: ValueError) -> str:
 def unchecked(name: str, **said: Any) -> Rule:
     """A row of the built-in table: a test has checked them all, so that no process has to do it at start."""
     rule = object.__new__(Rule)
-    for spec in fields(Rule):
-        _set(rule, spec.name, said.get(spec.name, spec.default))
-    _set(rule, "id", name)
+    for field, value in {**_UNSAID, **said, "id": name}.items():
+        _set(rule, field, value)
     _normalise(rule)
     return rule
 
 
+_UNSAID = {spec.name: spec.default for spec in fields(Rule)}
+
+
 def _normalise(rule: Rule) -> None:
     for name in NAMES:
-        _set(rule, name, tuple(_names(rule, name)))
+        if getattr(rule, name) != ():
+            _set(rule, name, tuple(_names(rule, name)))
     for name in NUMBERS:
-        _set(rule, name, tuple(_numbers(rule, name)))
+        if getattr(rule, name) != ():
+            _set(rule, name, tuple(_numbers(rule, name)))
     _set(rule, "message", tuple(_listed(rule.message)) if rule.message else ())
     _set(rule, "cls", _class(rule))
 
@@ -177,6 +181,8 @@ def _check_words(rule: Any) -> None:
 
 
 def _class(rule: Any) -> Cls:
+    if type(rule.cls) is Cls:
+        return rule.cls
     known = [str(cls) for cls in Cls]
     if rule.cls in known:
         return Cls(rule.cls)

@@ -157,22 +157,43 @@ class _Texts:
         return [*found, *self.loose] if text.isascii() else [*found, *self.loose, *self.foreign]
 
 
+class _Files:
+    """Rules, each under its most telling condition."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.exact: dict[tuple[str, str | int], list[Entry]] = defaultdict(list)
+        self.prefixes: dict[tuple[str, str], list[tuple[str, Entry]]] = defaultdict(list)  # by their first letter
+        self.texts: list[Entry] = []
+        self.verdicts: list[Entry] = []  # rules about what the built-in table says
+        for order, rule in enumerate(rules):
+            self._file(Entry(rule, order))
+
+    def _file(self, entry: Entry) -> None:
+        if entry.rule.verdict:
+            self.verdicts.append(entry)
+        elif not entry.filed:
+            self.texts.append(entry)
+        for value in getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ():
+            if isinstance(value, str) and value.endswith("*"):
+                self.prefixes[entry.filed, value[0].lower()].append((value[:-1].lower(), entry))
+            else:
+                self.exact[entry.filed, _key(entry.filed, value)].append(entry)
+
+
 _FILING = Lock()
 
 
 class Rulebook:
-    """An ordered table of rules. `version` names exactly these rules: the same table, the same name."""
+    """An ordered table of rules. `version` names exactly these rules: the same table, the same name.
+
+    They are filed when it is first asked: most processes begin long before their first failure.
+    """
 
     def __init__(self, rules: Iterable[Rule] = (), *, part_of: Callable[[], str] | None = None) -> None:
         self.rules = tuple(rules)
         self._part_of = part_of
-        self._filed: dict[tuple[str, str | int], list[Entry]] = defaultdict(list)
-        self._prefixes: dict[tuple[str, str], list[tuple[str, Entry]]] = defaultdict(list)  # by their first letter
-        self._of_texts: list[Entry] = []
+        self._filed: _Files | None = None
         self._texts: _Texts | None = None  # made of them when the first text is asked about
-        self._verdicts: list[Entry] = []  # rules about what the built-in table says
-        for order, rule in enumerate(self.rules):
-            self._file(Entry(rule, order))
 
     @cached_property
     def version(self) -> str:
@@ -187,43 +208,42 @@ class Rulebook:
         acting = [rule for rule in self.rules if not rule.shadow]
         return self if len(acting) == len(self.rules) else Rulebook(acting)
 
-    def _file(self, entry: Entry) -> None:
-        if entry.rule.verdict:
-            self._verdicts.append(entry)
-        elif not entry.filed:
-            self._of_texts.append(entry)
-        for value in getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ():
-            if isinstance(value, str) and value.endswith("*"):
-                self._prefixes[entry.filed, value[0].lower()].append((value[:-1].lower(), entry))
-            else:
-                self._filed[entry.filed, _key(entry.filed, value)].append(entry)
-
-    def _file_texts(self) -> _Texts:
+    def _file(self) -> _Files:
         """Once, whichever thread comes first; the others wait, for half a table would judge wrongly."""
         with _FILING:
+            if self._filed is None:
+                self._filed = _Files(self.rules)
+            return self._filed
+
+    def _file_texts(self) -> _Texts:
+        """The same."""
+        entries = (self._filed or self._file()).texts
+        with _FILING:
             if self._texts is None:
-                self._texts = _Texts(self._of_texts)
+                self._texts = _Texts(entries)
             return self._texts
 
     # -- asked, by rank: the equals that fit best ---------------------------------------------------
     def by_code(self, link: Facts, text: Text) -> list[Rule]:
         """By the provider's codes, the most telling first."""
+        filed = self._filed or self._file()
         for code in link.provider_codes:
             name = code.lower()
             found = [entry for entry in self._under("provider_code", name) if fits(entry, link, text)]
             if found:  # a `*` gives way to a name, but not to one that asks for less
                 best = _weightiest(found)
-                exact = {entry.rule.id for entry in self._filed.get(("provider_code", name), ())}
+                exact = {entry.rule.id for entry in filed.exact.get(("provider_code", name), ())}
                 return [rule for rule in best if rule.id in exact] or best
         return []
 
     def by_type(self, link: Facts, text: Text) -> list[Rule]:
         """By the exception's class, then its bases."""
+        filed = self._filed or self._file()
         for name in link.exception_types:
-            filed = self._filed.get(("type", last_word(name)))
-            if filed is None:
+            entries = filed.exact.get(("type", last_word(name)))
+            if entries is None:
                 continue
-            near = [(entry.knows(name), entry) for entry in filed]
+            near = [(entry.knows(name), entry) for entry in entries]
             found = [(how, entry) for how, entry in near if how is not None and fits(entry, link, text)]
             if len(found) == 1:
                 return [found[0][1].rule]
@@ -250,12 +270,14 @@ class Rulebook:
 
     def about(self, verdict: Collection[str], link: Facts, text: Text) -> list[Rule]:
         """Rules about one of these codes and classes."""
-        named = [entry for entry in self._verdicts if not set(entry.rule.verdict).isdisjoint(verdict)]
+        verdicts = (self._filed or self._file()).verdicts
+        named = [entry for entry in verdicts if not set(entry.rule.verdict).isdisjoint(verdict)]
         return [entry.rule for entry in named if entry.fits(link) and fits(entry, link, text)]
 
     def _under(self, name: str, value: str | int) -> list[Entry]:
-        found = self._filed.get((name, value), [])
-        if isinstance(value, str) and (prefixes := self._prefixes.get((name, value[:1]))):
+        filed = self._filed or self._file()
+        found = filed.exact.get((name, value), [])
+        if isinstance(value, str) and (prefixes := filed.prefixes.get((name, value[:1]))):
             return found + [entry for prefix, entry in prefixes if value.startswith(prefix)]
         return found
 

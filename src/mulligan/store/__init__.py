@@ -1,10 +1,17 @@
-"""Memory: all SQL, no rules. `open_store` is the only way in."""
+"""Memory: all SQL, no rules. `open_store` is the only way in.
+
+Its parts load without `Store` and all its verbs: a runner needs a few words of theirs and no database.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from mulligan.errors import ConfigError
-from mulligan.store.base import Store
 from mulligan.store.urls import shown_url
+
+if TYPE_CHECKING:
+    from mulligan.store.base import Store
 
 SQLITE = ("sqlite:///", "sqlite+mulligan:///", "sqlite+stdlib:///")  # the second is SQLAlchemy's word for the first
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
@@ -25,6 +32,15 @@ def open_store(url: str, *, schema: str = "mulligan", notify_callers: bool = Tru
         return PostgresStore(url, schema=schema, notify_callers=notify_callers, listen_url=listen_url)
     message = f"database URL {shown_url(url)!r} is neither sqlite:///path nor postgresql://…"
     raise ConfigError(message)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Store":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    from mulligan.store.base import Store  # noqa: PLC0415 - see above
+
+    return Store
 
 
 __all__ = ["POSTGRES", "SQLITE", "Store", "open_store"]
