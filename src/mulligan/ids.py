@@ -15,8 +15,11 @@ LENGTH = 28
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _SHIFTS = tuple(range(130, -1, -10))
+_HEAD_SHIFTS = (40, 30, 20, 10, 0)
 _SEQUENCE_BITS = 12
-_RANDOM = 10  # bytes
+_RANDOM = 16  # characters, five bits each
+_RANDOM_BITS = 5 * _RANDOM
+_CHARACTERS = bytes(map(ord, _ALPHABET)) * 8  # of a random byte its low five bits
 
 _lock = threading.Lock()
 _last = 0
@@ -29,11 +32,22 @@ def new_id() -> str:
 
 def new_ids(count: int) -> list[str]:
     """So many, each greater than the one before."""
-    first, random = _tick(count), os.urandom(_RANDOM * count)
-    return [
-        _text(((first + n) << 80) | int.from_bytes(random[n * _RANDOM : (n + 1) * _RANDOM], "big"))
-        for n in range(count)
-    ]
+    first = _tick(count)
+    random = os.urandom(_RANDOM * count).translate(_CHARACTERS).decode("ascii")
+    begins = _beginnings(first, count)
+    return [begin + random[at : at + _RANDOM] for begin, at in zip(begins, range(0, _RANDOM * count, _RANDOM), strict=True)]
+
+
+def _beginnings(first: int, count: int) -> list[str]:
+    """Milliseconds and sequence as text; neighbours share all but the last pair of it."""
+    if count == 1:
+        return [_head(first >> 10) + _PAIRS[first & 1023]]
+    heads = {part: _head(part) for part in range(first >> 10, ((first + count - 1) >> 10) + 1)}
+    return [heads[value >> 10] + _PAIRS[value & 1023] for value in range(first, first + count)]
+
+
+def _head(value: int) -> str:
+    return "".join([_PAIRS[(value >> shift) & 1023] for shift in _HEAD_SHIFTS])
 
 
 def _text(value: int) -> str:
@@ -57,9 +71,9 @@ def created_ms(job_id: str) -> int:
     value = 0
     for char in job_id:
         value = value * 32 + _ALPHABET.index(char)
-    return value >> (80 + _SEQUENCE_BITS)
+    return value >> (_RANDOM_BITS + _SEQUENCE_BITS)
 
 
 def first_id(ms: int) -> str:
     """Below every id that is made from this millisecond on."""
-    return _text(max(0, ms) << (80 + _SEQUENCE_BITS))
+    return _text(max(0, ms) << (_RANDOM_BITS + _SEQUENCE_BITS))

@@ -40,10 +40,14 @@ class Arguments:
         config = ConfigDict(extra=extra, arbitrary_types_allowed=True, ser_json_inf_nan="constants")
         self._fields = tuple(fields)
         self._names = frozenset(fields)
-        self._aliases = tuple((name, _ALIAS + name) for name in fields)
+        self._alias = {name: _ALIAS + name for name in fields}
+        self._owns = {alias: name for name, alias in self._alias.items()}
         self._extra = extra == "allow"
         self._plain = not fields
         self.model: type[BaseModel] = create_model(f"{self.name} arguments", __config__=config, **_safe_names(fields))
+        # Its methods `model_validate` and `model_dump` are these with more to ask and answer on the way.
+        self._validate: Callable[[Any], BaseModel] = self.model.__pydantic_validator__.validate_python
+        self._dump: Callable[..., dict[str, Any]] = self.model.__pydantic_serializer__.to_python
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,11 +78,12 @@ class Arguments:
         """Checked and made of plain JSON values; only what was given, so that later defaults apply."""
         model = self._checked(given)
         try:
-            plain = model.model_dump(mode="json", exclude_unset=True)
+            plain = self._dump(model, mode="json", exclude_unset=True)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             message = f"{self.name}: the payload cannot be written as JSON: {error}"
             raise PayloadRefused(message) from None
-        return {_own(name): value for name, value in plain.items()}
+        owns = self._owns
+        return {owns.get(name) or _own(name): value for name, value in plain.items()}
 
     def decode(self, text: str) -> dict[str, Any]:
         """Keyword arguments for the handler; raises PayloadRefused if the stored payload does not fit it."""
@@ -89,12 +94,14 @@ class Arguments:
             raise self._no_payload(raw)
         model = self._validated(raw)
         found = model.__dict__
-        values = {name: found[alias] for name, alias in self._aliases}
+        values = {name: found[alias] for name, alias in self._alias.items()}
         if not self._extra:
             return values
         return values | {_own(name): value for name, value in (model.model_extra or {}).items()}
 
     def _checked(self, given: Any) -> BaseModel:
+        if type(given) is dict and given.keys() <= self._names:
+            return self._validated(given)
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
             raise self._no_payload(given)
         return self._validated(given)
@@ -103,8 +110,9 @@ class Arguments:
         return PayloadRefused(f"{self.name}: a payload maps names of arguments to values, not {given!r:.80}")
 
     def _validated(self, given: Mapping[str, Any]) -> BaseModel:
+        alias = self._alias
         try:
-            return self.model.model_validate({_ALIAS + name: value for name, value in given.items()})
+            return self._validate({alias.get(name) or _ALIAS + name: value for name, value in given.items()})
         except ValidationError as errors:
             raise PayloadRefused(_sentence(self.name, errors)) from None
 
@@ -178,10 +186,32 @@ def _sentence(name: str, errors: ValidationError) -> str:
 _dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=to_jsonable_python).encode
 
 
+def _quick_dump() -> Callable[[Any], str]:
+    """The same, of plain values. The library makes the encoder anew for each text, which is most of a short one's time.
+
+    It keeps no list of what it is inside of; who meets a circle asks the other one what to say of it.
+    """
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _dump
+    pieces = make(None, None, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)  # noqa: FBT003 - its own order
+    return lambda value: "".join(pieces(value, 0))
+
+
+_dump_plain = _quick_dump()
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return _dump_plain(value)
+    except (TypeError, ValueError, RecursionError):  # `default` is None, which nobody can call
+        return _dump(value)
+
+
 def to_json(value: Any, what: str) -> str:
     """ASCII JSON text: NUL and lone surrogates travel escaped, so both stores keep them the same."""
     try:
-        text = _dump(value)
+        text = _text_of(value)
     except RecursionError:
         raise PayloadRefused(_too_deep(what)) from None
     except (TypeError, ValueError, PydanticSerializationError) as error:

@@ -9,9 +9,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, fina
 
 from mulligan.config import Settings
 from mulligan.engine.batches import Batch
-from mulligan.engine.enqueue import Options, new_jobs
+from mulligan.engine.enqueue import Options, common, new_jobs
 from mulligan.engine.jobs import Jobs
-from mulligan.engine.kinds import Handler, Registry
+from mulligan.engine.kinds import Handler, QueueSpec, Registry
 from mulligan.engine.rejecting import reject
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
@@ -55,6 +55,7 @@ class Kind(Generic[P, R]):
         self._handler = handler
         self._function = function
         self._options = options
+        self._begun: tuple[QueueSpec | None, NewJob] | None = None
         self.__doc__ = function.__doc__
         self.__name__ = handler.spec.name
         self.__wrapped__ = function
@@ -158,9 +159,21 @@ class Kind(Generic[P, R]):
         return self._several([given])[0]
 
     def _several(self, given: Iterable[Mapping[str, Any]]) -> list[NewJob]:
-        payloads = [self._handler.arguments.encode(dict(one)) for one in given]
-        limit = self._app.settings.limits.payload
-        return new_jobs(self._handler.spec, self._handler, payloads, self._options, limit, self._app.registry.queues)
+        handler, options = self._handler, self._options
+        payloads = [handler.arguments.encode(one if type(one) is dict else dict(one)) for one in given]
+        return new_jobs(handler.spec, handler, payloads, options, self._app.settings.limits.payload, self._common())
+
+    def _common(self) -> NewJob:
+        """What all jobs with these options share, kept: nothing of it changes but its queue, which may be declared
+        late, and its batch.
+        """
+        queues, begun = self._app.registry.queues, self._begun
+        if begun is not None and queues.get(begun[1].queue) is begun[0]:
+            return begun[1]
+        made = common(self._handler.spec, self._options, queues)
+        if self._options.batch is None:
+            self._begun = (queues.get(made.queue), made)
+        return made
 
 
 class Decorator(Protocol):

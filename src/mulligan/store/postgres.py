@@ -166,12 +166,12 @@ class PostgresStore(Store):
         at_hand: psycopg.Connection[Any] | None = getattr(self._at_hand, "connection", None)
         if at_hand is not None:
             try:
-                yield PostgresUnit(at_hand, self)
+                yield PostgresUnit(at_hand, self, alone=True)
             except UNAVAILABLE as error:
                 raise unavailable(error) from error
             return
         with self._connection(autocommit=True) as connection:
-            yield PostgresUnit(connection, self)
+            yield PostgresUnit(connection, self, alone=True)
 
     @contextmanager
     def read(self) -> Iterator[PostgresUnit]:

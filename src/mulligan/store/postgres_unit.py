@@ -16,8 +16,8 @@ from mulligan.store.base import Finished, Inserted, Look, Move, Plain, Settlemen
 from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
-from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import Done, Wanted, array, event_of, insert_row
+from mulligan.store.matching import Matching, Where, matching
+from mulligan.store.rows import BLANKS, Columns, Done, Wanted, array, event_of, insert_columns
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -34,9 +34,11 @@ SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day
 class PostgresUnit(SqlUnit):
     overask = 3
 
-    def __init__(self, connection: Postgres, store: PostgresStore) -> None:
+    def __init__(self, connection: Postgres, store: PostgresStore, *, alone: bool = False) -> None:
+        """`alone`: each statement is a transaction."""
         self._connection = connection
         self._store = store
+        self._alone = alone
 
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, params)
@@ -53,11 +55,10 @@ class PostgresUnit(SqlUnit):
         params: dict[str, Any],
         *,
         prepare: bool | None = None,
-        lone: bool = False,
-        same: frozenset[str] = frozenset(),
-        shape: Shape = (),
+        **form: Any,
     ) -> list[tuple[Any, ...]]:
-        statement = load(verb, "postgres", self._store.prefix, lone=lone, same=same, shape=shape)
+        """`form`: of the statement, as `load` takes it."""
+        statement = load(verb, "postgres", self._store.prefix, **form)
         began = time.monotonic()
         try:
             cursor = self._connection.execute(statement, params, prepare=prepare)
@@ -113,15 +114,35 @@ class PostgresUnit(SqlUnit):
     def mono(self) -> Micros:
         return time.monotonic_ns() // 1000
 
+    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        return int(self._inserted(jobs, announce=announce, free=True)[0][2])
+
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        found = self._inserted(jobs, announce=announce, free=False)
+        return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
+
+    def _inserted(self, jobs: Sequence[NewJob], *, announce: bool, free: bool) -> list[tuple[Any, ...]]:
+        """Where nothing can stand in the way, one row of the answer tells all."""
         channel = self._store.channel if announce or self._store.notify_callers else None
-        rows, indexed = [insert_row(job) for job in jobs], _indexed(jobs)
-        verb = "insert_indexed" if indexed else "insert"
+        said = {"announce": announce, "channel": channel, "answers": 1 if free else None} | _indexed(jobs)
+        verb = "insert_indexed" if "arg_jobs" in said else "insert"
         try:
-            found = self._set(verb, rows, announce=announce, channel=channel, **indexed)
+            return self._insert_set(verb, insert_columns(jobs), len(jobs), said, free=free, alone=self._alone)
         except pg.SerializationFailure as unseen:  # only in a caller's transaction: ours are READ COMMITTED
             raise unique_race(next((job.unique_key for job in jobs if job.unique_hash), None)) from unseen
-        return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
+
+    def _insert_set(
+        self, verb: str, columns: Columns, count: int, said: dict[str, Any], **form: Any
+    ) -> list[tuple[Any, ...]]:
+        alike, blank, own = columns
+        if count == 1:
+            return self._run(verb, alike | said, lone=True, blank=blank, **form)
+        arrays = {name: array(column) for name, column in own.items()}
+        if count >= LARGE:
+            form |= {"same": frozenset(alike), "blank": blank}
+            return self._run(verb, alike | arrays | said, prepare=False, **form)
+        every = alike | {name: BLANKS[name] for name in blank}  # one statement for all small sets, which is kept
+        return self._run(verb, {name: array([value] * count) for name, value in every.items()} | arrays | said, **form)
 
     def announce(self, limit: int) -> int:
         return len(self.rows("announce", most=limit))

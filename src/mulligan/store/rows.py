@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
-from mulligan.job import Lane, NewJob
+from mulligan.job import Lane, Micros, NewJob
 
 
 class InsertRow(NamedTuple):
@@ -52,14 +52,14 @@ class Done(NamedTuple):
     data: str
 
 
-def insert_row(job: NewJob) -> InsertRow:
+def insert_row(job: NewJob, lane: Any) -> InsertRow:
     return InsertRow(
         job.id,
         job.kind,
         job.queue,
         job.owner,
         job.priority,
-        Lane(job.queue, job.kind, job.uses, False, job.share).key,
+        lane,
         job.uses,
         job.delay,
         job.run_at,
@@ -77,6 +77,46 @@ def insert_row(job: NewJob) -> InsertRow:
         job.trace,
         job.payload,
     )
+
+
+def due(job: NewJob, now: Micros) -> Micros:
+    return now + job.delay if job.run_at is None else job.run_at
+
+
+def lane_of(job: NewJob) -> str:
+    return Lane(job.queue, job.kind, job.uses, False, job.share).key
+
+
+# What stands where nothing was said.
+BLANKS = InsertRow("", "", "", "", 0, "", "", 0, *[None] * 11, must_have=False, trace=None, payload="")._asdict()
+
+
+class Columns(NamedTuple):
+    """Several rows: what is the same in all of them, what of that is blank, and the columns of the rest."""
+
+    alike: dict[str, Any]
+    blank: frozenset[str]
+    own: dict[str, Sequence[Any]]
+
+
+def insert_columns(jobs: Sequence[NewJob]) -> Columns:
+    if len(jobs) == 1:
+        return _columns(insert_row(jobs[0], lane_of(jobs[0]))._asdict(), {})
+    every: Any = NewJob._make(zip(*jobs, strict=True))
+    one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
+    lanes = (lane_of(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_of, jobs))
+    columns = insert_row(every, lanes)._asdict()
+    alike = {name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)}
+    return _columns(alike, {name: column for name, column in columns.items() if name not in alike})
+
+
+def _columns(alike: dict[str, Any], own: dict[str, Sequence[Any]]) -> Columns:
+    blank = frozenset([name for name, value in alike.items() if value == BLANKS[name]])
+    return Columns({name: value for name, value in alike.items() if name not in blank}, blank, own)
+
+
+def _is_alike(column: Sequence[Any]) -> bool:
+    return column.count(column[0]) == len(column)
 
 
 def event_params(event: NewEvent) -> dict[str, Any]:
@@ -98,7 +138,23 @@ def event_of(row: Sequence[Any]) -> Event:
 
 def array(values: Iterable[Any]) -> str:
     """A column as PostgreSQL writes arrays. The driver would do it too, in ten times the time."""
-    return "{" + ",".join(map(_element, values)) + "}"
+    column = [*values]
+    return _texts(column) or "{" + ",".join(map(_element, column)) + "}"
+
+
+def _texts(column: list[Any]) -> str | None:
+    """The same for texts alone, all of them at once; None: there is something else among them."""
+    try:
+        joined = _BETWEEN.join(column)
+    except TypeError:
+        return None
+    if not column or joined.count(_BETWEEN) != len(column) - 1:
+        return None
+    quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(_BETWEEN, '","')
+    return '{"' + quoted + '"}'
+
+
+_BETWEEN = "\x1f"  # hardly in any text; where it is, they are written one by one
 
 
 def _element(value: Any) -> str:

@@ -39,7 +39,7 @@ from mulligan.store.keys import SqlKeyed
 from mulligan.store.matching import Matching, Where
 from mulligan.store.notifying import SqlNotifying
 from mulligan.store.operating import SqlOperating
-from mulligan.store.rows import event_of, event_params
+from mulligan.store.rows import due, event_of, event_params
 from mulligan.store.sessions import SqlSignedIn
 from mulligan.store.skimming import SqlSkimming
 from mulligan.store.verifying import SqlVerifying
@@ -84,6 +84,10 @@ class SqlUnit(
         """A list of ids, or of numbers, as this dialect passes it."""
 
     @abstractmethod
+    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        """Insert jobs without a unique key, which nothing can stand in the way of; the moment of it."""
+
+    @abstractmethod
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
         """Insert; the answers of those that met no twin."""
 
@@ -111,8 +115,10 @@ class SqlUnit(
 
     # -- enqueue ----------------------------------------------------------------------------------
     def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
-        keyed = any(job.unique_hash is not None for job in jobs)
-        with self.savepoint() if keyed and len(jobs) > 1 else nullcontext():
+        if all(job.unique_hash is None for job in jobs):
+            now = self.insert_free(jobs, announce=announce)
+            return [Inserted(job.id, fresh=True, run_at=due(job, now), created_at=now) for job in jobs]
+        with self.savepoint() if len(jobs) > 1 else nullcontext():
             return self._insert(jobs, announce=announce)
 
     def _insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
