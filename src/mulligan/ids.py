@@ -15,7 +15,6 @@ LENGTH = 28
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _SHIFTS = tuple(range(130, -1, -10))
-_HEAD_SHIFTS = (40, 30, 20, 10, 0)
 _SEQUENCE_BITS = 12
 _RANDOM = 16  # characters, five bits each
 _RANDOM_BITS = 5 * _RANDOM
@@ -34,20 +33,22 @@ def new_ids(count: int) -> list[str]:
     """So many, each greater than the one before."""
     first = _tick(count)
     random = os.urandom(_RANDOM * count).translate(_CHARACTERS).decode("ascii")
-    begins = _beginnings(first, count)
-    return [begin + random[at : at + _RANDOM] for begin, at in zip(begins, range(0, _RANDOM * count, _RANDOM), strict=True)]
-
-
-def _beginnings(first: int, count: int) -> list[str]:
-    """Milliseconds and sequence as text; neighbours share all but the last pair of it."""
     if count == 1:
-        return [_head(first >> 10) + _PAIRS[first & 1023]]
-    heads = {part: _head(part) for part in range(first >> 10, ((first + count - 1) >> 10) + 1)}
-    return [heads[value >> 10] + _PAIRS[value & 1023] for value in range(first, first + count)]
+        return [_head(first >> 10) + _PAIRS[first & 1023] + random]
+    heads = {part: _head(part) for part in range(first >> 10, ((first + count - 1) >> 10) + 1)}  # neighbours share one
+    return [
+        heads[value >> 10] + _PAIRS[value & 1023] + random[at : at + _RANDOM]
+        for value, at in zip(range(first, first + count), range(0, _RANDOM * count, _RANDOM), strict=True)
+    ]
 
 
-def _head(value: int) -> str:
-    return "".join([_PAIRS[(value >> shift) & 1023] for shift in _HEAD_SHIFTS])
+def _head(part: int) -> str:
+    """Milliseconds and sequence as text, but for the last two characters."""
+    pairs = _PAIRS
+    return (
+        pairs[part >> 40] + pairs[part >> 30 & 1023] + pairs[part >> 20 & 1023] + pairs[part >> 10 & 1023]
+        + pairs[part & 1023]
+    )  # fmt: skip
 
 
 def _text(value: int) -> str:

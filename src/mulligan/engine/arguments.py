@@ -194,7 +194,7 @@ def _quick_dump() -> Callable[[Any], str]:
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return _dump
-    pieces = make(None, None, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)  # noqa: FBT003 - its own order
+    pieces = make(None, None, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
     return lambda value: "".join(pieces(value, 0))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
@@ -88,7 +89,12 @@ def lane_of(job: NewJob) -> str:
 
 
 # What stands where nothing was said.
-BLANKS = InsertRow("", "", "", "", 0, "", "", 0, *[None] * 11, must_have=False, trace=None, payload="")._asdict()
+BLANKS: dict[str, Any] = {
+    **dict.fromkeys(InsertRow._fields),
+    **dict.fromkeys(("id", "kind", "queue", "owner", "lane", "uses", "payload"), ""),
+    **dict.fromkeys(("priority", "delay"), 0),
+    "must_have": False,
+}
 
 
 class Columns(NamedTuple):
@@ -101,13 +107,22 @@ class Columns(NamedTuple):
 
 def insert_columns(jobs: Sequence[NewJob]) -> Columns:
     if len(jobs) == 1:
-        return _columns(insert_row(jobs[0], lane_of(jobs[0]))._asdict(), {})
+        job = jobs[0]
+        alike, blank = _beside(NewJob._make(("", job.kind, job.queue, "", *job[4:])))
+        return Columns({"id": job.id, "payload": job.payload, **alike}, blank, {})
     every: Any = NewJob._make(zip(*jobs, strict=True))
     one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
     lanes = (lane_of(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_of, jobs))
     columns = insert_row(every, lanes)._asdict()
     alike = {name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)}
     return _columns(alike, {name: column for name, column in columns.items() if name not in alike})
+
+
+@lru_cache(maxsize=512)
+def _beside(job: NewJob) -> tuple[dict[str, Any], frozenset[str]]:
+    """What is said of a job beside its id and its payload, and what is not: often the same as of the one before."""
+    alike, blank, _ = _columns(insert_row(job, lane_of(job))._asdict(), {})
+    return alike, blank - {"id", "payload"}
 
 
 def _columns(alike: dict[str, Any], own: dict[str, Sequence[Any]]) -> Columns:

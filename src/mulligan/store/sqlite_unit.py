@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from itertools import repeat
 from typing import Any
 
@@ -85,12 +84,13 @@ class SqliteUnit(SqlUnit):
     def _many(self, verb: str, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> int:
         """One statement for many rows, all of them or none; how many rows of the table it changed."""
         statement, of_row = numbered(verb, PREFIX, names)
-        return self._rows_of(statement, map(of_row, rows))
+        return self._rows_of(statement, [*map(of_row, rows)])
 
-    def _rows_of(self, statement: str, given: Iterable[tuple[Any, ...]]) -> int:
-        rows = [*given]
+    def _rows_of(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
         try:
-            with self.savepoint() if len(rows) > 1 else nullcontext():
+            if len(rows) <= 1:
+                return self._handle.one(statement, rows[0]) if rows else 0
+            with self.savepoint():
                 return self._handle.many(statement, rows)
         except UnicodeEncodeError:
             return self._handle.many(statement, [tuple(map(fit, row)) for row in rows])
@@ -98,9 +98,10 @@ class SqliteUnit(SqlUnit):
     def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
         alike, blank, own = insert_columns(jobs)
         statement, names = numbered_without("insert_all", PREFIX, blank)
-        values = alike | {"announce": announce, "now": self._now}
-        self._rows_of(statement, zip(*(own.get(name) or repeat(values[name], len(jobs)) for name in names), strict=True))
-        self._inserted(((job, due(job, self._now)) for job in jobs), announce=announce)
+        values = {**alike, "announce": announce, "now": self._now}
+        columns = [own.get(name) or repeat(values[name], len(jobs)) for name in names]
+        self._rows_of(statement, [*zip(*columns, strict=True)])
+        self._inserted([(job, due(job, self._now)) for job in jobs], announce=announce)
         return self._now
 
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
@@ -109,9 +110,8 @@ class SqliteUnit(SqlUnit):
         self._inserted(fresh, announce=announce)
         return {job.id: Inserted(job.id, fresh=True, run_at=at, created_at=self._now) for job, at in fresh}
 
-    def _inserted(self, fresh: Iterable[tuple[NewJob, Micros]], *, announce: bool) -> None:
+    def _inserted(self, fresh: Sequence[tuple[NewJob, Micros]], *, announce: bool) -> None:
         """What else is written of new jobs; each with the moment it is due."""
-        fresh = [*fresh]
         self.write_args([ArgRow(job.id, job.kind, name, value) for job, _ in fresh for name, value in job.args])
         if announce:
             self._announce(

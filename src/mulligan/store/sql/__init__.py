@@ -66,7 +66,7 @@ _SETS: dict[str, type[Any]] = {
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes
-def load(
+def load(  # noqa: PLR0913 - each says one thing about the statement
     verb: str,
     dialect: str,
     prefix: str,
@@ -80,8 +80,8 @@ def load(
 ) -> str:
     """The statement for a verb in a dialect, ready to execute.
 
-    `lone`: its set is a single row; `same`: columns of it in which all rows are alike; `blank`: columns in which nothing
-    is said; `free`: no row of it has a unique key; `alone`: it is a transaction; `shape`: its filter.
+    `lone`: its set is a single row; `same`: columns of it in which all rows are alike; `blank`: columns in which
+    nothing is said; `free`: no row of it has a unique key; `alone`: it is a transaction; `shape`: its filter.
     """
     text = _terse(_find(verb, dialect))
     conditions = [_condition(name, values, dialect) for name, values in shape]
