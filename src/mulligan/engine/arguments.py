@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mulligan.errors import ConfigError, PayloadRefused
+from mulligan.plain_json import quick_dump
 
 
 class Arguments:
@@ -184,42 +185,29 @@ def _sentence(name: str, errors: ValidationError) -> str:
 
 
 _dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=to_jsonable_python).encode
-
-
-def _quick_dump() -> Callable[[Any], str]:
-    """The same, of plain values. The library makes the encoder anew for each text, which is most of a short one's time.
-
-    It keeps no list of what it is inside of; who meets a circle asks the other one what to say of it.
-    """
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        return _dump
-    pieces = make(None, None, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
-    return lambda value: "".join(pieces(value, 0))
-
-
-_dump_plain = _quick_dump()
-
-
-def _text_of(value: Any) -> str:
-    try:
-        return _dump_plain(value)
-    except (TypeError, ValueError, RecursionError):  # `default` is None, which nobody can call
-        return _dump(value)
+_dump_plain = quick_dump(",", ":")
 
 
 def to_json(value: Any, what: str) -> str:
     """ASCII JSON text: NUL and lone surrogates travel escaped, so both stores keep them the same."""
     try:
-        text = _text_of(value)
+        text = _dump_plain(value)
+    except (TypeError, ValueError, RecursionError):
+        text = _dumped(value, what)
+    if len(text) > MOST_LEVELS and _deeper(text, MOST_LEVELS):
+        raise PayloadRefused(_too_deep(what))
+    return text
+
+
+def _dumped(value: Any, what: str) -> str:
+    """By the one that knows more types, and what to say of those it does not know."""
+    try:
+        return _dump(value)
     except RecursionError:
         raise PayloadRefused(_too_deep(what)) from None
     except (TypeError, ValueError, PydanticSerializationError) as error:
         message = f"{what} cannot be written as JSON: {error}"
         raise PayloadRefused(message) from None
-    if _deeper(text, MOST_LEVELS):
-        raise PayloadRefused(_too_deep(what))
-    return text
 
 
 # Who reads it may stand deep in a stack of its own: what was hardly written could not be read back there.

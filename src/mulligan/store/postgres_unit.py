@@ -17,7 +17,7 @@ from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.matching import Matching, Where, matching
-from mulligan.store.rows import BLANKS, Columns, Done, Wanted, array, event_of, insert_columns
+from mulligan.store.rows import BLANKS, Done, Wanted, array, event_of, insert_columns
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -124,25 +124,28 @@ class PostgresUnit(SqlUnit):
     def _inserted(self, jobs: Sequence[NewJob], *, announce: bool, free: bool) -> list[tuple[Any, ...]]:
         """Where nothing can stand in the way, one row of the answer tells all."""
         channel = self._store.channel if announce or self._store.notify_callers else None
-        said = {"announce": announce, "channel": channel, "answers": 1 if free else None} | _indexed(jobs)
-        verb = "insert_indexed" if "arg_jobs" in said else "insert"
+        said = {"announce": announce, "channel": channel, "answers": 1 if free else None, **_indexed(jobs)}
+        insert = self._insert_one if len(jobs) == 1 else self._insert_set
         try:
-            return self._insert_set(verb, insert_columns(jobs), len(jobs), said, free=free, alone=self._alone)
+            return insert(jobs, said, free=free, alone=self._alone)
         except pg.SerializationFailure as unseen:  # only in a caller's transaction: ours are READ COMMITTED
             raise unique_race(next((job.unique_key for job in jobs if job.unique_hash), None)) from unseen
 
-    def _insert_set(
-        self, verb: str, columns: Columns, count: int, said: dict[str, Any], **form: Any
-    ) -> list[tuple[Any, ...]]:
-        alike, blank, own = columns
-        if count == 1:
-            return self._run(verb, alike | said, lone=True, blank=blank, **form)
+    def _insert_one(self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any) -> list[tuple[Any, ...]]:
+        alike, blank, _ = insert_columns(jobs)
+        verb = "insert_indexed" if "arg_jobs" in said else "insert_one"
+        return self._run(verb, alike | said, lone=True, blank=blank, **form)
+
+    def _insert_set(self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any) -> list[tuple[Any, ...]]:
+        alike, blank, own = insert_columns(jobs)
+        verb = "insert_indexed" if "arg_jobs" in said else "insert"
         arrays = {name: array(column) for name, column in own.items()}
-        if count >= LARGE:
+        if len(jobs) >= LARGE:
             form |= {"same": frozenset(alike), "blank": blank}
             return self._run(verb, alike | arrays | said, prepare=False, **form)
         every = alike | {name: BLANKS[name] for name in blank}  # one statement for all small sets, which is kept
-        return self._run(verb, {name: array([value] * count) for name, value in every.items()} | arrays | said, **form)
+        filled = {name: array([value] * len(jobs)) for name, value in every.items()}
+        return self._run(verb, filled | arrays | said, **form)
 
     def announce(self, limit: int) -> int:
         return len(self.rows("announce", most=limit))

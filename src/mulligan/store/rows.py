@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
@@ -80,6 +81,14 @@ def insert_row(job: NewJob, lane: Any) -> InsertRow:
     )
 
 
+_unique_hash = attrgetter("unique_hash")
+
+
+def keyed(jobs: Sequence[NewJob]) -> bool:
+    """Has one of them a unique key?"""
+    return any(map(_unique_hash, jobs))
+
+
 def due(job: NewJob, now: Micros) -> Micros:
     return now + job.delay if job.run_at is None else job.run_at
 
@@ -108,7 +117,7 @@ class Columns(NamedTuple):
 def insert_columns(jobs: Sequence[NewJob]) -> Columns:
     if len(jobs) == 1:
         job = jobs[0]
-        alike, blank = _beside(NewJob._make(("", job.kind, job.queue, "", *job[4:])))
+        alike, blank = _beside(NewJob._make(("", job.kind, job.queue, "", *job[4:_ADDED_BY], None, (), job.trace)))
         return Columns({"id": job.id, "payload": job.payload, **alike}, blank, {})
     every: Any = NewJob._make(zip(*jobs, strict=True))
     one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
@@ -116,6 +125,9 @@ def insert_columns(jobs: Sequence[NewJob]) -> Columns:
     columns = insert_row(every, lanes)._asdict()
     alike = {name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)}
     return _columns(alike, {name: column for name, column in columns.items() if name not in alike})
+
+
+_ADDED_BY = NewJob._fields.index("added_by")  # the arguments it is found by and the trace stand behind it
 
 
 @lru_cache(maxsize=512)

@@ -145,6 +145,8 @@ class SqliteStore(Store):
     def begin(self) -> AbstractContextManager[SqliteUnit]:
         return _Transaction(self, "BEGIN IMMEDIATE", SqliteUnit)
 
+    once = begin
+
     def read(self) -> AbstractContextManager[SqliteUnit]:
         return _Transaction(self, "BEGIN", SqliteUnit)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from mulligan.event import Event, EventType
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.plain_json import quick_dump
 from mulligan.store.base import Finished, Inserted, Move, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.grouping import of_the_dead
@@ -31,7 +32,7 @@ TAKE = ("place", "worker", "now")
 SETTLE = (*Settlement._fields, "now")
 FINISH = (*Finished._fields, "event", "worker", "now")
 
-_encode = json.JSONEncoder(separators=(", ", ": ")).encode
+_encode = quick_dump(", ", ": ")
 
 
 class SqliteUnit(SqlUnit):

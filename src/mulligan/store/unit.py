@@ -39,7 +39,7 @@ from mulligan.store.keys import SqlKeyed
 from mulligan.store.matching import Matching, Where
 from mulligan.store.notifying import SqlNotifying
 from mulligan.store.operating import SqlOperating
-from mulligan.store.rows import due, event_of, event_params
+from mulligan.store.rows import due, event_of, event_params, keyed
 from mulligan.store.sessions import SqlSignedIn
 from mulligan.store.skimming import SqlSkimming
 from mulligan.store.verifying import SqlVerifying
@@ -115,7 +115,7 @@ class SqlUnit(
 
     # -- enqueue ----------------------------------------------------------------------------------
     def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
-        if all(job.unique_hash is None for job in jobs):
+        if not keyed(jobs):
             now = self.insert_free(jobs, announce=announce)
             return [Inserted(job.id, fresh=True, run_at=due(job, now), created_at=now) for job in jobs]
         with self.savepoint() if len(jobs) > 1 else nullcontext():
