@@ -77,7 +77,8 @@ class Arguments:
 
     def encode(self, given: Mapping[str, Any]) -> Any:
         """Checked and made of plain JSON values; only what was given, so that later defaults apply."""
-        model = self._checked(given)
+        known = type(given) is dict and given.keys() <= self._names
+        model = self._validated(given) if known else self._checked(given)
         try:
             plain = self._dump(model, mode="json", exclude_unset=True)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -101,8 +102,6 @@ class Arguments:
         return values | {_own(name): value for name, value in (model.model_extra or {}).items()}
 
     def _checked(self, given: Any) -> BaseModel:
-        if type(given) is dict and given.keys() <= self._names:
-            return self._validated(given)
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
             raise self._no_payload(given)
         return self._validated(given)

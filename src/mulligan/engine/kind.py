@@ -116,7 +116,7 @@ class Kind(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Durable when this returns (with `connection=`: when that transaction commits)."""
         given = self._handler.arguments.bind(args, kwargs)
-        return self._app.insert([self._new(given)], self._options.connection)[0]
+        return self._app.insert(self._several((given,)), self._options.connection)[0]
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         given = self._handler.arguments.bind(args, kwargs)
@@ -156,7 +156,7 @@ class Kind(Generic[P, R]):
         return Kind(self._app, self._handler, self._function, said)._new(given)  # noqa: SLF001 - the same kind
 
     def _new(self, given: Mapping[str, Any]) -> NewJob:
-        return self._several([given])[0]
+        return self._several((given,))[0]
 
     def _several(self, given: Iterable[Mapping[str, Any]]) -> list[NewJob]:
         handler, options = self._handler, self._options

@@ -29,7 +29,7 @@ from mulligan.job import Micros
 from mulligan.store import migrate as migrations
 from mulligan.store.base import Store
 from mulligan.store.foreign import Postgres, postgres_connection_of
-from mulligan.store.postgres_unit import PostgresUnit
+from mulligan.store.postgres_unit import PooledConnection, PostgresUnit
 from mulligan.store.urls import shown_url
 
 log = logging.getLogger("mulligan.store")
@@ -88,6 +88,7 @@ class PostgresStore(Store):
             if self._pool is None:
                 self._pool = ConnectionPool(
                     self.dsn,
+                    connection_class=PooledConnection,
                     kwargs=KEEPALIVE | {"prepare_threshold": 5 if self.prepared else None},
                     min_size=0,
                     max_size=16,

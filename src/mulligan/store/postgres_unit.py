@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -31,6 +32,15 @@ LARGE = 10  # rows of a set that are worth a plan of their own
 SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
 
 
+class PooledConnection(psycopg.Connection[Any]):
+    @cached_property
+    def kept(self) -> psycopg.Cursor[Any]:
+        """A cursor that is used again and again: it knows already how to write what it is given. For short answers,
+        since it holds the last one.
+        """
+        return self.cursor()
+
+
 class PostgresUnit(SqlUnit):
     overask = 3
 
@@ -55,13 +65,15 @@ class PostgresUnit(SqlUnit):
         params: dict[str, Any],
         *,
         prepare: bool | None = None,
+        kept: bool = False,
         **form: Any,
     ) -> list[tuple[Any, ...]]:
-        """`form`: of the statement, as `load` takes it."""
+        """`kept`: by the cursor that is kept, if there is one; `form`: of the statement, as `load` takes it."""
         statement = load(verb, "postgres", self._store.prefix, **form)
+        to = self._connection.kept if kept and isinstance(self._connection, PooledConnection) else self._connection
         began = time.monotonic()
         try:
-            cursor = self._connection.execute(statement, params, prepare=prepare)
+            cursor = to.execute(statement, params, prepare=prepare)
         except (UnicodeEncodeError, psycopg.DataError) as error:
             if getattr(error, "sqlstate", None):  # the server's word, not the driver's
                 raise
@@ -134,7 +146,7 @@ class PostgresUnit(SqlUnit):
     def _insert_one(self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any) -> list[tuple[Any, ...]]:
         alike, blank, _ = insert_columns(jobs)
         verb = "insert_indexed" if "arg_jobs" in said else "insert_one"
-        return self._run(verb, alike | said, lone=True, blank=blank, **form)
+        return self._run(verb, alike | said, kept=True, lone=True, blank=blank, **form)
 
     def _insert_set(self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any) -> list[tuple[Any, ...]]:
         alike, blank, own = insert_columns(jobs)

@@ -79,7 +79,7 @@ class SqliteStore(Store):
                 return self._idle.pop()
         return StdlibHandle.open(str(self.file)) if self._stdlib else ApswHandle.open(str(self.file))
 
-    def _checkin(self, handle: Handle) -> None:
+    def keep(self, handle: Handle) -> None:
         with self._lock:
             if not self._closed:
                 self._idle.append(handle)
@@ -117,7 +117,7 @@ class SqliteStore(Store):
             self.take_back(handle, error)
             raise
         else:
-            self._checkin(handle)
+            self.keep(handle)
 
     def lend(self) -> Handle:
         try:
@@ -125,11 +125,8 @@ class SqliteStore(Store):
         except UNAVAILABLE as error:
             raise unavailable(self.file, error) from error
 
-    def take_back(self, handle: Handle, error: BaseException | None) -> None:
-        """`error`: how it ended; one that says the file is out of reach is said in our words."""
-        if error is None:
-            self._checkin(handle)
-            return
+    def take_back(self, handle: Handle, error: BaseException) -> None:
+        """After a failure; one that says the file is out of reach is said in our words."""
         self._abandon(handle)
         if isinstance(error, UNAVAILABLE):
             raise unavailable(self.file, error) from error
@@ -138,7 +135,7 @@ class SqliteStore(Store):
         try:
             if handle.in_transaction():
                 handle.execute("ROLLBACK")
-            self._checkin(handle)
+            self.keep(handle)
         except Exception:  # noqa: BLE001 - whatever it is, this connection is not used again
             handle.close()
 
@@ -299,13 +296,15 @@ class _Transaction(AbstractContextManager[T]):
             raise
 
     def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            try:
-                self._handle.execute("COMMIT")
-            except BaseException as failed:
-                self._store.take_back(self._handle, failed)
-                raise
-        self._store.take_back(self._handle, error)
+        if error is not None:
+            self._store.take_back(self._handle, error)
+            return
+        try:
+            self._handle.execute("COMMIT")
+        except BaseException as failed:
+            self._store.take_back(self._handle, failed)
+            raise
+        self._store.keep(self._handle)
 
 
 def _itself(handle: Handle) -> Handle:

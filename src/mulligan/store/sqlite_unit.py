@@ -26,6 +26,7 @@ from mulligan.store.words import fit, taken
 from mulligan.tally import DeathCount, Deaths
 
 PREFIX = "mulligan_"
+OFFSET = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
 # The names of what is bound for many rows at once.
 TOLD = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
 TAKE = ("place", "worker", "now")
@@ -38,11 +39,8 @@ _encode = quick_dump(", ", ": ")
 class SqliteUnit(SqlUnit):
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._now = time.time_ns() // 1000 + self._offset()
-
-    def _offset(self) -> Micros:
-        found = self._handle.execute(f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'")
-        return int(found[0][0]) if found else 0
+        shifted = handle.execute(OFFSET)
+        self._now = time.time_ns() // 1000 + (int(shifted[0][0]) if shifted else 0)
 
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, {"now": self._now} | params)
@@ -98,10 +96,14 @@ class SqliteUnit(SqlUnit):
 
     def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
         alike, blank, own = insert_columns(jobs)
-        statement, names = numbered_without("insert_all", PREFIX, blank)
+        statement, names, of_values = numbered_without("insert_all", PREFIX, blank)
         values = {**alike, "announce": announce, "now": self._now}
-        columns = [own.get(name) or repeat(values[name], len(jobs)) for name in names]
-        self._rows_of(statement, [*zip(*columns, strict=True)])
+        if own:
+            columns = [own.get(name) or repeat(values[name], len(jobs)) for name in names]
+            rows = [*zip(*columns, strict=True)]
+        else:
+            rows = [of_values(values)]
+        self._rows_of(statement, rows)
         self._inserted([(job, due(job, self._now)) for job in jobs], announce=announce)
         return self._now
 
@@ -113,7 +115,9 @@ class SqliteUnit(SqlUnit):
 
     def _inserted(self, fresh: Sequence[tuple[NewJob, Micros]], *, announce: bool) -> None:
         """What else is written of new jobs; each with the moment it is due."""
-        self.write_args([ArgRow(job.id, job.kind, name, value) for job, _ in fresh for name, value in job.args])
+        args = [ArgRow(job.id, job.kind, name, value) for job, _ in fresh for name, value in job.args]
+        if args:
+            self.write_args(args)
         if announce:
             self._announce(
                 (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now) for job, run_at in fresh

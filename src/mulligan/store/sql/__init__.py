@@ -120,13 +120,17 @@ def numbered(
 
 
 @cache
-def numbered_without(verb: str, prefix: str, blank: frozenset[str]) -> tuple[str, tuple[str, ...]]:
-    """The same for an insert without the columns in which nothing is said; and the names of its places."""
+def numbered_without(
+    verb: str, prefix: str, blank: frozenset[str]
+) -> tuple[str, tuple[str, ...], Callable[[dict[str, Any]], tuple[Any, ...]]]:
+    """The same for an insert without the columns in which nothing is said; the names of its places, and what of a row
+    by names it wants.
+    """
     hints = get_type_hints(InsertRow)
     text = load(verb, "sqlite", prefix)
     text = _PARAMETER.sub(lambda found: _literal(hints[found[1]]) if found[1] in blank else found[0], text)
     used = tuple(dict.fromkeys(_PARAMETER.findall(text)))
-    return _PARAMETER.sub(lambda found: f"?{used.index(found[1]) + 1}", text), used
+    return _PARAMETER.sub(lambda found: f"?{used.index(found[1]) + 1}", text), used, itemgetter(*used)
 
 
 @cache
