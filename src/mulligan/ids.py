@@ -16,7 +16,9 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _SHIFTS = tuple(range(130, -1, -10))
 _SEQUENCE_BITS = 12
-_RANDOM = 10  # bytes
+_RANDOM = 16  # characters, five bits each
+_RANDOM_BITS = 5 * _RANDOM
+_CHARACTERS = bytes(map(ord, _ALPHABET)) * 8  # of a random byte its low five bits
 
 _lock = threading.Lock()
 _last = 0
@@ -29,11 +31,24 @@ def new_id() -> str:
 
 def new_ids(count: int) -> list[str]:
     """So many, each greater than the one before."""
-    first, random = _tick(count), os.urandom(_RANDOM * count)
+    first = _tick(count)
+    random = os.urandom(_RANDOM * count).translate(_CHARACTERS).decode("ascii")
+    if count == 1:
+        return [_head(first >> 10) + _PAIRS[first & 1023] + random]
+    heads = {part: _head(part) for part in range(first >> 10, ((first + count - 1) >> 10) + 1)}  # neighbours share one
     return [
-        _text(((first + n) << 80) | int.from_bytes(random[n * _RANDOM : (n + 1) * _RANDOM], "big"))
-        for n in range(count)
+        heads[value >> 10] + _PAIRS[value & 1023] + random[at : at + _RANDOM]
+        for value, at in zip(range(first, first + count), range(0, _RANDOM * count, _RANDOM), strict=True)
     ]
+
+
+def _head(part: int) -> str:
+    """Milliseconds and sequence as text, but for the last two characters."""
+    pairs = _PAIRS
+    return (
+        pairs[part >> 40] + pairs[part >> 30 & 1023] + pairs[part >> 20 & 1023] + pairs[part >> 10 & 1023]
+        + pairs[part & 1023]
+    )  # fmt: skip
 
 
 def _text(value: int) -> str:
@@ -57,9 +72,9 @@ def created_ms(job_id: str) -> int:
     value = 0
     for char in job_id:
         value = value * 32 + _ALPHABET.index(char)
-    return value >> (80 + _SEQUENCE_BITS)
+    return value >> (_RANDOM_BITS + _SEQUENCE_BITS)
 
 
 def first_id(ms: int) -> str:
     """Below every id that is made from this millisecond on."""
-    return _text(max(0, ms) << (80 + _SEQUENCE_BITS))
+    return _text(max(0, ms) << (_RANDOM_BITS + _SEQUENCE_BITS))

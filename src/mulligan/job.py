@@ -414,7 +414,7 @@ class Meter(NamedTuple):
     at: Micros
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: a bulk enqueue answers with thousands, and copies what they share
 class Job:
     """A job as people see it: read-only, a picture of one moment; `refresh()` takes a new one."""
 

@@ -155,8 +155,17 @@ def finish_in(unit, lease):
     settle(unit, [Ending(lease, RETURNED)], POLICIES, unit.now(), Random(1))
 
 
+def insert_alone(unit, count):
+    """As it tells where the statement is a transaction."""
+    unit._alone = True
+    unit.insert(jobs(count), announce=True)
+
+
 VERBS = {
     "insert": lambda unit, lease: unit.insert(jobs(2), announce=True),
+    "insert one": lambda unit, lease: unit.insert(jobs(1), announce=True),
+    "insert, alone": lambda unit, lease: insert_alone(unit, 20),
+    "insert one, alone": lambda unit, lease: insert_alone(unit, 1),
     "announce": lambda unit, lease: unit.announce(10),
     "take": lambda unit, lease: unit.take("w1", [row.id for row in unit.page({"state": "queued"}, 5, None)], 5),
     "settle": finish_in,

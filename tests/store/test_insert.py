@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import psycopg
 import pytest
 
 from mulligan.engine import recover, upkeep
 from mulligan.errors import ConnectionRefused, UniqueMismatch
+from mulligan.ids import new_id
 from mulligan.job import SECOND
 from mulligan.store import open_store
 from support.store import (
@@ -23,6 +25,7 @@ from support.store import (
     now,
     open_worker,
     running,
+    sql,
     story,
     told,
     undone,
@@ -48,6 +51,70 @@ def test_thousands_in_one_call_keep_their_order(store):
     assert [row.id for row in all_rows(store)] == [job.id for job in new]
     open_worker(store)
     assert [lease.payload for lease in claim(store, 500)] == [job.payload for job in new[:500]]
+
+
+# What may be said of a job, each with another value than the job before has: alike in a set or not, it must be kept.
+SAID = {
+    "kind": "mail",
+    "queue": "fast",
+    "owner": 'a\x1fb, "c" \\ {d}',
+    "priority": 3,
+    "uses": "smtp",
+    "delay": HOUR,
+    "run_at": 4_000_000_000_000_000,
+    "max_retries": 0,
+    "policy": '{"max_retries":1}',
+    "timeout": 7 * SECOND,
+    "deadline": 2 * HOUR,
+    "share": "s1",
+    "trace": "00-" + "1" * 32 + "-" + "2" * 16 + "-01",
+}
+
+
+KEPT = """
+SELECT kind, queue, owner, priority, lane, uses, max_retries, policy, timeout, trace, payload, must_have,
+       run_at - created_at, run_at, deadline_at - created_at, deadline_span
+FROM {p}job WHERE id = :id
+"""
+
+
+def kept_of(store, job_id):
+    return sql(store, KEPT, {"id": job_id})[0]
+
+
+@pytest.mark.parametrize("count", [2, 12], ids=["few", "many"])
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("name", SAID)
+def test_in_a_set_each_job_is_stored_as_if_it_were_alone(store, name, alike, count):
+    said = {name: SAID[name]}
+    new = [a_job(payload=str(n), **(said if alike or n % 2 else {})) for n in range(count)]
+    answers = insert(store, *new)
+    for n, (job, answer) in enumerate(zip(new, answers, strict=True)):
+        (alone,) = insert(store, job._replace(id=new_id()))
+        ours, twin = kept_of(store, job.id), kept_of(store, alone.id)
+        assert ours[:12] == twin[:12]
+        assert (ours[13] == SAID["run_at"]) is (name == "run_at" and (alike or n % 2 == 1))
+        assert name == "run_at" or ours[12] == twin[12]
+        assert ours[14:] == twin[14:]
+        row = get(store, job.id)
+        assert answer == (job.id, True, row.run_at, row.created_at)
+
+
+def test_a_due_job_is_hinted_once_for_its_queue_and_a_later_one_is_not(postgres, postgres_url):
+    with psycopg.connect(postgres_url, autocommit=True) as ear:
+        ear.execute('LISTEN "mulligan_mulligan"')
+
+        def heard(*new):
+            with postgres.once() as unit:
+                unit.insert(new, announce=True)
+            return sorted(note.payload for note in ear.notifies(timeout=0.2))
+
+        assert heard(a_job(queue="fast")) == ["fast"]
+        assert heard(a_job(delay=HOUR)) == []
+        assert heard(unique_job("k", queue="slow")) == ["slow"]
+        assert heard(*jobs(2, queue="fast"), a_job(delay=HOUR)) == ["fast"]
+        assert heard(*jobs(20, queue="fast"), a_job(queue="slow")) == ["fast", "slow"]
+        assert heard(*jobs(20, delay=HOUR)) == []
 
 
 @pytest.mark.parametrize(

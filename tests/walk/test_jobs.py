@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import pickle
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -102,6 +104,24 @@ def test_what_enqueue_returns_is_what_is_read_back(app, kinds):
     read = app.jobs.get(fresh.id)
     fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "_again"}]
     assert {name: getattr(fresh, name) for name in fields} == {name: getattr(read, name) for name in fields}
+
+
+@pytest.mark.parametrize("said", [{}, {"owner": "acme", "delay": 60}], ids=["due", "later"])
+def test_what_a_bulk_returns_is_what_is_read_back(app, said):
+    @app.job(name="numbered", uses=lambda payload: ["smtp"] if payload["n"] % 2 else [])
+    def numbered(n: int, more: dict[str, list[str]] | None = None) -> None: ...
+
+    made = numbered.options(**said).enqueue_many([{"n": n, "more": {"a": ["b"]}} for n in range(12)])
+    for n, fresh in enumerate(made):
+        read = app.jobs.get(fresh.id)
+        fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "phase", "_again"}]
+        assert {name: getattr(fresh, name) for name in fields} == {name: getattr(read, name) for name in fields}
+        assert fresh.payload == {"n": n, "more": {"a": ["b"]}}
+    with pytest.raises(AttributeError):
+        made[0].state = State.DEAD
+    made[0].payload["more"]["a"].append("c")
+    assert made[1].payload["more"] == {"a": ["b"]}, "nothing that can change is shared"
+    assert pickle.loads(pickle.dumps(replace(made[2], _again=None))) == made[2]  # noqa: S301 - our own words
 
 
 def test_a_due_job_says_whether_anybody_could_run_it(app, kinds):

@@ -237,6 +237,19 @@ def test_a_fair_queue_gives_each_owner_a_lane_and_a_hand_retry_keeps_it(app):
     assert by_name.queue == "fair"
 
 
+def test_a_queue_may_be_declared_fair_after_its_first_job(app):
+    @app.job(name="noop", queue="late")
+    def noop() -> None: ...
+
+    theirs = noop.options(owner="acme")
+    theirs.enqueue()
+    app.queue("late", fair=True)
+    theirs.enqueue()
+    with app.store.read() as unit:
+        lanes = {lane for lane, _, _ in unit.look().lanes}
+    assert lanes == {"late|noop||0", f"late|noop||{share_of('acme')}|0"}
+
+
 # -- real workers -------------------------------------------------------------------------------------
 @pytest.mark.about_processes
 def test_two_workers_together_keep_the_limit(start, make_app):

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mulligan.errors import ConfigError, PayloadRefused
+from mulligan.plain_json import quick_dump
 
 
 class Arguments:
@@ -40,10 +41,14 @@ class Arguments:
         config = ConfigDict(extra=extra, arbitrary_types_allowed=True, ser_json_inf_nan="constants")
         self._fields = tuple(fields)
         self._names = frozenset(fields)
-        self._aliases = tuple((name, _ALIAS + name) for name in fields)
+        self._alias = {name: _ALIAS + name for name in fields}
+        self._owns = {alias: name for name, alias in self._alias.items()}
         self._extra = extra == "allow"
         self._plain = not fields
         self.model: type[BaseModel] = create_model(f"{self.name} arguments", __config__=config, **_safe_names(fields))
+        # Its methods `model_validate` and `model_dump` are these with more to ask and answer on the way.
+        self._validate: Callable[[Any], BaseModel] = self.model.__pydantic_validator__.validate_python
+        self._dump: Callable[..., dict[str, Any]] = self.model.__pydantic_serializer__.to_python
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,13 +77,15 @@ class Arguments:
 
     def encode(self, given: Mapping[str, Any]) -> Any:
         """Checked and made of plain JSON values; only what was given, so that later defaults apply."""
-        model = self._checked(given)
+        known = type(given) is dict and given.keys() <= self._names
+        model = self._validated(given) if known else self._checked(given)
         try:
-            plain = model.model_dump(mode="json", exclude_unset=True)
+            plain = self._dump(model, mode="json", exclude_unset=True)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             message = f"{self.name}: the payload cannot be written as JSON: {error}"
             raise PayloadRefused(message) from None
-        return {_own(name): value for name, value in plain.items()}
+        owns = self._owns
+        return {owns.get(name) or _own(name): value for name, value in plain.items()}
 
     def decode(self, text: str) -> dict[str, Any]:
         """Keyword arguments for the handler; raises PayloadRefused if the stored payload does not fit it."""
@@ -89,7 +96,7 @@ class Arguments:
             raise self._no_payload(raw)
         model = self._validated(raw)
         found = model.__dict__
-        values = {name: found[alias] for name, alias in self._aliases}
+        values = {name: found[alias] for name, alias in self._alias.items()}
         if not self._extra:
             return values
         return values | {_own(name): value for name, value in (model.model_extra or {}).items()}
@@ -103,8 +110,9 @@ class Arguments:
         return PayloadRefused(f"{self.name}: a payload maps names of arguments to values, not {given!r:.80}")
 
     def _validated(self, given: Mapping[str, Any]) -> BaseModel:
+        alias = self._alias
         try:
-            return self.model.model_validate({_ALIAS + name: value for name, value in given.items()})
+            return self._validate({alias.get(name) or _ALIAS + name: value for name, value in given.items()})
         except ValidationError as errors:
             raise PayloadRefused(_sentence(self.name, errors)) from None
 
@@ -176,20 +184,29 @@ def _sentence(name: str, errors: ValidationError) -> str:
 
 
 _dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=to_jsonable_python).encode
+_dump_plain = quick_dump(",", ":")
 
 
 def to_json(value: Any, what: str) -> str:
     """ASCII JSON text: NUL and lone surrogates travel escaped, so both stores keep them the same."""
     try:
-        text = _dump(value)
+        text = _dump_plain(value)
+    except (TypeError, ValueError, RecursionError):
+        text = _dumped(value, what)
+    if len(text) > MOST_LEVELS and _deeper(text, MOST_LEVELS):
+        raise PayloadRefused(_too_deep(what))
+    return text
+
+
+def _dumped(value: Any, what: str) -> str:
+    """By the one that knows more types, and what to say of those it does not know."""
+    try:
+        return _dump(value)
     except RecursionError:
         raise PayloadRefused(_too_deep(what)) from None
     except (TypeError, ValueError, PydanticSerializationError) as error:
         message = f"{what} cannot be written as JSON: {error}"
         raise PayloadRefused(message) from None
-    if _deeper(text, MOST_LEVELS):
-        raise PayloadRefused(_too_deep(what))
-    return text
 
 
 # Who reads it may stand deep in a stack of its own: what was hardly written could not be read back there.

@@ -22,6 +22,7 @@ from mulligan.policy.retry import Policy
 MOST_PRIORITY = 9
 MOST_RETRIES = 1_000_000
 MOST_TEXT = 500
+_BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1  # id, kind and queue stand before it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,28 +54,23 @@ def new_job(
     queues: Mapping[str, QueueSpec],
 ) -> NewJob:
     """One checked job. `payload` is made of plain JSON values already."""
-    return new_jobs(spec, handler, [payload], options, limit, queues)[0]
+    return new_jobs(spec, handler, [payload], options, limit, common(spec, options, queues))[0]
 
 
 def new_jobs(
-    spec: KindSpec,
-    handler: Handler | None,
-    payloads: Sequence[Any],
-    options: Options,
-    limit: int,
-    queues: Mapping[str, QueueSpec],
+    spec: KindSpec, handler: Handler | None, payloads: Sequence[Any], options: Options, limit: int, begun: NewJob
 ) -> list[NewJob]:
-    """Several with the same options: what does not depend on the payload is checked and made once."""
-    common = _common(spec, options, queues)
-    texts = [_text(spec.name, payload, limit) for payload in payloads]
-    jobs = [common._replace(id=id_, payload=text) for id_, text in zip(new_ids(len(texts)), texts, strict=True)]
+    """Several with the same options. `begun`: what does not depend on the payload, as `common` makes it."""
+    kind, queue, rest = begun.kind, begun.queue, begun[_BEHIND_PAYLOAD:]
+    texts = [_text(kind, payload, limit) for payload in payloads]
+    jobs = [NewJob._make((id_, kind, queue, text, *rest)) for id_, text in zip(new_ids(len(texts)), texts, strict=True)]
     if (handler is None or (handler.uses is None and handler.unique is None)) and options.unique is None:
         return jobs if not spec.index else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
     return [_own(job, spec, handler, payload, options) for job, payload in zip(jobs, payloads, strict=True)]
 
 
 def _text(kind: str, payload: Any, limit: int) -> str:
-    text = to_json(payload, f"the payload of {kind}")
+    text = to_json(payload, "the payload of " + kind)
     if len(text) > limit:
         message = f"the payload of {kind} is {len(text)} bytes of JSON, the limit is {limit}; store it elsewhere"
         raise PayloadRefused(message)
@@ -99,7 +95,7 @@ def _own(job: NewJob, spec: KindSpec, handler: Handler | None, payload: Any, opt
     )
 
 
-def _common(spec: KindSpec, options: Options, queues: Mapping[str, QueueSpec]) -> NewJob:
+def common(spec: KindSpec, options: Options, queues: Mapping[str, QueueSpec]) -> NewJob:
     """As every job with these options begins."""
     queue = free_name("queue", options.queue) if options.queue else checked_name("queue", spec.queue)
     joins = joined(options)

@@ -7,6 +7,7 @@ transaction of a caller delays no ending of anybody's job; it only keeps the bat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from mulligan.engine.batching import refuse_late
 from mulligan.engine.runner.context import LeaseLost
@@ -16,12 +17,14 @@ from mulligan.job import NewJob
 from mulligan.policy.limits import share_of
 from mulligan.store.base import BatchRow, Inserted, Unit
 
+_batch_id = attrgetter("batch_id")
+
 
 def insert(unit: Unit, new: Sequence[NewJob], *, announce: bool) -> tuple[Sequence[NewJob], list[Inserted]]:
     """The jobs as they were inserted, each with its answer."""
-    batches = sorted({job.batch_id for job in new if job.batch_id is not None})
-    if not batches:
+    if not any(map(_batch_id, new)):
         return new, unit.insert(new, announce=announce)
+    batches = sorted({job.batch_id for job in new if job.batch_id is not None})
     twins: dict[str, Inserted] = {}
     for batch_id in batches:
         row = unit.batch_to_join(batch_id)

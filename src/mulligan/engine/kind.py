@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
 
-from mulligan.engine.enqueue import Options, new_jobs
+from mulligan.engine.enqueue import Options, common, new_jobs
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
 from mulligan.errors import Fail, Moment, Refused, Seconds
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mulligan.config import Settings
     from mulligan.engine.batches import Batch
     from mulligan.engine.jobs import Jobs
-    from mulligan.engine.kinds import Handler, Registry
+    from mulligan.engine.kinds import Handler, QueueSpec, Registry
     from mulligan.store.base import Store
 
 P = ParamSpec("P")
@@ -58,6 +58,7 @@ class Kind(Generic[P, R]):
         self._handler = handler
         self._function = function
         self._options = options
+        self._begun: tuple[QueueSpec | None, NewJob] | None = None
         self.__doc__ = function.__doc__
         self.__name__ = handler.spec.name
         self.__wrapped__ = function
@@ -118,7 +119,7 @@ class Kind(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Durable when this returns (with `connection=`: when that transaction commits)."""
         given = self._handler.arguments.bind(args, kwargs)
-        return self._app.insert([self._new(given)], self._options.connection)[0]
+        return self._app.insert(self._several((given,)), self._options.connection)[0]
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         given = self._handler.arguments.bind(args, kwargs)
@@ -160,12 +161,24 @@ class Kind(Generic[P, R]):
         return Kind(self._app, self._handler, self._function, said)._new(given)  # noqa: SLF001 - the same kind
 
     def _new(self, given: Mapping[str, Any]) -> NewJob:
-        return self._several([given])[0]
+        return self._several((given,))[0]
 
     def _several(self, given: Iterable[Mapping[str, Any]]) -> list[NewJob]:
-        payloads = [self._handler.arguments.encode(dict(one)) for one in given]
-        limit = self._app.settings.limits.payload
-        return new_jobs(self._handler.spec, self._handler, payloads, self._options, limit, self._app.registry.queues)
+        handler, options = self._handler, self._options
+        payloads = [handler.arguments.encode(one if type(one) is dict else dict(one)) for one in given]
+        return new_jobs(handler.spec, handler, payloads, options, self._app.settings.limits.payload, self._common())
+
+    def _common(self) -> NewJob:
+        """What all jobs with these options share, kept: nothing of it changes but its queue, which may be declared
+        late, and its batch.
+        """
+        queues, begun = self._app.registry.queues, self._begun
+        if begun is not None and queues.get(begun[1].queue) is begun[0]:
+            return begun[1]
+        made = common(self._handler.spec, self._options, queues)
+        if self._options.batch is None:
+            self._begun = (queues.get(made.queue), made)
+        return made
 
 
 class Decorator(Protocol):

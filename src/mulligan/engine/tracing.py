@@ -39,6 +39,10 @@ def trace_id(trace: str | None) -> str:
 class Tracer:
     """Nothing is traced; what a job carries is handed on."""
 
+    def idle(self) -> bool:
+        """Is there nothing to do around an insert?"""
+        return True
+
     def sending(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
         """Around an insert: the jobs as they should be inserted."""
         return nullcontext(new)

@@ -90,43 +90,66 @@ def job_of(
     )
 
 
-def fresh_job(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> Job:
-    """A job that was inserted a moment ago."""
+class FreshJobs:
+    """Jobs that were inserted a moment ago. Most of a bulk differ in id and payload alone: the rest is made once."""
+
+    def __init__(self, again: Callable[[str], Job]) -> None:
+        self._again = again
+        self._like: tuple[Any, ...] = ()
+        self._common: dict[str, Any] = {}
+
+    def job(self, new: NewJob, answer: Inserted) -> Job:
+        like = (new.kind, new.queue, new[_BEHIND_PAYLOAD:], answer.run_at, answer.created_at)
+        if like != self._like:
+            self._like, self._common = like, _fresh(new, answer, self._again)
+        made = object.__new__(Job)
+        fields = {**self._common, "id": new.id, "payload": _decode(new.payload)[0]}
+        object.__setattr__(made, "__dict__", fields)  # as its own beginning would, one by one
+        return made
+
+
+_BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
+_decode = json.JSONDecoder().raw_decode  # of texts we wrote: nothing stands around them
+
+
+def _fresh(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> dict[str, Any]:
+    """The fields of a Job, all but its id and its payload."""
     later = answer.run_at > answer.created_at
     deadline = new.deadline_at if new.deadline is None else answer.created_at + new.deadline
-    return Job(
-        id=new.id,
-        kind=new.kind,
-        queue=new.queue,
-        owner=new.owner,
-        state=State.QUEUED,
-        phase="scheduled" if later else "ready",
-        why=f"scheduled for {moment(answer.run_at)}" if later else "waiting for a free worker",
-        payload=json.loads(new.payload),
-        result=None,
-        priority=new.priority,
-        progress=None,
-        attempt=0,
-        attempts=0,
-        failures=0,
-        losses=0,
-        max_retries=new.max_retries,
-        generation=1,
-        token=0,
-        batch_id=new.batch_id,
-        unique_key=new.unique_key,
-        uses=tuple(filter(None, new.uses.split(","))),
-        created_at=to_datetime(answer.created_at),
-        run_at=to_datetime(answer.run_at),
-        started_at=None,
-        finished_at=None,
-        deadline_at=_moment(deadline),
-        error=None,
-        next_retry_at=None,
-        deduplicated=False,
-        cost=0.0,
-        _again=again,
-    )
+    created_at = to_datetime(answer.created_at)
+    return {
+        "id": "",
+        "kind": new.kind,
+        "queue": new.queue,
+        "owner": new.owner,
+        "state": State.QUEUED,
+        "phase": "scheduled" if later else "ready",
+        "why": f"scheduled for {moment(answer.run_at)}" if later else "waiting for a free worker",
+        "payload": None,
+        "result": None,
+        "priority": new.priority,
+        "progress": None,
+        "attempt": 0,
+        "attempts": 0,
+        "failures": 0,
+        "losses": 0,
+        "max_retries": new.max_retries,
+        "generation": 1,
+        "token": 0,
+        "batch_id": new.batch_id,
+        "unique_key": new.unique_key,
+        "uses": tuple(filter(None, new.uses.split(","))) if new.uses else (),
+        "created_at": created_at,
+        "run_at": created_at if answer.run_at == answer.created_at else to_datetime(answer.run_at),
+        "started_at": None,
+        "finished_at": None,
+        "deadline_at": _moment(deadline),
+        "error": None,
+        "next_retry_at": None,
+        "deduplicated": False,
+        "cost": 0.0,
+        "_again": again,
+    }
 
 
 def _error(row: JobRow, latest: AttemptRow | None) -> Mapping[str, Any] | None:

@@ -32,6 +32,9 @@ class OtelTracer(Tracer):
         self._enabled = settings.enabled
         self._child = settings.parenting == "child"
 
+    def idle(self) -> bool:
+        return not self._enabled or _API not in sys.modules
+
     def sending(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
         api = sys.modules.get(_API) if self._enabled else None
         return nullcontext(new) if api is None or not new else self._sending(api, new)

@@ -45,6 +45,8 @@ class Bundle(NamedTuple):
 
 def parted(told: Sequence[Told]) -> tuple[list[Told], list[Bundle]]:
     """What stands alone, and bundles of the rest."""
+    if len(told) == 1:
+        return [*told], []
     alone: list[Told] = []
     bundles: list[Bundle] = []
     for (at, kind), alike in groupby(told, key=_moment):

@@ -36,6 +36,10 @@ class Handle(ABC):
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
+    def one(self, sql: str, row: tuple[Any, ...]) -> int:
+        """A statement that answers nothing, its parameters by place; how many rows of the table were changed."""
+
+    @abstractmethod
     def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """One statement for each row, its parameters by place; how many rows of the table were changed."""
 
@@ -92,6 +96,10 @@ class ApswHandle(Handle):
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql, params).fetchall()
 
+    def one(self, sql: str, row: tuple[Any, ...]) -> int:
+        self.connection.execute(sql, row)
+        return self.connection.changes()
+
     def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
         before = self.connection.total_changes()
         self.connection.executemany(sql, rows)
@@ -136,6 +144,9 @@ class StdlibHandle(Handle):
         self._changes = max(cursor.rowcount, 0)
         cursor.close()
         return rows
+
+    def one(self, sql: str, row: tuple[Any, ...]) -> int:
+        return self.many(sql, [row])
 
     def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
         cursor = self.connection.executemany(sql, rows)

@@ -14,8 +14,8 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -29,7 +29,7 @@ from mulligan.job import Micros
 from mulligan.store import migrate as migrations
 from mulligan.store.base import Store
 from mulligan.store.foreign import Postgres, postgres_connection_of
-from mulligan.store.postgres_unit import PostgresUnit
+from mulligan.store.postgres_unit import PooledConnection, PostgresUnit
 from mulligan.store.urls import shown_url
 
 log = logging.getLogger("mulligan.store")
@@ -51,6 +51,7 @@ UNAVAILABLE = (
     pg.DeadlockDetected,
     pg.ReadOnlySqlTransaction,
 )
+BROKEN = (*UNAVAILABLE, psycopg.InternalError)
 IDLE_TRUST = 0.5  # seconds for which a connection that just worked is believed to work
 REPLAN_EVERY = 10.0  # seconds
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
@@ -87,6 +88,7 @@ class PostgresStore(Store):
             if self._pool is None:
                 self._pool = ConnectionPool(
                     self.dsn,
+                    connection_class=PooledConnection,
                     kwargs=KEEPALIVE | {"prepare_threshold": 5 if self.prepared else None},
                     min_size=0,
                     max_size=16,
@@ -125,26 +127,50 @@ class PostgresStore(Store):
             ConnectionPool.check_connection(connection)
 
     @contextmanager
-    def _connection(self, *, autocommit: bool = False) -> Iterator[psycopg.Connection[Any]]:
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction."""
         lent: list[psycopg.Connection[Any]] = []
         try:
             with self._open_pool().connection() as connection:
                 lent.append(connection)
-                if connection.autocommit is not autocommit:
-                    connection.autocommit = autocommit
+                if connection.autocommit:
+                    connection.autocommit = False
                 yield connection
                 self._used[connection] = time.monotonic()
-        except UNAVAILABLE as error:
-            self._used.clear()  # where one is dead the others may be: ask each before its next use
-            raise unavailable(error) from error
-        except psycopg.InternalError as error:
+        except BROKEN as error:
+            self.give_up(error, lent)
+            raise
+
+    def give_up(self, error: BaseException, lent: Sequence[psycopg.Connection[Any]]) -> None:
+        """Say it in our words if it speaks of the way to the server."""
+        if isinstance(error, psycopg.InternalError):
             if error.sqlstate is not None:  # the server's own word
-                raise
+                return
             # More answers than questions, as a pooler may leave them that was killed: no word on this line counts.
-            self._used.clear()
             for connection in lent:
                 connection.close()
-            raise unavailable(error) from error
+        self._used.clear()  # where one is dead the others may be: ask each before its next use
+        raise unavailable(error) from error
+
+    def lend(self) -> tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]]:
+        """A connection on which each statement is a transaction, and where to put it back."""
+        pool = self._pool or self._open_pool()
+        connection = pool.getconn()
+        try:
+            if not connection.autocommit:
+                connection.autocommit = True
+        except BaseException:
+            pool.putconn(connection)
+            raise
+        return pool, connection
+
+    def worked(self, connection: psycopg.Connection[Any]) -> None:
+        self._used[connection] = time.monotonic()
+
+    @property
+    def at_hand(self) -> psycopg.Connection[Any] | None:
+        """One that is awake in this thread already."""
+        return getattr(self._at_hand, "connection", None)
 
     def plan_anew(self, connection: Postgres) -> None:
         """But not over and over: it may be slow for other reasons."""
@@ -160,24 +186,13 @@ class PostgresStore(Store):
         with self._connection() as connection:
             yield PostgresUnit(connection, self)
 
-    @contextmanager
-    def once(self) -> Iterator[PostgresUnit]:
+    def once(self) -> AbstractContextManager[PostgresUnit]:
         """A statement alone is a transaction: one trip instead of three."""
-        at_hand: psycopg.Connection[Any] | None = getattr(self._at_hand, "connection", None)
-        if at_hand is not None:
-            try:
-                yield PostgresUnit(at_hand, self)
-            except UNAVAILABLE as error:
-                raise unavailable(error) from error
-            return
-        with self._connection(autocommit=True) as connection:
-            yield PostgresUnit(connection, self)
+        return _Once(self)
 
-    @contextmanager
-    def read(self) -> Iterator[PostgresUnit]:
+    def read(self) -> AbstractContextManager[PostgresUnit]:
         """Nothing is written and no two answers need to agree: each statement for itself."""
-        with self.once() as unit:
-            yield unit
+        return _Once(self)
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresUnit]:
@@ -369,6 +384,37 @@ class PostgresStore(Store):
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close(timeout=5)
+
+
+class _Once(AbstractContextManager[PostgresUnit]):
+    """Not a generator, and not the pool's own block, which would commit: every enqueue passes here."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self._lent: tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]] | None = None
+
+    def __enter__(self) -> PostgresUnit:
+        at_hand = self._store.at_hand
+        if at_hand is not None:
+            return PostgresUnit(at_hand, self._store, alone=True)
+        try:
+            self._lent = self._store.lend()
+        except BROKEN as error:
+            self._store.give_up(error, ())
+            raise
+        return PostgresUnit(self._lent[1], self._store, alone=True)
+
+    def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
+        if self._lent is None:
+            if isinstance(error, UNAVAILABLE):
+                raise unavailable(error) from error
+            return
+        pool, connection = self._lent
+        if error is None:
+            self._store.worked(connection)
+        pool.putconn(connection)
+        if isinstance(error, BROKEN):
+            self._store.give_up(error, [connection])
 
 
 def _speaks(connection: psycopg.Connection[Any]) -> bool:

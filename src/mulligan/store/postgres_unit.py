@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,8 +17,8 @@ from mulligan.store.base import Finished, Inserted, Look, Move, Plain, Settlemen
 from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
-from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import Done, Wanted, array, insert_row
+from mulligan.store.matching import Matching, Where, matching
+from mulligan.store.rows import BLANKS, Done, Wanted, array, insert_columns
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -31,12 +32,23 @@ LARGE = 10  # rows of a set that are worth a plan of their own
 SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
 
 
+class PooledConnection(psycopg.Connection[Any]):
+    @cached_property
+    def kept(self) -> psycopg.Cursor[Any]:
+        """A cursor that is used again and again: it knows already how to write what it is given. For short answers,
+        since it holds the last one.
+        """
+        return self.cursor()
+
+
 class PostgresUnit(SqlUnit):
     overask = 3
 
-    def __init__(self, connection: Postgres, store: PostgresStore) -> None:
+    def __init__(self, connection: Postgres, store: PostgresStore, *, alone: bool = False) -> None:
+        """`alone`: each statement is a transaction."""
         self._connection = connection
         self._store = store
+        self._alone = alone
 
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, params)
@@ -53,14 +65,15 @@ class PostgresUnit(SqlUnit):
         params: dict[str, Any],
         *,
         prepare: bool | None = None,
-        lone: bool = False,
-        same: frozenset[str] = frozenset(),
-        shape: Shape = (),
+        kept: bool = False,
+        **form: Any,
     ) -> list[tuple[Any, ...]]:
-        statement = load(verb, "postgres", self._store.prefix, lone=lone, same=same, shape=shape)
+        """`kept`: by the cursor that is kept, if there is one; `form`: of the statement, as `load` takes it."""
+        statement = load(verb, "postgres", self._store.prefix, **form)
+        to = self._connection.kept if kept and isinstance(self._connection, PooledConnection) else self._connection
         began = time.monotonic()
         try:
-            cursor = self._connection.execute(statement, params, prepare=prepare)
+            cursor = to.execute(statement, params, prepare=prepare)
         except (UnicodeEncodeError, psycopg.DataError) as error:
             if getattr(error, "sqlstate", None):  # the server's word, not the driver's
                 raise
@@ -113,15 +126,38 @@ class PostgresUnit(SqlUnit):
     def mono(self) -> Micros:
         return time.monotonic_ns() // 1000
 
+    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        return int(self._inserted(jobs, announce=announce, free=True)[0][2])
+
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        found = self._inserted(jobs, announce=announce, free=False)
+        return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
+
+    def _inserted(self, jobs: Sequence[NewJob], *, announce: bool, free: bool) -> list[tuple[Any, ...]]:
+        """Where nothing can stand in the way, one row of the answer tells all."""
         channel = self._store.channel if announce or self._store.notify_callers else None
-        rows, indexed = [insert_row(job) for job in jobs], _indexed(jobs)
-        verb = "insert_indexed" if indexed else "insert"
+        said = {"announce": announce, "channel": channel, "answers": 1 if free else None, **_indexed(jobs)}
+        insert = self._insert_one if len(jobs) == 1 else self._insert_set
         try:
-            found = self._set(verb, rows, announce=announce, channel=channel, **indexed)
+            return insert(jobs, said, free=free, alone=self._alone)
         except pg.SerializationFailure as unseen:  # only in a caller's transaction: ours are READ COMMITTED
             raise unique_race(next((job.unique_key for job in jobs if job.unique_hash), None)) from unseen
-        return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
+
+    def _insert_one(self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any) -> list[tuple[Any, ...]]:
+        alike, blank, _ = insert_columns(jobs)
+        verb = "insert_indexed" if "arg_jobs" in said else "insert_one"
+        return self._run(verb, alike | said, kept=True, lone=True, blank=blank, **form)
+
+    def _insert_set(self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any) -> list[tuple[Any, ...]]:
+        alike, blank, own = insert_columns(jobs)
+        verb = "insert_indexed" if "arg_jobs" in said else "insert"
+        arrays = {name: array(column) for name, column in own.items()}
+        if len(jobs) >= LARGE:
+            form |= {"same": frozenset(alike), "blank": blank}
+            return self._run(verb, alike | arrays | said, prepare=False, **form)
+        every = alike | {name: BLANKS[name] for name in blank}  # one statement for all small sets, which is kept
+        filled = {name: array([value] * len(jobs)) for name, value in every.items()}
+        return self._run(verb, filled | arrays | said, **form)
 
     def announce(self, limit: int) -> int:
         return len(self.rows("announce", most=limit))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
-from mulligan.job import Lane, NewJob
+from mulligan.job import Lane, Micros, NewJob
 
 
 class InsertRow(NamedTuple):
@@ -52,14 +54,14 @@ class Done(NamedTuple):
     data: str
 
 
-def insert_row(job: NewJob) -> InsertRow:
+def insert_row(job: NewJob, lane: Any) -> InsertRow:
     return InsertRow(
         job.id,
         job.kind,
         job.queue,
         job.owner,
         job.priority,
-        Lane(job.queue, job.kind, job.uses, False, job.share).key,
+        lane,
         job.uses,
         job.delay,
         job.run_at,
@@ -77,6 +79,71 @@ def insert_row(job: NewJob) -> InsertRow:
         job.trace,
         job.payload,
     )
+
+
+_unique_hash = attrgetter("unique_hash")
+
+
+def keyed(jobs: Sequence[NewJob]) -> bool:
+    """Has one of them a unique key?"""
+    return any(map(_unique_hash, jobs))
+
+
+def due(job: NewJob, now: Micros) -> Micros:
+    return now + job.delay if job.run_at is None else job.run_at
+
+
+def lane_of(job: NewJob) -> str:
+    return Lane(job.queue, job.kind, job.uses, False, job.share).key
+
+
+# What stands where nothing was said.
+BLANKS: dict[str, Any] = {
+    **dict.fromkeys(InsertRow._fields),
+    **dict.fromkeys(("id", "kind", "queue", "owner", "lane", "uses", "payload"), ""),
+    **dict.fromkeys(("priority", "delay"), 0),
+    "must_have": False,
+}
+
+
+class Columns(NamedTuple):
+    """Several rows: what is the same in all of them, what of that is blank, and the columns of the rest."""
+
+    alike: dict[str, Any]
+    blank: frozenset[str]
+    own: dict[str, Sequence[Any]]
+
+
+def insert_columns(jobs: Sequence[NewJob]) -> Columns:
+    if len(jobs) == 1:
+        job = jobs[0]
+        alike, blank = _beside(NewJob._make(("", job.kind, job.queue, "", *job[4:_ADDED_BY], None, (), job.trace)))
+        return Columns({"id": job.id, "payload": job.payload, **alike}, blank, {})
+    every: Any = NewJob._make(zip(*jobs, strict=True))
+    one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
+    lanes = (lane_of(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_of, jobs))
+    columns = insert_row(every, lanes)._asdict()
+    alike = {name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)}
+    return _columns(alike, {name: column for name, column in columns.items() if name not in alike})
+
+
+_ADDED_BY = NewJob._fields.index("added_by")  # the arguments it is found by and the trace stand behind it
+
+
+@lru_cache(maxsize=512)
+def _beside(job: NewJob) -> tuple[dict[str, Any], frozenset[str]]:
+    """What is said of a job beside its id and its payload, and what is not: often the same as of the one before."""
+    alike, blank, _ = _columns(insert_row(job, lane_of(job))._asdict(), {})
+    return alike, blank - {"id", "payload"}
+
+
+def _columns(alike: dict[str, Any], own: dict[str, Sequence[Any]]) -> Columns:
+    blank = frozenset([name for name, value in alike.items() if value == BLANKS[name]])
+    return Columns({name: value for name, value in alike.items() if name not in blank}, blank, own)
+
+
+def _is_alike(column: Sequence[Any]) -> bool:
+    return column.count(column[0]) == len(column)
 
 
 def event_params(event: NewEvent) -> dict[str, Any]:
@@ -98,7 +165,23 @@ def event_of(row: Sequence[Any]) -> Event:
 
 def array(values: Iterable[Any]) -> str:
     """A column as PostgreSQL writes arrays. The driver would do it too, in ten times the time."""
-    return "{" + ",".join(map(_element, values)) + "}"
+    column = [*values]
+    return _texts(column) or "{" + ",".join(map(_element, column)) + "}"
+
+
+def _texts(column: list[Any]) -> str | None:
+    """The same for texts alone, all of them at once; None: there is something else among them."""
+    try:
+        joined = _BETWEEN.join(column)
+    except TypeError:
+        return None
+    if not column or joined.count(_BETWEEN) != len(column) - 1:
+        return None
+    quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(_BETWEEN, '","')
+    return '{"' + quoted + '"}'
+
+
+_BETWEEN = "\x1f"  # hardly in any text; where it is, they are written one by one
 
 
 def _element(value: Any) -> str:

@@ -11,9 +11,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
 from mulligan.job import Micros
@@ -35,6 +35,9 @@ INHERITED = (
     "survive that. Two ways out: (1) start it without fork: subprocess, or multiprocessing's spawn; (2) fork first, "
     "open the file afterwards."
 )
+
+
+T = TypeVar("T")
 
 
 class SqliteStore(Store):
@@ -76,7 +79,7 @@ class SqliteStore(Store):
                 return self._idle.pop()
         return StdlibHandle.open(str(self.file)) if self._stdlib else ApswHandle.open(str(self.file))
 
-    def _checkin(self, handle: Handle) -> None:
+    def keep(self, handle: Handle) -> None:
         with self._lock:
             if not self._closed:
                 self._idle.append(handle)
@@ -101,47 +104,48 @@ class SqliteStore(Store):
         self._lock = threading.Lock()
         self._inherited = not self._closed and onelibrary.held(self._key)
 
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[Handle]:
-        with self._lent() as handle:
-            handle.execute(begin)
-            yield handle
-            handle.execute("COMMIT")
+    def _transaction(self, begin: str) -> AbstractContextManager[Handle]:
+        return _Transaction(self, begin, _itself)
 
     @contextmanager
     def _lent(self) -> Iterator[Handle]:
         """A connection for the length of a block; what it leaves open when it fails is rolled back."""
-        try:
-            handle = self._checkout()
-        except UNAVAILABLE as error:
-            raise unavailable(self.file, error) from error
+        handle = self.lend()
         try:
             yield handle
         except BaseException as error:
-            self._abandon(handle)
-            if isinstance(error, UNAVAILABLE):
-                raise unavailable(self.file, error) from error
+            self.take_back(handle, error)
             raise
         else:
-            self._checkin(handle)
+            self.keep(handle)
+
+    def lend(self) -> Handle:
+        try:
+            return self._checkout()
+        except UNAVAILABLE as error:
+            raise unavailable(self.file, error) from error
+
+    def take_back(self, handle: Handle, error: BaseException) -> None:
+        """After a failure; one that says the file is out of reach is said in our words."""
+        self._abandon(handle)
+        if isinstance(error, UNAVAILABLE):
+            raise unavailable(self.file, error) from error
 
     def _abandon(self, handle: Handle) -> None:
         try:
             if handle.in_transaction():
                 handle.execute("ROLLBACK")
-            self._checkin(handle)
+            self.keep(handle)
         except Exception:  # noqa: BLE001 - whatever it is, this connection is not used again
             handle.close()
 
-    @contextmanager
-    def begin(self) -> Iterator[SqliteUnit]:
-        with self._transaction("BEGIN IMMEDIATE") as handle:
-            yield SqliteUnit(handle)
+    def begin(self) -> AbstractContextManager[SqliteUnit]:
+        return _Transaction(self, "BEGIN IMMEDIATE", SqliteUnit)
 
-    @contextmanager
-    def read(self) -> Iterator[SqliteUnit]:
-        with self._transaction("BEGIN") as handle:
-            yield SqliteUnit(handle)
+    once = begin
+
+    def read(self) -> AbstractContextManager[SqliteUnit]:
+        return _Transaction(self, "BEGIN", SqliteUnit)
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -272,6 +276,39 @@ class SqliteStore(Store):
         for handle in idle:
             handle.close()
         onelibrary.unbind(self._key)
+
+
+class _Transaction(AbstractContextManager[T]):
+    """A block that is one; what is made of its connection is handed in. Not a generator: every enqueue passes here."""
+
+    def __init__(self, store: SqliteStore, begin: str, make: Callable[[Handle], T]) -> None:
+        self._store = store
+        self._begin = begin
+        self._make = make
+
+    def __enter__(self) -> T:
+        self._handle = handle = self._store.lend()
+        try:
+            handle.execute(self._begin)
+            return self._make(handle)
+        except BaseException as error:
+            self._store.take_back(handle, error)
+            raise
+
+    def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._store.take_back(self._handle, error)
+            return
+        try:
+            self._handle.execute("COMMIT")
+        except BaseException as failed:
+            self._store.take_back(self._handle, failed)
+            raise
+        self._store.keep(self._handle)
+
+
+def _itself(handle: Handle) -> Handle:
+    return handle
 
 
 def unavailable(file: Path, error: BaseException) -> StoreUnavailable:

@@ -6,11 +6,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 from mulligan.event import Event, EventType
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.plain_json import quick_dump
 from mulligan.store.base import Finished, Inserted, Move, Settlement
 from mulligan.store.bundles import Told, parted
 from mulligan.store.counting import StatRow
@@ -18,32 +20,29 @@ from mulligan.store.grouping import of_the_dead
 from mulligan.store.handle import CONSTRAINT, Handle
 from mulligan.store.host import boot_id
 from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import InsertRow, insert_row
+from mulligan.store.rows import due, insert_columns, insert_row, lane_of
 from mulligan.store.skimming import ArgRow
-from mulligan.store.sql import load, numbered
+from mulligan.store.sql import load, numbered, numbered_without
 from mulligan.store.unit import SqlUnit
 from mulligan.store.words import fit, taken
 from mulligan.tally import DeathCount, Deaths
 
 PREFIX = "mulligan_"
+OFFSET = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
 # The names of what is bound for many rows at once.
-INSERT = (*InsertRow._fields, "announce", "now")
 TOLD = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
 TAKE = ("place", "worker", "now")
 SETTLE = (*Settlement._fields, "now")
 FINISH = (*Finished._fields, "worker", "now")
 
-_encode = json.JSONEncoder(separators=(", ", ": ")).encode
+_encode = quick_dump(", ", ": ")
 
 
 class SqliteUnit(SqlUnit):
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._now = time.time_ns() // 1000 + self._offset()
-
-    def _offset(self) -> Micros:
-        found = self._handle.execute(f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'")
-        return int(found[0][0]) if found else 0
+        shifted = handle.execute(OFFSET)
+        self._now = time.time_ns() // 1000 + (int(shifted[0][0]) if shifted else 0)
 
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, {"now": self._now} | params)
@@ -86,37 +85,49 @@ class SqliteUnit(SqlUnit):
     def _many(self, verb: str, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> int:
         """One statement for many rows, all of them or none; how many rows of the table it changed."""
         statement, of_row = numbered(verb, PREFIX, names)
-        rows = [*map(of_row, rows)]
+        return self._rows_of(statement, [*map(of_row, rows)])
+
+    def _rows_of(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
         try:
-            with self.savepoint() if len(rows) > 1 else nullcontext():
+            if len(rows) <= 1:
+                return self._handle.one(statement, rows[0]) if rows else 0
+            with self.savepoint():
                 return self._handle.many(statement, rows)
         except UnicodeEncodeError:
             return self._handle.many(statement, [tuple(map(fit, row)) for row in rows])
 
+    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        alike, blank, own = insert_columns(jobs)
+        statement, names, of_values = numbered_without("insert_all", PREFIX, blank)
+        values = {**alike, "announce": announce, "now": self._now}
+        if own:
+            columns = [own.get(name) or repeat(values[name], len(jobs)) for name in names]
+            rows = [*zip(*columns, strict=True)]
+        else:
+            rows = [of_values(values)]
+        self._rows_of(statement, rows)
+        self._inserted([(job, due(job, self._now)) for job in jobs], announce=announce)
+        return self._now
+
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        keyed = len(jobs) == 1 or any(job.unique_hash is not None for job in jobs)
-        fresh = self._insert_each(jobs, announce) if keyed else self._insert_all(jobs, announce)
-        self.write_args([ArgRow(job.id, job.kind, name, value) for job, _ in fresh for name, value in job.args])
+        found = ((job, self.rows("insert", **_row(job), announce=announce)) for job in jobs)
+        fresh = [(job, rows[0][1]) for job, rows in found if rows]
+        self._inserted(fresh, announce=announce)
+        return {job.id: Inserted(job.id, fresh=True, run_at=at, created_at=self._now) for job, at in fresh}
+
+    def _inserted(self, fresh: Sequence[tuple[NewJob, Micros]], *, announce: bool) -> None:
+        """What else is written of new jobs; each with the moment it is due."""
+        args = [ArgRow(job.id, job.kind, name, value) for job, _ in fresh for name, value in job.args]
+        if args:
+            self.write_args(args)
         if announce:
             self._announce(
                 (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now) for job, run_at in fresh
             )
-        return {job.id: Inserted(job.id, fresh=True, run_at=at, created_at=self._now) for job, at in fresh}
-
-    def _insert_each(self, jobs: Sequence[NewJob], announce: bool) -> list[tuple[NewJob, Micros]]:  # noqa: FBT001 - as above
-        """Those that met no twin, and when they are due."""
-        found = ((job, self.rows("insert", **insert_row(job)._asdict(), announce=announce)) for job in jobs)
-        return [(job, rows[0][1]) for job, rows in found if rows]
-
-    def _insert_all(self, jobs: Sequence[NewJob], announce: bool) -> list[tuple[NewJob, Micros]]:  # noqa: FBT001 - as above
-        """Without a key there are no twins."""
-        self._many("insert_all", INSERT, [(*insert_row(job), announce, self._now) for job in jobs])
-        return [(job, self._now + job.delay if job.run_at is None else job.run_at) for job in jobs]
 
     def _announce(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self._tell(
-            Told(at, EventType.JOB_QUEUED.value, job_id, batch_id, owner, None, None,
-                 _encode({"kind": kind, "queue": queue, "run_at": run_at}))
+            Told(at, EventType.JOB_QUEUED.value, job_id, batch_id, owner, None, None, _waits(kind, queue, run_at))
             for job_id, batch_id, owner, kind, queue, run_at, at in rows
         )  # fmt: skip
 
@@ -236,6 +247,15 @@ class SqliteUnit(SqlUnit):
     def damage(self) -> list[str]:
         found = [str(row[0]) for row in self._handle.execute("PRAGMA quick_check(10)")]
         return [] if found == ["ok"] else found
+
+
+def _row(job: NewJob) -> dict[str, Any]:
+    return insert_row(job, lane_of(job))._asdict()
+
+
+@lru_cache(maxsize=64)  # of many at once it is the same text
+def _waits(kind: str, queue: str, run_at: Micros) -> str:
+    return _encode({"kind": kind, "queue": queue, "run_at": run_at})
 
 
 def _deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:

@@ -41,7 +41,7 @@ from mulligan.store.keys import SqlKeyed
 from mulligan.store.matching import Matching, Where
 from mulligan.store.notifying import SqlNotifying
 from mulligan.store.operating import SqlOperating
-from mulligan.store.rows import event_params
+from mulligan.store.rows import due, event_params, keyed
 from mulligan.store.sessions import SqlSignedIn
 from mulligan.store.skimming import SqlSkimming
 from mulligan.store.verifying import SqlVerifying
@@ -86,6 +86,10 @@ class SqlUnit(
         """A list of ids, or of numbers, as this dialect passes it."""
 
     @abstractmethod
+    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        """Insert jobs without a unique key, which nothing can stand in the way of; the moment of it."""
+
+    @abstractmethod
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
         """Insert; the answers of those that met no twin."""
 
@@ -113,8 +117,10 @@ class SqlUnit(
 
     # -- enqueue ----------------------------------------------------------------------------------
     def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
-        keyed = any(job.unique_hash is not None for job in jobs)
-        with self.savepoint() if keyed and len(jobs) > 1 else nullcontext():
+        if not keyed(jobs):
+            now = self.insert_free(jobs, announce=announce)
+            return [Inserted(job.id, fresh=True, run_at=due(job, now), created_at=now) for job in jobs]
+        with self.savepoint() if len(jobs) > 1 else nullcontext():
             return self._insert(jobs, announce=announce)
 
     def _insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:

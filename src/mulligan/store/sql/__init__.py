@@ -66,18 +66,22 @@ _SETS: dict[str, type[Any]] = {
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes
-def load(
+def load(  # noqa: PLR0913 - each says one thing about the statement
     verb: str,
     dialect: str,
     prefix: str,
     *,
     lone: bool = False,
     same: frozenset[str] = frozenset(),
+    blank: frozenset[str] = frozenset(),
+    free: bool = False,
+    alone: bool = False,
     shape: Shape = (),
 ) -> str:
     """The statement for a verb in a dialect, ready to execute.
 
-    `lone`: its set is a single row; `same`: columns of it in which all rows are alike; `shape`: its filter.
+    `lone`: its set is a single row; `same`: columns of it in which all rows are alike; `blank`: columns in which
+    nothing is said; `free`: no row of it has a unique key; `alone`: it is a transaction; `shape`: its filter.
     """
     text = _terse(_find(verb, dialect))
     conditions = [_condition(name, values, dialect) for name, values in shape]
@@ -87,11 +91,19 @@ def load(
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
-    text = _SET.sub(lambda found: _lone(_SETS[found[1]]) if lone else _unnest(_SETS[found[1]], same), text)
+    text = _SET.sub(lambda found: _set(_SETS[found[1]], lone, same, blank), text)
+    text = text.replace(_UNLESS_TAKEN, "") if free else text
+    text = text.replace("{p}mark_events()", _MARK_ALONE) if alone else text
     if dialect == "postgres":
         text = _NOW.sub("{p}now_us()", text)
         text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
     return text.replace("{p}", prefix)
+
+
+# What a row with a unique key is asked, which costs every row a look.
+_UNLESS_TAKEN = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
+# Nobody can have marked before, and nobody will ask: the lock is enough, a tenth of the work of the function.
+_MARK_ALONE = "(SELECT pg_advisory_xact_lock_shared({p}event_lock_base() + last_value) FROM {p}event_id_seq)"
 
 
 @cache
@@ -106,6 +118,20 @@ def numbered(
     places = {name: place for place, name in enumerate(used, 1)}
     numbers = _PARAMETER.sub(lambda found: f"?{places[found[1]]}", text)
     return numbers, itemgetter(*(names.index(name) for name in used))
+
+
+@cache
+def numbered_without(
+    verb: str, prefix: str, blank: frozenset[str]
+) -> tuple[str, tuple[str, ...], Callable[[dict[str, Any]], tuple[Any, ...]]]:
+    """The same for an insert without the columns in which nothing is said; the names of its places, and what of a row
+    by names it wants.
+    """
+    hints = get_type_hints(InsertRow)
+    text = load(verb, "sqlite", prefix)
+    text = _PARAMETER.sub(lambda found: _literal(hints[found[1]]) if found[1] in blank else found[0], text)
+    used = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    return _PARAMETER.sub(lambda found: f"?{used.index(found[1]) + 1}", text), used, itemgetter(*used)
 
 
 @cache
@@ -166,24 +192,36 @@ def _terse(file: Path) -> str:
     return "\n".join(line for line in lines if not line.startswith("--"))
 
 
-def _unnest(value: type, same: frozenset[str]) -> str:
-    """Numbered, so that the server knows their order and may stop when it has enough of them."""
+def _set(value: type, lone: bool, same: frozenset[str], blank: frozenset[str]) -> str:  # noqa: FBT001 - as in load
     hints = get_type_hints(value)
-    own = [name for name in hints if name not in same]
+    values = {name: f"CAST({_literal(hints[name])} AS {_type_of(hints[name])}) AS {name}" for name in blank}
+    return _lone(hints, values) if lone else _unnest(hints, same, values)
+
+
+def _unnest(hints: dict[str, Any], same: frozenset[str], blank: dict[str, str]) -> str:
+    """Numbered, so that the server knows their order and may stop when it has enough of them."""
+    values = {name: f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in same} | blank
+    own = [name for name in hints if name not in values]
     arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in own)
-    if not same:
+    if not values:
         return f"unnest({arrays}) WITH ORDINALITY AS i({', '.join(own)}, place)"
-    values = {name: f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in same}
     columns = ", ".join(values.get(name, name) for name in hints)
     rows = f"unnest({arrays}) WITH ORDINALITY AS u({', '.join(own)}, place)"
     return f"(SELECT {columns}, place FROM {rows}) AS i"
 
 
-def _lone(value: type) -> str:
+def _lone(hints: dict[str, Any], blank: dict[str, str]) -> str:
     """Of an array the server never knows the length, so it would plan anew each time; of one row it keeps its plan."""
-    hints = get_type_hints(value)
-    columns = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in hints)
-    return f"(SELECT {columns}, 1 AS place) AS i"
+    columns = [blank.get(name) or f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in hints]
+    return f"(SELECT {', '.join(columns)}, 1 AS place) AS i"
+
+
+def _literal(hint: object) -> str:
+    """What such a column holds where nothing was said."""
+    return "NULL" if "None" in str(hint) else _NOTHING[_type_of(hint)]
+
+
+_NOTHING = {"text": "''", "bigint": "0", "boolean": "false", "double precision": "0"}
 
 
 def _type_of(hint: object) -> str:

@@ -6,4 +6,4 @@ WITH {part:inserted}, indexed AS (
        AS arg(job_id, name, value)
   JOIN fresh ON fresh.id = arg.job_id
 )
-SELECT id, run_at, created_at, (SELECT count(*) FROM hinted), (SELECT n FROM told) FROM fresh
+SELECT id, run_at, created_at, (SELECT count(*) FROM hinted), (SELECT n FROM told) FROM fresh LIMIT CAST(:answers AS bigint)
