@@ -430,7 +430,17 @@ LAYERS = (
     (
         "words",
         "stdlib, pydantic",
-        ("errors.py", "job.py", "event.py", "tally.py", "argument.py", "ids.py", "config.py", "_version.py"),
+        (
+            "errors.py",
+            "job.py",
+            "event.py",
+            "tally.py",
+            "argument.py",
+            "ids.py",
+            "plain_json.py",
+            "config.py",
+            "_version.py",
+        ),
     ),
     ("rules", "words; pure: no clock, no random source, no database", ("policy/",)),
     ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),

@@ -111,6 +111,8 @@ def test_a_database_that_only_reads_is_unavailable_for_writing(postgres):
     postgres.close()
     with pytest.raises(StoreUnavailable):
         enqueue(postgres)
+    with pytest.raises(StoreUnavailable), postgres.once() as unit:
+        unit.insert([a_job()], announce=True)
     assert all_rows(postgres) == []
 
 

@@ -96,14 +96,16 @@ class FreshJobs:
     def __init__(self, again: Callable[[str], Job]) -> None:
         self._again = again
         self._like: tuple[Any, ...] = ()
-        self._common: dict[str, Any] = {}
+        self._fields: dict[str, Any] = {}
 
     def job(self, new: NewJob, answer: Inserted) -> Job:
         like = (new.kind, new.queue, new[_BEHIND_PAYLOAD:], answer.run_at, answer.created_at)
-        if like != self._like:
-            self._like, self._common = like, _fresh(new, answer, self._again)
+        if like == self._like:
+            fields = {**self._fields, "id": new.id, "payload": _decode(new.payload)[0]}
+        else:
+            fields = _fresh(new, answer, self._again)
+            self._like, self._fields = like, fields
         made = object.__new__(Job)
-        fields = {**self._common, "id": new.id, "payload": _decode(new.payload)[0]}
         object.__setattr__(made, "__dict__", fields)  # as its own beginning would, one by one
         return made
 
@@ -113,19 +115,19 @@ _decode = json.JSONDecoder().raw_decode  # of texts we wrote: nothing stands aro
 
 
 def _fresh(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> dict[str, Any]:
-    """The fields of a Job, all but its id and its payload."""
+    """The fields of a Job."""
     later = answer.run_at > answer.created_at
     deadline = new.deadline_at if new.deadline is None else answer.created_at + new.deadline
     created_at = to_datetime(answer.created_at)
     return {
-        "id": "",
+        "id": new.id,
         "kind": new.kind,
         "queue": new.queue,
         "owner": new.owner,
         "state": State.QUEUED,
         "phase": "scheduled" if later else "ready",
         "why": f"scheduled for {moment(answer.run_at)}" if later else "waiting for a free worker",
-        "payload": None,
+        "payload": _decode(new.payload)[0],
         "result": None,
         "priority": new.priority,
         "progress": None,
@@ -143,7 +145,7 @@ def _fresh(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> dict[s
         "run_at": created_at if answer.run_at == answer.created_at else to_datetime(answer.run_at),
         "started_at": None,
         "finished_at": None,
-        "deadline_at": _moment(deadline),
+        "deadline_at": None if deadline is None else to_datetime(deadline),
         "error": None,
         "next_retry_at": None,
         "deduplicated": False,

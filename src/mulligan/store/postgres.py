@@ -143,7 +143,7 @@ class PostgresStore(Store):
 
     def give_up(self, error: BaseException, lent: Sequence[psycopg.Connection[Any]]) -> None:
         """Say it in our words if it speaks of the way to the server."""
-        if isinstance(error, psycopg.InternalError):
+        if isinstance(error, psycopg.InternalError) and not isinstance(error, UNAVAILABLE):
             if error.sqlstate is not None:  # the server's own word
                 return
             # More answers than questions, as a pooler may leave them that was killed: no word on this line counts.
