@@ -56,7 +56,7 @@ def decide(
     `down`: a dependency that is to blame for it. `held`: its kind, if that is held for what it failed of.
     """
     if outcome.ended == Ended.RETURNED:
-        return _returned(lease, outcome)
+        return returned(lease, outcome)
     case = Case(lease, outcome, policy, now, rng, _sparing(down, held))
     if lease.cancel_reason is not None:
         return _move(case, Verb.STOP, _asked(lease.cancel_reason), failure=outcome.failure)
@@ -77,13 +77,15 @@ def _sparing(down: str, held: str) -> str:
     return f"kind {held} is held for it; waits until somebody releases it" if held else ""
 
 
-def _returned(lease: Lease, outcome: Outcome) -> Decision:
+def returned(lease: Lease, outcome: Outcome) -> Decision:
     """If the handler finished first, its result stands, also against a request to stop."""
-    returned = "skipped, its result was there already" if outcome.skipped else RETURNED
+    if outcome.result == "null" and not (outcome.cost or outcome.skipped) and _is_fresh(lease):
+        return _NOTHING_TO_SAY
+    reason = "skipped, its result was there already" if outcome.skipped else RETURNED
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
-        returned if lease.cancel_reason is None else f"{returned} before it could be stopped",
+        reason if lease.cancel_reason is None else f"{reason} before it could be stopped",
         failures=lease.failures,
         losses=max(0, lease.losses - 1) if lease.alone else lease.losses,
         snoozes=lease.snoozes,
@@ -92,6 +94,19 @@ def _returned(lease: Lease, outcome: Outcome) -> Decision:
         counts=lease.counts,
         settings=lease.settings,
         skipped=outcome.skipped,
+    )
+
+
+_NOTHING_TO_SAY = Decision(Verb.SUCCEED, State.SUCCEEDED, RETURNED, result="null")  # one for all of them
+
+
+def _is_fresh(lease: Lease) -> bool:
+    """A first attempt of which nobody wants anything."""
+    return (
+        lease.cancel_reason is None
+        and lease.counts is None
+        and lease.settings is None
+        and not (lease.failures or lease.losses or lease.snoozes)
     )
 
 
