@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from mulligan.config import Worker as WorkerSettings
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.messages import (
     JUST_RETURNED,
+    failure_from_wire,
+    failure_to_wire,
     outcome_to_wire,
     returned_from_wire,
     stopped_to_wire,
@@ -29,8 +32,9 @@ from mulligan.engine.supervisor import fleet as fleets
 from mulligan.engine.supervisor import obituary
 from mulligan.engine.supervisor.child import GARBLED, Asked, Child, Flight, Recipe
 from mulligan.engine.supervisor.fleet import Fleet
+from mulligan.job import Failure
 from mulligan.testing import advance, now
-from policy.builders import a_lease
+from policy.builders import a_failure, a_lease
 from support.reluctant import FORGET, STAY
 from support.store import RELEASED, RETURNED, finish, running, sql
 from support.troubled import HASTE, NO_FORK, PROGRAM, Troubles
@@ -297,6 +301,21 @@ def test_numbers_of_jobs_that_returned_are_believed_only_if_they_are_numbers(tol
 def test_a_time_that_cannot_be_one_is_not_believed(took: object) -> None:
     with pytest.raises(GARBLED):
         took_from_wire([7, "returned", took, 0.0, "null"])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"code": ["BOOM"]}, {"public": None}, {"rule": 7}, {"fingerprint": {}}, {"evidence": []}, {"private": "{}"},
+        {"terms": None}, {"judged": [["table", "1"]]}, {"cls": "no class"}, {"cls": []},
+    ],
+)  # fmt: skip
+def test_a_failure_that_cannot_be_one_is_not_believed(odd: dict[str, object]) -> None:
+    names = [spec.name for spec in fields(Failure)]
+    said = dict(zip(names, failure_to_wire(a_failure()) or (), strict=True))
+    assert failure_from_wire([*said.values()]) == a_failure()
+    with pytest.raises(GARBLED):
+        failure_from_wire([*(said | odd).values()])
 
 
 # -- a fleet without a supervisor -------------------------------------------------------------------

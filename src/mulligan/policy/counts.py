@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mulligan.job import Cls, Failure, Micros
+from mulligan.policy.plain_json import encode
 
 # A handler may make up codes as it goes. Beyond this many only those a rule has terms for are counted: rules are few.
 MOST_CODES = 100
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` would make it anew each time
 
 
 class Counts(NamedTuple):
@@ -24,8 +24,8 @@ class Counts(NamedTuple):
         cls, code = failure.cls.value, failure.code
         classes = {**self.classes, cls: self.classes.get(cls, 0) + 1}
         if code not in self.codes and len(self.codes) >= MOST_CODES and not failure.terms:
-            return self._replace(classes=classes)
-        return self._replace(classes=classes, codes={**self.codes, code: self.codes.get(code, 0) + 1})
+            return Counts(classes, self.codes, self.spared, self.waited)
+        return Counts(classes, {**self.codes, code: self.codes.get(code, 0) + 1}, self.spared, self.waited)
 
     def of_class(self, cls: Cls) -> int:
         return self.classes.get(cls.value, 0)
@@ -36,8 +36,12 @@ class Counts(NamedTuple):
     def to_json(self) -> str | None:
         if self == NONE:
             return None
-        more = {name: value for name, value in (("spared", self.spared), ("waited", self.waited)) if value}
-        return _encode({"classes": self.classes, "codes": self.codes, **more})
+        said: dict[str, Any] = {"classes": self.classes, "codes": self.codes}
+        if self.spared:
+            said["spared"] = self.spared
+        if self.waited:
+            said["waited"] = self.waited
+        return encode(said)
 
 
 NONE = Counts({}, {})

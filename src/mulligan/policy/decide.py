@@ -86,14 +86,20 @@ def returned(lease: Lease, outcome: Outcome) -> Decision:
         Verb.SUCCEED,
         State.SUCCEEDED,
         reason if lease.cancel_reason is None else f"{reason} before it could be stopped",
-        failures=lease.failures,
-        losses=max(0, lease.losses - 1) if lease.alone else lease.losses,
-        snoozes=lease.snoozes,
-        result=outcome.result,
-        cost=outcome.cost,
-        counts=lease.counts,
-        settings=lease.settings,
-        skipped=outcome.skipped,
+        None,  # run_at
+        lease.failures,
+        max(0, lease.losses - 1) if lease.alone else lease.losses,
+        lease.snoozes,
+        False,  # alone
+        outcome.result,
+        None,  # failure
+        (),  # choices
+        None,  # hold
+        outcome.cost,
+        lease.counts,
+        lease.settings,
+        None,  # then
+        outcome.skipped,
     )
 
 
@@ -241,6 +247,8 @@ def _spared(case: Case, failure: Failure) -> Decision | None:
 def _counted(policy: EffectivePolicy, charge: Charge) -> str:
     """`2 of 5`; with the tighter limits it also keeps: `2 of 5 (1 of 1 for its class)`."""
     cap, own = policy.cap_for(charge.failure.cls), charge.terms.max_retries
+    if cap is None and own is None:
+        return f"{charge.failures} of {policy.max_retries}"
     tighter = [
         f"{count} of {limit} for its {what}"
         for what, count, limit in (("class", charge.of_class, cap), ("code", charge.of_code, own))
@@ -351,27 +359,30 @@ def _move(
 ) -> Decision:
     """The decision for a move, with the counters of the lease where no new ones are given."""
     lease, outcome = case.lease, case.outcome
-    return Decision(
+    return Decision(  # by position: by name it costs twice as much
         verb,
         lifecycle.move(verb, State.RUNNING),
         reason,
         run_at,
-        failures=lease.failures if charge is None else charge.failures,
-        losses=_losses(lease, outcome) if losses is None else losses,
-        snoozes=lease.snoozes if snoozes is None else snoozes,
-        alone=outcome.alone,
-        failure=failure,
-        choices=outcome.choices if verb is Verb.PARK else (),
-        cost=outcome.cost,
-        counts=lease.counts if charge is None else charge.counts.to_json(),
-        settings=lease.settings,
+        lease.failures if charge is None else charge.failures,
+        _losses(lease, outcome) if losses is None else losses,
+        lease.snoozes if snoozes is None else snoozes,
+        outcome.alone,
+        None,  # result
+        failure,
+        outcome.choices if verb is Verb.PARK else (),
+        None,  # hold
+        outcome.cost,
+        lease.counts if charge is None else charge.counts.to_json(),
+        lease.settings,
     )
 
 
 def _losses(lease: Lease, outcome: Outcome) -> int:
     """Who survives alone gets a loss back: the death it was charged for was not its own."""
-    survived = lease.alone and outcome.ended not in {Ended.LOST, Ended.RELEASED}
-    return max(0, lease.losses - 1) if survived else lease.losses
+    if not lease.alone or outcome.ended in {Ended.LOST, Ended.RELEASED}:
+        return lease.losses
+    return max(0, lease.losses - 1)
 
 
 _RULES: dict[Ended, Callable[[Case], Decision]] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from asyncio import CancelledError
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,14 +29,23 @@ from mulligan.policy.redact import scrub
 STOPPED = None  # instead of an outcome: the code stopped because it was asked to
 
 
-async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
-    before = begin_attempt(context.lease)  # what it logs, starts and traces belongs to it
+Running = Coroutine[Any, Any, Outcome | None]
+
+
+def execute_async(handler: Handler, context: Context, result_limit: int) -> Running:
+    """To be awaited."""
+    traced = context.traced()
+    running = _execute_async(handler, context, result_limit)
+    return running if traced is UNTRACED else _traced(traced, running, context)
+
+
+async def _traced(
+    traced: AbstractContextManager[Callable[[Outcome | None], None]], running: Running, context: Context
+) -> Outcome | None:
+    before = begin_attempt(context.lease)
     try:
-        traced = context.traced()
-        if traced is UNTRACED:
-            return await _execute_async(handler, context, result_limit)
         with traced as ended:
-            outcome = await _execute_async(handler, context, result_limit)
+            outcome = await running
             ended(outcome)
         return outcome
     finally:
@@ -54,6 +64,7 @@ def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outco
 
 
 async def _execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+    before = begin_attempt(context.lease)  # what it logs, starts and traces belongs to it
     try:
         kwargs = _arguments(handler, context)
         outcome: Outcome | None = GO_ON
@@ -68,6 +79,7 @@ async def _execute_async(handler: Handler, context: Context, result_limit: int) 
     if context.untidy:
         with suppress(CancelledError, Exception):  # too late: it has ended already
             await in_a_thread(context.tidy, lambda: None)
+    end_attempt(before)
     return outcome
 
 

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,9 +189,15 @@ class Runner:
         work.began_ns = time.monotonic_ns()
         self._board.start(work.slot, work.context.seq, work.began_ns)
         if work.handler.is_async:
-            work.made = self._loop.create_task(self._run_async(work))
+            work.made = self._task(self._run_async(work))
         else:
             self._crew.run(lambda: self._run_sync(work))
+
+    def _task(self, running: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """As the loop makes one, without its detour where nobody wants to have a say."""
+        if self._loop.get_task_factory() is None:
+            return asyncio.Task(running, loop=self._loop)
+        return self._loop.create_task(running)
 
     async def _run_async(self, work: Work) -> None:
         work.task = work.made or asyncio.current_task()  # from here on a cancellation arrives inside `execute`
@@ -274,19 +280,17 @@ class Runner:
         if self._flush_at is not None:
             self._flush_at.cancel()
             self._flush_at = None
-        if self._ended or self._returned:
+        # Who was asked to stop just after its end is told to have stopped, too: the first word counts.
+        ends = [[word, told] for word, told in (("returned", self._returned), ("ended", self._ended)) if told]
+        if ends:
             self._tell_news()  # what a job said last comes before its end
-        if self._returned:  # first: whoever was asked to stop just after its end is told to have stopped, too
-            returned, self._returned = self._returned, []
-            self._send(["returned", returned])
-        if self._ended:
-            ended, self._ended = self._ended, []
-            self._send(["ended", ended])
+            self._returned, self._ended = [], []
+            self._send(*ends)
         self._close_when_empty()
 
-    def _send(self, message: list[Any]) -> None:
+    def _send(self, *messages: list[Any]) -> None:
         try:
-            self._wire.send(message)
+            self._wire.send(*messages)
             if self._wire.pending:
                 self._loop.add_writer(self._wire.fileno(), self._writable)
         except WireClosed:
