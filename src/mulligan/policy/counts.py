@@ -13,6 +13,9 @@ from mulligan.policy.plain_json import encode
 MOST_CODES = 100
 
 
+_TEXT = {cls: cls.value for cls in Cls}  # until Python 3.12 `value` is a function's work
+
+
 class Counts(NamedTuple):
     classes: Mapping[str, int]
     codes: Mapping[str, int]
@@ -21,14 +24,14 @@ class Counts(NamedTuple):
 
     def plus(self, failure: Failure) -> Counts:
         """With one failure more."""
-        cls, code = failure.cls.value, failure.code
-        classes = {**self.classes, cls: self.classes.get(cls, 0) + 1}
+        cls, code = failure.cls, failure.code
+        classes = {**self.classes, _TEXT[cls]: self.of_class(cls) + 1}
         if code not in self.codes and len(self.codes) >= MOST_CODES and not failure.terms:
             return Counts(classes, self.codes, self.spared, self.waited)
         return Counts(classes, {**self.codes, code: self.codes.get(code, 0) + 1}, self.spared, self.waited)
 
     def of_class(self, cls: Cls) -> int:
-        return self.classes.get(cls.value, 0)
+        return self.classes.get(cls, 0)
 
     def of_code(self, code: str) -> int:
         return self.codes.get(code, 0)
