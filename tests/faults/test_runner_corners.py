@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,23 @@ import pytest
 from mulligan import Job, Mulligan, State
 from mulligan.config import Worker as WorkerSettings
 from mulligan.engine.kinds import KindSpec
-from mulligan.engine.messages import outcome_to_wire, stopped_to_wire
+from mulligan.engine.messages import (
+    JUST_RETURNED,
+    failure_from_wire,
+    failure_to_wire,
+    outcome_to_wire,
+    returned_from_wire,
+    stopped_to_wire,
+    took_from_wire,
+)
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor import fleet as fleets
 from mulligan.engine.supervisor import obituary
-from mulligan.engine.supervisor.child import Asked, Child, Flight, Recipe
+from mulligan.engine.supervisor.child import GARBLED, Asked, Child, Flight, Recipe
 from mulligan.engine.supervisor.fleet import Fleet
+from mulligan.job import Failure
 from mulligan.testing import advance, now
-from policy.builders import a_lease
+from policy.builders import a_failure, a_lease
 from support.reluctant import FORGET, STAY
 from support.store import RELEASED, RETURNED, finish, running, sql
 from support.troubled import HASTE, NO_FORK, PROGRAM, Troubles
@@ -253,6 +263,59 @@ def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(tmp_path:
 
     asyncio.run(story())
     assert [(ending.outcome, ending.duration_ms) for ending in endings] == [(RETURNED, 3)]
+
+
+def test_of_many_that_returned_each_is_known_by_its_number_and_once(tmp_path: Path) -> None:
+    endings: list[Ending] = []
+
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            fleet._on_end = endings.extend
+            fleet.start()
+            await fleet.loaded()
+            [child] = shared(fleet)
+            for seq, uses in ((7, ""), (8, "gateway")):
+                child.flights[seq] = Flight(seq, a_lease(id=f"job{seq}", uses=uses), KindSpec("noop"), 0)
+            child.users[8] = child.flights[8]
+            fleet._heard(child, ["returned", [7, 3, 99, 1, 8, 0, 7, 5]])
+            fleet._heard(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
+            assert (child.flights, child.users) == ({}, {})
+
+    asyncio.run(story())
+    assert [(end.lease.id, end.outcome, end.duration_ms) for end in endings] == [
+        ("job7", JUST_RETURNED, 3),
+        ("job8", JUST_RETURNED, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [[], [7], [7, 1, 8], [7, "1"], [7, True], [7, 1.0], [7, None], [7, -1], [7, 2**53], [[7], 1], "77", {"7": 1}, 7],
+)
+def test_numbers_of_jobs_that_returned_are_believed_only_if_they_are_numbers(told: object) -> None:
+    with pytest.raises(GARBLED):
+        returned_from_wire(told)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("took", ["1", 1.5, True, None, -1, 2**53, [1]])
+def test_a_time_that_cannot_be_one_is_not_believed(took: object) -> None:
+    with pytest.raises(GARBLED):
+        took_from_wire([7, "returned", took, 0.0, "null"])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"code": ["BOOM"]}, {"public": None}, {"rule": 7}, {"fingerprint": {}}, {"evidence": []}, {"private": "{}"},
+        {"terms": None}, {"judged": [["table", "1"]]}, {"cls": "no class"}, {"cls": []},
+    ],
+)  # fmt: skip
+def test_a_failure_that_cannot_be_one_is_not_believed(odd: dict[str, object]) -> None:
+    names = [spec.name for spec in fields(Failure)]
+    said = dict(zip(names, failure_to_wire(a_failure()) or (), strict=True))
+    assert failure_from_wire([*said.values()]) == a_failure()
+    with pytest.raises(GARBLED):
+        failure_from_wire([*(said | odd).values()])
 
 
 # -- a fleet without a supervisor -------------------------------------------------------------------

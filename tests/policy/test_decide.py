@@ -36,6 +36,22 @@ def test_what_returned_has_succeeded():
     assert (decision.failures, decision.snoozes) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"failures": 1}, {"losses": 2}, {"snoozes": 3}, {"counts": "{}"}, {"settings": "{}"}, {"cancel_reason": ""}],
+)
+@pytest.mark.parametrize("more", [{}, {"cost": 1.5}, {"skipped": True}])
+def test_what_returned_nothing_is_told_with_all_that_was_counted(changes, more):
+    decision = judge(Outcome(Ended.RETURNED, result="null", **more), **changes)
+    counted = ("failures", "losses", "snoozes", "counts", "settings")
+    assert {name: getattr(decision, name) for name in counted} == {
+        name: changes.get(name, 0 if name in counted[:3] else None) for name in counted
+    }
+    assert (decision.state, decision.result, decision.run_at, decision.failure) == ("succeeded", "null", None, None)
+    assert (decision.cost, decision.skipped) == (more.get("cost", 0.0), more.get("skipped", False))
+    assert decision.reason.endswith("before it could be stopped") is ("cancel_reason" in changes)
+
+
 def test_a_result_that_came_first_stands_against_a_request_to_stop():
     decision = judge(Outcome(Ended.RETURNED, result="42"), cancel_reason="wrong file")
     assert decision.state == State.SUCCEEDED

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.plain_json import quick_dump
+from mulligan.plain_json import encode, quick_dump
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -21,6 +21,11 @@ PLAIN = st.recursive(
 def test_it_says_what_the_library_says(value):
     assert quick_dump(",", ":")(value) == json.dumps(value, separators=(",", ":"))
     assert quick_dump(", ", ": ")(value) == json.dumps(value)
+    assert encode(value) == json.dumps(value, separators=(",", ":"))
+
+
+def test_numbers_that_are_none_are_written_where_they_may_be():
+    assert encode([math.nan, -math.inf]) == json.dumps([math.nan, -math.inf], separators=(",", ":"))
 
 
 @pytest.mark.parametrize("quick", [True, False])

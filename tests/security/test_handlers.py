@@ -26,6 +26,8 @@ SAYS = {
     "deep": framed(b"[" * 200_000),
     "an ending without an end": framed(["ended", [[seq] for seq in range(1, 200)]]),
     "endings that are none": framed(["ended", [[1, "returned"], [{}, 7], 7]]),
+    "a time that is none": framed(["ended", [[seq, "returned", '0,"x":1', 0.0, "null"] for seq in range(1, 200)]]),
+    "times that are none": framed(["returned", [at for seq in range(1, 200) for at in (seq, '0,"x":1')]]),
     "progress of nobody": framed(["progress", 7]),
     "a manifest that is none": framed(["ready", "{"]),
 }
@@ -46,7 +48,7 @@ def works() -> str:
 """
 HOW = (
     "noise", "huge", "no json", "no text", "deep", "an ending without an end", "endings that are none",
-    "progress of nobody", "a manifest that is none", "closes",
+    "a time that is none", "times that are none", "progress of nobody", "a manifest that is none", "closes",
 )  # fmt: skip
 
 

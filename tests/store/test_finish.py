@@ -21,7 +21,7 @@ def end(store, leases, outcome):
 
 
 def long_way(monkeypatch):
-    monkeypatch.setattr(door, "_unfinished", lambda unit, decided, layers: decided)
+    monkeypatch.setattr(door, "_unfinished", lambda unit, decided: decided)
 
 
 def picture(store, job_id):

@@ -21,7 +21,13 @@ import pytest
 from mulligan import Context, Mulligan
 from mulligan.config import Settings
 from mulligan.engine.board import Board
-from mulligan.engine.messages import outcome_from_wire, work_to_wire
+from mulligan.engine.messages import (
+    JUST_RETURNED,
+    outcome_from_wire,
+    outcome_to_wire,
+    returned_from_wire,
+    work_to_wire,
+)
 from mulligan.engine.runner.main import Runner
 from mulligan.engine.wire import Wire
 from mulligan.job import Lease
@@ -70,6 +76,9 @@ class Other:
                 self.heard.append(message)
                 if message[0] == "ended":
                     self.ended |= {item[0]: item for item in message[1]}
+                if message[0] == "returned":
+                    told = returned_from_wire(message[1])
+                    self.ended |= {seq: outcome_to_wire(seq, JUST_RETURNED, ms) for seq, ms in told}
         return answer
 
     def end(self, seq: int) -> list[Any]:

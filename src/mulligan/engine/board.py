@@ -15,11 +15,11 @@ import tempfile
 import time
 from typing import NamedTuple
 
-_BEAT = struct.Struct("=Q")
-_TOP = struct.Struct("=Q")
-_HEAD = _BEAT.size + _TOP.size
-_CELL = struct.Struct("=QQ")
-_WORD = struct.Struct("=Q")
+# In words of eight bytes, each written at once.
+_BEAT, _TOP = 0, 1
+_HEAD = 2
+_CELL = 2  # the dispatch, its start
+_WORD = struct.calcsize("Q")
 
 
 class Running(NamedTuple):
@@ -31,13 +31,14 @@ class Board:
     def __init__(self, fd: int, slots: int) -> None:
         self.fd = fd
         self.slots = slots
-        self._map = mmap.mmap(fd, _size(slots))
+        self._map = mmap.mmap(fd, (_HEAD + slots * _CELL) * _WORD)
+        self._words = memoryview(self._map).cast("Q")
 
     @classmethod
     def create(cls, slots: int) -> Board:
         fd = _anonymous_file()
         try:
-            os.ftruncate(fd, _size(slots))
+            os.ftruncate(fd, (_HEAD + slots * _CELL) * _WORD)
             return cls(fd, slots)
         except OSError:
             os.close(fd)
@@ -45,39 +46,33 @@ class Board:
 
     # -- the runner's side ------------------------------------------------------------------------
     def beat(self) -> None:
-        _BEAT.pack_into(self._map, 0, time.monotonic_ns())
+        self._words[_BEAT] = time.monotonic_ns()
 
-    def start(self, slot: int, seq: int) -> None:
-        _TOP.pack_into(self._map, _BEAT.size, seq)
-        _WORD.pack_into(self._map, _offset(slot) + _WORD.size, time.monotonic_ns())
-        _WORD.pack_into(self._map, _offset(slot), seq)  # last: whoever sees it sees its start too
+    def start(self, slot: int, seq: int, now_ns: int) -> None:
+        words, cell = self._words, _HEAD + slot * _CELL
+        words[_TOP] = seq
+        words[cell + 1] = now_ns
+        words[cell] = seq  # last: whoever sees it sees its start too
 
     def stop(self, slot: int) -> None:
-        _WORD.pack_into(self._map, _offset(slot), 0)
+        self._words[_HEAD + slot * _CELL] = 0
 
     # -- the supervisor's side --------------------------------------------------------------------
     def last_beat_ns(self) -> int:
-        return int(_BEAT.unpack_from(self._map, 0)[0])
+        return self._words[_BEAT]
 
     def top(self) -> int:
         """The highest dispatch that was ever started."""
-        return int(_TOP.unpack_from(self._map, _BEAT.size)[0])
+        return self._words[_TOP]
 
     def running(self) -> list[Running]:
-        cells = (_CELL.unpack_from(self._map, _offset(slot)) for slot in range(self.slots))
-        return [Running(seq, since) for seq, since in cells if seq]
+        cells = self._words[_HEAD:].tolist()
+        return [Running(seq, since) for seq, since in zip(cells[::_CELL], cells[1::_CELL], strict=True) if seq]
 
     def close(self) -> None:
+        self._words.release()
         self._map.close()
         os.close(self.fd)
-
-
-def _size(slots: int) -> int:
-    return _HEAD + slots * _CELL.size
-
-
-def _offset(slot: int) -> int:
-    return _HEAD + slot * _CELL.size
 
 
 def _anonymous_file() -> int:

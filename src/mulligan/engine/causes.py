@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mulligan.config import Guards
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Decision, Ended, Gate, GuardRow, Micros
+from mulligan.job import Decision, Ended, Gate, GuardRow, Micros, Verb
 from mulligan.policy import cause
 from mulligan.policy.cause import DEFAULT, Death, Held, Memory, Success, Terms, read_deaths, read_memory
 from mulligan.store.base import Unit
@@ -35,22 +35,26 @@ class Causes:
 
     terms: Terms = DEFAULT
 
-    def observe(self, unit: Unit, settled: Sequence[tuple[Ending, Decision]], now: Micros) -> dict[Fence, str]:
+    def observe(
+        self, unit: Unit, endings: Sequence[Ending], decisions: Sequence[Decision], now: Micros
+    ) -> dict[Fence, str]:
         """Count who died; returns whom it spares, and the kind that is held: those died of what it is held for."""
-        deaths = self._deaths(settled, now) if self.terms.jobs else {}
+        deaths = self._deaths(endings, decisions, now) if self.terms.jobs else {}
         if not deaths:
             return {}
-        worked = {ending.lease.kind for ending, _ in settled if ending.outcome.ended is Ended.RETURNED}
+        worked = {ending.lease.kind for ending in endings if ending.outcome.ended is Ended.RETURNED}
         spared: dict[Fence, str] = {}
         for kind, dead in sorted(deaths.items()):
             held = self.fold(unit, kind, list(dead.values()), now, worked=kind in worked)
             spared |= {fence: kind for fence, one in dead.items() if held and one.fingerprint == held.fingerprint}
         return spared
 
-    def _deaths(self, settled: Sequence[tuple[Ending, Decision]], now: Micros) -> dict[str, dict[Fence, Death]]:
+    def _deaths(
+        self, endings: Sequence[Ending], decisions: Sequence[Decision], now: Micros
+    ) -> dict[str, dict[Fence, Death]]:
         deaths: dict[str, dict[Fence, Death]] = {}
-        for ending, decision in settled:
-            one = cause.death(ending.lease, decision, now)
+        for ending, decision in zip(endings, decisions, strict=True):
+            one = cause.death(ending.lease, decision, now) if decision.verb is Verb.DIE else None
             if one is not None:
                 deaths.setdefault(ending.lease.kind, {})[ending.lease.fence] = one
         return deaths

@@ -8,17 +8,6 @@ from mulligan.job import Lease
 
 _CURRENT: ContextVar[Lease | None] = ContextVar("mulligan_attempt", default=None)
 
-
-def attempt_now() -> Lease | None:
-    return _CURRENT.get()
-
-
-class attempting:  # noqa: N801 - used as a function; a generator would cost each job three times as much
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-
-    def __enter__(self) -> None:
-        self._before = _CURRENT.set(self._lease)
-
-    def __exit__(self, *_: object) -> None:
-        _CURRENT.reset(self._before)
+attempt_now = _CURRENT.get
+begin_attempt = _CURRENT.set  # returns what `end_attempt` is given; a context manager would cost each job a call more
+end_attempt = _CURRENT.reset

@@ -2,16 +2,19 @@
 
 to a runner     ["run", [[seq, lease, memory], …]]   ["stop", seq]   ["recall", seq]   ["drain"]   ["kept", request, ok]
 from a runner   ["settings", values]   ["ready", manifest]   ["broken", why]   ["ended", [[seq, …outcome], …]]
-                ["progress", [[seq, fraction, text], …]]   ["keep", request, seq, name, value]
+                ["returned", [seq, ms, seq, ms, …]]   ["progress", [[seq, fraction, text], …]]
+                ["keep", request, seq, name, value]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mulligan.job import Cls, Ended, Failure, Lease, Memory, Outcome
 
+JUST_RETURNED = Outcome(Ended.RETURNED, result="null")  # one for all of which there is nothing else to say
+MOST_MS = 2**53
 _PLAIN = 5  # values of an attempt that returned and was not skipped
 _RETURNED = Ended.RETURNED.value
 STOPPED = "stopped"  # the code stopped because it was asked to; the supervisor knows why it asked
@@ -25,9 +28,9 @@ def _dict(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if values is None else dict(values)
 
 
-def work_from_wire(item: list[Any]) -> tuple[int, Lease, Memory]:
+def work_from_wire(item: list[Any]) -> tuple[int, Lease, Memory | None]:
     seq, lease, memory = item
-    return seq, Lease._make(lease), Memory({}, None) if memory is None else Memory(*memory)
+    return seq, Lease._make(lease), None if memory is None else Memory(*memory)
 
 
 def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
@@ -49,6 +52,22 @@ def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
     ]
 
 
+def returned_from_wire(told: list[int]) -> Iterator[tuple[int, int]]:
+    """(seq, milliseconds) of each; they are only believed if they are numbers, all of them."""
+    if not told or len(told) % 2 or {*map(type, told)} != {int} or min(told) < 0 or max(told) >= MOST_MS:
+        message = "not what a runner says of jobs that returned"
+        raise ValueError(message)
+    return zip(told[::2], told[1::2], strict=True)
+
+
+def took_from_wire(item: list[Any]) -> int:
+    took = item[2]
+    if type(took) is not int or not 0 <= took < MOST_MS:
+        message = "not how long an attempt can take"
+        raise ValueError(message)
+    return took
+
+
 def stopped_to_wire(seq: int, duration_ms: int, cost: float) -> list[Any]:
     return [seq, STOPPED, duration_ms, cost]
 
@@ -56,19 +75,23 @@ def stopped_to_wire(seq: int, duration_ms: int, cost: float) -> list[Any]:
 def outcome_from_wire(item: list[Any]) -> Outcome:
     if item[1] == _RETURNED:
         return Outcome(Ended.RETURNED, result=item[4], cost=item[3], skipped=len(item) > _PLAIN)
-    _, ended, _, cost, *rest = item
-    failure, after, until, reason, choices, dependency, final = rest
-    return Outcome(
-        Ended(ended),
-        failure=failure_from_wire(failure),
-        after=after,
-        until=until,
-        reason=reason,
-        choices=tuple(choices),
-        dependency=dependency,
-        final=final,
-        cost=cost,
+    _, ended, _, cost, failure, after, until, reason, choices, dependency, final = item
+    return Outcome(  # by position: by name it costs twice as much
+        _ENDED[ended],
+        None,  # result
+        failure_from_wire(failure),
+        after,
+        until,
+        reason,
+        tuple(choices),
+        dependency,
+        final,
+        False,  # alone
+        cost,
     )
+
+
+_ENDED = {ended.value: ended for ended in Ended}
 
 
 def failure_to_wire(failure: Failure | None) -> list[Any] | None:
@@ -90,11 +113,21 @@ def failure_to_wire(failure: Failure | None) -> list[Any] | None:
 
 
 def failure_from_wire(item: list[Any] | None) -> Failure | None:
+    """What is stored as text, or put together with texts, must be one."""
     if item is None:
         return None
-    code, cls, *rest = item
-    return Failure(code, Cls(cls), *rest)
+    code, cls, public, rule, retryable, retry_after, evidence, private, fingerprint, terms, judged = item
+    texts, values = {type(code), type(public), type(rule), type(fingerprint)}, (evidence, private, terms, judged)
+    if texts != {str} or {*map(type, values)} != {dict}:
+        message = "not what a runner says of a failure"
+        raise ValueError(message)
+    return Failure(
+        code, _CLASSES[cls], public, rule, retryable, retry_after, evidence, private, fingerprint, terms, judged
+    )
+
+
+_CLASSES = {cls.value: cls for cls in Cls}
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(values)
+    return values if type(values) is dict else dict(values)

@@ -61,10 +61,12 @@ class Wire:
     def pending(self) -> bool:
         return bool(self._outgoing)
 
-    def send(self, message: list[Any]) -> None:
-        body = self._says(message)
-        self._outgoing += _HEAD.pack(len(body))
-        self._outgoing += body
+    def send(self, *messages: list[Any]) -> None:
+        """All of them at once: the other side wakes up once."""
+        for message in messages:
+            body = self._says(message)
+            self._outgoing += _HEAD.pack(len(body))
+            self._outgoing += body
         self.flush()
 
     def flush(self) -> bool:

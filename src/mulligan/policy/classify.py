@@ -138,18 +138,18 @@ def _failure(facts: Facts, verdict: Verdict, *, ours: str = "") -> Failure:
     known = CODES.get(ours) if ours else None
     code, cls = (ours, known.cls) if known else (ours or rule.code, Cls(rule.cls))
     evidence = _evidence(facts, verdict.link)
-    return Failure(
-        code=code,
-        cls=cls,
-        public=facts.public or _sentence(rule.public or CODES["UNKNOWN_ERROR"].public, evidence),
-        rule=rule.id,
-        retryable=cls in RETRYABLE,
-        retry_after=facts.retry_after,
-        evidence=evidence,
-        private=_private(facts),
-        fingerprint=fingerprint(facts, code, cls, verdict.link),
-        terms=rule.terms(),
-        judged=_judged(verdict),
+    return Failure(  # by position: by name it costs a quarter more
+        code,
+        cls,
+        facts.public or _sentence(rule.public or CODES["UNKNOWN_ERROR"].public, evidence),
+        rule.id,
+        cls in RETRYABLE,
+        facts.retry_after,
+        evidence,
+        _private(facts),
+        fingerprint(facts, code, cls, verdict.link),
+        rule.terms(),
+        _judged(verdict),
     )
 
 
@@ -171,13 +171,15 @@ def _sentence(public: str, evidence: Evidence) -> str:
 
 _SHOWN = ("exit_code", "signal", "errno", "http_status", "grpc_status", "sqlstate", "program")
 _shown_of = attrgetter(*_SHOWN)
+_NOTHING_SHOWN = _shown_of(Facts())
 
 
 def _evidence(facts: Facts, link: Facts) -> Evidence:
     """Numbers and names: fit for an owner's eyes. Types and texts are not."""
     found: Evidence = {}
     for source in (facts,) if link is facts else (link, facts):
-        for name, value in zip(_SHOWN, _shown_of(source), strict=True):
+        shown = _shown_of(source)
+        for name, value in () if shown == _NOTHING_SHOWN else zip(_SHOWN, shown, strict=True):
             if value is not None and value != "":
                 found.setdefault(name, value)
         if source.timed_out:
@@ -192,7 +194,7 @@ _texts_of = attrgetter(*_TEXTS)
 def _private(facts: Facts) -> dict[str, Any]:
     """Texts for people, and under one name what a later table needs to judge again."""
     found: dict[str, Any] = {"exception": facts.exception_types[0]} if facts.exception_types else {}
-    found.update([pair for pair in zip(_TEXTS, _texts_of(facts), strict=True) if pair[1]])
+    found |= {name: text for name, text in zip(_TEXTS, _texts_of(facts), strict=True) if text}
     if facts.exception_types or facts.provider_codes or facts.causes:
         found[FACTS] = to_plain(facts)
     return found

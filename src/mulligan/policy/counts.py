@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mulligan.job import Cls, Failure, Micros
+from mulligan.plain_json import encode
 
 # A handler may make up codes as it goes. Beyond this many only those a rule has terms for are counted: rules are few.
 MOST_CODES = 100
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` would make it anew each time
+
+
+_TEXT = {cls: cls.value for cls in Cls}  # until Python 3.12 `value` is a function's work
 
 
 class Counts(NamedTuple):
@@ -21,14 +24,14 @@ class Counts(NamedTuple):
 
     def plus(self, failure: Failure) -> Counts:
         """With one failure more."""
-        cls, code = failure.cls.value, failure.code
-        classes = {**self.classes, cls: self.classes.get(cls, 0) + 1}
+        cls, code = failure.cls, failure.code
+        classes = {**self.classes, _TEXT[cls]: self.of_class(cls) + 1}
         if code not in self.codes and len(self.codes) >= MOST_CODES and not failure.terms:
-            return self._replace(classes=classes)
-        return self._replace(classes=classes, codes={**self.codes, code: self.codes.get(code, 0) + 1})
+            return Counts(classes, self.codes, self.spared, self.waited)
+        return Counts(classes, {**self.codes, code: self.codes.get(code, 0) + 1}, self.spared, self.waited)
 
     def of_class(self, cls: Cls) -> int:
-        return self.classes.get(cls.value, 0)
+        return self.classes.get(cls, 0)
 
     def of_code(self, code: str) -> int:
         return self.codes.get(code, 0)
@@ -36,8 +39,12 @@ class Counts(NamedTuple):
     def to_json(self) -> str | None:
         if self == NONE:
             return None
-        more = {name: value for name, value in (("spared", self.spared), ("waited", self.waited)) if value}
-        return _encode({"classes": self.classes, "codes": self.codes, **more})
+        said: dict[str, Any] = {"classes": self.classes, "codes": self.codes}
+        if self.spared:
+            said["spared"] = self.spared
+        if self.waited:
+            said["waited"] = self.waited
+        return encode(said)
 
 
 NONE = Counts({}, {})

@@ -56,7 +56,7 @@ def decide(
     `down`: a dependency that is to blame for it. `held`: its kind, if that is held for what it failed of.
     """
     if outcome.ended == Ended.RETURNED:
-        return _returned(lease, outcome)
+        return returned(lease, outcome)
     case = Case(lease, outcome, policy, now, rng, _sparing(down, held))
     if lease.cancel_reason is not None:
         return _move(case, Verb.STOP, _asked(lease.cancel_reason), failure=outcome.failure)
@@ -77,21 +77,42 @@ def _sparing(down: str, held: str) -> str:
     return f"kind {held} is held for it; waits until somebody releases it" if held else ""
 
 
-def _returned(lease: Lease, outcome: Outcome) -> Decision:
+def returned(lease: Lease, outcome: Outcome) -> Decision:
     """If the handler finished first, its result stands, also against a request to stop."""
-    returned = "skipped, its result was there already" if outcome.skipped else RETURNED
+    if outcome.result == "null" and not (outcome.cost or outcome.skipped) and _is_fresh(lease):
+        return _NOTHING_TO_SAY
+    reason = "skipped, its result was there already" if outcome.skipped else RETURNED
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
-        returned if lease.cancel_reason is None else f"{returned} before it could be stopped",
-        failures=lease.failures,
-        losses=max(0, lease.losses - 1) if lease.alone else lease.losses,
-        snoozes=lease.snoozes,
-        result=outcome.result,
-        cost=outcome.cost,
-        counts=lease.counts,
-        settings=lease.settings,
-        skipped=outcome.skipped,
+        reason if lease.cancel_reason is None else f"{reason} before it could be stopped",
+        None,  # run_at
+        lease.failures,
+        max(0, lease.losses - 1) if lease.alone else lease.losses,
+        lease.snoozes,
+        False,  # alone
+        outcome.result,
+        None,  # failure
+        (),  # choices
+        None,  # hold
+        outcome.cost,
+        lease.counts,
+        lease.settings,
+        None,  # then
+        outcome.skipped,
+    )
+
+
+_NOTHING_TO_SAY = Decision(Verb.SUCCEED, State.SUCCEEDED, RETURNED, result="null")  # one for all of them
+
+
+def _is_fresh(lease: Lease) -> bool:
+    """A first attempt of which nobody wants anything."""
+    return (
+        lease.cancel_reason is None
+        and lease.counts is None
+        and lease.settings is None
+        and not (lease.failures or lease.losses or lease.snoozes)
     )
 
 
@@ -226,6 +247,8 @@ def _spared(case: Case, failure: Failure) -> Decision | None:
 def _counted(policy: EffectivePolicy, charge: Charge) -> str:
     """`2 of 5`; with the tighter limits it also keeps: `2 of 5 (1 of 1 for its class)`."""
     cap, own = policy.cap_for(charge.failure.cls), charge.terms.max_retries
+    if cap is None and own is None:
+        return f"{charge.failures} of {policy.max_retries}"
     tighter = [
         f"{count} of {limit} for its {what}"
         for what, count, limit in (("class", charge.of_class, cap), ("code", charge.of_code, own))
@@ -336,27 +359,30 @@ def _move(
 ) -> Decision:
     """The decision for a move, with the counters of the lease where no new ones are given."""
     lease, outcome = case.lease, case.outcome
-    return Decision(
+    return Decision(  # by position: by name it costs twice as much
         verb,
         lifecycle.move(verb, State.RUNNING),
         reason,
         run_at,
-        failures=lease.failures if charge is None else charge.failures,
-        losses=_losses(lease, outcome) if losses is None else losses,
-        snoozes=lease.snoozes if snoozes is None else snoozes,
-        alone=outcome.alone,
-        failure=failure,
-        choices=outcome.choices if verb is Verb.PARK else (),
-        cost=outcome.cost,
-        counts=lease.counts if charge is None else charge.counts.to_json(),
-        settings=lease.settings,
+        lease.failures if charge is None else charge.failures,
+        _losses(lease, outcome) if losses is None else losses,
+        lease.snoozes if snoozes is None else snoozes,
+        outcome.alone,
+        None,  # result
+        failure,
+        outcome.choices if verb is Verb.PARK else (),
+        None,  # hold
+        outcome.cost,
+        lease.counts if charge is None else charge.counts.to_json(),
+        lease.settings,
     )
 
 
 def _losses(lease: Lease, outcome: Outcome) -> int:
     """Who survives alone gets a loss back: the death it was charged for was not its own."""
-    survived = lease.alone and outcome.ended not in {Ended.LOST, Ended.RELEASED}
-    return max(0, lease.losses - 1) if survived else lease.losses
+    if not lease.alone or outcome.ended in {Ended.LOST, Ended.RELEASED}:
+        return lease.losses
+    return max(0, lease.losses - 1)
 
 
 _RULES: dict[Ended, Callable[[Case], Decision]] = {

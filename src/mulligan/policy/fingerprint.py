@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import errno
 import re
+from functools import lru_cache
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any
 
 from mulligan.policy.facts import Facts
@@ -30,8 +32,12 @@ _VAGUE_EXITS = frozenset({1, 2, 255})  # a program's way to say that something w
 
 def fingerprint(facts: Facts, code: str, cls: str, link: Facts | None = None) -> str:
     """`v2-` and twelve hex digits. `link` is the one that was judged, of the chain or of a group."""
-    parts = _parts(facts, code, cls, facts if link is None else link)
-    text = "\0".join((VERSION, *parts[:4], *parts[4], parts[5]))
+    return _name(*_parts(facts, code, cls, facts if link is None else link))
+
+
+@lru_cache(maxsize=1024)  # one cause, many jobs
+def _name(cls: str, code: str, kind: str, signal: str, frames: tuple[str, ...], words: str) -> str:
+    text = "\0".join((VERSION, cls, code, kind, signal, *frames, words))
     return f"{VERSION}-{blake2b(text.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
 
 
@@ -39,14 +45,15 @@ def explain_fingerprint(facts: Facts, code: str, cls: str, link: Facts | None = 
     """What the name is made of; parts that say nothing are left out."""
     names = ("class", "code", "type", "signal", "frames", "words")
     values = _parts(facts, code, cls, facts if link is None else link)
-    return {"version": VERSION} | {name: value for name, value in zip(names, values, strict=True) if value}
+    said = {name: value for name, value in zip(names, values, strict=True) if value}
+    return {"version": VERSION} | said | ({"frames": [*values[4]]} if values[4] else {})
 
 
-def _parts(facts: Facts, code: str, cls: str, link: Facts) -> tuple[str, str, str, str, list[str], str]:
+def _parts(facts: Facts, code: str, cls: str, link: Facts) -> tuple[str, str, str, str, tuple[str, ...], str]:
     own = _signal(link)
     kind = _root_type(facts, link, own)
     signal, telling = own or (None if link is facts else _signal(facts)) or ("", False)
-    frames = list((link.frames or facts.frames)[-TOP:])
+    frames = tuple((link.frames or facts.frames)[-TOP:])
     wordless = telling or facts.code or (frames and kind and kind not in _VAGUE and not signal)
     return str(cls), code, kind, signal, frames, "" if wordless else mask(_line(facts, link))
 
@@ -60,8 +67,16 @@ def _root_type(facts: Facts, link: Facts, own: tuple[str, bool] | None) -> str:
     return link.exception_types[0] if link.exception_types else ""
 
 
+_told_of = attrgetter(
+    "provider_codes", "sqlstate", "grpc_status", "http_status", "errno", "timed_out", "signal", "exit_code"
+)
+_NOTHING = _told_of(Facts())
+
+
 def _signal(link: Facts) -> tuple[str, bool] | None:
     """What a machine said, as one word, and whether that is enough to tell causes apart."""
+    if _told_of(link) == _NOTHING:
+        return None
     if link.provider_codes:
         return link.provider_codes[0], True
     for system, value in (("sqlstate", link.sqlstate), ("grpc", link.grpc_status), ("http", link.http_status)):

@@ -12,7 +12,7 @@ from mulligan.policy.facts import Facts
 from mulligan.policy.masking import masked, unquoted
 from mulligan.policy.normal import grpc_name, normal
 from mulligan.policy.rule import Rule
-from mulligan.policy.rulebook import Rulebook, Text, words_of
+from mulligan.policy.rulebook import NoText, Rulebook, Text, any_in, words_of
 from mulligan.policy.told import spelled, told
 
 READ = 4000  # characters of a text that are asked about; its end says most
@@ -38,6 +38,8 @@ class Verdict(NamedTuple):
 
 def judge(facts: Facts, books: Sequence[Rulebook] = ()) -> Verdict:
     """The verdict of the first book that has one; the built-in table has the last word."""
+    if not books and (usual := _usual(facts)):
+        return usual
     reading = Reading(facts)
     for book in books:
         if verdict := reading.by(book):
@@ -47,6 +49,48 @@ def judge(facts: Facts, books: Sequence[Rulebook] = ()) -> Verdict:
         if verdict := reading.about(found, book):
             return verdict
     return found
+
+
+class _Usual(NamedTuple):
+    """What the type of an exception alone decides, unless its text holds one of these words."""
+
+    rule: Rule
+    also: tuple[str, ...]
+    table: str
+    words: tuple[str, ...]
+
+
+MOST_USUAL = 1024
+_UNUSUAL = _Usual(builtin.UNKNOWN, (), "", ())  # nobody has looked yet
+_known: dict[tuple[object, ...], _Usual | None] = {}  # by all that rules may ask for but the text
+_FROM, _TO = Facts._fields.index("http_status"), Facts._fields.index("uses") + 1
+
+
+def _usual(facts: Facts) -> Verdict | None:
+    """Thousands fail alike but for their words, and few words matter; None: it has to be read."""
+    if facts.causes or facts.leaves or facts.implied or facts.stderr or facts.provider_codes:
+        return None
+    key = (facts.exception_types, facts[_FROM:_TO])
+    try:
+        found = _known.get(key, _UNUSUAL)
+    except TypeError:  # of an attempt that somebody else has stored
+        return None
+    if found is _UNUSUAL:
+        if len(_known) >= MOST_USUAL:
+            _known.clear()
+        found = _known[key] = _learned(facts)
+    if found is None or any_in(found.words, facts.message.lower()):
+        return None
+    return Verdict(facts, found.rule, found.also, found.table)
+
+
+def _learned(facts: Facts) -> _Usual | None:
+    """None: such a failure is read each time."""
+    words = builtin.STRUCTURE.words_about(facts.exception_types)
+    verdict = _best(facts, builtin.STRUCTURE.by_type(facts, NoText()), builtin.STRUCTURE)
+    if words is None or verdict is None or not verdict.known or normal(facts) is not facts:
+        return None
+    return _Usual(verdict.rule, verdict.also, verdict.table, words)
 
 
 class _once(Generic[T]):  # noqa: N801 - reads as `property` does
@@ -65,6 +109,9 @@ class Reading:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts = normal(facts)
+        if not facts.causes and not facts.implied:
+            self.links, self.implied = [facts], []
+            return
         below = [normal(link) for link in facts.causes]
         self.links = [link for link in (facts, *below) if not link.implied][::-1]  # deepest first
         self.implied = [link for link in below if link.implied]
@@ -72,9 +119,13 @@ class Reading:
     # -- texts ------------------------------------------------------------------------------------
     @_once
     def text(self) -> str:
-        texts = [self.facts.stderr, *(link.message for link in self.links)]
+        texts = [self.facts.stderr, *[link.message for link in self.links]]
         text = "\n".join([text[-READ:] for text in texts if text])[-READ:]
         return text.replace("\\n", "\n") if "\\n" in text and _BYTES.search(text) else text
+
+    @_once
+    def lowered(self) -> str:
+        return self.text.lower()
 
     @_once
     def masked(self) -> str:

@@ -32,11 +32,14 @@ _NAMES = {
     "dependency": "uses",
 }
 _TOKEN = re.compile(r"[a-z]{2,}")
+MOST_TYPES = 4096
 
 
 class Text(Protocol):
-    """A text that rules ask about: without addresses, paths and ids; and its words."""
+    """A text that rules ask about: without addresses, paths and ids; its words; and, in small letters, as it was."""
 
+    @property
+    def lowered(self) -> str: ...
     @property
     def masked(self) -> str: ...
     @property
@@ -44,6 +47,7 @@ class Text(Protocol):
 
 
 class NoText:
+    lowered = ""
     masked = ""
     words: frozenset[str] = frozenset()
 
@@ -89,6 +93,8 @@ class Entry:
     def says(self, text: Text) -> bool:
         """Whether one of its patterns matches; most are ruled out by the words they need."""
         patterns = self._patterns or self._compile()
+        if self._needed and not any_in(self._needed, text.lowered):  # cheaper than to mask it and to find its words
+            return False
         words = text.words
         if self._needed and self._needed.isdisjoint(words):
             return False
@@ -103,6 +109,13 @@ class Entry:
             self._needed = frozenset().union(*[needed for _, needed in patterns])
         self._patterns = patterns
         return patterns
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Without one of these in a text it says nothing to it; empty: nobody can tell."""
+        if self._patterns is None:
+            self._compile()
+        return self._needed
 
     def fits(self, link: Facts) -> bool:
         """Whether every condition but its text holds.
@@ -127,6 +140,13 @@ class Entry:
         if package and package in packages:
             return 0
         return 1 if "" in packages or not package else None
+
+
+def any_in(words: Iterable[str], text: str) -> bool:
+    for word in words:  # noqa: SIM110 - a generator costs more than the search
+        if word in text:
+            return True
+    return False
 
 
 def _packages(types: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -194,6 +214,7 @@ class Rulebook:
         self._part_of = part_of
         self._filed: _Files | None = None
         self._texts: _Texts | None = None  # made of them when the first text is asked about
+        self._near: dict[str, list[tuple[int, Entry]]] = {}  # by the name of a type, once it was asked for
 
     @cached_property
     def version(self) -> str:
@@ -238,13 +259,9 @@ class Rulebook:
 
     def by_type(self, link: Facts, text: Text) -> list[Rule]:
         """By the exception's class, then its bases."""
-        filed = self._filed or self._file()
         for name in link.exception_types:
-            entries = filed.exact.get(("type", last_word(name)))
-            if entries is None:
-                continue
-            near = [(entry.knows(name), entry) for entry in entries]
-            found = [(how, entry) for how, entry in near if how is not None and fits(entry, link, text)]
+            near = self._near.get(name)
+            found = [pair for pair in (self._nearby(name) if near is None else near) if fits(pair[1], link, text)]
             if len(found) == 1:
                 return [found[0][1].rule]
             if found:
@@ -253,6 +270,20 @@ class Rulebook:
                 nearest = min(how for how, _ in weighty)
                 return [entry.rule for how, entry in weighty if how == nearest]
         return []
+
+    def words_about(self, types: Iterable[str]) -> tuple[str, ...] | None:
+        """Where none of these is in a text, no rule about these types asks for it; None: nobody can tell."""
+        texts = [entry.words for name in types for _, entry in self._nearby(name) if entry.rule.message]
+        return tuple(frozenset().union(*texts)) if all(texts) else None
+
+    def _nearby(self, name: str) -> list[tuple[int, Entry]]:
+        """Rules about this type, of whatever package or of its own, and which."""
+        filed = self._filed or self._file()
+        known = [(entry.knows(name), entry) for entry in filed.exact.get(("type", last_word(name)), ())]
+        if len(self._near) >= MOST_TYPES:
+            self._near.clear()
+        self._near[name] = near = [(how, entry) for how, entry in known if how is not None]
+        return near
 
     def by_number(self, link: Facts, text: Text) -> list[Rule]:
         found: list[Entry] = []

@@ -14,6 +14,7 @@ _APART = ("message", "stderr", "detail")  # kept as texts of their own, for peop
 _NAMES = ("exception_types", "provider_codes")
 _PLAIN = ("http_status", "grpc_status", "sqlstate", "errno", "exit_code", "signal", "timed_out", "program", "code")
 _plain_of = attrgetter(*_PLAIN)
+_PLAIN_OF_NOTHING = _plain_of(Facts())
 _CAUSES = 6
 _WORDS = 500  # of a cause's message
 
@@ -25,7 +26,9 @@ def to_plain(facts: Facts) -> dict[str, Any]:
         said["exception_types"] = list(facts.exception_types)
     if facts.provider_codes:
         said["provider_codes"] = list(facts.provider_codes)
-    said.update([pair for pair in zip(_PLAIN, _plain_of(facts), strict=True) if pair[1]])
+    plain = _plain_of(facts)
+    if plain != _PLAIN_OF_NOTHING:
+        said.update([pair for pair in zip(_PLAIN, plain, strict=True) if pair[1]])
     if facts.causes:
         said["causes"] = [_below(cause) for cause in facts.causes[:_CAUSES]]
     if facts.leaves:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from mulligan.engine.runner.frames import walk
@@ -46,16 +47,15 @@ def text_of(exc: BaseException) -> str:
 class _Link:
     """One exception of a chain, read."""
 
-    __slots__ = ("exc", "found", "frames", "implied", "kind", "lines", "message")
+    message = ""
+    lines: Sequence[str] = ()
+    frames: Sequence[str] = ()
 
     def __init__(self, exc: BaseException, now: float, *, implied: bool) -> None:
         self.exc = exc
         self.implied = implied
         self.kind = kind_of(type(exc))
         self.found = read(exc, self.kind, now)
-        self.message = ""
-        self.lines: list[str] = []
-        self.frames: list[str] = []
 
 
 def _capture(exc: BaseException, now: float) -> Facts:
@@ -65,16 +65,8 @@ def _capture(exc: BaseException, now: float) -> Facts:
     for link in chain:
         link.message = _message(link, told)
         link.lines, link.frames, home = walk(_traceback(link.exc), home)
-    causes = tuple([_facts(link, leaves=_leaves(link.exc, now)) for link in chain[1:]])
-    first = chain[0]
-    return _facts(
-        first,
-        trace=_trace(chain),
-        stderr=_stderr(chain),
-        leaves=_leaves(exc, now),
-        causes=causes,
-        hint=_hint(chain, told, now),
-    )
+    causes = tuple([_facts(link, "", "", _leaves(link.exc, now)) for link in chain[1:]]) if len(chain) > 1 else ()
+    return _facts(chain[0], _trace(chain), _stderr(chain), _leaves(exc, now), causes, _hint(chain, told, now))
 
 
 def _hint(chain: list[_Link], told: dict[str, str], now: float) -> Hint | None:
@@ -105,16 +97,17 @@ def _chain(exc: BaseException, now: float) -> list[_Link]:
         link = _Link(current, now, implied=implied)
         links.append(link)
         waiting += _below(current, implied=implied)
-        waiting += [(inner, implied) for inner in reversed(link.found.nested)]
+        if link.found.nested:
+            waiting += [(inner, implied) for inner in reversed(link.found.nested)]
     return links
 
 
-def _below(exc: BaseException, *, implied: bool) -> list[tuple[BaseException, bool]]:
+def _below(exc: BaseException, *, implied: bool) -> Sequence[tuple[BaseException, bool]]:
     cause = _cause_of(exc)
     if cause is not None:
-        return [(cause, implied)]
+        return ((cause, implied),)
     context = _context_of(exc)
-    return [] if context is None or _suppressed(exc) else [(context, True)]
+    return () if context is None or _suppressed(exc) else ((context, True),)
 
 
 # As the interpreter keeps them, whatever the class makes of these names.
@@ -125,7 +118,7 @@ _traceback = BaseException.__dict__["__traceback__"].__get__
 
 
 def _facts(
-    link: _Link, *, trace: str = "", stderr: str = "", leaves: Any = (), causes: Any = (), hint: Any = None
+    link: _Link, trace: str = "", stderr: str = "", leaves: Any = (), causes: Any = (), hint: Hint | None = None
 ) -> Facts:
     found = link.found
     seconds, source = hint or found.hint or (None, "")
@@ -146,10 +139,14 @@ def _facts(
         (),
         seconds,
         source,
-        frames=tuple(link.frames),
-        causes=causes,
-        leaves=leaves,
-        implied=link.implied,
+        "",
+        "",
+        "",
+        "",
+        tuple(link.frames),
+        causes,
+        leaves,
+        link.implied,
     )
 
 

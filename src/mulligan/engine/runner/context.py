@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
@@ -68,19 +69,24 @@ class LeaseLost(MulliganError):
 class Context:
     """One attempt, seen from inside its handler."""
 
-    def __init__(self, link: Link, seq: int, lease: Lease, memory: Memory) -> None:
+    # As every attempt begins; here, because most of them never change any of it.
+    previous: Mapping[str, Any] | None = None
+    spent = 0.0
+    asking = ""  # what is asked before the handler is called, while it is
+    stop_seen = False
+    stop_asked = False
+    _checkpoints: Mapping[str, Any] = MappingProxyType({})
+    _programs: AbstractSet[Program] = frozenset()
+    _started = 0
+    _workdir: Path | None = None
+
+    def __init__(self, link: Link, seq: int, lease: Lease, memory: Memory | None = None) -> None:
         self._link = link
         self.seq = seq
         self.lease = lease
-        self._checkpoints = {name: json.loads(value) for name, value in memory.checkpoints.items()}
-        self.previous: Mapping[str, Any] | None = memory.previous
-        self.spent = 0.0
-        self.asking = ""  # what is asked before the handler is called, while it is
-        self.stop_seen = False
-        self._stop_asked = False
-        self._programs: set[Program] = set()
-        self._started = 0
-        self._workdir: Path | None = None
+        if memory is not None:
+            self._checkpoints = {name: json.loads(value) for name, value in memory.checkpoints.items()}
+            self.previous = memory.previous
 
     # -- facts ------------------------------------------------------------------------------------
     @property
@@ -137,8 +143,8 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """True once somebody asked this attempt to stop (a person, its time limit, a shutdown)."""
-        self.stop_seen = self.stop_seen or self._stop_asked
-        return self._stop_asked
+        self.stop_seen = self.stop_seen or self.stop_asked
+        return self.stop_asked
 
     @property
     def workdir(self) -> Path:
@@ -197,7 +203,7 @@ class Context:
         if not held:
             message = f"job {self.lease.id}: this attempt no longer holds the job; checkpoint {name!r} was refused"
             raise LeaseLost(message)
-        self._checkpoints[name] = json.loads(text)
+        self._own("_checkpoints", dict)[name] = json.loads(text)
 
     def run(
         self,
@@ -255,20 +261,25 @@ class Context:
         timeout: float | None,
         on_line: Callable[[str], None] | None,
     ) -> str:
-        self._programs.add(program)
+        programs: set[Program] = self._own("_programs", set)
+        programs.add(program)
         try:
-            if self._stop_asked:
+            if self.stop_asked:
                 program.stop()
             return program.run(given, timeout, on_line)
         finally:
-            self._programs.discard(program)
+            programs.discard(program)
+
+    def _own(self, name: str, made: Callable[[], Any]) -> Any:
+        """Its own instead of everybody's, from when it is first changed; whichever thread comes first."""
+        return self.__dict__.setdefault(name, made())
 
     # -- for the runner ---------------------------------------------------------------------------
     def traced(self) -> AbstractContextManager[Ended]:
         return self._link.tracer.attempt(self.lease)
 
     def ask_to_stop(self) -> None:
-        self._stop_asked = True
+        self.stop_asked = True
         for program in list(self._programs):
             program.stop()
 
@@ -283,10 +294,6 @@ class Context:
             kill_marked(self._link.mark(self))
         if self._workdir is not None:
             self._link.remove_workdir(self)
-
-    @property
-    def stop_asked(self) -> bool:
-        return self._stop_asked
 
 
 def _not_in_a_coroutine(name: str) -> None:

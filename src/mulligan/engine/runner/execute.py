@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from asyncio import CancelledError
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from mulligan.engine.arguments import to_json
-from mulligan.engine.current import attempting
+from mulligan.engine.current import begin_attempt, end_attempt
 from mulligan.engine.kinds import Handler
+from mulligan.engine.messages import JUST_RETURNED
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.first import ASKED, GO_ON, first_async, first_sync
 from mulligan.engine.runner.outcomes import Judge, outcome_of, raised
 from mulligan.engine.runner.program import in_a_thread
+from mulligan.engine.tracing import UNTRACED
 from mulligan.errors import OutcomeRequest, PayloadRefused, Stopped
 from mulligan.job import Ended, Failure, Micros, Outcome
 from mulligan.policy.classify import classify
@@ -26,34 +29,57 @@ from mulligan.policy.redact import scrub
 STOPPED = None  # instead of an outcome: the code stopped because it was asked to
 
 
-async def execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
-    with attempting(context.lease), context.traced() as ended:  # what it logs, starts and traces belongs to it
-        outcome = await _execute_async(handler, context, result_limit)
-        ended(outcome)
-    return outcome
+Running = Coroutine[Any, Any, Outcome | None]
+
+
+def execute_async(handler: Handler, context: Context, result_limit: int) -> Running:
+    """To be awaited."""
+    traced = context.traced()
+    running = _execute_async(handler, context, result_limit)
+    return running if traced is UNTRACED else _traced(traced, running, context)
+
+
+async def _traced(
+    traced: AbstractContextManager[Callable[[Outcome | None], None]], running: Running, context: Context
+) -> Outcome | None:
+    before = begin_attempt(context.lease)
+    try:
+        with traced as ended:
+            outcome = await running
+            ended(outcome)
+        return outcome
+    finally:
+        end_attempt(before)
 
 
 def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
-    with attempting(context.lease), context.traced() as ended:
-        outcome = _execute_sync(handler, context, result_limit)
-        ended(outcome)
-    return outcome
+    before = begin_attempt(context.lease)
+    try:
+        with context.traced() as ended:
+            outcome = _execute_sync(handler, context, result_limit)
+            ended(outcome)
+        return outcome
+    finally:
+        end_attempt(before)
 
 
 async def _execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+    before = begin_attempt(context.lease)  # what it logs, starts and traces belongs to it
     try:
         kwargs = _arguments(handler, context)
         outcome: Outcome | None = GO_ON
-        if handler.asks:
+        if handler.done is not None or handler.can_retry is not None:
             outcome = await first_async(handler, context, kwargs, partial(_returned, handler, context, result_limit))
         if outcome is GO_ON:
-            context.spent += handler.cost
+            if handler.cost:
+                context.spent += handler.cost
             outcome = _returned(handler, context, result_limit, await handler.call(**kwargs))
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
-        outcome = _raised(context, error, _judge(handler, context))
+        outcome = _raised(context, error, handler)
     if context.untidy:
         with suppress(CancelledError, Exception):  # too late: it has ended already
             await in_a_thread(context.tidy, lambda: None)
+    end_attempt(before)
     return outcome
 
 
@@ -64,10 +90,11 @@ def _execute_sync(handler: Handler, context: Context, result_limit: int) -> Outc
         if handler.asks:
             outcome = first_sync(handler, context, kwargs, partial(_returned, handler, context, result_limit))
         if outcome is GO_ON:
-            context.spent += handler.cost
+            if handler.cost:
+                context.spent += handler.cost
             outcome = _returned(handler, context, result_limit, handler.call(**kwargs))
     except BaseException as error:  # noqa: BLE001 - same
-        outcome = _raised(context, error, _judge(handler, context))
+        outcome = _raised(context, error, handler)
     if context.untidy:
         with suppress(Exception):  # what is left, the supervisor finds by its mark
             context.tidy()
@@ -79,6 +106,8 @@ class _BadPayload(Exception):
 
 
 def _arguments(handler: Handler, context: Context) -> dict[str, Any]:
+    if context.lease.payload == "{}" and not handler.arguments.names:
+        return {} if handler.arguments.context_name is None else {handler.arguments.context_name: context}
     try:
         kwargs = handler.arguments.decode(context.lease.payload)
     except PayloadRefused as refused:
@@ -90,7 +119,7 @@ def _arguments(handler: Handler, context: Context) -> dict[str, Any]:
 
 def _judge(handler: Handler, context: Context) -> Judge:
     """The rules of this kind and its app, and what the job uses: all a verdict needs beside the facts."""
-    uses = tuple(filter(None, context.lease.uses.split(",")))
+    uses = tuple(filter(None, context.lease.uses.split(","))) if context.lease.uses else ()
 
     def judge(facts: Facts) -> Failure:
         return classify(facts._replace(uses=uses) if uses else facts, handler.books())
@@ -100,7 +129,9 @@ def _judge(handler: Handler, context: Context) -> Judge:
 
 def _returned(handler: Handler, context: Context, limit: int, value: Any) -> Outcome | None:
     if value is None:
-        return STOPPED if context.stop_seen else Outcome(Ended.RETURNED, result="null", cost=context.spent)
+        if context.stop_seen:
+            return STOPPED
+        return Outcome(Ended.RETURNED, result="null", cost=context.spent) if context.spent else JUST_RETURNED
     if isinstance(value, BaseException):
         return STOPPED if isinstance(value, Stopped) else _asked(handler, context, value)
     try:
@@ -117,14 +148,14 @@ def _asked(handler: Handler, context: Context, request: BaseException) -> Outcom
     return _with_cost(outcome_of(request, _now(), _judge(handler, context)), context)
 
 
-def _raised(context: Context, error: BaseException, judge: Judge) -> Outcome | None:
+def _raised(context: Context, error: BaseException, handler: Handler) -> Outcome | None:
     kind = type(error)  # `isinstance` would ask `__class__`, which may be a property that raises
     if issubclass(kind, _BadPayload):
         return Outcome(Ended.FAILED, failure=payload_refused(scrub(str(error))), cost=context.spent)
     asked = issubclass(kind, OutcomeRequest) and not issubclass(kind, Stopped)
     if issubclass(kind, Stopped) or (context.stop_asked and not asked):
         return STOPPED
-    return _with_cost(_told_where(raised(error, _now(), judge), context.asking), context)
+    return _with_cost(_told_where(raised(error, _now(), _judge(handler, context)), context.asking), context)
 
 
 def _told_where(outcome: Outcome, asking: str) -> Outcome:

@@ -44,19 +44,42 @@ def _describe(code: CodeType, module: object) -> Place:
     return code, *told, package.partition(".")[0], ours, installed
 
 
-def walk(trace: TracebackType | None, home: str = "") -> tuple[list[str], list[str], str]:
+Walk = tuple[list[str], list[str], str]
+
+# Ways that were walked before, by their steps: many fail at one place. As above, their code is kept with them.
+_walked: dict[tuple[str | int, ...], tuple[Walk, list[CodeType]]] = {}
+_MOST_WAYS = 1024
+
+
+def walk(trace: TracebackType | None, home: str = "") -> Walk:
     """(lines of a trace, `module:function` of the job's own frames, its top package).
 
     The outermost frame that is neither Python's nor ours belongs to the job, so its package does, wherever it is
     installed; for causes `home` tells that package.
     """
     steps: list[TracebackType] = []
+    codes: list[CodeType] = []
+    way: list[str | int] = [home]
     while trace is not None:
+        code = trace.tb_frame.f_code
         steps.append(trace)
+        codes.append(code)
+        way += (id(code), trace.tb_lineno)
         trace = trace.tb_next
+    if len(steps) > FRAMES:
+        return _walk(steps[-FRAMES:], home)
+    known = _walked.get(tuple(way))
+    if known is None:
+        if len(_walked) >= _MOST_WAYS:
+            _walked.clear()
+        known = _walked[tuple(way)] = _walk(steps, home), codes
+    return known[0]
+
+
+def _walk(steps: list[TracebackType], home: str) -> Walk:
     lines: list[str] = []
     own: list[str] = []
-    for step in steps[-FRAMES:]:
+    for step in steps:
         frame = step.tb_frame
         code = frame.f_code
         place = _known.get(id(code)) or _learn(code, frame.f_globals.get("__name__"))

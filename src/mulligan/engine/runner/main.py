@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from mulligan.engine.board import Board
 from mulligan.engine.kinds import DELIVERY_QUEUE, Handler, Registry
 from mulligan.engine.layers import Layers
 from mulligan.engine.litter import clear_after, settle_down
-from mulligan.engine.messages import outcome_to_wire, stopped_to_wire, work_from_wire
+from mulligan.engine.messages import JUST_RETURNED, outcome_to_wire, stopped_to_wire, work_from_wire
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.crew import Crew
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
@@ -39,18 +39,19 @@ BEAT = 0.5  # seconds between proofs that the loop is alive
 PROGRESS_EVERY = 0.5  # seconds
 FLUSH_EVERY = 0.002  # seconds
 MANY = 100  # endings that are worth a message of their own
+MS = 1_000_000  # nanoseconds
 
 
 class Work:
     """One dispatch on its way through this process."""
 
-    __slots__ = ("began", "context", "handler", "made", "slot", "task")
+    __slots__ = ("began_ns", "context", "handler", "made", "slot", "task")
 
     def __init__(self, handler: Handler, context: Context) -> None:
         self.handler = handler
         self.context = context
         self.slot = -1
-        self.began = 0.0
+        self.began_ns = 0
         self.made: asyncio.Task[None] | None = None
         self.task: asyncio.Task[None] | None = None  # once it has begun
 
@@ -86,6 +87,7 @@ class Runner:
         self._waiting: deque[Work] = deque()
         self._works: dict[int, Work] = {}
         self._ended: list[list[Any]] = []
+        self._returned: list[int] = []  # those of which there is nothing else to say: seq, ms, seq, ms, …
         self._from_threads: list[tuple[Work, Outcome | None]] = []
         self._news: dict[int, list[Any]] = {}
         self._keeps: dict[int, Future[bool]] = {}
@@ -168,7 +170,7 @@ class Runner:
         self._ended.append(stopped_to_wire(seq, 0, 0.0))
         self._plan_flush()
 
-    def _accept(self, seq: int, lease: Lease, memory: Memory) -> None:
+    def _accept(self, seq: int, lease: Lease, memory: Memory | None) -> None:
         handler = self._registry.handlers.get(lease.kind)
         if handler is None:  # this process was started from a newer app that no longer has it
             self._answer_stopped(seq)
@@ -184,12 +186,18 @@ class Runner:
 
     def _start(self, work: Work, slots: list[int]) -> None:
         work.slot = slots.pop()
-        work.began = time.monotonic()
-        self._board.start(work.slot, work.context.seq)
+        work.began_ns = time.monotonic_ns()
+        self._board.start(work.slot, work.context.seq, work.began_ns)
         if work.handler.is_async:
-            work.made = self._loop.create_task(self._run_async(work))
+            work.made = self._task(self._run_async(work))
         else:
             self._crew.run(lambda: self._run_sync(work))
+
+    def _task(self, running: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """As the loop makes one, without its detour where nobody wants to have a say."""
+        if self._loop.get_task_factory() is None:
+            return asyncio.Task(running, loop=self._loop)
+        return self._loop.create_task(running)
 
     async def _run_async(self, work: Work) -> None:
         work.task = work.made or asyncio.current_task()  # from here on a cancellation arrives inside `execute`
@@ -221,22 +229,21 @@ class Runner:
             self._finish(work, outcome)
 
     def _finish(self, work: Work, outcome: Outcome | None) -> None:
-        context, seconds = work.context, time.monotonic() - work.began
-        took = round(seconds * 1000)
-        if outcome is STOPPED:
-            self._ended.append(stopped_to_wire(context.seq, took, context.spent))
+        seq, slot, ns = work.context.seq, work.slot, time.monotonic_ns() - work.began_ns
+        took = (ns + MS // 2) // MS
+        if outcome is JUST_RETURNED:
+            self._returned += (seq, took)
+        elif outcome is STOPPED:
+            self._ended.append(stopped_to_wire(seq, took, work.context.spent))
         else:
-            self._ended.append(outcome_to_wire(context.seq, outcome, took))
-        del self._works[context.seq]
-        self._board.stop(work.slot)
-        if work.slot >= self._first_teller:
-            self._tellers.append(work.slot)
-        else:
-            self._free.append(work.slot)
+            self._ended.append(outcome_to_wire(seq, outcome, took))
+        del self._works[seq]
+        self._board.stop(slot)
+        (self._free if slot < self._first_teller else self._tellers).append(slot)
         if self._waiting and self._free:
             self._start(self._waiting.popleft(), self._free)
         self._plan_flush()
-        clear_after(seconds)
+        clear_after(ns / 1e9)
 
     def _stop(self, seq: int) -> None:
         work = self._works.get(seq)
@@ -261,7 +268,7 @@ class Runner:
     # -- speak ------------------------------------------------------------------------------------
     def _plan_flush(self) -> None:
         """One message for all that ended in this turn of the loop; while more wait in line, of the next ones too."""
-        if self._waiting and len(self._ended) < MANY:
+        if self._waiting and len(self._ended) + len(self._returned) // 2 < MANY:
             if self._flush_at is None:
                 self._flush_at = self._loop.call_later(FLUSH_EVERY, self._flush)
         elif not self._flush_planned:
@@ -273,15 +280,17 @@ class Runner:
         if self._flush_at is not None:
             self._flush_at.cancel()
             self._flush_at = None
-        if self._ended:
+        # Who was asked to stop just after its end is told to have stopped, too: the first word counts.
+        ends = [[word, told] for word, told in (("returned", self._returned), ("ended", self._ended)) if told]
+        if ends:
             self._tell_news()  # what a job said last comes before its end
-            ended, self._ended = self._ended, []
-            self._send(["ended", ended])
+            self._returned, self._ended = [], []
+            self._send(*ends)
         self._close_when_empty()
 
-    def _send(self, message: list[Any]) -> None:
+    def _send(self, *messages: list[Any]) -> None:
         try:
-            self._wire.send(message)
+            self._wire.send(*messages)
             if self._wire.pending:
                 self._loop.add_writer(self._wire.fileno(), self._writable)
         except WireClosed:

@@ -78,24 +78,21 @@ class Kind(NamedTuple):
 class Found:
     """What the readers put together about one exception."""
 
-    __slots__ = (
-        "codes", "errno", "exit_code", "grpc", "hint", "nested", "program", "said", "signal", "sqlstate", "status",
-        "stderr", "timed_out",
-    )  # fmt: skip
+    # Most exceptions tell none of these.
+    status: int | None = None
+    grpc = ""
+    sqlstate = ""
+    errno: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    timed_out = False
+    program = ""
+    hint: hints.Hint | None = None
+    said = ""
+    stderr = ""
 
     def __init__(self) -> None:
         self.codes: list[str] = []
-        self.status: int | None = None
-        self.grpc = ""
-        self.sqlstate = ""
-        self.errno: int | None = None
-        self.exit_code: int | None = None
-        self.signal: int | None = None
-        self.timed_out = False
-        self.program = ""
-        self.hint: hints.Hint | None = None
-        self.said = ""
-        self.stderr = ""
         self.nested: list[BaseException] = []
 
     @property

@@ -59,13 +59,18 @@ class Flight:
     suspect: bool = False  # one more loss and it is dead: it may be what takes its neighbours down
     recalled: bool = False  # asked back if it has not started
     peak: int = 0  # bytes, sampled where a memory limit is set
-    timeout: Micros = field(init=False)  # of this attempt: an escalation's, else the job's, else the kind's
-    memory_limit: int | None = field(init=False)
 
-    def __post_init__(self) -> None:
-        changed = given(self.lease.settings) if self.lease.settings else {}
-        self.timeout = changed.get("timeout") or self.lease.timeout or self.spec.timeout
-        self.memory_limit = changed.get("memory_limit") or self.spec.memory_limit
+    @property
+    def timeout(self) -> Micros:
+        """Of this attempt: an escalation's, else the job's, else the kind's. Few live long enough to be asked."""
+        return self._given().get("timeout") or self.lease.timeout or self.spec.timeout
+
+    @property
+    def memory_limit(self) -> int | None:
+        return self._given().get("memory_limit") or self.spec.memory_limit
+
+    def _given(self) -> dict[str, Any]:
+        return given(self.lease.settings) if self.lease.settings else {}
 
 
 class Death(NamedTuple):
@@ -260,10 +265,12 @@ class Child:
         self.users |= {flight.seq: flight for flight, _ in flights if flight.lease.uses}
         self.send(["run", [work_to_wire(flight.seq, flight.lease, memory) for flight, memory in flights]])
 
-    def landed(self, seq: int) -> None:
+    def landed(self, seq: int) -> Flight:
         """It is not under way any more."""
-        self.users.pop(seq, None)
-        del self.flights[seq]
+        flight = self.flights.pop(seq)
+        if flight.lease.uses:
+            self.users.pop(seq, None)
+        return flight
 
     def ask(self, flight: Flight, why: Asked) -> None:
         """Ask one attempt to stop; a second reason does not replace the first."""

@@ -19,7 +19,13 @@ from typing import Any
 from mulligan.config import Worker
 from mulligan.engine.kinds import DELIVERY_QUEUE, OURS, KindSpec, Manifest
 from mulligan.engine.life import session_memory
-from mulligan.engine.messages import STOPPED, outcome_from_wire
+from mulligan.engine.messages import (
+    JUST_RETURNED,
+    STOPPED,
+    outcome_from_wire,
+    returned_from_wire,
+    took_from_wire,
+)
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
 from mulligan.engine.supervisor.obituary import clean, facts, how, left_over
@@ -208,11 +214,12 @@ class Fleet:
     def dispatch(self, leases: Sequence[Lease], memories: Mapping[str, Memory]) -> None:
         shared: list[tuple[Flight, Memory | None]] = []
         now, kinds = time.monotonic_ns(), {} if self.manifest is None else self.manifest.kinds
+        worker = self.recipe.worker
         for lease in leases:
             spec = kinds.get(lease.kind)
             flight = Flight(next(self._seqs), lease, spec or KindSpec(lease.kind), now)
             flight.suspect = lease.losses > 0 and self.is_suspect(lease)
-            changed = spec is None or lease.worker != self.recipe.worker  # the app or our name, meanwhile
+            changed = spec is None or lease.worker != worker  # the app or our name, meanwhile
             if changed or (flight.suspect and self._has_suspect()):  # one at a time
                 self._give_back([flight])
             else:
@@ -312,6 +319,8 @@ class Fleet:
     # -- hear -------------------------------------------------------------------------------------
     def _heard(self, child: Child, message: list[Any]) -> None:
         match message:
+            case ["returned", told]:
+                self._returned(child, told)
             case ["ended", items]:
                 self._ended(child, items)
             case ["progress", items]:
@@ -349,29 +358,39 @@ class Fleet:
     def _ended(self, child: Child, items: list[list[Any]]) -> None:
         """All of them are read before any is believed: what cannot be read must leave its job where it is."""
         told: dict[int, list[Any]] = {}
-        for (
-            item
-        ) in items:  # the first word counts: who is asked to stop just after its end is told to have stopped, too
+        for item in items:
+            # The first word counts: who is asked to stop just after its end is told to have stopped, too.
             if item[0] in child.flights:
                 told.setdefault(item[0], item)
         endings = [self._ending(child.flights[seq], item) for seq, item in told.items()]
         for seq in told:
             child.landed(seq)
         self._on_end(endings)
+        self._drain_if_over(child)
+
+    def _returned(self, child: Child, told: list[int]) -> None:
+        """The same for the many of which nothing else is said."""
+        endings: list[Ending] = []
+        for seq, took in returned_from_wire(told):
+            if seq in child.flights:
+                endings.append(Ending(child.landed(seq).lease, JUST_RETURNED, took))
+        self._on_end(endings)
+        self._drain_if_over(child)
+
+    def _drain_if_over(self, child: Child) -> None:
         if (child.solo or child.doomed_ns) and not child.flights:
             child.doomed_ns = time.monotonic_ns()
             child.drain()
 
     def _ending(self, flight: Flight, item: list[Any]) -> Ending:
-        if item[1] == STOPPED:
-            if flight.asked is None and not flight.recalled:
-                return when_refused(flight, self._clock())
-            ending = when_stopped(flight, flight.asked or Asked.RELEASE, self._clock(), cost=item[3])
-            if flight.asked is None:  # it never started
-                return ending
-        else:
-            return Ending(flight.lease, outcome_from_wire(item), item[2])
-        return ending._replace(duration_ms=item[2])
+        took = took_from_wire(item)
+        if item[1] != STOPPED:
+            return Ending(flight.lease, outcome_from_wire(item), took)
+        if flight.asked is None and not flight.recalled:
+            return when_refused(flight, self._clock())
+        ending = when_stopped(flight, flight.asked or Asked.RELEASE, self._clock(), cost=item[3])
+        never_started = flight.asked is None
+        return ending if never_started else ending._replace(duration_ms=took)
 
     def _keep(self, child: Child, request: int, seq: int, name: str, value: str) -> None:
         flight = child.flights.get(seq)
