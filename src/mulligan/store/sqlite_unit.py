@@ -170,12 +170,12 @@ class SqliteUnit(SqlUnit):
         return bool(self.rows("may_take", worker=worker))
 
     def _taken(self, worker: str, found: Sequence[tuple[Any, ...]]) -> list[Lease]:
-        """Rows as they will be, each behind its place; nobody else writes between the look and this."""
+        """Rows as they will be, as `as_taken` has them; nobody else writes between the look and this."""
         if not found:
             return []
         self._many("take", TAKE, [(row[0], worker, self._now) for row in found])
-        leases = [Lease._make(row[1:]) for row in found]
-        self._announce_all(self.rows("silent_of", ids=self.ids([lease.id for lease in leases])))
+        leases = [Lease._make(row[1:-1]) for row in found]
+        self._announce_all([(row[1],) for row in found if not row[-1]])
         data = json.dumps({"worker": worker})
         self._tell(
             Told(self._now, EventType.JOB_STARTED.value, lease.id, lease.batch_id, lease.owner, lease.attempt,
