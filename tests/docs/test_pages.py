@@ -97,6 +97,7 @@ FOR_THE_RUNNER = {
     "seq",
     "lease",
     "spent",
+    "asking",
     "stop_seen",
     "stop_asked",
     "ask_to_stop",
