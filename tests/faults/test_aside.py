@@ -90,6 +90,46 @@ def test_short_jobs_that_returned_are_written_while_a_turn_is_under_way(
     scene.play(act)
 
 
+def test_a_turn_that_begins_leaves_them_to_be_written_beside_it_and_claims(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=20, beside=True)
+    finish, may_write, claimed_with = scene.turns.finish, threading.Event(), []
+
+    def slow(*arguments: Any) -> None:
+        assert may_write.wait(30)
+        finish(*arguments)
+
+    def take(endings: list[Ending], free: int, *arguments: Any, **options: Any) -> Any:
+        claimed_with.append((len(endings), free))
+        return type(scene.turns).take(scene.turns, endings, free, *arguments, **options)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 12)
+        monkeypatch.setattr(scene.turns, "finish", slow)
+        monkeypatch.setattr(scene.turns, "take", take)
+        scene.desk.ended(short(leases))
+        await scene.until(lambda: claimed_with)
+        assert claimed_with == [(0, 8)]  # those that are not durable yet hold their places
+        may_write.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 12
+
+    scene.play(act)
+
+
+def test_how_long_they_took_is_learned_from_whoever_writes_them(store: Store) -> None:
+    scene = Scene(store, concurrency=20, beside=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        enqueue(store, 40)
+        scene.desk.ended(short(leases))
+        await scene.until(lambda: scene.hands.count == 40)  # a line behind the twenty that run side by side
+
+    scene.play(act)
+
+
 RELEASED = Outcome(Ended.RELEASED, reason="given back")
 
 

@@ -53,10 +53,18 @@ def test_jobs_that_do_not_move_in_line_go_back_and_stay_back(app: Mulligan, star
 def test_the_line_grows_while_jobs_are_short_and_is_given_up_when_they_are_not() -> None:
     pace = Pace(10)
     for _ in range(20):
-        pace.turned(10, 10, [1, 2])
+        pace.turned(10, 10, [0, 1])
     assert pace.room(0) == 10 + MOST_AHEAD
     pace.turned(10, 10, [1, 500])
     assert pace.room(0) == 10
     pace.turned(10, 10, [1])
     pace.hold_back()
     assert pace.room(10) == 0
+
+
+@pytest.mark.parametrize("took_ms", [2, 5, 20])
+def test_the_line_is_never_longer_than_what_is_done_in_half_a_second(took_ms: int) -> None:
+    pace = Pace(10)
+    for _ in range(20):
+        pace.turned(10, 10, [took_ms] * 30)
+    assert 400 < (pace.room(0) - 10) * took_ms / 10 <= 500

@@ -65,6 +65,7 @@ class Desk:
         self._at_it = False
         self._answered = asyncio.Event()
         self._turning = False
+        self._lately: list[Ending] = []  # what ended since the last turn, whoever writes it
         self._beside = beside
         self._aside: Aside | None = None
 
@@ -86,6 +87,7 @@ class Desk:
 
     def ended(self, endings: list[Ending]) -> None:
         self.endings += endings
+        self._lately += endings
         if self._turning and self._aside is not None:
             self.endings = self._aside.take(self.endings, self.news)
         self.wake.set()
@@ -127,6 +129,8 @@ class Desk:
     async def _one_turn(self) -> float:
         """Returns how long to wait for the next one when nothing happens."""
         endings, self.endings = self.endings, []
+        if self._aside is not None and not self.doubt:
+            endings = self._aside.take(endings, self.news)
         free = self._free()
         if not endings and free <= 0 and not self.doubt and not self._looks_for_messages():
             return self._settings.poll
@@ -142,20 +146,21 @@ class Desk:
         except Exception:
             log.exception("a turn failed")
             return await self._one_by_one(endings)
-        return self._turned(turn, free, endings)
+        return self._turned(turn, free)
 
-    def _turned(self, turn: Turn, free: int, endings: list[Ending]) -> float:
+    def _turned(self, turn: Turn, free: int) -> float:
         self._outage, self.doubt = 0.0, False
         self._looked = self._loop.time()
         self._on_clock(turn.now)
         if turn.leases:
             self._fleet.dispatch(turn.leases, turn.memories)
-        self._learn_pace(free, endings, turn)
+        self._learn_pace(free, turn)
         if self.endings or (turn.more and self._free() > 0 and _others(turn.leases) >= free > 0):
             self.wake.set()
         return self._pause(turn)
 
-    def _learn_pace(self, free: int, endings: list[Ending], turn: Turn) -> None:
+    def _learn_pace(self, free: int, turn: Turn) -> None:
+        endings, self._lately = self._lately, []
         heavy = sum([len(lease.payload) for lease in turn.leases]) > HEAVY
         if heavy or self._fleet.line_stuck or any(map(self._fleet.is_alone, turn.leases)):
             self._fleet.line_stuck = False
@@ -250,7 +255,7 @@ class Desk:
         return partial(self._turned_now, turn, free)
 
     def _turned_now(self, turn: Turn, free: int) -> None:
-        self._done_now(self._turned(turn, free, []))
+        self._done_now(self._turned(turn, free))
 
     def _failed_now(self, error: Exception) -> None:
         if isinstance(error, StoreUnavailable):

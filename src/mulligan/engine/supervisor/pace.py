@@ -1,15 +1,17 @@
 """How many jobs to hold at once: as many as run side by side, and, while they are short, some more in line.
 
 A no-op ends long before a commit does. With only `concurrency` jobs in hand the runner would wait for the
-database between batches, so the line grows while every claim comes back full and jobs are short, and is given
-up as soon as they are not.
+database between batches, so the line grows while every claim comes back full and jobs are short, up to what is done in
+half a second, and is given up as soon as they are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-MOST_AHEAD = 1000
+MOST_AHEAD = 4000
+LINE_MS = 500  # of work for each place
+LEAST_MS = 0.25  # of a job: what else it costs
 SHORT_MS = 20
 FEW_TELLERS, SHARE = 3, 3
 
@@ -34,8 +36,10 @@ class Pace:
         self._ahead = 0
 
     def turned(self, asked: int, got: int, durations_ms: Sequence[int]) -> None:
-        """Learn from a turn."""
+        """Learn from a turn, and from what has ended since the one before."""
         if durations_ms and max(durations_ms) > SHORT_MS:
             self._ahead = 0
         elif durations_ms and 0 < asked <= got:
-            self._ahead = min(MOST_AHEAD, max(self._concurrency, self._ahead * 2))
+            each = sum(durations_ms) / len(durations_ms) + LEAST_MS
+            most = min(MOST_AHEAD, int(self._concurrency * LINE_MS / each))
+            self._ahead = min(most, max(self._concurrency, self._ahead * 2))
