@@ -69,6 +69,7 @@ all: ## everything: check, test, slow
 	$(MAKE) slow
 
 bench: $(STAMP) ## ours beside other systems and the databases alone: docs/performance.md; an hour or two, or ARGS='drain'
+	@$(RUN) compileall -q src bench
 	$(RUN) bench peers $(ARGS)
 
 # make simulate SEEDS=2000 · FIRST=17 SEEDS=1 · STORES=sqlite,postgres · PLAY='[["enqueue",0,0,0,0]]'
