@@ -59,7 +59,7 @@ def all_well(app: Mulligan, accepted: list[str]) -> None:
 
 def tried(app: Mulligan) -> str | None:
     try:
-        return app.enqueue("nap", {"seconds": 0}).id
+        return app.enqueue("nap_async", {"seconds": 0}).id
     except StoreUnavailable:
         return None
 
@@ -166,7 +166,7 @@ def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_fr
     environ = {"LD_PRELOAD": str(library), "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     odd = hire(store_url, environ=environ)
     begun = time.monotonic()
-    later = [app.enqueue("nap", {"seconds": 0}, delay=6).id for _ in range(6)]
+    later = [app.enqueue("nap_async", {"seconds": 0}, delay=6).id for _ in range(6)]  # libfaketime refuses time.sleep
     with bounded(odd):
         until(lambda: all(starts(job_id) for job_id in later), 40)
     assert min(float(starts(job_id)[0].split()[5]) for job_id in later) >= begun + 5.9
