@@ -22,6 +22,7 @@ from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told
 
 FEW = 5
 SHORT = 1  # ms
+RELEASED = Outcome(Ended.RELEASED, reason="given back")
 
 
 @pytest.fixture
@@ -118,6 +119,61 @@ def test_a_turn_that_begins_leaves_them_to_be_written_beside_it_and_claims(
     scene.play(act)
 
 
+def test_those_that_end_while_others_are_written_wait_for_the_next_time_and_keep_no_claim_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=40, beside=True)
+    finish, may_write, written, claimed_with = scene.turns.finish, threading.Event(), [], []
+
+    def slow(endings: list[Ending], *arguments: Any) -> None:
+        assert may_write.wait(30)
+        written.append(len(endings))
+        finish(endings, *arguments)
+
+    def take(endings: list[Ending], free: int, *arguments: Any, **options: Any) -> Any:
+        claimed_with.append((len(endings), free))
+        return type(scene.turns).take(scene.turns, endings, free, *arguments, **options)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 24)
+        monkeypatch.setattr(scene.turns, "finish", slow)
+        monkeypatch.setattr(scene.turns, "take", take)
+        scene.desk.ended(short(leases[:10]))
+        await scene.until(lambda: claimed_with == [(0, 30)])
+        scene.desk.ended(short(leases[10:20]))
+        scene.desk.ended([Ending(leases[20], RELEASED, SHORT)])  # what a turn must think about does not wait
+        await scene.until(lambda: claimed_with[-1] == (1, 20))
+        may_write.set()
+        await scene.until(lambda: written == [10, 10])
+        scene.desk.ended(short(leases[21:]))  # too few, and nobody is at it: the next turn's
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store).count("succeeded") == 23
+        assert max(count for count, _ in claimed_with) == 3
+
+    scene.play(act)
+
+
+def test_so_many_are_written_at_once_and_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "MOST", 8)
+    scene = Scene(store, concurrency=40, beside=True)
+    finish, written = scene.turns.finish, []
+
+    def count(endings: list[Ending], *arguments: Any) -> None:
+        written.append(len(endings))
+        finish(endings, *arguments)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        monkeypatch.setattr(scene.turns, "finish", count)
+        scene.desk.ended(short(leases))
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 20
+        assert written[0] == 8
+        assert max(written) == 8
+
+    scene.play(act)
+
+
 def test_how_long_they_took_is_learned_from_whoever_writes_them(store: Store) -> None:
     scene = Scene(store, concurrency=20, beside=True)
 
@@ -128,9 +184,6 @@ def test_how_long_they_took_is_learned_from_whoever_writes_them(store: Store) ->
         await scene.until(lambda: scene.hands.count == 40)  # a line behind the twenty that run side by side
 
     scene.play(act)
-
-
-RELEASED = Outcome(Ended.RELEASED, reason="given back")
 
 
 def test_short_jobs_that_failed_are_written_so_too_and_tried_again(

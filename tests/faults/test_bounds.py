@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.engine.supervisor.pace import MOST_AHEAD, Pace
+from mulligan.engine.supervisor.pace import MOST_AHEAD, MOST_AT_ONCE, Pace
 from support.waiting import until
 from support.worker import Worker
 
@@ -54,7 +54,8 @@ def test_the_line_grows_while_jobs_are_short_and_is_given_up_when_they_are_not()
     pace = Pace(10)
     for _ in range(20):
         pace.turned(10, 10, [0, 1])
-    assert pace.room(0) == 10 + MOST_AHEAD
+    assert pace.ahead == MOST_AHEAD
+    assert pace.room(0) == MOST_AT_ONCE
     pace.turned(10, 10, [1, 500])
     assert pace.room(0) == 10
     pace.turned(10, 10, [1])
@@ -67,4 +68,14 @@ def test_the_line_is_never_longer_than_what_is_done_in_half_a_second(took_ms: in
     pace = Pace(10)
     for _ in range(20):
         pace.turned(10, 10, [took_ms] * 30)
-    assert 400 < (pace.room(0) - 10) * took_ms / 10 <= 500
+    assert 400 < pace.ahead * took_ms / 10 <= 500
+
+
+def test_one_long_job_among_hundreds_costs_the_others_no_line() -> None:
+    pace = Pace(10)
+    for _ in range(20):
+        pace.turned(10, 10, [0] * 10)
+    pace.turned(10, 10, [0] * 299 + [30])
+    assert pace.ahead == MOST_AHEAD
+    pace.turned(10, 10, [0] * 296 + [30] * 4)
+    assert pace.ahead == 0

@@ -25,6 +25,7 @@ from support.store import (
     undone,
 )
 
+HOUR = 3_600_000_000
 HOSTILE = 'a"b\\c\nd\te{"f":[1]}\u2028ü'
 
 
@@ -84,6 +85,47 @@ def test_of_jobs_that_fail_together_each_has_its_own_story(store):
         assert told(store, lease.id) == ["queued", "started", "retry_scheduled"]
     for lease in leases[6:]:
         assert told(store, lease.id) == ["queued", "started", "succeeded"]
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        {},
+        {"owner": "ada"},
+        {"owner": HOSTILE},
+        {"batch": True},
+        {"failed": True},
+        {"texts": True},
+    ],
+)
+def test_jobs_that_differ_in_this_are_told_of_as_what_they_are(store, unlike):
+    """However a bundle's text was put together."""
+    open_worker(store)
+    ids = enqueue(store, 12)
+    if "owner" in unlike:
+        sql(store, "UPDATE {p}job SET owner = :owner WHERE id < :middle", {"middle": ids[6], **unlike})
+    if "batch" in unlike:
+        sql(store, "UPDATE {p}job SET batch_id = 'b1' WHERE id < :middle", {"middle": ids[6]})
+    if "failed" in unlike:
+        finish(store, claim(store, 4), FAILED)
+        store.shift_clock(HOUR)
+    if "texts" in unlike:
+        sql(store, "UPDATE {p}job SET run_at = run_at - 5000 WHERE id < :middle", {"middle": ids[6]})
+    leases = claim(store, 12)
+    finish(store, leases, RETURNED)
+    rows = {job_id: get(store, job_id) for job_id in ids}
+    told = [event for event in log(store) if event.type in {"job.started", "job.succeeded"}]
+    assert {event.job_id for event in told} == set(ids)
+    for event in told[-24:]:
+        row = rows[event.job_id]
+        assert (event.owner, event.batch_id, event.token, event.attempt) == (
+            row.owner,
+            row.batch_id,
+            row.token,
+            row.attempt,
+        )
+        if event.type == "job.succeeded":
+            assert event.data["wait_ms"] == max(0, row.started_at - row.run_at) // 1000
 
 
 def test_the_log_is_read_in_pages_of_any_size_without_a_gap_or_a_double(store):

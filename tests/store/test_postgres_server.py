@@ -261,6 +261,13 @@ def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_j
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_claim_that_goes_on_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    mark = {"lane": "default|render||0", "priority": 0, "run_at": 0, "since": 0, "until": 1 << 62}
+    plan = explained(postgres, "take_on", {"worker": "w1", "most": 100, **mark}, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+
+
 def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_read():
     verbs = {
         file.name.split(".")[0] for file in FILES.glob("*.sql") if not file.name.endswith((".part.sql", ".sqlite.sql"))

@@ -20,12 +20,14 @@ from mulligan.policy.ends import dependency_unavailable
 from mulligan.policy.guard import Guard
 from mulligan.policy.lanes import Candidate, closed_keys, in_turn, is_closed, open_lanes, pick
 from mulligan.policy.limits import effective, share_of, tighter
-from mulligan.store.base import Look, Plain, Unit
+from mulligan.store.base import Look, Mark, Plain, Unit
 
 MOST_CROWD = 2000  # candidates of fair or limited lanes in one claim
 MOST_PLAIN = 50  # lanes that are worth a claim in one trip
 MOST_REFUSED = 100  # of one lane, ended in one claim
 TICK = 0.1  # seconds: a ramp's starts are spread over each
+MANY = 100  # jobs in one claim: after fewer, everything is looked at again
+ON_TRUST = SECOND // 4  # for which nobody looks what else is due, while one lane gives all that is wanted
 DECLARED_TRUST = 5 * SECOND  # for which the limits that code declares are believed
 
 Open = tuple[str, int]  # lane key, priority
@@ -48,7 +50,9 @@ class Claimer:
     _declared_at: Micros = 0
     _plain: tuple[str, ...] = ()  # lanes that were due alone and no code limits, the last one first
     _plain_by: tuple[object, object] = ((), ())  # the kinds and declarations under which that was so
-    _full: bool = False  # the last claim took all it wanted
+    full: bool = False  # the last claim took all it wanted
+    _mark: Mark | None = None  # and where in its lane it ended
+    _seen: Look | None = None  # when that lane alone was due
 
     def __post_init__(self) -> None:
         self._prober = Prober(self.worker, self.watch, {})
@@ -62,7 +66,7 @@ class Claimer:
         self._prober.timeouts = {name: spec.timeout for name, spec in manifest.kinds.items()}
 
     def claim(self, unit: Unit, free: int, *, hinted: bool = False, places: Places | None = None) -> Claimed:
-        look, leases = self._look(unit, free, places, hopeful=hinted or self._full)
+        look, leases = self._look(unit, free, places, hopeful=hinted or self.full)
         self._learn(unit, look.now)
         guards = self.watch.read(look.guards)
         view = View(look, self._shut(unit, look, free), self.queues, self.kinds)
@@ -75,7 +79,8 @@ class Claimer:
             if due and rest > 0:
                 more, later = self._take(unit, due, rest, look, guards, places)
                 leases = leases + more
-        self._full = 0 < free <= len(leases)
+        self.full = 0 < free <= len(leases)
+        self._mark = self._marked(look, due, leases) if self.full else None
         if places is not None and places.deliveries > 0:
             leases = leases + self._tell(unit, view, told, guards, places, idle=free > 0)
         wakes = view.wakes(guards)
@@ -158,8 +163,24 @@ class Claimer:
         lanes = [lane for lane in self._plain if places is None or not self._bounds([Lane.parse(lane)], free, places)]
         if not lanes:
             return unit.look(), []
+        if self._seen is not None and self._mark is not None and self._mark.lane in lanes:
+            leases = unit.take_on(self.worker, self._mark, free)
+            if leases:
+                return self._seen._replace(now=leases[0].started_at), leases
         plain = Plain(lanes, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
         return unit.look_and_take(self.worker, plain, free)
+
+    def _marked(self, look: Look, due: Sequence[Open], leases: Sequence[Lease]) -> Mark | None:
+        """Where the next claim may go on. What waits elsewhere is seen again soon, as is what came to wait before the
+        mark: a job that was given back, or was enqueued in a transaction that took its time.
+        """
+        if len(leases) < MANY or len(due) != 1 or due[0][0] not in self._plain or look.guards:
+            return None
+        reached = max([lease.run_at for lease in leases])
+        if self._mark is not None and self._seen is not None and look.lanes is self._seen.lanes:
+            return self._mark._replace(run_at=reached)
+        self._seen = look
+        return Mark(*due[0], reached, look.now, min(look.now + ON_TRUST, self._declared_at + DECLARED_TRUST))
 
     def _know(self, lane: str) -> None:
         """It was due alone. What code limits is no plain lane, whatever an operator has said for now."""

@@ -43,6 +43,7 @@ from mulligan.store.values import (
     Finished,
     Inserted,
     Look,
+    Mark,
     Move,
     NewBatch,
     Plain,
@@ -59,6 +60,7 @@ __all__ = [
     "Finished",
     "Inserted",
     "Look",
+    "Mark",
     "Move",
     "NewBatch",
     "Plain",
@@ -122,6 +124,13 @@ class Unit(
         """
         del worker, plain, limit
         return self.look(), []
+
+    def take_on(self, worker: str, mark: Mark, limit: int) -> list[Lease]:
+        """`take_due` from the mark on, where nothing has been closed or limited since and the store gains by it. It
+        may as well take nothing.
+        """
+        del worker, mark, limit
+        return []
 
     @abstractmethod
     def candidates(

@@ -13,7 +13,7 @@ from psycopg import errors as pg
 
 from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
-from mulligan.store.base import Finished, Inserted, Look, Move, Plain, Settlement
+from mulligan.store.base import Finished, Inserted, Look, Mark, Move, Plain, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOOK = 7  # columns of a look; those of a lease follow
 LARGE = 10  # rows of a set that are worth a plan of their own
 SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
+EACH = 0.0002  # seconds more for each row of a set
 
 
 class PooledConnection(psycopg.Connection[Any]):
@@ -66,6 +67,7 @@ class PostgresUnit(SqlUnit):
         *,
         prepare: bool | None = None,
         kept: bool = False,
+        many: int = 0,
         **form: Any,
     ) -> list[tuple[Any, ...]]:
         """`kept`: by the cursor that is kept, if there is one; `form`: of the statement, as `load` takes it."""
@@ -79,7 +81,7 @@ class PostgresUnit(SqlUnit):
                 raise
             fitting = {name: fit(value) for name, value in params.items()}
             cursor = self._connection.execute(statement, fitting, prepare=prepare)
-        if prepare is None and time.monotonic() - began > SLOW:
+        if prepare is None and time.monotonic() - began > SLOW + many * EACH:
             self._store.plan_anew(self._connection)
         return cursor.fetchall() if _has_rows(cursor) else []
 
@@ -87,10 +89,8 @@ class PostgresUnit(SqlUnit):
         self._connection.execute(text)
 
     def _set(self, verb: str, rows: Sequence[Any], **params: Any) -> list[tuple[Any, ...]]:
-        """Run a verb on a set of rows, one array per column; a column in which all are the same as that one value.
-
-        A large set is planned anew each time: a plan kept from a day when the table was small would read the whole
-        of it for every row.
+        """Run a verb on a set of rows, one array per column; in a large set a column in which all are the same as that
+        one value.
         """
         if len(rows) == 1:
             return self._run(verb, rows[0]._asdict() | params, lone=True)
@@ -99,7 +99,7 @@ class PostgresUnit(SqlUnit):
             return self._run(verb, {name: array(column) for name, column in columns.items()} | params)
         same = frozenset(name for name, column in columns.items() if column.count(column[0]) == len(column))
         said = {name: column[0] if name in same else array(column) for name, column in columns.items()}
-        return self._run(verb, said | params, prepare=False, same=same)
+        return self._run(verb, said | params, many=len(rows), same=same)
 
     def ids(self, ids: Sequence[Any]) -> Any:
         return array(ids)
@@ -154,7 +154,7 @@ class PostgresUnit(SqlUnit):
         arrays = {name: array(column) for name, column in own.items()}
         if len(jobs) >= LARGE:
             form |= {"same": frozenset(alike), "blank": blank}
-            return self._run(verb, alike | arrays | said, prepare=False, **form)
+            return self._run(verb, alike | arrays | said, many=len(jobs), **form)
         every = alike | {name: BLANKS[name] for name in blank}  # one statement for all small sets, which is kept
         filled = {name: array([value] * len(jobs)) for name, value in every.items()}
         return self._run(verb, filled | arrays | said, **form)
@@ -174,6 +174,10 @@ class PostgresUnit(SqlUnit):
         )
         leases = [Lease._make(row[LOOK:]) for row in found if row[0] == "lease"]
         return self.looked(row[:LOOK] for row in found[len(leases) :]), leases
+
+    def take_on(self, worker: str, mark: Mark, limit: int) -> list[Lease]:
+        rows = self._run("take_on", mark._asdict() | {"worker": worker, "most": limit}, many=limit)
+        return [Lease._make(row) for row in rows]
 
     def candidates(
         self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None

@@ -35,6 +35,16 @@ class Plain(NamedTuple):
     until: Micros
 
 
+class Mark(NamedTuple):
+    """Where a claim of one lane ended that took all it wanted, and from when to when what was seen then is believed."""
+
+    lane: str
+    priority: int
+    run_at: Micros
+    since: Micros
+    until: Micros
+
+
 class Settlement(NamedTuple):
     """One ending, ready to write: the fence, the job's new columns, the attempt row, the event."""
 

@@ -18,6 +18,7 @@ from mulligan.job import Ended
 log = logging.getLogger("mulligan.worker")
 
 ENOUGH = 200  # for a transaction of their own
+MOST = 2000  # in one
 
 
 class Aside:
@@ -32,18 +33,23 @@ class Aside:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def busy(self) -> bool:
+        return bool(self.endings)
+
     def take(self, endings: list[Ending], spoken: Collection[tuple[str, int]]) -> list[Ending]:
-        """Returns what is left to the next turn. `spoken`: those with words that are written with their ending."""
-        if self.endings or len(endings) < ENOUGH:
+        """Returns what it does not take. `spoken`: those with words that are written with their ending."""
+        if self.busy or len(endings) < ENOUGH:
             return endings
-        plain = [ending for ending in endings if is_plain(ending) and ending.lease.fence not in spoken]
+        plain, others = parted(endings, spoken)
         if len(plain) < ENOUGH:
             return endings
+        plain, later = plain[:MOST], plain[MOST:]
         self.endings = plain
         self._idle.clear()
         writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, plain)
         writing.add_done_callback(self._written)
-        return [ending for ending in endings if not is_plain(ending) or ending.lease.fence in spoken]
+        return later + others
 
     def _written(self, writing: asyncio.Future[object]) -> None:
         """What was not written, or of which nobody knows, is the next turn's: it may be written twice."""
@@ -56,6 +62,14 @@ class Aside:
 
     async def done(self) -> None:
         await self._idle.wait()
+
+
+def parted(endings: list[Ending], spoken: Collection[tuple[str, int]]) -> tuple[list[Ending], list[Ending]]:
+    """The plain ones, and the others."""
+    plain = [ending for ending in endings if is_plain(ending) and ending.lease.fence not in spoken]
+    if len(plain) == len(endings):
+        return plain, []
+    return plain, [ending for ending in endings if not is_plain(ending) or ending.lease.fence in spoken]
 
 
 _PLAIN = frozenset({Ended.RETURNED, Ended.FAILED})

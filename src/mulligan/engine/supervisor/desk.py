@@ -17,7 +17,7 @@ from mulligan.config import Worker
 from mulligan.engine.claims import Places
 from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.engine.settle import Ending
-from mulligan.engine.supervisor.aside import Aside
+from mulligan.engine.supervisor.aside import Aside, parted
 from mulligan.engine.supervisor.fleet import Fleet
 from mulligan.engine.supervisor.pace import Pace, tellers
 from mulligan.engine.supervisor.turns import News, Turn, Turns
@@ -88,9 +88,12 @@ class Desk:
     def ended(self, endings: list[Ending]) -> None:
         self.endings += endings
         self._lately += endings
-        if self._turning and self._aside is not None:
-            self.endings = self._aside.take(self.endings, self.news)
+        self._set_aside()
         self.wake.set()
+
+    def _set_aside(self) -> None:
+        if self._aside is not None and self._turning and not self.doubt:
+            self.endings = self._aside.take(self.endings, self.news)
 
     def _write_aside(self, endings: list[Ending]) -> None:
         self._turns.finish(endings, self._clock())
@@ -98,6 +101,7 @@ class Desk:
     def _back(self, endings: list[Ending]) -> None:
         self.doubt = self.doubt or bool(endings)
         self.endings += endings
+        self._set_aside()
         self.wake.set()
 
     # -- the loop's turns ---------------------------------------------------------------------------
@@ -128,9 +132,8 @@ class Desk:
 
     async def _one_turn(self) -> float:
         """Returns how long to wait for the next one when nothing happens."""
-        endings, self.endings = self.endings, []
-        if self._aside is not None and not self.doubt:
-            endings = self._aside.take(endings, self.news)
+        self._set_aside()
+        endings, self.endings = self._for_this_turn()
         free = self._free()
         if not endings and free <= 0 and not self.doubt and not self._looks_for_messages():
             return self._settings.poll
@@ -148,6 +151,13 @@ class Desk:
             return await self._one_by_one(endings)
         return self._turned(turn, free)
 
+    def _for_this_turn(self) -> tuple[list[Ending], list[Ending]]:
+        """What it writes, and what waits for those beside it: a claim must not wait for what others can write."""
+        if self._aside is None or self.doubt or not self._aside.busy:
+            return self.endings, []
+        plain, others = parted(self.endings, self.news)
+        return others, plain
+
     def _turned(self, turn: Turn, free: int) -> float:
         self._outage, self.doubt = 0.0, False
         self._looked = self._loop.time()
@@ -155,7 +165,7 @@ class Desk:
         if turn.leases:
             self._fleet.dispatch(turn.leases, turn.memories)
         self._learn_pace(free, turn)
-        if self.endings or (turn.more and self._free() > 0 and _others(turn.leases) >= free > 0):
+        if self._for_this_turn()[0] or (turn.more and self._free() > 0 and _others(turn.leases) >= free > 0):
             self.wake.set()
         return self._pause(turn)
 

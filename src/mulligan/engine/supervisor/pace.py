@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MOST_AHEAD = 4000
+MOST_AT_ONCE = 2000  # in one claim: what was claimed before runs meanwhile
 LINE_MS = 500  # of work for each place
 LEAST_MS = 0.25  # of a job: what else it costs
 SHORT_MS = 20
+RARE = 100  # one in so many may be longer
 FEW_TELLERS, SHARE = 3, 3
 
 
@@ -26,20 +28,20 @@ def tellers(concurrency: int) -> int:
 class Pace:
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._ahead = 0
+        self.ahead = 0
 
     def room(self, in_hand: int) -> int:
-        return self._concurrency + self._ahead - in_hand
+        return min(MOST_AT_ONCE, self._concurrency + self.ahead - in_hand)
 
     def hold_back(self) -> None:
         """No line for now: these jobs want runners of their own, are heavy, or did not move."""
-        self._ahead = 0
+        self.ahead = 0
 
     def turned(self, asked: int, got: int, durations_ms: Sequence[int]) -> None:
         """Learn from a turn, and from what has ended since the one before."""
-        if durations_ms and max(durations_ms) > SHORT_MS:
-            self._ahead = 0
+        if durations_ms and RARE * sum([took > SHORT_MS for took in durations_ms]) > len(durations_ms):
+            self.ahead = 0
         elif durations_ms and 0 < asked <= got:
             each = sum(durations_ms) / len(durations_ms) + LEAST_MS
             most = min(MOST_AHEAD, int(self._concurrency * LINE_MS / each))
-            self._ahead = min(most, max(self._concurrency, self._ahead * 2))
+            self.ahead = min(most, max(self._concurrency, self.ahead * 2))

@@ -70,7 +70,8 @@ class Turns:
         places: Places | None = None,
     ) -> Turn:
         """One turn. With `known`: also adopt leases of ours that we do not know of."""
-        if not (endings or (hinted and free > 0) or known is not None or self._anything_due(free)):
+        hopeful = free > 0 and (hinted or self._claimer.full)
+        if not (endings or hopeful or known is not None or self._anything_due(free)):
             return self._nothing()
         self._watch.begin()
         only_claims = not (endings or news or known is not None)  # one writing statement: it needs no more around it

@@ -1,0 +1,129 @@
+"""A claim that goes on where the last one ended: only among many short jobs of one lane, and only for a moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from mulligan.engine import claims
+from mulligan.engine.claims import ON_TRUST, Claimer
+from mulligan.job import SECOND, Ended, Gate, LimitRow, Outcome
+from mulligan.store.base import Mark
+from support.store import KINDS, close_worker, enqueue, finish, is_postgres, now, open_worker, sql, told
+
+LANE = "default|render||0"
+
+
+@pytest.fixture(autouse=True)
+def _worker(store, monkeypatch):
+    open_worker(store)
+    monkeypatch.setattr(claims, "MANY", 5)
+
+
+def taken(store, claimer, n):
+    with store.once() as unit:
+        return [lease.id for lease in claimer.claim(unit, n).leases]
+
+
+def goes_on(store, mark=0, *, worker="w1", lane=LANE, priority=0, since=None, until=None, most=100):
+    """What it takes beyond a mark."""
+    moment = now(store)
+    where = Mark(lane, priority, mark, since or moment - SECOND, until or moment + SECOND)
+    with store.once() as unit:
+        return [lease.id for lease in unit.take_on(worker, where, most)]
+
+
+@pytest.fixture
+def going(store):
+    """One that has taken all it wanted from a lane where much more waits; and what waits."""
+    claimer = Claimer("w1", KINDS)
+    ids = enqueue(store, 40)
+    assert taken(store, claimer, 5) == ids[:5]
+    assert claimer.full
+    return claimer, ids[5:]
+
+
+def test_it_takes_what_comes_next_in_its_order(store, going):
+    claimer, waiting = going
+    assert taken(store, claimer, 20) == waiting[:20]
+    assert taken(store, claimer, 20) == waiting[20:]
+    assert taken(store, claimer, 20) == []
+
+
+def test_its_leases_are_leases_like_any_other(store):
+    ids = enqueue(store, 3)
+    assert goes_on(store, most=2) == (ids[:2] if is_postgres(store) else [])
+    if is_postgres(store):
+        assert told(store, ids[0]) == ["queued", "started"]
+
+
+def test_what_came_to_wait_before_the_mark_is_seen_soon(store, going):
+    claimer, waiting = going
+    assert taken(store, claimer, 10) == waiting[:10]
+    (early,) = enqueue(store, 1, run_at=now(store) - 60 * SECOND)
+    store.shift_clock(ON_TRUST + 1)
+    assert taken(store, claimer, 10)[0] == early
+
+
+def test_what_waits_elsewhere_is_seen_soon(store, going):
+    claimer, waiting = going
+    assert taken(store, claimer, 10) == waiting[:10]
+    (urgent,) = enqueue(store, 1, priority=-9)
+    store.shift_clock(ON_TRUST + 1)
+    assert urgent in taken(store, claimer, 10)
+
+
+def test_after_a_small_claim_everything_is_looked_at_again(store, monkeypatch):
+    monkeypatch.setattr(claims, "MANY", 6)
+    claimer = Claimer("w1", KINDS)
+    enqueue(store, 40)
+    taken(store, claimer, 5)
+    taken(store, claimer, 5)
+    (urgent,) = enqueue(store, 1, priority=-9)
+    assert urgent in taken(store, claimer, 5)
+
+
+def test_it_stops_at_once_where_a_queue_is_paused(store, going):
+    claimer, _ = going
+    with store.begin() as unit:
+        unit.close_gate(Gate("queue", "default", unit.now(), None, "closed", "a person"))
+    assert taken(store, claimer, 10) == []
+
+
+def test_it_stops_at_once_where_an_operator_limits_something(store, going):
+    claimer, _ = going
+    with store.begin() as unit:
+        unit.set_limit(LimitRow("queue", "default", 6, None, unit.now(), None, "", ""))
+    assert len(taken(store, claimer, 10)) == 1
+
+
+def test_it_stops_at_once_where_its_worker_was_closed(store, going):
+    claimer, _ = going
+    close_worker(store)
+    assert taken(store, claimer, 10) == []
+
+
+def test_nothing_by_what_was_seen_too_long_ago_or_before_the_clock_was_set_back(store):
+    enqueue(store)
+    moment = now(store)
+    assert goes_on(store, since=moment - 9 * SECOND, until=moment - SECOND) == []
+    assert goes_on(store, since=moment + 60 * SECOND, until=moment + 90 * SECOND) == []
+
+
+def test_nothing_of_another_lane_or_before_the_mark_or_not_due_or_past_its_deadline(store):
+    moment = now(store)
+    for other in (
+        {"queue": "other"}, {"priority": 1}, {"run_at": moment - SECOND}, {"run_at": moment + 60 * SECOND},
+    ):  # fmt: skip
+        enqueue(store, 1, **other)
+    (late,) = enqueue(store, 1)
+    sql(store, "UPDATE {p}job SET deadline_at = 1 WHERE id = :id", {"id": late})
+    assert goes_on(store, moment) == []
+
+
+def test_jobs_that_were_given_back_are_seen_soon(store, going):
+    claimer, waiting = going
+    with store.once() as unit:
+        leases = claimer.claim(unit, 10).leases
+    finish(store, leases, Outcome(Ended.RELEASED, reason="given back"))
+    store.shift_clock(ON_TRUST + 1)
+    assert sorted(taken(store, claimer, 100)) == sorted(waiting)
