@@ -107,3 +107,19 @@ def test_only_the_plainest_go_the_short_way(store, monkeypatch):
 def opened(store):
     with store.read() as unit:
         return unit
+
+
+@pytest.mark.parametrize("results", [2, 30], ids=["two results", "each its own"])
+def test_each_keeps_its_own_result_and_token(store, results):
+    open_worker(store)
+    enqueue(store, 30)
+    end(store, claim(store, 10), Outcome(Ended.RELEASED, reason="given back"))
+    leases = claim(store, 30)
+    assert {lease.token for lease in leases} == {1, 2}
+    endings = [Ending(lease, Outcome(Ended.RETURNED, result=str(n % results)), 12) for n, lease in enumerate(leases)]
+    with store.begin() as unit:
+        settle(unit, endings, POLICIES, unit.now(), Random(1))
+    for n, lease in enumerate(leases):
+        assert get(store, lease.id).result == str(n % results)
+        last = max(attempts(store, lease.id), key=lambda attempt: attempt.token)
+        assert (last.token, last.ended) == (lease.token, "returned")

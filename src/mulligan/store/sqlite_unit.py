@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any
 
@@ -31,9 +31,9 @@ PREFIX = "mulligan_"
 OFFSET = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
 # The names of what is bound for many rows at once.
 TOLD = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
-TAKE = ("place", "worker", "now")
 SETTLE = (*Settlement._fields, "now")
 FINISH = (*Finished._fields, "worker", "now")
+FEW_ALIKE = 8  # with fewer of the same token and result, each has a statement of its own
 
 _encode = quick_dump(", ", ": ")
 
@@ -173,7 +173,7 @@ class SqliteUnit(SqlUnit):
         """Rows as they will be, as `as_taken` has them; nobody else writes between the look and this."""
         if not found:
             return []
-        self._many("take", TAKE, [(row[0], worker, self._now) for row in found])
+        self.rows("take", worker=worker, places=self.ids([row[0] for row in found]))
         leases = [Lease._make(row[1:-1]) for row in found]
         self._announce_all([(row[1],) for row in found if not row[-1]])
         data = json.dumps({"worker": worker})
@@ -194,27 +194,47 @@ class SqliteUnit(SqlUnit):
         return {(ending.id, ending.token) for ending in held}
 
     def _settle_all(self, settlements: Sequence[Settlement]) -> bool:
-        return self._all_of(("settle", "settle_attempt"), SETTLE, [(*ending, self._now) for ending in settlements])
+        rows = [(*ending, self._now) for ending in settlements]
+        return self._all_of(
+            len(rows), *(partial(self._many, verb, SETTLE, rows) for verb in ("settle", "settle_attempt"))
+        )
 
     def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
-        if not self._all_of(("finish", "finish_attempt"), FINISH, [(*row, worker, self._now) for row in finished]):
+        if not self._all_of(len(finished), *self._finishing(worker, finished)):
             return set()
         told = EventType.JOB_SUCCEEDED.value
         self._tell(Told(self._now, told, e.id, e.batch_id, e.owner, e.attempt, e.token, e.data) for e in finished)
         return {(row.id, row.token) for row in finished}
 
-    def _all_of(self, verbs: Sequence[str], names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> bool:
-        """Every row through every verb, or nothing of it: False if the fence of one did not hold."""
+    def _finishing(self, worker: str, finished: Sequence[Finished]) -> Iterator[Callable[[], int]]:
+        """Two statements for all of them where they are alike, else two for each."""
+        alike: dict[tuple[int, str | None], list[str]] = {}
+        for row in finished:
+            alike.setdefault((row.token, row.result), []).append(row.id)
+        if len(alike) * FEW_ALIKE > len(finished):
+            rows = [(*row, worker, self._now) for row in finished]
+            yield partial(self._many, "finish", FINISH, rows)
+            yield partial(self._many, "finish_attempt", FINISH, rows)
+            return
+        sets = [
+            {"worker": worker, "token": token, "result": result, "ids": self.ids(ids)}
+            for (token, result), ids in alike.items()
+        ]
+        yield lambda: sum([self._changed("finish_alike", **one) for one in sets])
+        yield lambda: sum([self._changed("finish_attempt_alike", **one) for one in sets])
+
+    def _changed(self, verb: str, **params: Any) -> int:
+        self.rows(verb, **params)
+        return self._handle.changes()
+
+    def _all_of(self, many: int, *steps: Callable[[], int]) -> bool:
+        """Every step changes so many rows, or nothing is changed: False if the fence of one did not hold."""
         self.command("SAVEPOINT mulligan_all")
-        for verb in verbs:
-            if self._many(verb, names, rows) < len(rows):
-                self.command("ROLLBACK TO SAVEPOINT mulligan_all")
-                break
-        else:
-            self.command("RELEASE SAVEPOINT mulligan_all")
-            return True
+        held = all(step() == many for step in steps)
+        if not held:
+            self.command("ROLLBACK TO SAVEPOINT mulligan_all")
         self.command("RELEASE SAVEPOINT mulligan_all")
-        return False
+        return held
 
     def write_stats(self, rows: Sequence[StatRow]) -> None:
         for row in rows:

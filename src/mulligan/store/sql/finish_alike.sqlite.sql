@@ -1,0 +1,4 @@
+-- `finish` for all that have the same token and the same result, as most have.
+UPDATE {p}job SET state = 'succeeded', worker = NULL, result = :result, reason = 'returned', finished_at = :now
+WHERE id IN (SELECT value FROM json_each(:ids))
+  AND +worker = :worker AND token = :token AND state = 'running' AND cancel_reason IS NULL
