@@ -180,6 +180,8 @@ def test_a_running_worker_hears_that_time_moved(app, start):
         what="a delay of an hour, in a worker that polls twice a minute",
     )
     until(lambda: len(app.jobs.list("kind:fine state:succeeded")) > 1, what="a schedule")
+    longer = app.enqueue("naps", {"seconds": 0.1})  # after short jobs some would be claimed ahead
+    until(lambda: longer.refresh().state is State.SUCCEEDED)
     expires = app.enqueue("fine", delay=7 * DAY, deadline=HOUR)
     runs = app.enqueue("naps", {"seconds": 600}, deadline=2 * HOUR)
     stays = app.enqueue("naps", {"seconds": 600})
