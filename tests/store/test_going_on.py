@@ -72,6 +72,13 @@ def test_what_waits_elsewhere_is_seen_soon(store, going):
     assert urgent in taken(store, claimer, 10)
 
 
+def test_where_its_lane_gives_less_than_is_wanted_everything_is_looked_at_at_once(store, going):
+    claimer, waiting = going
+    (urgent,) = enqueue(store, 1, priority=-9)
+    (other,) = enqueue(store, 1, queue="other")
+    assert sorted(taken(store, claimer, 100)) == sorted([*waiting, urgent, other])
+
+
 def test_after_a_small_claim_everything_is_looked_at_again(store, monkeypatch):
     monkeypatch.setattr(claims, "MANY", 6)
     claimer = Claimer("w1", KINDS)

@@ -66,16 +66,16 @@ class Claimer:
         self._prober.timeouts = {name: spec.timeout for name, spec in manifest.kinds.items()}
 
     def claim(self, unit: Unit, free: int, *, hinted: bool = False, places: Places | None = None) -> Claimed:
-        look, leases = self._look(unit, free, places, hopeful=hinted or self.full)
+        look, leases, rest = self._look(unit, free, places, hopeful=hinted or self.full)
         self._learn(unit, look.now)
         guards = self.watch.read(look.guards)
         view = View(look, self._shut(unit, look, free), self.queues, self.kinds)
         self.watch.waiting = view.waiting()
         told, due = parted(view.due) if places is not None else ([], view.due)
         later = None
-        if free > 0 and not leases and (look.guards or due):
-            leases = self._pass(unit, view, guards)
-            rest = free - len(leases)
+        if rest > 0 and (look.guards or due):
+            probes = self._pass(unit, view, guards)
+            leases, rest = leases + probes, rest - len(probes)
             if due and rest > 0:
                 more, later = self._take(unit, due, rest, look, guards, places)
                 leases = leases + more
@@ -156,19 +156,24 @@ class Claimer:
             failure = dependency_unavailable(key, guard.reason)
             self.end(unit, [Ending(lease, Outcome(Ended.FAILED, failure=failure, final=True)) for lease in leases])
 
-    def _look(self, unit: Unit, free: int, places: Places | None, *, hopeful: bool) -> tuple[Look, list[Lease]]:
-        """Taking is tried with the first look only where something is likely to be there: it costs more."""
+    def _look(self, unit: Unit, free: int, places: Places | None, *, hopeful: bool) -> tuple[Look, list[Lease], int]:
+        """What is there, what was taken at once, and how many more are wanted. Taking is tried with the first look only
+        where something is likely to be there: it costs more.
+        """
         if not hopeful or free <= 0 or self._plain_by != (self.kinds, self._declared):
-            return unit.look(), []
+            return unit.look(), [], free
         lanes = [lane for lane in self._plain if places is None or not self._bounds([Lane.parse(lane)], free, places)]
         if not lanes:
-            return unit.look(), []
+            return unit.look(), [], free
         if self._seen is not None and self._mark is not None and self._mark.lane in lanes:
             leases = unit.take_on(self.worker, self._mark, free)
+            if len(leases) == free:
+                return self._seen._replace(now=leases[0].started_at), leases, 0
             if leases:
-                return self._seen._replace(now=leases[0].started_at), leases
+                return unit.look(), leases, free - len(leases)
         plain = Plain(lanes, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
-        return unit.look_and_take(self.worker, plain, free)
+        look, leases = unit.look_and_take(self.worker, plain, free)
+        return look, leases, 0 if leases else free
 
     def _marked(self, look: Look, due: Sequence[Open], leases: Sequence[Lease]) -> Mark | None:
         """Where the next claim may go on. What waits elsewhere is seen again soon, as is what came to wait before the
