@@ -153,6 +153,103 @@ def test_those_that_end_while_others_are_written_wait_for_the_next_time_and_keep
     scene.play(act)
 
 
+class Threadless:
+    def submit(self, *_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+def test_where_no_thread_can_be_started_turns_write_everything(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=40, beside=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        monkeypatch.setattr(scene.desk._aside, "_thread", Threadless())
+        scene.desk.ended(short(leases))
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 20
+
+    scene.play(act)
+
+
+class Blocked:
+    """What is written beside a turn waits, as for a lock that somebody holds."""
+
+    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_write, self.calls = threading.Event(), 0
+        finish = scene.turns.finish
+
+        def slow(*arguments: Any) -> None:
+            self.calls += 1
+            assert self.may_write.wait(30)
+            finish(*arguments)
+
+        monkeypatch.setattr(scene.turns, "finish", slow)
+
+
+def test_nobody_waits_for_long_for_those_that_are_written_beside(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "PATIENCE", 0.05)
+    scene = Scene(store, concurrency=40, beside=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        blocked = Blocked(scene, monkeypatch)
+        scene.desk.ended(short(leases[:10]))
+        await scene.until(lambda: blocked.calls)
+        scene.desk.ended(short(leases[10:]))
+        await scene.until(lambda: scene.desk._aside is not None and not scene.desk._aside.brisk)
+        scene.desk.wake.set()
+        await scene.until(lambda: states(store).count("succeeded") == 10)
+        blocked.may_write.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 20
+
+    scene.play(act)
+
+
+def test_a_desk_that_leaves_writes_those_that_waited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=40, beside=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        blocked = Blocked(scene, monkeypatch)
+        scene.desk.ended(short(leases[:10]))
+        await scene.until(lambda: blocked.calls)
+        scene.desk.ended(short(leases[10:]))
+        scene.desk.leaving = True
+        scene.desk.wake.set()
+        blocked.may_write.set()
+
+    scene.play(act)
+    assert scene.desk.all_written
+    assert states(store) == ["succeeded"] * 20
+
+
+def test_what_comes_back_while_a_turn_is_under_way_is_written_by_the_next_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=40, beside=True)
+    slow, tries = Slow(scene, monkeypatch), []
+
+    def refuse(endings: list[Ending], *_: object) -> None:
+        tries.append(len(endings))
+        raise ValueError("refused")
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        monkeypatch.setattr(scene.turns, "finish", refuse)
+        slow.begin()
+        scene.desk.ended(short(leases[:1]))
+        await scene.until(slow.under_way.is_set)
+        scene.desk.ended(short(leases[1:]))
+        await scene.until(lambda: tries and len(scene.desk.unwritten) == len(scene.desk.endings))
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 20
+        assert tries == [19]
+
+    scene.play(act)
+
+
 def test_so_many_are_written_at_once_and_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "MOST", 8)
     scene = Scene(store, concurrency=40, beside=True)

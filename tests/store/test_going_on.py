@@ -79,6 +79,23 @@ def test_where_its_lane_gives_less_than_is_wanted_everything_is_looked_at_at_onc
     assert sorted(taken(store, claimer, 100)) == sorted([*waiting, urgent, other])
 
 
+def test_jobs_of_two_lanes_in_one_claim_leave_no_mark(store, going):
+    claimer, waiting = going
+    others = enqueue(store, 20, queue="other", run_at=now(store) - SECOND)
+    first = taken(store, claimer, 40)
+    assert (len(first), claimer._mark) == (40, None)
+    assert sorted(first + taken(store, claimer, 40)) == sorted(waiting + others)
+
+
+def test_where_something_is_closed_no_mark_is_left_since_it_would_be_of_no_use(store, going):
+    claimer, _ = going
+    with store.begin() as unit:
+        unit.close_gate(Gate("queue", "elsewhere", unit.now(), None, "closed", "a person"))
+    assert len(taken(store, claimer, 10)) == 10
+    assert claimer.full
+    assert claimer._mark is None
+
+
 def test_after_a_small_claim_everything_is_looked_at_again(store, monkeypatch):
     monkeypatch.setattr(claims, "MANY", 6)
     claimer = Claimer("w1", KINDS)

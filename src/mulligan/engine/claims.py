@@ -67,6 +67,7 @@ class Claimer:
 
     def claim(self, unit: Unit, free: int, *, hinted: bool = False, places: Places | None = None) -> Claimed:
         look, leases, rest = self._look(unit, free, places, hopeful=hinted or self.full)
+        of_one = not leases or rest == 0  # lane, that is
         self._learn(unit, look.now)
         guards = self.watch.read(look.guards)
         view = View(look, self._shut(unit, look, free), self.queues, self.kinds)
@@ -80,7 +81,7 @@ class Claimer:
                 more, later = self._take(unit, due, rest, look, guards, places)
                 leases = leases + more
         self.full = 0 < free <= len(leases)
-        self._mark = self._marked(look, due, leases) if self.full else None
+        self._mark = self._marked(look, due, leases) if self.full and of_one else None
         if places is not None and places.deliveries > 0:
             leases = leases + self._tell(unit, view, told, guards, places, idle=free > 0)
         wakes = view.wakes(guards)
@@ -179,8 +180,10 @@ class Claimer:
         """Where the next claim may go on. What waits elsewhere is seen again soon, as is what came to wait before the
         mark: a job that was given back, or was enqueued in a transaction that took its time.
         """
-        if len(leases) < MANY or len(due) != 1 or due[0][0] not in self._plain or look.guards:
+        if len(leases) < MANY or len(due) != 1 or due[0][0] not in self._plain:
             return None
+        if look.guards or look.limits or any(g.scope == "dependency" or is_closed(g, look.now) for g in look.gates):
+            return None  # `take_on` would take nothing
         reached = max([lease.run_at for lease in leases])
         if self._mark is not None and self._seen is not None and look.lanes is self._seen.lanes:
             return self._mark._replace(run_at=reached)

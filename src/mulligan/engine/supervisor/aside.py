@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +20,7 @@ log = logging.getLogger("mulligan.worker")
 
 ENOUGH = 200  # for a transaction of their own
 MOST = 2000  # in one
+PATIENCE = 1.0  # seconds: somebody may hold the lock of one of them
 
 
 class Aside:
@@ -30,12 +32,18 @@ class Aside:
         self._thread = thread
         self._write = write
         self._back = back
+        self._since = 0.0  # when it began to write these
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def busy(self) -> bool:
         return bool(self.endings)
+
+    @property
+    def brisk(self) -> bool:
+        """At work, and not for long: what it would write next may wait for it."""
+        return self.busy and time.monotonic() - self._since < PATIENCE
 
     def take(self, endings: list[Ending], spoken: Collection[tuple[str, int]]) -> list[Ending]:
         """Returns what it does not take. `spoken`: those with words that are written with their ending."""
@@ -45,9 +53,12 @@ class Aside:
         if len(plain) < ENOUGH:
             return endings
         plain, later = plain[:MOST], plain[MOST:]
-        self.endings = plain
+        try:
+            writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, plain)
+        except RuntimeError:  # no thread can be started: the next turn's
+            return endings
+        self.endings, self._since = plain, time.monotonic()
         self._idle.clear()
-        writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, plain)
         writing.add_done_callback(self._written)
         return later + others
 

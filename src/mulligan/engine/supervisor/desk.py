@@ -66,6 +66,7 @@ class Desk:
         self._answered = asyncio.Event()
         self._turning = False
         self._lately: list[Ending] = []  # what ended since the last turn, whoever writes it
+        self._came_back = False  # what was to be written beside a turn: the next one writes everything
         self._beside = beside
         self._aside: Aside | None = None
 
@@ -92,14 +93,14 @@ class Desk:
         self.wake.set()
 
     def _set_aside(self) -> None:
-        if self._aside is not None and self._turning and not self.doubt:
+        if self._aside is not None and self._turning and not (self.doubt or self._came_back):
             self.endings = self._aside.take(self.endings, self.news)
 
     def _write_aside(self, endings: list[Ending]) -> None:
         self._turns.finish(endings, self._clock())
 
     def _back(self, endings: list[Ending]) -> None:
-        self.doubt = self.doubt or bool(endings)
+        self._came_back = self._came_back or bool(endings)
         self.endings += endings
         self._set_aside()
         self.wake.set()
@@ -109,7 +110,7 @@ class Desk:
         pause = self._settings.poll
         while not self.leaving:
             self._rest(pause)
-            self._offered = not self.doubt
+            self._offered = not (self.doubt or self._came_back)
             await self.wake.wait()
             await self._take_back()
             self.wake.clear()
@@ -118,6 +119,8 @@ class Desk:
             self._turning = False
         if self._aside is not None:
             await self._aside.done()
+            if self.endings:  # those that waited for it: one transaction now, or one each
+                await self._one_turn()
 
     def _rest(self, pause: float) -> None:
         if self._timer is not None:
@@ -132,6 +135,7 @@ class Desk:
 
     async def _one_turn(self) -> float:
         """Returns how long to wait for the next one when nothing happens."""
+        self.doubt, self._came_back = self.doubt or self._came_back, False
         self._set_aside()
         endings, self.endings = self._for_this_turn()
         free = self._free()
@@ -153,7 +157,7 @@ class Desk:
 
     def _for_this_turn(self) -> tuple[list[Ending], list[Ending]]:
         """What it writes, and what waits for those beside it: a claim must not wait for what others can write."""
-        if self._aside is None or self.doubt or not self._aside.busy:
+        if self._aside is None or self.doubt or not self._aside.brisk:
             return self.endings, []
         plain, others = parted(self.endings, self.news)
         return others, plain
@@ -200,7 +204,7 @@ class Desk:
 
     def _free(self) -> int:
         """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
-        if not self._fleet.can_take or not self._may_claim():
+        if self.leaving or not self._fleet.can_take or not self._may_claim():
             return 0
         return self._pace.room(self._in_hand())
 
