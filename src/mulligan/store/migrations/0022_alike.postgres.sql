@@ -35,36 +35,32 @@ CREATE FUNCTION {p}tell(ats BIGINT[], types TEXT[], jobs TEXT[], batches TEXT[],
                         tokens BIGINT[], texts TEXT[]) RETURNS INTEGER LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   n CONSTANT INTEGER := cardinality(ats);
-  first BIGINT;
-  last BIGINT;
+  ids BIGINT[];
+  a INTEGER := 1;
+  z INTEGER;
 BEGIN
   IF ats IS NULL THEN
     RETURN 0;
-  END IF;
-  IF n = 1 THEN
-    PERFORM {p}mark_events();
-    INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
-    VALUES (ats[1], types[1], jobs[1], batches[1], owners[1], attempts[1], tokens[1], texts[1]);
-    RETURN 1;
   END IF;
   IF ats[1] <> ANY (ats) OR types[1] <> ANY (types) THEN
     RETURN {p}tell_apart(ats, types, jobs, batches, owners, attempts, tokens, texts);
   END IF;
   PERFORM {p}mark_events();
-  FOR a IN 1..n BY 1000 LOOP
-    SELECT min(id), max(id) INTO first, last
-    FROM (SELECT nextval('{p}event_id_seq') AS id FROM generate_series(a, least(a + 999, n))) AS drawn;
-    IF last - first <> least(999, n - a) THEN  -- somebody else drew in between: these numbers stay empty
-      PERFORM {p}tell_apart(ats[a:a+999], types[a:a+999], jobs[a:a+999], batches[a:a+999], owners[a:a+999],
-                            attempts[a:a+999], tokens[a:a+999], texts[a:a+999]);
-    ELSIF first = last THEN
+  ids := ARRAY(SELECT nextval('{p}event_id_seq') FROM generate_series(1, n));
+  WHILE a <= n LOOP
+    z := least(a + 999, n);
+    IF ids[z] - ids[a] <> z - a THEN  -- somebody else drew in between: a bundle ends there
+      z := (SELECT min(k) FROM generate_series(a, z) AS k WHERE ids[k + 1] IS DISTINCT FROM ids[k] + 1);
+    END IF;
+    IF a = z THEN
       INSERT INTO {p}event (id, at, type, job_id, batch_id, owner, attempt, token, data)
-      VALUES (last, ats[a], types[a], jobs[a], batches[a], owners[a], attempts[a], tokens[a], texts[a]);
+      VALUES (ids[a], ats[a], types[a], jobs[a], batches[a], owners[a], attempts[a], tokens[a], texts[a]);
     ELSE
       INSERT INTO {p}event (id, at, type, owner, data, bundle)
-      VALUES (last, ats[a], types[a], '', {p}text_of(jobs[a:a+999], batches[a:a+999], owners[a:a+999],
-              attempts[a:a+999], tokens[a:a+999], texts[a:a+999]), last - first + 1);
+      VALUES (ids[z], ats[a], types[a], '', {p}text_of(jobs[a:z], batches[a:z], owners[a:z], attempts[a:z], tokens[a:z],
+              texts[a:z]), z - a + 1);
     END IF;
+    a := z + 1;
   END LOOP;
   RETURN n;
 END $$;
