@@ -299,7 +299,9 @@ class Life:
         ends = {row.token: row for row in self.case.attempts}
         for kept in self.case.checkpoints:
             end = ends.get(kept.token)
-            if end is not None and kept.at > end.ended_at:
+            if end is None or end.ended_at < end.started_at:  # the clock was set back meanwhile: times prove nothing
+                continue
+            if kept.at > end.ended_at:
                 late = (kept.at - end.ended_at) / SECOND
                 self.findings.add(
                     "S7", f"checkpoint {kept.name!r} of token {kept.token} was kept {late:.3f} s after it had ended",
