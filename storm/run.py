@@ -250,7 +250,7 @@ def _check(place: World, verdict: Verdict) -> None:
 
 
 def _compares_times(line: str) -> bool:
-    return line.split()[0] in CLOCKED or (line.startswith("S7 ") and " was kept " in line)
+    return line.split(maxsplit=1)[0] in CLOCKED or (line.startswith("S7 ") and " was kept " in line)
 
 
 def _surprises(folder: Path) -> list[str]:

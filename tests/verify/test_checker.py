@@ -133,6 +133,25 @@ def test_an_attempt_that_another_worker_ended_breaks_s7(store):
     assert broken(store) == {"S7"}
 
 
+def a_late_checkpoint(store):
+    lease = running(store)
+    with store.begin() as unit:
+        assert unit.checkpoint(lease.id, lease.worker, lease.token, "half", "1")
+    finish(store, lease, LOST)
+    sql(store, "UPDATE {p}checkpoint SET at = at + 60000000")
+
+
+def test_a_checkpoint_after_the_end_of_its_attempt_breaks_s7_where_there_is_one_clock(store):
+    a_late_checkpoint(store)
+    assert broken(store) == ({"S7"} if is_postgres(store) else set())
+
+
+def test_where_the_clock_was_set_back_during_an_attempt_its_times_prove_nothing(store):
+    a_late_checkpoint(store)
+    sql(store, "UPDATE {p}attempt SET ended_at = started_at - 900000000")
+    assert "S7" not in broken(store)
+
+
 def test_a_failure_that_is_not_counted_breaks_s12(store):
     lease = running(store)
     finish(store, lease, FAILED)
