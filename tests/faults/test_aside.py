@@ -34,6 +34,7 @@ def store(store_url: str) -> Iterator[Store]:
 @pytest.fixture(autouse=True)
 def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "ENOUGH", FEW)
+    monkeypatch.setattr(aside, "PATIENCE", 60.0)  # a busy machine must not decide what is written by whom
 
 
 def states(store: Store) -> list[str]:
@@ -91,28 +92,46 @@ def test_short_jobs_that_returned_are_written_while_a_turn_is_under_way(
     scene.play(act)
 
 
+class Blocked:
+    """What is written beside a turn waits, as for a lock that somebody holds; how many were written each time."""
+
+    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_write, self.calls, self.written = threading.Event(), 0, list[int]()
+        finish = scene.turns.finish
+
+        def slow(endings: list[Ending], *arguments: Any) -> None:
+            self.calls += 1
+            assert self.may_write.wait(30)
+            self.written.append(len(endings))
+            finish(endings, *arguments)
+
+        monkeypatch.setattr(scene.turns, "finish", slow)
+
+
+def turns_seen(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Of every turn from now on: how many endings it writes, and for how many jobs it has room."""
+    seen: list[tuple[int, int]] = []
+
+    def take(endings: list[Ending], free: int, *arguments: Any, **options: Any) -> Any:
+        seen.append((len(endings), free))
+        return type(scene.turns).take(scene.turns, endings, free, *arguments, **options)
+
+    monkeypatch.setattr(scene.turns, "take", take)
+    return seen
+
+
 def test_a_turn_that_begins_leaves_them_to_be_written_beside_it_and_claims(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=20, beside=True)
-    finish, may_write, claimed_with = scene.turns.finish, threading.Event(), []
-
-    def slow(*arguments: Any) -> None:
-        assert may_write.wait(30)
-        finish(*arguments)
-
-    def take(endings: list[Ending], free: int, *arguments: Any, **options: Any) -> Any:
-        claimed_with.append((len(endings), free))
-        return type(scene.turns).take(scene.turns, endings, free, *arguments, **options)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 12)
-        monkeypatch.setattr(scene.turns, "finish", slow)
-        monkeypatch.setattr(scene.turns, "take", take)
+        blocked, turns = Blocked(scene, monkeypatch), turns_seen(scene, monkeypatch)
         scene.desk.ended(short(leases))
-        await scene.until(lambda: claimed_with)
-        assert claimed_with == [(0, 8)]  # those that are not durable yet hold their places
-        may_write.set()
+        await scene.until(lambda: turns)
+        assert turns == [(0, 8)]  # those that are not durable yet hold their places
+        blocked.may_write.set()
         await scene.until(lambda: scene.desk.all_written)
         assert states(store) == ["succeeded"] * 12
 
@@ -123,32 +142,21 @@ def test_those_that_end_while_others_are_written_wait_for_the_next_time_and_keep
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=40, beside=True)
-    finish, may_write, written, claimed_with = scene.turns.finish, threading.Event(), [], []
-
-    def slow(endings: list[Ending], *arguments: Any) -> None:
-        assert may_write.wait(30)
-        written.append(len(endings))
-        finish(endings, *arguments)
-
-    def take(endings: list[Ending], free: int, *arguments: Any, **options: Any) -> Any:
-        claimed_with.append((len(endings), free))
-        return type(scene.turns).take(scene.turns, endings, free, *arguments, **options)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 24)
-        monkeypatch.setattr(scene.turns, "finish", slow)
-        monkeypatch.setattr(scene.turns, "take", take)
+        blocked, turns = Blocked(scene, monkeypatch), turns_seen(scene, monkeypatch)
         scene.desk.ended(short(leases[:10]))
-        await scene.until(lambda: claimed_with == [(0, 30)])
+        await scene.until(lambda: turns == [(0, 30)])
         scene.desk.ended(short(leases[10:20]))
         scene.desk.ended([Ending(leases[20], RELEASED, SHORT)])  # what a turn must think about does not wait
-        await scene.until(lambda: claimed_with[-1] == (1, 20))
-        may_write.set()
-        await scene.until(lambda: written == [10, 10])
+        await scene.until(lambda: turns[-1] == (1, 20))
+        blocked.may_write.set()
+        await scene.until(lambda: blocked.written == [10, 10])
         scene.desk.ended(short(leases[21:]))  # too few, and nobody is at it: the next turn's
         await scene.until(lambda: scene.desk.all_written)
         assert states(store).count("succeeded") == 23
-        assert max(count for count, _ in claimed_with) == 3
+        assert max(count for count, _ in turns) == 3
 
     scene.play(act)
 
@@ -169,21 +177,6 @@ def test_where_no_thread_can_be_started_turns_write_everything(store: Store, mon
         assert states(store) == ["succeeded"] * 20
 
     scene.play(act)
-
-
-class Blocked:
-    """What is written beside a turn waits, as for a lock that somebody holds."""
-
-    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.may_write, self.calls = threading.Event(), 0
-        finish = scene.turns.finish
-
-        def slow(*arguments: Any) -> None:
-            self.calls += 1
-            assert self.may_write.wait(30)
-            finish(*arguments)
-
-        monkeypatch.setattr(scene.turns, "finish", slow)
 
 
 def test_nobody_waits_for_long_for_those_that_are_written_beside(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,20 +246,15 @@ def test_what_comes_back_while_a_turn_is_under_way_is_written_by_the_next_one(
 def test_so_many_are_written_at_once_and_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "MOST", 8)
     scene = Scene(store, concurrency=40, beside=True)
-    finish, written = scene.turns.finish, []
-
-    def count(endings: list[Ending], *arguments: Any) -> None:
-        written.append(len(endings))
-        finish(endings, *arguments)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 20)
-        monkeypatch.setattr(scene.turns, "finish", count)
+        blocked = Blocked(scene, monkeypatch)
+        blocked.may_write.set()
         scene.desk.ended(short(leases))
         await scene.until(lambda: scene.desk.all_written)
         assert states(store) == ["succeeded"] * 20
-        assert written[0] == 8
-        assert max(written) == 8
+        assert blocked.written[0] == max(blocked.written) == 8
 
     scene.play(act)
 

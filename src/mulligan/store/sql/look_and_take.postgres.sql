@@ -5,18 +5,12 @@ WITH RECURSIVE {part:waits}, plain AS MATERIALIZED (
   SELECT min(lane) AS lane, min(priority) AS priority FROM (SELECT * FROM found LIMIT :lanes) AS waits
   WHERE run_at <= {p}now_us()
   HAVING count(*) = 1 AND min(lane) = ANY (CAST(:plain AS text[]))
-    AND {p}now_us() BETWEEN CAST(:since AS bigint) AND CAST(:until AS bigint)
-    AND NOT EXISTS (SELECT FROM {p}gate WHERE until IS NULL OR until > {p}now_us() OR scope = 'dependency')
-    AND NOT EXISTS (SELECT FROM {p}guard WHERE active)
-    AND NOT EXISTS (SELECT FROM {p}limits WHERE until IS NULL OR until > {p}now_us())
+    AND {part:unhindered}
 ), locked AS MATERIALIZED (
   SELECT row_number() OVER () AS place, job.locked_id, job.locked_at, job.was_told FROM (
     SELECT id AS locked_id, ctid AS locked_at, announced AS was_told FROM {p}job AS job
     WHERE state = 'queued' AND lane = (SELECT lane FROM plain) AND priority = (SELECT priority FROM plain)
-      AND run_at <= {p}now_us() AND (deadline_at IS NULL OR deadline_at > {p}now_us())
-      AND EXISTS (SELECT FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
-    ORDER BY run_at, id LIMIT :most
-    FOR UPDATE OF job SKIP LOCKED
+      AND run_at <= {p}now_us() AND {part:in_turn}
   ) AS job
 ), {part:taken}
 (SELECT 'lease', NULL, NULL, NULL::bigint, NULL::bigint, NULL, NULL, {lease} FROM leased WHERE (SELECT n FROM told) > 0 ORDER BY place)

@@ -1,19 +1,13 @@
 -- `take_due`, on from where the last one ended, while what was seen then may still be believed and nothing has been closed
 -- or limited since: what left the index lately would be walked over once more, and with many short jobs it is most of it.
 WITH plain AS MATERIALIZED (
-  SELECT {p}now_us() AS now WHERE {p}now_us() BETWEEN CAST(:since AS bigint) AND CAST(:until AS bigint)
-    AND NOT EXISTS (SELECT FROM {p}gate WHERE until IS NULL OR until > {p}now_us() OR scope = 'dependency')
-    AND NOT EXISTS (SELECT FROM {p}guard WHERE active)
-    AND NOT EXISTS (SELECT FROM {p}limits WHERE until IS NULL OR until > {p}now_us())
+  SELECT {p}now_us() AS now WHERE {part:unhindered}
 ), locked AS MATERIALIZED (
   SELECT row_number() OVER () AS place, job.locked_id, job.locked_at, job.was_told FROM (
     SELECT id AS locked_id, ctid AS locked_at, announced AS was_told FROM {p}job AS job
     WHERE state = 'queued' AND lane = :lane AND priority = CAST(:priority AS integer)
       AND run_at >= CAST(:run_at AS bigint) AND run_at <= (SELECT now FROM plain)
-      AND (deadline_at IS NULL OR deadline_at > {p}now_us())
-      AND EXISTS (SELECT 1 FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
-    ORDER BY run_at, id LIMIT :most
-    FOR UPDATE OF job SKIP LOCKED
+      AND {part:in_turn}
   ) AS job
 ), {part:taken}
 SELECT {lease} FROM leased WHERE (SELECT n FROM told) > 0 ORDER BY place
