@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from faults.at_the_desk import HEARER, Scene
+from faults.at_the_desk import HEARER, LONG, Scene
+from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor import desk
 from mulligan.errors import StoreUnavailable
 from mulligan.store import Store
-from support.store import KINDS, all_rows, enqueue, migrated, told
+from support.store import KINDS, RETURNED, all_rows, enqueue, migrated, sql, told
 
 
 @pytest.fixture
@@ -145,3 +147,48 @@ def test_hints_and_endings_at_once_never_make_two_turns_at_once_nor_lose_or_doub
     assert len(scene.hands.given) == len(set(scene.hands.given)) == total
     assert {fence[1] for fence in scene.hands.given} == {1}
     assert set(scene.turns.takers) == {HEARER, "turns_0"}
+
+
+@pytest.mark.parametrize(("losses", "handed_over"), [(0, 20), (1, 30)])
+def test_many_leases_are_handed_over_once_the_next_turn_is_under_way_and_hold_their_places_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, losses: int, handed_over: int
+) -> None:
+    """Unless one of them may be what takes its neighbours down: the next turn has to know."""
+    monkeypatch.setattr(desk, "MANY", 5)
+    scene, seen = Scene(store, concurrency=20), []
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 40)
+        sql(store, "UPDATE {p}job SET losses = :losses", {"losses": losses})
+        await scene.hint()
+        await scene.until(lambda: scene.hands.count == 20)
+        first, second = (list(scene.hands.held.values())[part] for part in (slice(10), slice(10, 20)))
+        places, take = scene.desk._places, scene.turns.take
+
+        def end(leases: list[Any]) -> None:
+            for lease in leases:
+                del scene.hands.held[lease.fence]
+            scene.desk.ended([Ending(lease, RETURNED, LONG) for lease in leases])
+
+        def look(free: int) -> Any:
+            seen.append((free, len(scene.hands.given)))
+            return places(free)
+
+        def with_news(*arguments: Any, **options: Any) -> Any:
+            turn = take(*arguments, **options)
+            if second:
+                asyncio.run_coroutine_threadsafe(ended_meanwhile(), loop).result()
+            return turn
+
+        async def ended_meanwhile() -> None:
+            end(second)
+            second.clear()
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(scene.desk, "_places", look)
+        monkeypatch.setattr(scene.turns, "take", with_news)
+        end(first)
+        await scene.until(lambda: len(scene.hands.given) == 40)
+        assert seen[:2] == [(10, 20), (10, handed_over)]
+
+    scene.play(act)

@@ -12,13 +12,18 @@ stretch, and of their events those that lie in it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 from mulligan.event import Event
+from mulligan.job import Lease
+from mulligan.store.values import Finished
 
 MOST = 1000  # events in one row; as in told.part.sql, and readers look so far beyond the end of a stretch
+
+Row = TypeVar("Row", Lease, Finished)
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -70,10 +75,38 @@ def _lines(events: Iterable[Told]) -> Iterator[str]:
         if event.data != said:
             said = event.data
             yield said
-        batch = "null" if event.batch_id is None else _encode(event.batch_id)
-        owner = _encode(event.owner) if event.owner else '""'
-        attempt, token = ("null", "null") if event.token is None else (event.attempt, event.token)
-        yield f'["{event.job_id}",{batch},{owner},{attempt},{token}]'
+        yield f'["{event.job_id}{_tail(event.batch_id, event.owner, event.attempt, event.token)}'
+
+
+def _tail(batch_id: str | None, owner: str, attempt: int | None, token: int | None) -> str:
+    """A job's line behind its id."""
+    batch = "null" if batch_id is None else _encode(batch_id)
+    numbers = "null,null" if token is None else f"{attempt},{token}"
+    return f'",{batch},{_encode(owner)},{numbers}]'
+
+
+_about = attrgetter("batch_id", "owner", "attempt", "token")
+
+
+def parted_rows(at: int, what: str, rows: Sequence[Row], data: Callable[[Row], str]) -> tuple[list[Told], list[Bundle]]:
+    """`parted` for one thing that happened to many jobs, as a claim or an ending has them: a quarter of its work."""
+    if len(rows) == 1:
+        (row,) = rows
+        return [Told(at, what, row.id, *_about(row), data(row))], []
+    parts = [rows[start : start + MOST] for start in range(0, len(rows), MOST)]
+    return [], [Bundle(at, what, len(part), _text_of(part, data)) for part in parts]
+
+
+def _text_of(rows: Iterable[Any], data: Callable[[Any], str]) -> str:
+    return "\n".join([_told_of_all(said, [*same]) for said, same in groupby(rows, key=data)])
+
+
+def _told_of_all(said: str, rows: Sequence[Any]) -> str:
+    tails = {about: _tail(*about) for about in set(map(_about, rows))}
+    if len(tails) > 1:
+        return said + "".join([f'\n["{row.id}{tails[_about(row)]}' for row in rows])
+    (tail,) = tails.values()
+    return f'{said}\n["' + f'{tail}\n["'.join([row.id for row in rows]) + tail
 
 
 def opened(row: Sequence[Any]) -> Iterator[tuple[int, str, str]]:

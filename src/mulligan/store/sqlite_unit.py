@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 from mulligan.event import Event, EventType
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
 from mulligan.plain_json import quick_dump
 from mulligan.store.base import Finished, Inserted, Move, Settlement
-from mulligan.store.bundles import Told, parted
+from mulligan.store.bundles import Bundle, Row, Told, parted, parted_rows
 from mulligan.store.counting import StatRow
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.handle import CONSTRAINT, Handle
@@ -132,7 +133,12 @@ class SqliteUnit(SqlUnit):
         )  # fmt: skip
 
     def _tell(self, told: Iterable[Told]) -> None:
-        alone, bundles = parted([*told])
+        self._write_told(*parted([*told]))
+
+    def _tell_of(self, what: EventType, rows: Sequence[Row], data: Callable[[Row], str]) -> None:
+        self._write_told(*parted_rows(self._now, what.value, rows, data))
+
+    def _write_told(self, alone: Sequence[Told], bundles: Sequence[Bundle]) -> None:
         if alone:
             self._many("settle_event", TOLD, alone)
         for bundle in bundles:
@@ -177,11 +183,7 @@ class SqliteUnit(SqlUnit):
         leases = [Lease._make(row[1:-1]) for row in found]
         self._announce_all([(row[1],) for row in found if not row[-1]])
         data = json.dumps({"worker": worker})
-        self._tell(
-            Told(self._now, EventType.JOB_STARTED.value, lease.id, lease.batch_id, lease.owner, lease.attempt,
-                 lease.token, data)
-            for lease in leases
-        )  # fmt: skip
+        self._tell_of(EventType.JOB_STARTED, leases, lambda _: data)
         return leases
 
     def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
@@ -202,8 +204,7 @@ class SqliteUnit(SqlUnit):
     def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
         if not self._all_of(len(finished), *self._finishing(worker, finished)):
             return set()
-        told = EventType.JOB_SUCCEEDED.value
-        self._tell(Told(self._now, told, e.id, e.batch_id, e.owner, e.attempt, e.token, e.data) for e in finished)
+        self._tell_of(EventType.JOB_SUCCEEDED, finished, attrgetter("data"))
         return {(row.id, row.token) for row in finished}
 
     def _finishing(self, worker: str, finished: Sequence[Finished]) -> Iterator[Callable[[], int]]:

@@ -28,6 +28,7 @@ class Aside:
         self, thread: ThreadPoolExecutor, write: Callable[[list[Ending]], object], back: Callable[[list[Ending]], None]
     ) -> None:
         """`back`: is given those that could not be written; of the others, none."""
+        self.waiting: list[Ending] = []
         self.endings: list[Ending] = []  # on their way
         self._thread = thread
         self._write = write
@@ -45,22 +46,34 @@ class Aside:
         """At work, and not for long: what it would write next may wait for it."""
         return self.busy and time.monotonic() - self._since < PATIENCE
 
-    def take(self, endings: list[Ending], spoken: Collection[tuple[str, int]]) -> list[Ending]:
-        """Returns what it does not take. `spoken`: those with words that are written with their ending."""
-        if self.busy or len(endings) < ENOUGH:
-            return endings
-        plain, others = parted(endings, spoken)
-        if len(plain) < ENOUGH:
-            return endings
-        plain, later = plain[:MOST], plain[MOST:]
+    def keep(self, endings: list[Ending]) -> list[Ending]:
+        """Returns those that are none for it."""
+        plain = [ending for ending in endings if is_plain(ending)]
+        self.waiting += plain
+        return [] if len(plain) == len(endings) else [ending for ending in endings if not is_plain(ending)]
+
+    def withdraw(self, spoken: Collection[tuple[str, int]] | None = None) -> list[Ending]:
+        """What waits, or only those with words that are written with their ending: a turn writes them."""
+        if spoken is None:
+            given, self.waiting = self.waiting, []
+        else:
+            given = [ending for ending in self.waiting if ending.lease.fence in spoken]
+            self.waiting = [ending for ending in self.waiting if ending.lease.fence not in spoken]
+        return given
+
+    def write(self) -> None:
+        """What waits, if that is worth it and nothing is on its way."""
+        if self.busy or len(self.waiting) < ENOUGH:
+            return
+        plain = self.waiting[:MOST]
         try:
             writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, plain)
         except RuntimeError:  # no thread can be started: the next turn's
-            return endings
+            return
+        del self.waiting[:MOST]
         self.endings, self._since = plain, time.monotonic()
         self._idle.clear()
         writing.add_done_callback(self._written)
-        return later + others
 
     def _written(self, writing: asyncio.Future[object]) -> None:
         """What was not written, or of which nobody knows, is the next turn's: it may be written twice."""
@@ -73,14 +86,6 @@ class Aside:
 
     async def done(self) -> None:
         await self._idle.wait()
-
-
-def parted(endings: list[Ending], spoken: Collection[tuple[str, int]]) -> tuple[list[Ending], list[Ending]]:
-    """The plain ones, and the others."""
-    plain = [ending for ending in endings if is_plain(ending) and ending.lease.fence not in spoken]
-    if len(plain) == len(endings):
-        return plain, []
-    return plain, [ending for ending in endings if not is_plain(ending) or ending.lease.fence in spoken]
 
 
 _PLAIN = frozenset({Ended.RETURNED, Ended.FAILED})

@@ -17,7 +17,7 @@ from mulligan.config import Worker
 from mulligan.engine.claims import Places
 from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.engine.settle import Ending
-from mulligan.engine.supervisor.aside import Aside, parted
+from mulligan.engine.supervisor.aside import Aside
 from mulligan.engine.supervisor.fleet import Fleet
 from mulligan.engine.supervisor.pace import Pace, tellers
 from mulligan.engine.supervisor.turns import News, Turn, Turns
@@ -26,6 +26,7 @@ from mulligan.job import SECOND, Lease, Micros
 
 log = logging.getLogger("mulligan.worker")
 
+MANY = 200  # leases of one claim that are worth a detour
 HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
 RESERVE = 8  # of so many places one is kept free of any one dependency
 FEW = 4  # places: with fewer of them, one is too many to keep free
@@ -69,6 +70,7 @@ class Desk:
         self._came_back = False  # what was to be written beside a turn: the next one writes everything
         self._beside = beside
         self._aside: Aside | None = None
+        self._coming: Sequence[Lease] = ()  # claimed, and handed over as soon as the next turn is under way
 
     def serve(self, fleet: Fleet, turns: Turns) -> None:
         self._fleet = fleet
@@ -79,22 +81,24 @@ class Desk:
     @property
     def all_written(self) -> bool:
         """Every ending is durable, and no turn is under way."""
-        return not (self.unwritten or self._turning or self._at_it)
+        return not (self.unwritten or self._turning or self._at_it or self._coming)
 
     @property
     def unwritten(self) -> list[Ending]:
         """Nobody else has these."""
-        return self.endings + self._aside.endings if self._aside is not None else self.endings
+        return self.endings + self._aside.waiting + self._aside.endings if self._aside is not None else self.endings
 
     def ended(self, endings: list[Ending]) -> None:
-        self.endings += endings
         self._lately += endings
+        self.endings += endings if self._aside is None else self._aside.keep(endings)
         self._set_aside()
         self.wake.set()
 
     def _set_aside(self) -> None:
         if self._aside is not None and self._turning and not (self.doubt or self._came_back):
-            self.endings = self._aside.take(self.endings, self.news)
+            if self.news:
+                self.endings += self._aside.withdraw(self.news)
+            self._aside.write()
 
     def _write_aside(self, endings: list[Ending]) -> None:
         self._turns.finish(endings, self._clock())
@@ -119,7 +123,7 @@ class Desk:
             self._turning = False
         if self._aside is not None:
             await self._aside.done()
-            if self.endings:  # those that waited for it: one transaction now, or one each
+            if self.unwritten:  # those that waited for it: one transaction now, or one each
                 await self._one_turn()
 
     def _rest(self, pause: float) -> None:
@@ -137,7 +141,7 @@ class Desk:
         """Returns how long to wait for the next one when nothing happens."""
         self.doubt, self._came_back = self.doubt or self._came_back, False
         self._set_aside()
-        endings, self.endings = self._for_this_turn()
+        endings = self._for_this_turn()
         free = self._free()
         if not endings and free <= 0 and not self.doubt and not self._looks_for_messages():
             return self._settings.poll
@@ -155,23 +159,41 @@ class Desk:
             return await self._one_by_one(endings)
         return self._turned(turn, free)
 
-    def _for_this_turn(self) -> tuple[list[Ending], list[Ending]]:
-        """What it writes, and what waits for those beside it: a claim must not wait for what others can write."""
-        if self._aside is None or self.doubt or not self._aside.brisk:
-            return self.endings, []
-        plain, others = parted(self.endings, self.news)
-        return others, plain
+    def _for_this_turn(self) -> list[Ending]:
+        """All but what is better written beside it: a claim must not wait for what others can write."""
+        if self._aside is not None and (self.doubt or not self._aside.brisk):
+            self.endings += self._aside.withdraw()
+        endings, self.endings = self.endings, []
+        return endings
+
+    @property
+    def _has_to_write(self) -> bool:
+        return bool(self.endings or (self._aside is not None and self._aside.waiting and not self._aside.brisk))
 
     def _turned(self, turn: Turn, free: int) -> float:
         self._outage, self.doubt = 0.0, False
         self._looked = self._loop.time()
         self._on_clock(turn.now)
         if turn.leases:
-            self._fleet.dispatch(turn.leases, turn.memories)
+            self._hand_over(turn)
         self._learn_pace(free, turn)
-        if self._for_this_turn()[0] or (turn.more and self._free() > 0 and _others(turn.leases) >= free > 0):
+        if self._has_to_write or (turn.more and self._free() > 0 and _others(turn.leases) >= free > 0):
             self.wake.set()
         return self._pause(turn)
+
+    def _hand_over(self, turn: Turn) -> None:
+        """Many at once wait until the next turn is under way, so that the store works while they are written to a
+        runner. Not where the next turn has to know how they were shared out.
+        """
+        if len(turn.leases) < MANY or any(lease.uses or lease.losses for lease in turn.leases):
+            self._fleet.dispatch(turn.leases, turn.memories)
+        else:
+            self._coming = turn.leases
+            self._loop.call_soon(self._handed_over, turn)
+
+    def _handed_over(self, turn: Turn) -> None:
+        self._coming = ()
+        self._fleet.dispatch(turn.leases, turn.memories)
 
     def _learn_pace(self, free: int, turn: Turn) -> None:
         endings, self._lately = self._lately, []
@@ -210,7 +232,9 @@ class Desk:
 
     def _in_hand(self) -> int:
         """Messages do not count: they have places of their own."""
-        return self._fleet.count - self._fleet.telling + _others([ending.lease for ending in self.unwritten])
+        beside = len(self._aside.waiting) + len(self._aside.endings) if self._aside is not None else 0
+        others = _others([ending.lease for ending in self.endings])
+        return self._fleet.count - self._fleet.telling + len(self._coming) + beside + others
 
     def _looks_for_messages(self) -> bool:
         """While all places are taken, now and then: whoever enqueues wakes us, and there is nothing for them here."""
@@ -230,6 +254,7 @@ class Desk:
 
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
         flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up
+        flights |= {lease.fence for lease in self._coming}
         return flights | {ending.lease.fence for ending in (*endings, *self.unwritten)}
 
     def _away(self, away: StoreUnavailable) -> float:

@@ -429,7 +429,7 @@ class Supervisor:
         await self._fleet.close("shutdown")
         for _ in range(3):
             try:
-                endings = self._desk.endings
+                endings = self._desk.unwritten
                 await self._loop.run_in_executor(self._turn_thread, self._turns.leave, endings, self.clock())
                 await self._loop.run_in_executor(self._renew_thread, self._chores.close, self.worker)
                 break
