@@ -192,3 +192,28 @@ def test_many_leases_are_handed_over_once_the_next_turn_is_under_way_and_hold_th
         assert seen[:2] == [(10, 20), (10, handed_over)]
 
     scene.play(act)
+
+
+def test_what_could_not_be_handed_over_is_looked_for_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "MANY", 5)
+    scene, tries = Scene(store, concurrency=20), []
+
+    async def act(scene: Scene) -> None:
+        dispatch = scene.hands.dispatch
+
+        def clumsy(leases: Any, memories: Any) -> None:
+            tries.append(len(leases))
+            if len(tries) == 1:
+                raise MemoryError
+            dispatch(leases, memories)
+
+        monkeypatch.setattr(scene.hands, "dispatch", clumsy)
+        enqueue(store, 12)
+        await scene.hint()
+        await scene.until(lambda: scene.desk.doubt)
+        scene.desk.wake.set()  # the poll
+        await scene.until(lambda: scene.hands.count == 12)
+        assert tries == [12, 12]
+        assert {fence[1] for fence in scene.hands.given} == {1}  # no second claim
+
+    scene.play(act)

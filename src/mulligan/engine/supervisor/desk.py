@@ -193,7 +193,11 @@ class Desk:
 
     def _handed_over(self, turn: Turn) -> None:
         self._coming = ()
-        self._fleet.dispatch(turn.leases, turn.memories)
+        try:
+            self._fleet.dispatch(turn.leases, turn.memories)
+        except Exception:
+            log.exception("jobs could not be handed to a runner; they are looked for again")
+            self.doubt = True
 
     def _learn_pace(self, free: int, turn: Turn) -> None:
         endings, self._lately = self._lately, []
