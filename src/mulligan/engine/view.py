@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from mulligan.engine.declared import holding_manifests, limits_of_all, terms_of_all
@@ -90,31 +91,39 @@ def job_of(
     )
 
 
-class FreshJobs:
-    """Jobs that were inserted a moment ago. Most of a bulk differ in id and payload alone: the rest is made once."""
-
-    def __init__(self, again: Callable[[str], Job]) -> None:
-        self._again = again
-        self._like: tuple[Any, ...] = ()
-        self._fields: dict[str, Any] = {}
-
-    def job(self, new: NewJob, answer: Inserted) -> Job:
-        like = (new.kind, new.queue, new[_BEHIND_PAYLOAD:], answer.run_at, answer.created_at)
-        if like == self._like:
-            fields = {**self._fields, "id": new.id, "payload": _decode(new.payload)[0]}
-        else:
-            fields = _fresh(new, answer, self._again)
-            self._like, self._fields = like, fields
-        made = object.__new__(Job)
-        object.__setattr__(made, "__dict__", fields)  # as its own beginning would, one by one
-        return made
+def fresh_job(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> Job:
+    """One that was inserted a moment ago."""
+    return _made(_fresh(new, answer, _decode(new.payload)[0], again))
 
 
-_BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
-_decode = json.JSONDecoder().raw_decode  # of texts we wrote: nothing stands around them
+_decode = json.JSONDecoder().raw_decode  # of a text we wrote: nothing stands around it
 
 
-def _fresh(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> dict[str, Any]:
+def fresh_jobs(new: Sequence[NewJob], answers: Sequence[Inserted], again: Callable[[str], Job]) -> list[Job] | None:
+    """Several that differ in id and payload alone: the rest is made once, the payloads are read as one text. None: they
+    differ in more than that.
+    """
+    if any(column.count(column[0]) != len(new) for column in _beside(new, answers)):
+        return None
+    fields = _fresh(new[0], answers[0], None, again)
+    payloads = json.loads(f"[{','.join([job.payload for job in new])}]")
+    return [_made(fields | {"id": job.id, "payload": payload}) for job, payload in zip(new, payloads, strict=True)]
+
+
+def _beside(new: Sequence[NewJob], answers: Sequence[Inserted]) -> Iterator[tuple[Any, ...]]:
+    """All columns but those of ids and payloads."""
+    _, kind, queue, _, *rest = zip(*new, strict=True)
+    _, *told = zip(*answers, strict=True)
+    return chain((kind, queue), rest, told)
+
+
+def _made(fields: dict[str, Any]) -> Job:
+    made = object.__new__(Job)
+    object.__setattr__(made, "__dict__", fields)  # as its own beginning would, one by one
+    return made
+
+
+def _fresh(new: NewJob, answer: Inserted, payload: Any, again: Callable[[str], Job]) -> dict[str, Any]:
     """The fields of a Job."""
     later = answer.run_at > answer.created_at
     deadline = new.deadline_at if new.deadline is None else answer.created_at + new.deadline
@@ -127,7 +136,7 @@ def _fresh(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> dict[s
         "state": State.QUEUED,
         "phase": "scheduled" if later else "ready",
         "why": f"scheduled for {moment(answer.run_at)}" if later else "waiting for a free worker",
-        "payload": _decode(new.payload)[0],
+        "payload": payload,
         "result": None,
         "priority": new.priority,
         "progress": None,

@@ -78,7 +78,7 @@ class PostgresStore(Store):
         self._lock = threading.Lock()
         self._at_hand = threading.local()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
-        self._used: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
+        self._doubted = 0.0  # when a way to the server was last found broken
         self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
         _stores.add(self)
 
@@ -122,8 +122,8 @@ class PostgresStore(Store):
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
         """Ask one that is new or in doubt, and one that was idle if it has something to say: who leaves says so."""
-        used = self._used.get(connection)
-        if used is None or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
+        used = connection.used if isinstance(connection, PooledConnection) else 0.0
+        if used <= self._doubted or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
             ConnectionPool.check_connection(connection)
 
     @contextmanager
@@ -136,7 +136,7 @@ class PostgresStore(Store):
                 if connection.autocommit:
                     connection.autocommit = False
                 yield connection
-                self._used[connection] = time.monotonic()
+                self.worked(connection)
         except BROKEN as error:
             self.give_up(error, lent)
             raise
@@ -149,7 +149,7 @@ class PostgresStore(Store):
             # More answers than questions, as a pooler may leave them that was killed: no word on this line counts.
             for connection in lent:
                 connection.close()
-        self._used.clear()  # where one is dead the others may be: ask each before its next use
+        self._doubted = time.monotonic()  # where one is dead the others may be: ask each before its next use
         raise unavailable(error) from error
 
     def lend(self) -> tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]]:
@@ -165,7 +165,8 @@ class PostgresStore(Store):
         return pool, connection
 
     def worked(self, connection: psycopg.Connection[Any]) -> None:
-        self._used[connection] = time.monotonic()
+        if isinstance(connection, PooledConnection):
+            connection.used = time.monotonic()
 
     @property
     def at_hand(self) -> psycopg.Connection[Any] | None:

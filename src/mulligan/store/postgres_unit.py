@@ -35,6 +35,8 @@ TOLD = frozenset({"kind", "queue", "owner", "batch_id", "delay", "at"})  # colum
 
 
 class PooledConnection(psycopg.Connection[Any]):
+    used = 0.0  # when it last did what it was asked
+
     @cached_property
     def kept(self) -> psycopg.Cursor[Any]:
         """A cursor that is used again and again: it knows already how to write what it is given. For short answers,
