@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 from typing import Any
 
 from mulligan.engine.declared import holding_manifests, limits_of_all, terms_of_all
 from mulligan.engine.rooms import running_under
 from mulligan.engine.upkeep import live_kinds
 from mulligan.engine.watch import remembered
-from mulligan.job import AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, to_datetime
+from mulligan.job import AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, alike, to_datetime
 from mulligan.policy.guard import DEFAULT
 from mulligan.policy.holding import Kept
 from mulligan.policy.limits import effective, lasts, tighter
@@ -103,18 +102,12 @@ def fresh_jobs(new: Sequence[NewJob], answers: Sequence[Inserted], again: Callab
     """Several that differ in id and payload alone: the rest is made once, the payloads are read as one text. None: they
     differ in more than that.
     """
-    if any(column.count(column[0]) != len(new) for column in _beside(new, answers)):
+    told = answers[0][1:]
+    if not alike(new) or not all(answer[1:] == told for answer in answers):
         return None
     fields = _fresh(new[0], answers[0], None, again)
     payloads = json.loads(f"[{','.join([job.payload for job in new])}]")
-    return [_made(fields | {"id": job.id, "payload": payload}) for job, payload in zip(new, payloads, strict=True)]
-
-
-def _beside(new: Sequence[NewJob], answers: Sequence[Inserted]) -> Iterator[tuple[Any, ...]]:
-    """All columns but those of ids and payloads."""
-    _, kind, queue, _, *rest = zip(*new, strict=True)
-    _, *told = zip(*answers, strict=True)
-    return chain((kind, queue), rest, told)
+    return [_made({**fields, "id": job[0], "payload": payload}) for job, payload in zip(new, payloads, strict=True)]
 
 
 def _made(fields: dict[str, Any]) -> Job:

@@ -59,6 +59,10 @@ LISTEN_AGAIN = 60.0
 REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist')
 
 
+class _AtHand(threading.local):
+    connection: psycopg.Connection[Any] | None = None
+
+
 class PostgresStore(Store):
     side_by_side = True
 
@@ -76,7 +80,7 @@ class PostgresStore(Store):
         self.notify_callers = notify_callers
         self.prepared = True
         self._lock = threading.Lock()
-        self._at_hand = threading.local()
+        self._at_hand = _AtHand()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
         self._doubted = 0.0  # when a way to the server was last found broken
         self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
@@ -171,7 +175,7 @@ class PostgresStore(Store):
     @property
     def at_hand(self) -> psycopg.Connection[Any] | None:
         """One that is awake in this thread already."""
-        return getattr(self._at_hand, "connection", None)
+        return self._at_hand.connection
 
     def plan_anew(self, connection: Postgres) -> None:
         """But not over and over: it may be slow for other reasons."""
