@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import cached_property
+from operator import attrgetter
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
@@ -56,6 +57,7 @@ NO_TABLES = (
 )
 WEEK = timedelta(days=7)
 MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
+_UNIQUE_HASH, _BATCH_ID = attrgetter("unique_hash"), attrgetter("batch_id")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -432,7 +434,7 @@ class Mulligan(Nouns):
         if connection is not None:
             unit = self._joined(connection)
             return self.jobs.inserted(unit, *joining.insert(unit, new, announce=False))
-        several = any(job.unique_hash is not None or job.batch_id is not None for job in new)  # statements, not one
+        several = any(map(_UNIQUE_HASH, new)) or any(map(_BATCH_ID, new))  # statements, not one
         with self.store.begin() if several else self.store.once() as unit:
             return self.jobs.inserted(unit, *joining.insert(unit, new, announce=True))
 

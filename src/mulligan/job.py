@@ -7,7 +7,7 @@ hold in their hands, shows datetimes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -216,6 +216,16 @@ class NewJob(NamedTuple):
     added_by: tuple[str, str, int] | None = None  # the running member that adds it: job, worker, token
     args: tuple[tuple[str, str], ...] = ()  # what filters find it by: path and value of each indexed argument
     trace: str | None = None  # W3C: traceparent, and tracestate behind a space
+
+
+def alike(jobs: Sequence[NewJob]) -> bool:
+    """Do they differ in id and payload alone? Row by row: columns of all of them at once would call the collector."""
+    _, kind, queue, _, *_ = first = jobs[0]
+    rest = first[_BEHIND_PAYLOAD:]
+    return all(job[1] == kind and job[2] == queue and job[_BEHIND_PAYLOAD:] == rest for job in jobs)
+
+
+_BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
 
 
 class JobRow(NamedTuple):

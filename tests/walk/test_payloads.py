@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,6 +89,65 @@ def test_calls_that_do_not_fit_the_signature_are_refused_by_name(app):
         with pytest.raises(PayloadRefused, match=words):
             render.enqueue(*args, **kwargs)
     assert nothing_was_written(app)
+
+
+LOOKED_AT = pydantic.Field()  # and says nothing
+
+
+def stored(kind: Any, given: dict[str, Any]) -> Any:
+    """Its payload, with its order and the types in it, or why there is none."""
+    try:
+        return json.dumps(kind.enqueue_many([given])[0].payload)
+    except PayloadRefused as refused:
+        return str(refused).replace("plain", "checked")
+
+
+def test_values_of_the_very_types_that_are_wanted_are_stored_as_a_check_would_leave_them(app):
+    @app.job
+    def plain(n: int, ratio: float, text: str, flag: bool, maybe: int | None, late: str = "") -> None: ...
+
+    @app.job
+    def checked(
+        n: Annotated[int, LOOKED_AT],
+        ratio: Annotated[float, LOOKED_AT],
+        text: Annotated[str, LOOKED_AT],
+        flag: Annotated[bool, LOOKED_AT],
+        maybe: Annotated[int | None, LOOKED_AT],
+        late: Annotated[str, LOOKED_AT] = "",
+    ) -> None: ...
+
+    every = {"late": "l", "n": 1, "ratio": 1.5, "text": "t", "flag": True, "maybe": None}
+    values = [
+        0,
+        1,
+        -(10**30),
+        10**5000,
+        1.0,
+        -0.0,
+        math.nan,
+        math.inf,
+        True,
+        None,
+        "",
+        "7",
+        "ü 😀",
+        "a\x00b",
+        "\ud800",
+        [],
+        {},
+    ]
+    given = [every, *({**every, name: value} for name in every for value in values)]
+    given += [{name: every[name] for name in every if name != left} for left in every] + [{**every, "more": 1}]
+    for one in given:
+        assert stored(plain, one) == stored(checked, one), one
+
+
+def test_a_default_may_say_more_than_the_annotation(app):
+    @app.job
+    def few(n: int = pydantic.Field(3, le=10)) -> None: ...
+
+    with pytest.raises(PayloadRefused, match=r"n: .*10"):
+        few.enqueue(n=11)
 
 
 @dataclasses.dataclass

@@ -45,6 +45,7 @@ class Arguments:
         self._owns = {alias: name for name, alias in self._alias.items()}
         self._extra = extra == "allow"
         self._plain = not fields
+        self._exact = _exact(fields) if extra == "forbid" else None
         self.model: type[BaseModel] = create_model(f"{self.name} arguments", __config__=config, **_safe_names(fields))
         # Its methods `model_validate` and `model_dump` are these with more to ask and answer on the way.
         self._validate: Callable[[Any], BaseModel] = self.model.__pydantic_validator__.validate_python
@@ -77,6 +78,9 @@ class Arguments:
 
     def encode(self, given: Mapping[str, Any]) -> Any:
         """Checked and made of plain JSON values; only what was given, so that later defaults apply."""
+        plain = self._as_it_is(given)
+        if plain is not None:
+            return plain
         known = type(given) is dict and given.keys() <= self._names
         model = self._validated(given) if known else self._checked(given)
         try:
@@ -86,6 +90,21 @@ class Arguments:
             raise PayloadRefused(message) from None
         owns = self._owns
         return {owns.get(name) or _own(name): value for name, value in plain.items()}
+
+    def _as_it_is(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What a check would leave as it is: all arguments given, each of the very type that its annotation names."""
+        exact = self._exact
+        if exact is None or type(given) is not dict or len(given) != len(exact):
+            return None
+        plain = {}
+        for name, types_ in exact:
+            value = given.get(name, _ABSENT)
+            if type(value) not in types_:
+                return None
+            if type(value) is str and not value.isascii():  # it may hold half a character
+                return None
+            plain[name] = value
+        return plain
 
     def decode(self, text: str) -> dict[str, Any]:
         """Keyword arguments for the handler; raises PayloadRefused if the stored payload does not fit it."""
@@ -151,6 +170,26 @@ def _default(parameter: inspect.Parameter, name: str) -> Any:
         message = f"{name}: parameter {parameter} has no name to travel under; use ordinary or keyword parameters"
         raise ConfigError(message)
     return ... if parameter.default is parameter.empty else parameter.default
+
+
+def _exact(fields: Mapping[str, tuple[Any, Any]]) -> tuple[tuple[str, frozenset[type]], ...] | None:
+    """For each argument the types of which every value is right and is plain JSON; None: of one of them there are none.
+
+    A default may say more than the annotation does, unless it is such a value itself.
+    """
+    found = []
+    for name, (hint, default) in fields.items():
+        named = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+        if not all(isinstance(one, type) and one in _EXACT for one in named):
+            return None
+        if default is not ... and type(default) not in _EXACT:
+            return None
+        found.append((name, frozenset(named)))
+    return tuple(found)
+
+
+_EXACT = frozenset({int, str, bool, float, type(None)})
+_ABSENT = object()
 
 
 def _is(hint: Any, context_type: type) -> bool:

@@ -62,19 +62,21 @@ def new_jobs(
 ) -> list[NewJob]:
     """Several with the same options. `begun`: what does not depend on the payload, as `common` makes it."""
     kind, queue, rest = begun.kind, begun.queue, begun[_BEHIND_PAYLOAD:]
-    texts = [_text(kind, payload, limit) for payload in payloads]
+    texts = _texts(kind, payloads, limit)
     jobs = [NewJob._make((id_, kind, queue, text, *rest)) for id_, text in zip(new_ids(len(texts)), texts, strict=True)]
     if (handler is None or (handler.uses is None and handler.unique is None)) and options.unique is None:
         return jobs if not spec.index else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
     return [_own(job, spec, handler, payload, options) for job, payload in zip(jobs, payloads, strict=True)]
 
 
-def _text(kind: str, payload: Any, limit: int) -> str:
-    text = to_json(payload, "the payload of " + kind)
-    if len(text) > limit:
-        message = f"the payload of {kind} is {len(text)} bytes of JSON, the limit is {limit}; store it elsewhere"
+def _texts(kind: str, payloads: Sequence[Any], limit: int) -> list[str]:
+    what = "the payload of " + kind
+    texts = [to_json(payload, what) for payload in payloads]
+    longest = max(map(len, texts), default=0)
+    if longest > limit:
+        message = f"{what} is {longest} bytes of JSON, the limit is {limit}; store it elsewhere"
         raise PayloadRefused(message)
-    return text
+    return texts
 
 
 def _indexed(job: NewJob, spec: KindSpec, payload: Any) -> NewJob:

@@ -16,7 +16,7 @@ from mulligan.engine.filters import parse_filter
 from mulligan.engine.kinds import Handler, KindSpec
 from mulligan.engine.paging import Count, JobList, counted, job_list
 from mulligan.engine.searching import resolved
-from mulligan.engine.view import FreshJobs, jobs_of
+from mulligan.engine.view import fresh_job, fresh_jobs, jobs_of
 from mulligan.errors import Moment, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.event import Event
 from mulligan.ids import LENGTH
@@ -207,9 +207,11 @@ class Jobs:
     # -- for enqueue ------------------------------------------------------------------------------
     def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> Some:
         """The jobs as they stand now: a new one is known already, only a twin must be read."""
-        fresh = FreshJobs(self.get)
+        again = self.get
+        if len(new) > 1 and answers[0].fresh and (jobs := fresh_jobs(new, answers, again)) is not None:
+            return jobs
         return [
-            fresh.job(job, answer) if answer.fresh else self._twin(unit, answer.id)
+            fresh_job(job, answer, again) if answer.fresh else self._twin(unit, answer.id)
             for job, answer in zip(new, answers, strict=True)
         ]
 

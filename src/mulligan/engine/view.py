@@ -11,7 +11,7 @@ from mulligan.engine.declared import holding_manifests, limits_of_all, terms_of_
 from mulligan.engine.rooms import running_under
 from mulligan.engine.upkeep import live_kinds
 from mulligan.engine.watch import remembered
-from mulligan.job import AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, to_datetime
+from mulligan.job import AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, alike, to_datetime
 from mulligan.policy.guard import DEFAULT
 from mulligan.policy.holding import Kept
 from mulligan.policy.limits import effective, lasts, tighter
@@ -90,31 +90,33 @@ def job_of(
     )
 
 
-class FreshJobs:
-    """Jobs that were inserted a moment ago. Most of a bulk differ in id and payload alone: the rest is made once."""
-
-    def __init__(self, again: Callable[[str], Job]) -> None:
-        self._again = again
-        self._like: tuple[Any, ...] = ()
-        self._fields: dict[str, Any] = {}
-
-    def job(self, new: NewJob, answer: Inserted) -> Job:
-        like = (new.kind, new.queue, new[_BEHIND_PAYLOAD:], answer.run_at, answer.created_at)
-        if like == self._like:
-            fields = {**self._fields, "id": new.id, "payload": _decode(new.payload)[0]}
-        else:
-            fields = _fresh(new, answer, self._again)
-            self._like, self._fields = like, fields
-        made = object.__new__(Job)
-        object.__setattr__(made, "__dict__", fields)  # as its own beginning would, one by one
-        return made
+def fresh_job(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> Job:
+    """One that was inserted a moment ago."""
+    return _made(_fresh(new, answer, _decode(new.payload)[0], again))
 
 
-_BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
-_decode = json.JSONDecoder().raw_decode  # of texts we wrote: nothing stands around them
+_decode = json.JSONDecoder().raw_decode  # of a text we wrote: nothing stands around it
 
 
-def _fresh(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> dict[str, Any]:
+def fresh_jobs(new: Sequence[NewJob], answers: Sequence[Inserted], again: Callable[[str], Job]) -> list[Job] | None:
+    """Several that differ in id and payload alone: the rest is made once, the payloads are read as one text. None: they
+    differ in more than that.
+    """
+    told = answers[0][1:]
+    if not alike(new) or not all(answer[1:] == told for answer in answers):
+        return None
+    fields = _fresh(new[0], answers[0], None, again)
+    payloads = json.loads(f"[{','.join([job.payload for job in new])}]")
+    return [_made({**fields, "id": job[0], "payload": payload}) for job, payload in zip(new, payloads, strict=True)]
+
+
+def _made(fields: dict[str, Any]) -> Job:
+    made = object.__new__(Job)
+    object.__setattr__(made, "__dict__", fields)  # as its own beginning would, one by one
+    return made
+
+
+def _fresh(new: NewJob, answer: Inserted, payload: Any, again: Callable[[str], Job]) -> dict[str, Any]:
     """The fields of a Job."""
     later = answer.run_at > answer.created_at
     deadline = new.deadline_at if new.deadline is None else answer.created_at + new.deadline
@@ -127,7 +129,7 @@ def _fresh(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> dict[s
         "state": State.QUEUED,
         "phase": "scheduled" if later else "ready",
         "why": f"scheduled for {moment(answer.run_at)}" if later else "waiting for a free worker",
-        "payload": _decode(new.payload)[0],
+        "payload": payload,
         "result": None,
         "priority": new.priority,
         "progress": None,

@@ -59,6 +59,10 @@ LISTEN_AGAIN = 60.0
 REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist')
 
 
+class _AtHand(threading.local):
+    connection: psycopg.Connection[Any] | None = None
+
+
 class PostgresStore(Store):
     side_by_side = True
 
@@ -76,9 +80,9 @@ class PostgresStore(Store):
         self.notify_callers = notify_callers
         self.prepared = True
         self._lock = threading.Lock()
-        self._at_hand = threading.local()
+        self._at_hand = _AtHand()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
-        self._used: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
+        self._doubted = 0.0  # when a way to the server was last found broken
         self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
         _stores.add(self)
 
@@ -122,8 +126,8 @@ class PostgresStore(Store):
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
         """Ask one that is new or in doubt, and one that was idle if it has something to say: who leaves says so."""
-        used = self._used.get(connection)
-        if used is None or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
+        used = connection.used if isinstance(connection, PooledConnection) else 0.0
+        if used <= self._doubted or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
             ConnectionPool.check_connection(connection)
 
     @contextmanager
@@ -136,7 +140,7 @@ class PostgresStore(Store):
                 if connection.autocommit:
                     connection.autocommit = False
                 yield connection
-                self._used[connection] = time.monotonic()
+                self.worked(connection)
         except BROKEN as error:
             self.give_up(error, lent)
             raise
@@ -149,7 +153,7 @@ class PostgresStore(Store):
             # More answers than questions, as a pooler may leave them that was killed: no word on this line counts.
             for connection in lent:
                 connection.close()
-        self._used.clear()  # where one is dead the others may be: ask each before its next use
+        self._doubted = time.monotonic()  # where one is dead the others may be: ask each before its next use
         raise unavailable(error) from error
 
     def lend(self) -> tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]]:
@@ -165,12 +169,13 @@ class PostgresStore(Store):
         return pool, connection
 
     def worked(self, connection: psycopg.Connection[Any]) -> None:
-        self._used[connection] = time.monotonic()
+        if isinstance(connection, PooledConnection):
+            connection.used = time.monotonic()
 
     @property
     def at_hand(self) -> psycopg.Connection[Any] | None:
         """One that is awake in this thread already."""
-        return getattr(self._at_hand, "connection", None)
+        return self._at_hand.connection
 
     def plan_anew(self, connection: Postgres) -> None:
         """But not over and over: it may be slow for other reasons."""

@@ -31,9 +31,12 @@ LOOK = 7  # columns of a look; those of a lease follow
 LARGE = 10  # rows of a set that are worth a plan of their own
 SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
 EACH = 0.0001  # seconds more for each row of a set
+TOLD = frozenset({"kind", "queue", "owner", "batch_id", "delay", "at"})  # columns of an insert that its event tells
 
 
 class PooledConnection(psycopg.Connection[Any]):
+    used = 0.0  # when it last did what it was asked
+
     @cached_property
     def kept(self) -> psycopg.Cursor[Any]:
         """A cursor that is used again and again: it knows already how to write what it is given. For short answers,
@@ -154,6 +157,7 @@ class PostgresUnit(SqlUnit):
         arrays = {name: array(column) for name, column in own.items()}
         if len(jobs) >= LARGE:
             form |= {"same": frozenset(alike), "blank": blank}
+            verb = "insert_alike" if form["free"] and verb == "insert" and not own.keys() & TOLD else verb
             return self._run(verb, alike | arrays | said, many=len(jobs), **form)
         every = alike | {name: BLANKS[name] for name in blank}  # one statement for all small sets, which is kept
         filled = {name: array([value] * len(jobs)) for name, value in every.items()}

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
-from mulligan.job import Lane, Micros, NewJob
+from mulligan.job import Lane, Micros, NewJob, alike
 
 
 class InsertRow(NamedTuple):
@@ -115,16 +115,18 @@ class Columns(NamedTuple):
 
 
 def insert_columns(jobs: Sequence[NewJob]) -> Columns:
-    if len(jobs) == 1:
+    if len(jobs) == 1 or alike(jobs):
         job = jobs[0]
-        alike, blank = _beside(NewJob._make(("", job.kind, job.queue, "", *job[4:_ADDED_BY], None, (), job.trace)))
-        return Columns({"id": job.id, "payload": job.payload, **alike}, blank, {})
+        same, blank = _beside(NewJob._make(("", job.kind, job.queue, "", *job[4:_ADDED_BY], None, (), job.trace)))
+        if len(jobs) == 1:
+            return Columns({"id": job.id, "payload": job.payload, **same}, blank, {})
+        return Columns(same, blank, {"id": [job[0] for job in jobs], "payload": [job.payload for job in jobs]})
     every: Any = NewJob._make(zip(*jobs, strict=True))
     one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
     lanes = (lane_of(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_of, jobs))
     columns = insert_row(every, lanes)._asdict()
-    alike = {name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)}
-    return _columns(alike, {name: column for name, column in columns.items() if name not in alike})
+    same = {name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)}
+    return _columns(same, {name: column for name, column in columns.items() if name not in same})
 
 
 _ADDED_BY = NewJob._fields.index("added_by")  # the arguments it is found by and the trace stand behind it
@@ -133,13 +135,13 @@ _ADDED_BY = NewJob._fields.index("added_by")  # the arguments it is found by and
 @lru_cache(maxsize=512)
 def _beside(job: NewJob) -> tuple[dict[str, Any], frozenset[str]]:
     """What is said of a job beside its id and its payload, and what is not: often the same as of the one before."""
-    alike, blank, _ = _columns(insert_row(job, lane_of(job))._asdict(), {})
-    return alike, blank - {"id", "payload"}
+    same, blank, _ = _columns(insert_row(job, lane_of(job))._asdict(), {})
+    return same, blank - {"id", "payload"}
 
 
-def _columns(alike: dict[str, Any], own: dict[str, Sequence[Any]]) -> Columns:
-    blank = frozenset([name for name, value in alike.items() if value == BLANKS[name]])
-    return Columns({name: value for name, value in alike.items() if name not in blank}, blank, own)
+def _columns(same: dict[str, Any], own: dict[str, Sequence[Any]]) -> Columns:
+    blank = frozenset([name for name, value in same.items() if value == BLANKS[name]])
+    return Columns({name: value for name, value in same.items() if name not in blank}, blank, own)
 
 
 def _is_alike(column: Sequence[Any]) -> bool:

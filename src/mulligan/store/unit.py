@@ -119,7 +119,7 @@ class SqlUnit(
     def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
         if not keyed(jobs):
             now = self.insert_free(jobs, announce=announce)
-            return [Inserted(job.id, fresh=True, run_at=due(job, now), created_at=now) for job in jobs]
+            return [Inserted._make((job[0], True, due(job, now), now)) for job in jobs]
         with self.savepoint() if len(jobs) > 1 else nullcontext():
             return self._insert(jobs, announce=announce)
 

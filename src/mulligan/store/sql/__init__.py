@@ -4,7 +4,8 @@ the same in both exists once, as `claim.sql`.
 In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix
 of every name of ours (a schema on PostgreSQL, letters on SQLite), `{lease}` and its like the columns of that value in
 order (`{no:lease}`: as many NULLs), `{part:…}` the text of that part, `{matching}` the conditions of a filter,
-`{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the only row as it is.
+`{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the only row as it is, `{alike:…}` the columns
+in which all of them are alike, once.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from mulligan.store.sessions import SessionRow
 _HERE = Path(__file__).parent
 _PART = re.compile(r"\{part:(\w+)\}")
 _SET = re.compile(r"\{set:(\w+)\}")
+_ALIKE = re.compile(r"\{alike:(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
@@ -92,6 +94,7 @@ def load(  # noqa: PLR0913 - each says one thing about the statement
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
     text = _SET.sub(lambda found: _set(_SETS[found[1]], lone, same, blank), text)
+    text = _ALIKE.sub(lambda found: _alike(_SETS[found[1]], same, blank), text)
     text = text.replace(_UNLESS_TAKEN, "") if free else text
     text = text.replace("{p}mark_events()", _MARK_ALONE) if alone else text
     if dialect == "postgres":
@@ -103,7 +106,9 @@ def load(  # noqa: PLR0913 - each says one thing about the statement
 # What a row with a unique key is asked, which costs every row a look.
 _UNLESS_TAKEN = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
 # Nobody can have marked before, and nobody will ask: the lock is enough, a tenth of the work of the function.
-_MARK_ALONE = "(SELECT pg_advisory_xact_lock_shared({p}event_lock_base() + last_value) FROM {p}event_id_seq)"
+_MARK_ALONE = (
+    "pg_advisory_xact_lock_shared({p}event_lock_base() + COALESCE(pg_sequence_last_value('{p}event_id_seq'), 1))"
+)
 
 
 @cache
@@ -194,13 +199,21 @@ def _terse(file: Path) -> str:
 
 def _set(value: type, lone: bool, same: frozenset[str], blank: frozenset[str]) -> str:  # noqa: FBT001 - as in load
     hints = get_type_hints(value)
-    values = {name: f"CAST({_literal(hints[name])} AS {_type_of(hints[name])}) AS {name}" for name in blank}
-    return _lone(hints, values) if lone else _unnest(hints, same, values)
+    return _lone(hints, _values(hints, frozenset(), blank)) if lone else _unnest(hints, _values(hints, same, blank))
 
 
-def _unnest(hints: dict[str, Any], same: frozenset[str], blank: dict[str, str]) -> str:
+def _alike(value: type, same: frozenset[str], blank: frozenset[str]) -> str:
+    return f"(SELECT {', '.join(_values(get_type_hints(value), same, blank).values())}) AS alike"
+
+
+def _values(hints: dict[str, Any], same: frozenset[str], blank: frozenset[str]) -> dict[str, str]:
+    """The columns that need no array, each as a value."""
+    texts = {name: f":{name}" for name in same} | {name: _literal(hints[name]) for name in blank}
+    return {name: f"CAST({text} AS {_type_of(hints[name])}) AS {name}" for name, text in texts.items()}
+
+
+def _unnest(hints: dict[str, Any], values: dict[str, str]) -> str:
     """Numbered, so that the server knows their order and may stop when it has enough of them."""
-    values = {name: f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in same} | blank
     own = [name for name in hints if name not in values]
     arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in own)
     if not values:
