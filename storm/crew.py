@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNNERS = (b"mulligan.engine.runner", b"mulligan.observe.runner")
+RUNNERS = ([b"mulligan.engine.runner"], [b"mulligan.observe.runner"])  # what follows `python -m`
 # Only we send signals; who was started again meanwhile may get one that was meant for the one before.
 BY_SIGNAL = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 AGAIN = 0.5  # seconds until somebody who fell is started again
@@ -98,7 +98,7 @@ class Member:
         return family(self.pid)
 
     def runners(self) -> list[int]:
-        return [pid for pid in self.family() if any(name in cmdline(pid) for name in RUNNERS)]
+        return [pid for pid in self.family() if cmdline(pid).split(b"\0")[2:3] in RUNNERS]
 
 
 def end(process: subprocess.Popen[bytes], timeout: float) -> int | None:
