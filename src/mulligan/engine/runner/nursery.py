@@ -45,7 +45,12 @@ def main() -> None:
     args = _arguments()
     control = socket.socket(fileno=args.control)
     _load(args.runner, args.supervisor)
-    place = title()
+    try:
+        place = title()
+    except LookupError as error:
+        sys.exit(f"no nursery: {error}")
+    if _threads() > 1:
+        sys.exit("no nursery: there is another thread")
     control.send(READY)
     birth = _serve(control, args.supervisor)
     if birth is not None:
@@ -118,7 +123,8 @@ def _become(birth: Birth, place: Title) -> None:
     _settle(birth.descriptors)
     os.environ[MARK] = birth.mark
     sys.argv = [*birth.command[2:], "--wire", str(WIRE), "--board", str(BOARD)]
-    place.write([*birth.command[:2], *sys.argv], birth.mark)
+    sys.orig_argv = [*birth.command[:2], *sys.argv]
+    place.write(sys.orig_argv, birth.mark)
     os.write(WIRE, os.getpid().to_bytes(4))
     if not os.read(WIRE, 1):  # nobody waits for us any more
         os._exit(1)

@@ -8,6 +8,7 @@ other. Only as much can be written as was there before.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +25,12 @@ class Title(NamedTuple):
     mark: range  # the value in the environment
 
     def write(self, command: Sequence[str], mark: str) -> None:
-        _write(self.command, "\0".join(command))
-        _write(self.mark, mark)
+        """A command line that is too long ends early; a mark would be another one."""
+        if len(mark) > len(self.mark):
+            message = f"no room for {mark}"
+            raise ValueError(message)
+        _write(self.command, os.fsencode("\0".join(command))[: len(self.command) - 1])
+        _write(self.mark, mark.encode())
 
 
 def title() -> Title:
@@ -36,13 +41,11 @@ def title() -> Title:
     entries = b"\0" + ctypes.string_at(environment.start, len(environment)) if environment.start else b""
     found = entries.find(b"\0" + name)
     if found < 0 or not command.start:
-        message = "not told where"
+        message = "the kernel does not tell where arguments and environment lie"
         raise LookupError(message)
     begin = found + len(name)
     return Title(command, range(environment.start + begin, environment.start + entries.index(b"\0", begin + 1) - 1))
 
 
-def _write(place: range, text: str) -> None:
-    """The byte after it stays what it is: a NUL."""
-    told = text.encode("utf-8", "surrogateescape")[: len(place) - 1]
+def _write(place: range, told: bytes) -> None:
     ctypes.memmove(place.start, told.ljust(len(place), b"\0"), len(place))

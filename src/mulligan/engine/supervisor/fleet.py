@@ -69,7 +69,7 @@ class Fleet:
         self._on_end = on_end
         self._clock = clock  # the store's clock as last heard
         self._children: list[Child] = []
-        self._nursery = Nursery(recipe.runner, recipe.worker, self._nursery_ready)
+        self._nursery = Nursery(recipe.runner, recipe.worker, self._nursery_changed, self._pids)
         self._names = count(1)
         self._seqs = count(1)
         self._loop = asyncio.get_running_loop()
@@ -98,7 +98,10 @@ class Fleet:
         else:
             self._refill()
 
-    def _nursery_ready(self) -> None:
+    def _pids(self) -> set[int]:
+        return {child.pid for child in self._children}
+
+    def _nursery_changed(self) -> None:
         if self._next_round is not None:
             self._next_round.cancel()
             self._refill_again()

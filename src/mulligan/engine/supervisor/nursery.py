@@ -52,12 +52,15 @@ class Born(NamedTuple):
 
 
 class Nursery:
-    def __init__(self, runner: str, worker: str, on_ready: Callable[[], None]) -> None:
-        """`runner`: the module runners begin with."""
+    def __init__(
+        self, runner: str, worker: str, on_change: Callable[[], None], runners: Callable[[], set[int]]
+    ) -> None:
+        """`runner`: the module runners begin with; `on_change`: it is ready, or gone; `runners`: their pids."""
         self.ready = False
         self._runner = runner
         self._mark = f"{worker}/nursery{SPACE_FOR_MARK}"
-        self._on_ready = on_ready
+        self._on_change = on_change
+        self._runners = runners
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -113,11 +116,10 @@ class Nursery:
             told = control.recv(16)
         except OSError:
             told = b""
+        self.ready = bool(told)
         if not told:
             self._lose("it has ended")
-            return
-        self.ready = True
-        self._on_ready()
+        self._on_change()
 
     def _lose(self, why: str) -> None:
         self._end()
@@ -184,9 +186,13 @@ class Nursery:
             yield
         finally:
             _set_subreaper(before)
-            self._strangers |= _children() - were_ours
+            now_ours = _children()
+            if were_ours is not None and now_ours is not None:
+                self._strangers |= now_ours - were_ours
 
     def _bury_strangers(self) -> None:
+        """An orphan that has ended waits for whoever it came to."""
+        self._strangers -= self._runners()  # never one of those: how it ended is somebody's evidence
         for pid in list(self._strangers):
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
@@ -212,11 +218,12 @@ def _hello(wire: socket.socket) -> int:
     return pid
 
 
-def _children() -> set[int]:
-    """Of the main thread, for runners are its children; none where the kernel does not tell."""
-    with contextlib.suppress(OSError):
+def _children() -> set[int] | None:
+    """Of the main thread, to which orphans come; None where the kernel does not tell."""
+    try:
         return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
-    return set()
+    except OSError:
+        return None
 
 
 def _subreaper() -> int:
