@@ -177,8 +177,9 @@ def test_what_comes_too_late_out_of_the_nursery_never_becomes_a_runner(
             with monkeypatch.context() as hurry:
                 hurry.setattr(nurseries, "PATIENCE", 0.000_001)
                 child = await another(fleet, forked=False)
-            kept = {child.pid, *(one.pid for one in fleet._children)}
-            await moment(lambda: set(marked("w_test")) <= kept)
+            kept = [child.process, *(one.process for one in fleet._children)]
+            await moment(lambda: fleet._nursery.ready)  # another one
+            await moment(lambda: set(marked("w_test")) == {one.pid for one in (*kept, fleet._nursery._process)})
             child.kill("test")
             child.process.wait()
             child.detach()
