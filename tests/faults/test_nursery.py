@@ -83,6 +83,16 @@ def test_a_runner_from_the_nursery_is_what_one_started_from_nothing_is(app: Mull
 
 
 @only_sqlite
+def test_a_nursery_holds_nothing_that_a_fork_must_not_share(start: Start) -> None:
+    nursery = start().nursery()
+    assert len(list(Path(f"/proc/{nursery}/task").iterdir())) == 1
+    loaded = Path(f"/proc/{nursery}/maps").read_text()
+    assert "pydantic_core" in loaded
+    assert not [name for name in ("apsw", "psycopg") if name in loaded]
+    assert len([file for file in open_files(nursery).values() if file.startswith("socket:")]) == 1
+
+
+@only_sqlite
 def test_what_a_handler_forked_into_a_session_of_its_own_is_found_and_killed_with_its_runner(
     app: Mulligan, start: Start
 ) -> None:
