@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNNERS = (b"mulligan.engine.runner", b"mulligan.observe.runner")
+RUNNERS = (b"mulligan.engine.runner", b"mulligan.observe.runner")  # what follows `python -m`
+NURSERY = (b"mulligan.engine.runner.nursery",)
 # Only we send signals; who was started again meanwhile may get one that was meant for the one before.
 BY_SIGNAL = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 AGAIN = 0.5  # seconds until somebody who fell is started again
@@ -98,7 +99,11 @@ class Member:
         return family(self.pid)
 
     def runners(self) -> list[int]:
-        return [pid for pid in self.family() if any(name in cmdline(pid) for name in RUNNERS)]
+        return [pid for pid in self.family() if module(pid) in RUNNERS]
+
+    def nurseries(self) -> list[int]:
+        """Where its runners come from: one, or none at this moment."""
+        return [pid for pid in self.family() if module(pid) in NURSERY]
 
 
 def end(process: subprocess.Popen[bytes], timeout: float) -> int | None:
@@ -134,6 +139,11 @@ def cmdline(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def module(pid: int) -> bytes:
+    """What `python -m` was told."""
+    return b"".join(cmdline(pid).split(b"\0")[2:3])
 
 
 def signalled(pid: int, number: signal.Signals) -> bool:

@@ -45,6 +45,13 @@ def a_runner(world: World, rng: Random) -> int:
     return rng.choice(runners)
 
 
+def a_nursery(world: World, rng: Random) -> int:
+    nurseries = [pid for worker in world.workers for pid in worker.nurseries()]
+    if not nurseries:
+        raise NotNow
+    return rng.choice(nurseries)
+
+
 def possible(world: World, only: set[str] | None = None) -> dict[str, float]:
     """Kinds that can be made here, with their weights."""
     return {

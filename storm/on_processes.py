@@ -7,7 +7,7 @@ import time
 from random import Random
 
 from storm.crew import inner, signalled
-from storm.faults import LEASE, NotNow, a_runner, fault
+from storm.faults import LEASE, NotNow, a_nursery, a_runner, fault
 from storm.pointed import AFTER, BEFORE, EXIT, LOSE
 from storm.world import World
 
@@ -16,6 +16,12 @@ from storm.world import World
 def kill_runner(world: World, rng: Random) -> None:
     """kill -9 of one runner."""
     signalled(a_runner(world, rng), signal.SIGKILL)
+
+
+@fault(2)
+def kill_nursery(world: World, rng: Random) -> None:
+    """kill -9 of what runners are forked from."""
+    signalled(a_nursery(world, rng), signal.SIGKILL)
 
 
 @fault(5)
@@ -72,6 +78,12 @@ def end_worker(world: World, rng: Random) -> None:
 def freeze_runner(world: World, rng: Random) -> None:
     """SIGSTOP of one runner, for less or for more than a lease."""
     _frozen([a_runner(world, rng)], rng.uniform(0.5, 2 * LEASE))
+
+
+@fault(2)
+def freeze_nursery(world: World, rng: Random) -> None:
+    """SIGSTOP of what runners are forked from: it may be killed for it."""
+    _frozen([a_nursery(world, rng)], rng.uniform(0.5, 2 * LEASE))
 
 
 @fault(4)

@@ -143,7 +143,7 @@ def test_runners_that_cannot_be_started_are_tried_again_by_one_clock_and_not_by_
 
 @pytest.mark.parametrize("missing", ["socket.socketpair", "mmap.mmap", "subprocess.Popen"])
 def test_a_runner_that_cannot_be_started_leaves_no_descriptor_open(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, missing: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -153,6 +153,8 @@ def test_a_runner_that_cannot_be_started_leaves_no_descriptor_open(
             before = open_files()
             monkeypatch.setattr(missing, refuse)
             fleet.start()
+            await moment(lambda: "cannot start a runner" in caplog.text)
+            await fleet.close("test")
             assert open_files() == before
 
     asyncio.run(story())

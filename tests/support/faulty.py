@@ -141,6 +141,17 @@ def alone(ctx: Context) -> int:
     return os.getpid()
 
 
+@app.job(isolate=True)
+def leaves_a_daemon() -> int:
+    """Forked without exec, and of a session of its own."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        time.sleep(600)
+        os._exit(0)
+    return pid
+
+
 @app.job
 def where(ctx: Context) -> str:
     (ctx.workdir / "file").write_text("x")

@@ -17,6 +17,7 @@ from typing import Any
 from mulligan.config import read_settings
 from mulligan.engine.supervisor import fleet, obituary
 from mulligan.engine.supervisor.main import Options, Supervisor
+from mulligan.engine.supervisor.nursery import Nursery
 from mulligan.engine.supervisor.relay import RelayHandler
 from mulligan.errors import StoreUnavailable
 from mulligan.store import Store, open_store
@@ -109,6 +110,12 @@ def main() -> int:
     logging.basicConfig(level="INFO", format=form, handlers=[RelayHandler()])
     troubles = TroubledPopen.troubles = Troubles(Path.cwd())
     subprocess.Popen = TroubledPopen  # type: ignore[misc]
+    forked = Nursery.runner
+
+    def not_forked(nursery: Nursery, *arguments: Any) -> Any:
+        return None if troubles.there(NO_FORK) else forked(nursery, *arguments)
+
+    Nursery.runner = not_forked  # type: ignore[method-assign]
     clean = fleet.clean
 
     def clean_slowly(*arguments: Any) -> None:

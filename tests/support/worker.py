@@ -15,6 +15,7 @@ from support.waiting import until
 
 HERE = Path(__file__).parent
 RUNNERS = (b"mulligan.engine.runner", b"mulligan.observe.runner")  # how its processes begin, without and with the doors
+NURSERY = b"mulligan.engine.runner.nursery"
 FAST = {
     "MULLIGAN_WORKER__LEASE": "4",
     "MULLIGAN_WORKER__HEARTBEAT": "1",
@@ -79,10 +80,15 @@ class Worker:
     def runners(self) -> list[int]:
         """Its living runner processes."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return [int(pid) for pid in children if any(name in _cmdline(int(pid)) for name in RUNNERS)]
+        return [int(pid) for pid in children if _module(int(pid)) in RUNNERS]
+
+    def nursery(self) -> int:
+        """Where its runners come from; 0: there is none."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return next((int(pid) for pid in children if _module(int(pid)) == NURSERY), 0)
 
     def runners_left(self) -> list[int]:
-        """Runner processes of this worker that are still there after its end."""
+        """Runner processes of this worker, and its nursery, that are still there after its end."""
         return [pid for pid in marked_processes(f"--supervisor {self.pid} ") if _cmdline(pid)]
 
     def signal(self, number: signal.Signals) -> None:
@@ -139,6 +145,11 @@ def _cmdline(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def _module(pid: int) -> bytes:
+    """What `python -m` was told."""
+    return (_cmdline(pid).split(b"\0") + [b""] * 3)[2]
 
 
 def marked_processes(text: str) -> list[int]:

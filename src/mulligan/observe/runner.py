@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from mulligan.engine.litter import load_quickly
 
-if __name__ == "__main__":
-    load_quickly()
-    from mulligan.engine.runner.begin import begin
-    from mulligan.observe.logs import log_to
 
-    sys.exit(begin(log_to))
+def prepared() -> Callable[[], int]:
+    """How to begin, once all that comes before the app is imported."""
+    load_quickly()
+    from mulligan.engine.runner.begin import begin  # noqa: PLC0415 - after that
+    from mulligan.observe.logs import log_to  # noqa: PLC0415 - the same
+
+    return partial(begin, log_to)
+
+
+if __name__ == "__main__":
+    sys.exit(prepared()())

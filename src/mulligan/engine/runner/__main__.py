@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from mulligan.engine.litter import load_quickly
 
-if __name__ == "__main__":
-    load_quickly()
-    from mulligan.engine.runner.begin import begin
 
-    sys.exit(begin())
+def prepared() -> Callable[[], int]:
+    """How to begin, once all that comes before the app is imported."""
+    load_quickly()
+    from mulligan.engine.runner.begin import begin  # noqa: PLC0415 - after that
+
+    return begin
+
+
+if __name__ == "__main__":
+    sys.exit(prepared()())

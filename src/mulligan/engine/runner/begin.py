@@ -31,7 +31,7 @@ def plain(log: Log) -> None:
 
 def begin(begin_log: Callable[[Log], None] = plain) -> int:
     args = _arguments()
-    _die_with(args.supervisor)
+    die_with(args.supervisor)
     faulthandler.enable()
     begin_log(Log(level=args.log_level, format=args.log_format))
     wire = Wire.of_runner(socket.socket(fileno=args.wire))
@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _die_with(supervisor: int) -> None:
+def die_with(supervisor: int) -> None:
     """Ask the kernel to kill us when the supervisor dies; if it died before we asked, go now."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

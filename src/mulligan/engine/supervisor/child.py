@@ -22,6 +22,7 @@ from mulligan.engine.board import Board
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.life import MARK, kill_session
 from mulligan.engine.messages import work_to_wire
+from mulligan.engine.supervisor.nursery import Born, Forked, Nursery
 from mulligan.engine.supervisor.relay import relay
 from mulligan.engine.wire import Wire, WireClosed
 from mulligan.job import Lease, Memory, Micros
@@ -91,14 +92,31 @@ class Recipe:
     runner: str = "mulligan.engine.runner"  # the module it begins with
     env: dict[str, str] = field(default_factory=dict)
 
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, **self.env}
+
+    def command(self, name: str, slots: int, tellers: int) -> list[str]:
+        """All but the numbers of its descriptors."""
+        return [
+            sys.executable, "-m", self.runner, self.app,
+            "--slots", str(slots), "--tellers", str(tellers),
+            "--supervisor", str(os.getpid()), "--mark", self.mark(name),
+            "--folder", str(self.folder), "--log-level", self.log.level, "--log-format", self.log.format,
+        ]  # fmt: skip
+
+    def mark(self, name: str) -> str:
+        return f"{self.worker}/{name}"
+
 
 class Child:
-    def __init__(self, recipe: Recipe, name: str, slots: int, tellers: int = 0, *, solo: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, name: str, slots: int, tellers: int = 0, *, solo: bool, nursery: Nursery | None = None
+    ) -> None:
         self.name = name
         self.slots = slots + tellers
         self.tellers = tellers  # of its slots: for messages
         self.solo = solo  # made for one attempt alone
-        self.mark = f"{recipe.worker}/{name}"
+        self.mark = recipe.mark(name)
         self.flights: dict[int, Flight] = {}
         self.users: dict[int, Flight] = {}  # those of them whose jobs use something: few, and asked for all the time
         self.ready = False
@@ -112,31 +130,33 @@ class Child:
         with contextlib.ExitStack() as undo:  # what cannot be started must not keep descriptors: they may be the reason
             self.board = Board.create(self.slots)
             undo.callback(self.board.close)
-            ours, theirs = socket.socketpair()
-            self.wire = Wire.of_supervisor(ours)
-            undo.callback(self.wire.close)
-            with theirs:
-                self.process = self._start(recipe, theirs)
+            born = self._forked(recipe, nursery) if nursery is not None else None
+            process, wire = born or self._start(recipe)
+            self.process: subprocess.Popen[bytes] | Forked = process
+            self.wire = Wire.of_supervisor(wire)
             undo.pop_all()
         self.pid = self.process.pid
 
-    def _start(self, recipe: Recipe, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    def _forked(self, recipe: Recipe, nursery: Nursery) -> Born | None:
+        command = recipe.command(self.name, self.slots, self.tellers)
+        return nursery.runner(self.mark, command, recipe.environ(), self.board.fd)
+
+    def _start(self, recipe: Recipe) -> tuple[subprocess.Popen[bytes], socket.socket]:
         """From the main thread only: the parent-death signal is tied to the thread that started the child."""
-        command = [
-            sys.executable, "-m", recipe.runner, recipe.app,
-            "--wire", str(theirs.fileno()), "--board", str(self.board.fd), "--slots", str(self.slots),
-            "--tellers", str(self.tellers),
-            "--supervisor", str(os.getpid()), "--mark", self.mark,
-            "--folder", str(recipe.folder), "--log-level", recipe.log.level, "--log-format", recipe.log.format,
-        ]  # fmt: skip
-        return subprocess.Popen(
-            command,
-            pass_fds=(theirs.fileno(), self.board.fd),
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **recipe.env, MARK: self.mark},
-        )
+        command = recipe.command(self.name, self.slots, self.tellers)
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as undo:
+            undo.enter_context(ours)
+            process = subprocess.Popen(
+                [*command, "--wire", str(theirs.fileno()), "--board", str(self.board.fd)],
+                pass_fds=(theirs.fileno(), self.board.fd),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**recipe.environ(), MARK: self.mark},
+            )
+            undo.pop_all()
+        return process, ours
 
     # -- watch ------------------------------------------------------------------------------------
     def attach(

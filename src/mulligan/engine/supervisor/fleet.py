@@ -28,6 +28,7 @@ from mulligan.engine.messages import (
 )
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
+from mulligan.engine.supervisor.nursery import Nursery
 from mulligan.engine.supervisor.obituary import clean, facts, how, left_over
 from mulligan.engine.supervisor.pace import tellers
 from mulligan.engine.supervisor.verdicts import after_death, when_refused, when_stopped
@@ -41,6 +42,7 @@ MEMORY_TICK_NS = 250_000_000
 STUCK_NS = 2_000_000_000  # a job that waits longer in a runner's line goes back to the queue
 RESPAWN_MOST = 5.0
 LOAD_PATIENCE = 30.0
+NURSERY_PATIENCE = 5.0  # for which the first runners wait for it
 REAP_AGAIN = 0.5  # seconds
 EARLY_DEATHS = 5  # one that is killed while it loads the app says nothing about the app; so many do
 QUEUE_PATIENCE_NS = 60_000_000_000
@@ -67,6 +69,7 @@ class Fleet:
         self._on_end = on_end
         self._clock = clock  # the store's clock as last heard
         self._children: list[Child] = []
+        self._nursery = Nursery(recipe.runner, recipe.worker, self._nursery_changed, self._pids)
         self._names = count(1)
         self._seqs = count(1)
         self._loop = asyncio.get_running_loop()
@@ -89,8 +92,19 @@ class Fleet:
 
     # -- life -------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start the shared runners."""
-        self._refill()
+        """Start the shared runners, once there is what they come from."""
+        if self._nursery.open(self.recipe.environ(), self.recipe.command("r1", self._settings.concurrency, 1)):
+            self._next_round = self._loop.call_later(NURSERY_PATIENCE, self._refill_again)
+        else:
+            self._refill()
+
+    def _pids(self) -> set[int]:
+        return {child.pid for child in self._children}
+
+    def _nursery_changed(self) -> None:
+        if self._next_round is not None:
+            self._next_round.cancel()
+            self._refill_again()
 
     def _refill(self) -> None:
         """As many shared runners as were asked for, however the others went."""
@@ -125,6 +139,7 @@ class Fleet:
     async def close(self, why: str) -> None:
         """Everything ends now; what still runs is given back unharmed."""
         self._closing = True
+        self._nursery.close()
         self._release_queue()
         for child in list(self._children):
             child.kill(why)
@@ -134,6 +149,7 @@ class Fleet:
     async def drain(self) -> None:
         """Runners without work leave in their own time, with their `on_stop`."""
         self._closing = True
+        self._nursery.close()
         self._release_queue()
         for child in self._children:
             child.drain()
@@ -146,7 +162,7 @@ class Fleet:
         slots = 1 if solo else max(1, -(-settings.concurrency // settings.runners))
         told = 0 if solo else -(-tellers(settings.concurrency) // settings.runners)
         try:
-            child = Child(self.recipe, f"r{next(self._names)}", slots, told, solo=solo)
+            child = Child(self.recipe, f"r{next(self._names)}", slots, told, solo=solo, nursery=self._nursery)
             child.attach(self._loop, self._heard, self._exited)
         except OSError as error:  # no memory, no descriptors, no interpreter: perhaps a little later
             log.error("cannot start a runner: %s; trying again", error)  # noqa: TRY400 - one line says it

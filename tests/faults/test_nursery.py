@@ -1,0 +1,285 @@
+"""Where runners come from: they are what they would be without it, and a worker needs it for nothing but speed."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mulligan import Mulligan, State
+from mulligan.config import Worker as WorkerSettings
+from mulligan.engine.life import marked
+from mulligan.engine.supervisor import nursery as nurseries
+from mulligan.engine.supervisor.child import Child, Recipe
+from mulligan.engine.supervisor.fleet import Fleet
+from mulligan.engine.supervisor.nursery import Forked
+from support.waiting import until
+from support.worker import Worker
+
+pytestmark = [
+    pytest.mark.about_processes,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is none"),
+]
+
+only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # it is not about the store
+
+Start = Callable[..., Worker]
+Starts = Callable[..., list[str]]
+ONLY_PLAIN = "the nursery is given up"
+TWO_THREADS = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+NEVER_BEGINS = "import sys\nif any('nursery' in word for word in sys.orig_argv): sys.exit(3)\n"
+
+
+def told(pid: int, file: str) -> list[str]:
+    return Path(f"/proc/{pid}/{file}").read_bytes().decode().rstrip("\0").split("\0")
+
+
+def open_files(pid: int) -> dict[str, str]:
+    return {entry.name: str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["X"]
+
+
+def alive(pid: int) -> bool:
+    return stat(pid)[0] not in "ZX"
+
+
+def runs(app: Mulligan, kind: str = "alone") -> object:
+    done = app.jobs.wait(app.enqueue(kind, {}).id, 15)
+    assert (done.state, done.losses) == (State.SUCCEEDED, 0)
+    return done.result
+
+
+# -- what a runner is -------------------------------------------------------------------------------
+@only_sqlite
+def test_a_runner_from_the_nursery_is_what_one_started_from_nothing_is(app: Mulligan, start: Start) -> None:
+    worker = start()
+    nursery = worker.nursery()
+    for pid in worker.runners():
+        command, environ = told(pid, "cmdline"), told(pid, "environ")
+        [mark] = [entry for entry in environ if entry.startswith("MULLIGAN_ATTEMPT=")]
+        assert command[1:4] == ["-m", "mulligan.observe.runner", "support.faulty:app"]
+        assert command[command.index("--mark") + 1] == mark.partition("=")[2]
+        assert command[-4:] == ["--wire", "3", "--board", "4"], "none of it is cut off"
+        assert set(environ) - {mark, ""} == {one for one in told(nursery, "environ") if "MULLIGAN_ATTEMPT" not in one}
+        parent, session = int(stat(pid)[1]), int(stat(pid)[3])
+        assert (parent, session) == (worker.pid, pid)
+        assert open_files(pid)["0"] == os.devnull
+        shared = {file for file in open_files(pid).values() if file in open_files(nursery).values()}
+        assert not [file for file in shared if file.startswith(("socket:", "pipe:", "/memfd:"))]
+
+
+@only_sqlite
+def test_a_nursery_holds_nothing_that_a_fork_must_not_share(start: Start) -> None:
+    nursery = start().nursery()
+    assert len(list(Path(f"/proc/{nursery}/task").iterdir())) == 1
+    loaded = Path(f"/proc/{nursery}/maps").read_text()
+    assert "pydantic_core" in loaded
+    assert not [name for name in ("apsw", "psycopg") if name in loaded]
+    assert len([file for file in open_files(nursery).values() if file.startswith("socket:")]) == 1
+
+
+@only_sqlite
+def test_what_a_handler_forked_into_a_session_of_its_own_is_found_and_killed_with_its_runner(
+    app: Mulligan, start: Start
+) -> None:
+    start()
+    daemon = runs(app, "leaves_a_daemon")
+    assert isinstance(daemon, int)
+    until(lambda: not alive(daemon), 10, "killed by its mark")
+
+
+def test_how_a_runner_ended_and_how_large_it_was_is_known(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            child = await another(fleet)
+            os.kill(child.pid, signal.SIGSEGV)
+            await moment(lambda: stat(child.pid)[0] == "Z")
+            death = child.reap()
+            child.detach()
+            assert (death.signal, death.exit_code) == (signal.SIGSEGV, None)
+            assert 10_000_000 < death.peak_rss < 200_000_000
+
+    asyncio.run(story())
+
+
+# -- without it -------------------------------------------------------------------------------------
+@only_sqlite
+def test_a_killed_nursery_harms_no_runner_and_another_one_comes(app: Mulligan, start: Start, starts: Starts) -> None:
+    worker = start()
+    job = app.enqueue("nap_first", {"seconds": 60})
+    until(lambda: starts(job.id))
+    before, runners = worker.nursery(), worker.runners()
+    os.kill(before, signal.SIGKILL)
+    until(lambda: ONLY_PLAIN in worker.text(), 5)
+    assert set(runners) <= set(worker.runners())
+    os.kill(int(starts(job.id)[0].split()[4]), signal.SIGKILL)
+    assert app.jobs.wait(job.id, 15).state is State.SUCCEEDED
+    until(lambda: worker.nursery() not in (0, before), 10, "another one")
+    runs(app)
+    assert worker.end() == 0
+
+
+@only_sqlite
+def test_a_stopped_nursery_is_given_up_and_runners_start_without_it(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
+    worker = start()
+    job = app.enqueue("nap_first", {"seconds": 60})
+    until(lambda: starts(job.id))
+    before = worker.nursery()
+    os.kill(before, signal.SIGSTOP)
+    os.kill(int(starts(job.id)[0].split()[4]), signal.SIGKILL)
+    done = app.jobs.wait(job.id, 15)
+    assert (done.state, done.losses) == (State.SUCCEEDED, 0)
+    assert "the nursery is given up: timed out" in worker.text()
+    assert not alive(before)
+    until(lambda: worker.nursery() not in (0, before), 10, "another one")
+    assert worker.end() == 0
+
+
+@only_sqlite
+@pytest.mark.parametrize("custom", [TWO_THREADS, NEVER_BEGINS])
+def test_a_worker_without_a_nursery_runs_its_jobs_all_the_same(
+    app: Mulligan, start: Start, tmp_path: Path, custom: str
+) -> None:
+    """A fork of a process with two threads would hold for ever what the other one held."""
+    folder = tmp_path / "custom"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(custom)
+    worker = start(environ={"PYTHONPATH": f"{folder}:{Path(__file__).parent.parent}"})
+    assert ONLY_PLAIN in worker.text()
+    first, second = runs(app), runs(app)
+    assert first != second
+    assert worker.end() == 0
+
+
+def test_where_there_is_no_linux_runners_start_as_they_always_did(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            assert not fleet._nursery.ready
+            assert all(isinstance(child.process, subprocess.Popen) for child in fleet._children)
+
+    monkeypatch.setattr(nurseries.sys, "platform", "darwin")
+    asyncio.run(story())
+
+
+def test_what_comes_too_late_out_of_the_nursery_never_becomes_a_runner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            with monkeypatch.context() as hurry:
+                hurry.setattr(nurseries, "PATIENCE", 0.000_001)
+                child = await another(fleet, forked=False)
+            kept = [child.process, *(one.process for one in fleet._children)]
+            await moment(lambda: fleet._nursery.ready)  # another one
+            await moment(lambda: set(marked("w_test")) == {one.pid for one in (*kept, fleet._nursery._process)})
+            child.kill("test")
+            child.process.wait()
+            child.detach()
+
+    asyncio.run(story())
+
+
+def test_another_environment_is_not_that_of_the_nursery(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            fleet.recipe.env["ANOTHER"] = "1"
+            child = await another(fleet, forked=False)
+            assert "ANOTHER=1" in told(child.pid, "environ")
+            child.kill("test")
+            child.process.wait()
+            child.detach()
+
+    asyncio.run(story())
+
+
+# -- what is left -----------------------------------------------------------------------------------
+@only_sqlite
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM] * 2, [signal.SIGKILL]])
+def test_however_a_worker_ends_its_nursery_ends_too(
+    app: Mulligan, start: Start, starts: Starts, signals: list[signal.Signals]
+) -> None:
+    worker = start()
+    job = app.enqueue("nap", {"seconds": 60 if len(signals) > 1 else 0})
+    until(lambda: starts(job.id))
+    nursery = worker.nursery()
+    assert alive(nursery)
+    for number in signals:
+        worker.signal(number)
+    worker.process.wait(10)
+    until(lambda: not alive(nursery) and not worker.runners_left(), 2)
+
+
+def test_orphans_that_came_to_the_supervisor_meanwhile_are_buried_and_go_to_init_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            with fleet._nursery._adopting():
+                pid = an_orphan()
+                assert int(stat(pid)[1]) == os.getpid()
+            asked = ctypes.c_int()
+            ctypes.CDLL(None).prctl(nurseries.PR_GET_CHILD_SUBREAPER, ctypes.byref(asked), 0, 0, 0)
+            assert not asked.value, "only for as long as it takes"
+            os.kill(pid, signal.SIGKILL)
+            await moment(lambda: stat(pid)[0] == "Z")
+            child = await another(fleet)
+            assert stat(pid) == ["X"]
+            child.kill("test")
+            child.process.wait()
+            child.detach()
+
+    asyncio.run(story())
+
+
+def an_orphan() -> int:
+    """A child of a child of ours that has ended."""
+    code = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        return int(parent.stdout.readline())
+
+
+@asynccontextmanager
+async def a_fleet(folder: Path) -> AsyncIterator[Fleet]:
+    """With its first runner, from its nursery."""
+    env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
+    env["MULLIGAN_DATABASE_URL"] = f"sqlite:///{folder}/mulligan.db"
+    fleet = Fleet(Recipe("support.faulty:app", "w_test", folder, env=env), WorkerSettings(), lambda _: None, lambda: 0)
+    try:
+        fleet.start()
+        await fleet.loaded()
+        yield fleet
+    finally:
+        await fleet.close("test")
+
+
+async def another(fleet: Fleet, *, forked: bool = True) -> Child:
+    """One more runner, ready."""
+    child = Child(fleet.recipe, "x1", 1, solo=True, nursery=fleet._nursery)
+    assert isinstance(child.process, Forked if forked else subprocess.Popen)
+    heard: list[str] = []
+    child.attach(asyncio.get_running_loop(), lambda _, message: heard.append(message[0]), lambda _: None)
+    await moment(lambda: "ready" in heard)
+    return child
+
+
+async def moment(happens: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not happens():  # noqa: ASYNC110 - what is waited for may be in another process
+            await asyncio.sleep(0.01)
