@@ -173,6 +173,9 @@ class Claimer:
             if leases:
                 return unit.look(), leases, free - len(leases)
         plain = Plain(lanes, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
+        if not self.full:  # an idle worker has heard of something: of one job, most likely
+            look, leases = unit.look_and_take_one(self.worker, plain)
+            return look, leases, free - len(leases)
         look, leases = unit.look_and_take(self.worker, plain, free)
         return look, leases, 0 if leases else free
 
