@@ -36,6 +36,7 @@ from support.store import (
     jobs,
     migrated,
 )
+from support.waiting import until
 
 MEGABYTE = 1024 * 1024
 
@@ -234,3 +235,40 @@ def test_a_writer_that_takes_its_time_is_waited_for(sqlite):
     first.answer()
     second.answer()
     assert len(all_rows(sqlite)) == 2
+
+
+# -- plans and hints --------------------------------------------------------------------------------------
+def test_a_plan_is_kept_whatever_is_bound(sqlite):
+    again = []
+
+    def note(event):
+        again.append(event["stmt_status"]["SQLITE_STMTSTATUS_REPREPARE"])
+
+    with sqlite.read() as unit:
+        connection = unit._handle.connection
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, note)
+        for most in (1, 2, 3):
+            unit.candidates([("default|render||0", 0)], most)
+        connection.trace_v2(0)
+    assert again == [0, 0, 0]
+
+
+def test_what_is_written_because_of_a_hint_is_no_hint_itself(sqlite):
+    hints, written, stop = [], [], threading.Event()
+
+    def hint():
+        insert(sqlite, a_job())
+        hints.append(1)
+
+    watcher = Background(lambda: sqlite.watch(hint, stop))
+    try:
+        until(lambda: written.append(insert(sqlite, a_job())) or hints, 10, "the watch has begun")
+        for _ in range(20):
+            before = len(hints)
+            written.append(insert(sqlite, a_job()))
+            until(lambda: len(hints) > before, 10, "it was heard")  # noqa: B023 - asked at once
+    finally:
+        stop.set()
+    watcher.answer()
+    assert len(hints) <= len(written)
+    assert len(all_rows(sqlite)) == len(hints) + len(written)
