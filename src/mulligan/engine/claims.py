@@ -69,7 +69,7 @@ class Claimer:
         look, leases, rest = self._look(unit, free, places, hopeful=hinted or self.full)
         of_one = not leases or rest == 0  # lane, that is
         # Who was hinted has somebody waiting: what is declared is read again before, by a turn that has not.
-        self._learn(unit, look.now, DECLARED_TRUST if hinted else DECLARED_TRUST // 2)
+        self._learn(unit, look.now, DECLARED_TRUST if hinted else DECLARED_TRUST - SECOND)
         guards = self.watch.read(look.guards)
         view = View(look, self._shut(unit, look, free), self.queues, self.kinds)
         self.watch.waiting = view.waiting()
