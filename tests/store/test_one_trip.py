@@ -204,6 +204,16 @@ def test_a_limit_that_code_declares_holds_as_soon_as_it_is_believed(store, claim
     assert hinted(store, claimer) == []
 
 
+def test_what_code_declares_is_read_again_by_a_turn_for_which_nobody_waits(store, claimer):
+    learned = claimer._declared_at
+    store.shift_clock(DECLARED_TRUST - SECOND // 2)
+    enqueue(store)
+    assert len(hinted(store, claimer)) == 1
+    assert claimer._declared_at == learned
+    assert claims(store, claimer, 0) == []
+    assert claimer._declared_at > learned
+
+
 def test_a_lane_that_only_an_operator_has_freed_of_its_limit_is_not_plain(store):
     claimer = Claimer("w1", KINDS, own={("queue", "default"): Limit(concurrency=1)})
     limit(store, "default", NO_LIMIT)
