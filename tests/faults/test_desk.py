@@ -163,16 +163,17 @@ def test_many_leases_are_handed_over_once_the_next_turn_is_under_way_and_hold_th
         await scene.hint()
         await scene.until(lambda: scene.hands.count == 20)
         first, second = (list(scene.hands.held.values())[part] for part in (slice(10), slice(10, 20)))
-        places, take = scene.desk._places, scene.turns.take
+        room, take = scene.desk._room, scene.turns.take
 
         def end(leases: list[Any]) -> None:
             for lease in leases:
                 del scene.hands.held[lease.fence]
             scene.desk.ended([Ending(lease, RETURNED, LONG) for lease in leases])
 
-        def look(free: int) -> Any:
-            seen.append((free, len(scene.hands.given)))
-            return places(free)
+        def look() -> Any:
+            found = room()
+            seen.append((found[0], len(scene.hands.given)))
+            return found
 
         def with_news(*arguments: Any, **options: Any) -> Any:
             turn = take(*arguments, **options)
@@ -185,7 +186,7 @@ def test_many_leases_are_handed_over_once_the_next_turn_is_under_way_and_hold_th
             second.clear()
 
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(scene.desk, "_places", look)
+        monkeypatch.setattr(scene.desk, "_room", look)
         monkeypatch.setattr(scene.turns, "take", with_news)
         end(first)
         await scene.until(lambda: len(scene.hands.given) == 40)

@@ -47,6 +47,14 @@ def at_once(store, *, worker="w1", plain=(LANE,), since=None, until=None, most=1
     return leases
 
 
+def one_at_once(store, *, worker="w1", plain=(LANE,)):
+    """What waits after one was taken with the look, and that one."""
+    moment = now(store)
+    with store.once() as unit:
+        look, leases = unit.look_and_take_one(worker, Plain(plain, moment - SECOND, moment + SECOND))
+    return [(lane, priority) for lane, priority, at in look.lanes if at <= look.now], leases
+
+
 def close(store, scope, key, until=None):
     with store.begin() as unit:
         unit.close_gate(Gate(scope, key, unit.now(), until, "closed", "a person"))
@@ -91,12 +99,46 @@ def test_what_was_inserted_in_a_callers_transaction_is_told_when_it_is_taken(sto
     assert lease.id == job.id
 
 
+def test_one_of_many_is_taken_with_the_look_and_the_others_are_still_due(store):
+    ids = enqueue(store, 3)
+    due, leases = one_at_once(store)
+    assert due == [(LANE, 0)]
+    assert [lease.id for lease in leases] == (ids[:1] if is_postgres(store) else [])
+
+
+def test_after_the_only_one_was_taken_with_the_look_nothing_is_due(postgres):
+    open_worker(postgres)
+    (job_id,) = enqueue(postgres)
+    due, (lease,) = one_at_once(postgres)
+    assert due == []
+    assert (lease.id, lease.worker, lease.token, lease.attempt) == (job_id, "w1", 1, 1)
+    assert told(postgres, job_id) == ["queued", "started"]
+
+
+def test_after_the_only_one_that_is_due_the_lane_is_due_again_with_the_next(postgres):
+    claimer = Claimer(open_worker(postgres), KINDS)
+    warm(postgres, claimer)
+    enqueue(postgres)
+    later = now(postgres) + 60 * SECOND
+    enqueue(postgres, run_at=later)
+    with postgres.once() as unit:
+        claimed = claimer.claim(unit, 5, hinted=True)
+    assert (len(claimed.leases), claimed.next_due) == (1, later)
+
+
+def test_who_has_heard_of_something_takes_all_there_is_room_for(store, claimer):
+    ids = enqueue(store, 5)
+    assert [lease.id for lease in hinted(store, claimer, 3)] == ids[:3]
+    assert [lease.id for lease in hinted(store, claimer, 3)] == ids[3:]
+
+
 # -- what is not --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("scope", "key"), [("queue", "default"), ("kind", "render"), ("queue", "another")])
 def test_nothing_while_something_is_closed(store, scope, key):
     close(store, scope, key)
     enqueue(store)
     assert at_once(store) == []
+    assert one_at_once(store) == ([(LANE, 0)], [])
 
 
 def test_nothing_while_an_operator_limits_something(store):
@@ -137,6 +179,7 @@ def test_nothing_by_a_worker_that_is_closed_or_unknown(store):
     assert at_once(store, worker="nobody") == []
     close_worker(store)
     assert at_once(store) == []
+    assert one_at_once(store)[1] == []
 
 
 def test_nothing_by_what_was_learned_too_long_ago_or_before_the_clock_was_set_back(store):
@@ -159,6 +202,16 @@ def test_a_limit_that_code_declares_holds_as_soon_as_it_is_believed(store, claim
     enqueue(store, 5)
     assert len(hinted(store, claimer)) == 1
     assert hinted(store, claimer) == []
+
+
+def test_what_code_declares_is_read_again_by_a_turn_for_which_nobody_waits(store, claimer):
+    learned = claimer._declared_at
+    store.shift_clock(DECLARED_TRUST - SECOND // 2)
+    enqueue(store)
+    assert len(hinted(store, claimer)) == 1
+    assert claimer._declared_at == learned
+    assert claims(store, claimer, 0) == []
+    assert claimer._declared_at > learned
 
 
 def test_a_lane_that_only_an_operator_has_freed_of_its_limit_is_not_plain(store):

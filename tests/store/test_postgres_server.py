@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -165,6 +166,23 @@ def hears(store, pids):
         time.sleep(0.05)
 
 
+def test_the_first_claim_after_a_hint_need_not_wait_for_a_plan(postgres):
+    kept, stop = queue.SimpleQueue(), threading.Event()
+    asked = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%%job.started%%'"
+
+    def hint():
+        if postgres.at_hand is not None:
+            kept.put(postgres.at_hand.execute(asked, prepare=False).fetchall())
+
+    listener = Background(lambda: postgres.watch(hint, stop))
+    try:
+        until(lambda: insert(postgres, a_job()) and not kept.empty(), 10, "a hint was heard")
+    finally:
+        stop.set()
+    listener.answer()
+    assert kept.get() == [(1, 0)]
+
+
 def test_what_is_asked_because_of_a_hint_goes_over_the_connection_that_heard_it(postgres):
     with asked_by_the_hint(postgres) as pids:
         hears(postgres, pids)
@@ -212,9 +230,9 @@ def rows_of_jobs_read(node):
     return own + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
 
 
-def explained(store, verb, params, *, prepared):
+def explained(store, verb, params, *, prepared, lone=False):
     """The plan as it was executed; prepared: the one that is kept for any parameters."""
-    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load(verb, "postgres", store.prefix)
+    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load(verb, "postgres", store.prefix, lone=lone)
     with store.transaction() as connection:
         if prepared:
             connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
@@ -259,6 +277,15 @@ def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_j
     plain = {"plain": array(["default|render||0"]), "since": 0, "until": 1 << 62}
     plan = explained(postgres, "look_and_take", {"worker": "w1", "most": 100, "lanes": 100, **plain}, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_look_that_takes_one_reads_no_more_than_a_few_rows(postgres, old_jobs, prepared):
+    plain = {"plain": array(["default|render||0"]), "since": 0, "until": 1 << 62}
+    params = {"worker": "w1", "most": 1, "lanes": 100, **plain}
+    plan = explained(postgres, "look_and_take_one", params, prepared=prepared, lone=True)
+    assert 0 < rows_of_jobs_read(plan) <= 10
+    assert len(old_jobs) == 300
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])

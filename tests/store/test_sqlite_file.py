@@ -36,6 +36,7 @@ from support.store import (
     jobs,
     migrated,
 )
+from support.waiting import until
 
 MEGABYTE = 1024 * 1024
 
@@ -234,3 +235,43 @@ def test_a_writer_that_takes_its_time_is_waited_for(sqlite):
     first.answer()
     second.answer()
     assert len(all_rows(sqlite)) == 2
+
+
+# -- plans and hints --------------------------------------------------------------------------------------
+def test_a_plan_is_kept_whatever_is_bound(sqlite):
+    asked = []
+
+    def may(*what):
+        asked.append(what)
+        return apsw.SQLITE_OK
+
+    with sqlite.read() as unit:
+        connection = unit._handle.connection
+        connection.authorizer = may  # is asked whenever a statement is planned
+        unit.look()
+        assert asked, "the first time it has to be"
+        asked.clear()
+        unit.look()
+        connection.authorizer = None
+    assert asked == []
+
+
+def test_what_is_written_because_of_a_hint_is_no_hint_itself(sqlite):
+    hints, written, stop = [], [], threading.Event()
+
+    def hint():
+        insert(sqlite, a_job())
+        hints.append(1)
+
+    watcher = Background(lambda: sqlite.watch(hint, stop))
+    try:
+        until(lambda: written.append(insert(sqlite, a_job())) or hints, 10, "the watch has begun")
+        for _ in range(20):
+            before = len(hints)
+            written.append(insert(sqlite, a_job()))
+            until(lambda: len(hints) > before, 10, "it was heard")  # noqa: B023 - asked at once
+    finally:
+        stop.set()
+    watcher.answer()
+    assert len(hints) <= len(written)
+    assert len(all_rows(sqlite)) == len(hints) + len(written)

@@ -68,7 +68,8 @@ class Claimer:
     def claim(self, unit: Unit, free: int, *, hinted: bool = False, places: Places | None = None) -> Claimed:
         look, leases, rest = self._look(unit, free, places, hopeful=hinted or self.full)
         of_one = not leases or rest == 0  # lane, that is
-        self._learn(unit, look.now)
+        # Who was hinted has somebody waiting: what is declared is read again before, by a turn that has not.
+        self._learn(unit, look.now, DECLARED_TRUST if hinted else DECLARED_TRUST - SECOND)
         guards = self.watch.read(look.guards)
         view = View(look, self._shut(unit, look, free), self.queues, self.kinds)
         self.watch.waiting = view.waiting()
@@ -173,6 +174,9 @@ class Claimer:
             if leases:
                 return unit.look(), leases, free - len(leases)
         plain = Plain(lanes, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
+        if not self.full:  # an idle worker has heard of something: of one job, most likely
+            look, leases = unit.look_and_take_one(self.worker, plain)
+            return look, leases, free - len(leases)
         look, leases = unit.look_and_take(self.worker, plain, free)
         return look, leases, 0 if leases else free
 
@@ -199,8 +203,8 @@ class Claimer:
         others = [other for other in self._plain if other != lane] if self._plain_by == by else []
         self._plain, self._plain_by = (lane, *others[: MOST_PLAIN - 1]), by
 
-    def _learn(self, unit: Unit, now: Micros) -> None:
-        if abs(now - self._declared_at) > DECLARED_TRUST:
+    def _learn(self, unit: Unit, now: Micros, trust: Micros) -> None:
+        if abs(now - self._declared_at) > trust:
             manifests = holding_manifests(unit, now)
             self._declared = {**self.own, **limits_of_all(manifests)}
             self.watch.others = terms_of_all(manifests)

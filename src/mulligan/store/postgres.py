@@ -27,7 +27,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from mulligan.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
 from mulligan.job import Micros
 from mulligan.store import migrate as migrations
-from mulligan.store.base import Store
+from mulligan.store.base import Plain, Store
 from mulligan.store.foreign import Postgres, postgres_connection_of
 from mulligan.store.postgres_unit import PooledConnection, PostgresUnit
 from mulligan.store.urls import shown_url
@@ -282,10 +282,21 @@ class PostgresStore(Store):
                 if time.monotonic() - proved > LISTEN_AGAIN:
                     if not self._hears(connection, hint):
                         return False
+                    self._rehearse(connection)
                     proved = time.monotonic()
                 if list(connection.notifies(timeout=1.0, stop_after=1)):
                     self._hint_over(connection, hint)
         return True
+
+    def _rehearse(self, connection: psycopg.Connection[Any]) -> None:
+        """A claim for nobody, so that the first ones after a hint need not wait for a plan: it takes ten of them until
+        the server keeps one by itself, each several times as long as the claim.
+        """
+        if self._listen_dsn != self.dsn or connection.prepare_threshold is None:
+            return
+        connection.prepare_threshold = 0
+        connection.execute("SET plan_cache_mode = force_generic_plan", prepare=False)  # of this session, as LISTEN is
+        PostgresUnit(connection, self, alone=True).look_and_take_one("", Plain((), 0, 0))
 
     def _hint_over(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> None:
         """What the one who is hinted asks next, it asks over the connection that is awake already."""

@@ -167,10 +167,18 @@ class PostgresUnit(SqlUnit):
         return len(self.rows("announce", most=limit))
 
     def look_and_take(self, worker: str, plain: Plain, limit: int) -> tuple[Look, list[Lease]]:
-        known = {"plain": array(plain.lanes), "since": plain.since, "until": plain.until}
-        found = self._run("look_and_take", known | {"worker": worker, "most": limit, "lanes": MOST_LANES}, many=limit)
+        found = self._run("look_and_take", _plainly(worker, plain, limit), many=limit)
         leases = [Lease._make(row[LOOK:]) for row in found if row[0] == "lease"]
         return self.looked(row[:LOOK] for row in found[len(leases) :]), leases
+
+    def look_and_take_one(self, worker: str, plain: Plain) -> tuple[Look, list[Lease]]:
+        first, *rest = self._run("look_and_take_one", _plainly(worker, plain, 1), lone=True, alone=self._alone)
+        if first[0] != "lease":
+            return self.looked(row[:LOOK] for row in (first, *rest)), []
+        look, (_, lane, _, priority, after, *_) = self.looked(row[:LOOK] for row in rest), first
+        others = [waits for waits in look.lanes if waits[:2] != (lane, priority)]
+        lanes = others if after is None else [*others, (lane, priority, after)]
+        return look._replace(lanes=lanes), [Lease._make(first[LOOK:])]
 
     def take_on(self, worker: str, mark: Mark, limit: int) -> list[Lease]:
         rows = self._run("take_on", mark._asdict() | {"worker": worker, "most": limit}, many=limit)
@@ -246,6 +254,11 @@ class PostgresUnit(SqlUnit):
 
     def event_lag(self) -> Micros:
         return int(self.rows("event_lag")[0][0])
+
+
+def _plainly(worker: str, plain: Plain, most: int) -> dict[str, Any]:
+    known = {"plain": array(plain.lanes), "since": plain.since, "until": plain.until}
+    return known | {"worker": worker, "most": most, "lanes": MOST_LANES}
 
 
 def _indexed(jobs: Sequence[NewJob]) -> dict[str, str]:

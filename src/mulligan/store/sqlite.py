@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,8 +27,10 @@ from mulligan.store.sqlite_unit import PREFIX, SqliteUnit
 from mulligan.store.watch import FileWatch
 
 WATCH_EVERY = 0.5
-# The file changes before the commit counts (write, then fsync, then the shared index): look again a little later.
+# The file changes before the commit counts (write, then fsync, then the shared index): look again a little later, and
+# more often after a rest, when somebody may wait for it and nobody has anything else to do.
 SETTLING = (0.0002, 0.0002, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+RESTED, AFTER_REST = 0.01, (*(0.0001,) * 8, *SETTLING[4:])
 WAL_BOUND = 64 * 1024 * 1024
 TIDY_MS = 250  # how long tidying up may keep writers waiting
 INHERITED = (
@@ -51,6 +54,7 @@ class SqliteStore(Store):
         self._key = onelibrary.bind(self.file, self._library)
         self._idle: list[Handle] = []
         self._lock = threading.Lock()
+        self._at_hand = _AtHand()
         self._closed = False
         self._inherited = False  # forked while the parent had the file open
         _stores.add(self)
@@ -74,12 +78,18 @@ class SqliteStore(Store):
     def _checkout(self) -> Handle:
         if self._inherited:
             raise StoreUnavailable(INHERITED.format(file=self.file))
+        if (at_hand := self._at_hand.free) is not None:
+            self._at_hand.free = None
+            return at_hand
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         return StdlibHandle.open(str(self.file)) if self._stdlib else ApswHandle.open(str(self.file))
 
     def keep(self, handle: Handle) -> None:
+        if handle is self._at_hand.own:
+            self._at_hand.free = handle
+            return
         with self._lock:
             if not self._closed:
                 self._idle.append(handle)
@@ -207,17 +217,28 @@ class SqliteStore(Store):
         handle = self._checkout()
         try:
             with FileWatch(Path(f"{self.file}-wal")) as watch:
-                seen = handle.execute("PRAGMA data_version")
+                seen, heard = handle.execute("PRAGMA data_version"), 0.0
                 pauses: Iterator[float] = iter(())
                 while not stop.is_set():
-                    if watch.wait(next(pauses, WATCH_EVERY)):
-                        pauses = iter(SETTLING)  # also in the middle of them: this may be somebody else
+                    if watch.wait(next(pauses, WATCH_EVERY)):  # also in the middle of them: this may be somebody else
+                        pauses = iter(AFTER_REST if time.monotonic() - heard > RESTED else SETTLING)
                     version = handle.execute("PRAGMA data_version")
                     if version != seen:
                         seen = version
-                        hint()
+                        self._hint_over(handle, hint)
+                        heard = time.monotonic()
         finally:
             handle.close()
+
+    def _hint_over(self, handle: Handle, hint: Callable[[], None]) -> None:
+        """What the one who is hinted asks and writes next goes over this connection, which does not count what it has
+        written itself as a change: else a claim would be a hint to look what there is to claim.
+        """
+        self._at_hand.own = self._at_hand.free = handle
+        try:
+            hint()
+        finally:
+            self._at_hand.own = self._at_hand.free = None
 
     def tidy(self) -> None:
         """A reader that stayed long leaves a long WAL behind; give the room back once it has gone."""
@@ -276,6 +297,13 @@ class SqliteStore(Store):
         for handle in idle:
             handle.close()
         onelibrary.unbind(self._key)
+
+
+class _AtHand(threading.local):
+    """The connection of a thread that watches, while it hints."""
+
+    own: Handle | None = None
+    free: Handle | None = None  # the same, unless it is lent
 
 
 class _Transaction(AbstractContextManager[T]):

@@ -15,6 +15,7 @@ _MODIFY = 0x2
 _CREATE = 0x100
 _NONBLOCK = os.O_NONBLOCK
 _TICK = 0.001  # seconds: a poll is not finer
+_TIMERSLACK = 29  # PR_SET_TIMERSLACK
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
@@ -68,4 +69,5 @@ def _open_inotify(path: Path) -> int:
     if libc.inotify_add_watch(fd, os.fsencode(target), _MODIFY | _CREATE) < 0:
         os.close(fd)
         return -1
+    libc.prctl(_TIMERSLACK, 1, 0, 0, 0)  # of this thread, in nanoseconds: else each short sleep is 0.05 ms longer
     return fd

@@ -142,12 +142,11 @@ class Desk:
         self.doubt, self._came_back = self.doubt or self._came_back, False
         self._set_aside()
         endings = self._for_this_turn()
-        free = self._free()
+        free, places = self._room()
         if not endings and free <= 0 and not self.doubt and not self._looks_for_messages():
             return self._settings.poll
         known = self._known(endings) if self.doubt else None
         news, hinted, self._woken = self._last_news(endings), self._woken, False
-        places = self._places(free)
         take = partial(self._turns.take, endings, free, self._clock(), known, news, hinted=hinted, places=places)
         try:
             turn: Turn = await self._loop.run_in_executor(self._thread, take)
@@ -230,31 +229,35 @@ class Desk:
 
     def _free(self) -> int:
         """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
-        if self.leaving or not self._fleet.can_take or not self._may_claim():
-            return 0
-        return self._pace.room(self._in_hand())
+        return 0 if self.leaving or not self._takes() else self._pace.room(self._in_hand(self._fleet.telling))
 
-    def _in_hand(self) -> int:
+    def _room(self) -> tuple[int, Places]:
+        """The same, with the places for jobs that use something: some are kept free of any one dependency, for whatever
+        does not use it. Each part is asked for once: somebody may wait for it.
+        """
+        most, takes, telling = self._settings.concurrency, self._takes(), self._fleet.telling
+        in_hand = self._in_hand(telling)
+        free = 0 if self.leaving or not takes else self._pace.room(in_hand)
+        each = most - max(1, most // RESERVE) if most >= FEW else most
+        room = min(free, max(0, most - in_hand))
+        told = max(0, tellers(most) - telling) if takes else 0
+        return free, Places(room, each, self._fleet.in_use(), self._fleet.used_by_all, told)
+
+    def _takes(self) -> bool:
+        return self._fleet.can_take and self._may_claim()
+
+    def _in_hand(self, telling: int) -> int:
         """Messages do not count: they have places of their own."""
         beside = len(self._aside.waiting) + len(self._aside.endings) if self._aside is not None else 0
         others = _others([ending.lease for ending in self.endings])
-        return self._fleet.count - self._fleet.telling + len(self._coming) + beside + others
+        return self._fleet.count - telling + len(self._coming) + beside + others
 
     def _looks_for_messages(self) -> bool:
         """While all places are taken, now and then: whoever enqueues wakes us, and there is nothing for them here."""
         now = self._loop.time()
-        if now - self._looked < self._settings.poll or not (self._fleet.can_take and self._may_claim()):
+        if now - self._looked < self._settings.poll or not self._takes():
             return False
         return self._fleet.telling < tellers(self._settings.concurrency)
-
-    def _places(self, free: int) -> Places:
-        """Some places are kept free of any one dependency, for whatever does not use it."""
-        most = self._settings.concurrency
-        each = most - max(1, most // RESERVE) if most >= FEW else most
-        room = min(free, max(0, most - self._in_hand()))
-        may = self._fleet.can_take and self._may_claim()
-        told = max(0, tellers(most) - self._fleet.telling) if may else 0
-        return Places(room, each, self._fleet.in_use(), self._fleet.used_by_all, told)
 
     def _known(self, endings: list[Ending]) -> set[tuple[str, int]]:
         flights = {flight.lease.fence for flight in self._fleet.flights()} | self._turns.given_up
@@ -288,11 +291,13 @@ class Desk:
         """Returns what the loop has to do with it."""
         self._at_it = True
         try:
-            free = self._free() if self._offered else 0
+            if not self._offered:  # before anything else is looked at: from here on the loop waits for us
+                return self._not_now
+            free, places = self._room()
             if free <= 0:
                 return self._not_now
             self._woken = False
-            turn = self._turns.take([], free, self._clock(), None, hinted=True, places=self._places(free))
+            turn = self._turns.take([], free, self._clock(), None, hinted=True, places=places)
         except Exception as error:  # noqa: BLE001 - the loop deals with it
             return partial(self._failed_now, error)
         return partial(self._turned_now, turn, free)

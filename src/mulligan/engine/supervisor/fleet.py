@@ -64,6 +64,7 @@ class Fleet:
         self.recipe = recipe
         self.manifest: Manifest | None = None
         self._lonely: frozenset[str] = frozenset()  # kinds that want a runner for each job
+        self.used_by_all: frozenset[str] = frozenset()  # by every kind: there is nothing else to keep a place for
         self.app_settings: dict[str, Any] = {}  # as the app itself has them, in its own process
         self._settings = settings
         self._on_end = on_end
@@ -189,25 +190,18 @@ class Fleet:
     def count(self) -> int:
         return len(self._queue) + len(self._burying) + sum(len(child.flights) for child in self._children)
 
-    def in_use(self) -> Counter[str]:
+    def in_use(self) -> dict[str, int]:
         """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
         under_way = [flight for child in list(self._children) for flight in list(child.users.values())]
         waiting = [flight for flight, _ in list(self._queue)]
         leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
-        return Counter(key for lease in leases if lease.uses for key in lease.uses.split(","))
+        return Counter([key for lease in leases if lease.uses for key in lease.uses.split(",")]) if leases else {}
 
     @property
     def telling(self) -> int:
         """How many messages are under way; they use something, all of them."""
         under_way = [flight for child in list(self._children) for flight in list(child.users.values())]
         return sum(1 for flight in under_way if flight.lease.queue == DELIVERY_QUEUE)
-
-    @property
-    def used_by_all(self) -> frozenset[str]:
-        """What every kind of the app uses: there is nothing else to keep a place for."""
-        kinds = self.manifest.kinds if self.manifest is not None else {}
-        used = [frozenset(spec.uses.split(",")) for name, spec in kinds.items() if not name.startswith(OURS)]
-        return used[0].intersection(*used[1:]) - {""} if used else frozenset()
 
     def running_for(self) -> list[tuple[Lease, float]]:
         """What is under way and uses something, and for how many milliseconds."""
@@ -367,6 +361,7 @@ class Fleet:
         first = self.manifest is None
         self.manifest = manifest
         self._lonely = frozenset(name for name, spec in manifest.kinds.items() if spec.alone)
+        self.used_by_all = _used_by_all(manifest)
         self.on_learn(manifest)
         if first:
             self._refill()
@@ -540,3 +535,8 @@ class Fleet:
             self._refill()
         else:
             self._refill_later()
+
+
+def _used_by_all(manifest: Manifest) -> frozenset[str]:
+    used = [frozenset(spec.uses.split(",")) for name, spec in manifest.kinds.items() if not name.startswith(OURS)]
+    return used[0].intersection(*used[1:]) - {""} if used else frozenset()
