@@ -83,7 +83,7 @@ def test_jobs_of_two_lanes_in_one_claim_leave_no_mark(store, going):
     claimer, waiting = going
     others = enqueue(store, 20, queue="other", run_at=now(store) - SECOND)
     first = taken(store, claimer, 40)
-    assert (len(first), claimer._mark) == (40, None)
+    assert (len(first), claimer._marks) == (40, ())
     assert sorted(first + taken(store, claimer, 40)) == sorted(waiting + others)
 
 
@@ -93,7 +93,7 @@ def test_where_something_is_closed_no_mark_is_left_since_it_would_be_of_no_use(s
         unit.close_gate(Gate("queue", "elsewhere", unit.now(), None, "closed", "a person"))
     assert len(taken(store, claimer, 10)) == 10
     assert claimer.full
-    assert claimer._mark is None
+    assert claimer._marks == ()
 
 
 def test_after_a_small_claim_everything_is_looked_at_again(store, monkeypatch):
