@@ -16,6 +16,7 @@ LEAST_MS = 0.25  # of a job: what else it costs
 SHORT_MS = 20
 RARE = 100  # one in so many may be longer
 FEW = 10  # one in so many, if no more than run side by side: a runner that is kept waiting makes all of those long
+GROWTH = 4  # times from one turn to the next
 FEW_TELLERS, SHARE = 3, 3
 
 
@@ -45,7 +46,7 @@ class Pace:
         elif durations_ms and 0 < asked <= got:
             each = sum(durations_ms) / len(durations_ms) + LEAST_MS
             most = min(MOST_AHEAD, int(self._concurrency * LINE_MS / each))
-            self.ahead = min(most, max(self._concurrency, self.ahead * 2))
+            self.ahead = min(most, max(self._concurrency, self.ahead * GROWTH))
 
     def _too_long(self, durations_ms: Sequence[int]) -> bool:
         """Is it jobs that are long, and not one moment?"""
