@@ -191,7 +191,8 @@ class Claimer:
         wanted, credit = share(free, self.credit, first=first)
         again = take(retries, wanted) if wanted else []
         new = take(fresh, free - len(again))
-        self.credit = credit if len(again) == wanted and len(new) == free - wanted else 0.0
+        if new or again:
+            self.credit = credit if len(again) == wanted and len(new) == free - wanted else 0.0
         taken = ((fresh, new), (retries, again))
         self._reached = tuple(max([mark.run_at, *[lease.run_at for lease in leases]]) for mark, leases in taken)
         return new + again
