@@ -228,7 +228,7 @@ class _Known(NamedTuple):
 
 
 def _known(case: Case, failure: Failure) -> _Known:
-    lease, said = case.lease, (failure.code, failure.cls, failure.rule, failure.retryable, bool(failure.terms))
+    lease, said = case.lease, (failure.code, failure.cls, failure.rule, bool(failure.retryable), bool(failure.terms))
     return _of_alike(case.policy, lease.failures + 1, lease.counts, _waited(case), terms_of(failure), *said)
 
 
