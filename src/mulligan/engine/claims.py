@@ -207,7 +207,8 @@ class Claimer:
             return ()
         if look.guards or look.limits or any(g.scope == "dependency" or is_closed(g, look.now) for g in look.gates):
             return ()  # `take_on` would take nothing
-        if not self._marks or self._seen is None or look.lanes is not self._seen.lanes:
+        same = [(mark.lane, mark.priority) for mark in self._marks] == [*lanes]
+        if not same or self._seen is None or look.lanes is not self._seen.lanes:
             self._seen, self._marks = look, self._heads(look, lanes)
         return tuple(mark._replace(run_at=at) for mark, at in zip(self._marks, reached, strict=True))
 
