@@ -77,5 +77,15 @@ def test_one_long_job_among_hundreds_costs_the_others_no_line() -> None:
         pace.turned(10, 10, [0] * 10)
     pace.turned(10, 10, [0] * 299 + [30])
     assert pace.ahead == MOST_AHEAD
-    pace.turned(10, 10, [0] * 296 + [30] * 4)
+    pace.turned(10, 10, [0] * 280 + [30] * 20)
+    assert pace.ahead == 0
+
+
+def test_a_moment_in_which_the_runner_stood_still_costs_no_line() -> None:
+    pace = Pace(10)
+    for _ in range(20):
+        pace.turned(10, 10, [0] * 10)
+    pace.turned(10, 10, [0] * 110 + [30] * 10)
+    assert pace.ahead > 1000
+    pace.turned(10, 10, [0] * 80 + [30] * 10)
     assert pace.ahead == 0

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.job import Gate, Lane
-from mulligan.policy.lanes import LEAST, MOST, open_lanes, pick
+from mulligan.policy.lanes import LEAST, MOST, open_lanes, pick, share
 
 candidates = st.tuples(st.integers(-9, 9), st.integers(0, 100), st.text("abcdef", min_size=1, max_size=4))
 
@@ -49,6 +49,19 @@ def test_retries_get_a_tenth_to_three_tenths_over_any_row_of_calls(calls):
         slots += n
         taken += sum(name.startswith("r") for name in chosen)
         assert LEAST * slots - 1 <= taken <= MOST * slots + 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.booleans()), min_size=1, max_size=20))
+def test_the_share_of_many_slots_is_what_each_of_them_would_earn(calls):
+    """Both sides always wait."""
+    one_by_one = at_once = 0.0
+    for n, first in calls:
+        fresh = [(0, 1, f"f{i}") for i in range(n)]
+        retries = [(0, 0 if first else 2, f"r{i}") for i in range(n)]
+        chosen, one_by_one = pick(fresh, retries, n, one_by_one)
+        retried, at_once = share(n, at_once, first=first)
+        assert retried == sum(name.startswith("r") for name in chosen)
+        assert abs(at_once - one_by_one) < 1e-6
 
 
 def test_single_claims_keep_the_share_over_time():

@@ -1,4 +1,6 @@
-"""A claim that goes on where the last one ended: only among many short jobs of one lane, and only for a moment."""
+"""A claim that goes on where the last one ended: only among many short jobs of one lane, or of fresh work and retries,
+and only for a moment.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def test_jobs_of_two_lanes_in_one_claim_leave_no_mark(store, going):
     claimer, waiting = going
     others = enqueue(store, 20, queue="other", run_at=now(store) - SECOND)
     first = taken(store, claimer, 40)
-    assert (len(first), claimer._mark) == (40, None)
+    assert (len(first), claimer._marks) == (40, ())
     assert sorted(first + taken(store, claimer, 40)) == sorted(waiting + others)
 
 
@@ -93,7 +95,7 @@ def test_where_something_is_closed_no_mark_is_left_since_it_would_be_of_no_use(s
         unit.close_gate(Gate("queue", "elsewhere", unit.now(), None, "closed", "a person"))
     assert len(taken(store, claimer, 10)) == 10
     assert claimer.full
-    assert claimer._mark is None
+    assert claimer._marks == ()
 
 
 def test_after_a_small_claim_everything_is_looked_at_again(store, monkeypatch):
@@ -151,3 +153,89 @@ def test_jobs_that_were_given_back_are_seen_soon(store, going):
     finish(store, leases, Outcome(Ended.RELEASED, reason="given back"))
     store.shift_clock(ON_TRUST + 1)
     assert sorted(taken(store, claimer, 100)) == sorted(waiting)
+
+
+# -- fresh work and retries -------------------------------------------------------------------------
+AGAIN = "default|render||1"
+
+
+def enqueue_retries(store, n, **options):
+    ids = enqueue(store, n, **options)
+    for job_id in ids:
+        sql(store, "UPDATE {p}job SET lane = :lane, failures = 1 WHERE id = :id", {"lane": AGAIN, "id": job_id})
+    return ids
+
+
+@pytest.fixture
+def both(store):
+    """One who claims where fresh work and younger retries wait; and both."""
+    moment = now(store)
+    fresh = enqueue(store, 60, run_at=moment - 2 * SECOND)
+    return Claimer("w1", KINDS), fresh, enqueue_retries(store, 60, run_at=moment - SECOND)
+
+
+def test_fresh_work_and_retries_are_taken_by_their_shares(store, both):
+    claimer, fresh, retries = both
+    assert taken(store, claimer, 20) == fresh[:18] + retries[:2]
+    assert [mark.lane for mark in claimer._marks] == [LANE, AGAIN]
+    assert taken(store, claimer, 25) == fresh[18:41] + retries[2:4]
+    assert claimer.credit == pytest.approx(0.5)
+    assert taken(store, claimer, 5) == fresh[41:45] + retries[4:5]
+
+
+def test_retries_that_are_older_have_the_larger_share(store):
+    moment = now(store)
+    fresh = enqueue(store, 60, run_at=moment - SECOND)
+    retries = enqueue_retries(store, 60, run_at=moment - 2 * SECOND)
+    claimer = Claimer("w1", KINDS)
+    assert taken(store, claimer, 20) == fresh[:14] + retries[:6]
+    assert taken(store, claimer, 20) == fresh[14:28] + retries[6:12]
+
+
+def test_what_one_of_both_does_not_give_the_other_gives(store, both):
+    claimer, fresh, retries = both
+    assert taken(store, claimer, 50) == fresh[:45] + retries[:5]
+    assert sorted(taken(store, claimer, 50)) == sorted(fresh[45:] + retries[5:40])
+    (late,) = enqueue(store, 1)
+    assert sorted(taken(store, claimer, 50)) == sorted([*retries[40:], late])
+    assert taken(store, claimer, 50) == []
+
+
+def test_few_retries_leave_their_places_to_fresh_work(store):
+    fresh = enqueue(store, 60, run_at=now(store) - SECOND)
+    (retry,) = enqueue_retries(store, 1)
+    claimer = Claimer("w1", KINDS)
+    assert taken(store, claimer, 30) == [*fresh[:29], retry]
+    assert taken(store, claimer, 30) == fresh[29:59]
+
+
+def test_what_failed_meanwhile_is_taken_by_the_next_claim(store, both):
+    claimer, _, _ = both
+    taken(store, claimer, 20)
+    sql(store, "DELETE FROM {p}job WHERE state = 'queued' AND lane = :lane", {"lane": AGAIN})
+    (again,) = enqueue_retries(store, 1)
+    assert again in taken(store, claimer, 20)
+
+
+def test_a_third_lane_is_seen_soon_beside_both(store, both):
+    claimer, _, _ = both
+    taken(store, claimer, 20)
+    (urgent,) = enqueue(store, 1, priority=-9)
+    store.shift_clock(ON_TRUST + 1)
+    assert urgent in taken(store, claimer, 20)
+    assert claimer._marks == ()
+
+
+def test_both_stop_at_once_where_their_queue_is_paused(store, both):
+    claimer, _, _ = both
+    taken(store, claimer, 20)
+    with store.begin() as unit:
+        unit.close_gate(Gate("queue", "default", unit.now(), None, "closed", "a person"))
+    assert taken(store, claimer, 20) == []
+
+
+def test_in_a_small_claim_each_job_has_its_turn(store, both, monkeypatch):
+    monkeypatch.setattr(claims, "MANY", 100)
+    claimer, fresh, retries = both
+    assert taken(store, claimer, 20) == [*fresh[:9], retries[0], *fresh[9:18], retries[1]]
+    assert claimer._marks == ()

@@ -320,6 +320,37 @@ def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, mo
         assert rows_read_by(unit, enqueue_and_take) < 10
 
 
+def kept(store):
+    """How its connections treat plans, and after how many times they prepare a statement."""
+    with store.begin() as unit:
+        mode = unit._connection.execute("SHOW plan_cache_mode", prepare=False).fetchone()[0]
+        return mode, unit._connection.prepare_threshold
+
+
+def test_who_asks_the_same_over_and_over_has_connections_that_keep_plans_at_once(postgres):
+    apart = postgres.apart()
+    assert apart is postgres.apart() is not postgres
+    assert kept(apart) == ("force_generic_plan", 1)
+    assert kept(postgres) == ("auto", 5)
+    open_worker(apart)
+    ids = enqueue(postgres, 3)
+    assert [lease.id for lease in claim(apart, 3)] == ids
+    postgres.close()
+    assert apart._pool is None
+
+
+def test_a_pooler_is_left_no_setting_of_ours(postgres, monkeypatch):
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 1)
+    assert kept(postgres.apart()) == ("auto", None)
+
+
+def test_where_statements_cannot_be_prepared_nobody_prepares_them(postgres):
+    apart = postgres.apart()
+    postgres.without_prepared()
+    assert kept(apart)[1] is None
+    assert kept(postgres)[1] is None
+
+
 def enqueue_and_take(unit):
     unit.insert([a_job()], announce=True)
     assert len(unit.take_due("w1", "default|render||0", 0, 20)) == 1

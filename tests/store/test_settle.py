@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from mulligan.config import Retry
+from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending, settle
 from mulligan.job import SECOND, Ended, Outcome
 from support.store import (
@@ -383,6 +386,53 @@ def test_a_plan_for_one_serves_for_many_and_the_other_way_round(store):
         ids = enqueue(store, n)
         assert len(finish(store, take(store, *ids))) == n
         assert {get(store, job_id).state for job_id in (ids[0], ids[-1])} == {"succeeded"}
+
+
+# -- many alike -------------------------------------------------------------------------------------------
+def in_its_own_words(outcome, n):
+    """The same failure, with a text that no other has."""
+    if outcome.failure is None:
+        return outcome
+    return outcome._replace(failure=replace(outcome.failure, private={"message": f'job {n} \u20ac "said" \\ \n no'}))
+
+
+def as_told(store, job_id):
+    """What is written of one, without its name and its moments."""
+    row, (attempt,) = get(store, job_id), attempts(store, job_id)
+    times = dict.fromkeys(("created_at", "run_at", "started_at", "first_started_at", "finished_at"))
+    row = row._replace(id="", payload="", **times)
+    return row, attempt._replace(job_id="", started_at=0, ended_at=0, next_run_at=None), told(store, job_id)
+
+
+@pytest.mark.parametrize("outcome", [value[0] for value in ENDINGS.values()], ids=ENDINGS)
+def test_many_that_end_alike_are_written_as_each_alone_would_be(store, outcome):
+    policies = Layers(Retry(jitter="none"), {})
+    open_worker(store)
+    ids = enqueue(store, 41)
+    endings = [
+        Ending(lease, in_its_own_words(outcome, 7 if n in {0, 40} else n)) for n, lease in enumerate(take(store, *ids))
+    ]
+    for some in (endings[:-1], endings[-1:]):
+        with store.begin() as unit:
+            settle(unit, some, policies, unit.now(), Random(7))
+    assert as_told(store, ids[0]) == as_told(store, ids[-1])
+    for ending in endings:
+        (attempt,) = attempts(store, ending.lease.id)
+        assert attempt.started_at == ending.lease.started_at
+        if ending.outcome.failure is not None:
+            assert json.loads(attempt.private) == ending.outcome.failure.private
+
+
+def test_among_many_alike_one_that_lost_its_lease_and_one_that_is_to_stop_stand_alone(store):
+    open_worker(store)
+    leases = take(store, *enqueue(store, 40))
+    ask(store, leases[3])
+    leases[7] = leases[7]._replace(token=9)
+    verdicts = {verdict.lease.id: verdict.decision for verdict in finish(store, leases, FAILED)}
+    assert (verdicts[leases[3].id].state, verdicts[leases[7].id]) == ("cancelled", None)
+    states = [get(store, lease.id).state for lease in leases]
+    assert [n for n, state in enumerate(states) if state != "queued"] == [3, 7]
+    assert [len(attempts(store, lease.id)) for lease in leases] == [n != 7 for n in range(40)]
 
 
 def test_settling_nothing_is_nothing(store):

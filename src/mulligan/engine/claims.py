@@ -18,7 +18,7 @@ from mulligan.job import SECOND, Ended, Gate, Guarded, Lane, Lease, Limit, Memor
 from mulligan.policy.breaker import may_probe
 from mulligan.policy.ends import dependency_unavailable
 from mulligan.policy.guard import Guard
-from mulligan.policy.lanes import Candidate, closed_keys, in_turn, is_closed, open_lanes, pick
+from mulligan.policy.lanes import Candidate, closed_keys, in_turn, is_closed, open_lanes, pick, share
 from mulligan.policy.limits import effective, share_of, tighter
 from mulligan.store.base import Look, Mark, Plain, Unit
 
@@ -48,11 +48,12 @@ class Claimer:
     _served: dict[str, str] = field(default_factory=dict)  # fair queue → the share it gave to last
     _declared: Mapping[Guarded, Limit] = field(default_factory=dict)
     _declared_at: Micros = 0
-    _plain: tuple[str, ...] = ()  # lanes that were due alone and no code limits, the last one first
+    _plain: tuple[str, ...] = ()  # lanes that were due alone, or as a pair, and no code limits, the last one first
     _plain_by: tuple[object, object] = ((), ())  # the kinds and declarations under which that was so
     full: bool = False  # the last claim took all it wanted
-    _mark: Mark | None = None  # and where in its lane it ended
-    _seen: Look | None = None  # when that lane alone was due
+    _marks: tuple[Mark, ...] = ()  # and where in its lane it ended, or in both: fresh work, then retries
+    _seen: Look | None = None  # when nothing else was due
+    _reached: tuple[Micros, ...] = ()  # when the last one taken was due, of fresh work and of retries
 
     def __post_init__(self) -> None:
         self._prober = Prober(self.worker, self.watch, {})
@@ -66,8 +67,9 @@ class Claimer:
         self._prober.timeouts = {name: spec.timeout for name, spec in manifest.kinds.items()}
 
     def claim(self, unit: Unit, free: int, *, hinted: bool = False, places: Places | None = None) -> Claimed:
+        self._reached = ()
         look, leases, rest = self._look(unit, free, places, hopeful=hinted or self.full)
-        of_one = not leases or rest == 0  # lane, that is
+        at_once = not leases or rest == 0  # not some by a mark and others after a look
         # Who was hinted has somebody waiting: what is declared is read again before, by a turn that has not.
         self._learn(unit, look.now, DECLARED_TRUST if hinted else DECLARED_TRUST - SECOND)
         guards = self.watch.read(look.guards)
@@ -82,7 +84,7 @@ class Claimer:
                 more, later = self._take(unit, due, rest, look, guards, places)
                 leases = leases + more
         self.full = 0 < free <= len(leases)
-        self._mark = self._marked(look, due, leases) if self.full and of_one else None
+        self._marks = self._marked(look, due, leases) if self.full and at_once else ()
         if places is not None and places.deliveries > 0:
             leases = leases + self._tell(unit, view, told, guards, places, idle=free > 0)
         wakes = view.wakes(guards)
@@ -167,8 +169,8 @@ class Claimer:
         lanes = [lane for lane in self._plain if places is None or not self._bounds([Lane.parse(lane)], free, places)]
         if not lanes:
             return unit.look(), [], free
-        if self._seen is not None and self._mark is not None and self._mark.lane in lanes:
-            leases = unit.take_on(self.worker, self._mark, free)
+        if self._seen is not None and self._marks and all(mark.lane in lanes for mark in self._marks):
+            leases = self._go_on(unit, free)
             if len(leases) == free:
                 return self._seen._replace(now=leases[0].started_at), leases, 0
             if leases:
@@ -180,22 +182,47 @@ class Claimer:
         look, leases = unit.look_and_take(self.worker, plain, free)
         return look, leases, 0 if leases else free
 
-    def _marked(self, look: Look, due: Sequence[Open], leases: Sequence[Lease]) -> Mark | None:
+    def _go_on(self, unit: Unit, free: int) -> list[Lease]:
+        def take(mark: Mark, most: int) -> list[Lease]:
+            return unit.take_on(self.worker, mark, most)
+
+        return take(self._marks[0], free) if len(self._marks) == 1 else self._of_both(self._marks, free, take)
+
+    def _of_both(self, pair: Sequence[Mark], free: int, take: Callable[[Mark, int], list[Lease]]) -> list[Lease]:
+        """From two lanes by the share that retries have, without looking at each job; less where one runs dry."""
+        fresh, retries = pair
+        first = (retries.priority, retries.run_at) < (fresh.priority, fresh.run_at)
+        wanted, credit = share(free, self.credit, first=first)
+        again = take(retries, wanted) if wanted else []
+        new = take(fresh, free - len(again))
+        if new or again:
+            self.credit = credit if len(again) == wanted and len(new) == free - wanted else 0.0
+        taken = ((fresh, new), (retries, again))
+        self._reached = tuple(max([mark.run_at, *[lease.run_at for lease in leases]]) for mark, leases in taken)
+        return new + again
+
+    def _marked(self, look: Look, due: Sequence[Open], leases: Sequence[Lease]) -> tuple[Mark, ...]:
         """Where the next claim may go on. What waits elsewhere is seen again soon, as is what came to wait before the
         mark: a job that was given back, or was enqueued in a transaction that took its time.
         """
-        if len(leases) < MANY or len(due) != 1 or due[0][0] not in self._plain:
-            return None
+        lanes = due if len(due) == 1 else _pair(due)
+        reached = self._reached if len(lanes) > 1 else (max([lease.run_at for lease in leases]),)
+        if len(leases) < MANY or not (lanes and reached) or any(lane not in self._plain for lane, _ in lanes):
+            return ()
         if look.guards or look.limits or any(g.scope == "dependency" or is_closed(g, look.now) for g in look.gates):
-            return None  # `take_on` would take nothing
-        reached = max([lease.run_at for lease in leases])
-        if self._mark is not None and self._seen is not None and look.lanes is self._seen.lanes:
-            return self._mark._replace(run_at=reached)
-        self._seen = look
-        return Mark(*due[0], reached, look.now, min(look.now + ON_TRUST, self._declared_at + DECLARED_TRUST))
+            return ()  # `take_on` would take nothing
+        same = [(mark.lane, mark.priority) for mark in self._marks] == [*lanes]
+        if not same or self._seen is None or look.lanes is not self._seen.lanes:
+            self._seen, self._marks = look, self._heads(look, lanes)
+        return tuple(mark._replace(run_at=at) for mark, at in zip(self._marks, reached, strict=True))
+
+    def _heads(self, look: Look, lanes: Sequence[Open]) -> tuple[Mark, ...]:
+        until = min(look.now + ON_TRUST, self._declared_at + DECLARED_TRUST)
+        heads = {(lane, priority): run_at for lane, priority, run_at in look.lanes}
+        return tuple(Mark(*lane, heads[lane], look.now, until) for lane in lanes)
 
     def _know(self, lane: str) -> None:
-        """It was due alone. What code limits is no plain lane, whatever an operator has said for now."""
+        """It was due alone, or as one of a pair. What code limits is no plain lane, whatever an operator has said."""
         limited, parsed = effective(self._declared, {}), Lane.parse(lane)
         if any(key in limited for key in parsed.guards) or (parsed.retry and parsed.uses) or _endpoints(parsed.guards):
             return  # of retries there are only so many
@@ -235,12 +262,28 @@ class Claimer:
             leases = unit.take_due(self.worker, *due[0], free)
             self.watch.started(leases)
             return leases, None
-        fresh, retries = self._candidates(unit, due, free * unit.overask)
-        chosen, _ = pick(fresh, retries, free * unit.overask, self.credit)
-        leases = unit.take(self.worker, chosen, free)
-        self._remember(fresh, retries, leases)
+        pair = _pair(due) if free >= MANY else []
+        if pair:
+            leases = self._take_both(unit, pair, free, look)
+        else:
+            fresh, retries = self._candidates(unit, due, free * unit.overask)
+            chosen, _ = pick(fresh, retries, free * unit.overask, self.credit)
+            leases = unit.take(self.worker, chosen, free)
+            self._remember(fresh, retries, leases)
         self.watch.started(leases)
         return leases, None
+
+    def _take_both(self, unit: Unit, pair: Sequence[Open], free: int, look: Look) -> list[Lease]:
+        """Many jobs, of fresh work and of retries: in the end it does not matter which of them goes first."""
+        for lane, _ in pair:
+            self._know(lane)
+
+        def take(mark: Mark, most: int) -> list[Lease]:
+            return unit.take_due(self.worker, mark.lane, mark.priority, most)
+
+        leases = self._of_both(self._heads(look, pair), free, take)
+        short = free - len(leases)
+        return leases + unit.take_due(self.worker, *pair[1], short) if short else leases
 
     def _bounds(self, lanes: Sequence[Lane], free: int, places: Places | None) -> dict[Guarded, int]:
         """Jobs that use something are not claimed ahead, or they would start after it went down; and no dependency
@@ -313,6 +356,15 @@ def claimer_of(worker: str, manifest: Manifest, queues: frozenset[str] | None = 
     claimer = Claimer(worker, frozenset(), None if queues is None else queues | {DELIVERY_QUEUE})
     claimer.learn(manifest)
     return claimer
+
+
+def _pair(due: Sequence[Open]) -> list[Open]:
+    """Fresh work and retries, if these two alone are due and no owners take turns."""
+    if len(due) != 2:
+        return []
+    pair = sorted(due, key=lambda lane: lane[0][-1])
+    lanes = [Lane.parse(lane) for lane, _ in pair]
+    return pair if [(lane.retry, lane.share) for lane in lanes] == [(False, ""), (True, "")] else []
 
 
 def parted(due: Sequence[Open]) -> tuple[list[Open], list[Open]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from mulligan.job import SECOND, Cls, Decision, Ended, Failure, Lease, Micros, Outcome, State, Verb
@@ -24,7 +25,7 @@ from mulligan.policy.escalate import escalate, in_words, step_of
 from mulligan.policy.phrase import duration
 from mulligan.policy.refuse import Charge, refused, refused_by_total, switched_off
 from mulligan.policy.retry import AnyBackoff, EffectivePolicy, Then
-from mulligan.policy.terms import NONE, terms_of
+from mulligan.policy.terms import NONE, Terms, terms_of
 
 RETURNED = "returned"  # the reason of an attempt of which there is nothing else to say
 HOLD_DEFAULT = 60 * SECOND
@@ -57,7 +58,7 @@ def decide(
     """
     if outcome.ended == Ended.RETURNED:
         return returned(lease, outcome)
-    case = Case(lease, outcome, policy, now, rng, _sparing(down, held))
+    case = Case(lease, outcome, policy, now, rng, _sparing(down, held) if down or held else "")
     if lease.cancel_reason is not None:
         return _move(case, Verb.STOP, _asked(lease.cancel_reason), failure=outcome.failure)
     return _promised(_RULES[outcome.ended](case))
@@ -177,10 +178,13 @@ def _held(case: Case) -> Decision:
 
 def _counts(case: Case) -> Counts:
     """Of this generation so far. Where an age is limited, with the time in which it could not be tried."""
-    lease, counts = case.lease, read_counts(case.lease.counts)
-    if case.policy.max_age is None or lease.attempt <= 1:
-        return counts
-    return counts._replace(waited=counts.waited + max(0, lease.started_at - lease.run_at))
+    counts = read_counts(case.lease.counts)
+    return counts._replace(waited=counts.waited + _waited(case))
+
+
+def _waited(case: Case) -> Micros:
+    lease = case.lease
+    return 0 if case.policy.max_age is None or lease.attempt <= 1 else max(0, lease.started_at - lease.run_at)
 
 
 def _retry(case: Case) -> Decision:
@@ -202,13 +206,56 @@ def _failed(case: Case) -> Decision:
     spared = None if case.outcome.final else _spared(case, failure)
     if spared is not None:
         return spared
-    charge = Charge(failure, terms_of(failure), case.lease.failures + 1, _counts(case).plus(failure))
-    refusal = FINAL if case.outcome.final else refused(case.policy, charge)
+    known = _known(case, failure)
+    charge = Charge(failure, *known.charge[1:])
+    refusal = FINAL if case.outcome.final else known.refusal
     if refusal:
         return _teach(case, _die(case, refusal, charge), failure)
-    run_at = case.now + _micros(_wait(case, charge))
-    reason = f"retry {_counted(case.policy, charge)} in {_until(case, run_at)}: {failure.cls}"
-    return _teach(case, _try_again(case, run_at, reason, charge, _next_step(case.policy, charge)), failure)
+    run_at = case.now + _micros(_wait(case, known, failure.retry_after))
+    reason = f"retry {known.counted} in {_until(case, run_at)}: {failure.cls}"
+    return _teach(case, _try_again(case, run_at, reason, charge, known.step), failure)
+
+
+class _Known(NamedTuple):
+    """What all failures alike have in common: everything but the draw, the moment and their own words."""
+
+    charge: Charge
+    refusal: str
+    counted: str
+    backoff: AnyBackoff
+    before: int
+    step: Then | None
+
+
+def _known(case: Case, failure: Failure) -> _Known:
+    lease, said = case.lease, (failure.code, failure.cls, failure.rule, bool(failure.retryable), bool(failure.terms))
+    return _of_alike(case.policy, lease.failures + 1, lease.counts, _waited(case), terms_of(failure), *said)
+
+
+@lru_cache(maxsize=1024)
+def _of_alike(  # noqa: PLR0913, PLR0917 - all that is asked of a failure, and nothing else
+    policy: EffectivePolicy,
+    failures: int,
+    counts: str | None,
+    waited: Micros,
+    terms: Terms,
+    code: str,
+    cls: Cls,
+    rule: str,
+    retryable: bool,  # noqa: FBT001 - a key of a cache
+    has_terms: bool,  # noqa: FBT001 - the same
+) -> _Known:
+    failure = Failure(code, cls, "", rule, retryable, terms={"some": True} if has_terms else {})
+    before = read_counts(counts)
+    after = before._replace(waited=before.waited + waited).plus(failure)
+    charge = Charge(failure, terms, failures, after, after.to_json())
+    return _Known(
+        charge,
+        refused(policy, charge),
+        _counted(policy, charge),
+        *backoff_of(policy, charge),
+        _next_step(policy, charge),
+    )
 
 
 def _teach(case: Case, decision: Decision, failure: Failure) -> Decision:
@@ -288,12 +335,10 @@ def _with_step(case: Case, decision: Decision, step: Then | None) -> Decision:
     return decision._replace(reason=reason, settings=settings, then=then or None)
 
 
-def _wait(case: Case, charge: Charge) -> float:
+def _wait(case: Case, known: _Known, hint: float | None) -> float:
     """A server's hint is a floor, and spread: or all who heard it come back in the same instant."""
-    backoff, before = backoff_of(case.policy, charge)
-    drawn = delay(backoff, before, case.rng)
-    hint = charge.failure.retry_after
-    if hint is None or not math.isfinite(hint) or hint <= 0 or not charge.terms.wait_for_hint:
+    drawn = delay(known.backoff, known.before, case.rng)
+    if hint is None or not math.isfinite(hint) or hint <= 0 or not known.charge.terms.wait_for_hint:
         return drawn
     return max(drawn, hint) + case.rng.uniform(0, min(0.1 * hint, 60.0))
 
@@ -373,7 +418,7 @@ def _move(
         outcome.choices if verb is Verb.PARK else (),
         None,  # hold
         outcome.cost,
-        lease.counts if charge is None else charge.counts.to_json(),
+        lease.counts if charge is None else charge.written or charge.counts.to_json(),
         lease.settings,
     )
 

@@ -68,6 +68,19 @@ _FROM, _TO = Facts._fields.index("http_status"), Facts._fields.index("uses") + 1
 
 def _usual(facts: Facts) -> Verdict | None:
     """Thousands fail alike but for their words, and few words matter; None: it has to be read."""
+    found = _by_type_alone(facts)
+    if found is None or any_in(found.words, facts.message.lower()):
+        return None
+    return Verdict(facts, found.rule, found.also, found.table)
+
+
+def usual_words(facts: Facts) -> tuple[str, ...] | None:
+    """The words that would matter, and none of them is there; None: one is, or it is read in any case."""
+    found = _by_type_alone(facts)
+    return None if found is None or any_in(found.words, facts.message.lower()) else found.words
+
+
+def _by_type_alone(facts: Facts) -> _Usual | None:
     if facts.causes or facts.leaves or facts.implied or facts.stderr or facts.provider_codes:
         return None
     key = (facts.exception_types, facts[_FROM:_TO])
@@ -79,9 +92,7 @@ def _usual(facts: Facts) -> Verdict | None:
         if len(_known) >= MOST_USUAL:
             _known.clear()
         found = _known[key] = _learned(facts)
-    if found is None or any_in(found.words, facts.message.lower()):
-        return None
-    return Verdict(facts, found.rule, found.also, found.table)
+    return found
 
 
 def _learned(facts: Facts) -> _Usual | None:

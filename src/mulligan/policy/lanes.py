@@ -41,6 +41,16 @@ def pick(fresh: Sequence[Candidate], retries: Sequence[Candidate], n: int, credi
     return chosen, credit
 
 
+def share(n: int, credit: float, *, first: bool) -> tuple[int, float]:
+    """Of `n` slots for which enough of both waits, how many are the retries', and the credit to hand in next time.
+
+    As `pick` gives them; `first`: the order would choose a retry before fresh work.
+    """
+    earned = min(max(credit, 0.0), 1.0) + n * (MOST if first else LEAST)
+    whole = min(n, int(earned + 1 - _WHOLE))
+    return whole, max(0.0, earned - whole)
+
+
 def in_turn(found: Sequence[Candidate], served: Mapping[str, str], first: str = "") -> list[Candidate]:
     """In a fair queue owners take turns, whoever's jobs are older.
 

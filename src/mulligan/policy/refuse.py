@@ -18,6 +18,7 @@ class Charge(NamedTuple):
     terms: Terms
     failures: int
     counts: Counts
+    written: str | None = None  # the counts, where that was done already
 
     @property
     def of_class(self) -> int:

@@ -416,6 +416,10 @@ class Store(ABC):
     def transaction(self) -> AbstractContextManager[Any]:
         """Our connection, for the user's own statements and `connection=`."""
 
+    def apart(self) -> Store:
+        """The same store, for somebody who asks the same few things over and over; closed with this one."""
+        return self
+
     @abstractmethod
     def watch(self, hint: Callable[[], None], stop: threading.Event) -> None:
         """Call `hint` soon after something may have become due; returns when `stop` is set. Only ever a hint."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from mulligan.event import Event, EventType
@@ -196,10 +196,24 @@ class SqliteUnit(SqlUnit):
         return {(ending.id, ending.token) for ending in held}
 
     def _settle_all(self, settlements: Sequence[Settlement]) -> bool:
-        rows = [(*ending, self._now) for ending in settlements]
-        return self._all_of(
-            len(rows), *(partial(self._many, verb, SETTLE, rows) for verb in ("settle", "settle_attempt"))
-        )
+        return self._all_of(len(settlements), *self._settling(settlements))
+
+    def _settling(self, settlements: Sequence[Settlement]) -> Iterator[Callable[[], int]]:
+        """Two statements for all that end alike, else two for each."""
+        alike: dict[tuple[Any, ...], list[Settlement]] = {}
+        for row in settlements:
+            alike.setdefault(_way(row), []).append(row)
+        if len(alike) * FEW_ALIKE > len(settlements):
+            rows = [(*row, self._now) for row in settlements]
+            yield partial(self._many, "settle", SETTLE, rows)
+            yield partial(self._many, "settle_attempt", SETTLE, rows)
+            return
+        sets = [
+            rows[0]._asdict() | {"ids": self.ids([row.id for row in rows]), "rows": self.ids([*map(_own, rows)])}
+            for rows in alike.values()
+        ]
+        yield lambda: sum([self._changed("settle_alike", **one) for one in sets])
+        yield lambda: sum([self._changed("settle_attempt_alike", **one) for one in sets])
 
     def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
         if not self._all_of(len(finished), *self._finishing(worker, finished)):
@@ -224,7 +238,7 @@ class SqliteUnit(SqlUnit):
         yield lambda: sum([self._changed("finish_alike", **one) for one in sets])
         yield lambda: sum([self._changed("finish_attempt_alike", **one) for one in sets])
 
-    def _changed(self, verb: str, **params: Any) -> int:
+    def _changed(self, verb: str, /, **params: Any) -> int:
         self.rows(verb, **params)
         return self._handle.changes()
 
@@ -268,6 +282,12 @@ class SqliteUnit(SqlUnit):
     def damage(self) -> list[str]:
         found = [str(row[0]) for row in self._handle.execute("PRAGMA quick_check(10)")]
         return [] if found == ["ok"] else found
+
+
+_OWN = ("id", "generation", "attempt", "started_at", "private")  # as in settle_attempt_alike.sqlite.sql
+_TOLD_OF = ("owner", "batch_id", "data")  # by its event alone
+_own = itemgetter(*map(Settlement._fields.index, _OWN))
+_way = itemgetter(*[Settlement._fields.index(name) for name in Settlement._fields if name not in _OWN + _TOLD_OF])
 
 
 def _row(job: NewJob) -> dict[str, Any]:

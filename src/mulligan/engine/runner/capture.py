@@ -23,7 +23,7 @@ __all__ = ["capture", "text_of", "type_name"]
 LINKS = 16  # of a cause chain
 LEAVES = 16  # of an exception group
 TRACE = LIMIT
-_TOLD = 500  # characters of a message repeated in the trace
+TOLD = 500  # characters of a message repeated in the trace
 _UNREADABLE = "an exception without a readable text"
 _AWS = re.compile(r"An error occurred \((\w{1,100})\) when calling the \w{1,100} operation")
 
@@ -64,7 +64,7 @@ def _capture(exc: BaseException, now: float) -> Facts:
     told: dict[str, str] = {}  # wrappers often repeat the words of what they wrap
     for link in chain:
         link.message = _message(link, told)
-        link.lines, link.frames, home = walk(_traceback(link.exc), home)
+        link.lines, link.frames, home = walk(traceback_of(link.exc), home)
     causes = tuple([_facts(link, "", "", _leaves(link.exc, now)) for link in chain[1:]]) if len(chain) > 1 else ()
     return _facts(chain[0], _trace(chain), _stderr(chain), _leaves(exc, now), causes, _hint(chain, told, now))
 
@@ -103,18 +103,18 @@ def _chain(exc: BaseException, now: float) -> list[_Link]:
 
 
 def _below(exc: BaseException, *, implied: bool) -> Sequence[tuple[BaseException, bool]]:
-    cause = _cause_of(exc)
+    cause = cause_of(exc)
     if cause is not None:
         return ((cause, implied),)
-    context = _context_of(exc)
-    return () if context is None or _suppressed(exc) else ((context, True),)
+    context = context_of(exc)
+    return () if context is None or suppressed(exc) else ((context, True),)
 
 
 # As the interpreter keeps them, whatever the class makes of these names.
-_cause_of = BaseException.__dict__["__cause__"].__get__
-_context_of = BaseException.__dict__["__context__"].__get__
-_suppressed = BaseException.__dict__["__suppress_context__"].__get__
-_traceback = BaseException.__dict__["__traceback__"].__get__
+cause_of = BaseException.__dict__["__cause__"].__get__
+context_of = BaseException.__dict__["__context__"].__get__
+suppressed = BaseException.__dict__["__suppress_context__"].__get__
+traceback_of = BaseException.__dict__["__traceback__"].__get__
 
 
 def _facts(
@@ -194,7 +194,7 @@ def _trace(chain: list[_Link]) -> str:
     lines: list[str] = []
     for link in chain:
         lead = "caused by " if lines else ""
-        lines.append(f"{lead}{link.kind.names[0]}: {link.message[:_TOLD]}")
+        lines.append(f"{lead}{link.kind.names[0]}: {link.message[:TOLD]}")
         lines += link.lines
     text = "\n".join(lines)
     return text if len(text) <= TRACE else safe(text, TRACE)

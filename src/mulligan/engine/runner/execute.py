@@ -120,6 +120,8 @@ def _arguments(handler: Handler, context: Context) -> dict[str, Any]:
 def _judge(handler: Handler, context: Context) -> Judge:
     """The rules of this kind and its app, and what the job uses: all a verdict needs beside the facts."""
     uses = tuple(filter(None, context.lease.uses.split(","))) if context.lease.uses else ()
+    if not uses and not handler.books():
+        return classify
 
     def judge(facts: Facts) -> Failure:
         return classify(facts._replace(uses=uses) if uses else facts, handler.books())

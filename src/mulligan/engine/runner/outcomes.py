@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from mulligan.engine.runner.alike import judged_alike
 from mulligan.engine.runner.capture import capture, text_of, type_name
 from mulligan.errors import Cancel, Fail, Hold, OutcomeRequest, Park, Retry, Snooze
 from mulligan.job import SECOND, Ended, Failure, Micros, Outcome, span, to_micros
@@ -23,7 +24,18 @@ def raised(exc: BaseException, now: Micros, judge: Judge = classify) -> Outcome:
     """What a raised exception means: an outcome asked for, or a failure."""
     if issubclass(type(exc), OutcomeRequest):  # `__class__` may be a property that raises
         return outcome_of(exc, now, judge)
-    return Outcome(Ended.FAILED, failure=judge(capture(exc, now / SECOND)), ended_at=now)
+    return Outcome(Ended.FAILED, failure=_judged(exc, now / SECOND, judge), ended_at=now)
+
+
+def _judged(exc: BaseException, now: float, judge: Judge) -> Failure:
+    if judge is not classify:
+        return judge(capture(exc, now))
+
+    def whole() -> tuple[Facts, Failure]:
+        facts = capture(exc, now)
+        return facts, classify(facts)
+
+    return judged_alike(exc, now, whole)
 
 
 def outcome_of(request: BaseException, now: Micros, judge: Judge = classify) -> Outcome:

@@ -172,7 +172,7 @@ class Supervisor:
         self._fleet.on_learn = self._learned
         self._fleet.is_suspect = lambda lease: lease.losses >= self._policies.of(lease).max_losses
         self._fleet.all_written = lambda: self._desk.all_written
-        self._turns = Turns(self._store, self._policies, self._claimer, causes_of(self._settings.guards))
+        self._turns = Turns(self._store.apart(), self._policies, self._claimer, causes_of(self._settings.guards))
         self._desk.serve(self._fleet, self._turns)
         self._entered = True
         await self._chore_until_done(partial(self._chores.open, self._row(manifest), manifest))

@@ -15,6 +15,8 @@ LINE_MS = 500  # of work for each place
 LEAST_MS = 0.25  # of a job: what else it costs
 SHORT_MS = 20
 RARE = 100  # one in so many may be longer
+FEW = 10  # one in so many, if no more than run side by side: a runner that is kept waiting makes all of those long
+GROWTH = 4  # times from one turn to the next
 FEW_TELLERS, SHARE = 3, 3
 
 
@@ -39,9 +41,14 @@ class Pace:
 
     def turned(self, asked: int, got: int, durations_ms: Sequence[int]) -> None:
         """Learn from a turn, and from what has ended since the one before."""
-        if durations_ms and RARE * sum([took > SHORT_MS for took in durations_ms]) > len(durations_ms):
+        if self._too_long(durations_ms):
             self.ahead = 0
         elif durations_ms and 0 < asked <= got:
             each = sum(durations_ms) / len(durations_ms) + LEAST_MS
             most = min(MOST_AHEAD, int(self._concurrency * LINE_MS / each))
-            self.ahead = min(most, max(self._concurrency, self.ahead * 2))
+            self.ahead = min(most, max(self._concurrency, self.ahead * GROWTH))
+
+    def _too_long(self, durations_ms: Sequence[int]) -> bool:
+        """Is it jobs that are long, and not one moment?"""
+        long = sum([took > SHORT_MS for took in durations_ms])
+        return long * (FEW if long <= self._concurrency else RARE) > len(durations_ms)

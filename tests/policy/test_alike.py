@@ -1,0 +1,119 @@
+"""What fails again at the same place in the same way is known already; only its words are its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from mulligan.engine.runner import alike
+from mulligan.engine.runner.capture import capture
+from mulligan.engine.runner.outcomes import raised
+from mulligan.job import SECOND
+from mulligan.policy.classify import classify
+
+NOW = 1_700_000_000
+
+
+class Odd(ConnectionError):
+    pass
+
+
+class Unreadable(ConnectionError):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Retrying(ConnectionError):
+    retry_after = 7
+
+
+class Strange(type):
+    def __hash__(cls) -> int:
+        raise RuntimeError
+
+
+def with_note(exc, **attributes):
+    vars(exc).update(attributes)
+    return exc
+
+
+def caused(exc, cause):
+    exc.__cause__ = cause
+    return exc
+
+
+def while_handling(exc, other):
+    exc.__context__ = other
+    return exc
+
+
+def failed(exc):
+    """Raised at always the same place, and judged."""
+    try:
+        raise exc
+    except BaseException as caught:  # noqa: BLE001
+        return raised(caught, NOW * SECOND).failure, classify(capture(caught, NOW))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch):
+    monkeypatch.setattr(alike, "_known", {})
+
+
+SECRET = "token=ghp_" + "a1" * 20
+FAILURES = {
+    "plain": lambda n: ConnectionError(f"request {n} was reset"),
+    "of its own class": lambda n: Odd(f"request {n} was reset"),
+    "a timeout": lambda n: TimeoutError(f"{n} s"),
+    "a mistake": lambda n: KeyError(f"name {n}"),
+    "of which words alone tell": lambda n: RuntimeError(f"request {n} failed"),
+    "with a secret": lambda n: ConnectionError(f"request {n} with {SECRET} was reset"),
+    "sometimes with a word that matters": lambda n: ConnectionError("certificate verify failed" if n % 2 else "reset"),
+    "sometimes with a hint": lambda n: ConnectionError("busy, try again in 7 seconds" if n % 2 else "reset"),
+    "sometimes without words": lambda n: ConnectionError(*["reset"][: n % 2]),
+    "with words that are cut": lambda n: ConnectionError("reset " * 5000 + str(n)),
+    "with a number of the system": lambda n: ConnectionError(104 + n % 2, "reset"),
+    "with several arguments": lambda n: ValueError("reset", n, 3.5, None),
+    "with one inside": lambda n: ConnectionError(TimeoutError(f"{n} s") if n % 2 else "reset"),
+    "with an attribute": lambda n: with_note(ConnectionError("reset"), **({"status_code": 404} if n % 2 else {})),
+    "of a class with an attribute": lambda n: Retrying(f"{n}"),
+    "with a cause": lambda n: caused(ConnectionError("reset"), PermissionError("no") if n % 2 else None),
+    "while handling": lambda n: while_handling(ConnectionError("reset"), TimeoutError("late") if n % 2 else None),
+    "a group": lambda n: ExceptionGroup(f"{n}", [TimeoutError("late")]),
+    "unreadable": lambda _: Unreadable("reset"),
+    "of a strange class": lambda n: Strange("Strange", (ConnectionError,), {})(f"{n}"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_is_known_is_what_the_whole_way_would_find(name):
+    for number in range(6):
+        known, whole = failed(FAILURES[name](number))
+        assert known == whole
+        assert SECRET not in str(known)
+
+
+def test_most_that_fail_again_do_not_go_the_whole_way(monkeypatch):
+    first, _ = failed(ConnectionError("request 1 was reset"))
+    monkeypatch.setattr("mulligan.engine.runner.outcomes.capture", None)
+    again, _ = failed(ConnectionError("request 2 was reset"))
+    assert (again.fingerprint, again.private["message"]) == (first.fingerprint, "request 2 was reset")
+    assert "request 2 was reset" in again.private["trace"]
+    assert "request 1 was reset" not in str(again)
+
+
+def test_another_place_has_a_name_of_its_own():
+    def elsewhere():
+        raise ConnectionError("request 2 was reset")
+
+    first, _ = failed(ConnectionError("request 1 was reset"))
+    with pytest.raises(ConnectionError) as caught:
+        elsewhere()
+    assert raised(caught.value, 0).failure == classify(capture(caught.value, 0))
+    assert raised(caught.value, 0).failure.fingerprint != first.fingerprint
+
+
+def test_no_more_is_remembered_than_is_good(monkeypatch):
+    monkeypatch.setattr(alike, "_MOST", 3)
+    for number in range(10):
+        failed(type(f"Odd{number}", (ConnectionError,), {})("reset"))
+    assert 0 < len(alike._known) <= 3
