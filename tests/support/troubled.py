@@ -68,6 +68,9 @@ class TroubledStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
+    def apart(self) -> TroubledStore:
+        return TroubledStore(self._store.apart(), self._troubles)
+
     def begin(self) -> AbstractContextManager[Any]:
         return self._written(self._store.begin())
 
