@@ -7,7 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -152,13 +152,13 @@ def test_a_backup_neither_follows_nor_replaces_a_link(file_app, call, tmp_path):
 def test_a_worker_has_no_door_through_which_a_neighbour_could_come(file_app, start):
     """Supervisor and runner talk over a pair of sockets without a name; nothing listens."""
     worker = start("worker", "jobs:app")
-    until(lambda: _runners(worker.process.pid), 60, "a runner")
-    for pid in (worker.process.pid, *_runners(worker.process.pid)):
+    until(lambda: len(_children(worker.process.pid)) > 1, 60, "the nursery and a runner")
+    for pid in (worker.process.pid, *_children(worker.process.pid)):
         assert _named_sockets(pid) == []
     worker.stop()
 
 
-def _runners(pid: int) -> list[int]:
+def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in text.split()]
 
@@ -167,9 +167,10 @@ def _named_sockets(pid: int) -> list[str]:
     """Listening on the network, or with a name in the file system."""
     inodes = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
-        target = str(fd.readlink())
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
+        with suppress(FileNotFoundError):  # a file that is closed meanwhile
+            target = str(fd.readlink())
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
     unix = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
     tcp = [line.split() for name in ("tcp", "tcp6") for line in _lines(pid, name)]
     found = [row[7] for row in unix if row[6] in inodes and len(row) > 7]
