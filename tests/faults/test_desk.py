@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -13,6 +14,7 @@ import pytest
 from faults.at_the_desk import HEARER, LONG, Scene
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor import desk
+from mulligan.engine.supervisor.turns import Turn
 from mulligan.errors import StoreUnavailable
 from mulligan.store import Store
 from support.store import KINDS, RETURNED, all_rows, enqueue, migrated, sql, told
@@ -195,26 +197,97 @@ def test_many_leases_are_handed_over_once_the_next_turn_is_under_way_and_hold_th
     scene.play(act)
 
 
-def test_what_could_not_be_handed_over_is_looked_for_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def clumsy(scene: Scene) -> Iterator[list[int]]:
+    """The next claim cannot be handed over; how many were, each time."""
+    dispatch, tries = scene.hands.dispatch, []
+
+    def dropped(leases: Any, memories: Any) -> None:
+        tries.append(len(leases))
+        if len(tries) == 1:
+            raise MemoryError
+        dispatch(leases, memories)
+
+    scene.hands.dispatch = dropped  # type: ignore[method-assign]
+    yield tries
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_what_could_not_be_handed_over_is_looked_for_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
     monkeypatch.setattr(desk, "MANY", 5)
-    scene, tries = Scene(store, concurrency=20), []
+    scene = Scene(store, concurrency=20)
+
+    async def act(scene: Scene) -> None:
+        with clumsy(scene) as tries:
+            enqueue(store, 12)
+            await scene.hint()
+            await scene.until(lambda: tries)
+            if heard:
+                enqueue(store)
+                await scene.hint()
+            scene.desk.wake.set()  # the poll
+            await scene.until(lambda: scene.hands.count == 12 + heard)
+            assert tries[0] == 12
+            assert {fence[1] for fence in scene.hands.given} == {1}  # no second claim
+
+    scene.play(act)
+
+
+def test_a_turn_under_way_does_not_forget_what_could_not_be_handed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "MANY", 5)
+    scene, under_way, may_go_on = Scene(store, concurrency=20), threading.Event(), threading.Event()
+    take = scene.turns.take
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        under_way.set()
+        assert may_go_on.wait(30)
+        return take(*arguments, **options)
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 10)
+        await scene.hint()
+        await scene.until(lambda: scene.hands.count == 10)
+        ended = [Ending(lease, RETURNED, LONG) for lease in scene.hands.held.values()]
+        with clumsy(scene) as tries:
+            dispatch, scene.hands.dispatch = scene.hands.dispatch, lambda *_: held_back.append(_)
+            held_back: list[Any] = []
+            enqueue(store, 6)
+            await scene.hint()
+            await scene.until(lambda: held_back)
+            monkeypatch.setattr(scene.turns, "take", slow)
+            scene.hands.held.clear()
+            scene.desk.ended(ended)
+            await scene.until(under_way.is_set)
+            scene.hands.dispatch = dispatch  # type: ignore[method-assign]
+            scene.desk._handed_over(Turn([], *held_back[0], now=0, next_due=None, more=False))
+            assert tries == [6]
+            may_go_on.set()
+            await scene.until(lambda: not scene.desk.unwritten)
+            scene.desk.wake.set()  # the poll
+            await scene.until(lambda: scene.hands.count == 6)
+
+    scene.play(act)
+
+
+def test_places_of_what_is_being_handed_over_are_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "MANY", 5)
+    scene, seen = Scene(store, concurrency=20), []
 
     async def act(scene: Scene) -> None:
         dispatch = scene.hands.dispatch
 
-        def clumsy(leases: Any, memories: Any) -> None:
-            tries.append(len(leases))
-            if len(tries) == 1:
-                raise MemoryError
+        def looked_at(leases: Any, memories: Any) -> None:
+            seen.append(scene.desk._free())
             dispatch(leases, memories)
 
-        monkeypatch.setattr(scene.hands, "dispatch", clumsy)
+        monkeypatch.setattr(scene.hands, "dispatch", looked_at)
         enqueue(store, 12)
         await scene.hint()
-        await scene.until(lambda: scene.desk.doubt)
-        scene.desk.wake.set()  # the poll
         await scene.until(lambda: scene.hands.count == 12)
-        assert tries == [12, 12]
-        assert {fence[1] for fence in scene.hands.given} == {1}  # no second claim
+        assert seen == [8]
 
     scene.play(act)

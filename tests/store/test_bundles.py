@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from mulligan.event import EventType, NewEvent
 from mulligan.store import bundles
+from mulligan.store.postgres_unit import PostgresUnit
 from support.store import (
     FAILED,
     RETURNED,
@@ -211,3 +213,23 @@ def test_a_reader_waits_for_a_bundle_that_is_still_being_written(store):
         Background(lambda: enqueue(store, 20)).answer()
         assert log(store, seen) == []
     assert len(log(store, seen)) == 40
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_not_even_the_very_first_event_is_passed_while_it_is_being_written(store, alone):
+    if not is_postgres(store):
+        pytest.skip("SQLite has one writer")
+    with psycopg.connect(store.dsn) as connection:
+        PostgresUnit(connection, store, alone=alone).insert(jobs(1), announce=True)
+        enqueue(store)
+        with store.read() as unit:
+            assert unit.newest_event() == 0
+    assert len(log(store)) == 2
+
+
+def test_what_is_left_of_many_and_is_one_is_told_as_one(store):
+    ended(store, 1001)
+    for kind in ("queued", "started", "succeeded"):
+        assert {*rows_of(store, f"job.{kind}")} == {1000, None}
+    ids = [event.id for event in log(store)]
+    assert ids == list(range(1, len(ids) + 1))

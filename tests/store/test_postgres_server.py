@@ -339,6 +339,12 @@ def test_who_asks_the_same_over_and_over_has_connections_that_keep_plans_at_once
     assert apart._pool is None
 
 
+def test_plans_that_are_kept_are_not_compiled_each_time_they_run(postgres):
+    """Of many that wait they seem to want a tenth, which is expensive enough."""
+    with postgres.apart().begin() as unit:
+        assert unit._connection.execute("SHOW jit", prepare=False).fetchone()[0] == "off"
+
+
 def test_a_pooler_is_left_no_setting_of_ours(postgres, monkeypatch):
     monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 1)
     assert kept(postgres.apart()) == ("auto", None)

@@ -90,11 +90,9 @@ _about = attrgetter("batch_id", "owner", "attempt", "token")
 
 def parted_rows(at: int, what: str, rows: Sequence[Row], data: Callable[[Row], str]) -> tuple[list[Told], list[Bundle]]:
     """`parted` for one thing that happened to many jobs, as a claim or an ending has them: a quarter of its work."""
-    if len(rows) == 1:
-        (row,) = rows
-        return [Told(at, what, row.id, *_about(row), data(row))], []
     parts = [rows[start : start + MOST] for start in range(0, len(rows), MOST)]
-    return [], [Bundle(at, what, len(part), _text_of(part, data)) for part in parts]
+    alone = [Told(at, what, part[0].id, *_about(part[0]), data(part[0])) for part in parts if len(part) == 1]
+    return alone, [Bundle(at, what, len(part), _text_of(part, data)) for part in parts if len(part) > 1]
 
 
 def _text_of(rows: Iterable[Any], data: Callable[[Any], str]) -> str:

@@ -57,6 +57,8 @@ REPLAN_EVERY = 10.0  # seconds
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
 REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist')
+# A plan that does not know how few are wanted looks expensive where many wait, and would be compiled each time it runs.
+KEEP_PLANS = "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
 
 
 class _AtHand(threading.local):
@@ -140,7 +142,7 @@ class PostgresStore(Store):
             found = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
             pooled = found is not None and found[0] != connection.info.backend_pid
             if self._habits and not pooled:  # a pooler would hand it on to others
-                connection.execute("SET plan_cache_mode = force_generic_plan", prepare=False)
+                connection.execute(KEEP_PLANS, prepare=False)
         if pooled:
             connection.prepare_threshold = None
 
@@ -315,7 +317,7 @@ class PostgresStore(Store):
         if self._listen_dsn != self.dsn or connection.prepare_threshold is None:
             return
         connection.prepare_threshold = 0
-        connection.execute("SET plan_cache_mode = force_generic_plan", prepare=False)  # of this session, as LISTEN is
+        connection.execute(KEEP_PLANS, prepare=False)  # of this session, as LISTEN is
         PostgresUnit(connection, self, alone=True).look_and_take_one("", Plain((), 0, 0))
 
     def _hint_over(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> None:

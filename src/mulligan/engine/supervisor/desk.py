@@ -67,7 +67,7 @@ class Desk:
         self._answered = asyncio.Event()
         self._turning = False
         self._lately: list[Ending] = []  # what ended since the last turn, whoever writes it
-        self._came_back = False  # what was to be written beside a turn: the next one writes everything
+        self._came_back = False  # what was to be written beside a turn, or run: the next one does everything again
         self._beside = beside
         self._aside: Aside | None = None
         self._coming: Sequence[Lease] = ()  # claimed, and handed over as soon as the next turn is under way
@@ -191,12 +191,13 @@ class Desk:
             self._loop.call_soon(self._handed_over, turn)
 
     def _handed_over(self, turn: Turn) -> None:
-        self._coming = ()
         try:
             self._fleet.dispatch(turn.leases, turn.memories)
         except Exception:
             log.exception("jobs could not be handed to a runner; they are looked for again")
-            self.doubt = True
+            self._came_back, self._offered = True, False  # a turn under way does not know of it
+        finally:
+            self._coming = ()  # not before: who looks meanwhile may count them twice, and never not at all
 
     def _learn_pace(self, free: int, turn: Turn) -> None:
         endings, self._lately = self._lately, []
@@ -248,9 +249,10 @@ class Desk:
 
     def _in_hand(self, telling: int) -> int:
         """Messages do not count: they have places of their own."""
+        coming = len(self._coming)  # first: they become the fleet's
         beside = len(self._aside.waiting) + len(self._aside.endings) if self._aside is not None else 0
         others = _others([ending.lease for ending in self.endings])
-        return self._fleet.count - telling + len(self._coming) + beside + others
+        return self._fleet.count - telling + coming + beside + others
 
     def _looks_for_messages(self) -> bool:
         """While all places are taken, now and then: whoever enqueues wakes us, and there is nothing for them here."""

@@ -504,6 +504,7 @@ class Fleet:
 
     def _cleaned(self, task: asyncio.Task[None]) -> None:
         self._cleaning.discard(task)
+        self._nursery.bury_strangers()
         self._changed.set()
 
     async def _bury(self, child: Child, death: Death) -> None:

@@ -25,6 +25,7 @@ log = logging.getLogger("mulligan.worker")
 
 MODULE = "mulligan.engine.runner.nursery"
 PATIENCE = 1.0  # seconds for one runner; the supervisor does nothing else meanwhile
+END = 5.0  # seconds for a kill
 PAUSES = 1.0, 600.0  # seconds until another one is tried: the first time, and at most
 ROOM = 96  # bytes: the numbers of its descriptors, and numbers that grow
 SPACE_FOR_MARK = "/" * 16
@@ -143,13 +144,16 @@ class Nursery:
             self._control = None
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            try:
+                self._process.wait(END)
+            except subprocess.TimeoutExpired:  # the kernel holds it: whenever it ends, it is buried like a stranger
+                self._strangers.add(self._process.pid)
             self._process = None
 
     # -- runners ----------------------------------------------------------------------------------
     def runner(self, mark: str, command: Sequence[str], environ: Mapping[str, str], board: int) -> Born | None:
         """A new one, begun like this; None: start it without us."""
-        self._bury_strangers()
+        self.bury_strangers()
         if self._control is None or not self.ready or environ != self._environ:
             return None
         with contextlib.ExitStack() as undo:
@@ -190,7 +194,7 @@ class Nursery:
             if were_ours is not None and now_ours is not None:
                 self._strangers |= now_ours - were_ours
 
-    def _bury_strangers(self) -> None:
+    def bury_strangers(self) -> None:
         """An orphan that has ended waits for whoever it came to."""
         self._strangers -= self._runners()  # never one of those: how it ended is somebody's evidence
         for pid in list(self._strangers):

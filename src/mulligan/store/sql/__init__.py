@@ -107,7 +107,7 @@ def load(  # noqa: PLR0913 - each says one thing about the statement
 _UNLESS_TAKEN = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
 # Nobody can have marked before, and nobody will ask: the lock is enough, a tenth of the work of the function.
 _MARK_ALONE = (
-    "pg_advisory_xact_lock_shared({p}event_lock_base() + COALESCE(pg_sequence_last_value('{p}event_id_seq'), 1))"
+    "pg_advisory_xact_lock_shared({p}event_lock_base() + COALESCE(pg_sequence_last_value('{p}event_id_seq'), 0))"
 )
 
 
