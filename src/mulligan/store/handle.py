@@ -11,6 +11,8 @@ from typing import Any
 import apsw
 
 BUSY_MS = 10_000
+PAUSES = ((100, 0.001), (500, 0.005))  # so often a waiting writer looks after so many seconds,
+LAST_PAUSE = 0.025  # and then each time after these
 AT_ONCE = 2.0  # seconds
 PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA journal_size_limit=67108864")
 
@@ -58,7 +60,30 @@ class Handle(ABC):
     def in_transaction(self) -> bool: ...
 
     @abstractmethod
+    def wait_at_most(self, ms: int) -> None:
+        """For whoever holds the file."""
+
+    @abstractmethod
     def close(self) -> None: ...
+
+
+class Patience:
+    """How a writer waits for another one. SQLite's own way soon sleeps for longer than most transactions take, and a
+    file into which two write lies idle meanwhile.
+    """
+
+    def __init__(self, ms: int) -> None:
+        self._seconds = ms / 1000
+        self._until = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._until = now + self._seconds
+        if now >= self._until:
+            return False
+        time.sleep(next((pause for most, pause in PAUSES if tries < most), LAST_PAUSE))
+        return True
 
 
 def _set_up(handle: Handle) -> None:
@@ -84,7 +109,7 @@ class ApswHandle(Handle):
     @classmethod
     def open(cls, path: str) -> ApswHandle:
         connection = apsw.Connection(path, statementcachesize=200)
-        connection.set_busy_timeout(BUSY_MS)
+        connection.set_busy_handler(Patience(BUSY_MS))
         # A plan that looks at what is bound, as at a LIMIT, is made anew for each value: ten times the work of a claim.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         handle = cls(connection)
@@ -118,6 +143,9 @@ class ApswHandle(Handle):
 
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
+
+    def wait_at_most(self, ms: int) -> None:
+        self.connection.set_busy_handler(Patience(ms))
 
     def close(self) -> None:
         self.connection.close()
@@ -170,6 +198,9 @@ class StdlibHandle(Handle):
 
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
+
+    def wait_at_most(self, ms: int) -> None:
+        self.connection.execute(f"PRAGMA busy_timeout={ms}")
 
     def close(self) -> None:
         self.connection.close()

@@ -249,11 +249,11 @@ class SqliteStore(Store):
             _, frames, done = handle.execute("PRAGMA wal_checkpoint(PASSIVE)")[0]
             if done < frames:  # it is still there; to wait for it would keep every writer waiting too
                 return
-            handle.execute(f"PRAGMA busy_timeout={TIDY_MS}")
+            handle.wait_at_most(TIDY_MS)
             try:
                 handle.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
-                handle.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+                handle.wait_at_most(BUSY_MS)
 
     def shift_clock(self, by: Micros) -> None:
         with self._transaction("BEGIN IMMEDIATE") as handle:
