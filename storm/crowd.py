@@ -48,10 +48,13 @@ def _write(file: str, until: float, rng: Random) -> None:
 def _back_up(file: str, until: float, rng: Random) -> None:
     del until
     connection = sqlite3.connect(file, timeout=20, isolation_level=None)
-    with contextlib.closing(connection), contextlib.suppress(sqlite3.OperationalError):
-        copy = Path(f"{file}.copy-{rng.randrange(10**9)}")
-        connection.execute("VACUUM INTO ?", (str(copy),))
-        copy.unlink()
+    copy = Path(f"{file}.copy-{rng.randrange(10**9)}")
+    try:
+        with contextlib.closing(connection), contextlib.suppress(sqlite3.OperationalError):
+            connection.execute("VACUUM INTO ?", (str(copy),))
+    finally:  # also of half a copy: it would take the room of the database for the rest of the storm
+        for left in (copy, Path(f"{copy}-journal")):
+            left.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
