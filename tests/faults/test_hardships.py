@@ -15,7 +15,7 @@ from mulligan import Mulligan, State
 from mulligan.config import read_settings
 from mulligan.errors import StoreUnavailable
 from mulligan.job import SECOND
-from support.hardship import RECOVERY, bounded, can_mount, fill, last, patient, small_disk
+from support.hardship import RECOVERY, bounded, can_mount, fill, last, patient, rested, small_disk
 from support.postgres import PostgresServer, free_port, unprivileged_user
 from support.waiting import until
 from support.worker import FAST, Worker
@@ -161,10 +161,10 @@ def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_fr
     if library is None:
         pytest.skip("needs libfaketime")
     patient(start(wait=False))
-    long = [app.enqueue("nap", {"seconds": 7}).id for _ in range(3)]
+    long = [app.enqueue("nap", {"seconds": 12}).id for _ in range(3)]
     until(lambda: all(starts(job_id) for job_id in long), 30)
     environ = {"LD_PRELOAD": str(library), "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    odd = hire(store_url, environ=environ)
+    odd = rested(hire(store_url, environ=environ))
     begun = time.monotonic()
     later = [app.enqueue("nap_async", {"seconds": 0}, delay=6).id for _ in range(6)]  # libfaketime refuses time.sleep
     with bounded(odd):

@@ -39,6 +39,20 @@ def patient(worker: Worker) -> Worker:
     return worker
 
 
+def rested(worker: Worker) -> Worker:
+    """Its start is over: in a second it has used a tenth of one, or less."""
+    seen = [(time.monotonic(), -1.0)]
+
+    def calm() -> bool:
+        now, spent = time.monotonic(), sum(cpu_seconds(pid) for pid in family(worker.pid))
+        seen.append((now, spent))
+        then = next((used for at, used in reversed(seen) if at <= now - 1.0), -1.0)
+        return then >= 0.0 and spent - then <= 0.1
+
+    until(calm, 60, "a worker at rest")
+    return worker
+
+
 @contextmanager
 def bounded(worker: Worker) -> Iterator[None]:
     """While the block lasts the worker and its runners stay what they are, quiet and cheap."""
