@@ -153,6 +153,7 @@ class Lease(NamedTuple):
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
     settings: str | None = None  # JSON: what an escalation gave this attempt; None: nothing
     trace: str | None = None  # W3C trace context of whoever enqueued it
+    lies_at: str | None = None  # where the store has its row, unless it was written since: a hint for who ends it
 
     @property
     def fence(self) -> tuple[str, int]:

@@ -68,6 +68,24 @@ def settle(  # noqa: PLR0913 - each says one thing about the world around an end
     return verdicts
 
 
+def finish(unit: Unit, endings: Sequence[Ending]) -> tuple[list[Lease], list[Ending]]:
+    """Write those of which there is nothing to say but that they returned, in a transaction of their own; the leases of
+    these, and what is left for `settle`: all others, also those whose fence is in doubt.
+    """
+    worker = endings[0].lease.worker
+    told = [(e, returned(e.lease, e.outcome)) for e in endings if e.outcome.ended is Ended.RETURNED]
+    plain = [
+        (e, decision) for e, decision in told if decision.reason is RETURNED and _is_plain(e.lease, decision, worker)
+    ]
+    if not plain:
+        return [], [*endings]
+    held = unit.finish_alone(worker, [_finished(ending, decision) for ending, decision in plain])
+    if len(held) == len(endings):
+        return [ending.lease for ending in endings], []
+    written = [ending.lease for ending, _ in plain if ending.lease.fence in held]
+    return written, [ending for ending in endings if ending.lease.fence not in held]
+
+
 def _ended(lease: Lease, decision: Decision | None) -> str | None:
     """The batch of a member that has ended."""
     if lease.batch_id is None or decision is None or decision.state not in TERMINAL:
@@ -152,7 +170,7 @@ def _finished(ending: Ending, decision: Decision) -> Finished:
     lease = ending.lease
     return Finished(
         lease.id, lease.token, lease.generation, lease.attempt, lease.started_at, decision.result, lease.owner,
-        lease.batch_id, _short_news(ending, decision.reason),
+        lease.batch_id, _short_news(ending, decision.reason), lease.lies_at,
     )  # fmt: skip
 
 

@@ -50,8 +50,7 @@ def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros, murm
             _retry(lease, decision, layers.of(lease), now)
         elif decision.state in _ENDS and log.isEnabledFor(logging.WARNING):
             _ended(lease, decision)
-    if log.isEnabledFor(logging.DEBUG):
-        _succeeded(verdicts)
+    tell_succeeded(lease for lease, decision in verdicts if decision is not None and decision.verb is Verb.SUCCEED)
 
 
 def _same(lease: Lease, decision: Decision) -> Same:
@@ -66,9 +65,9 @@ def _many_more(same: Same, count: int) -> None:
     )  # fmt: skip
 
 
-def _succeeded(verdicts: Iterable[Verdict]) -> None:
-    for lease, decision in verdicts:
-        if decision is not None and decision.verb is Verb.SUCCEED:
+def tell_succeeded(leases: Iterable[Lease]) -> None:
+    if log.isEnabledFor(logging.DEBUG):
+        for lease in leases:
             log.debug("attempt %d of %s succeeded", lease.attempt, lease.kind, extra=_ids(lease))
 
 

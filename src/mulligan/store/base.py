@@ -215,6 +215,10 @@ class Unit(
         Of the others nothing is: `settle` finds out why. A store may as well write none.
         """
 
+    def finish_alone(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
+        """The same where nothing else is done in its transaction, which may be less work."""
+        return self.finish(worker, finished)
+
     @abstractmethod
     def close_gate(self, gate: Gate) -> None:
         """Close a queue, kind or dependency; a longer closure that is there stays."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.matching import Matching, Where, matching
-from mulligan.store.rows import BLANKS, Done, Wanted, array, insert_columns
+from mulligan.store.rows import BLANKS, Done, Lying, Wanted, array, insert_columns
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -95,14 +95,17 @@ class PostgresUnit(SqlUnit):
         """Run a verb on a set of rows, one array per column; in a large set a column in which all are the same as that
         one value.
         """
-        if len(rows) == 1:
-            return self._run(verb, rows[0]._asdict() | params, lone=True)
-        columns = dict(zip(type(rows[0])._fields, zip(*rows, strict=True), strict=True))
-        if len(rows) < LARGE:
+        return self._columns(verb, type(rows[0])._make(zip(*rows, strict=True))._asdict(), **params)
+
+    def _columns(self, verb: str, columns: Mapping[str, Sequence[Any]], **params: Any) -> list[tuple[Any, ...]]:
+        many = len(next(iter(columns.values())))
+        if many == 1:
+            return self._run(verb, {name: column[0] for name, column in columns.items()} | params, lone=True)
+        if many < LARGE:
             return self._run(verb, {name: array(column) for name, column in columns.items()} | params)
-        same = frozenset(name for name, column in columns.items() if column.count(column[0]) == len(column))
+        same = frozenset(name for name, column in columns.items() if column.count(column[0]) == many)
         said = {name: column[0] if name in same else array(column) for name, column in columns.items()}
-        return self._run(verb, said | params, many=len(rows), same=same)
+        return self._run(verb, said | params, many=many, same=same)
 
     def ids(self, ids: Sequence[Any]) -> Any:
         return array(ids)
@@ -210,7 +213,9 @@ class PostgresUnit(SqlUnit):
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not ids:
             return []
-        return [Lease._make(row) for row in self._set("take", [*map(Wanted, ids)], worker=worker, most=limit)]
+        order = {job_id: place for place, job_id in enumerate(ids)}
+        found = self._set("take", [*map(Wanted, ids)], worker=worker, most=limit)
+        return sorted(map(Lease._make, found), key=lambda lease: order[lease.id])
 
     def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
         params = {"worker": worker, "lane": lane, "priority": priority, "most": limit}
@@ -223,8 +228,17 @@ class PostgresUnit(SqlUnit):
         return {(row[0], row[1]) for row in self._set("settle", settlements)}
 
     def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
-        rows = [Done(row.id, row.token, row.result, row.data) for row in finished]
-        return {(row[0], row[1]) for row in self._set("finish", rows, worker=worker)}
+        return self._finished("finish", Done, worker, finished)
+
+    def finish_alone(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
+        return self._finished("finish_alone", Lying, worker, finished)
+
+    def _finished(
+        self, verb: str, of: type[Done | Lying], worker: str, finished: Sequence[Finished]
+    ) -> set[tuple[str, int]]:
+        columns: Any = Finished._make(zip(*finished, strict=True))
+        found = self._columns(verb, {name: getattr(columns, name) for name in of._fields}, worker=worker)
+        return {(row[0], row[1]) for row in found}
 
     def write_stats(self, rows: Sequence[StatRow]) -> None:
         self._set("write_stats", rows)

@@ -54,6 +54,16 @@ class Done(NamedTuple):
     data: str
 
 
+class Lying(NamedTuple):
+    """The same, and where the row lay."""
+
+    id: str
+    token: int
+    result: str | None
+    data: str
+    lies_at: str | None
+
+
 def insert_row(job: NewJob, lane: Any) -> InsertRow:
     return InsertRow(
         job.id,

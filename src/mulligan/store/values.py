@@ -101,6 +101,7 @@ class Finished(NamedTuple):
     owner: str
     batch_id: str | None
     data: str
+    lies_at: str | None = None  # as its lease has it
 
 
 class Refusal(NamedTuple):

@@ -3,7 +3,8 @@ the same in both exists once, as `claim.sql`.
 
 In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix
 of every name of ours (a schema on PostgreSQL, letters on SQLite), `{lease}` and its like the columns of that value in
-order (`{no:lease}`: as many NULLs), `{part:…}` the text of that part, `{matching}` the conditions of a filter,
+order (`{no:lease}`: as many NULLs; `{as_lease}`: of a job's row), `{part:…}` the text of that part, `{matching}` the
+conditions of a filter,
 `{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the only row as it is, `{alike:…}` the columns
 in which all of them are alike, once.
 """
@@ -26,7 +27,7 @@ from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
 from mulligan.store.notifying import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
 from mulligan.store.operating import ItemRow, OperationRow
-from mulligan.store.rows import Done, InsertRow, Wanted
+from mulligan.store.rows import Done, InsertRow, Lying, Wanted
 from mulligan.store.sessions import SessionRow
 
 _HERE = Path(__file__).parent
@@ -64,6 +65,7 @@ _SETS: dict[str, type[Any]] = {
     "wanted": Wanted,
     "stat": StatRow,
     "done": Done,
+    "lying": Lying,
 }
 
 
@@ -90,6 +92,7 @@ def load(  # noqa: PLR0913 - each says one thing about the statement
     text = text.replace("{matching}", "\n  AND ".join(conditions) or "1 = 1")
     while _PART.search(text):  # a part may have parts
         text = _PART.sub(lambda part: _terse(_part(part[1], lone=lone)), text)
+    text = text.replace("{as_lease}", f"{', '.join(Lease._fields[:-1])}, {_LIES_AT[dialect]} AS lies_at")
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
@@ -103,6 +106,8 @@ def load(  # noqa: PLR0913 - each says one thing about the statement
     return text.replace("{p}", prefix)
 
 
+# Where a row lies, which on PostgreSQL saves who ends it the way to it.
+_LIES_AT = {"postgres": "CAST(ctid AS text)", "sqlite": "NULL"}
 # What a row with a unique key is asked, which costs every row a look.
 _UNLESS_TAKEN = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
 # Nobody can have marked before, and nobody will ask: the lock is enough, a tenth of the work of the function.

@@ -1,1 +1,1 @@
-SELECT {lease} FROM {p}job WHERE state = 'running' AND worker = :worker
+SELECT {as_lease} FROM {p}job WHERE state = 'running' AND worker = :worker

@@ -7,7 +7,7 @@ WITH RECURSIVE {part:waits}, {part:plain}, locked AS MATERIALIZED (
 ), taken AS (
   UPDATE {p}job SET {part:becomes}
   WHERE ctid = (SELECT locked_at FROM locked)
-  RETURNING {lease}
+  RETURNING {as_lease}
 ), news AS (
   {part:queued}
   FROM taken WHERE NOT (SELECT was_told FROM locked)

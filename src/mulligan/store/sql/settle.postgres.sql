@@ -4,7 +4,7 @@
 -- first, one lookup each whatever the statistics say, and the fence is compared with what was locked: an ending that
 -- must be decided again then finds its row locked already and nobody waits in a circle.
 WITH locked AS MATERIALIZED (
-  SELECT i.*, {p}now_us() AS at, job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
+  SELECT i.*, (SELECT {p}now_us()) AS at, job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
   FROM (SELECT * FROM {set:settlement} ORDER BY i.id COLLATE "C") AS i
   CROSS JOIN LATERAL (
     SELECT ctid AS place_of, state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked

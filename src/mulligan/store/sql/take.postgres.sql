@@ -3,7 +3,7 @@
 -- One lookup by id for each that is wanted, in their order, until there are enough: `state || ''` keeps the planner from
 -- the index of the waiting, which it would read from end to end for every row when it believes that nothing waits.
 WITH locked AS MATERIALIZED (
-  SELECT i.place, job.locked_id, job.locked_at, job.was_told
+  SELECT job.locked_id, job.locked_at, job.was_told
   FROM {set:wanted}
   CROSS JOIN LATERAL (
     SELECT id AS locked_id, ctid AS locked_at, announced AS was_told FROM {p}job
@@ -14,4 +14,4 @@ WITH locked AS MATERIALIZED (
   WHERE EXISTS (SELECT 1 FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
   ORDER BY i.place LIMIT :most
 ), {part:taken}
-SELECT {lease} FROM leased WHERE (SELECT n FROM told) > 0 ORDER BY place
+SELECT {lease} FROM taken WHERE (SELECT n FROM told) > 0

@@ -3,13 +3,11 @@
 taken AS (
   UPDATE {p}job SET {part:becomes}
   WHERE ctid = ANY (ARRAY(SELECT locked_at FROM locked))
-  RETURNING {lease}
-), leased AS MATERIALIZED (
-  SELECT * FROM taken JOIN locked ON locked_id = id ORDER BY place
+  RETURNING {as_lease}
 ), news AS (
   {part:queued}
-  FROM leased WHERE NOT was_told
+  FROM taken WHERE id = ANY (ARRAY(SELECT locked_id FROM locked WHERE NOT was_told))
   UNION ALL
   {part:begun}
-  FROM leased
+  FROM taken
 ), {part:told}
