@@ -23,6 +23,7 @@ from mulligan.config import Settings
 from mulligan.engine.board import Board
 from mulligan.engine.messages import (
     JUST_RETURNED,
+    leases_from_wire,
     outcome_from_wire,
     outcome_to_wire,
     returned_from_wire,
@@ -30,7 +31,7 @@ from mulligan.engine.messages import (
 )
 from mulligan.engine.runner.main import Runner
 from mulligan.engine.wire import Wire
-from mulligan.job import Lease
+from mulligan.job import Lease, Memory
 from support.waiting import until
 
 
@@ -53,7 +54,7 @@ class Other:
     def run(self, kind: str, payload: Any = None, *, send: bool = True, **changes: Any) -> Any:
         self._seq += 1
         lease = a_lease(kind, payload, self._seq)._replace(**changes)
-        message = ["run", [work_to_wire(self._seq, lease, None)]]
+        message = work_to_wire([self._seq], [lease], {})
         if send:
             self.wire.send(message)
             return self._seq
@@ -161,14 +162,39 @@ def test_what_cannot_be_accepted_is_given_back_and_what_comes_with_it_runs(app, 
         return "fine"
 
     other = serve()
-    torn, [_, [[_, lease, _]]] = other.run("a", send=False)
-    first, [_, [before]] = other.run("a", send=False)
-    last, [_, [after]] = other.run("a", send=False)
-    for bad in ([torn, lease, [{"page": "no JSON at all"}, None]], [torn, lease[:-1], None], [torn, None, None]):
+    leases = [a_lease("a", None, seq) for seq in (1, 2, 3)]
+    for bad in ([{"page": "no JSON at all"}, None], [{}], [1, 2, 3]):
+        word, seqs, same, own, _ = work_to_wire([1, 2, 3], leases, {})
         other.ended.clear()
-        other.say(["run", [before, bad, after]])
-        assert [other.end(seq)[1] for seq in (first, torn, last)] == ["returned", "stopped", "returned"]
-        assert other.ended[torn][2:] == [0, 0.0]
+        other.say([word, seqs, same, own, {2: bad}])
+        assert [other.end(seq)[1] for seq in seqs] == ["returned", "stopped", "returned"]
+        assert other.ended[2][2:] == [0, 0.0]
+
+
+def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
+    @app.job(name="a")
+    def handler() -> str:
+        return "fine"
+
+    other = serve()
+    word, seqs, same, own, memories = work_to_wire([1, 2], [a_lease("a", None, seq) for seq in (1, 2)], {})
+    (place, column), *_ = own.items()
+    for bad in (own | {place: column[:1]}, {}, own | {place: None}):
+        other.ended.clear()
+        other.say([word, seqs, same, bad, memories])
+        assert [other.end(seq)[1] for seq in seqs] == ["stopped", "stopped"]
+    other.ended.clear()
+    other.say([word, seqs, same, own, memories])
+    assert [other.end(seq)[1] for seq in seqs] == ["returned", "returned"]
+
+
+@pytest.mark.parametrize("many", [1, 2, 7])
+def test_leases_arrive_as_they_were_sent_whatever_they_have_in_common(many):
+    leases = [a_lease("a", {"n": n % 2}, n)._replace(alone=n % 2 == 0, uses="b" * (n % 3)) for n in range(many)]
+    memories = {many: Memory({"page": "3"}, {"code": "GW_5XX"})}
+    _, seqs, same, own, kept = marshal.loads(marshal.dumps(work_to_wire([*range(1, many + 1)], leases, memories)))  # noqa: S302 - our own
+    assert [*leases_from_wire(len(seqs), same, own)] == leases
+    assert {seq: Memory(*values) for seq, values in kept.items()} == memories
 
 
 def test_of_many_that_end_at_the_same_moment_none_is_forgotten(app, serve):

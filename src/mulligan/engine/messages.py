@@ -1,6 +1,6 @@
 """What travels between supervisor and runner, as plain lists.
 
-to a runner     ["run", [[seq, lease, memory], …]]   ["stop", seq]   ["recall", seq]   ["drain"]   ["kept", request, ok]
+to a runner     ["run", seqs, same, own, memories]   ["stop", seq]   ["recall", seq]   ["drain"]   ["kept", request, ok]
 from a runner   ["settings", values]   ["ready", manifest]   ["broken", why]   ["ended", [[seq, …outcome], …]]
                 ["returned", [seq, ms, seq, ms, …]]   ["progress", [[seq, fraction, text], …]]
                 ["keep", request, seq, name, value]
@@ -8,7 +8,8 @@ from a runner   ["settings", values]   ["ready", manifest]   ["broken", why]   [
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from mulligan.job import Cls, Ended, Failure, Lease, Memory, Outcome
@@ -20,17 +21,29 @@ _RETURNED = Ended.RETURNED.value
 STOPPED = "stopped"  # the code stopped because it was asked to; the supervisor knows why it asked
 
 
-def work_to_wire(seq: int, lease: Lease, memory: Memory | None) -> list[Any]:
-    return [seq, tuple(lease), None if memory is None else [dict(memory.checkpoints), _dict(memory.previous)]]
+def work_to_wire(seqs: list[int], leases: Sequence[Lease], memories: Mapping[int, Memory]) -> list[Any]:
+    """Leases by their columns: what is the same in all of them, as most is, travels once."""
+    columns = [*zip(*leases, strict=True)]
+    same = {place: column[0] for place, column in enumerate(columns) if _is_same(column)}
+    own = {place: column for place, column in enumerate(columns) if place not in same}
+    return ["run", seqs, same, own, {seq: _memory(memory) for seq, memory in memories.items()}]
+
+
+def _is_same(column: Sequence[Any]) -> bool:
+    return bool(column[0] == column[-1]) and column.count(column[0]) == len(column)
+
+
+def _memory(memory: Memory) -> list[Any]:
+    return [dict(memory.checkpoints), _dict(memory.previous)]
 
 
 def _dict(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if values is None else dict(values)
 
 
-def work_from_wire(item: list[Any]) -> tuple[int, Lease, Memory | None]:
-    seq, lease, memory = item
-    return seq, Lease._make(lease), None if memory is None else Memory(*memory)
+def leases_from_wire(many: int, same: Mapping[int, Any], own: Mapping[int, Sequence[Any]]) -> Iterator[Lease]:
+    columns = (own[place] if place in own else repeat(same[place], many) for place in range(len(Lease._fields)))
+    return map(Lease._make, zip(*columns, strict=True))
 
 
 def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:

@@ -24,7 +24,7 @@ from mulligan.engine.board import Board
 from mulligan.engine.kinds import DELIVERY_QUEUE, Handler, Registry
 from mulligan.engine.layers import Layers
 from mulligan.engine.litter import clear_after, settle_down
-from mulligan.engine.messages import JUST_RETURNED, outcome_to_wire, stopped_to_wire, work_from_wire
+from mulligan.engine.messages import JUST_RETURNED, leases_from_wire, outcome_to_wire, stopped_to_wire
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.crew import Crew
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
@@ -137,9 +137,8 @@ class Runner:
 
     def _handle(self, message: list[Any]) -> None:
         match message:
-            case ["run", items]:
-                for item in items:
-                    self._accept_safely(item)
+            case ["run", seqs, same, own, memories]:
+                self._accept_all(seqs, same, own, memories)
             case ["stop", seq]:
                 self._stop(seq)
             case ["recall", seq]:
@@ -157,14 +156,25 @@ class Runner:
             self._close()
 
     # -- run --------------------------------------------------------------------------------------
-    def _accept_safely(self, item: list[Any]) -> None:
+    def _accept_all(self, seqs: list[int], same: dict[int, Any], own: dict[int, Any], memories: dict[int, Any]) -> None:
+        try:
+            leases = [*leases_from_wire(len(seqs), same, own)]
+        except (KeyError, TypeError, ValueError):
+            log.exception("jobs could not be read")
+            for seq in seqs:
+                self._answer_stopped(seq)
+            return
+        for seq, lease in zip(seqs, leases, strict=True):
+            self._accept_safely(seq, lease, memories.get(seq))
+
+    def _accept_safely(self, seq: int, lease: Lease, memory: list[Any] | None) -> None:
         """One that cannot even be read must not keep the others waiting."""
         try:
-            self._accept(*work_from_wire(item))
+            self._accept(seq, lease, None if memory is None else Memory(*memory))
         except Exception:
             log.exception("a job could not be accepted")
-            self._works.pop(item[0], None)
-            self._answer_stopped(item[0])
+            self._works.pop(seq, None)
+            self._answer_stopped(seq)
 
     def _answer_stopped(self, seq: int) -> None:
         self._ended.append(stopped_to_wire(seq, 0, 0.0))

@@ -281,9 +281,12 @@ class Child:
             self._loop.remove_writer(self.wire.fileno())
 
     def run(self, flights: list[tuple[Flight, Memory | None]]) -> None:
-        self.flights |= {flight.seq: flight for flight, _ in flights}
-        self.users |= {flight.seq: flight for flight, _ in flights if flight.lease.uses}
-        self.send(["run", [work_to_wire(flight.seq, flight.lease, memory) for flight, memory in flights]])
+        new = {flight.seq: flight for flight, _ in flights}
+        self.flights |= new
+        leases = [flight.lease for flight, _ in flights]
+        self.users |= {seq: flight for seq, flight in new.items() if flight.lease.uses}
+        memories = {flight.seq: memory for flight, memory in flights if memory is not None}
+        self.send(work_to_wire([*new], leases, memories))
 
     def landed(self, seq: int) -> Flight:
         """It is not under way any more."""
