@@ -11,7 +11,7 @@ import pytest
 from mulligan import Mulligan
 from mulligan.engine.operations import Operation
 from mulligan.job import NewJob
-from support.store import sql
+from support.store import ATTEMPTS, sql
 from support.waiting import until
 from support.worker import Worker
 
@@ -87,6 +87,6 @@ def _nothing_lost_nothing_doubled(app: Mulligan, ended: Operation, each: int) ->
     assert {count for _, count in moves} == {1}
     wins = sql(
         app.store,
-        "SELECT job_id, count(*) FROM {p}attempt WHERE verb = 'succeed' GROUP BY job_id",
+        f"SELECT job_id, count(*) FROM {ATTEMPTS} WHERE verb = 'succeed' GROUP BY job_id",  # noqa: S608
     )
     assert (len(wins), {count for _, count in wins}) == (each, {1})

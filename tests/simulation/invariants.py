@@ -18,7 +18,7 @@ from mulligan.policy.lanes import is_closed
 from mulligan.policy.lifecycle import MOVES, TERMINAL, event_for
 from mulligan.policy.limits import effective
 from mulligan.policy.operation import Tally, total_of
-from support.store import LOG, prefix, unbundled
+from support.store import ATTEMPTS, LOG, prefix, unbundled
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -253,7 +253,7 @@ class Ledger:
 
     def _attempts(self) -> None:
         by_job: dict[str, list[Ended]] = defaultdict(list)
-        for found in self.ask(f"SELECT {', '.join(Ended._fields)} FROM {{p}}attempt ORDER BY job_id, token"):  # noqa: S608
+        for found in self.ask(f"SELECT {', '.join(Ended._fields)} FROM {ATTEMPTS} ORDER BY job_id, token"):  # noqa: S608
             by_job[found[0]].append(Ended(*found))
         must(by_job.keys() <= self.rows.keys(), "S18 no attempt without its job", by_job.keys() - self.rows.keys())
         for row in self.rows.values():

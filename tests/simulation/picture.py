@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from simulation.invariants import Ledger
-from support.store import LOG, unbundled
+from support.store import ATTEMPTS, LOG, unbundled
 
 TABLES = {
     "job": "SELECT id, kind, queue, owner, state, priority, lane, uses, run_at, created_at, started_at, "
@@ -14,9 +14,9 @@ TABLES = {
     "CAST(alone AS INTEGER), max_retries, unique_key, unique_hash, unique_cover, unique_until, batch_id, "
     "cancel_reason, choice, choices, reason, progress, progress_message, cost, error, result, counts, settings "
     "FROM {p}job ORDER BY id",
-    "attempt": "SELECT job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, "
-    "code, cls, rule, public, evidence, private, fingerprint, next_run_at, reason, cost, judged FROM {p}attempt "
-    "ORDER BY job_id, token",
+    "attempt": "SELECT job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, "  # noqa: S608
+    "code, cls, rule, public, evidence, private, fingerprint, next_run_at, reason, cost, judged "
+    f"FROM {ATTEMPTS} ORDER BY job_id, token",
     "checkpoint": "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name",
     "gate": "SELECT scope, key, since, until, reason, actor FROM {p}gate ORDER BY scope, key",
     "worker": "SELECT id, renewed_at, closed_at, close_reason FROM {p}worker ORDER BY id",

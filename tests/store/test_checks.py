@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.store import FATAL, PARKED, RETURNED, ended, enqueue, running, sql
+from support.store import FAILED, FATAL, PARKED, RETURNED, ended, enqueue, running, sql
 
 STARTS = {
     "queued": lambda store: enqueue(store)[0],
@@ -72,7 +72,7 @@ def test_an_impossible_row_is_refused(store, start, change, why):
     ids=["an attempt twice", "a job twice", "a gate of no known scope"],
 )
 def test_an_impossible_record_is_refused(store, statement):
-    ended(store, RETURNED)
+    ended(store, FAILED)
     with pytest.raises(Exception, match=r"(?i)constraint"):
         sql(store, statement)
 

@@ -32,7 +32,7 @@ def picture(store, job_id):
     job = get(store, job_id)
     moments = {job.created_at, job.run_at, job.started_at, job.finished_at}
     data = {name: value for name, value in event.data.items() if name != "wait_ms"}
-    kept = [value for value in row if value not in moments and value != job_id]
+    kept = [value for value in row if value not in moments and value not in {job_id, "w1", None}]  # who ran it, apart
     said = (attempt.ended, attempt.verb, attempt.reason, attempt.worker, attempt.settled_by, attempt.code,
             attempt.evidence, attempt.private, attempt.judged, attempt.cost, attempt.next_run_at)  # fmt: skip
     return kept, said, data, [*event.data], (event.owner, event.batch_id, event.attempt, event.token, event.actor)

@@ -26,6 +26,7 @@ from mulligan.job import SECOND, Cls, Ended, Lease, NewJob, Outcome
 from mulligan.policy.lifecycle import MOVES
 from mulligan.store import Store
 from support.store import (
+    ATTEMPTS,
     CANCELLED,
     FAILED,
     FATAL,
@@ -82,9 +83,9 @@ def picture(store: Store) -> dict[str, Any]:
     )
     attempts = sql(
         store,
-        "SELECT job_id, token, generation, attempt, worker, settled_by, ended, verb, code, cls, rule, public, "
+        "SELECT job_id, token, generation, attempt, worker, settled_by, ended, verb, code, cls, rule, public, "  # noqa: S608
         "evidence, private, fingerprint, next_run_at IS NULL, reason, cost, judged "
-        "FROM {p}attempt ORDER BY job_id, token",
+        f"FROM {ATTEMPTS} ORDER BY job_id, token",
     )
     log = sorted(log_of(store), key=lambda event: (event[3] or "", event[0]))
     events = [(job_id, kind, *rest) for _, _, kind, job_id, *rest in log]

@@ -286,6 +286,14 @@ def sql(store: Store, statement: str, params: Mapping[str, Any] | None = None) -
         return [tuple(row) for row in connection.execute(text, params or {}).fetchall()]
 
 
+# Every attempt, also of jobs that succeeded at once, whose rows tell it.
+ATTEMPTS = f"""(
+  SELECT {", ".join(AttemptRow._fields)} FROM {{p}}attempt
+  UNION ALL
+  SELECT id, 1, generation, attempt, ran_by, ran_by, started_at, finished_at, 'returned', 'succeed',
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'returned', 0.0, NULL
+  FROM {{p}}job WHERE ran_by IS NOT NULL
+) AS attempt"""  # noqa: S608
 LOG = "SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event ORDER BY id"
 
 

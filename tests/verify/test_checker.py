@@ -128,8 +128,15 @@ def test_an_ending_with_another_token_breaks_s7(store):
 
 def test_an_attempt_that_another_worker_ended_breaks_s7(store):
     lease = running(store)
-    finish(store, lease)
+    finish(store, lease, FAILED)
     sql(store, "UPDATE {p}attempt SET settled_by = 'somebody'")
+    assert broken(store) == {"S7"}
+
+
+def test_a_success_at_once_that_another_worker_wrote_breaks_s7(store):
+    lease = running(store)
+    finish(store, lease)
+    sql(store, "UPDATE {p}job SET ran_by = 'somebody'")
     assert broken(store) == {"S7"}
 
 

@@ -162,7 +162,10 @@ def _note(attempt: PastAttempt, failure: Failure, report: Report, *, would: bool
 
 def sentences(report: Report) -> Iterator[str]:
     """The report in words, with what cannot be known said as such."""
-    yield f"{report.failures:,} failures of {report.jobs:,} jobs were judged again; {report.changed:,} verdicts differ."
+    yield (
+        f"{report.failures:,} failures of {report.jobs:,} jobs that did not succeed at once were judged again; "
+        f"{report.changed:,} verdicts differ."
+    )
     if report.saved:
         yield (
             f"{report.saved:,} of {report.attempts:,} retries would not have been made "

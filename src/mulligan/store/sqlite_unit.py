@@ -222,21 +222,25 @@ class SqliteUnit(SqlUnit):
         return {(row.id, row.token) for row in finished}
 
     def _finishing(self, worker: str, finished: Sequence[Finished]) -> Iterator[Callable[[], int]]:
-        """Two statements for all of them where they are alike, else two for each."""
+        """One statement for all of them where they are alike, else one for each; and as many for the attempts of those
+        that did not succeed at once.
+        """
         alike: dict[tuple[int, str | None], list[str]] = {}
         for row in finished:
             alike.setdefault((row.token, row.result), []).append(row.id)
+        at_once = sum([row.token == 1 for row in finished])
         if len(alike) * FEW_ALIKE > len(finished):
             rows = [(*row, worker, self._now) for row in finished]
+            again = [row for row, ended in zip(rows, finished, strict=True) if ended.token > 1]
             yield partial(self._many, "finish", FINISH, rows)
-            yield partial(self._many, "finish_attempt", FINISH, rows)
+            yield lambda: at_once + self._many("finish_attempt", FINISH, again)
             return
         sets = [
             {"worker": worker, "token": token, "result": result, "ids": self.ids(ids)}
             for (token, result), ids in alike.items()
         ]
         yield lambda: sum([self._changed("finish_alike", **one) for one in sets])
-        yield lambda: sum([self._changed("finish_attempt_alike", **one) for one in sets])
+        yield lambda: at_once + sum([self._changed("finish_attempt_alike", **one) for one in sets if one["token"] != 1])
 
     def _changed(self, verb: str, /, **params: Any) -> int:
         self.rows(verb, **params)

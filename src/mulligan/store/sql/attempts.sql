@@ -1,1 +1,3 @@
-SELECT {attempt} FROM {p}attempt WHERE job_id = :id ORDER BY token
+SELECT {attempt} FROM {p}attempt WHERE job_id = :id
+UNION ALL {part:at_once_attempt} AND id = :id
+ORDER BY 2

@@ -1,1 +1,3 @@
-SELECT {attempt} FROM {p}attempt WHERE job_id = ANY (CAST(:ids AS text[])) ORDER BY job_id, token
+SELECT {attempt} FROM {p}attempt WHERE job_id = ANY (CAST(:ids AS text[]))
+UNION ALL {part:at_once_attempt} AND id = ANY (CAST(:ids AS text[]))
+ORDER BY 1, 2

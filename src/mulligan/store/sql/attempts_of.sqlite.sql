@@ -1,1 +1,3 @@
-SELECT {attempt} FROM {p}attempt WHERE job_id IN (SELECT value FROM json_each(:ids)) ORDER BY job_id, token
+SELECT {attempt} FROM {p}attempt WHERE job_id IN (SELECT value FROM json_each(:ids))
+UNION ALL {part:at_once_attempt} AND id IN (SELECT value FROM json_each(:ids))
+ORDER BY 1, 2

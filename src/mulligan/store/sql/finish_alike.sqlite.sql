@@ -1,4 +1,5 @@
 -- `finish` for all that have the same token and the same result, as most have.
-UPDATE {p}job SET state = 'succeeded', worker = NULL, result = :result, reason = 'returned', finished_at = :now
+UPDATE {p}job SET state = 'succeeded', worker = NULL, result = :result, reason = 'returned', finished_at = :now,
+  ran_by = CASE token WHEN 1 THEN :worker END
 WHERE id IN (SELECT value FROM json_each(:ids))
   AND +worker = :worker AND token = :token AND state = 'running' AND cancel_reason IS NULL

@@ -1,7 +1,7 @@
--- What else is written of attempts that just returned: their rows, their events.
+-- What else is written of attempts that just returned: their events, and rows of those that were not the first.
 written AS (
   INSERT INTO {p}attempt (job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, reason)
-  SELECT id, token, generation, attempt, :worker, :worker, started_at, at, 'returned', 'succeed', 'returned' FROM settled
+  SELECT id, token, generation, attempt, :worker, :worker, started_at, at, 'returned', 'succeed', 'returned' FROM settled WHERE token > 1
 ), news AS (
   SELECT at, 'job.succeeded' AS type, id AS job_id, batch_id, owner, attempt, token, data FROM settled
 ), {part:told}

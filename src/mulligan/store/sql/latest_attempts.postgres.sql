@@ -1,3 +1,6 @@
-SELECT DISTINCT ON (job_id) {attempt} FROM {p}attempt
-WHERE job_id = ANY (CAST(:ids AS text[])) AND (NOT CAST(:failed AS boolean) OR code IS NOT NULL)
-ORDER BY job_id, token DESC
+(
+  SELECT DISTINCT ON (job_id) {attempt} FROM {p}attempt
+  WHERE job_id = ANY (CAST(:ids AS text[])) AND (NOT CAST(:failed AS boolean) OR code IS NOT NULL)
+  ORDER BY job_id, token DESC
+)
+UNION ALL {part:at_once_attempt} AND id = ANY (CAST(:ids AS text[])) AND NOT CAST(:failed AS boolean)

@@ -2,6 +2,7 @@
 WITH moments AS MATERIALIZED (
   SELECT created_at AS at FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))
   UNION SELECT started_at FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))
+  UNION SELECT finished_at FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))
   UNION SELECT started_at FROM {p}attempt WHERE job_id = ANY (CAST(:ids AS text[]))
   UNION SELECT ended_at FROM {p}attempt WHERE job_id = ANY (CAST(:ids AS text[]))
 )

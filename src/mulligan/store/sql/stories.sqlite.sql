@@ -5,5 +5,6 @@ UNION ALL
 SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event WHERE bundle IS NOT NULL AND at IN (
   SELECT created_at FROM {p}job WHERE id IN (SELECT id FROM wanted)
   UNION SELECT started_at FROM {p}job WHERE id IN (SELECT id FROM wanted)
+  UNION SELECT finished_at FROM {p}job WHERE id IN (SELECT id FROM wanted)
   UNION SELECT started_at FROM {p}attempt WHERE job_id IN (SELECT id FROM wanted)
   UNION SELECT ended_at FROM {p}attempt WHERE job_id IN (SELECT id FROM wanted))
