@@ -56,7 +56,7 @@ def test_the_line_grows_while_jobs_are_short_and_is_given_up_when_they_are_not()
         pace.turned(10, 10, [0, 1])
     assert pace.ahead == MOST_AHEAD
     assert pace.room(0) == MOST_AT_ONCE
-    pace.turned(10, 10, [1, 500])
+    pace.turned(10, 10, [500] * 10)
     assert pace.room(0) == 10
     pace.turned(10, 10, [1])
     pace.hold_back()
@@ -89,3 +89,19 @@ def test_a_moment_in_which_the_runner_stood_still_costs_no_line() -> None:
     assert pace.ahead > 1000
     pace.turned(10, 10, [0] * 80 + [30] * 10)
     assert pace.ahead == 0
+
+
+def test_nor_does_it_when_hardly_anything_else_ended_since_the_last_turn() -> None:
+    pace = Pace(10)
+    for _ in range(20):
+        pace.turned(10, 10, [0] * 10)
+    pace.turned(10, 10, [30] * 10 + [0] * 20)
+    assert pace.ahead > 1000
+    for _ in range(9):
+        pace.turned(10, 10, [0] * 10)
+    assert pace.ahead == MOST_AHEAD
+    for _ in range(2):  # but that is no moment any more
+        pace.turned(10, 10, [30] * 10)
+    assert pace.ahead == 0
+    pace.turned(10, 10, [0] * 10)  # and what ends from then on counts alone
+    assert pace.ahead == 10

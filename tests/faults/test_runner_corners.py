@@ -290,6 +290,31 @@ def test_of_many_that_returned_each_is_known_by_its_number_and_once(tmp_path: Pa
     ]
 
 
+def test_who_failed_like_others_has_their_failure_and_words_of_its_own(tmp_path: Path) -> None:
+    endings: list[Ending] = []
+    private = {"exception": "x", "message": "", "trace": "", "facts": {}}
+    item = failure_to_wire(a_failure(private=private))
+
+    async def story() -> None:
+        async with a_fleet(tmp_path) as fleet:
+            fleet._on_end = endings.extend
+            fleet.start()
+            await fleet.loaded()
+            [child] = shared(fleet)
+            for seq in (7, 8):
+                child.flights[seq] = Flight(seq, a_lease(id=f"job{seq}"), KindSpec("noop"), 0)
+            fleet._heard(child, ["failed", item, "x: ", "", [7, 3, "one", 99, 1, "none", 8, 0, "two", 7, 5, "again"]])
+            fleet._heard(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
+            child.flights[9] = Flight(9, a_lease(id="job9"), KindSpec("noop"), 0)
+            with pytest.raises(GARBLED):
+                fleet._heard(child, ["failed", item, "x: ", "", [9, 3, "one", 9, 1, None]])
+            assert [child.flights.pop(9).seq] == [9]  # all of it is read before any is believed
+
+    asyncio.run(story())
+    assert [(end.lease.id, end.words, end.duration_ms) for end in endings] == [("job7", "one", 3), ("job8", "two", 0)]
+    assert endings[0].outcome is endings[1].outcome
+
+
 @pytest.mark.parametrize(
     "told",
     [[], [7], [7, 1, 8], [7, "1"], [7, True], [7, 1.0], [7, None], [7, -1], [7, 2**53], [[7], 1], "77", {"7": 1}, 7],

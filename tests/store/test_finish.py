@@ -60,7 +60,7 @@ def test_one_that_lost_its_lease_is_refused_and_takes_nobody_with_it(store):
     leases = claim(store, 12)
     stale = leases[5]._replace(token=leases[5].token + 1)
     verdicts = end(store, [*leases[:5], stale, *leases[6:]], Outcome(Ended.RETURNED, result=RESULT))
-    assert [lease.id for lease, decision in verdicts if decision is None] == [stale.id]
+    assert [lease.id for lease, decision, _ in verdicts if decision is None] == [stale.id]
     assert get(store, stale.id).state == "running"
     assert {get(store, lease.id).state for lease in leases if lease.id != stale.id} == {"succeeded"}
     assert told(store, stale.id)[-1] == "stale_refused"
@@ -72,7 +72,7 @@ def test_the_same_endings_twice_are_written_once(store):
     leases = claim(store, 12)
     for _ in range(2):
         verdicts = end(store, leases, Outcome(Ended.RETURNED, result=RESULT))
-        assert [decision.state for _, decision in verdicts] == ["succeeded"] * 12
+        assert [decision.state for _, decision, _ in verdicts] == ["succeeded"] * 12
     assert [len(attempts(store, lease.id)) for lease in leases] == [1] * 12
     assert [told(store, lease.id).count("succeeded") for lease in leases] == [1] * 12
 

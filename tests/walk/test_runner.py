@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,17 @@ from mulligan.config import Settings
 from mulligan.engine.board import Board
 from mulligan.engine.messages import (
     JUST_RETURNED,
+    alike_from_wire,
     leases_from_wire,
     outcome_from_wire,
     outcome_to_wire,
     returned_from_wire,
+    words_from_wire,
     work_to_wire,
 )
 from mulligan.engine.runner.main import Runner
 from mulligan.engine.wire import Wire
+from mulligan.engine.wording import Wording
 from mulligan.job import Lease, Memory
 from support.waiting import until
 
@@ -80,6 +84,8 @@ class Other:
                 if message[0] == "returned":
                     told = returned_from_wire(message[1])
                     self.ended |= {seq: outcome_to_wire(seq, JUST_RETURNED, ms) for seq, ms in told}
+                if message[0] == "failed":
+                    self.ended |= _failed(*message[1:])
         return answer
 
     def end(self, seq: int) -> list[Any]:
@@ -91,6 +97,19 @@ class Other:
         assert not self._thread.is_alive()
         self._theirs.close()
         self.board.close()
+
+
+def _failed(item: list[Any], head: str, tail: str, told: list[Any]) -> dict[int, list[Any]]:
+    """Each as it would be told alone."""
+    outcome = alike_from_wire(item, head, tail)
+    failure = outcome.failure
+    assert failure is not None
+    assert isinstance(failure.private, Wording)
+    ended = {}
+    for seq, ms, words in words_from_wire(told):
+        whole = outcome._replace(failure=replace(failure, private=failure.private.whole(words)))
+        ended[seq] = outcome_to_wire(seq, whole, ms)
+    return ended
 
 
 def a_lease(kind: str, payload: Any, token: int) -> Lease:
@@ -130,6 +149,22 @@ def test_a_stop_that_comes_together_with_its_job_is_answered(app, serve):
     seq, run = other.run("a", send=False)
     other.say(run, ["stop", seq])
     assert other.end(seq)[1] in {"stopped", "returned"}
+
+
+def test_of_what_fails_again_in_the_same_way_the_words_are_told(app, serve):
+    @app.job(name="fails")
+    async def handler(n: int) -> None:
+        raise ConnectionError(f"request {n} was reset")
+
+    other = serve()
+    for n in range(3):
+        other.end(other.run("fails", {"n": n}))
+    seqs, runs = zip(*[other.run("fails", {"n": n}, send=False) for n in range(3, 6)], strict=True)
+    other.say(*runs, ["stop", seqs[0]])
+    outcomes = [outcome_from_wire(other.end(seq)) for seq in range(1, 7) if seq != seqs[0]]
+    assert [one.failure.private["message"] for one in outcomes] == [f"request {n} was reset" for n in (0, 1, 2, 4, 5)]
+    told = [message[-1] for message in other.heard if message[0] == "failed"]
+    assert [told[n] for n in range(2)] == [[seq, told[seq - 2][1], f"request {seq - 1} was reset"] for seq in (2, 3)]
 
 
 def test_an_answer_that_comes_after_its_asker_was_cancelled_disturbs_nobody(app, serve):

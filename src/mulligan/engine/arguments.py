@@ -113,6 +113,9 @@ class Arguments:
             return {}
         if type(raw) is not dict:
             raise self._no_payload(raw)
+        plain = self._as_it_is(raw)
+        if plain is not None:
+            return plain
         model = self._validated(raw)
         found = model.__dict__
         values = {name: found[alias] for name, alias in self._alias.items()}

@@ -2,16 +2,19 @@
 
 to a runner     ["run", seqs, same, own, memories]   ["stop", seq]   ["recall", seq]   ["drain"]   ["kept", request, ok]
 from a runner   ["settings", values]   ["ready", manifest]   ["broken", why]   ["ended", [[seq, …outcome], …]]
-                ["returned", [seq, ms, seq, ms, …]]   ["progress", [[seq, fraction, text], …]]
+                ["returned", [seq, ms, seq, ms, …]]   ["failed", failure, head, tail, [seq, ms, words, …]]
+                ["progress", [[seq, fraction, text], …]]
                 ["keep", request, seq, name, value]
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
+from mulligan.engine.wording import Wording
 from mulligan.job import Cls, Ended, Failure, Lease, Memory, Outcome
 
 JUST_RETURNED = Outcome(Ended.RETURNED, result="null")  # one for all of which there is nothing else to say
@@ -67,10 +70,37 @@ def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
 
 def returned_from_wire(told: list[int]) -> Iterator[tuple[int, int]]:
     """(seq, milliseconds) of each; they are only believed if they are numbers, all of them."""
-    if not told or len(told) % 2 or {*map(type, told)} != {int} or min(told) < 0 or max(told) >= MOST_MS:
+    if len(told) % 2 or not _are_numbers(told):
         message = "not what a runner says of jobs that returned"
         raise ValueError(message)
     return zip(told[::2], told[1::2], strict=True)
+
+
+def _are_numbers(told: list[int]) -> bool:
+    return bool(told) and {*map(type, told)} == {int} and min(told) >= 0 and max(told) < MOST_MS
+
+
+def alike_to_wire(failure: Failure, wording: Wording, told: list[Any]) -> list[Any]:
+    """Attempts that failed in the same way; of each its words alone."""
+    return ["failed", failure_to_wire(failure), wording.head, wording.tail, told]
+
+
+def alike_from_wire(item: list[Any], head: str, tail: str) -> Outcome:
+    """What they have in common."""
+    failure = failure_from_wire(item)
+    if failure is None or type(head) is not str or type(tail) is not str:
+        message = "not what failures can have in common"
+        raise ValueError(message)
+    return Outcome(Ended.FAILED, failure=replace(failure, private=Wording(plain(failure.private), head, tail)))
+
+
+def words_from_wire(told: list[Any]) -> Iterator[tuple[int, int, str]]:
+    """(seq, milliseconds, words) of each."""
+    seqs, took, words = told[::3], told[1::3], told[2::3]
+    if len(told) % 3 or {*map(type, words)} != {str} or not _are_numbers(seqs) or not _are_numbers(took):
+        message = "not what a runner says of jobs that failed"
+        raise ValueError(message)
+    return zip(seqs, took, words, strict=True)
 
 
 def took_from_wire(item: list[Any]) -> int:

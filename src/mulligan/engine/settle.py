@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from mulligan.engine.batching import complete
 from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
 from mulligan.engine.watch import Watch
+from mulligan.engine.wording import Wording
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND, Cls, Decision, Ended, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
 from mulligan.plain_json import encode as _encode
@@ -34,6 +36,7 @@ class Ending(NamedTuple):
     lease: Lease
     outcome: Outcome
     duration_ms: int | None = None
+    words: str | None = None  # its own, where all else of its failure is that of others: see wording.py
 
 
 class Verdict(NamedTuple):
@@ -41,6 +44,7 @@ class Verdict(NamedTuple):
 
     lease: Lease
     decision: Decision | None
+    words: str | None = None  # as in its ending
 
 
 def settle(  # noqa: PLR0913 - each says one thing about the world around an ending
@@ -60,10 +64,10 @@ def settle(  # noqa: PLR0913 - each says one thing about the world around an end
     """
     verdicts = _settled(unit, endings, layers, now, rng, actor, watch, causes)
     members = [verdict for verdict in verdicts if verdict.lease.batch_id is not None]
-    ended = {batch for lease, decision in members if (batch := _ended(lease, decision))}
+    ended = {batch for lease, decision, _ in members if (batch := _ended(lease, decision))}
     if ended:
         # Who has just closed a gate waits for no batch: whoever holds that may be about to open the gate.
-        holds = any(decision is not None and decision.hold for _, decision in verdicts)
+        holds = any(decision is not None and decision.hold for _, decision, _ in verdicts)
         complete(unit, ended, wait=wait and not holds)
     return verdicts
 
@@ -106,13 +110,14 @@ def _settled(
     if not endings:
         return []
     endings = [ending if ending.outcome.failure is None else _ruled(ending, layers) for ending in endings]
-    decisions = _decide(unit, endings, layers, now, rng, watch, causes)
+    alike = Alike(layers, now, rng, actor)
+    decisions = _decide(unit, endings, alike, watch, causes)
     decided = [*zip(endings, decisions, strict=True)]
     rest = decided if actor else _unfinished(unit, decided)
-    refusals = {(r.id, r.token): r for r in unit.settle([_row(e, d, layers, now, actor) for e, d in rest])}
+    refusals = {(r.id, r.token): r for r in unit.settle([alike.row(e, d) for e, d in rest])}
     _hold(unit, [d for e, d in rest if d.hold is not None and e.lease.fence not in refusals], now)
     if not refusals:
-        return [Verdict(ending.lease, decision) for ending, decision in decided]
+        return [Verdict(ending.lease, decision, ending.words) for ending, decision in decided]
     return _with_refusals(unit, decided, refusals, layers, now, rng, actor)
 
 
@@ -129,7 +134,7 @@ def _with_refusals(
     lost = {fence for fence, refusal in refusals.items() if refusal.why == "stale"}
     again = {fence: refusal.cancel_reason for fence, refusal in refusals.items() if refusal.why == "cancel"}
     verdicts = [
-        Verdict(e.lease, None if e.lease.fence in lost else decision)
+        Verdict(e.lease, None if e.lease.fence in lost else decision, e.words)
         for e, decision in decided
         if e.lease.fence not in again
     ]
@@ -175,30 +180,114 @@ def _finished(ending: Ending, decision: Decision) -> Finished:
 
 
 def _decide(
-    unit: Unit,
-    endings: Sequence[Ending],
-    layers: Layers,
-    now: Micros,
-    rng: Random,
-    watch: Watch | None,
-    causes: Causes | None,
+    unit: Unit, endings: Sequence[Ending], alike: Alike, watch: Watch | None, causes: Causes | None
 ) -> list[Decision]:
-    down = {} if watch is None else watch.observe(unit, endings, now)
+    down = {} if watch is None else watch.observe(unit, endings, alike.now)
     decisions = [
         returned(e.lease, e.outcome)  # whatever the policy is
         if e.outcome.ended is Ended.RETURNED
-        else decide(e.lease, e.outcome, layers.of(e.lease), now, rng, down=down.get(e.lease.fence, "") if down else "")
+        else alike.decide(e, down.get(e.lease.fence, "") if down else "")
         for e in endings
     ]
-    held = {} if causes is None else causes.observe(unit, endings, decisions, now)
+    held = {} if causes is None else causes.observe(unit, endings, decisions, alike.now)
     if not held:
         return decisions
     return [
-        decide(e.lease, e.outcome, layers.of(e.lease), now, rng, held=held[e.lease.fence])
+        decide(e.lease, e.outcome, alike.layers.of(e.lease), alike.now, alike.rng, held=held[e.lease.fence])
         if e.lease.fence in held
         else decision
         for e, decision in zip(endings, decisions, strict=True)
     ]
+
+
+class _Drawn:
+    """A source of chance that knows whether it was asked."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self.asked = False
+
+    def random(self) -> float:
+        self.asked = True
+        return self._rng.random()
+
+    def uniform(self, a: float, b: float) -> float:
+        self.asked = True
+        return self._rng.uniform(a, b)
+
+
+class Alike:
+    """The endings of one moment. Of failures that differ in nothing but their words and their jobs one is decided, and
+    one row is made: the others have it too. Not where chance has a say, or how long a job has waited.
+    """
+
+    def __init__(self, layers: Layers, now: Micros, rng: Random, actor: str = "") -> None:
+        self.layers = layers
+        self.now = now
+        self.rng = rng
+        self._actor = actor
+        self._decided: dict[tuple[int, tuple[Any, ...]], Decision] = {}
+        self._shared: set[int] = set()  # decisions, by identity: who settles holds them all
+        self._rows: dict[int, _Parts] = {}
+
+    def decide(self, ending: Ending, down: str = "") -> Decision:
+        lease, outcome, _, words = ending
+        if down or words is None:
+            return decide(lease, outcome, self.layers.of(lease), self.now, self.rng, down=down)
+        key = (id(outcome), _alike(lease))
+        known = self._decided.get(key)
+        if known is None:
+            drawn, policy = _Drawn(self.rng), self.layers.of(lease)
+            known = decide(lease, outcome, policy, self.now, drawn)
+            if not drawn.asked and policy.max_age is None and self.layers.shadow(lease) is None:
+                self._decided[key] = known
+                self._shared.add(id(known))
+        return known
+
+    def row(self, ending: Ending, decision: Decision) -> Settlement:
+        known = self._rows.get(id(decision))
+        if known is not None:
+            return known.of(ending)
+        row = _row(ending, decision, self.layers, self.now, self._actor)
+        if id(decision) in self._shared:
+            self._rows[id(decision)] = _Parts(row, ending.lease, decision, self.layers)
+        return row
+
+
+_OF_ONE = {
+    "id",
+    "payload",
+    "created_at",
+    "run_at",
+    "started_at",
+    "first_started_at",
+    "choice",
+    "unique_key",
+    "trace",
+    "lies_at",
+}
+_alike = itemgetter(*[place for place, name in enumerate(Lease._fields) if name not in _OF_ONE])
+_STARTED, _PRIVATE, _DATA = map(Settlement._fields.index, ("started_at", "private", "data"))
+
+
+class _Parts:
+    """A row in parts: between them stands what each of those alike has of its own."""
+
+    def __init__(self, row: Settlement, lease: Lease, decision: Decision, layers: Layers) -> None:
+        self._decision = decision
+        self._layers = layers
+        self._parts = row[1:_STARTED], row[_STARTED + 1 : _PRIVATE], row[_PRIVATE + 1 : _DATA], row[_DATA + 1 :]
+        self._told = _told_again(lease, decision, layers)
+
+    def of(self, ending: Ending) -> Settlement:
+        lease, failure = ending.lease, self._decision.failure
+        private = None if failure is None else _private(failure, ending.words)
+        if self._told is None:
+            data = _data(ending, self._decision, self._layers)
+        else:
+            data = f"{_begun(ending, self._decision.reason)}{self._told}{_waited(lease)}"
+        first, second, third, last = self._parts
+        return Settlement._make((lease.id, *first, lease.started_at, *second, private, *third, data, *last))
 
 
 def _ruled(ending: Ending, layers: Layers) -> Ending:
@@ -213,7 +302,7 @@ def _ruled(ending: Ending, layers: Layers) -> Ending:
 
 def _row(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor: str) -> Settlement:
     lease, failure, state = ending.lease, decision.failure, decision.state
-    code, cls, rule, public, evidence, private, fingerprint = _NOTHING if failure is None else _columns(failure)
+    told = _NOTHING if failure is None else _columns(failure, ending.words)
     queue = decision.then.get("queue") if decision.then else None
     return Settlement(  # by position: by name it costs three times as much
         lease.id,
@@ -239,13 +328,7 @@ def _row(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor:
         lease.started_at,
         _TEXT[ending.outcome.ended],
         _TEXT[decision.verb],
-        code,
-        cls,
-        rule,
-        public,
-        evidence,
-        private,
-        fingerprint,
+        *told,
         _TEXT[event_for(decision.verb)],
         lease.owner,
         lease.batch_id,
@@ -262,12 +345,17 @@ _Columns = tuple[str | None, str | None, str | None, str | None, str | None, str
 _NOTHING: _Columns = (None, None, None, None, None, None, None)
 
 
-def _columns(failure: Failure) -> _Columns:
+def _columns(failure: Failure, words: str | None) -> _Columns:
     """From `code` to `fingerprint`."""
     return (
-        failure.code, _TEXT[failure.cls], failure.rule, failure.public, _json(failure.evidence), _json(failure.private),
-        failure.fingerprint,
+        failure.code, _TEXT[failure.cls], failure.rule, failure.public, _json(failure.evidence),
+        _private(failure, words), failure.fingerprint,
     )  # fmt: skip
+
+
+def _private(failure: Failure, words: str | None) -> str:
+    private = failure.private
+    return private.text(words) if words is not None and isinstance(private, Wording) else _json(private)
 
 
 def _would(ending: Ending, layers: Layers, now: Micros) -> dict[str, Any] | None:
@@ -339,13 +427,20 @@ def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
 
 def _data(ending: Ending, decision: Decision, layers: Layers) -> str:
     """`_news` as text; most of those that come here are failures that are tried again."""
+    told = _told_again(ending.lease, decision, layers)
+    if told is None:
+        return _json(_news(ending, decision, layers))
+    return f"{_begun(ending, decision.reason)}{told}{_waited(ending.lease)}"
+
+
+def _told_again(lease: Lease, decision: Decision, layers: Layers) -> str | None:
+    """The middle of that text, the same for failures alike; None: it is none of those."""
     failure = decision.failure
     if decision.verb is not Verb.RETRY or failure is None or failure.evidence or decision.cost:
-        return _json(_news(ending, decision, layers))
-    lease = ending.lease
+        return None
     error = _error(failure.code, _TEXT[failure.cls], failure.public, failure.rule)
     counted = f'"failures":{decision.failures},"max_retries":{layers.of(lease).max_retries}'
-    return f'{_begun(ending, decision.reason)},"next_retry_at":{decision.run_at},{error},{counted}{_waited(lease)}'
+    return f',"next_retry_at":{decision.run_at},{error},{counted}'
 
 
 def _short_news(ending: Ending, reason: str) -> str:

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mulligan.job import SECOND, Decision, JobRow, Lease, Micros, State, Verb
+from mulligan.engine.wording import Wording
+from mulligan.job import SECOND, Decision, Failure, JobRow, Lease, Micros, State, Verb
 from mulligan.policy.murmur import Murmur
 from mulligan.policy.phrase import duration
 from mulligan.policy.retry import EffectivePolicy
@@ -39,18 +40,18 @@ def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros, murm
     """How attempts ended that did not succeed; with `murmur`, of many that ended alike the first and their number."""
     for same, count in murmur.unsaid(now) if murmur is not None else ():
         _many_more(same, count)
-    for lease, decision in verdicts:
+    for lease, decision, words in verdicts:
         if decision is None or decision.verb is Verb.SUCCEED:
             continue
         if murmur is not None and not murmur.may_say(_same(lease, decision)):
             continue
         if decision.failure is not None and log.isEnabledFor(logging.ERROR):
-            _failed(lease, decision)
+            _failed(lease, decision.failure, words)
         if decision.verb is Verb.RETRY and log.isEnabledFor(logging.INFO):
             _retry(lease, decision, layers.of(lease), now)
         elif decision.state in _ENDS and log.isEnabledFor(logging.WARNING):
             _ended(lease, decision)
-    tell_succeeded(lease for lease, decision in verdicts if decision is not None and decision.verb is Verb.SUCCEED)
+    tell_succeeded(lease for lease, decision, _ in verdicts if decision is not None and decision.verb is Verb.SUCCEED)
 
 
 def _same(lease: Lease, decision: Decision) -> Same:
@@ -71,11 +72,12 @@ def tell_succeeded(leases: Iterable[Lease]) -> None:
             log.debug("attempt %d of %s succeeded", lease.attempt, lease.kind, extra=_ids(lease))
 
 
-def _failed(lease: Lease, decision: Decision) -> None:
-    failure = decision.failure
-    assert failure is not None  # noqa: S101 - asked by the caller
-    private = {f"error_{name}": failure.private[name] for name in _TEXTS if failure.private.get(name)}
-    told = failure.private.get("message") or failure.public
+def _failed(lease: Lease, failure: Failure, words: str | None) -> None:
+    said = failure.private
+    if words is not None and isinstance(said, Wording):
+        said = said.whole(words)
+    private = {f"error_{name}": said[name] for name in _TEXTS if said.get(name)}
+    told = said.get("message") or failure.public
     fields = {"code": failure.code, "error_class": failure.cls.value, "rule": failure.rule, "error": told}
     log.error(
         "attempt %d of %s failed with %s (%s): %s", lease.attempt, lease.kind, failure.code, failure.cls.value, told,

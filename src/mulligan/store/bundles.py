@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from mulligan.event import Event
 from mulligan.job import Lease
-from mulligan.store.values import Finished
+from mulligan.store.values import Finished, Settlement
 
 MOST = 1000  # events in one row; as in told.part.sql, and readers look so far beyond the end of a stretch
 
-Row = TypeVar("Row", Lease, Finished)
+Row = TypeVar("Row", Lease, Finished, Settlement)
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 

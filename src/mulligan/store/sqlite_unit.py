@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import repeat
+from itertools import groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -135,8 +135,8 @@ class SqliteUnit(SqlUnit):
     def _tell(self, told: Iterable[Told]) -> None:
         self._write_told(*parted([*told]))
 
-    def _tell_of(self, what: EventType, rows: Sequence[Row], data: Callable[[Row], str]) -> None:
-        self._write_told(*parted_rows(self._now, what.value, rows, data))
+    def _tell_of(self, what: str, rows: Sequence[Row], data: Callable[[Row], str]) -> None:
+        self._write_told(*parted_rows(self._now, what, rows, data))
 
     def _write_told(self, alone: Sequence[Told], bundles: Sequence[Bundle]) -> None:
         if alone:
@@ -183,16 +183,15 @@ class SqliteUnit(SqlUnit):
         leases = [Lease._make(row[1:-1]) for row in found]
         self._announce_all([(row[1],) for row in found if not row[-1]])
         data = json.dumps({"worker": worker})
-        self._tell_of(EventType.JOB_STARTED, leases, lambda _: data)
+        self._tell_of(EventType.JOB_STARTED.value, leases, lambda _: data)
         return leases
 
     def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         held = settlements
         if not self._settle_all(settlements):
             held = [ending for ending in settlements if self._settle_all([ending])]
-        self._tell(
-            Told(self._now, e.event, e.id, e.batch_id, e.owner, e.attempt, e.token, e.data) for e in held
-        )  # fmt: skip
+        for event, alike in groupby(held, key=attrgetter("event")):
+            self._tell_of(event, [*alike], attrgetter("data"))
         return {(ending.id, ending.token) for ending in held}
 
     def _settle_all(self, settlements: Sequence[Settlement]) -> bool:
@@ -209,7 +208,7 @@ class SqliteUnit(SqlUnit):
             yield partial(self._many, "settle_attempt", SETTLE, rows)
             return
         sets = [
-            rows[0]._asdict() | {"ids": self.ids([row.id for row in rows]), "rows": self.ids([*map(_own, rows)])}
+            rows[0]._asdict() | {"ids": self.ids([row.id for row in rows]), "own": json.dumps(dict(map(_own, rows)))}
             for rows in alike.values()
         ]
         yield lambda: sum([self._changed("settle_alike", **one) for one in sets])
@@ -218,7 +217,7 @@ class SqliteUnit(SqlUnit):
     def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
         if not self._all_of(len(finished), *self._finishing(worker, finished)):
             return set()
-        self._tell_of(EventType.JOB_SUCCEEDED, finished, attrgetter("data"))
+        self._tell_of(EventType.JOB_SUCCEEDED.value, finished, attrgetter("data"))
         return {(row.id, row.token) for row in finished}
 
     def _finishing(self, worker: str, finished: Sequence[Finished]) -> Iterator[Callable[[], int]]:
@@ -288,10 +287,12 @@ class SqliteUnit(SqlUnit):
         return [] if found == ["ok"] else found
 
 
-_OWN = ("id", "generation", "attempt", "started_at", "private")  # as in settle_attempt_alike.sqlite.sql
+_OWN = ("id", "private")  # as in settle_attempt_alike.sqlite.sql
+_OF_ITS_ROW = ("generation", "attempt", "started_at")
 _TOLD_OF = ("owner", "batch_id", "data")  # by its event alone
 _own = itemgetter(*map(Settlement._fields.index, _OWN))
-_way = itemgetter(*[Settlement._fields.index(name) for name in Settlement._fields if name not in _OWN + _TOLD_OF])
+_apart = {*_OWN, *_OF_ITS_ROW, *_TOLD_OF}
+_way = itemgetter(*[place for place, name in enumerate(Settlement._fields) if name not in _apart])
 
 
 def _row(job: NewJob) -> dict[str, Any]:

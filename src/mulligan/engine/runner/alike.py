@@ -5,15 +5,17 @@ was found to be, all of them are. Their words are still cleaned, and where a wor
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from socket import gaierror, herror
 from ssl import SSLError
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mulligan.engine.runner.capture import TOLD, TRACE, cause_of, context_of, suppressed, text_of, traceback_of
+from mulligan.engine.runner.capture import TRACE, cause_of, context_of, suppressed, text_of, traceback_of
 from mulligan.engine.runner.frames import Walk, walk
 from mulligan.engine.runner.shapes import args_of, kind_of
-from mulligan.job import Failure
+from mulligan.engine.wording import TOLD, Wording
+from mulligan.job import Failure, Outcome
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import explain_fingerprint
 from mulligan.policy.hints import from_words
@@ -27,12 +29,24 @@ _WORDS = frozenset({str, int, float, bool, bytes, type(None)})  # arguments with
 _TELLING = (BaseExceptionGroup, gaierror, herror, SSLError)
 
 
+class Likeness(NamedTuple):
+    """What many failures have in common."""
+
+    failure: Failure  # of the first, without its words
+    wording: Wording
+
+
+class Worded(dict[str, Any]):
+    """The private half of a failure of which all but its words is known by others."""
+
+    __slots__ = ("like",)
+    like: Likeness
+
+
 class _Alike(NamedTuple):
     way: Walk
-    failure: Failure | None  # of the first; None: such failures are read each time
+    like: Likeness | None  # None: such failures are read each time
     words: tuple[str, ...] = ()  # with one of these it is read, too
-    head: str = ""  # of its trace: what stands before its words, and after them
-    tail: str = ""
 
 
 _known: dict[tuple[type, int], _Alike] = {}  # by class and way, which is kept here so that no other gets its number
@@ -56,18 +70,28 @@ def judged_alike(exc: BaseException, now: float, judge: Callable[[], tuple[Facts
 
 
 def _again(known: _Alike, exc: BaseException, now: float) -> Failure | None:
-    first = known.failure
-    if first is None:
+    if known.like is None:
         return None
+    first, wording = known.like
     message = scrub(text_of(exc))
-    trace = f"{known.head}{message[:TOLD]}{known.tail}"
-    if not message or len(trace) > TRACE or any_in(known.words, message.lower()) or from_words(message, now):
+    private = Worded(wording.whole(message))
+    if not message or len(private["trace"]) > TRACE or any_in(known.words, message.lower()) or from_words(message, now):
         return None
-    private = {**first.private, "message": message, "trace": trace}
+    private.like = known.like
     return Failure(
         first.code, first.cls, first.public, first.rule, first.retryable, None, first.evidence, private,
         first.fingerprint, first.terms, first.judged,
     )  # fmt: skip
+
+
+def likeness(outcome: Outcome) -> Likeness | None:
+    """Whose words alone are to be told of this failure; None: there is more to say."""
+    failure = outcome.failure
+    private = None if failure is None or outcome.cost else failure.private
+    if not isinstance(private, Worded):
+        return None
+    like = private.like
+    return like if failure is not None and failure.evidence is like.failure.evidence else None
 
 
 def _is_bare(exc: BaseException) -> bool:
@@ -100,4 +124,5 @@ def _learned(way: Walk, facts: Facts, failure: Failure) -> _Alike:
         or "words" in explain_fingerprint(facts, failure.code, failure.cls)
     ):
         return _Alike(way, None)
-    return _Alike(way, failure, words, head, tail)
+    wording = Wording(dict(failure.private), head, tail)
+    return _Alike(way, Likeness(replace(failure, private=wording), wording), words)

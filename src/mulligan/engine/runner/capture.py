@@ -14,6 +14,7 @@ from typing import Any
 
 from mulligan.engine.runner.frames import walk
 from mulligan.engine.runner.shapes import kind_of, read, type_name
+from mulligan.engine.wording import TOLD
 from mulligan.policy.facts import Facts
 from mulligan.policy.hints import Hint, from_words
 from mulligan.policy.redact import LIMIT, safe, scrub
@@ -23,7 +24,6 @@ __all__ = ["capture", "text_of", "type_name"]
 LINKS = 16  # of a cause chain
 LEAVES = 16  # of an exception group
 TRACE = LIMIT
-TOLD = 500  # characters of a message repeated in the trace
 _UNREADABLE = "an exception without a readable text"
 _AWS = re.compile(r"An error occurred \((\w{1,100})\) when calling the \w{1,100} operation")
 

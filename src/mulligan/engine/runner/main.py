@@ -24,12 +24,14 @@ from mulligan.engine.board import Board
 from mulligan.engine.kinds import DELIVERY_QUEUE, Handler, Registry
 from mulligan.engine.layers import Layers
 from mulligan.engine.litter import clear_after, settle_down
-from mulligan.engine.messages import JUST_RETURNED, leases_from_wire, outcome_to_wire, stopped_to_wire
+from mulligan.engine.messages import JUST_RETURNED, alike_to_wire, leases_from_wire, outcome_to_wire, stopped_to_wire
+from mulligan.engine.runner.alike import Likeness, likeness
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.crew import Crew
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
 from mulligan.engine.wire import Wire, WireClosed
+from mulligan.engine.wording import MESSAGE
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.job import Lease, Memory, Outcome
 
@@ -37,8 +39,8 @@ log = logging.getLogger("mulligan.runner")
 
 BEAT = 0.5  # seconds between proofs that the loop is alive
 PROGRESS_EVERY = 0.5  # seconds
-FLUSH_EVERY = 0.002  # seconds
-MANY = 100  # endings that are worth a message of their own
+FLUSH_EVERY = 0.005  # seconds
+MANY = 250  # endings that are worth a message of their own
 MS = 1_000_000  # nanoseconds
 
 
@@ -88,6 +90,8 @@ class Runner:
         self._works: dict[int, Work] = {}
         self._ended: list[list[Any]] = []
         self._returned: list[int] = []  # those of which there is nothing else to say: seq, ms, seq, ms, …
+        self._failed: dict[int, tuple[Likeness, list[Any]]] = {}  # nothing but their words: seq, ms, words, …
+        self._untold = 0  # how many all of these are
         self._from_threads: list[tuple[Work, Outcome | None]] = []
         self._news: dict[int, list[Any]] = {}
         self._keeps: dict[int, Future[bool]] = {}
@@ -246,7 +250,7 @@ class Runner:
         elif outcome is STOPPED:
             self._ended.append(stopped_to_wire(seq, took, work.context.spent))
         else:
-            self._ended.append(outcome_to_wire(seq, outcome, took))
+            self._tell_end(seq, outcome, took)
         del self._works[seq]
         self._board.stop(slot)
         (self._free if slot < self._first_teller else self._tellers).append(slot)
@@ -254,6 +258,13 @@ class Runner:
             self._start(self._waiting.popleft(), self._free)
         self._plan_flush()
         clear_after(ns / 1e9)
+
+    def _tell_end(self, seq: int, outcome: Outcome, took: int) -> None:
+        like = likeness(outcome)
+        if like is None or outcome.failure is None:
+            self._ended.append(outcome_to_wire(seq, outcome, took))
+        else:
+            self._failed.setdefault(id(like), (like, []))[1].extend((seq, took, outcome.failure.private[MESSAGE]))
 
     def _stop(self, seq: int) -> None:
         work = self._works.get(seq)
@@ -278,7 +289,8 @@ class Runner:
     # -- speak ------------------------------------------------------------------------------------
     def _plan_flush(self) -> None:
         """One message for all that ended in this turn of the loop; while more wait in line, of the next ones too."""
-        if self._waiting and len(self._ended) + len(self._returned) // 2 < MANY:
+        self._untold += 1
+        if self._waiting and self._untold < MANY:
             if self._flush_at is None:
                 self._flush_at = self._loop.call_later(FLUSH_EVERY, self._flush)
         elif not self._flush_planned:
@@ -291,10 +303,12 @@ class Runner:
             self._flush_at.cancel()
             self._flush_at = None
         # Who was asked to stop just after its end is told to have stopped, too: the first word counts.
-        ends = [[word, told] for word, told in (("returned", self._returned), ("ended", self._ended)) if told]
+        ends = [["returned", self._returned]] if self._returned else []
+        ends += [alike_to_wire(*like, told) for like, told in self._failed.values()]
+        ends += [["ended", self._ended]] if self._ended else []
         if ends:
             self._tell_news()  # what a job said last comes before its end
-            self._returned, self._ended = [], []
+            self._returned, self._failed, self._ended, self._untold = [], {}, [], 0
             self._send(*ends)
         self._close_when_empty()
 

@@ -22,9 +22,11 @@ from mulligan.engine.life import session_memory
 from mulligan.engine.messages import (
     JUST_RETURNED,
     STOPPED,
+    alike_from_wire,
     outcome_from_wire,
     returned_from_wire,
     took_from_wire,
+    words_from_wire,
 )
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
@@ -32,7 +34,7 @@ from mulligan.engine.supervisor.nursery import Nursery
 from mulligan.engine.supervisor.obituary import clean, facts, how, left_over
 from mulligan.engine.supervisor.pace import tellers
 from mulligan.engine.supervisor.verdicts import after_death, when_refused, when_stopped
-from mulligan.job import Lease, Memory, Micros
+from mulligan.job import Lease, Memory, Micros, Outcome
 from mulligan.policy.escalate import given
 
 log = logging.getLogger("mulligan.worker")
@@ -331,12 +333,12 @@ class Fleet:
         match message:
             case ["returned", told]:
                 self._returned(child, told)
+            case ["failed", item, head, tail, told]:
+                self._failed(child, alike_from_wire(item, head, tail), told)
             case ["ended", items]:
                 self._ended(child, items)
             case ["progress", items]:
-                for seq, fraction, text in items:
-                    if seq in child.flights:
-                        self.on_progress(child.flights[seq], fraction, text)
+                self._progressed(child, items)
             case ["keep", request, seq, name, value]:
                 self._keep(child, request, seq, name, value)
             case ["settings", values]:
@@ -351,6 +353,11 @@ class Fleet:
             case ["broken", why]:
                 child.broken = why
                 self._changed.set()
+
+    def _progressed(self, child: Child, items: list[list[Any]]) -> None:
+        for seq, fraction, text in items:
+            if seq in child.flights:
+                self.on_progress(child.flights[seq], fraction, text)
 
     def _learn(self, manifest: Manifest) -> None:
         """A runner started after a deploy may hold another app: run only what all of them know."""
@@ -385,6 +392,15 @@ class Fleet:
         for seq, took in returned_from_wire(told):
             if seq in child.flights:
                 endings.append(Ending(child.landed(seq).lease, JUST_RETURNED, took))
+        self._on_end(endings)
+        self._drain_if_over(child)
+
+    def _failed(self, child: Child, outcome: Outcome, told: list[Any]) -> None:
+        """The same for those that failed alike, each with words of its own."""
+        endings: list[Ending] = []
+        for seq, took, words in words_from_wire(told):
+            if seq in child.flights:
+                endings.append(Ending(child.landed(seq).lease, outcome, took, words))
         self._on_end(endings)
         self._drain_if_over(child)
 

@@ -30,6 +30,7 @@ def tellers(concurrency: int) -> int:
 class Pace:
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
+        self._lately: list[int] = []  # how long what ended last took
         self.ahead = 0
 
     def room(self, in_hand: int) -> int:
@@ -41,12 +42,20 @@ class Pace:
 
     def turned(self, asked: int, got: int, durations_ms: Sequence[int]) -> None:
         """Learn from a turn, and from what has ended since the one before."""
-        if self._too_long(durations_ms):
-            self.ahead = 0
+        lately = self._with_those_before(durations_ms)
+        if self._too_long(lately):
+            self.ahead, self._lately = 0, []
         elif durations_ms and 0 < asked <= got:
-            each = sum(durations_ms) / len(durations_ms) + LEAST_MS
+            each = sum(lately) / len(lately) + LEAST_MS
             most = min(MOST_AHEAD, int(self._concurrency * LINE_MS / each))
             self.ahead = min(most, max(self._concurrency, self.ahead * GROWTH))
+
+    def _with_those_before(self, durations_ms: Sequence[int]) -> Sequence[int]:
+        """Few say little: one moment in which the runner stood still may be all that ended since the last turn."""
+        enough = FEW * self._concurrency
+        lately = durations_ms if len(durations_ms) >= enough else [*self._lately, *durations_ms][-enough:]
+        self._lately = [*lately[-enough:]]
+        return lately
 
     def _too_long(self, durations_ms: Sequence[int]) -> bool:
         """Is it jobs that are long, and not one moment?"""

@@ -1,6 +1,6 @@
--- `settle_attempt` for the same; what is of each attempt alone stands in `rows`.
+-- `settle_attempt` after `settle_alike`, in the same transaction: the row knows what else is of each attempt alone, and
+-- `own` its private half, by id.
 INSERT INTO {p}attempt ({attempt})
-SELECT json_extract(value, '$[0]'), :token, json_extract(value, '$[1]'), json_extract(value, '$[2]'), :worker, :settled_by,
-       json_extract(value, '$[3]'), :now, :ended, :verb, :code, :cls, :rule, :public, :evidence, json_extract(value, '$[4]'),
-       :fingerprint, :run_at, :reason, :cost, :judged
-FROM json_each(:rows)
+SELECT job.id, :token, job.generation, job.attempt, :worker, :settled_by, job.started_at, :now, :ended, :verb, :code, :cls, :rule,
+       :public, :evidence, own.value, :fingerprint, :run_at, :reason, :cost, :judged
+FROM json_each(:own) AS own CROSS JOIN {p}job AS job ON job.id = own.key AND job.token = :token
