@@ -77,17 +77,20 @@ def finish(unit: Unit, endings: Sequence[Ending]) -> tuple[list[Lease], list[End
     these, and what is left for `settle`: all others, also those whose fence is in doubt.
     """
     worker = endings[0].lease.worker
-    told = [(e, returned(e.lease, e.outcome)) for e in endings if e.outcome.ended is Ended.RETURNED]
-    plain = [
-        (e, decision) for e, decision in told if decision.reason is RETURNED and _is_plain(e.lease, decision, worker)
-    ]
-    if not plain:
-        return [], [*endings]
-    held = unit.finish_alone(worker, [_finished(ending, decision) for ending, decision in plain])
+    plain = [row for ending in endings if (row := _plainly(ending, worker)) is not None]
+    held = unit.finish_alone(worker, plain) if plain else set()
     if len(held) == len(endings):
         return [ending.lease for ending in endings], []
-    written = [ending.lease for ending, _ in plain if ending.lease.fence in held]
+    written = [ending.lease for ending in endings if ending.lease.fence in held]
     return written, [ending for ending in endings if ending.lease.fence not in held]
+
+
+def _plainly(ending: Ending, worker: str) -> Finished | None:
+    if ending.outcome.ended is not Ended.RETURNED:
+        return None
+    decision = returned(ending.lease, ending.outcome)
+    plain = decision.reason is RETURNED and _is_plain(ending.lease, decision, worker)
+    return _finished(ending, decision) if plain else None
 
 
 def _ended(lease: Lease, decision: Decision | None) -> str | None:
@@ -444,8 +447,18 @@ def _told_again(lease: Lease, decision: Decision, layers: Layers) -> str | None:
 
 
 def _short_news(ending: Ending, reason: str) -> str:
-    """The same text of an attempt that just returned: most events are of these."""
-    return f"{_begun(ending, reason)}{_waited(ending.lease)}"
+    """The same text of an attempt that just returned: most events are of these, and many at once are the same."""
+    lease = ending.lease
+    if lease.uses or lease.failures:
+        return f"{_begun(ending, reason)}{_waited(lease)}"
+    return _shortest(lease.kind, lease.queue, reason, ending.duration_ms, (lease.started_at - lease.run_at) // 1000)
+
+
+@lru_cache(maxsize=4096)
+def _shortest(kind: str, queue: str, reason: str, took: int | None, waited: int) -> str:
+    head = _head(kind, queue, reason)
+    began = head if took is None else f'{head},"duration_ms":{took}'
+    return f'{began},"wait_ms":{max(0, waited)}}}'
 
 
 def _begun(ending: Ending, reason: str) -> str:
