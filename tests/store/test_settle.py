@@ -435,6 +435,20 @@ def test_among_many_alike_one_that_lost_its_lease_and_one_that_is_to_stop_stand_
     assert [len(attempts(store, lease.id)) for lease in leases] == [n != 7 for n in range(40)]
 
 
+def test_many_with_the_same_token_keep_their_fences_each(store):
+    open_worker(store)
+    leases = take(store, *enqueue(store, 40))
+    ask(store, leases[3])
+    finish(store, [leases[7]])
+    verdicts = {verdict.lease.id: verdict.decision for verdict in finish(store, leases, FAILED)}
+    assert verdicts[leases[3].id].state == "cancelled"
+    other = [lease._replace(worker="w2") for lease in leases]
+    assert {verdict.decision for verdict in finish(store, other, FAILED)} == {None}
+    states = [get(store, lease.id).state for lease in leases]
+    assert (states[3], states[7], {*states[:3], *states[4:7], *states[8:]}) == ("cancelled", "succeeded", {"queued"})
+    assert [len(attempts(store, lease.id)) for lease in leases] == [1] * 40
+
+
 def test_settling_nothing_is_nothing(store):
     assert finish(store, []) == []
     with store.begin() as unit:

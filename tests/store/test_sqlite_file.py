@@ -275,3 +275,22 @@ def test_what_is_written_because_of_a_hint_is_no_hint_itself(sqlite):
     watcher.answer()
     assert len(hints) <= len(written)
     assert len(all_rows(sqlite)) == len(hints) + len(written)
+
+
+def test_who_is_busy_is_hinted_afterwards(sqlite):
+    hints, busy, stop = [], threading.Event(), threading.Event()
+    watcher = Background(lambda: sqlite.watch(lambda: hints.append(1), stop, busy.is_set))
+    try:
+        until(lambda: insert(sqlite, a_job()) and hints, 10, "the watch has begun")
+        busy.set()
+        time.sleep(0.1)  # a look that was under way
+        before = len(hints)
+        insert(sqlite, a_job())
+        time.sleep(0.2)
+        assert len(hints) == before
+        busy.clear()
+        until(lambda: len(hints) > before, 10, "it was heard")
+        busy.set()
+    finally:
+        stop.set()
+    watcher.answer()  # also if it never ends

@@ -80,8 +80,12 @@ def _sparing(down: str, held: str) -> str:
 
 def returned(lease: Lease, outcome: Outcome) -> Decision:
     """If the handler finished first, its result stands, also against a request to stop."""
-    if outcome.result == "null" and not (outcome.cost or outcome.skipped) and _is_fresh(lease):
-        return _NOTHING_TO_SAY
+    if (
+        outcome.result == "null"
+        and not (outcome.cost or outcome.skipped or lease.alone)
+        and lease.cancel_reason is None
+    ):
+        return _just_returned(lease.failures, lease.losses, lease.snoozes, lease.counts, lease.settings)
     reason = "skipped, its result was there already" if outcome.skipped else RETURNED
     return Decision(
         Verb.SUCCEED,
@@ -104,16 +108,19 @@ def returned(lease: Lease, outcome: Outcome) -> Decision:
     )
 
 
-_NOTHING_TO_SAY = Decision(Verb.SUCCEED, State.SUCCEEDED, RETURNED, result="null")  # one for all of them
-
-
-def _is_fresh(lease: Lease) -> bool:
-    """A first attempt of which nobody wants anything."""
-    return (
-        lease.cancel_reason is None
-        and lease.counts is None
-        and lease.settings is None
-        and not (lease.failures or lease.losses or lease.snoozes)
+@lru_cache(maxsize=256)
+def _just_returned(failures: int, losses: int, snoozes: int, counts: str | None, settings: str | None) -> Decision:
+    """One for all of which there is nothing else to say."""
+    return Decision(
+        Verb.SUCCEED,
+        State.SUCCEEDED,
+        RETURNED,
+        failures=failures,
+        losses=losses,
+        snoozes=snoozes,
+        result="null",
+        counts=counts,
+        settings=settings,
     )
 
 

@@ -425,8 +425,10 @@ class Store(ABC):
         return self
 
     @abstractmethod
-    def watch(self, hint: Callable[[], None], stop: threading.Event) -> None:
-        """Call `hint` soon after something may have become due; returns when `stop` is set. Only ever a hint."""
+    def watch(self, hint: Callable[[], None], stop: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
+        """Call `hint` soon after something may have become due; returns when `stop` is set. Only ever a hint. While
+        `busy`, nobody could follow it: it may come afterwards.
+        """
 
     @abstractmethod
     def migrate(self, *, dry_run: bool = False) -> list[str]:

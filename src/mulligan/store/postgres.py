@@ -274,8 +274,9 @@ class PostgresStore(Store):
             return [tuple(row) for row in run(f"SELECT * FROM {self.prefix}schema ORDER BY 1").fetchall()]
 
     # -- hints and upkeep ---------------------------------------------------------------------------
-    def watch(self, hint: Callable[[], None], stop: threading.Event) -> None:
+    def watch(self, hint: Callable[[], None], stop: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
         """LISTEN until stopped; whatever breaks, the caller's poll goes on underneath."""
+        del busy  # to listen costs nothing
         warned = False
         while not stop.is_set():
             try:

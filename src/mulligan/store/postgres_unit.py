@@ -18,7 +18,7 @@ from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.matching import Matching, Where, matching
-from mulligan.store.rows import BLANKS, Done, Lying, Wanted, array, insert_columns
+from mulligan.store.rows import BLANKS, OF_ONE, Done, Lying, Own, Wanted, array, insert_columns
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -225,7 +225,12 @@ class PostgresUnit(SqlUnit):
     def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         if not settlements:
             return set()
-        return {(row[0], row[1]) for row in self._set("settle", settlements)}
+        columns = Settlement._make(zip(*settlements, strict=True))._asdict()
+        own = {name: column for name, column in columns.items() if column.count(column[0]) < len(settlements)}
+        if len(settlements) < LARGE or not OF_ONE.issuperset(own):
+            return {(row[0], row[1]) for row in self._columns("settle", columns)}
+        said = settlements[0]._asdict() | {name: array(columns[name]) for name in Own._fields}
+        return {(row[0], row[1]) for row in self._run("settle_alike", said, many=len(settlements))}
 
     def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
         return self._finished("finish", Done, worker, finished)

@@ -54,6 +54,18 @@ class Done(NamedTuple):
     data: str
 
 
+class Own(NamedTuple):
+    """What is of each alone among attempts that end alike; their jobs' rows know the rest."""
+
+    id: str
+    private: str | None
+    data: str
+
+
+# Of a settlement what they may differ in: this, and what the row knows.
+OF_ONE = frozenset({*Own._fields, "generation", "attempt", "started_at", "owner", "batch_id"})
+
+
 class Lying(NamedTuple):
     """The same, and where the row lay."""
 

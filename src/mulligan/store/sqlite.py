@@ -31,6 +31,7 @@ WATCH_EVERY = 0.5
 # more often after a rest, when somebody may wait for it and nobody has anything else to do.
 SETTLING = (0.0002, 0.0002, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 RESTED, AFTER_REST = 0.01, (*(0.0001,) * 8, *SETTLING[4:])
+WHILE_BUSY = 0.002
 WAL_BOUND = 64 * 1024 * 1024
 TIDY_MS = 250  # how long tidying up may keep writers waiting
 INHERITED = (
@@ -213,7 +214,7 @@ class SqliteStore(Store):
             return [(row[0], row[1], row[2]) for row in handle.execute(f"SELECT * FROM {PREFIX}schema ORDER BY 1")]
 
     # -- hints and upkeep ---------------------------------------------------------------------------
-    def watch(self, hint: Callable[[], None], stop: threading.Event) -> None:
+    def watch(self, hint: Callable[[], None], stop: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
         handle = self._checkout()
         try:
             with FileWatch(Path(f"{self.file}-wal")) as watch:
@@ -222,6 +223,8 @@ class SqliteStore(Store):
                 while not stop.is_set():
                     if watch.wait(next(pauses, WATCH_EVERY)):  # also in the middle of them: this may be somebody else
                         pauses = iter(AFTER_REST if time.monotonic() - heard > RESTED else SETTLING)
+                    while busy() and not stop.is_set():  # whoever writes would be kept from it by every look
+                        time.sleep(WHILE_BUSY)
                     version = handle.execute("PRAGMA data_version")
                     if version != seen:
                         seen = version

@@ -65,7 +65,7 @@ class Desk:
         self._offered = False
         self._at_it = False
         self._answered = asyncio.Event()
-        self._turning = False
+        self.turning = False  # the loop's turn is under way: it looks for itself what there is to do
         self._lately: list[Ending] = []  # what ended since the last turn, whoever writes it
         self._came_back = False  # what was to be written beside a turn, or run: the next one does everything again
         self._beside = beside
@@ -81,7 +81,7 @@ class Desk:
     @property
     def all_written(self) -> bool:
         """Every ending is durable, and no turn is under way."""
-        return not (self.unwritten or self._turning or self._at_it or self._coming)
+        return not (self.unwritten or self.turning or self._at_it or self._coming)
 
     @property
     def unwritten(self) -> list[Ending]:
@@ -95,7 +95,7 @@ class Desk:
         self.wake.set()
 
     def _set_aside(self) -> None:
-        if self._aside is not None and self._turning and not (self.doubt or self._came_back):
+        if self._aside is not None and self.turning and not (self.doubt or self._came_back):
             if self.news:
                 self.endings += self._aside.withdraw(self.news)
             self._aside.write()
@@ -118,9 +118,9 @@ class Desk:
             await self.wake.wait()
             await self._take_back()
             self.wake.clear()
-            self._turning = True
+            self.turning = True
             pause = await self._one_turn()
-            self._turning = False
+            self.turning = False
         if self._aside is not None:
             await self._aside.done()
             if self.unwritten:  # those that waited for it: one transaction now, or one each

@@ -244,7 +244,7 @@ class Supervisor:
 
         while not self._stop_watch.is_set():
             try:
-                self._store.watch(hint, self._stop_watch)
+                self._store.watch(hint, self._stop_watch, lambda: self._desk.turning)
             except Exception:
                 log.exception("no wake-ups for now; polling goes on")
                 self._stop_watch.wait(10)

@@ -27,7 +27,7 @@ from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
 from mulligan.store.notifying import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
 from mulligan.store.operating import ItemRow, OperationRow
-from mulligan.store.rows import Done, InsertRow, Lying, Wanted
+from mulligan.store.rows import Done, InsertRow, Lying, Own, Wanted
 from mulligan.store.sessions import SessionRow
 
 _HERE = Path(__file__).parent
@@ -65,6 +65,7 @@ _SETS: dict[str, type[Any]] = {
     "wanted": Wanted,
     "stat": StatRow,
     "done": Done,
+    "own": Own,
     "lying": Lying,
 }
 

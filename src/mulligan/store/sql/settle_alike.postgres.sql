@@ -1,0 +1,45 @@
+-- `settle` for all that end in the same way and have the same token, as those have that fail alike: the same fence and the same
+-- order of locks. What is the same for all of them is said once, what a row knows already is taken from it.
+WITH locked AS MATERIALIZED (
+  SELECT i.id, i.private, i.data, (SELECT {p}now_us()) AS at,
+    job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
+  FROM (SELECT * FROM {set:own} ORDER BY i.id COLLATE "C") AS i
+  CROSS JOIN LATERAL (
+    SELECT ctid AS place_of, state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked
+    FROM {p}job WHERE id = i.id FOR UPDATE
+  ) AS job
+), settled AS (
+  UPDATE {p}job AS job SET
+    state = CAST(:state AS text), worker = NULL, run_at = COALESCE(CAST(:run_at AS bigint), job.run_at),
+    queue = COALESCE(CAST(:queue AS text), job.queue),
+    lane = CASE WHEN CAST(:state AS text) = 'queued'
+                THEN COALESCE(CAST(:lane AS text), substr(job.lane, 1, length(job.lane) - 1)
+                                                   || CASE WHEN CAST(:failures AS bigint) > 0 THEN '1' ELSE '0' END)
+                ELSE job.lane END,
+    failures = CAST(:failures AS bigint), losses = CAST(:losses AS bigint), snoozes = CAST(:snoozes AS bigint),
+    alone = CAST(:alone AS boolean), counts = CAST(:counts AS text), settings = CAST(:settings AS text),
+    died_code = CASE WHEN CAST(:state AS text) = 'dead' THEN COALESCE(CAST(:code AS text), 'UNKNOWN') END,
+    died_class = CASE WHEN CAST(:state AS text) = 'dead' THEN COALESCE(CAST(:cls AS text), 'unknown') END,
+    died_group = CASE WHEN CAST(:state AS text) = 'dead'
+                      THEN COALESCE(NULLIF(CAST(:fingerprint AS text), ''), 'code-' || COALESCE(CAST(:code AS text), 'UNKNOWN')) END,
+    result = CAST(:result AS text), error = CAST(:error AS text), choices = CAST(:choices AS text), reason = CAST(:reason AS text),
+    cost = job.cost + CAST(:cost AS double precision),
+    finished_at = CASE WHEN CAST(:finished AS boolean) THEN locked.at END,
+    cancel_reason = CASE WHEN CAST(:state AS text) = 'queued' THEN NULL ELSE job.cancel_reason END,
+    unique_hash = CASE WHEN CAST(:free_key AS boolean) THEN NULL ELSE job.unique_hash END
+  FROM locked
+  WHERE job.ctid = locked.place_of AND locked.was_state = 'running' AND locked.was_worker = CAST(:worker AS text)
+    AND locked.was_token = CAST(:token AS bigint) AND (CAST(:saw_cancel AS boolean) OR NOT locked.was_asked)
+  RETURNING job.id, job.token, job.generation, job.attempt, job.started_at, job.owner, job.batch_id, locked.at, locked.private,
+    locked.data
+), written AS (
+  INSERT INTO {p}attempt ({attempt})
+  SELECT id, token, generation, attempt, CAST(:worker AS text), CAST(:settled_by AS text), started_at, at, CAST(:ended AS text),
+         CAST(:verb AS text), CAST(:code AS text), CAST(:cls AS text), CAST(:rule AS text), CAST(:public AS text),
+         CAST(:evidence AS text), private, CAST(:fingerprint AS text), CAST(:run_at AS bigint), CAST(:reason AS text),
+         CAST(:cost AS double precision), CAST(:judged AS text)
+  FROM settled
+), news AS (
+  SELECT at, CAST(:event AS text) AS type, id AS job_id, batch_id, owner, attempt, token, data FROM settled
+), {part:told}
+SELECT id, token FROM settled WHERE (SELECT n FROM told) > 0
