@@ -375,7 +375,7 @@ class Mulligan(Nouns):
     def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         """By name, without importing the handler; checked by it where it is known here."""
         new, connection = self._named(kind, payload, options)
-        return self.insert([new], connection)[0]
+        return self.insert_one(new, connection)
 
     def prepared(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
         """The same, not inserted yet."""
@@ -410,6 +410,19 @@ class Mulligan(Nouns):
             with self.store.read() as unit:
                 self._known = (time.monotonic(), stored_kinds(unit), stored_queues(unit, unit.now()))
         return self._known[1].get(kind) or KindSpec(kind)
+
+    def insert_one(self, new: NewJob, connection: Any = None) -> Job:
+        """One that needs nothing but its row goes the short way."""
+        if (
+            connection is not None
+            or new.unique_hash is not None
+            or new.batch_id is not None
+            or not self.registry.tracer.idle()
+        ):
+            return self.insert((new,), connection)[0]
+        with self.store.once() as unit:
+            now = unit.insert_free((new,), announce=True)
+        return self.jobs.fresh(new, now)
 
     def insert(self, new: Sequence[NewJob], connection: Any = None, *, actor: str = "") -> list[Job]:
         """`actor`: a person enqueues them, and that is told."""

@@ -26,15 +26,14 @@ _last = 0
 
 def new_id() -> str:
     """One new id, greater than every id this process made before."""
-    return new_ids(1)[0]
+    first = _tick(1)
+    return _head(first >> 10) + _PAIRS[first & 1023] + os.urandom(_RANDOM).translate(_CHARACTERS).decode("ascii")
 
 
 def new_ids(count: int) -> list[str]:
     """So many, each greater than the one before."""
     first = _tick(count)
     random = os.urandom(_RANDOM * count).translate(_CHARACTERS).decode("ascii")
-    if count == 1:
-        return [_head(first >> 10) + _PAIRS[first & 1023] + random]
     heads = {part: _head(part) for part in range(first >> 10, ((first + count - 1) >> 10) + 1)}  # neighbours share one
     return [
         heads[value >> 10] + _PAIRS[value & 1023] + random[at : at + _RANDOM]

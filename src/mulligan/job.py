@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 Micros = int
@@ -221,11 +220,14 @@ class NewJob(NamedTuple):
 def alike(jobs: Sequence[NewJob]) -> bool:
     """Do they differ in id and payload alone? Row by row: columns of all of them at once would call the collector."""
     _, kind, queue, _, *_ = first = jobs[0]
-    rest = first[_BEHIND_PAYLOAD:]
-    return all(job[1] == kind and job[2] == queue and job[_BEHIND_PAYLOAD:] == rest for job in jobs)
+    rest = first[BEHIND_PAYLOAD:]
+    return all(job[1] == kind and job[2] == queue and job[BEHIND_PAYLOAD:] == rest for job in jobs)
 
 
-_BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
+BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
+SAID = slice(
+    BEHIND_PAYLOAD, NewJob._fields.index("added_by")
+)  # what its row holds beside what stands before and a trace
 
 
 class JobRow(NamedTuple):
@@ -468,10 +470,9 @@ class Job:
         return self._again(self.id)
 
 
-@lru_cache(maxsize=64)  # of many jobs that were enqueued together it is the same
 def to_datetime(at: Micros) -> datetime:
     """Exact, unlike `fromtimestamp`, and legal far outside the platform's range of seconds."""
-    return EPOCH + timedelta(microseconds=at)
+    return EPOCH + timedelta(0, 0, at)
 
 
 def to_micros(at: datetime) -> Micros:

@@ -20,7 +20,7 @@ from mulligan.engine.view import fresh_job, fresh_jobs, jobs_of
 from mulligan.errors import Moment, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.event import Event
 from mulligan.ids import LENGTH
-from mulligan.job import AttemptRow, Job, NewJob, State
+from mulligan.job import AttemptRow, Job, Micros, NewJob, State
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.store.base import Inserted, Store, Unit
 
@@ -205,13 +205,17 @@ class Jobs:
         return self.get(job_id)
 
     # -- for enqueue ------------------------------------------------------------------------------
+    def fresh(self, new: NewJob, now: Micros) -> Job:
+        """One that was inserted at this moment."""
+        return fresh_job(new, now, self.get)
+
     def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> Some:
         """The jobs as they stand now: a new one is known already, only a twin must be read."""
         again = self.get
         if len(new) > 1 and answers[0].fresh and (jobs := fresh_jobs(new, answers, again)) is not None:
             return jobs
         return [
-            fresh_job(job, answer, again) if answer.fresh else self._twin(unit, answer.id)
+            fresh_job(job, answer.created_at, again) if answer.fresh else self._twin(unit, answer.id)
             for job, answer in zip(new, answers, strict=True)
         ]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
 
-from mulligan.engine.enqueue import Options, common, new_jobs
+from mulligan.engine.enqueue import Options, common, new_jobs, new_like
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
 from mulligan.errors import Fail, Moment, Refused, Seconds
@@ -38,6 +38,8 @@ class Home(Protocol):
     def store(self) -> Store: ...
 
     def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
+
+    def insert_one(self, new: NewJob, connection: Any = None) -> Job: ...
 
     async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
 
@@ -119,7 +121,7 @@ class Kind(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Durable when this returns (with `connection=`: when that transaction commits)."""
         given = self._handler.arguments.bind(args, kwargs)
-        return self._app.insert(self._several((given,)), self._options.connection)[0]
+        return self._app.insert_one(self._new(given), self._options.connection)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         given = self._handler.arguments.bind(args, kwargs)
@@ -161,7 +163,11 @@ class Kind(Generic[P, R]):
         return Kind(self._app, self._handler, self._function, said)._new(given)  # noqa: SLF001 - the same kind
 
     def _new(self, given: Mapping[str, Any]) -> NewJob:
-        return self._several((given,))[0]
+        handler = self._handler
+        payload = handler.arguments.encode(given)
+        return new_like(
+            handler.spec, handler, payload, self._options, self._app.settings.limits.payload, self._common()
+        )
 
     def _several(self, given: Iterable[Mapping[str, Any]]) -> list[NewJob]:
         handler, options = self._handler, self._options

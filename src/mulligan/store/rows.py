@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
-from mulligan.job import Lane, Micros, NewJob, alike
+from mulligan.job import SAID, Lane, Micros, NewJob, alike
 
 
 class InsertRow(NamedTuple):
@@ -117,7 +117,7 @@ class Columns(NamedTuple):
 def insert_columns(jobs: Sequence[NewJob]) -> Columns:
     if len(jobs) == 1 or alike(jobs):
         job = jobs[0]
-        same, blank = _beside(NewJob._make(("", job.kind, job.queue, "", *job[4:_ADDED_BY], None, (), job.trace)))
+        same, blank = beside(job.kind, job.queue, job[SAID], job.trace)
         if len(jobs) == 1:
             return Columns({"id": job.id, "payload": job.payload, **same}, blank, {})
         return Columns(same, blank, {"id": [job[0] for job in jobs], "payload": [job.payload for job in jobs]})
@@ -129,12 +129,10 @@ def insert_columns(jobs: Sequence[NewJob]) -> Columns:
     return _columns(same, {name: column for name, column in columns.items() if name not in same})
 
 
-_ADDED_BY = NewJob._fields.index("added_by")  # the arguments it is found by and the trace stand behind it
-
-
 @lru_cache(maxsize=512)
-def _beside(job: NewJob) -> tuple[dict[str, Any], frozenset[str]]:
+def beside(kind: str, queue: str, said: tuple[Any, ...], trace: str | None) -> tuple[dict[str, Any], frozenset[str]]:
     """What is said of a job beside its id and its payload, and what is not: often the same as of the one before."""
+    job = NewJob._make(("", kind, queue, "", *said, None, (), trace))
     same, blank, _ = _columns(insert_row(job, lane_of(job))._asdict(), {})
     return same, blank - {"id", "payload"}
 
