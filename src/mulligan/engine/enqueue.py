@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mulligan.argument import indexed
-from mulligan.engine.arguments import to_json
+from mulligan.engine.arguments import all_json, to_json
 from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name, free_name
 from mulligan.engine.moments import length, length_or_moment
 from mulligan.engine.tracing import trace_text
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
 from mulligan.ids import new_id, new_ids
-from mulligan.job import BEHIND_PAYLOAD, Lease, Micros, NewJob
+from mulligan.job import BEHIND_PAYLOAD, Alike, Lease, Micros, NewJob
 from mulligan.policy.limits import share_of
 from mulligan.policy.retry import Policy
 
@@ -72,11 +72,10 @@ def new_like(
 
 def new_jobs(
     spec: KindSpec, handler: Handler | None, payloads: Sequence[Any], options: Options, limit: int, begun: NewJob
-) -> list[NewJob]:
+) -> Sequence[NewJob]:
     """Several with the same options."""
-    kind, queue, rest = begun.kind, begun.queue, begun[BEHIND_PAYLOAD:]
-    texts = _texts(kind, payloads, limit)
-    jobs = [NewJob._make((id_, kind, queue, text, *rest)) for id_, text in zip(new_ids(len(texts)), texts, strict=True)]
+    texts = _texts(begun.kind, payloads, limit)
+    jobs = Alike(begun, new_ids(len(texts)), texts)
     if _by_options(handler, options):
         return jobs if not spec.index else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
     return [_own(job, spec, handler, payload, options) for job, payload in zip(jobs, payloads, strict=True)]
@@ -89,7 +88,7 @@ def _by_options(handler: Handler | None, options: Options) -> bool:
 
 def _texts(kind: str, payloads: Sequence[Any], limit: int) -> list[str]:
     what = "the payload of " + kind
-    texts = [to_json(payload, what) for payload in payloads]
+    texts = all_json(payloads) or [to_json(payload, what) for payload in payloads]
     longest = max(map(len, texts), default=0)
     if longest > limit:
         raise _too_long(what, longest, limit)
@@ -193,7 +192,7 @@ def _unique(
 def _uses(spec: KindSpec, handler: Handler | None, payload: Any) -> str:
     if handler is None or handler.uses is None:
         return spec.uses
-    return uses_text(handler.uses(payload))
+    return uses_text(handler.uses({**payload}))  # whatever it does to it, a caller's own stays as it is
 
 
 def uses_text(uses: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import UserList
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -12,13 +13,13 @@ from mulligan.engine.declared import holding_manifests, limits_of_all, terms_of_
 from mulligan.engine.rooms import running_under
 from mulligan.engine.upkeep import live_kinds
 from mulligan.engine.watch import remembered
-from mulligan.job import SAID, AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, alike, to_datetime
+from mulligan.job import SAID, Alike, AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, to_datetime
 from mulligan.policy.guard import DEFAULT
 from mulligan.policy.holding import Kept
 from mulligan.policy.limits import effective, lasts, tighter
 from mulligan.policy.phase import NO_TRAFFIC, Traffic, phase
 from mulligan.policy.phrase import moment
-from mulligan.store.base import Inserted, Unit
+from mulligan.store.base import Unit
 
 
 def jobs_of(unit: Unit, rows: Sequence[JobRow], again: Callable[[str], Job] | None = None) -> list[Job]:
@@ -99,16 +100,42 @@ def fresh_job(new: NewJob, now: Micros, again: Callable[[str], Job]) -> Job:
 _decode = json.JSONDecoder().raw_decode  # of a text we wrote: nothing stands around it
 
 
-def fresh_jobs(new: Sequence[NewJob], answers: Sequence[Inserted], again: Callable[[str], Job]) -> list[Job] | None:
-    """Several that differ in id and payload alone: the rest is made once, the payloads are read as one text. None: they
-    differ in more than that.
-    """
-    told = answers[0][1:]
-    if not alike(new) or not all(answer[1:] == told for answer in answers):
-        return None
-    fields = _fresh(new[0], answers[0].created_at, None, again)
-    payloads = json.loads(f"[{','.join([job.payload for job in new])}]")
-    return [_made({**fields, "id": job[0], "payload": payload}) for job, payload in zip(new, payloads, strict=True)]
+def fresh_jobs(new: Alike, now: Micros, again: Callable[[str], Job]) -> list[Job]:
+    """The same for several: what they share is made once, their payloads are read as one text."""
+    fields = _fresh(new.like, now, None, again)
+    payloads = json.loads(f"[{','.join(new.payloads)}]")
+    return [_made({**fields, "id": id_, "payload": one}) for id_, one in zip(new.ids, payloads, strict=True)]
+
+
+Late = tuple[Alike, Micros, Callable[[str], Job]]  # what `fresh_jobs` takes
+
+
+class Enqueued(UserList[Job]):
+    """The jobs of a bulk, as a list has them. They are made once somebody looks at one of them: most callers do not."""
+
+    def __init__(self, jobs: Iterable[Job] = (), late: Late | None = None) -> None:
+        if late is None:
+            self.data = [*jobs]
+        else:
+            self._late = late
+
+    def __getattr__(self, name: str) -> Any:
+        """Of `data`, as long as there is none."""
+        if name != "data" or "_late" not in self.__dict__:
+            raise AttributeError(name)
+        self.data = fresh_jobs(*self._late)
+        del self._late
+        return self.data
+
+    def __len__(self) -> int:
+        late = self.__dict__.get("_late")
+        return len(self.data) if late is None else len(late[0])
+
+    def __copy__(self) -> Enqueued:
+        return Enqueued(self.data)
+
+    def __reduce__(self) -> tuple[type[list[Job]], tuple[list[Job]]]:
+        return list, (self.data,)
 
 
 def _made(fields: dict[str, Any]) -> Job:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
-from mulligan.job import SAID, Lane, Micros, NewJob, alike
+from mulligan.job import SAID, Alike, Lane, Micros, NewJob, in_columns
 
 
 class InsertRow(NamedTuple):
@@ -86,7 +86,14 @@ _unique_hash = attrgetter("unique_hash")
 
 def keyed(jobs: Sequence[NewJob]) -> bool:
     """Has one of them a unique key?"""
-    return any(map(_unique_hash, jobs))
+    return jobs.like.unique_hash is not None if isinstance(jobs, Alike) else any(map(_unique_hash, jobs))
+
+
+def arg_rows(jobs: Sequence[NewJob]) -> list[tuple[str, str, str, str]]:
+    """What jobs are found by: id, kind, path and value."""
+    if isinstance(jobs, Alike) and not jobs.like.args:
+        return []
+    return [(job.id, job.kind, name, value) for job in jobs for name, value in job.args]
 
 
 def due(job: NewJob, now: Micros) -> Micros:
@@ -115,12 +122,14 @@ class Columns(NamedTuple):
 
 
 def insert_columns(jobs: Sequence[NewJob]) -> Columns:
-    if len(jobs) == 1 or alike(jobs):
+    if len(jobs) == 1:
         job = jobs[0]
         same, blank = beside(job.kind, job.queue, job[SAID], job.trace)
-        if len(jobs) == 1:
-            return Columns({"id": job.id, "payload": job.payload, **same}, blank, {})
-        return Columns(same, blank, {"id": [job[0] for job in jobs], "payload": [job.payload for job in jobs]})
+        return Columns({"id": job.id, "payload": job.payload, **same}, blank, {})
+    if (alike := in_columns(jobs)) is not None:
+        like = alike.like
+        same, blank = beside(like.kind, like.queue, like[SAID], like.trace)
+        return Columns(same, blank, {"id": alike.ids, "payload": alike.payloads})
     every: Any = NewJob._make(zip(*jobs, strict=True))
     one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
     lanes = (lane_of(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_of, jobs))

@@ -12,16 +12,16 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from mulligan.event import Event, EventType
-from mulligan.job import SAID, Lease, Micros, NewJob, WorkerRow
+from mulligan.job import SAID, Lease, Micros, NewJob, WorkerRow, in_columns
 from mulligan.plain_json import quick_dump
 from mulligan.store.base import Finished, Inserted, Move, Settlement
-from mulligan.store.bundles import Bundle, Row, Told, parted, parted_rows
+from mulligan.store.bundles import Bundle, Row, Told, parted, parted_alike, parted_rows
 from mulligan.store.counting import StatRow
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.handle import CONSTRAINT, Handle
 from mulligan.store.host import boot_id
 from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import beside, due, insert_columns, insert_row, lane_of
+from mulligan.store.rows import arg_rows, beside, due, insert_columns, insert_row, lane_of
 from mulligan.store.skimming import ArgRow
 from mulligan.store.sql import load, numbered, numbered_lone, numbered_without
 from mulligan.store.unit import SqlUnit
@@ -115,7 +115,14 @@ class SqliteUnit(SqlUnit):
         values = {**alike, "announce": announce, "now": self._now}
         columns = [own.get(name) or repeat(values[name], len(jobs)) for name in names]
         self._rows_of(statement, [*zip(*columns, strict=True)])
-        self._inserted([(job, due(job, self._now)) for job in jobs], announce=announce)
+        same = in_columns(jobs)
+        if same is None or same.like.args:
+            self._inserted([(job, due(job, self._now)) for job in jobs], announce=announce)
+        elif announce:
+            _, kind, queue, *_ = like = same.like
+            said = _waits(kind, queue, due(like, self._now))
+            told = Told(self._now, _QUEUED, "", like.batch_id, like.owner, None, None, said)
+            self._write_told(*parted_alike(told, same.ids))
         return self._now
 
     def _insert_lone(self, job: NewJob, *, announce: bool) -> None:
@@ -123,7 +130,7 @@ class SqliteUnit(SqlUnit):
         statement, rest, tell, told = _lone(job.kind, job.queue, job[SAID], job.trace)
         self._row_of(statement, (job.id, job.payload, now, announce, *rest))
         if job.args:
-            self.write_args([ArgRow(job.id, job.kind, name, value) for name, value in job.args])
+            self.write_args([*map(ArgRow._make, arg_rows([job]))])
         if announce:
             self._row_of(tell, (now, _QUEUED, job.id, job.batch_id, job.owner, None, None, f"{told}{due(job, now)}}}"))
 
@@ -141,9 +148,9 @@ class SqliteUnit(SqlUnit):
 
     def _inserted(self, fresh: Sequence[tuple[NewJob, Micros]], *, announce: bool) -> None:
         """What else is written of new jobs; each with the moment it is due."""
-        args = [ArgRow(job.id, job.kind, name, value) for job, _ in fresh for name, value in job.args]
+        args = arg_rows([job for job, _ in fresh])
         if args:
-            self.write_args(args)
+            self.write_args([*map(ArgRow._make, args)])
         if announce:
             self._announce(
                 (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now) for job, run_at in fresh
