@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import cached_property
-from operator import attrgetter
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
@@ -34,7 +33,7 @@ from mulligan.engine.rules import Rules, as_plain
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
-from mulligan.job import Job, NewJob
+from mulligan.job import Job, Micros, NewJob, all_plain, is_plain
 from mulligan.notify.terms import TERMS
 from mulligan.nouns import Nouns
 from mulligan.observe.tracing import OtelTracer
@@ -57,7 +56,6 @@ NO_TABLES = (
 )
 WEEK = timedelta(days=7)
 MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
-_UNIQUE_HASH, _BATCH_ID = attrgetter("unique_hash"), attrgetter("batch_id")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -375,7 +373,7 @@ class Mulligan(Nouns):
     def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         """By name, without importing the handler; checked by it where it is known here."""
         new, connection = self._named(kind, payload, options)
-        return self.insert([new], connection)[0]
+        return self.insert_one(new, connection)
 
     def prepared(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
         """The same, not inserted yet."""
@@ -411,7 +409,12 @@ class Mulligan(Nouns):
                 self._known = (time.monotonic(), stored_kinds(unit), stored_queues(unit, unit.now()))
         return self._known[1].get(kind) or KindSpec(kind)
 
-    def insert(self, new: Sequence[NewJob], connection: Any = None, *, actor: str = "") -> list[Job]:
+    def insert_one(self, new: NewJob, connection: Any = None) -> Job:
+        if not is_plain(new) or not self.registry.tracer.idle():
+            return self.insert((new,), connection)[0]
+        return self.jobs.fresh(new, self._insert_plain((new,), connection))
+
+    def insert(self, new: Sequence[NewJob], connection: Any = None, *, actor: str = "") -> Sequence[Job]:
         """`actor`: a person enqueues them, and that is told."""
         if not new:
             return []
@@ -421,7 +424,7 @@ class Mulligan(Nouns):
         with tracer.sending(new) as sent:
             return self._insert(sent, connection, actor)
 
-    def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> list[Job]:
+    def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> Sequence[Job]:
         from mulligan.engine import joining
 
         if actor:
@@ -431,23 +434,31 @@ class Mulligan(Nouns):
                 new, answers = joining.insert(unit, new, announce=False)
                 unit.announce_as(queued_by(actor, new, answers))
                 return self.jobs.inserted(unit, new, answers)
+        if all_plain(new):
+            return self.jobs.all_fresh(new, self._insert_plain(new, connection))
         if connection is not None:
             unit = self._joined(connection)
             return self.jobs.inserted(unit, *joining.insert(unit, new, announce=False))
-        several = any(map(_UNIQUE_HASH, new)) or any(map(_BATCH_ID, new))  # statements, not one
-        with self.store.begin() if several else self.store.once() as unit:
+        with self.store.begin() as unit:
             return self.jobs.inserted(unit, *joining.insert(unit, new, announce=True))
+
+    def _insert_plain(self, new: Sequence[NewJob], connection: Any) -> Micros:
+        """By one statement; the moment of it."""
+        if connection is not None:
+            return self._joined(connection).insert_free(new, announce=False)
+        with self.store.once() as unit:
+            return unit.insert_free(new, announce=True)
 
     def _joined(self, connection: Any) -> Unit:
         return self._open_beside_a_caller().join(connection)
 
-    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
+    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> Sequence[Job]:
         """On a thread; on SQLAlchemy's async connections and sessions where they are, by their own bridge."""
         run_sync = getattr(connection, "run_sync", None)
         if run_sync is None:
             return await asyncio.to_thread(self.insert, new, connection)
         await asyncio.to_thread(self.open)  # the first use may make the schema: not on the loop
-        jobs: list[Job] = await run_sync(lambda inner: self.insert(new, inner))
+        jobs: Sequence[Job] = await run_sync(lambda inner: self.insert(new, inner))
         return jobs
 
     # -- batches ----------------------------------------------------------------------------------

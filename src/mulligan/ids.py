@@ -26,20 +26,21 @@ _last = 0
 
 def new_id() -> str:
     """One new id, greater than every id this process made before."""
-    return new_ids(1)[0]
+    first = _tick(1)
+    return _head(first >> 10) + _PAIRS[first & 1023] + os.urandom(_RANDOM).translate(_CHARACTERS).decode("ascii")
 
 
 def new_ids(count: int) -> list[str]:
     """So many, each greater than the one before."""
     first = _tick(count)
     random = os.urandom(_RANDOM * count).translate(_CHARACTERS).decode("ascii")
-    if count == 1:
-        return [_head(first >> 10) + _PAIRS[first & 1023] + random]
-    heads = {part: _head(part) for part in range(first >> 10, ((first + count - 1) >> 10) + 1)}  # neighbours share one
-    return [
-        heads[value >> 10] + _PAIRS[value & 1023] + random[at : at + _RANDOM]
-        for value, at in zip(range(first, first + count), range(0, _RANDOM * count, _RANDOM), strict=True)
-    ]
+    made: list[str] = []
+    while (at := len(made)) < count:
+        head, low = _head((first + at) >> 10), (first + at) & 1023
+        pairs = _PAIRS[low : low + count - at]  # neighbours share what stands before
+        ends = range((at + 1) * _RANDOM, (at + len(pairs) + 1) * _RANDOM, _RANDOM)
+        made += [head + pair + random[end - _RANDOM : end] for pair, end in zip(pairs, ends, strict=True)]
+    return made
 
 
 def _head(part: int) -> str:

@@ -7,12 +7,11 @@ hold in their hands, shows datetimes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 Micros = int
 SECOND: Micros = 1_000_000
@@ -219,14 +218,62 @@ class NewJob(NamedTuple):
     trace: str | None = None  # W3C: traceparent, and tracestate behind a space
 
 
-def alike(jobs: Sequence[NewJob]) -> bool:
-    """Do they differ in id and payload alone? Row by row: columns of all of them at once would call the collector."""
+class Alike(Sequence[NewJob]):
+    """Several jobs about to be inserted that differ in id and payload alone: what is said of all, and two columns. A
+    row is made of each when somebody asks for it.
+    """
+
+    __slots__ = ("ids", "like", "payloads")
+
+    def __init__(self, like: NewJob, ids: Sequence[str], payloads: Sequence[str]) -> None:
+        self.like = like
+        self.ids = ids
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> NewJob: ...
+    @overload
+    def __getitem__(self, at: slice) -> Alike: ...
+    def __getitem__(self, at: int | slice) -> NewJob | Alike:
+        if isinstance(at, slice):
+            return Alike(self.like, self.ids[at], self.payloads[at])
+        return self.like._replace(id=self.ids[at], payload=self.payloads[at])
+
+    def __iter__(self) -> Iterator[NewJob]:
+        _, kind, queue, _, *rest = self.like
+        return (
+            NewJob._make((id_, kind, queue, text, *rest)) for id_, text in zip(self.ids, self.payloads, strict=True)
+        )
+
+
+def in_columns(jobs: Sequence[NewJob]) -> Alike | None:
+    """The same jobs, if they differ in id and payload alone."""
+    if isinstance(jobs, Alike):
+        return jobs
     _, kind, queue, _, *_ = first = jobs[0]
-    rest = first[_BEHIND_PAYLOAD:]
-    return all(job[1] == kind and job[2] == queue and job[_BEHIND_PAYLOAD:] == rest for job in jobs)
+    rest = first[BEHIND_PAYLOAD:]
+    # Row by row: columns of all of them at once would call the collector.
+    if not all(job[1] == kind and job[2] == queue and job[BEHIND_PAYLOAD:] == rest for job in jobs):
+        return None
+    return Alike(first, [job.id for job in jobs], [job.payload for job in jobs])
 
 
-_BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
+def is_plain(job: NewJob) -> bool:
+    """Nothing can stand in its way: it has no unique key, and joins no batch."""
+    return job.unique_hash is None and job.batch_id is None
+
+
+def all_plain(jobs: Sequence[NewJob]) -> bool:
+    return is_plain(jobs.like) if isinstance(jobs, Alike) else all(map(is_plain, jobs))
+
+
+BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
+SAID = slice(
+    BEHIND_PAYLOAD, NewJob._fields.index("added_by")
+)  # what its row holds beside what stands before and a trace
 
 
 class JobRow(NamedTuple):
@@ -469,10 +516,9 @@ class Job:
         return self._again(self.id)
 
 
-@lru_cache(maxsize=64)  # of many jobs that were enqueued together it is the same
 def to_datetime(at: Micros) -> datetime:
     """Exact, unlike `fromtimestamp`, and legal far outside the platform's range of seconds."""
-    return EPOCH + timedelta(microseconds=at)
+    return EPOCH + timedelta(0, 0, at)
 
 
 def to_micros(at: datetime) -> Micros:

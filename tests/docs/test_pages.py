@@ -120,7 +120,7 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
         ("the options of enqueue", set(inspect.signature(Kind.options).parameters) - {"self"}),
         ("the fields of a job", {f.name for f in dataclasses.fields(mulligan.Job) if not f.name.startswith("_")}),
         ("the members of a context", members(mulligan.Context) - FOR_THE_RUNNER),
-        ("the verbs of app.jobs", members(Jobs) - {"inserted"}),
+        ("the verbs of app.jobs", members(Jobs) - {"inserted", "fresh", "all_fresh"}),
         ("the verbs of app.batches", members(Batches) - {"begin"}),
         ("what a batch has", members(mulligan.Batch)),
     ],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
-from support.store import FAILED, FATAL, PARKED, RETURNED, ended, enqueue, running, sql
+from support.store import FAILED, FATAL, PARKED, RETURNED, ended, enqueue, prefix, running, sql
 
 STARTS = {
     "queued": lambda store: enqueue(store)[0],
@@ -44,6 +46,10 @@ IMPOSSIBLE = [
     ("queued", "failures = -1", "job_counters"),
     ("queued", "losses = -1", "job_counters"),
     ("queued", "snoozes = -1", "job_counters"),
+    ("succeeded", "died_code = 'X'", "(?i)check"),
+    ("queued", "died_class = 'unknown'", "(?i)check"),
+    ("running", "died_group = 'v2-1'", "(?i)check"),
+    ("queued", "must_have = true", "must_have"),
     ("queued", "payload = NULL", "payload"),
     ("queued", "run_at = NULL", "run_at"),
     ("queued", "lane = NULL", "lane"),
@@ -60,6 +66,63 @@ def test_an_impossible_row_is_refused(store, start, change, why):
     with pytest.raises(Exception, match=why):
         sql(store, f"UPDATE {{p}}job SET {change} WHERE id = :id", {"id": job_id})  # noqa: S608
     assert sql(store, "SELECT * FROM {p}job") == before
+
+
+# Per state what a job must have and what it may have of these.
+HAS = ("worker", "finished_at", "result", "error", "choices", "died_code")
+SOUND = {
+    "queued": ((), ()),
+    "running": (("worker",), ()),
+    "succeeded": (("finished_at",), ("result",)),
+    "dead": (("finished_at", "error"), ("died_code",)),
+    "cancelled": (("finished_at",), ()),
+    "parked": ((), ("choices",)),
+}
+
+
+ONE = "'1'"  # fit for a text and for a number
+
+
+def is_sound(state, has):
+    if state not in SOUND:
+        return False
+    must, may = SOUND[state]
+    return set(must) <= has <= {*must, *may}
+
+
+def test_of_all_rows_there_can_be_the_sound_ones_alone_are_taken(store):
+    enqueue(store)
+    with store.transaction() as connection:
+        for state, *given in product([*SOUND, "", "run", "Dead"], *[(False, True)] * len(HAS)):
+            has = {name for name, there in zip(HAS, given, strict=True) if there}
+            said = [f"{name} = {'NULL' if name not in has else ONE}" for name in HAS]
+            change = f"UPDATE {prefix(store)}job SET state = '{state}', {', '.join(said)}"  # noqa: S608
+            assert taken(connection, change) == is_sound(state, has), (state, has)
+
+
+def taken(connection, change):
+    connection.execute("SAVEPOINT trial")
+    try:
+        connection.execute(change)
+    except Exception as refused:
+        if "check" not in str(refused).lower():
+            raise
+        return False
+    finally:
+        connection.execute("ROLLBACK TO SAVEPOINT trial")
+    return True
+
+
+@pytest.mark.parametrize("number", ["priority", "generation", "attempt", "failures", "losses", "snoozes"])
+@pytest.mark.parametrize("value", [-(2**31), 2**31 - 1])
+def test_the_least_and_the_greatest_number_a_column_can_hold_is_judged(store, number, value):
+    job_id = running(store).id
+    change = f"UPDATE {{p}}job SET {number} = {value} WHERE id = '{job_id}'"  # noqa: S608
+    if value > 0 and number not in {"priority", "attempt"}:
+        sql(store, change)
+        return
+    with pytest.raises(Exception, match=r"job_|out of range"):
+        sql(store, change)
 
 
 @pytest.mark.parametrize(

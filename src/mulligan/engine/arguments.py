@@ -7,7 +7,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pydantic
@@ -106,6 +106,18 @@ class Arguments:
             plain[name] = value
         return plain
 
+    def encode_all(self, given: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """The same for many. Those that a check would leave as they are, are looked at column by column."""
+        payloads = [one if type(one) is dict else dict(one) for one in given]
+        return payloads if self._all_as_they_are(payloads) else [self.encode(one) for one in payloads]
+
+    def _all_as_they_are(self, payloads: Sequence[dict[str, Any]]) -> bool:
+        """All arguments in their order in each of them, and as in `_as_it_is`."""
+        if self._exact is None or {*map(tuple, payloads)} != {self._fields}:
+            return False
+        columns = (([one[name] for one in payloads], types_) for name, types_ in self._exact)
+        return all(_fits(column, types_) for column, types_ in columns)
+
     def decode(self, text: str) -> dict[str, Any]:
         """Keyword arguments for the handler; raises PayloadRefused if the stored payload does not fit it."""
         raw = json.loads(text)
@@ -191,6 +203,13 @@ def _exact(fields: Mapping[str, tuple[Any, Any]]) -> tuple[tuple[str, frozenset[
     return tuple(found)
 
 
+def _fits(column: Sequence[Any], types_: frozenset[type]) -> bool:
+    found = {*map(type, column)}
+    if not found <= types_:
+        return False
+    return str not in found or all(value.isascii() for value in column if type(value) is str)
+
+
 _EXACT = frozenset({int, str, bool, float, type(None)})
 _ABSENT = object()
 
@@ -238,6 +257,22 @@ def to_json(value: Any, what: str) -> str:
     if len(text) > MOST_LEVELS and _deeper(text, MOST_LEVELS):
         raise PayloadRefused(_too_deep(what))
     return text
+
+
+def all_json(values: Sequence[dict[str, Any]]) -> list[str] | None:
+    """The same of many, written as one text and cut; None: it must be done one by one."""
+    try:
+        text = _dump_plain(values)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    if text.count(_CUT) != len(values) - 1:  # it stands elsewhere too, as in a string
+        return None
+    texts = text[1:-1].replace(_CUT, "}\x1f{").split("\x1f")
+    deep = max(map(len, texts)) > MOST_LEVELS and any(_deeper(one, MOST_LEVELS) for one in texts)
+    return None if deep else texts
+
+
+_CUT = "},{"
 
 
 def _dumped(value: Any, what: str) -> str:

@@ -8,21 +8,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mulligan.argument import indexed
-from mulligan.engine.arguments import to_json
+from mulligan.engine.arguments import all_json, to_json
 from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name, free_name
 from mulligan.engine.moments import length, length_or_moment
 from mulligan.engine.tracing import trace_text
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
-from mulligan.ids import new_ids
-from mulligan.job import Lease, Micros, NewJob
+from mulligan.ids import new_id, new_ids
+from mulligan.job import BEHIND_PAYLOAD, Alike, Lease, Micros, NewJob
 from mulligan.policy.limits import share_of
 from mulligan.policy.retry import Policy
 
 MOST_PRIORITY = 9
 MOST_RETRIES = 1_000_000
 MOST_TEXT = 500
-_BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1  # id, kind and queue stand before it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,29 +53,50 @@ def new_job(
     queues: Mapping[str, QueueSpec],
 ) -> NewJob:
     """One checked job. `payload` is made of plain JSON values already."""
-    return new_jobs(spec, handler, [payload], options, limit, common(spec, options, queues))[0]
+    return new_like(spec, handler, payload, options, limit, common(spec, options, queues))
+
+
+def new_like(
+    spec: KindSpec, handler: Handler | None, payload: Any, options: Options, limit: int, begun: NewJob
+) -> NewJob:
+    """The same where what does not depend on the payload is known, as `common` makes it."""
+    what = "the payload of " + begun.kind
+    text = to_json(payload, what)
+    if len(text) > limit:
+        raise _too_long(what, len(text), limit)
+    job = NewJob._make((new_id(), begun.kind, begun.queue, text, *begun[BEHIND_PAYLOAD:]))
+    if _by_options(handler, options):
+        return job if not spec.index else _indexed(job, spec, payload)
+    return _own(job, spec, handler, payload, options)
 
 
 def new_jobs(
     spec: KindSpec, handler: Handler | None, payloads: Sequence[Any], options: Options, limit: int, begun: NewJob
-) -> list[NewJob]:
-    """Several with the same options. `begun`: what does not depend on the payload, as `common` makes it."""
-    kind, queue, rest = begun.kind, begun.queue, begun[_BEHIND_PAYLOAD:]
-    texts = _texts(kind, payloads, limit)
-    jobs = [NewJob._make((id_, kind, queue, text, *rest)) for id_, text in zip(new_ids(len(texts)), texts, strict=True)]
-    if (handler is None or (handler.uses is None and handler.unique is None)) and options.unique is None:
+) -> Sequence[NewJob]:
+    """Several with the same options."""
+    texts = _texts(begun.kind, payloads, limit)
+    jobs = Alike(begun, new_ids(len(texts)), texts)
+    if _by_options(handler, options):
         return jobs if not spec.index else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
     return [_own(job, spec, handler, payload, options) for job, payload in zip(jobs, payloads, strict=True)]
 
 
+def _by_options(handler: Handler | None, options: Options) -> bool:
+    """Does nothing but its index depend on a job's payload?"""
+    return (handler is None or (handler.uses is None and handler.unique is None)) and options.unique is None
+
+
 def _texts(kind: str, payloads: Sequence[Any], limit: int) -> list[str]:
     what = "the payload of " + kind
-    texts = [to_json(payload, what) for payload in payloads]
+    texts = all_json(payloads) or [to_json(payload, what) for payload in payloads]
     longest = max(map(len, texts), default=0)
     if longest > limit:
-        message = f"{what} is {longest} bytes of JSON, the limit is {limit}; store it elsewhere"
-        raise PayloadRefused(message)
+        raise _too_long(what, longest, limit)
     return texts
+
+
+def _too_long(what: str, long: int, limit: int) -> PayloadRefused:
+    return PayloadRefused(f"{what} is {long} bytes of JSON, the limit is {limit}; store it elsewhere")
 
 
 def _indexed(job: NewJob, spec: KindSpec, payload: Any) -> NewJob:
@@ -172,7 +192,7 @@ def _unique(
 def _uses(spec: KindSpec, handler: Handler | None, payload: Any) -> str:
     if handler is None or handler.uses is None:
         return spec.uses
-    return uses_text(handler.uses(payload))
+    return uses_text(handler.uses({**payload}))  # whatever it does to it, a caller's own stays as it is
 
 
 def uses_text(uses: Any) -> str:

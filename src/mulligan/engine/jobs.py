@@ -16,11 +16,11 @@ from mulligan.engine.filters import parse_filter
 from mulligan.engine.kinds import Handler, KindSpec
 from mulligan.engine.paging import Count, JobList, counted, job_list
 from mulligan.engine.searching import resolved
-from mulligan.engine.view import fresh_job, fresh_jobs, jobs_of
+from mulligan.engine.view import Enqueued, fresh_job, jobs_of
 from mulligan.errors import Moment, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.event import Event
 from mulligan.ids import LENGTH
-from mulligan.job import AttemptRow, Job, NewJob, State
+from mulligan.job import AttemptRow, Job, Micros, NewJob, State, in_columns
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.store.base import Inserted, Store, Unit
 
@@ -205,13 +205,22 @@ class Jobs:
         return self.get(job_id)
 
     # -- for enqueue ------------------------------------------------------------------------------
-    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> Some:
+    def fresh(self, new: NewJob, now: Micros) -> Job:
+        """One that was inserted at this moment."""
+        return fresh_job(new, now, self.get)
+
+    def all_fresh(self, new: Sequence[NewJob], now: Micros) -> Sequence[Job]:
+        """Several of them."""
+        alike = in_columns(new) if len(new) > 1 else None
+        return [self.fresh(job, now) for job in new] if alike is None else Enqueued(late=(alike, now, self.get))
+
+    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> Sequence[Job]:
         """The jobs as they stand now: a new one is known already, only a twin must be read."""
-        again = self.get
-        if len(new) > 1 and answers[0].fresh and (jobs := fresh_jobs(new, answers, again)) is not None:
-            return jobs
+        now = answers[0].created_at if answers else 0
+        if all(answer.fresh and answer.created_at == now for answer in answers):
+            return self.all_fresh(new, now)
         return [
-            fresh_job(job, answer, again) if answer.fresh else self._twin(unit, answer.id)
+            self.fresh(job, answer.created_at) if answer.fresh else self._twin(unit, answer.id)
             for job, answer in zip(new, answers, strict=True)
         ]
 

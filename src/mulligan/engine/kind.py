@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
 
-from mulligan.engine.enqueue import Options, common, new_jobs
+from mulligan.engine.enqueue import Options, common, new_jobs, new_like
 from mulligan.engine.runner.context import Context
 from mulligan.engine.unique import Unique
 from mulligan.errors import Fail, Moment, Refused, Seconds
@@ -37,9 +37,11 @@ class Home(Protocol):
     @property
     def store(self) -> Store: ...
 
-    def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
+    def insert(self, new: Sequence[NewJob], connection: Any = None) -> Sequence[Job]: ...
 
-    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
+    def insert_one(self, new: NewJob, connection: Any = None) -> Job: ...
+
+    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> Sequence[Job]: ...
 
 
 @final
@@ -119,17 +121,17 @@ class Kind(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Durable when this returns (with `connection=`: when that transaction commits)."""
         given = self._handler.arguments.bind(args, kwargs)
-        return self._app.insert(self._several((given,)), self._options.connection)[0]
+        return self._app.insert_one(self._new(given), self._options.connection)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         given = self._handler.arguments.bind(args, kwargs)
         return (await self._app.insert_async([self._new(given)], self._options.connection))[0]
 
-    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
+    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> Sequence[Job]:
         """All of them or none, in one round trip."""
         return self._app.insert(self._several(payloads), self._options.connection)
 
-    async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
+    async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> Sequence[Job]:
         return await self._app.insert_async(self._several(payloads), self._options.connection)
 
     def reject(self, why: Fail, /, *args: P.args, **kwargs: P.kwargs) -> Job:
@@ -161,11 +163,15 @@ class Kind(Generic[P, R]):
         return Kind(self._app, self._handler, self._function, said)._new(given)  # noqa: SLF001 - the same kind
 
     def _new(self, given: Mapping[str, Any]) -> NewJob:
-        return self._several((given,))[0]
+        handler = self._handler
+        payload = handler.arguments.encode(given)
+        return new_like(
+            handler.spec, handler, payload, self._options, self._app.settings.limits.payload, self._common()
+        )
 
-    def _several(self, given: Iterable[Mapping[str, Any]]) -> list[NewJob]:
+    def _several(self, given: Iterable[Mapping[str, Any]]) -> Sequence[NewJob]:
         handler, options = self._handler, self._options
-        payloads = [handler.arguments.encode(one if type(one) is dict else dict(one)) for one in given]
+        payloads = handler.arguments.encode_all(given)
         return new_jobs(handler.spec, handler, payloads, options, self._app.settings.limits.payload, self._common())
 
     def _common(self) -> NewJob:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import UserList
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from mulligan.engine.declared import holding_manifests, limits_of_all, terms_of_all
 from mulligan.engine.rooms import running_under
 from mulligan.engine.upkeep import live_kinds
 from mulligan.engine.watch import remembered
-from mulligan.job import AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, alike, to_datetime
+from mulligan.job import SAID, Alike, AttemptRow, Job, JobRow, Limit, Micros, NewJob, State, to_datetime
 from mulligan.policy.guard import DEFAULT
 from mulligan.policy.holding import Kept
 from mulligan.policy.limits import effective, lasts, tighter
 from mulligan.policy.phase import NO_TRAFFIC, Traffic, phase
 from mulligan.policy.phrase import moment
-from mulligan.store.base import Inserted, Unit
+from mulligan.store.base import Unit
 
 
 def jobs_of(unit: Unit, rows: Sequence[JobRow], again: Callable[[str], Job] | None = None) -> list[Job]:
@@ -90,24 +92,50 @@ def job_of(
     )
 
 
-def fresh_job(new: NewJob, answer: Inserted, again: Callable[[str], Job]) -> Job:
-    """One that was inserted a moment ago."""
-    return _made(_fresh(new, answer, _decode(new.payload)[0], again))
+def fresh_job(new: NewJob, now: Micros, again: Callable[[str], Job]) -> Job:
+    """One that was inserted at this moment."""
+    return _made(_fresh(new, now, _decode(new.payload)[0], again))
 
 
 _decode = json.JSONDecoder().raw_decode  # of a text we wrote: nothing stands around it
 
 
-def fresh_jobs(new: Sequence[NewJob], answers: Sequence[Inserted], again: Callable[[str], Job]) -> list[Job] | None:
-    """Several that differ in id and payload alone: the rest is made once, the payloads are read as one text. None: they
-    differ in more than that.
-    """
-    told = answers[0][1:]
-    if not alike(new) or not all(answer[1:] == told for answer in answers):
-        return None
-    fields = _fresh(new[0], answers[0], None, again)
-    payloads = json.loads(f"[{','.join([job.payload for job in new])}]")
-    return [_made({**fields, "id": job[0], "payload": payload}) for job, payload in zip(new, payloads, strict=True)]
+def fresh_jobs(new: Alike, now: Micros, again: Callable[[str], Job]) -> list[Job]:
+    """The same for several: what they share is made once, their payloads are read as one text."""
+    fields = _fresh(new.like, now, None, again)
+    payloads = json.loads(f"[{','.join(new.payloads)}]")
+    return [_made({**fields, "id": id_, "payload": one}) for id_, one in zip(new.ids, payloads, strict=True)]
+
+
+Late = tuple[Alike, Micros, Callable[[str], Job]]  # what `fresh_jobs` takes
+
+
+class Enqueued(UserList[Job]):
+    """The jobs of a bulk, as a list has them. They are made once somebody looks at one of them: most callers do not."""
+
+    def __init__(self, jobs: Iterable[Job] = (), late: Late | None = None) -> None:
+        if late is None:
+            self.data = [*jobs]
+        else:
+            self._late = late
+
+    def __getattr__(self, name: str) -> Any:
+        """Of `data`, as long as there is none."""
+        if name != "data" or "_late" not in self.__dict__:
+            raise AttributeError(name)
+        self.data = fresh_jobs(*self._late)
+        del self._late
+        return self.data
+
+    def __len__(self) -> int:
+        late = self.__dict__.get("_late")
+        return len(self.data) if late is None else len(late[0])
+
+    def __copy__(self) -> Enqueued:
+        return Enqueued(self.data)
+
+    def __reduce__(self) -> tuple[type[list[Job]], tuple[list[Job]]]:
+        return list, (self.data,)
 
 
 def _made(fields: dict[str, Any]) -> Job:
@@ -116,20 +144,35 @@ def _made(fields: dict[str, Any]) -> Job:
     return made
 
 
-def _fresh(new: NewJob, answer: Inserted, payload: Any, again: Callable[[str], Job]) -> dict[str, Any]:
+def _fresh(new: NewJob, now: Micros, payload: Any, again: Callable[[str], Job]) -> dict[str, Any]:
     """The fields of a Job."""
-    later = answer.run_at > answer.created_at
-    deadline = new.deadline_at if new.deadline is None else answer.created_at + new.deadline
-    created_at = to_datetime(answer.created_at)
+    created_at = run_at = to_datetime(now)
+    fields = {**_said(new.kind, new.queue, new[SAID]), "id": new.id, "payload": payload, "created_at": created_at}
+    if new.delay or new.run_at is not None:
+        due = now + new.delay if new.run_at is None else new.run_at
+        run_at = to_datetime(due)
+        if due > now:
+            fields |= {"phase": "scheduled", "why": f"scheduled for {moment(due)}"}
+    if new.deadline is not None or new.deadline_at is not None:
+        fields["deadline_at"] = _moment(new.deadline_at if new.deadline is None else now + new.deadline)
+    fields["run_at"] = run_at
+    fields["_again"] = again
+    return fields
+
+
+@lru_cache(maxsize=512)
+def _said(kind: str, queue: str, said: tuple[Any, ...]) -> dict[str, Any]:
+    """The fields that do not tell one fresh job from another of which the same is said, and places for the others."""
+    new = NewJob("", kind, queue, "", *said)
     return {
-        "id": new.id,
-        "kind": new.kind,
-        "queue": new.queue,
+        "id": "",
+        "kind": kind,
+        "queue": queue,
         "owner": new.owner,
         "state": State.QUEUED,
-        "phase": "scheduled" if later else "ready",
-        "why": f"scheduled for {moment(answer.run_at)}" if later else "waiting for a free worker",
-        "payload": payload,
+        "phase": "ready",
+        "why": "waiting for a free worker",
+        "payload": None,
         "result": None,
         "priority": new.priority,
         "progress": None,
@@ -143,16 +186,16 @@ def _fresh(new: NewJob, answer: Inserted, payload: Any, again: Callable[[str], J
         "batch_id": new.batch_id,
         "unique_key": new.unique_key,
         "uses": tuple(filter(None, new.uses.split(","))) if new.uses else (),
-        "created_at": created_at,
-        "run_at": created_at if answer.run_at == answer.created_at else to_datetime(answer.run_at),
+        "created_at": None,
+        "run_at": None,
         "started_at": None,
         "finished_at": None,
-        "deadline_at": None if deadline is None else to_datetime(deadline),
+        "deadline_at": None,
         "error": None,
         "next_retry_at": None,
         "deduplicated": False,
         "cost": 0.0,
-        "_again": again,
+        "_again": None,
     }
 
 

@@ -111,6 +111,10 @@ class Unit(
         """
 
     @abstractmethod
+    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        """The same for jobs without a unique key, which nothing can stand in the way of; the moment of it."""
+
+    @abstractmethod
     def announce_as(self, events: Sequence[NewEvent]) -> None:
         """The `job.queued` events of jobs inserted without one in this transaction, in the caller's words."""
 

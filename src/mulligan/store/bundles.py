@@ -95,6 +95,14 @@ def parted_rows(at: int, what: str, rows: Sequence[Row], data: Callable[[Row], s
     return alone, [Bundle(at, what, len(part), _text_of(part, data)) for part in parts if len(part) > 1]
 
 
+def parted_alike(told: Told, ids: Sequence[str]) -> tuple[list[Told], list[Bundle]]:
+    """The same for many jobs of which everything is told alike, as of one of them."""
+    parts = [ids[start : start + MOST] for start in range(0, len(ids), MOST)]
+    tail = _tail(told.batch_id, told.owner, told.attempt, told.token)
+    bundles = [Bundle(told.at, told.type, len(part), _text(told.data, part, tail)) for part in parts if len(part) > 1]
+    return [told._replace(job_id=part[0]) for part in parts if len(part) == 1], bundles
+
+
 def _text_of(rows: Iterable[Any], data: Callable[[Any], str]) -> str:
     return "\n".join([_told_of_all(said, [*same]) for said, same in groupby(rows, key=data)])
 
@@ -104,7 +112,11 @@ def _told_of_all(said: str, rows: Sequence[Any]) -> str:
     if len(tails) > 1:
         return said + "".join([f'\n["{row.id}{tails[_about(row)]}' for row in rows])
     (tail,) = tails.values()
-    return f'{said}\n["' + f'{tail}\n["'.join([row.id for row in rows]) + tail
+    return _text(said, [row.id for row in rows], tail)
+
+
+def _text(said: str, ids: Sequence[str], tail: str) -> str:
+    return f'{said}\n["' + f'{tail}\n["'.join(ids) + tail
 
 
 def opened(row: Sequence[Any]) -> Iterator[tuple[int, str, str]]:

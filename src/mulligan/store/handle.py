@@ -6,9 +6,12 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import apsw
+
+from mulligan.job import Micros
 
 BUSY_MS = 10_000
 PAUSES = ((100, 0.001), (500, 0.005))  # so often a waiting writer looks after so many seconds,
@@ -33,6 +36,16 @@ CONSTRAINT: tuple[type[Exception], ...] = (apsw.ConstraintError, sqlite3.Integri
 
 class Handle(ABC):
     library: str
+    seen: int | None = None  # the version of the file that its last unit of work left
+    offset: Micros = 0  # of the clock, as of then
+
+    @abstractmethod
+    def version(self) -> int | None:
+        """A number that grows with every commit of anybody's; None: this library does not tell."""
+
+    @abstractmethod
+    def command(self, sql: str) -> None:
+        """A statement that takes and answers nothing."""
 
     @abstractmethod
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
@@ -106,6 +119,11 @@ class ApswHandle(Handle):
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
 
+    @cached_property
+    def _kept(self) -> apsw.Cursor:
+        """For what answers nothing: a new cursor takes as long as what is done with it."""
+        return self.connection.cursor()
+
     @classmethod
     def open(cls, path: str) -> ApswHandle:
         connection = apsw.Connection(path, statementcachesize=200)
@@ -120,11 +138,17 @@ class ApswHandle(Handle):
             raise
         return handle
 
+    def version(self) -> int | None:
+        return self.connection.data_version()
+
+    def command(self, sql: str) -> None:
+        self._kept.execute(sql)
+
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql, params).fetchall()
 
     def one(self, sql: str, row: tuple[Any, ...]) -> int:
-        self.connection.execute(sql, row)
+        self._kept.execute(sql, row)
         return self.connection.changes()
 
     def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
@@ -167,6 +191,12 @@ class StdlibHandle(Handle):
         for pragma in (*PRAGMAS, "PRAGMA wal_autocheckpoint=0"):
             handle.execute(pragma)
         return handle
+
+    def version(self) -> int | None:
+        return None
+
+    def command(self, sql: str) -> None:
+        self.execute(sql)
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         cursor = self.connection.execute(sql, params or {})

@@ -18,7 +18,7 @@ from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.matching import Matching, Where, matching
-from mulligan.store.rows import BLANKS, OF_ONE, Done, Lying, Own, Wanted, array, insert_columns
+from mulligan.store.rows import BLANKS, OF_ONE, Done, Lying, Own, Wanted, arg_rows, array, insert_columns
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -282,10 +282,10 @@ def _plainly(worker: str, plain: Plain, most: int) -> dict[str, Any]:
 
 def _indexed(jobs: Sequence[NewJob]) -> dict[str, str]:
     """What jobs are found by, one array per column; nothing where no kind has declared any."""
-    rows = [(job.id, name, value) for job in jobs for name, value in job.args]
+    rows = arg_rows(jobs)
     if not rows:
         return {}
-    ids, names, values = map(array, zip(*rows, strict=True))
+    ids, _, names, values = map(array, zip(*rows, strict=True))
     return {"arg_jobs": ids, "arg_names": names, "arg_values": values}
 
 

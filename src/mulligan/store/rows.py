@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mulligan.event import Event, NewEvent
-from mulligan.job import Lane, Micros, NewJob, alike
+from mulligan.job import SAID, Alike, Lane, Micros, NewJob, in_columns
 
 
 class InsertRow(NamedTuple):
@@ -108,7 +108,14 @@ _unique_hash = attrgetter("unique_hash")
 
 def keyed(jobs: Sequence[NewJob]) -> bool:
     """Has one of them a unique key?"""
-    return any(map(_unique_hash, jobs))
+    return jobs.like.unique_hash is not None if isinstance(jobs, Alike) else any(map(_unique_hash, jobs))
+
+
+def arg_rows(jobs: Sequence[NewJob]) -> list[tuple[str, str, str, str]]:
+    """What jobs are found by: id, kind, path and value."""
+    if isinstance(jobs, Alike) and not jobs.like.args:
+        return []
+    return [(job.id, job.kind, name, value) for job in jobs for name, value in job.args]
 
 
 def due(job: NewJob, now: Micros) -> Micros:
@@ -137,12 +144,14 @@ class Columns(NamedTuple):
 
 
 def insert_columns(jobs: Sequence[NewJob]) -> Columns:
-    if len(jobs) == 1 or alike(jobs):
+    if len(jobs) == 1:
         job = jobs[0]
-        same, blank = _beside(NewJob._make(("", job.kind, job.queue, "", *job[4:_ADDED_BY], None, (), job.trace)))
-        if len(jobs) == 1:
-            return Columns({"id": job.id, "payload": job.payload, **same}, blank, {})
-        return Columns(same, blank, {"id": [job[0] for job in jobs], "payload": [job.payload for job in jobs]})
+        same, blank = beside(job.kind, job.queue, job[SAID], job.trace)
+        return Columns({"id": job.id, "payload": job.payload, **same}, blank, {})
+    if (alike := in_columns(jobs)) is not None:
+        like = alike.like
+        same, blank = beside(like.kind, like.queue, like[SAID], like.trace)
+        return Columns(same, blank, {"id": alike.ids, "payload": alike.payloads})
     every: Any = NewJob._make(zip(*jobs, strict=True))
     one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
     lanes = (lane_of(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_of, jobs))
@@ -151,12 +160,10 @@ def insert_columns(jobs: Sequence[NewJob]) -> Columns:
     return _columns(same, {name: column for name, column in columns.items() if name not in same})
 
 
-_ADDED_BY = NewJob._fields.index("added_by")  # the arguments it is found by and the trace stand behind it
-
-
 @lru_cache(maxsize=512)
-def _beside(job: NewJob) -> tuple[dict[str, Any], frozenset[str]]:
+def beside(kind: str, queue: str, said: tuple[Any, ...], trace: str | None) -> tuple[dict[str, Any], frozenset[str]]:
     """What is said of a job beside its id and its payload, and what is not: often the same as of the one before."""
+    job = NewJob._make(("", kind, queue, "", *said, None, (), trace))
     same, blank, _ = _columns(insert_row(job, lane_of(job))._asdict(), {})
     return same, blank - {"id", "payload"}
 

@@ -151,7 +151,7 @@ class SqliteStore(Store):
             handle.close()
 
     def begin(self) -> AbstractContextManager[SqliteUnit]:
-        return _Transaction(self, "BEGIN IMMEDIATE", SqliteUnit)
+        return _Transaction(self, "BEGIN IMMEDIATE", SqliteUnit.alone, alone=True)
 
     once = begin
 
@@ -312,15 +312,17 @@ class _AtHand(threading.local):
 class _Transaction(AbstractContextManager[T]):
     """A block that is one; what is made of its connection is handed in. Not a generator: every enqueue passes here."""
 
-    def __init__(self, store: SqliteStore, begin: str, make: Callable[[Handle], T]) -> None:
+    def __init__(self, store: SqliteStore, begin: str, make: Callable[[Handle], T], *, alone: bool = False) -> None:
+        """`alone`: a unit of work that knew the clock once it had the lock, and in which nobody can have moved it."""
         self._store = store
         self._begin = begin
         self._make = make
+        self._alone = alone
 
     def __enter__(self) -> T:
         self._handle = handle = self._store.lend()
         try:
-            handle.execute(self._begin)
+            handle.command(self._begin)
             return self._make(handle)
         except BaseException as error:
             self._store.take_back(handle, error)
@@ -331,10 +333,12 @@ class _Transaction(AbstractContextManager[T]):
             self._store.take_back(self._handle, error)
             return
         try:
-            self._handle.execute("COMMIT")
+            self._handle.command("COMMIT")
         except BaseException as failed:
             self._store.take_back(self._handle, failed)
             raise
+        if self._alone:
+            self._handle.seen = self._handle.version()
         self._store.keep(self._handle)
 
 

@@ -12,18 +12,18 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from mulligan.event import Event, EventType
-from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.job import SAID, Lease, Micros, NewJob, WorkerRow, in_columns
 from mulligan.plain_json import quick_dump
 from mulligan.store.base import Finished, Inserted, Move, Settlement
-from mulligan.store.bundles import Bundle, Row, Told, parted, parted_rows
+from mulligan.store.bundles import Bundle, Row, Told, parted, parted_alike, parted_rows
 from mulligan.store.counting import StatRow
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.handle import CONSTRAINT, Handle
 from mulligan.store.host import boot_id
 from mulligan.store.matching import Matching, Shape, Where, matching
-from mulligan.store.rows import due, insert_columns, insert_row, lane_of
+from mulligan.store.rows import arg_rows, beside, due, insert_columns, insert_row, lane_of
 from mulligan.store.skimming import ArgRow
-from mulligan.store.sql import load, numbered, numbered_without
+from mulligan.store.sql import load, numbered, numbered_lone, numbered_without
 from mulligan.store.unit import SqlUnit
 from mulligan.store.words import fit, taken
 from mulligan.tally import DeathCount, Deaths
@@ -40,10 +40,19 @@ _encode = quick_dump(", ", ": ")
 
 
 class SqliteUnit(SqlUnit):
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, offset: Micros | None = None) -> None:
         self._handle = handle
-        shifted = handle.execute(OFFSET)
-        self._now = time.time_ns() // 1000 + (int(shifted[0][0]) if shifted else 0)
+        self._now = time.time_ns() // 1000 + (_offset(handle) if offset is None else offset)
+
+    @classmethod
+    def alone(cls, handle: Handle) -> SqliteUnit:
+        """For one that holds the lock of writers: if nobody has committed since this connection's last unit, the clock
+        is where it was.
+        """
+        version = handle.version()
+        if version is None or version != handle.seen:
+            handle.seen, handle.offset = version, _offset(handle)
+        return cls(handle, handle.offset)
 
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(verb, {"now": self._now} | params)
@@ -98,17 +107,38 @@ class SqliteUnit(SqlUnit):
             return self._handle.many(statement, [tuple(map(fit, row)) for row in rows])
 
     def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        if len(jobs) == 1:
+            self._insert_lone(jobs[0], announce=announce)
+            return self._now
         alike, blank, own = insert_columns(jobs)
-        statement, names, of_values = numbered_without("insert_all", PREFIX, blank)
+        statement, names = numbered_without("insert_all", PREFIX, blank)
         values = {**alike, "announce": announce, "now": self._now}
-        if own:
-            columns = [own.get(name) or repeat(values[name], len(jobs)) for name in names]
-            rows = [*zip(*columns, strict=True)]
-        else:
-            rows = [of_values(values)]
-        self._rows_of(statement, rows)
-        self._inserted([(job, due(job, self._now)) for job in jobs], announce=announce)
+        columns = [own.get(name) or repeat(values[name], len(jobs)) for name in names]
+        self._rows_of(statement, [*zip(*columns, strict=True)])
+        same = in_columns(jobs)
+        if same is None or same.like.args:
+            self._inserted([(job, due(job, self._now)) for job in jobs], announce=announce)
+        elif announce:
+            _, kind, queue, *_ = like = same.like
+            said = _waits(kind, queue, due(like, self._now))
+            told = Told(self._now, _QUEUED, "", like.batch_id, like.owner, None, None, said)
+            self._write_told(*parted_alike(told, same.ids))
         return self._now
+
+    def _insert_lone(self, job: NewJob, *, announce: bool) -> None:
+        now = self._now
+        statement, rest, tell, told = _lone(job.kind, job.queue, job[SAID], job.trace)
+        self._row_of(statement, (job.id, job.payload, now, announce, *rest))
+        if job.args:
+            self.write_args([*map(ArgRow._make, arg_rows([job]))])
+        if announce:
+            self._row_of(tell, (now, _QUEUED, job.id, job.batch_id, job.owner, None, None, f"{told}{due(job, now)}}}"))
+
+    def _row_of(self, statement: str, row: tuple[Any, ...]) -> None:
+        try:
+            self._handle.one(statement, row)
+        except UnicodeEncodeError:
+            self._handle.one(statement, tuple(map(fit, row)))
 
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
         found = ((job, self.rows("insert", **_row(job), announce=announce)) for job in jobs)
@@ -118,9 +148,9 @@ class SqliteUnit(SqlUnit):
 
     def _inserted(self, fresh: Sequence[tuple[NewJob, Micros]], *, announce: bool) -> None:
         """What else is written of new jobs; each with the moment it is due."""
-        args = [ArgRow(job.id, job.kind, name, value) for job, _ in fresh for name, value in job.args]
+        args = arg_rows([job for job, _ in fresh])
         if args:
-            self.write_args(args)
+            self.write_args([*map(ArgRow._make, args)])
         if announce:
             self._announce(
                 (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now) for job, run_at in fresh
@@ -287,6 +317,11 @@ class SqliteUnit(SqlUnit):
         return [] if found == ["ok"] else found
 
 
+def _offset(handle: Handle) -> Micros:
+    shifted = handle.execute(OFFSET)
+    return int(shifted[0][0]) if shifted else 0
+
+
 _OWN = ("id", "private")  # as in settle_attempt_alike.sqlite.sql
 _OF_ITS_ROW = ("generation", "attempt", "started_at")
 _TOLD_OF = ("owner", "batch_id", "data")  # by its event alone
@@ -301,7 +336,27 @@ def _row(job: NewJob) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)  # of many at once it is the same text
 def _waits(kind: str, queue: str, run_at: Micros) -> str:
-    return _encode({"kind": kind, "queue": queue, "run_at": run_at})
+    return f"{_waits_until(kind, queue)}{run_at}}}"
+
+
+def _waits_until(kind: str, queue: str) -> str:
+    """What is told of a job that waits, up to the moment it is due."""
+    return _encode({"kind": kind, "queue": queue, "run_at": 0}).removesuffix("0}")
+
+
+@lru_cache(maxsize=512)
+def _lone(kind: str, queue: str, said: tuple[Any, ...], trace: str | None) -> tuple[str, tuple[Any, ...], str, str]:
+    """How one job is inserted of which this is said beside its id and payload, often the same as of the one before: the
+    statement, what is bound behind what is its own; the statement for its event, and what that tells up to the moment
+    the job is due.
+    """
+    alike, blank = beside(kind, queue, said, trace)
+    statement, names = numbered_lone("insert_all", PREFIX, blank, ("id", "payload", "now", "announce"))
+    tell, _ = numbered("settle_event", PREFIX, TOLD)
+    return statement, tuple(alike[name] for name in names), tell, _waits_until(kind, queue)
+
+
+_QUEUED = EventType.JOB_QUEUED.value
 
 
 def _deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:

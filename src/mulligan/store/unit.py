@@ -86,10 +86,6 @@ class SqlUnit(
         """A list of ids, or of numbers, as this dialect passes it."""
 
     @abstractmethod
-    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        """Insert jobs without a unique key, which nothing can stand in the way of; the moment of it."""
-
-    @abstractmethod
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
         """Insert; the answers of those that met no twin."""
 

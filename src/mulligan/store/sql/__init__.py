@@ -12,7 +12,7 @@ in which all of them are alike, once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from operator import itemgetter
 from pathlib import Path
@@ -132,17 +132,28 @@ def numbered(
 
 
 @cache
-def numbered_without(
-    verb: str, prefix: str, blank: frozenset[str]
-) -> tuple[str, tuple[str, ...], Callable[[dict[str, Any]], tuple[Any, ...]]]:
-    """The same for an insert without the columns in which nothing is said; the names of its places, and what of a row
-    by names it wants.
-    """
+def numbered_without(verb: str, prefix: str, blank: frozenset[str]) -> tuple[str, tuple[str, ...]]:
+    """The same for an insert without the columns in which nothing is said; the names of its places."""
+    text = _without(verb, prefix, blank)
+    used = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    return _placed(text, used), used
+
+
+def numbered_lone(verb: str, prefix: str, blank: frozenset[str], own: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The same for one row: what is `own` of it has the first places; the names of the other places."""
+    text = _without(verb, prefix, blank)
+    rest = [name for name in dict.fromkeys(_PARAMETER.findall(text)) if name not in own]
+    return _placed(text, (*own, *rest)), rest
+
+
+def _without(verb: str, prefix: str, blank: frozenset[str]) -> str:
     hints = get_type_hints(InsertRow)
     text = load(verb, "sqlite", prefix)
-    text = _PARAMETER.sub(lambda found: _literal(hints[found[1]]) if found[1] in blank else found[0], text)
-    used = tuple(dict.fromkeys(_PARAMETER.findall(text)))
-    return _PARAMETER.sub(lambda found: f"?{used.index(found[1]) + 1}", text), used, itemgetter(*used)
+    return _PARAMETER.sub(lambda found: _literal(hints[found[1]]) if found[1] in blank else found[0], text)
+
+
+def _placed(text: str, names: Sequence[str]) -> str:
+    return _PARAMETER.sub(lambda found: f"?{names.index(found[1]) + 1}", text)
 
 
 @cache

@@ -9,11 +9,7 @@ WITH like_all AS (
   {part:queued}
   FROM like_all WHERE CAST(:announce AS boolean)
 ), told AS (
-  SELECT {p}tell(array_fill(at, n), array_fill(type, n), ids, array_fill(batch_id, n), array_fill(owner, n),
-                 array_fill(attempt, n), array_fill(token, n), array_fill(data, n)) AS n
-  FROM news CROSS JOIN (
-    SELECT ids, ARRAY[cardinality(ids)] AS n FROM (SELECT CAST(:id AS text[]) AS ids) AS given
-  ) AS every
+  SELECT {p}tell_alike(at, type, CAST(:id AS text[]), batch_id, owner, data) AS n FROM news
 )
 SELECT id, run_at, created_at,
        CASE WHEN run_at <= created_at AND CAST(:channel AS text) IS NOT NULL

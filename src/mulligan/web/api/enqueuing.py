@@ -51,14 +51,14 @@ class NewJobsSaid(Said):
 def enqueued(caller: Caller, said: NewJobSaid, named: Named, batch_id: str | None = None) -> Answer:
     """201 with the job; 200 with the one that was there."""
 
-    def answered(jobs: list[Job]) -> Answer:
+    def answered(jobs: Sequence[Job]) -> Answer:
         return Answer(200 if jobs[0].deduplicated else 201, job_shape(jobs[0], private=caller.private))
 
     return _inserted(caller, [_new(caller, said, batch_id)], named, answered)
 
 
 def enqueued_together(caller: Caller, said: Sequence[NewJobSaid], named: Named, batch_id: str | None = None) -> Answer:
-    def answered(jobs: list[Job]) -> Answer:
+    def answered(jobs: Sequence[Job]) -> Answer:
         return Answer(201, {"jobs": [job_shape(job, private=caller.private) for job in jobs]})
 
     return _inserted(caller, [_new(caller, one, batch_id) for one in said], named, answered)
@@ -68,7 +68,7 @@ def _new(caller: Caller, said: NewJobSaid, batch_id: str | None) -> NewJob:
     return caller.room.app.prepared(known_kind(caller, said.kind), said.payload, **_options(caller, said, batch_id))
 
 
-def _inserted(caller: Caller, new: list[NewJob], named: Named, answered: Callable[[list[Job]], Answer]) -> Answer:
+def _inserted(caller: Caller, new: list[NewJob], named: Named, answered: Callable[[Sequence[Job]], Answer]) -> Answer:
     with caller.room.store().begin() as unit:
         answer = answered(caller.desk.jobs.inserted(unit, *joining.insert(unit, new, announce=True)))
         named.end(unit, answer)

@@ -1,0 +1,178 @@
+"""What a bulk enqueue answers: as a list of its jobs, which are made once somebody looks."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from mulligan import Mulligan
+from mulligan.engine import view
+from mulligan.engine.arguments import MOST_LEVELS, all_json, to_json
+from mulligan.errors import PayloadRefused
+from mulligan.job import Alike, NewJob, in_columns
+from support.store import log_of, sql
+
+PAYLOADS = [{"clip": n, "name": name} for n, name in enumerate(["a", 'b},{"', "\\c", "é", "d\x1fe\ud800"])]
+
+
+@pytest.fixture
+def app(store_url):
+    app = Mulligan(store_url)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def render(app):
+    @app.job(name="render")
+    def render(clip: int, name: str = "") -> None: ...
+
+    return render
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """How often jobs of a bulk were made."""
+    times, fresh_jobs = [], view.fresh_jobs
+
+    def counted(*args):
+        times.append(1)
+        return fresh_jobs(*args)
+
+    monkeypatch.setattr(view, "fresh_jobs", counted)
+    return times
+
+
+def test_jobs_that_nobody_looks_at_are_not_made(app, render, made):
+    jobs = render.enqueue_many(PAYLOADS)
+    assert len(jobs) == 5
+    assert jobs
+    assert made == []
+    assert app.jobs.count("kind:render") == 5
+    assert jobs[0] is jobs[0]
+    assert [job.payload for job in jobs] == PAYLOADS
+    assert made == [1]
+
+
+def test_they_are_what_is_stored(app, render):
+    jobs = render.options(owner="acme", priority=3, delay=60, deadline=600, max_retries=7).enqueue_many(PAYLOADS)
+    beside = {"why": "in other words", "_again": None}
+    for job in jobs:
+        assert {**vars(job), **beside} == {**vars(job.refresh()), **beside}
+    assert [job.id for job in jobs] == sorted(job.id for job in jobs)
+
+
+def test_it_does_what_a_list_does(render):
+    jobs = render.enqueue_many(PAYLOADS)
+    first, *rest = jobs
+    listed = list(jobs)
+    assert (jobs == listed, listed == jobs, jobs != listed, jobs == listed[:-1]) == (True, True, False, False)
+    assert repr(jobs) == repr(listed)
+    assert [first, *rest] == listed
+    assert jobs[-1] is listed[-1]
+    assert jobs[1:3] == listed[1:3]
+    assert jobs[::-1] == list(reversed(jobs)) == listed[::-1]
+    assert first in jobs
+    assert (jobs.index(listed[2]), jobs.count(first)) == (2, 1)
+    assert jobs + [first] == listed + [first]  # noqa: RUF005 - this very operator
+    assert [first] + jobs == [first, *listed]  # noqa: RUF005 - the same
+    assert sorted(jobs, key=lambda job: job.id, reverse=True) == listed[::-1]
+    with pytest.raises(IndexError):
+        jobs[5]
+
+
+def test_it_can_be_copied_and_changed(render):
+    jobs = render.enqueue_many(PAYLOADS)
+    other = copy.copy(jobs)
+    other.append(other.pop(0))
+    other.sort(key=lambda job: job.id, reverse=True)
+    assert [job.payload["clip"] for job in other] == [4, 3, 2, 1, 0]
+    assert [job.payload["clip"] for job in jobs] == [0, 1, 2, 3, 4]
+    assert jobs.__reduce__() == (list, (list(jobs),))
+
+
+def test_it_is_asked_for_nothing_else(render):
+    jobs = render.enqueue_many(PAYLOADS)
+    with pytest.raises(AttributeError):
+        jobs.colour  # noqa: B018 - the question is the test
+
+
+def test_nothing_enqueued_is_an_empty_list(render):
+    assert render.enqueue_many([]) == []
+
+
+@pytest.mark.parametrize("owner", ["", 'ac"me'])
+@pytest.mark.parametrize("many", [2, 12, 1001])
+def test_of_each_job_of_a_bulk_is_told_what_is_told_of_one(app, render, owner, many):
+    batch = app.batch("all", owner=owner)
+    kinds = [render.options(owner=owner), render.options(owner=owner, batch=batch)]
+    for kind in kinds:
+        alone = kind.enqueue(clip=0)
+        together = [job.id for job in kind.enqueue_many([{"clip": n} for n in range(many)])]
+        told = {event[3]: event for event in log_of(app.store) if event[2] == "job.queued"}
+        assert len({told[job_id][0] for job_id in together}) == many
+        assert {_told(told[job_id]) for job_id in together} == {_told(told[alone.id])}
+
+
+def _told(event):
+    data = json.loads(event[9])
+    return tuple(event[4:9]), data["kind"], data["queue"], *sorted(data)
+
+
+def test_payloads_of_a_bulk_are_written_as_those_of_single_jobs(app, render):
+    given = [*PAYLOADS, {"name": "first", "clip": 1}, {"clip": 7}]
+    together = [job.id for job in render.enqueue_many(given)]
+    alone = [render.enqueue(**payload).id for payload in given]
+    texts = dict(sql(app.store, "SELECT id, payload FROM {p}job"))
+    assert [texts[job_id] for job_id in together] == [texts[job_id] for job_id in alone]
+
+
+@pytest.mark.parametrize("wrong", [{"clip": "x"}, {"clop": 1}, {"clip": 1, "name": 7}, {}])
+def test_one_wrong_payload_among_right_ones_refuses_all(app, render, wrong):
+    with pytest.raises(PayloadRefused):
+        render.enqueue_many([*PAYLOADS, wrong])
+    assert app.jobs.count("kind:render") == 0
+
+
+def test_what_a_function_of_the_payload_does_to_it_stays_with_it(app):
+    @app.job(name="greedy", uses=lambda payload: [payload.pop("to")])
+    def greedy(to: str) -> None: ...
+
+    given = [{"to": "gateway"}, {"to": "mail"}]
+    jobs = greedy.enqueue_many(given)
+    assert given == [{"to": "gateway"}, {"to": "mail"}]
+    assert [(job.payload, job.uses) for job in jobs] == [(one, (one["to"],)) for one in given]
+
+
+VALUES = [
+    [{"a": 1}, {"a": "},{"}],
+    [{"a": [{}, {}]}],
+    [{"a": [{}, {}]}, {}],
+    [{}, {}, {"b": "é\x1f\x00\ud800"}],
+    [{"a": "x" * MOST_LEVELS}, {"a": 1.5, "b": None, "c": True}],
+]
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_many_texts_at_once_are_those_of_each(values):
+    assert (all_json(values) or [to_json(one, "it") for one in values]) == [to_json(one, "it") for one in values]
+
+
+def test_what_cannot_be_cut_or_written_is_left_to_one_by_one():
+    deep = {}
+    for _ in range(MOST_LEVELS):
+        deep = {"a": deep}
+    for values in ([{"a": "},{"}], [{"a": float("nan")}], [{"a": object()}], [{}, deep], []):
+        assert all_json(values) is None
+
+
+def test_columns_are_the_rows_they_stand_for():
+    rows = [NewJob(str(n), "render", "default", f'{{"n":{n}}}', owner="acme") for n in range(4)]
+    alike = in_columns(rows)
+    assert isinstance(alike, Alike)
+    assert [*alike] == [alike[n] for n in range(4)] == rows
+    assert [*alike[1:3]] == rows[1:3]
+    assert in_columns(alike) is alike
+    assert in_columns([*rows, rows[0]._replace(priority=1)]) is None
