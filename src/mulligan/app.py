@@ -414,7 +414,7 @@ class Mulligan(Nouns):
             return self.insert((new,), connection)[0]
         return self.jobs.fresh(new, self._insert_plain((new,), connection))
 
-    def insert(self, new: Sequence[NewJob], connection: Any = None, *, actor: str = "") -> Sequence[Job]:
+    def insert(self, new: Sequence[NewJob], connection: Any = None, *, actor: str = "") -> list[Job]:
         """`actor`: a person enqueues them, and that is told."""
         if not new:
             return []
@@ -424,7 +424,7 @@ class Mulligan(Nouns):
         with tracer.sending(new) as sent:
             return self._insert(sent, connection, actor)
 
-    def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> Sequence[Job]:
+    def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> list[Job]:
         from mulligan.engine import joining
 
         if actor:
@@ -452,13 +452,13 @@ class Mulligan(Nouns):
     def _joined(self, connection: Any) -> Unit:
         return self._open_beside_a_caller().join(connection)
 
-    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> Sequence[Job]:
+    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
         """On a thread; on SQLAlchemy's async connections and sessions where they are, by their own bridge."""
         run_sync = getattr(connection, "run_sync", None)
         if run_sync is None:
             return await asyncio.to_thread(self.insert, new, connection)
         await asyncio.to_thread(self.open)  # the first use may make the schema: not on the loop
-        jobs: Sequence[Job] = await run_sync(lambda inner: self.insert(new, inner))
+        jobs: list[Job] = await run_sync(lambda inner: self.insert(new, inner))
         return jobs
 
     # -- batches ----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -91,7 +91,7 @@ assert_type(waits_with_options.enqueue(host="a"), Job)
 assert_type(nothing.enqueue(), Job)
 assert_type(plain.options(delay=30).enqueue(clip=7), Job)
 assert_type(with_context.options(deadline=60).options(owner="acme").enqueue(clip=7), Job)
-assert_type(plain.enqueue_many([{"clip": 1}, {"clip": 2}]), Sequence[Job])
+assert_type(plain.enqueue_many([{"clip": 1}, {"clip": 2}]), list[Job])
 assert_type(plain(7), dict[str, int])
 assert_type(app.enqueue("plain", {"clip": 7}, queue="render"), Job)
 assert_type(app.jobs.get("id"), Job)
@@ -105,7 +105,7 @@ assert_type(takes_a_model.enqueue(Order("lamp"), express=True), Job)
 assert_type(takes_a_model(Order("lamp"), express=True), Order)
 assert_type(Shop.ship.enqueue(order=7), Job)
 assert_type(plain.options(delay=datetime.now(UTC), deadline=timedelta(hours=1), unique=Unique()).enqueue(7), Job)
-assert_type(plain.options(connection=object()).enqueue_many([]), Sequence[Job])
+assert_type(plain.options(connection=object()).enqueue_many([]), list[Job])
 assert_type(app.batch("spring", owner="acme", on_complete=nothing, tolerance="10%", expires_in=3600), Batch)
 with app.batch("spring", on_complete="nothing", tolerance=0.1, unique="k") as batch:
     assert_type(batch, Batch)
@@ -118,7 +118,7 @@ assert_type(app.batches.get("id"), Batch)
 async def walk() -> None:
     assert_type(await plain.enqueue_async(clip=7), Job)
     assert_type(await plain.options(owner="acme").enqueue_async(7, size="large"), Job)
-    assert_type(await plain.enqueue_many_async([{"clip": 1}]), Sequence[Job])
+    assert_type(await plain.enqueue_many_async([{"clip": 1}]), list[Job])
     assert_type(await waits(7), str)
     assert_type(await waits.enqueue_async(clip=7), Job)
     assert_type(await waits_with_context.enqueue_async(clip=7), Job)

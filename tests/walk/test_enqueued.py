@@ -1,14 +1,13 @@
-"""What a bulk enqueue answers: as a list of its jobs, which are made once somebody looks."""
+"""What a bulk enqueue stores, tells and answers."""
 
 from __future__ import annotations
 
-import copy
 import json
+from enum import StrEnum
 
 import pytest
 
 from mulligan import Mulligan
-from mulligan.engine import view
 from mulligan.engine.arguments import MOST_LEVELS, all_json, to_json
 from mulligan.errors import PayloadRefused
 from mulligan.job import Alike, NewJob, in_columns
@@ -32,30 +31,6 @@ def render(app):
     return render
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """How often jobs of a bulk were made."""
-    times, fresh_jobs = [], view.fresh_jobs
-
-    def counted(*args):
-        times.append(1)
-        return fresh_jobs(*args)
-
-    monkeypatch.setattr(view, "fresh_jobs", counted)
-    return times
-
-
-def test_jobs_that_nobody_looks_at_are_not_made(app, render, made):
-    jobs = render.enqueue_many(PAYLOADS)
-    assert len(jobs) == 5
-    assert jobs
-    assert made == []
-    assert app.jobs.count("kind:render") == 5
-    assert jobs[0] is jobs[0]
-    assert [job.payload for job in jobs] == PAYLOADS
-    assert made == [1]
-
-
 def test_they_are_what_is_stored(app, render):
     jobs = render.options(owner="acme", priority=3, delay=60, deadline=600, max_retries=7).enqueue_many(PAYLOADS)
     beside = {"why": "in other words", "_again": None}
@@ -64,43 +39,43 @@ def test_they_are_what_is_stored(app, render):
     assert [job.id for job in jobs] == sorted(job.id for job in jobs)
 
 
-def test_it_does_what_a_list_does(render):
-    jobs = render.enqueue_many(PAYLOADS)
-    first, *rest = jobs
-    listed = list(jobs)
-    assert (jobs == listed, listed == jobs, jobs != listed, jobs == listed[:-1]) == (True, True, False, False)
-    assert repr(jobs) == repr(listed)
-    assert [first, *rest] == listed
-    assert jobs[-1] is listed[-1]
-    assert jobs[1:3] == listed[1:3]
-    assert jobs[::-1] == list(reversed(jobs)) == listed[::-1]
-    assert first in jobs
-    assert (jobs.index(listed[2]), jobs.count(first)) == (2, 1)
-    assert jobs + [first] == listed + [first]  # noqa: RUF005 - this very operator
-    assert [first] + jobs == [first, *listed]  # noqa: RUF005 - the same
-    assert sorted(jobs, key=lambda job: job.id, reverse=True) == listed[::-1]
-    with pytest.raises(IndexError):
-        jobs[5]
+def test_the_answer_is_a_list_however_many_they_are(app, render):
+    for many in (0, 1, 2, 5):
+        jobs = render.enqueue_many(PAYLOADS[:many])
+        assert type(jobs) is list
+        assert [job.payload for job in jobs] == PAYLOADS[:many]
+        assert json.dumps(jobs, default=lambda job: job.id) == json.dumps([job.id for job in jobs])
 
 
-def test_it_can_be_copied_and_changed(render):
-    jobs = render.enqueue_many(PAYLOADS)
-    other = copy.copy(jobs)
-    other.append(other.pop(0))
-    other.sort(key=lambda job: job.id, reverse=True)
-    assert [job.payload["clip"] for job in other] == [4, 3, 2, 1, 0]
-    assert [job.payload["clip"] for job in jobs] == [0, 1, 2, 3, 4]
-    assert jobs.__reduce__() == (list, (list(jobs),))
+def test_one_dict_that_is_filled_anew_for_each_job_gives_each_its_own_payload(render):
+    def rows():
+        row = {}
+        for clip in range(4):
+            row["clip"] = clip
+            yield row
+
+    assert [job.refresh().payload for job in render.enqueue_many(rows())] == [{"clip": clip} for clip in range(4)]
 
 
-def test_it_is_asked_for_nothing_else(render):
-    jobs = render.enqueue_many(PAYLOADS)
-    with pytest.raises(AttributeError):
-        jobs.colour  # noqa: B018 - the question is the test
+def test_one_list_that_is_filled_anew_for_each_job_too(app):
+    @app.job(name="tag")
+    def tag(tags: list[int]) -> None: ...
+
+    def rows():
+        tags = []
+        for number in range(4):
+            tags[:] = [number]
+            yield {"tags": tags}
+
+    assert [job.refresh().payload for job in tag.enqueue_many(rows())] == [{"tags": [number]} for number in range(4)]
 
 
-def test_nothing_enqueued_is_an_empty_list(render):
-    assert render.enqueue_many([]) == []
+def test_what_one_caller_gave_as_a_name_is_not_given_to_another(render):
+    class Owner(StrEnum):
+        ACME = "acme of somebody"
+
+    render.options(owner=Owner.ACME).enqueue(clip=1)
+    assert type(render.options(owner="acme of somebody").enqueue(clip=2).owner) is str
 
 
 @pytest.mark.parametrize("owner", ["", 'ac"me'])

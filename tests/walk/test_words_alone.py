@@ -14,7 +14,7 @@ from mulligan import Exponential, Fixed, Policy, Then
 from mulligan.config import Retry
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
-from mulligan.engine.messages import alike_from_wire, alike_to_wire, words_from_wire
+from mulligan.engine.messages import alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
 from mulligan.engine.runner.alike import likeness
 from mulligan.engine.runner.outcomes import raised
 from mulligan.engine.settle import Alike, Ending
@@ -22,7 +22,7 @@ from mulligan.engine.supervisor.child import GARBLED
 from mulligan.engine.wording import TOLD, Wording
 from mulligan.job import SECOND, Outcome
 from mulligan.plain_json import encode
-from policy.builders import NOW, a_lease
+from policy.builders import NOW, a_failure, a_lease
 
 PRIVATE = {"exception": "builtins.OSError", "message": "x", "trace": "y", "facts": {"exception_types": ["größe\n"]}}
 ODD = 'a "quoted"\n\\ text, größer \u2028 \ud800 \x00 \U0001f600'
@@ -168,3 +168,13 @@ def test_rows_are_the_same_as_if_each_were_decided_alone(policy, shadow):
     assert one == other
     if policy is POLICIES["at once"] and shadow is None:
         assert len({id(decision) for decision in decided}) < len(LEASES) + 1  # one of each, not of each job
+
+
+@pytest.mark.parametrize("where", ["head", "tail", "private", "public", "evidence"])
+def test_what_failures_have_in_common_is_brief_since_each_of_thousands_is_given_it(where):
+    long = "x" * 1_000_000
+    private = {"exception": long if where == "private" else "x", "message": "", "trace": "", "facts": {}}
+    said = {"private": private, "public": long if where == "public" else "x"}
+    item = failure_to_wire(a_failure(**said, evidence={"a": long} if where == "evidence" else {}))
+    with pytest.raises(GARBLED):
+        alike_from_wire(item, long if where == "head" else "x: ", long if where == "tail" else "")

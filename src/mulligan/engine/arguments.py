@@ -108,7 +108,9 @@ class Arguments:
 
     def encode_all(self, given: Iterable[Mapping[str, Any]]) -> list[Any]:
         """The same for many. Those that a check would leave as they are, are looked at column by column."""
-        payloads = [one if type(one) is dict else dict(one) for one in given]
+        if self._exact is None:  # each as it comes: whoever makes them may fill the same dict or list anew for the next
+            return [self.encode(one if type(one) is dict else dict(one)) for one in given]
+        payloads = [dict(one) for one in given]  # a copy, for the same reason
         return payloads if self._all_as_they_are(payloads) else [self.encode(one) for one in payloads]
 
     def _all_as_they_are(self, payloads: Sequence[dict[str, Any]]) -> bool:

@@ -273,4 +273,4 @@ def checked_text(name: str, value: Any, *, least: int = 0) -> str:
     except UnicodeEncodeError:
         message = f"{name} must be valid Unicode; this one has a lone surrogate"
         raise Refused(message) from None
-    return value
+    return str.__str__(value)  # not of a class of the caller's: what is kept of it would be handed to others

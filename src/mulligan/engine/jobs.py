@@ -16,7 +16,7 @@ from mulligan.engine.filters import parse_filter
 from mulligan.engine.kinds import Handler, KindSpec
 from mulligan.engine.paging import Count, JobList, counted, job_list
 from mulligan.engine.searching import resolved
-from mulligan.engine.view import Enqueued, fresh_job, jobs_of
+from mulligan.engine.view import fresh_job, fresh_jobs, jobs_of
 from mulligan.errors import Moment, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.event import Event
 from mulligan.ids import LENGTH
@@ -209,12 +209,12 @@ class Jobs:
         """One that was inserted at this moment."""
         return fresh_job(new, now, self.get)
 
-    def all_fresh(self, new: Sequence[NewJob], now: Micros) -> Sequence[Job]:
+    def all_fresh(self, new: Sequence[NewJob], now: Micros) -> Some:
         """Several of them."""
         alike = in_columns(new) if len(new) > 1 else None
-        return [self.fresh(job, now) for job in new] if alike is None else Enqueued(late=(alike, now, self.get))
+        return [self.fresh(job, now) for job in new] if alike is None else fresh_jobs(alike, now, self.get)
 
-    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> Sequence[Job]:
+    def inserted(self, unit: Unit, new: Sequence[NewJob], answers: Sequence[Inserted]) -> Some:
         """The jobs as they stand now: a new one is known already, only a twin must be read."""
         now = answers[0].created_at if answers else 0
         if all(answer.fresh and answer.created_at == now for answer in answers):

@@ -37,11 +37,11 @@ class Home(Protocol):
     @property
     def store(self) -> Store: ...
 
-    def insert(self, new: Sequence[NewJob], connection: Any = None) -> Sequence[Job]: ...
+    def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
 
     def insert_one(self, new: NewJob, connection: Any = None) -> Job: ...
 
-    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> Sequence[Job]: ...
+    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
 
 
 @final
@@ -127,11 +127,11 @@ class Kind(Generic[P, R]):
         given = self._handler.arguments.bind(args, kwargs)
         return (await self._app.insert_async([self._new(given)], self._options.connection))[0]
 
-    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> Sequence[Job]:
+    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         """All of them or none, in one round trip."""
         return self._app.insert(self._several(payloads), self._options.connection)
 
-    async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> Sequence[Job]:
+    async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         return await self._app.insert_async(self._several(payloads), self._options.connection)
 
     def reject(self, why: Fail, /, *args: P.args, **kwargs: P.kwargs) -> Job:

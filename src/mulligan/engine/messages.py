@@ -16,11 +16,13 @@ from typing import Any
 
 from mulligan.engine.wording import Wording
 from mulligan.job import Cls, Ended, Failure, Lease, Memory, Outcome
+from mulligan.plain_json import encode
 
 JUST_RETURNED = Outcome(Ended.RETURNED, result="null")  # one for all of which there is nothing else to say
 MOST_MS = 2**53
 _PLAIN = 5  # values of an attempt that returned and was not skipped
 _RETURNED = Ended.RETURNED.value
+MOST_COMMON = 32_768  # characters of what failures have in common, as it travels
 STOPPED = "stopped"  # the code stopped because it was asked to; the supervisor knows why it asked
 
 
@@ -85,10 +87,15 @@ def alike_to_wire(failure: Failure, wording: Wording, told: list[Any]) -> list[A
     return ["failed", failure_to_wire(failure), wording.head, wording.tail, told]
 
 
+def is_brief(item: list[Any], head: str, tail: str) -> bool:
+    """Each of thousands is given what they have in common: a megabyte said once would be gigabytes."""
+    return len(head) + len(tail) + len(encode(item)) <= MOST_COMMON
+
+
 def alike_from_wire(item: list[Any], head: str, tail: str) -> Outcome:
     """What they have in common."""
     failure = failure_from_wire(item)
-    if failure is None or type(head) is not str or type(tail) is not str:
+    if failure is None or type(head) is not str or type(tail) is not str or not is_brief(item, head, tail):
         message = "not what failures can have in common"
         raise ValueError(message)
     return Outcome(Ended.FAILED, failure=replace(failure, private=Wording(plain(failure.private), head, tail)))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import UserList
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -105,37 +104,6 @@ def fresh_jobs(new: Alike, now: Micros, again: Callable[[str], Job]) -> list[Job
     fields = _fresh(new.like, now, None, again)
     payloads = json.loads(f"[{','.join(new.payloads)}]")
     return [_made({**fields, "id": id_, "payload": one}) for id_, one in zip(new.ids, payloads, strict=True)]
-
-
-Late = tuple[Alike, Micros, Callable[[str], Job]]  # what `fresh_jobs` takes
-
-
-class Enqueued(UserList[Job]):
-    """The jobs of a bulk, as a list has them. They are made once somebody looks at one of them: most callers do not."""
-
-    def __init__(self, jobs: Iterable[Job] = (), late: Late | None = None) -> None:
-        if late is None:
-            self.data = [*jobs]
-        else:
-            self._late = late
-
-    def __getattr__(self, name: str) -> Any:
-        """Of `data`, as long as there is none."""
-        if name != "data" or "_late" not in self.__dict__:
-            raise AttributeError(name)
-        self.data = fresh_jobs(*self._late)
-        del self._late
-        return self.data
-
-    def __len__(self) -> int:
-        late = self.__dict__.get("_late")
-        return len(self.data) if late is None else len(late[0])
-
-    def __copy__(self) -> Enqueued:
-        return Enqueued(self.data)
-
-    def __reduce__(self) -> tuple[type[list[Job]], tuple[list[Job]]]:
-        return list, (self.data,)
 
 
 def _made(fields: dict[str, Any]) -> Job:

@@ -11,6 +11,7 @@ from socket import gaierror, herror
 from ssl import SSLError
 from typing import Any, NamedTuple
 
+from mulligan.engine.messages import alike_to_wire, is_brief
 from mulligan.engine.runner.capture import TRACE, cause_of, context_of, suppressed, text_of, traceback_of
 from mulligan.engine.runner.frames import Walk, walk
 from mulligan.engine.runner.shapes import args_of, kind_of
@@ -125,4 +126,6 @@ def _learned(way: Walk, facts: Facts, failure: Failure) -> _Alike:
     ):
         return _Alike(way, None)
     wording = Wording(dict(failure.private), head, tail)
-    return _Alike(way, Likeness(replace(failure, private=wording), wording), words)
+    like = Likeness(replace(failure, private=wording), wording)
+    _, item, *ends, _ = alike_to_wire(*like, [])
+    return _Alike(way, like if is_brief(item, *ends) else None, words)
