@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from mulligan.config import Retry
-from mulligan.engine import settle
+from mulligan.engine import news, settle
 from mulligan.engine.layers import Layers
 from mulligan.engine.settle import Ending
 from mulligan.job import SECOND, Cls, Ended, Outcome
@@ -54,10 +54,10 @@ OUTCOMES = [
 def test_an_event_says_the_same_either_way(lease, outcome, took):
     ending = Ending(lease, outcome, took)
     decision = decide(lease, outcome, LAYERS.of(lease), NOW, Random(1))
-    parsed = settle._json(settle._news(ending, decision, LAYERS))
-    assert settle._data(ending, decision, LAYERS) == parsed
+    parsed = news.as_json(news._news(ending, decision, LAYERS))
+    assert news.data_of(ending, decision, LAYERS) == parsed
     if decision.reason is settle.RETURNED and not decision.cost:
-        assert settle._short_news(ending, decision.reason) == parsed
+        assert news.short(ending, decision.reason) == parsed
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_how_a_verdict_came_about_is_said_the_same_either_way(judged, terms):
     failure = a_failure(judged=judged, terms=terms)
     decision = decide(a_lease(), Outcome(Ended.FAILED, failure=failure), LAYERS.of(a_lease()), NOW, Random(1))
     said = dict(judged) | ({"terms": terms} if terms else {})
-    assert settle._judged(decision, None) == (settle._json(said) if said else None)
+    assert settle._judged(decision, None) == (news.as_json(said) if said else None)

@@ -14,13 +14,14 @@ from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple
 
+from mulligan.engine import news
 from mulligan.engine.batching import complete
 from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
 from mulligan.engine.watch import Watch
 from mulligan.engine.wording import Wording
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Cls, Decision, Ended, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
+from mulligan.job import SECOND, Decision, Ended, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
 from mulligan.plain_json import encode as _encode
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import RETURNED, decide, returned
@@ -28,8 +29,6 @@ from mulligan.policy.lifecycle import TERMINAL, event_for
 from mulligan.store.base import Finished, Refusal, Settlement, Unit
 
 OURS = "mulligan."  # how the rules of our own ends begin
-# Until Python 3.12 `value` is a function's work, and a row asks for six of them.
-_TEXT: dict[str, str] = {one: one.value for names in (State, Verb, Ended, Cls, EventType) for one in names}
 
 
 class Ending(NamedTuple):
@@ -178,7 +177,7 @@ def _finished(ending: Ending, decision: Decision) -> Finished:
     lease = ending.lease
     return Finished(
         lease.id, lease.token, lease.generation, lease.attempt, lease.started_at, decision.result, lease.owner,
-        lease.batch_id, _short_news(ending, decision.reason), lease.lies_at,
+        lease.batch_id, news.short(ending, decision.reason), lease.lies_at,
     )  # fmt: skip
 
 
@@ -280,15 +279,15 @@ class _Parts:
         self._decision = decision
         self._layers = layers
         self._parts = row[1:_STARTED], row[_STARTED + 1 : _PRIVATE], row[_PRIVATE + 1 : _DATA], row[_DATA + 1 :]
-        self._told = _told_again(lease, decision, layers)
+        self._told = news.middle(lease, decision, layers)
 
     def of(self, ending: Ending) -> Settlement:
         lease, failure = ending.lease, self._decision.failure
         private = None if failure is None else _private(failure, ending.words)
         if self._told is None:
-            data = _data(ending, self._decision, self._layers)
+            data = news.data_of(ending, self._decision, self._layers)
         else:
-            data = f"{_begun(ending, self._decision.reason)}{self._told}{_waited(lease)}"
+            data = f"{news.beginning(ending, self._decision.reason)}{self._told}{news.end(lease)}"
         first, second, third, last = self._parts
         return Settlement._make((lease.id, *first, lease.started_at, *second, private, *third, data, *last))
 
@@ -312,14 +311,14 @@ def _row(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor:
         lease.worker,
         lease.token,
         lease.cancel_reason is not None,  # saw_cancel
-        _TEXT[state],
+        news.TEXT[state],
         decision.run_at if state is State.QUEUED else None,
         decision.failures,
         decision.losses,
         decision.snoozes,
         decision.alone,
         decision.result,
-        json.dumps(error_of(failure)) if state is State.DEAD else None,
+        json.dumps(news.error_of(failure)) if state is State.DEAD else None,
         json.dumps(decision.choices) if state is State.PARKED else None,
         decision.reason,
         state in TERMINAL,  # finished
@@ -329,13 +328,13 @@ def _row(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor:
         lease.attempt,
         actor or lease.worker,  # settled_by
         lease.started_at,
-        _TEXT[ending.outcome.ended],
-        _TEXT[decision.verb],
+        news.TEXT[ending.outcome.ended],
+        news.TEXT[decision.verb],
         *told,
-        _TEXT[event_for(decision.verb)],
+        news.TEXT[event_for(decision.verb)],
         lease.owner,
         lease.batch_id,
-        _data(ending, decision, layers),
+        news.data_of(ending, decision, layers),
         decision.counts,
         decision.settings,
         _judged(decision, None if failure is None else _would(ending, layers, now)),
@@ -351,14 +350,14 @@ _NOTHING: _Columns = (None, None, None, None, None, None, None)
 def _columns(failure: Failure, words: str | None) -> _Columns:
     """From `code` to `fingerprint`."""
     return (
-        failure.code, _TEXT[failure.cls], failure.rule, failure.public, _json(failure.evidence),
+        failure.code, news.TEXT[failure.cls], failure.rule, failure.public, news.as_json(failure.evidence),
         _private(failure, words), failure.fingerprint,
     )  # fmt: skip
 
 
 def _private(failure: Failure, words: str | None) -> str:
     private = failure.private
-    return private.text(words) if words is not None and isinstance(private, Wording) else _json(private)
+    return private.text(words) if words is not None and isinstance(private, Wording) else news.as_json(private)
 
 
 def _would(ending: Ending, layers: Layers, now: Micros) -> dict[str, Any] | None:
@@ -405,120 +404,6 @@ def _lane(lease: Lease, decision: Decision, queue: str, layers: Layers) -> str:
     return Lane(queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)).key
 
 
-def _news(ending: Ending, decision: Decision, layers: Layers) -> dict[str, Any]:
-    """The data of the event: the public half only."""
-    news: dict[str, Any] = {"kind": ending.lease.kind, "queue": ending.lease.queue}
-    if decision.reason:
-        news["reason"] = decision.reason
-    if ending.duration_ms is not None:
-        news["duration_ms"] = ending.duration_ms
-    if decision.run_at is not None and decision.state is State.QUEUED:
-        news["next_retry_at"] = decision.run_at
-    if decision.failure is not None:
-        news |= error_of(decision.failure)
-    if decision.verb in _CHARGED:
-        news |= {"failures": decision.failures, "max_retries": layers.of(ending.lease).max_retries}
-    if ending.outcome.ended is Ended.LOST and decision.verb is not Verb.STOP:
-        news |= {"losses": decision.losses, "max_losses": layers.of(ending.lease).max_losses}
-    if decision.state is State.DEAD or (decision.state is State.PARKED and decision.failure is not None):
-        news["group"] = group_of(decision.failure)
-    if decision.skipped:
-        news["skipped"] = True
-    _measured(news, ending.lease, decision)
-    return news
-
-
-def _data(ending: Ending, decision: Decision, layers: Layers) -> str:
-    """`_news` as text; most of those that come here are failures that are tried again."""
-    told = _told_again(ending.lease, decision, layers)
-    if told is None:
-        return _json(_news(ending, decision, layers))
-    return f"{_begun(ending, decision.reason)}{told}{_waited(ending.lease)}"
-
-
-def _told_again(lease: Lease, decision: Decision, layers: Layers) -> str | None:
-    """The middle of that text, the same for failures alike; None: it is none of those."""
-    failure = decision.failure
-    if decision.verb is not Verb.RETRY or failure is None or failure.evidence or decision.cost:
-        return None
-    error = _error(failure.code, _TEXT[failure.cls], failure.public, failure.rule)
-    counted = f'"failures":{decision.failures},"max_retries":{layers.of(lease).max_retries}'
-    return f',"next_retry_at":{decision.run_at},{error},{counted}'
-
-
-def _short_news(ending: Ending, reason: str) -> str:
-    """The same text of an attempt that just returned: most events are of these, and many at once are the same."""
-    lease = ending.lease
-    if lease.uses or lease.failures:
-        return f"{_begun(ending, reason)}{_waited(lease)}"
-    return _shortest(lease.kind, lease.queue, reason, ending.duration_ms, (lease.started_at - lease.run_at) // 1000)
-
-
-@lru_cache(maxsize=4096)
-def _shortest(kind: str, queue: str, reason: str, took: int | None, waited: int) -> str:
-    head = _head(kind, queue, reason)
-    began = head if took is None else f'{head},"duration_ms":{took}'
-    return f'{began},"wait_ms":{max(0, waited)}}}'
-
-
-def _begun(ending: Ending, reason: str) -> str:
-    lease, took = ending.lease, ending.duration_ms
-    head = _head(lease.kind, lease.queue, reason)
-    return head if took is None else f'{head},"duration_ms":{took}'
-
-
-def _waited(lease: Lease) -> str:
-    waited = lease.started_at - lease.run_at
-    end = f',"wait_ms":{waited // 1000 if waited > 0 else 0}}}'
-    if lease.uses:
-        end = f',"uses":{_encode(lease.uses)}{end}'
-    return f',"failed_before":{lease.failures}{end}' if lease.failures else end
-
-
-@lru_cache(maxsize=1024)
-def _head(kind: str, queue: str, reason: str) -> str:
-    return _encode({"kind": kind, "queue": queue, "reason": reason})[:-1]
-
-
-@lru_cache(maxsize=1024)
-def _error(code: str, cls: str, public: str, rule: str) -> str:
-    return _encode({"code": code, "class": cls, "message": public, "rule": rule})[1:-1]
-
-
-_CHARGED = frozenset({Verb.RETRY, Verb.DIE})
-
-
-def group_of(failure: Failure | None) -> str:
-    """As the column of a dead job has it."""
-    if failure is None:
-        return "code-UNKNOWN"
-    return failure.fingerprint or f"code-{failure.code}"
-
-
-def _measured(news: dict[str, Any], lease: Lease, decision: Decision) -> None:
-    """What is counted of an attempt beside how it ended; see observe/fold.py."""
-    if lease.failures:
-        news["failed_before"] = lease.failures
-    if lease.uses:
-        news["uses"] = lease.uses
-    if decision.cost:
-        news["cost"] = decision.cost
-    news["wait_ms"] = max(0, lease.started_at - lease.run_at) // 1000  # last: there it is found without a parser
-
-
-def error_of(failure: Failure | None) -> dict[str, Any]:
-    """The public half of a failure."""
-    if failure is None:
-        return {"code": "UNKNOWN", "class": "unknown", "message": "", "rule": ""}
-    return {
-        "code": failure.code,
-        "class": failure.cls.value,
-        "message": failure.public,
-        "rule": failure.rule,
-        **failure.evidence,
-    }
-
-
 def frees_key(cover: str | None, state: State) -> bool:
     """A move out of the covered states frees the unique key in the same statement."""
     return cover is not None and state.value not in cover.split(",")
@@ -530,8 +415,8 @@ def _hold(unit: Unit, decisions: Iterable[Decision], now: Micros) -> None:
     last = {key: (until, reason, actor) for key, until, reason, actor in asked}
     for key, (until, reason, actor) in last.items():
         unit.close_gate(Gate("dependency", key, now, until, reason, actor))
-        news = {"dependency": key, "until": until, "reason": reason}
-        unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=news)])
+        told = {"dependency": key, "until": until, "reason": reason}
+        unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=told)])
 
 
 def _stale(ending: Ending, actor: str) -> NewEvent:
@@ -546,7 +431,3 @@ def _stale(ending: Ending, actor: str) -> NewEvent:
         actor=actor or lease.worker,
         data={"kind": lease.kind, "ended": ending.outcome.ended.value, "worker": lease.worker},
     )
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return _encode(value) if value else "{}"

@@ -17,7 +17,8 @@ from mulligan.engine.declared import recent_manifests, stored_kinds, stored_queu
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked, surely_dead
-from mulligan.engine.settle import Ending, Verdict, error_of, frees_key, group_of, settle
+from mulligan.engine.news import error_of, group_of
+from mulligan.engine.settle import Ending, Verdict, frees_key, settle
 from mulligan.engine.telling import tell_verdicts
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import StoreUnavailable
