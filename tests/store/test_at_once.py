@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from mulligan.engine.settle import Ending, settle
+from mulligan.job import SECOND
+from mulligan.store.hindsight import Asked
 from support.store import (
     FAILED,
     POLICIES,
@@ -92,6 +94,17 @@ def test_its_token_stays_what_it_was_when_tokens_are_lifted(store):
     with store.begin() as unit:
         unit.lift_tokens(1000)
     assert [one.token for one in attempts(store, lease.id)] == [1]
+
+
+def test_it_is_counted_as_such_also_when_tokens_are_lifted(store):
+    finish(store, running(store))
+    asked = Asked(low="", since=0, width=SECOND, kind=None, queue=None, jobs=100, attempts=100, rows=100)
+    counted = []
+    for _ in range(2):
+        with store.begin() as unit:
+            counted.append([(one.ended, one.attempts) for one in unit.tally(asked).ended])
+            unit.lift_tokens(1000)
+    assert counted == [[("returned", 1)]] * 2
 
 
 def test_it_leaves_with_its_job(store):

@@ -14,6 +14,7 @@ import pytest
 
 from mulligan.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
 from mulligan.store import open_store
+from mulligan.store import sqlite as sqlite_store
 from support.processes import (
     daemon,
     ended_well,
@@ -277,16 +278,24 @@ def test_what_is_written_because_of_a_hint_is_no_hint_itself(sqlite):
     assert len(all_rows(sqlite)) == len(hints) + len(written)
 
 
-def test_who_is_busy_is_hinted_afterwards(sqlite):
-    hints, busy, stop = [], threading.Event(), threading.Event()
-    watcher = Background(lambda: sqlite.watch(lambda: hints.append(1), stop, busy.is_set))
+def test_who_is_busy_is_hinted_afterwards(sqlite, monkeypatch):
+    monkeypatch.setattr(sqlite_store, "MOST_BUSY", 60)
+    hints, asked, busy, stop = [], [], threading.Event(), threading.Event()
+
+    def is_busy():
+        asked.append(len(hints))
+        return busy.is_set()
+
+    watcher = Background(lambda: sqlite.watch(lambda: hints.append(1), stop, is_busy))
     try:
         until(lambda: insert(sqlite, a_job()) and hints, 10, "the watch has begun")
         busy.set()
-        time.sleep(0.1)  # a look that was under way
+        begun = len(asked)
+        until(lambda: len(asked) > begun + 3, 10, "a look that was under way is over")
         before = len(hints)
         insert(sqlite, a_job())
-        time.sleep(0.2)
+        begun = len(asked)
+        until(lambda: len(asked) > begun + 20, 10, "it had time to look")
         assert len(hints) == before
         busy.clear()
         until(lambda: len(hints) > before, 10, "it was heard")
@@ -294,3 +303,13 @@ def test_who_is_busy_is_hinted_afterwards(sqlite):
     finally:
         stop.set()
     watcher.answer()  # also if it never ends
+
+
+def test_who_is_busy_without_end_is_hinted_all_the_same(sqlite):
+    hints, stop = [], threading.Event()
+    watcher = Background(lambda: sqlite.watch(lambda: hints.append(1), stop, lambda: True))
+    try:
+        until(lambda: insert(sqlite, a_job()) and hints, 10, "it was heard")
+    finally:
+        stop.set()
+    watcher.answer()

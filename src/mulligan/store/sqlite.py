@@ -32,6 +32,7 @@ WATCH_EVERY = 0.5
 SETTLING = (0.0002, 0.0002, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 RESTED, AFTER_REST = 0.01, (*(0.0001,) * 8, *SETTLING[4:])
 WHILE_BUSY = 0.002
+MOST_BUSY = 0.1  # turns may follow each other without end, and it may be a wish to cancel
 WAL_BOUND = 64 * 1024 * 1024
 TIDY_MS = 250  # how long tidying up may keep writers waiting
 INHERITED = (
@@ -223,8 +224,9 @@ class SqliteStore(Store):
                 while not stop.is_set():
                     if watch.wait(next(pauses, WATCH_EVERY)):  # also in the middle of them: this may be somebody else
                         pauses = iter(AFTER_REST if time.monotonic() - heard > RESTED else SETTLING)
-                    while busy() and not stop.is_set():  # whoever writes would be kept from it by every look
-                        time.sleep(WHILE_BUSY)
+                    until = time.monotonic() + MOST_BUSY
+                    while busy() and time.monotonic() < until and not stop.is_set():
+                        time.sleep(WHILE_BUSY)  # whoever writes would be kept from it by every look
                     version = handle.execute("PRAGMA data_version")
                     if version != seen:
                         seen = version

@@ -139,6 +139,7 @@ def numbered_without(verb: str, prefix: str, blank: frozenset[str]) -> tuple[str
     return _placed(text, used), used
 
 
+@cache
 def numbered_lone(verb: str, prefix: str, blank: frozenset[str], own: tuple[str, ...]) -> tuple[str, list[str]]:
     """The same for one row: what is `own` of it has the first places; the names of the other places."""
     text = _without(verb, prefix, blank)

@@ -1,1 +1,1 @@
-(state = 'succeeded' AND token = 1)
+(state = 'succeeded' AND (token = 1 OR ran_by IS NOT NULL))

@@ -1,5 +1,8 @@
--- Of those that were sent: who has ended the first attempt that counts of the life it was given, or will have none.
-SELECT item.place, item.cause, attempt.verb, NULLIF(attempt.fingerprint, ''), attempt.code,
+-- Of those that were sent: who has ended the first attempt that counts of the life it was given, or will have none. Who had died
+-- unclaimed and then succeeded at once has no row of its attempt.
+SELECT item.place, item.cause,
+       COALESCE(attempt.verb, CASE WHEN job.ran_by IS NOT NULL AND job.generation = item.generation + 1 THEN 'succeed' END),
+       NULLIF(attempt.fingerprint, ''), attempt.code,
        COALESCE(NULLIF(attempt.public, ''), attempt.reason, ''), job.state, job.died_group,
        CASE WHEN job.generation > item.generation + 1 THEN 1 ELSE 0 END
 FROM {p}operation_item AS item

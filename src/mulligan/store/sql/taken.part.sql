@@ -6,7 +6,7 @@ taken AS (
   RETURNING {as_lease}
 ), news AS (
   {part:queued}
-  FROM taken WHERE id = ANY (ARRAY(SELECT locked_id FROM locked WHERE NOT was_told))
+  FROM taken WHERE id IN (SELECT locked_id FROM locked WHERE NOT was_told)
   UNION ALL
   {part:begun}
   FROM taken
