@@ -223,12 +223,16 @@ class Alike(Sequence[NewJob]):
     row is made of each when somebody asks for it.
     """
 
-    __slots__ = ("ids", "like", "payloads")
+    __slots__ = ("ids", "like", "payloads", "values")
 
-    def __init__(self, like: NewJob, ids: Sequence[str], payloads: Sequence[str]) -> None:
+    def __init__(
+        self, like: NewJob, ids: Sequence[str], payloads: Sequence[str], values: Sequence[Any] | None = None
+    ) -> None:
+        """`values`: what the payloads say, where nobody else has it."""
         self.like = like
         self.ids = ids
         self.payloads = payloads
+        self.values = values
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -151,3 +151,13 @@ def test_columns_are_the_rows_they_stand_for():
     assert [*alike[1:3]] == rows[1:3]
     assert in_columns(alike) is alike
     assert in_columns([*rows, rows[0]._replace(priority=1)]) is None
+
+
+def test_the_payload_of_a_job_is_nobody_elses(render):
+    given = [{"clip": n, "name": "x"} for n in range(3)]
+    jobs = render.enqueue_many(given)
+    given[0]["clip"] = 7
+    jobs[1].payload["clip"] = 8
+    assert [job.payload["clip"] for job in jobs] == [0, 8, 2]
+    assert [job.refresh().payload["clip"] for job in jobs] == [0, 1, 2]
+    assert given[1] == {"clip": 1, "name": "x"}

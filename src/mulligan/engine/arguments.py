@@ -106,6 +106,11 @@ class Arguments:
             plain[name] = value
         return plain
 
+    @property
+    def flat(self) -> bool:
+        """Do payloads hold nothing but texts and numbers?"""
+        return self._exact is not None
+
     def encode_all(self, given: Iterable[Mapping[str, Any]]) -> list[Any]:
         """The same for many. Those that a check would leave as they are, are looked at column by column."""
         if self._exact is None:  # each as it comes: whoever makes them may fill the same dict or list anew for the next

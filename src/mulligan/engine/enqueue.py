@@ -75,7 +75,8 @@ def new_jobs(
 ) -> Sequence[NewJob]:
     """Several with the same options."""
     texts = _texts(begun.kind, payloads, limit)
-    jobs = Alike(begun, new_ids(len(texts)), texts)
+    flat = handler is not None and handler.arguments.flat  # then they were copied, and nothing in them can change
+    jobs = Alike(begun, new_ids(len(texts)), texts, payloads if flat else None)
     if _by_options(handler, options):
         return jobs if not spec.index else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
     return [_own(job, spec, handler, payload, options) for job, payload in zip(jobs, payloads, strict=True)]

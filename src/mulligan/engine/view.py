@@ -100,9 +100,9 @@ _decode = json.JSONDecoder().raw_decode  # of a text we wrote: nothing stands ar
 
 
 def fresh_jobs(new: Alike, now: Micros, again: Callable[[str], Job]) -> list[Job]:
-    """The same for several: what they share is made once, their payloads are read as one text."""
+    """The same for several: what they share is made once, their payloads are read as one text if they must be."""
     fields = _fresh(new.like, now, None, again)
-    payloads = json.loads(f"[{','.join(new.payloads)}]")
+    payloads = json.loads(f"[{','.join(new.payloads)}]") if new.values is None else new.values
     return [_made({**fields, "id": id_, "payload": one}) for id_, one in zip(new.ids, payloads, strict=True)]
 
 
