@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from random import Random
 
+import psycopg
 import pytest
 
 from mulligan.engine.settle import Ending, finish, settle
 from mulligan.job import Lease
+from mulligan.store import open_store
 from support.store import (
     FAILED,
     POLICIES,
@@ -169,3 +172,18 @@ def test_a_sweep_and_an_ending_at_once_make_one(store):
     for lease in leases:
         (attempt,) = attempts(store, lease.id)
         assert (get(store, lease.id).state, attempt.ended) in {("succeeded", "returned"), ("queued", "lost")}
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_stricter_default_of_the_database_makes_no_difference(ready_postgres_url, level):
+    with psycopg.connect(ready_postgres_url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{level}'")
+    with closing(open_store(ready_postgres_url)) as store:
+        leases = [running(store) for _ in range(3)]
+        with store.begin() as unit:
+            unit.progress("w1", [(leases[0].id, leases[0].token, 0.5, "half")])
+            ending = Background(lambda: finished(store, leases))
+            until(lambda: waits_for_a_lock(store))
+        written, rest = ending.answer()
+    assert written | rest == fences(leases)

@@ -12,6 +12,7 @@ from mulligan.errors import ConnectionRefused, UniqueMismatch
 from mulligan.ids import new_id
 from mulligan.job import SECOND
 from mulligan.store import open_store
+from mulligan.store import sql as statements
 from support.store import (
     HOUR,
     a_job,
@@ -286,3 +287,13 @@ def test_counting_stops_at_its_cap_and_reads_the_same_filter_as_a_page(store):
         for where in ({"kind": "mail"}, {"kind": "mail", "since": str(60 * 1_000_000)}, {"state": "dead"}):
             assert unit.count_matching(where, 10) == len(unit.page(where, 10, None))
         assert len(unit.page({"since": str(60 * 1_000_000)}, 10, None)) == 1
+
+
+def test_the_statement_of_a_lone_insert_is_made_once_whatever_is_said_of_the_job(sqlite, monkeypatch):
+    insert(sqlite, a_job(owner="first"))
+    made, real = [], statements._without
+    monkeypatch.setattr(statements, "_without", lambda *given: made.append(given) or real(*given))
+    for n in range(5):
+        with sqlite.begin() as unit:
+            unit.insert_free([a_job(owner=f"o{n}", trace=f"00-{n:032x}-{n:016x}-01")], announce=True)
+    assert len(made) <= 1

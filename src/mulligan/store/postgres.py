@@ -57,8 +57,12 @@ REPLAN_EVERY = 10.0  # seconds
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
 REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist')
+# A statement alone has no BEGIN that would say so.
+READ_COMMITTED = "SELECT set_config('default_transaction_isolation', 'read committed', false)"
 # A plan that does not know how few are wanted looks expensive where many wait, and would be compiled each time it runs.
-KEEP_PLANS = "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
+KEEP_PLANS = (
+    f"{READ_COMMITTED}, set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
+)
 
 
 class _AtHand(threading.local):
@@ -141,8 +145,8 @@ class PostgresStore(Store):
         with connection.transaction():
             found = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
             pooled = found is not None and found[0] != connection.info.backend_pid
-            if self._habits and not pooled:  # a pooler would hand it on to others
-                connection.execute(KEEP_PLANS, prepare=False)
+            if not pooled:  # a pooler would hand it on to others
+                connection.execute(KEEP_PLANS if self._habits else READ_COMMITTED, prepare=False)
         if pooled:
             connection.prepare_threshold = None
 
