@@ -6,10 +6,7 @@
 WITH locked AS MATERIALIZED (
   SELECT i.*, (SELECT {p}now_us()) AS at, job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
   FROM (SELECT * FROM {set:settlement} ORDER BY i.id COLLATE "C") AS i
-  CROSS JOIN LATERAL (
-    SELECT ctid AS place_of, state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked
-    FROM {p}job WHERE id = i.id FOR UPDATE
-  ) AS job
+  {part:row_locked}
 ), settled AS (
   UPDATE {p}job AS job SET
     state = locked.state, worker = NULL, run_at = COALESCE(locked.run_at, job.run_at),

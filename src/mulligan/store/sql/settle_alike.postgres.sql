@@ -4,10 +4,7 @@ WITH locked AS MATERIALIZED (
   SELECT i.id, i.private, i.data, (SELECT {p}now_us()) AS at,
     job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
   FROM (SELECT * FROM {set:own} ORDER BY i.id COLLATE "C") AS i
-  CROSS JOIN LATERAL (
-    SELECT ctid AS place_of, state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS was_asked
-    FROM {p}job WHERE id = i.id FOR UPDATE
-  ) AS job
+  {part:row_locked}
 ), settled AS (
   UPDATE {p}job AS job SET
     state = CAST(:state AS text), worker = NULL, run_at = COALESCE(CAST(:run_at AS bigint), job.run_at),
