@@ -27,3 +27,14 @@ def _refuse(value: Any) -> Any:
 
 
 encode = quick_dump(",", ":", nan=True)
+
+_first_of = json.JSONDecoder().raw_decode
+
+
+def decode(text: str) -> Any:
+    """What `json.loads` reads; where the text is a value from end to end, nothing is looked for around it."""
+    try:
+        value, end = _first_of(text)
+    except json.JSONDecodeError:
+        end = -1
+    return value if end == len(text) else json.loads(text)

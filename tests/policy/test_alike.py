@@ -7,7 +7,7 @@ import pytest
 from mulligan.engine.runner import alike
 from mulligan.engine.runner.capture import capture
 from mulligan.engine.runner.outcomes import raised
-from mulligan.job import SECOND
+from mulligan.job import SECOND, Outcome
 from mulligan.policy.classify import classify
 
 NOW = 1_700_000_000
@@ -48,10 +48,14 @@ def while_handling(exc, other):
 
 def failed(exc):
     """Raised at always the same place, and judged."""
+    return raised_again(exc).failure, classify(capture(exc, NOW))
+
+
+def raised_again(exc):
     try:
         raise exc
     except BaseException as caught:  # noqa: BLE001
-        return raised(caught, NOW * SECOND).failure, classify(capture(caught, NOW))
+        return raised(caught, NOW * SECOND)
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +73,10 @@ FAILURES = {
     "with a secret": lambda n: ConnectionError(f"request {n} with {SECRET} was reset"),
     "sometimes with a word that matters": lambda n: ConnectionError("certificate verify failed" if n % 2 else "reset"),
     "sometimes with a hint": lambda n: ConnectionError("busy, try again in 7 seconds" if n % 2 else "reset"),
+    "with a number that could matter": lambda n: ConnectionError(f"answered {(200, 429, 503, 404)[n % 4]}"),
+    "sometimes with a number in a hint": lambda n: ConnectionError(f"retry-after: {n}" if n > 3 else f"reset {n}"),
+    "sometimes with a secret but for its digit": lambda n: ConnectionError(f"r{n + 3}_{'a' * 19}1 was reset"),
+    "with what cannot be shown": lambda n: ConnectionError(f"reset\x00 \ud800 {n}"),
     "sometimes without words": lambda n: ConnectionError(*["reset"][: n % 2]),
     "with words that are cut": lambda n: ConnectionError("reset " * 5000 + str(n)),
     "with a number of the system": lambda n: ConnectionError(104 + n % 2, "reset"),
@@ -99,6 +107,22 @@ def test_most_that_fail_again_do_not_go_the_whole_way(monkeypatch):
     assert (again.fingerprint, again.private["message"]) == (first.fingerprint, "request 2 was reset")
     assert "request 2 was reset" in again.private["trace"]
     assert "request 1 was reset" not in str(again)
+
+
+def test_words_that_differ_in_their_numbers_are_read_once(monkeypatch):
+    for number in (1, 2):
+        failed(ConnectionError(f"request {number} was reset"))
+    monkeypatch.setattr(alike, "scrub", None)
+    again, _ = failed(ConnectionError("request 3 was reset"))
+    assert again.private["message"] == "request 3 was reset"
+
+
+def test_what_is_changed_of_it_is_changed_of_the_whole():
+    for number in range(2):
+        known = raised_again(ConnectionError(f"request {number} was reset"))
+    assert isinstance(known, alike.Worded)
+    assert type(changed := known._replace(cost=1.5)) is Outcome
+    assert (changed.cost, changed.failure, changed.ended_at) == (1.5, known.failure, NOW * SECOND)
 
 
 def test_another_place_has_a_name_of_its_own():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.plain_json import encode, quick_dump
+from mulligan.plain_json import decode, encode, quick_dump
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -44,3 +44,18 @@ def test_a_circle_ends():
     circle.append(circle)
     with pytest.raises((RecursionError, ValueError)):
         quick_dump(",", ":")(circle)
+
+
+@given(PLAIN, st.sampled_from(["", " ", "\n\t "]), st.sampled_from(["", " ", "\r\n"]))
+def test_it_reads_what_the_library_reads(value, before, after):
+    text = f"{before}{json.dumps(value)}{after}"
+    assert decode(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "{", "1 2", "{}x", "\ufeff1", "nan", "[1,]"])
+def test_what_the_library_does_not_read_it_does_not_read(text):
+    with pytest.raises(json.JSONDecodeError) as library:
+        json.loads(text)
+    with pytest.raises(json.JSONDecodeError) as ours:
+        decode(text)
+    assert str(ours.value) == str(library.value)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.policy.redact import redact, safe, scrub, shown, without_secrets
+from mulligan.policy.redact import LIMIT, form_of, is_innocent, redact, safe, scrub, shown, without_secrets
 
 anything = st.text(st.characters(codec=None, exclude_categories=[]) | st.sampled_from("\0\ud800\n\t\r\x1b\x7f"))
 
@@ -215,3 +215,30 @@ def test_no_text_makes_it_slow(piece):
     assert len(scrub(text)) <= 8192
     assert len(safe(text)) <= 8192
     redact(text[:1_000_000])
+
+
+# -- texts that differ in their numbers ---------------------------------------------------------------
+def other_numbers(text, by):
+    return "".join(str((int(char) + by) % 10) if char in "0123456789" else char for char in text)
+
+
+@pytest.mark.parametrize("text", [text for text, *_ in SECRETS] + [f"r8_{'a' * 20}", f"ATATT3{'a' * 20}", "key 7"])
+def test_a_text_is_not_trusted_because_one_with_other_numbers_was(text):
+    for by in range(10):
+        other = other_numbers(text, by)
+        assert scrub(other) == without_secrets(safe(other))
+
+
+@given(anything, st.integers(1, 9))
+def test_no_innocent_text_is_changed_whatever_its_numbers(text, by):
+    other = other_numbers(text, by)
+    assert form_of(other) == form_of(text)
+    if is_innocent(form_of(text)):
+        assert scrub(other) == other == without_secrets(safe(other))
+
+
+def test_of_a_long_text_no_form_is_kept():
+    assert form_of("a" * 256)
+    assert not form_of("a" * 257)
+    assert not is_innocent(b"")
+    assert scrub("a" * (LIMIT + 1)) != "a" * (LIMIT + 1)

@@ -15,7 +15,7 @@ from mulligan.config import Retry
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.messages import alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
-from mulligan.engine.runner.alike import likeness
+from mulligan.engine.runner.alike import Likeness, Worded
 from mulligan.engine.runner.outcomes import raised
 from mulligan.engine.settle import Alike, Ending
 from mulligan.engine.supervisor.child import GARBLED
@@ -56,6 +56,10 @@ def failed(exc: BaseException) -> Outcome:
         raise exc
     except BaseException as caught:  # noqa: BLE001
         return raised(caught, NOW)
+
+
+def likeness(outcome: Outcome) -> Likeness | None:
+    return outcome.like if isinstance(outcome, Worded) else None
 
 
 def told(*words: str) -> tuple[list[Outcome], list[Ending]]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mulligan.errors import ConfigError, PayloadRefused
-from mulligan.plain_json import quick_dump
+from mulligan.plain_json import decode, quick_dump
 
 
 class Arguments:
@@ -127,7 +127,7 @@ class Arguments:
 
     def decode(self, text: str) -> dict[str, Any]:
         """Keyword arguments for the handler; raises PayloadRefused if the stored payload does not fit it."""
-        raw = json.loads(text)
+        raw = decode(text)
         if self._plain and not raw:
             return {}
         if type(raw) is not dict:

@@ -112,7 +112,8 @@ def _checked_index(kind: str, said: Any, arguments: Arguments) -> tuple[str, ...
 def _books(rules: Sequence[Mapping[str, Any]], app_rules: Callable[[], Rulebook]) -> Callable[[], tuple[Rulebook, ...]]:
     """The kind's own rules, then the app's as they are when they are asked."""
     own = book_of(rules)
-    return lambda: tuple(book for book in (own, app_rules()) if book.rules)
+    alone = (own,) if own.rules else ()
+    return lambda: (*alone, book) if (book := app_rules()).rules else alone
 
 
 def _key_facts(unique: Any) -> dict[str, Any]:

@@ -36,6 +36,10 @@ class Wording(dict[str, Any]):
     def whole(self, words: str) -> dict[str, Any]:
         return {**self, MESSAGE: words, TRACE: f"{self.head}{words[:TOLD]}{self.tail}"}
 
+    def length(self, words: str) -> int:
+        """Of the trace."""
+        return len(self.head) + min(len(words), TOLD) + len(self.tail)
+
     def text(self, words: str) -> str:
         """The same as JSON: put together from parts, of which only the words are new."""
         said = encode_basestring_ascii(words)

@@ -194,7 +194,7 @@ _SCALES = {"m": 60.0, "s": 1.0, "h": 3600.0, "d": 86_400.0}
 def from_words(text: str, now: float) -> Hint | None:
     """Only from a sentence that says it: `Please try again in 350ms`, `resets at 00:00 UTC`."""
     lowered = text[:_READ].lower()
-    if not ("retry" in lowered or "again" in lowered or "wait " in lowered or "resets " in lowered):
+    if not may_say_when(lowered):
         return None
     starts = [found.start() for found in _LEAD.finditer(lowered)]
     if found := _first(_GO, lowered, starts):
@@ -206,6 +206,11 @@ def from_words(text: str, now: float) -> Hint | None:
     if found := _first(_CLOCK, lowered, starts):
         return within(_until(int(found[1]), int(found[2]), int(found[3] or 0), now), "wording")
     return None
+
+
+def may_say_when(lowered: str) -> bool:
+    """Is one of the words in it, without which no sentence says it?"""
+    return "retry" in lowered or "again" in lowered or "wait " in lowered or "resets " in lowered
 
 
 def _first(pattern: re.Pattern[str], text: str, starts: list[int]) -> re.Match[str] | None:

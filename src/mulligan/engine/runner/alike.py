@@ -16,12 +16,12 @@ from mulligan.engine.runner.capture import TRACE, cause_of, context_of, suppress
 from mulligan.engine.runner.frames import Walk, walk
 from mulligan.engine.runner.shapes import args_of, kind_of
 from mulligan.engine.wording import TOLD, Wording
-from mulligan.job import Failure, Outcome
+from mulligan.job import SECOND, Ended, Failure, Micros, Outcome
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import explain_fingerprint
-from mulligan.policy.hints import from_words
+from mulligan.policy.hints import from_words, may_say_when
 from mulligan.policy.judge import usual_words
-from mulligan.policy.redact import scrub
+from mulligan.policy.redact import form_of, is_innocent, scrub
 from mulligan.policy.rulebook import any_in
 from mulligan.policy.stored import FACTS
 
@@ -37,62 +37,84 @@ class Likeness(NamedTuple):
     wording: Wording
 
 
-class Worded(dict[str, Any]):
-    """The private half of a failure of which all but its words is known by others."""
+class Worded(Outcome):
+    """A failure of which all but its words is known by others. It is put together when somebody asks for it: who tells
+    many of them at once never does.
+    """
 
-    __slots__ = ("like",)
     like: Likeness
+    words: str
+
+    @property
+    def failure(self) -> Failure:
+        return replace(self.like.failure, private=self.like.wording.whole(self.words))
+
+    def _replace(self, **changed: Any) -> Outcome:  # type: ignore[override]
+        return Outcome._make((*self[:_FAILURE], self.failure, *self[_FAILURE + 1 :]))._replace(**changed)
+
+
+_FAILURE, _WHEN = map(Outcome._fields.index, ("failure", "ended_at"))
+_BEFORE, _AFTER = Outcome(Ended.FAILED)[:_WHEN], Outcome(Ended.FAILED)[_WHEN + 1 :]
 
 
 class _Alike(NamedTuple):
-    way: Walk
-    like: Likeness | None  # None: such failures are read each time
-    words: tuple[str, ...] = ()  # with one of these it is read, too
+    like: Likeness
+    words: tuple[str, ...]  # with one of these it is read each time
+    forms: tuple[str, ...]  # of these words
+    usual: set[bytes]  # forms of texts without any of them
 
 
-_known: dict[tuple[type, int], _Alike] = {}  # by class and way, which is kept here so that no other gets its number
+# By class and way, which is kept here so that no other gets its number. None: such failures are read each time.
+_known: dict[tuple[type, int], tuple[Walk, _Alike | None]] = {}
 
 
-def judged_alike(exc: BaseException, now: float, judge: Callable[[], tuple[Facts, Failure]]) -> Failure:
+def judged_alike(exc: BaseException, now: Micros, judge: Callable[[], tuple[Facts, Failure]]) -> Outcome:
     """`judge` goes the whole way; it is asked wherever nobody knows better."""
     try:
         way = walk(traceback_of(exc)) if _is_bare(exc) else None
         known = None if way is None else _known.get((type(exc), id(way)))
-        if known is not None and known.way is way and (failure := _again(known, exc, now)):
-            return failure
+        if known is not None and known[0] is way and (worded := _again(known[1], exc, now)):
+            return worded
     except BaseException:  # noqa: BLE001 - foreign code runs in `str`, in properties and in metaclasses
-        return judge()[1]
+        return _whole(judge()[1], now)
     facts, failure = judge()
-    if way is not None and (known is None or known.way is not way):
+    if way is not None and (known is None or known[0] is not way):
         if len(_known) >= _MOST:
             _known.clear()
-        _known[type(exc), id(way)] = _learned(way, facts, failure)
-    return failure
+        _known[type(exc), id(way)] = way, _learned(way, facts, failure)
+    return _whole(failure, now)
 
 
-def _again(known: _Alike, exc: BaseException, now: float) -> Failure | None:
-    if known.like is None:
+def _whole(failure: Failure, now: Micros) -> Outcome:
+    return Outcome(Ended.FAILED, failure=failure, ended_at=now)
+
+
+def _again(known: _Alike | None, exc: BaseException, now: Micros) -> Worded | None:
+    if known is None:
         return None
-    first, wording = known.like
-    message = scrub(text_of(exc))
-    private = Worded(wording.whole(message))
-    if not message or len(private["trace"]) > TRACE or any_in(known.words, message.lower()) or from_words(message, now):
+    text = text_of(exc)
+    form = form_of(text)
+    words = text if form in known.usual else _read(known, text, form, now)
+    if words is None:
         return None
-    private.like = known.like
-    return Failure(
-        first.code, first.cls, first.public, first.rule, first.retryable, None, first.evidence, private,
-        first.fingerprint, first.terms, first.judged,
-    )  # fmt: skip
+    worded = Worded._make((*_BEFORE, now, *_AFTER))
+    worded.like, worded.words = known.like, words
+    return worded
 
 
-def likeness(outcome: Outcome) -> Likeness | None:
-    """Whose words alone are to be told of this failure; None: there is more to say."""
-    failure = outcome.failure
-    private = None if failure is None or outcome.cost else failure.private
-    if not isinstance(private, Worded):
+def _read(known: _Alike, text: str, form: bytes, now: Micros) -> str | None:
+    """Its words, cleaned; None: one of them matters. If none does, whatever its numbers, its form is remembered."""
+    words = scrub(text)
+    if not words or known.like.wording.length(words) > TRACE:
         return None
-    like = private.like
-    return like if failure is not None and failure.evidence is like.failure.evidence else None
+    if any_in(known.words, words.lower()) or from_words(words, now / SECOND):
+        return None
+    lowered = form.decode("utf-8", "surrogatepass").lower()
+    if is_innocent(form) and not (any_in(known.forms, lowered) or may_say_when(lowered)):
+        if len(known.usual) >= _MOST:
+            known.usual.clear()
+        known.usual.add(form)
+    return words
 
 
 def _is_bare(exc: BaseException) -> bool:
@@ -113,7 +135,7 @@ def _is_plain(cls: type) -> bool:
     return not (kind.wanted or kind.family or kind.request or issubclass(cls, _TELLING))
 
 
-def _learned(way: Walk, facts: Facts, failure: Failure) -> _Alike:
+def _learned(way: Walk, facts: Facts, failure: Failure) -> _Alike | None:
     words, head = usual_words(facts), f"{facts.exception_types[0]}: "
     tail = "".join([f"\n{line}" for line in way[0]])
     rest = facts._replace(exception_types=(), message="", trace="", frames=())
@@ -124,8 +146,10 @@ def _learned(way: Walk, facts: Facts, failure: Failure) -> _Alike:
         or failure.private.keys() != {"exception", "message", "trace", FACTS}
         or "words" in explain_fingerprint(facts, failure.code, failure.cls)
     ):
-        return _Alike(way, None)
+        return None
     wording = Wording(dict(failure.private), head, tail)
     like = Likeness(replace(failure, private=wording), wording)
     _, item, *ends, _ = alike_to_wire(*like, [])
-    return _Alike(way, like if is_brief(item, *ends) else None, words)
+    if not is_brief(item, *ends):
+        return None
+    return _Alike(like, words, tuple([form_of(word).decode() for word in words]), set())

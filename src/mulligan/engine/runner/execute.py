@@ -154,8 +154,7 @@ def _raised(context: Context, error: BaseException, handler: Handler) -> Outcome
     kind = type(error)  # `isinstance` would ask `__class__`, which may be a property that raises
     if issubclass(kind, _BadPayload):
         return Outcome(Ended.FAILED, failure=payload_refused(scrub(str(error))), cost=context.spent)
-    asked = issubclass(kind, OutcomeRequest) and not issubclass(kind, Stopped)
-    if issubclass(kind, Stopped) or (context.stop_asked and not asked):
+    if issubclass(kind, Stopped) or (context.stop_asked and not issubclass(kind, OutcomeRequest)):
         return STOPPED
     return _with_cost(_told_where(raised(error, _now(), _judge(handler, context)), context.asking), context)
 

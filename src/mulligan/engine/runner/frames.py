@@ -57,23 +57,28 @@ def walk(trace: TracebackType | None, home: str = "") -> Walk:
     The outermost frame that is neither Python's nor ours belongs to the job, so its package does, wherever it is
     installed; for causes `home` tells that package.
     """
-    steps: list[TracebackType] = []
-    codes: list[CodeType] = []
     way: list[str | int] = [home]
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        steps.append(trace)
-        codes.append(code)
-        way += (id(code), trace.tb_lineno)
-        trace = trace.tb_next
-    if len(steps) > FRAMES:
-        return _walk(steps[-FRAMES:], home)
+    step = trace
+    while step is not None:
+        way += (id(step.tb_frame.f_code), step.tb_lineno)
+        step = step.tb_next
     known = _walked.get(tuple(way))
     if known is None:
+        known = _learn_way(trace, home, tuple(way))
+    return known[0]
+
+
+def _learn_way(trace: TracebackType | None, home: str, way: tuple[str | int, ...]) -> tuple[Walk, list[CodeType]]:
+    steps: list[TracebackType] = []
+    while trace is not None:
+        steps.append(trace)
+        trace = trace.tb_next
+    known = _walk(steps[-FRAMES:], home), [step.tb_frame.f_code for step in steps]
+    if len(steps) <= FRAMES:
         if len(_walked) >= _MOST_WAYS:
             _walked.clear()
-        known = _walked[tuple(way)] = _walk(steps, home), codes
-    return known[0]
+        _walked[way] = known
+    return known
 
 
 def _walk(steps: list[TracebackType], home: str) -> Walk:

@@ -25,13 +25,12 @@ from mulligan.engine.kinds import DELIVERY_QUEUE, Handler, Registry
 from mulligan.engine.layers import Layers
 from mulligan.engine.litter import clear_after, settle_down
 from mulligan.engine.messages import JUST_RETURNED, alike_to_wire, leases_from_wire, outcome_to_wire, stopped_to_wire
-from mulligan.engine.runner.alike import Likeness, likeness
+from mulligan.engine.runner.alike import Likeness, Worded
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.crew import Crew
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
 from mulligan.engine.wire import Wire, WireClosed
-from mulligan.engine.wording import MESSAGE
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.job import Lease, Memory, Outcome
 
@@ -260,11 +259,10 @@ class Runner:
         clear_after(ns / 1e9)
 
     def _tell_end(self, seq: int, outcome: Outcome, took: int) -> None:
-        like = likeness(outcome)
-        if like is None or outcome.failure is None:
-            self._ended.append(outcome_to_wire(seq, outcome, took))
+        if isinstance(outcome, Worded):
+            self._failed.setdefault(id(outcome.like), (outcome.like, []))[1].extend((seq, took, outcome.words))
         else:
-            self._failed.setdefault(id(like), (like, []))[1].extend((seq, took, outcome.failure.private[MESSAGE]))
+            self._ended.append(outcome_to_wire(seq, outcome, took))
 
     def _stop(self, seq: int) -> None:
         work = self._works.get(seq)

@@ -24,15 +24,11 @@ def raised(exc: BaseException, now: Micros, judge: Judge = classify) -> Outcome:
     """What a raised exception means: an outcome asked for, or a failure."""
     if issubclass(type(exc), OutcomeRequest):  # `__class__` may be a property that raises
         return outcome_of(exc, now, judge)
-    return Outcome(Ended.FAILED, failure=_judged(exc, now / SECOND, judge), ended_at=now)
-
-
-def _judged(exc: BaseException, now: float, judge: Judge) -> Failure:
     if judge is not classify:
-        return judge(capture(exc, now))
+        return Outcome(Ended.FAILED, failure=judge(capture(exc, now / SECOND)), ended_at=now)
 
     def whole() -> tuple[Facts, Failure]:
-        facts = capture(exc, now)
+        facts = capture(exc, now / SECOND)
         return facts, classify(facts)
 
     return judged_alike(exc, now, whole)
