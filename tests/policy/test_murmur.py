@@ -30,3 +30,20 @@ def test_of_more_things_than_it_keeps_in_mind_each_is_said():
     for number in range(MOST_KNOWN):
         murmur.may_say(number)
     assert all(murmur.may_say(MOST_KNOWN) for _ in range(3))
+
+
+def test_of_many_at_once_the_first_may_be_said_and_all_are_counted():
+    murmur = Murmur[str](most=3)
+    assert murmur.unsaid(0) == []
+    assert murmur.few("reset", "ab") == "ab"
+    assert murmur.few("reset", "cdefg") == "c"
+    assert murmur.few("reset", "h") == ""
+    assert not murmur.may_say("reset")
+    assert murmur.unsaid(SECOND) == [("reset", 6)]
+
+
+def test_of_more_things_than_it_keeps_in_mind_all_at_once_are_said():
+    murmur = Murmur[int](most=1)
+    for number in range(MOST_KNOWN):
+        murmur.may_say(number)
+    assert murmur.few(MOST_KNOWN, "abc") == "abc"

@@ -8,6 +8,7 @@ from random import Random
 import psycopg
 import pytest
 
+from mulligan.engine.likewise import Alike
 from mulligan.engine.settle import Ending, finish, settle
 from mulligan.job import Lease
 from mulligan.store import open_store
@@ -36,8 +37,9 @@ def finished(store, leases, outcome=RETURNED):
     """The fences of those that were written, and of those that were left."""
     found = [leases] if isinstance(leases, Lease) else leases
     with store.once() as unit:
-        written, rest = finish(unit, [Ending(lease, outcome, 3) for lease in found])
-    return {lease.fence for lease in written}, {ending.lease.fence for ending in rest}
+        written = finish(unit, [Ending(lease, outcome, 3) for lease in found], Alike(POLICIES, unit.now(), Random(7)))
+    assert written.retried == []
+    return fences(written.returned), {ending.lease.fence for ending in written.rest}
 
 
 def fences(leases):

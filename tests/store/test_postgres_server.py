@@ -7,19 +7,24 @@ import threading
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
+from random import Random
 
 import psycopg
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from storm.proxy import Proxies
 
-from mulligan.engine.settle import Ending, _row
+from mulligan.engine.recording import row_of
+from mulligan.engine.settle import Ending
 from mulligan.errors import StoreUnavailable
+from mulligan.job import Ended, Outcome
 from mulligan.policy.decide import decide
 from mulligan.store import open_store
 from mulligan.store import sql as statements
+from mulligan.store.base import Around
 from mulligan.store.rows import array
 from mulligan.store.sql import load
+from policy.builders import a_failure
 from support.store import (
     HOUR,
     POLICIES,
@@ -380,13 +385,33 @@ def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, 
     with postgres.begin() as unit:
         now = unit.now()
     rows = [
-        _row(Ending(lease, RETURNED), decide(lease, RETURNED, POLICIES.of(lease), now, None), POLICIES, now, "w1")
+        row_of(Ending(lease, RETURNED), decide(lease, RETURNED, POLICIES.of(lease), now, None), POLICIES, now, "w1")
         for lease in leases
     ]
     columns = dict(zip(rows[0]._fields, map(array, zip(*rows, strict=True)), strict=True))
     plan = explained(postgres, "settle", columns, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
     assert {row.state for row in all_rows(postgres)} == {"succeeded"}
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+@pytest.mark.parametrize("verb", ["finish_alone", "retry_alone"])
+def test_endings_that_are_a_transaction_go_to_their_rows_and_no_others(postgres, old_jobs, prepared, verb):
+    leases = take(postgres, *old_jobs)
+    many = len(leases)
+    found = {"id": array([lease.id for lease in leases]), "lies_at": array([lease.lies_at for lease in leases])}
+    if verb == "finish_alone":
+        own = {"token": array([1] * many), "result": array(["1"] * many), "data": array(["{}"] * many), "worker": "w1"}
+    else:
+        lease = leases[0]
+        outcome = Outcome(Ended.FAILED, failure=a_failure())
+        decision = decide(lease, outcome, POLICIES.of(lease), lease.started_at, Random(7))
+        row = row_of(Ending(lease, outcome), decision, POLICIES, lease.started_at, "w1")
+        own = {**row._asdict(), **Around("{", "", "}", "{", "")._asdict()}
+        own |= {"said": array(["no"] * many), "took": array([1] * many), "waited": array([2] * many)}
+    plan = explained(postgres, verb, own | found, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= many
+    assert {row.state for row in all_rows(postgres)} == {"succeeded", *(["queued"] if verb == "retry_alone" else [])}
 
 
 def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
@@ -407,8 +432,8 @@ def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
     ]
     with postgres.transaction() as connection:
         assert connection.execute("SELECT CAST(%s AS text[])", (array(values),)).fetchone()[0] == values
-        numbers = [None, 0, -(2**62), 7]
-        assert connection.execute("SELECT CAST(%s AS bigint[])", (array(numbers),)).fetchone()[0] == numbers
+        for numbers in ([None, 0, -(2**62), 7], [0, -(2**62), 7], [7], []):
+            assert connection.execute("SELECT CAST(%s AS bigint[])", (array(numbers),)).fetchone()[0] == numbers
         assert connection.execute("SELECT CAST(%s AS boolean[])", (array([True, None, False]),)).fetchone()[0] == [
             True,
             None,

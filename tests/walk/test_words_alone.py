@@ -14,10 +14,11 @@ from mulligan import Exponential, Fixed, Policy, Then
 from mulligan.config import Retry
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
-from mulligan.engine.messages import alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
+from mulligan.engine.likewise import Alike
+from mulligan.engine.messages import Common, alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
 from mulligan.engine.runner.alike import Likeness, Worded
 from mulligan.engine.runner.outcomes import raised
-from mulligan.engine.settle import Alike, Ending
+from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import GARBLED
 from mulligan.engine.wording import TOLD, Wording
 from mulligan.job import SECOND, Outcome
@@ -121,6 +122,17 @@ def test_what_failures_cannot_have_in_common_is_not_believed(odd):
     item = odd.get("item", [odd.get("code", item[0]), *item[1:7], odd.get("private", item[7]), *item[8:]])
     with pytest.raises(GARBLED):
         alike_from_wire(item, odd.get("head", head), odd.get("tail", tail))
+
+
+def test_what_is_heard_again_in_common_is_the_same_outcome():
+    failed(ConnectionError("the first"))
+    _, *common, _ = json.loads(json.dumps(alike_to_wire(*likeness(failed(ConnectionError("request 1"))), [])))
+    heard = Common()
+    first = heard.outcome(common)
+    assert heard.outcome(json.loads(json.dumps(common))) is first
+    for number in range(20):
+        assert heard.outcome([*common[:-1], f"{number}"]).failure.private.tail == f"{number}"
+    assert heard.outcome(common) == first
 
 
 # -- decided and written ----------------------------------------------------------------------------

@@ -49,7 +49,12 @@ def data_of(ending: Ending, decision: Decision, layers: Layers) -> str:
     told = middle(ending.lease, decision, layers)
     if told is None:
         return as_json(_news(ending, decision, layers))
-    return f"{beginning(ending, decision.reason)}{told}{end(ending.lease)}"
+    return around(ending, decision.reason, told)
+
+
+def around(ending: Ending, reason: str, told: str) -> str:
+    """That text, of which `told` is the middle."""
+    return f"{beginning(ending, reason)}{told}{end(ending.lease)}"
 
 
 def middle(lease: Lease, decision: Decision, layers: Layers) -> str | None:
@@ -84,11 +89,24 @@ def beginning(ending: Ending, reason: str) -> str:
 
 
 def end(lease: Lease) -> str:
-    waited = lease.started_at - lease.run_at
-    end = f',"wait_ms":{waited // 1000 if waited > 0 else 0}}}'
-    if lease.uses:
-        end = f',"uses":{_encode(lease.uses)}{end}'
-    return f',"failed_before":{lease.failures}{end}' if lease.failures else end
+    return f"{_before_wait(lease)}{waited(lease)}}}"
+
+
+def _before_wait(lease: Lease) -> str:
+    failed = f',"failed_before":{lease.failures}' if lease.failures else ""
+    uses = f',"uses":{_encode(lease.uses)}' if lease.uses else ""
+    return f'{failed}{uses},"wait_ms":'
+
+
+def waited(lease: Lease) -> int:
+    """For how many milliseconds."""
+    wait = lease.started_at - lease.run_at
+    return wait // 1000 if wait > 0 else 0
+
+
+def parts(lease: Lease, reason: str, told: str) -> tuple[str, str]:
+    """What stands in `around` before the duration, and between it and the wait: the same of all that fail alike."""
+    return f'{_head(lease.kind, lease.queue, reason)},"duration_ms":', f"{told}{_before_wait(lease)}"
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from mulligan.engine import batching
 from mulligan.engine.amend import Change, Kinds
 from mulligan.engine.asking import refusal
 from mulligan.engine.declared import holding_manifests, terms_of_all
-from mulligan.engine.settle import frees_key
+from mulligan.engine.recording import frees_key
 from mulligan.engine.unique import unique_hash
 from mulligan.engine.watch import Watch, remembered
 from mulligan.errors import DependencyOpen, IllegalMove, MulliganError, RetryLimited, RetryRefused, UniqueTaken

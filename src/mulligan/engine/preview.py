@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mulligan.engine.bulk import Asked, fixed, fixed_words
 from mulligan.engine.jobs import COUNT_MOST
-from mulligan.engine.settle import frees_key
+from mulligan.engine.recording import frees_key
 from mulligan.engine.unique import unique_hash
 from mulligan.engine.upkeep import live_kinds
 from mulligan.engine.view import traffic_now

@@ -7,28 +7,24 @@ repeated when the database asks for it or when nobody knows whether a commit arr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from operator import itemgetter
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mulligan.engine import news
 from mulligan.engine.batching import complete
 from mulligan.engine.causes import Causes
 from mulligan.engine.layers import Layers
+from mulligan.engine.likewise import Alike
+from mulligan.engine.recording import frees_key
 from mulligan.engine.watch import Watch
-from mulligan.engine.wording import Wording
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Decision, Ended, Failure, Gate, Lane, Lease, Micros, Outcome, State, Verb
-from mulligan.plain_json import encode as _encode
+from mulligan.job import Decision, Ended, Gate, Lease, Micros, Outcome, Verb
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import RETURNED, decide, returned
-from mulligan.policy.lifecycle import TERMINAL, event_for
-from mulligan.store.base import Finished, Refusal, Settlement, Unit
-
-OURS = "mulligan."  # how the rules of our own ends begin
+from mulligan.policy.ends import OURS
+from mulligan.policy.lifecycle import TERMINAL
+from mulligan.store.base import Finished, Refusal, Unit
 
 
 class Ending(NamedTuple):
@@ -71,17 +67,30 @@ def settle(  # noqa: PLR0913 - each says one thing about the world around an end
     return verdicts
 
 
-def finish(unit: Unit, endings: Sequence[Ending]) -> tuple[list[Lease], list[Ending]]:
-    """Write those of which there is nothing to say but that they returned, in a transaction of their own; the leases of
-    these, and what is left for `settle`: all others, also those whose fence is in doubt.
+class Written(NamedTuple):
+    """What became of endings that were written in short."""
+
+    returned: list[Lease]
+    retried: list[tuple[Decision, list[Ending]]]  # those that failed alike, by what was decided of them
+    rest: list[Ending]
+
+
+def finish(unit: Unit, endings: Sequence[Ending], alike: Alike) -> Written:
+    """Write those of which there is nothing to say but that they returned, and those that failed alike and are tried
+    again, each set in a transaction of its own. The rest is left for `settle`: all others, also if a fence is in doubt.
     """
     worker = endings[0].lease.worker
     plain = [row for ending in endings if (row := _plainly(ending, worker)) is not None]
     held = unit.finish_alone(worker, plain) if plain else set()
     if len(held) == len(endings):
-        return [ending.lease for ending in endings], []
-    written = [ending.lease for ending in endings if ending.lease.fence in held]
-    return written, [ending for ending in endings if ending.lease.fence not in held]
+        return Written([ending.lease for ending in endings], [], [])
+    returned = [ending.lease for ending in endings if ending.lease.fence in held]
+    retried = []
+    for decision, like, around, group in alike.retried(endings):
+        again = unit.retry_alone(like, around, [own for own, _ in group])
+        retried.append((decision, [ending for _, ending in group if ending.lease.fence in again]))
+        held |= again
+    return Written(returned, retried, [ending for ending in endings if ending.lease.fence not in held])
 
 
 def _plainly(ending: Ending, worker: str) -> Finished | None:
@@ -202,96 +211,6 @@ def _decide(
     ]
 
 
-class _Drawn:
-    """A source of chance that knows whether it was asked."""
-
-    def __init__(self, rng: Random) -> None:
-        self._rng = rng
-        self.asked = False
-
-    def random(self) -> float:
-        self.asked = True
-        return self._rng.random()
-
-    def uniform(self, a: float, b: float) -> float:
-        self.asked = True
-        return self._rng.uniform(a, b)
-
-
-class Alike:
-    """The endings of one moment. Of failures that differ in nothing but their words and their jobs one is decided, and
-    one row is made: the others have it too. Not where chance has a say, or how long a job has waited.
-    """
-
-    def __init__(self, layers: Layers, now: Micros, rng: Random, actor: str = "") -> None:
-        self.layers = layers
-        self.now = now
-        self.rng = rng
-        self._actor = actor
-        self._decided: dict[tuple[int, tuple[Any, ...]], Decision] = {}
-        self._shared: set[int] = set()  # decisions, by identity: who settles holds them all
-        self._rows: dict[int, _Parts] = {}
-
-    def decide(self, ending: Ending, down: str = "") -> Decision:
-        lease, outcome, _, words = ending
-        if down or words is None:
-            return decide(lease, outcome, self.layers.of(lease), self.now, self.rng, down=down)
-        key = (id(outcome), _alike(lease))
-        known = self._decided.get(key)
-        if known is None:
-            drawn, policy = _Drawn(self.rng), self.layers.of(lease)
-            known = decide(lease, outcome, policy, self.now, drawn)
-            if not drawn.asked and policy.max_age is None and self.layers.shadow(lease) is None:
-                self._decided[key] = known
-                self._shared.add(id(known))
-        return known
-
-    def row(self, ending: Ending, decision: Decision) -> Settlement:
-        known = self._rows.get(id(decision))
-        if known is not None:
-            return known.of(ending)
-        row = _row(ending, decision, self.layers, self.now, self._actor)
-        if id(decision) in self._shared:
-            self._rows[id(decision)] = _Parts(row, ending.lease, decision, self.layers)
-        return row
-
-
-_OF_ONE = {
-    "id",
-    "payload",
-    "created_at",
-    "run_at",
-    "started_at",
-    "first_started_at",
-    "choice",
-    "unique_key",
-    "trace",
-    "lies_at",
-}
-_alike = itemgetter(*[place for place, name in enumerate(Lease._fields) if name not in _OF_ONE])
-_STARTED, _PRIVATE, _DATA = map(Settlement._fields.index, ("started_at", "private", "data"))
-
-
-class _Parts:
-    """A row in parts: between them stands what each of those alike has of its own."""
-
-    def __init__(self, row: Settlement, lease: Lease, decision: Decision, layers: Layers) -> None:
-        self._decision = decision
-        self._layers = layers
-        self._parts = row[1:_STARTED], row[_STARTED + 1 : _PRIVATE], row[_PRIVATE + 1 : _DATA], row[_DATA + 1 :]
-        self._told = news.middle(lease, decision, layers)
-
-    def of(self, ending: Ending) -> Settlement:
-        lease, failure = ending.lease, self._decision.failure
-        private = None if failure is None else _private(failure, ending.words)
-        if self._told is None:
-            data = news.data_of(ending, self._decision, self._layers)
-        else:
-            data = f"{news.beginning(ending, self._decision.reason)}{self._told}{news.end(lease)}"
-        first, second, third, last = self._parts
-        return Settlement._make((lease.id, *first, lease.started_at, *second, private, *third, data, *last))
-
-
 def _ruled(ending: Ending, layers: Layers) -> Ending:
     """An end of our own making, such as a time limit, as the kind's rules have it; runners have judged all others."""
     failure = ending.outcome.failure
@@ -300,113 +219,6 @@ def _ruled(ending: Ending, layers: Layers) -> Ending:
     uses = [key for key in ending.lease.uses.split(",") if key]
     ruled = renamed(failure, layers.books(ending.lease.kind), uses)
     return ending if ruled is failure else ending._replace(outcome=ending.outcome._replace(failure=ruled))
-
-
-def _row(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor: str) -> Settlement:
-    lease, failure, state = ending.lease, decision.failure, decision.state
-    told = _NOTHING if failure is None else _columns(failure, ending.words)
-    queue = decision.then.get("queue") if decision.then else None
-    return Settlement(  # by position: by name it costs three times as much
-        lease.id,
-        lease.worker,
-        lease.token,
-        lease.cancel_reason is not None,  # saw_cancel
-        news.TEXT[state],
-        decision.run_at if state is State.QUEUED else None,
-        decision.failures,
-        decision.losses,
-        decision.snoozes,
-        decision.alone,
-        decision.result,
-        json.dumps(news.error_of(failure)) if state is State.DEAD else None,
-        json.dumps(decision.choices) if state is State.PARKED else None,
-        decision.reason,
-        state in TERMINAL,  # finished
-        lease.unique_cover is not None and frees_key(lease.unique_cover, state),
-        decision.cost,
-        lease.generation,
-        lease.attempt,
-        actor or lease.worker,  # settled_by
-        lease.started_at,
-        news.TEXT[ending.outcome.ended],
-        news.TEXT[decision.verb],
-        *told,
-        news.TEXT[event_for(decision.verb)],
-        lease.owner,
-        lease.batch_id,
-        news.data_of(ending, decision, layers),
-        decision.counts,
-        decision.settings,
-        _judged(decision, None if failure is None else _would(ending, layers, now)),
-        queue,
-        None if queue is None else _lane(lease, decision, queue, layers),
-    )
-
-
-_Columns = tuple[str | None, str | None, str | None, str | None, str | None, str | None, str | None]
-_NOTHING: _Columns = (None, None, None, None, None, None, None)
-
-
-def _columns(failure: Failure, words: str | None) -> _Columns:
-    """From `code` to `fingerprint`."""
-    return (
-        failure.code, news.TEXT[failure.cls], failure.rule, failure.public, news.as_json(failure.evidence),
-        _private(failure, words), failure.fingerprint,
-    )  # fmt: skip
-
-
-def _private(failure: Failure, words: str | None) -> str:
-    private = failure.private
-    return private.text(words) if words is not None and isinstance(private, Wording) else news.as_json(private)
-
-
-def _would(ending: Ending, layers: Layers, now: Micros) -> dict[str, Any] | None:
-    """What the policy in shadow would have decided; it draws from a source of its own, so that it disturbs nothing."""
-    policy = layers.shadow(ending.lease) if ending.outcome.failure is not None else None
-    if policy is None:
-        return None
-    would = decide(ending.lease, ending.outcome, policy, now, Random(ending.lease.token))
-    wait = {} if would.run_at is None else {"wait": round((would.run_at - now) / SECOND, 1)}
-    return {"verb": would.verb.value, "reason": would.reason, **wait}
-
-
-def _judged(decision: Decision, would: Mapping[str, Any] | None) -> str | None:
-    """How the verdict came about, and how the next attempt differs; of most attempts there is nothing to say."""
-    failure = decision.failure
-    if failure is not None and would is None and not (failure.terms or decision.then or decision.skipped):
-        return _only_judged(failure.judged)
-    said: dict[str, Any] = {} if failure is None else dict(failure.judged)
-    if failure is not None and failure.terms:
-        said["terms"] = dict(failure.terms)
-    if would is not None:
-        said["shadow_policy"] = would
-    if decision.then:
-        said["then"] = dict(decision.then)
-    if decision.skipped:
-        said["skipped"] = True
-    return _encode(said) if said else None
-
-
-def _only_judged(judged: Mapping[str, Any]) -> str | None:
-    table = judged.get("table")
-    if len(judged) == 1 and type(table) is str:
-        return _table(table)
-    return _encode(dict(judged)) if judged else None
-
-
-@lru_cache(maxsize=64)
-def _table(version: str) -> str:
-    return _encode({"table": version})
-
-
-def _lane(lease: Lease, decision: Decision, queue: str, layers: Layers) -> str:
-    """In another queue: owners may take turns there, or not any more."""
-    return Lane(queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)).key
-
-
-def frees_key(cover: str | None, state: State) -> bool:
-    """A move out of the covered states frees the unique key in the same statement."""
-    return cover is not None and state.value not in cover.split(",")
 
 
 def _hold(unit: Unit, decisions: Iterable[Decision], now: Micros) -> None:

@@ -19,7 +19,7 @@ from mulligan.policy.sentences import waited
 
 if TYPE_CHECKING:
     from mulligan.engine.layers import Layers
-    from mulligan.engine.settle import Verdict
+    from mulligan.engine.settle import Ending, Verdict
 
 log = logging.getLogger("mulligan.jobs")
 
@@ -38,8 +38,8 @@ _ENDS = {State.DEAD: "ended for good", State.PARKED: "waits for a person", State
 
 def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros, murmur: Murmur[Same] | None = None) -> None:
     """How attempts ended that did not succeed; with `murmur`, of many that ended alike the first and their number."""
-    for same, count in murmur.unsaid(now) if murmur is not None else ():
-        _many_more(same, count)
+    if murmur is not None:
+        _tell_unsaid(murmur, now)
     for lease, decision, words in verdicts:
         if decision is None or decision.verb is Verb.SUCCEED:
             continue
@@ -52,6 +52,23 @@ def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros, murm
         elif decision.state in _ENDS and log.isEnabledFor(logging.WARNING):
             _ended(lease, decision)
     tell_succeeded(lease for lease, decision, _ in verdicts if decision is not None and decision.verb is Verb.SUCCEED)
+
+
+def tell_retried(
+    decision: Decision, endings: Sequence[Ending], layers: Layers, now: Micros, murmur: Murmur[Same]
+) -> None:
+    """The same of attempts that failed alike and are tried again."""
+    _tell_unsaid(murmur, now)
+    for ending in murmur.few(_same(endings[0].lease, decision), endings) if endings else ():
+        if decision.failure is not None and log.isEnabledFor(logging.ERROR):
+            _failed(ending.lease, decision.failure, ending.words)
+        if log.isEnabledFor(logging.INFO):
+            _retry(ending.lease, decision, layers.of(ending.lease), now)
+
+
+def _tell_unsaid(murmur: Murmur[Same], now: Micros) -> None:
+    for same, count in murmur.unsaid(now):
+        _many_more(same, count)
 
 
 def _same(lease: Lease, decision: Decision) -> Same:

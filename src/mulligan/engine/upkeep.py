@@ -18,7 +18,8 @@ from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked, surely_dead
 from mulligan.engine.news import error_of, group_of
-from mulligan.engine.settle import Ending, Verdict, frees_key, settle
+from mulligan.engine.recording import frees_key
+from mulligan.engine.settle import Ending, Verdict, settle
 from mulligan.engine.telling import tell_verdicts
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import StoreUnavailable

@@ -18,7 +18,7 @@ class Wording(dict[str, Any]):
     each, before its words and after them.
     """
 
-    __slots__ = ("_between", "_first", "_last", "head", "tail")
+    __slots__ = ("head", "parts", "tail")
 
     def __init__(self, private: dict[str, Any], head: str, tail: str) -> None:
         super().__init__({**private, MESSAGE: "", TRACE: ""})
@@ -29,9 +29,10 @@ class Wording(dict[str, Any]):
             message = "not how the texts of a failure follow each other"
             raise ValueError(message)
         said = [f"{encode(name)}:{encode(value)}" for name, value in private.items()]
-        self._first = "{" + "".join([f"{one}," for one in said[:at]]) + f'"{MESSAGE}":'
-        self._between = "".join([f",{one}" for one in said[at + 1 : then]]) + f',"{TRACE}":"{_inside(head)}'
-        self._last = f'{_inside(tail)}"' + "".join([f",{one}" for one in said[then + 1 :]]) + "}"
+        first = "{" + "".join([f"{one}," for one in said[:at]]) + f'"{MESSAGE}":"'
+        between = '"' + "".join([f",{one}" for one in said[at + 1 : then]]) + f',"{TRACE}":"{inside(head)}'
+        last = f'{inside(tail)}"' + "".join([f",{one}" for one in said[then + 1 :]]) + "}"
+        self.parts = first, between, last  # of the text in JSON: the words stand between them, twice
 
     def whole(self, words: str) -> dict[str, Any]:
         return {**self, MESSAGE: words, TRACE: f"{self.head}{words[:TOLD]}{self.tail}"}
@@ -42,10 +43,12 @@ class Wording(dict[str, Any]):
 
     def text(self, words: str) -> str:
         """The same as JSON: put together from parts, of which only the words are new."""
-        said = encode_basestring_ascii(words)
-        told = said[1:-1] if len(words) <= TOLD else _inside(words[:TOLD])
-        return f"{self._first}{said}{self._between}{told}{self._last}"
+        first, between, last = self.parts
+        said = inside(words)
+        told = said if len(words) <= TOLD else inside(words[:TOLD])
+        return f"{first}{said}{between}{told}{last}"
 
 
-def _inside(text: str) -> str:
+def inside(text: str) -> str:
+    """What stands between the quotes of this text in JSON."""
     return encode_basestring_ascii(text)[1:-1]

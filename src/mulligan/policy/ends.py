@@ -10,6 +10,7 @@ from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.phrase import duration, size
 
+OURS = "mulligan."  # how the rules of our own ends begin
 UNAVAILABLE = "DEPENDENCY_UNAVAILABLE"
 REQUESTED = "RETRY_REQUESTED"
 Evidence = dict[str, str | int | float | bool]
@@ -18,7 +19,7 @@ Evidence = dict[str, str | int | float | bool]
 def _failure(
     code: str, cls: Cls, public: str, *, evidence: Evidence | None = None, private: Mapping[str, str] | None = None
 ) -> Failure:
-    rule = f"mulligan.{code.lower().replace('_', '-')}"
+    rule = f"{OURS}{code.lower().replace('_', '-')}"
     name = fingerprint(Facts(ended_by=code), code, cls)
     return Failure(code, cls, public, rule, cls in RETRYABLE, None, evidence or {}, private or {}, name)
 

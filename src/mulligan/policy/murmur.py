@@ -6,7 +6,7 @@ them are in the history; the log says what is going on.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
 from mulligan.job import SECOND, Micros
@@ -15,6 +15,7 @@ MOST = 20  # of one thing, in one second
 MOST_KNOWN = 1000  # things; beyond that, nothing is counted together any more
 
 Key = TypeVar("Key", bound=Hashable)
+Said = TypeVar("Said")
 
 
 class Murmur(Generic[Key]):
@@ -30,6 +31,14 @@ class Murmur(Generic[Key]):
             return True
         self._said[key] = count
         return count <= self._most
+
+    def few(self, key: Key, many: Sequence[Said]) -> Sequence[Said]:
+        """Of many that are the same, those that may be said; all of them are counted."""
+        before = self._said.get(key, 0)
+        if before == 0 and len(self._said) >= MOST_KNOWN:
+            return many
+        self._said[key] = before + len(many)
+        return many[: max(0, self._most - before)]
 
     def unsaid(self, now: Micros) -> list[tuple[Key, int]]:
         """A second is over: what was counted in it and not said, and how often."""

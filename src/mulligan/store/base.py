@@ -39,6 +39,7 @@ from mulligan.store.operating import Operating
 from mulligan.store.sessions import SignedIn
 from mulligan.store.skimming import Skimming
 from mulligan.store.values import (
+    Around,
     BatchRow,
     Finished,
     Inserted,
@@ -50,12 +51,14 @@ from mulligan.store.values import (
     Pruned,
     Refusal,
     Renewal,
+    Retried,
     ScheduleRow,
     Settlement,
 )
 from mulligan.store.verifying import Verifying
 
 __all__ = [
+    "Around",
     "BatchRow",
     "Finished",
     "Inserted",
@@ -67,6 +70,7 @@ __all__ = [
     "Pruned",
     "Refusal",
     "Renewal",
+    "Retried",
     "ScheduleRow",
     "Settlement",
     "Store",
@@ -222,6 +226,11 @@ class Unit(
     def finish_alone(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
         """The same where nothing else is done in its transaction, which may be less work."""
         return self.finish(worker, finished)
+
+    def retry_alone(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
+        """running → queued in the same way, for attempts that failed alike: `row` is that of one of them."""
+        del row, around, retried
+        return set()
 
     @abstractmethod
     def close_gate(self, gate: Gate) -> None:

@@ -13,7 +13,7 @@ from psycopg import errors as pg
 
 from mulligan.event import Event
 from mulligan.job import Lease, Micros, NewJob, WorkerRow
-from mulligan.store.base import Finished, Inserted, Look, Mark, Move, Plain, Settlement
+from mulligan.store.base import Around, Finished, Inserted, Look, Mark, Move, Plain, Retried, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
@@ -237,6 +237,11 @@ class PostgresUnit(SqlUnit):
 
     def finish_alone(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
         return self._finished("finish_alone", Lying, worker, finished)
+
+    def retry_alone(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
+        own = {name: array(column) for name, column in zip(Retried._fields, zip(*retried, strict=True), strict=True)}
+        found = self._run("retry_alone", row._asdict() | around._asdict() | own, many=len(retried))
+        return {(row[0], row[1]) for row in found}
 
     def _finished(
         self, verb: str, of: type[Done | Lying], worker: str, finished: Sequence[Finished]

@@ -197,6 +197,8 @@ def event_of(row: Sequence[Any]) -> Event:
 def array(values: Iterable[Any]) -> str:
     """A column as PostgreSQL writes arrays. The driver would do it too, in ten times the time."""
     column = [*values]
+    if {*map(type, column)} == {int}:
+        return "{" + str(column)[1:-1] + "}"
     return _texts(column) or "{" + ",".join(map(_element, column)) + "}"
 
 

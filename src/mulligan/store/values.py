@@ -104,6 +104,28 @@ class Finished(NamedTuple):
     lies_at: str | None = None  # as its lease has it
 
 
+class Retried(NamedTuple):
+    """What is of each alone among attempts that failed alike and are tried again."""
+
+    id: str
+    lies_at: str | None  # as its lease has it
+    said: str  # its words, as they stand in a text in JSON
+    took: int  # milliseconds
+    waited: int
+
+
+class Around(NamedTuple):
+    """The texts of such attempts but for what is of each alone: of the private half, which has its words twice, and of
+    the event, which has its two numbers.
+    """
+
+    before: str
+    between: str
+    after: str
+    news_before: str
+    news_between: str
+
+
 class Refusal(NamedTuple):
     """A settlement that changed nothing, and why."""
 

@@ -22,7 +22,7 @@ from mulligan.engine.life import session_memory
 from mulligan.engine.messages import (
     JUST_RETURNED,
     STOPPED,
-    alike_from_wire,
+    Common,
     outcome_from_wire,
     returned_from_wire,
     took_from_wire,
@@ -76,6 +76,7 @@ class Fleet:
         self._names = count(1)
         self._seqs = count(1)
         self._loop = asyncio.get_running_loop()
+        self._common = Common()
         self._queue: list[tuple[Flight, Memory | None]] = []  # waiting for a runner of their own
         self._changed = asyncio.Event()
         self._memory_ns = 0
@@ -333,8 +334,8 @@ class Fleet:
         match message:
             case ["returned", told]:
                 self._returned(child, told)
-            case ["failed", item, head, tail, told]:
-                self._failed(child, alike_from_wire(item, head, tail), told)
+            case ["failed", *common, told]:
+                self._failed(child, self._common.outcome(common), told)
             case ["ended", items]:
                 self._ended(child, items)
             case ["progress", items]:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from mulligan.engine.causes import Causes
 from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
+from mulligan.engine.likewise import Alike
 from mulligan.engine.settle import Ending, Verdict, finish, settle
-from mulligan.engine.telling import Same, tell_due, tell_succeeded, tell_verdicts
+from mulligan.engine.telling import Same, tell_due, tell_retried, tell_succeeded, tell_verdicts
 from mulligan.engine.tending import tend
 from mulligan.errors import StoreUnavailable
 from mulligan.job import Ended, Lease, Memory, Micros, Outcome
@@ -94,12 +95,14 @@ class Turns:
     def finish(self, endings: Sequence[Ending], now: Micros) -> None:
         """Beside a turn: what returned or failed and uses nothing that a turn watches."""
         with self._store.once() as unit:
-            written, rest = finish(unit, endings)
-        tell_succeeded(written)
+            written = finish(unit, endings, Alike(self._policies, now, self._rng_beside))
+        tell_succeeded(written.returned)
+        for decision, retried in written.retried:
+            tell_retried(decision, retried, self._policies, now, self._murmur_beside)
         verdicts: list[Verdict] = []
-        if rest:
+        if written.rest:
             with self._store.begin() as unit:
-                verdicts = settle(unit, rest, self._policies, now, self._rng_beside, causes=self._causes)
+                verdicts = settle(unit, written.rest, self._policies, now, self._rng_beside, causes=self._causes)
         tell_verdicts(verdicts, self._policies, now, self._murmur_beside)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:

@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 from mulligan.errors import StoreUnavailable
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.alerting import AlertRow
-from mulligan.store.base import BatchRow, ScheduleRow, Settlement
+from mulligan.store.base import BatchRow, Retried, ScheduleRow, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
@@ -67,6 +67,7 @@ _SETS: dict[str, type[Any]] = {
     "done": Done,
     "own": Own,
     "lying": Lying,
+    "retried": Retried,
 }
 
 

@@ -1,0 +1,27 @@
+-- `settle` for attempts that failed alike and are tried again, in the way of `finish_alone` and under the same rule: it is a
+-- transaction of its own. A job that runs has no result, no error and no end, so these stay as they are.
+WITH settled AS (
+  UPDATE {p}job AS job SET
+    state = 'queued', worker = NULL, run_at = CAST(:run_at AS bigint),
+    lane = substr(job.lane, 1, length(job.lane) - 1) || CASE WHEN CAST(:failures AS bigint) > 0 THEN '1' ELSE '0' END,
+    failures = CAST(:failures AS bigint), losses = CAST(:losses AS bigint), snoozes = CAST(:snoozes AS bigint),
+    alone = CAST(:alone AS boolean), counts = CAST(:counts AS text), settings = CAST(:settings AS text),
+    reason = CAST(:reason AS text)
+  FROM (
+    SELECT i.*, (SELECT {p}now_us()) AS at FROM {set:retried} WHERE i.id || '' = i.id ORDER BY i.id COLLATE "C"
+  ) AS i
+  WHERE job.ctid = CAST(i.lies_at AS tid) AND job.id || '' = i.id AND job.state || '' = 'running'
+    AND job.worker || '' = CAST(:worker AS text) AND job.token + 0 = CAST(:token AS bigint) AND job.cancel_reason IS NULL
+  RETURNING job.id, job.token, job.generation, job.attempt, job.started_at, job.owner, job.batch_id, i.at, i.said,
+    CAST(:news_before AS text) || i.took || CAST(:news_between AS text) || i.waited || '}' AS data
+), written AS (
+  INSERT INTO {p}attempt ({attempt})
+  SELECT id, token, generation, attempt, CAST(:worker AS text), CAST(:settled_by AS text), started_at, at, CAST(:ended AS text),
+         CAST(:verb AS text), CAST(:code AS text), CAST(:cls AS text), CAST(:rule AS text), CAST(:public AS text),
+         CAST(:evidence AS text), CAST(:before AS text) || said || CAST(:between AS text) || said || CAST(:after AS text),
+         CAST(:fingerprint AS text), CAST(:run_at AS bigint), CAST(:reason AS text), 0, CAST(:judged AS text)
+  FROM settled
+), news AS (
+  SELECT at, CAST(:event AS text) AS type, id AS job_id, batch_id, owner, attempt, token, data FROM settled
+), {part:told}
+SELECT id, token FROM settled WHERE (SELECT n FROM told) > 0
