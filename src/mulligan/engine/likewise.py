@@ -50,7 +50,7 @@ class Alike:
         self.layers = layers
         self.now = now
         self.rng = rng
-        self._actor = actor
+        self.actor = actor
         self._decided: dict[tuple[int, tuple[Any, ...]], Decision] = {}
         self._shared: set[int] = set()  # decisions, by identity: who settles holds them all
         self._rows: dict[int, _Parts] = {}
@@ -73,7 +73,7 @@ class Alike:
         known = self._rows.get(id(decision))
         if known is not None:
             return known.of(ending)
-        row = row_of(ending, decision, self.layers, self.now, self._actor)
+        row = row_of(ending, decision, self.layers, self.now, self.actor)
         if id(decision) in self._shared:
             self._rows[id(decision)] = _Parts(row, ending.lease, decision, self.layers)
         return row

@@ -7,7 +7,7 @@ repeated when the database asks for it or when nobody knows whether a commit arr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from mulligan.policy.classify import renamed
 from mulligan.policy.decide import RETURNED, decide, returned
 from mulligan.policy.ends import OURS
 from mulligan.policy.lifecycle import TERMINAL
-from mulligan.store.base import Finished, Refusal, Unit
+from mulligan.store.base import Around, Finished, Refusal, Retried, Settlement, Unit
 
 
 class Ending(NamedTuple):
@@ -57,7 +57,7 @@ def settle(  # noqa: PLR0913 - each says one thing about the world around an end
     """Decide and write. `now` is the store's clock as the caller knows it; `watch` knows what is down, `causes` what
     many died of. Without `wait` a batch in another hand is left to upkeep.
     """
-    verdicts = _settled(unit, endings, layers, now, rng, actor, watch, causes)
+    verdicts = _settled(unit, endings, Alike(layers, now, rng, actor), watch, causes)
     members = [verdict for verdict in verdicts if verdict.lease.batch_id is not None]
     ended = {batch for lease, decision, _ in members if (batch := _ended(lease, decision))}
     if ended:
@@ -85,12 +85,21 @@ def finish(unit: Unit, endings: Sequence[Ending], alike: Alike) -> Written:
     if len(held) == len(endings):
         return Written([ending.lease for ending in endings], [], [])
     returned = [ending.lease for ending in endings if ending.lease.fence in held]
-    retried = []
-    for decision, like, around, group in alike.retried(endings):
-        again = unit.retry_alone(like, around, [own for own, _ in group])
-        retried.append((decision, [ending for _, ending in group if ending.lease.fence in again]))
-        held |= again
+    retried = _retried(unit.retry_alone, endings, alike)
+    held |= {ending.lease.fence for _, group in retried for ending in group}
     return Written(returned, retried, [ending for ending in endings if ending.lease.fence not in held])
+
+
+Retry = Callable[[Settlement, Around, Sequence[Retried]], set[tuple[str, int]]]
+
+
+def _retried(retry: Retry, endings: Iterable[Ending], alike: Alike) -> list[tuple[Decision, list[Ending]]]:
+    """Those that were written by it."""
+    written = []
+    for decision, like, around, group in alike.retried(endings):
+        held = retry(like, around, [own for own, _ in group])
+        written.append((decision, [ending for _, ending in group if ending.lease.fence in held]))
+    return written
 
 
 def _plainly(ending: Ending, worker: str) -> Finished | None:
@@ -109,37 +118,41 @@ def _ended(lease: Lease, decision: Decision | None) -> str | None:
 
 
 def _settled(
-    unit: Unit,
-    endings: Sequence[Ending],
-    layers: Layers,
-    now: Micros,
-    rng: Random,
-    actor: str,
-    watch: Watch | None = None,
-    causes: Causes | None = None,
+    unit: Unit, endings: Sequence[Ending], alike: Alike, watch: Watch | None = None, causes: Causes | None = None
 ) -> list[Verdict]:
     if not endings:
         return []
-    endings = [ending if ending.outcome.failure is None else _ruled(ending, layers) for ending in endings]
-    alike = Alike(layers, now, rng, actor)
-    decisions = _decide(unit, endings, alike, watch, causes)
+    endings = [ending if ending.outcome.failure is None else _ruled(ending, alike.layers) for ending in endings]
+    down = {} if watch is None else watch.observe(unit, endings, alike.now)
+    if alike.actor or not unit.retries_together:
+        return _decided(unit, endings, alike, down, causes)
+    groups = _retried(unit.retry, [ending for ending in endings if not ending.lease.uses], alike)
+    again = [Verdict(ending.lease, decision, ending.words) for decision, group in groups for ending in group]
+    written = {verdict.lease.fence for verdict in again}
+    rest = [ending for ending in endings if ending.lease.fence not in written] if written else endings
+    return again + _decided(unit, rest, alike, down, causes)
+
+
+def _decided(
+    unit: Unit, endings: Sequence[Ending], alike: Alike, down: Mapping[tuple[str, int], str], causes: Causes | None
+) -> list[Verdict]:
+    if not endings:
+        return []
+    decisions = _decide(unit, endings, alike, down, causes)
     decided = [*zip(endings, decisions, strict=True)]
-    rest = decided if actor else _unfinished(unit, decided)
+    rest = decided if alike.actor else _unfinished(unit, decided)
     refusals = {(r.id, r.token): r for r in unit.settle([alike.row(e, d) for e, d in rest])}
-    _hold(unit, [d for e, d in rest if d.hold is not None and e.lease.fence not in refusals], now)
+    _hold(unit, [d for e, d in rest if d.hold is not None and e.lease.fence not in refusals], alike.now)
     if not refusals:
         return [Verdict(ending.lease, decision, ending.words) for ending, decision in decided]
-    return _with_refusals(unit, decided, refusals, layers, now, rng, actor)
+    return _with_refusals(unit, decided, refusals, alike)
 
 
 def _with_refusals(
     unit: Unit,
     decided: Sequence[tuple[Ending, Decision]],
     refusals: Mapping[tuple[str, int], Refusal],
-    layers: Layers,
-    now: Micros,
-    rng: Random,
-    actor: str,
+    alike: Alike,
 ) -> list[Verdict]:
     """Who lost its lease changes nothing; whoever was asked to stop since is decided again, knowing it."""
     lost = {fence for fence, refusal in refusals.items() if refusal.why == "stale"}
@@ -149,13 +162,13 @@ def _with_refusals(
         for e, decision in decided
         if e.lease.fence not in again
     ]
-    unit.write_events(_stale(e, actor) for e, _ in decided if e.lease.fence in lost)
+    unit.write_events(_stale(e, alike.actor) for e, _ in decided if e.lease.fence in lost)
     asked = [
         ending._replace(lease=ending.lease._replace(cancel_reason=again[ending.lease.fence]))
         for ending, _ in decided
         if ending.lease.fence in again
     ]
-    return verdicts + _settled(unit, asked, layers, now, rng, actor)
+    return verdicts + _settled(unit, asked, alike)
 
 
 def _unfinished(unit: Unit, decided: Sequence[tuple[Ending, Decision]]) -> Sequence[tuple[Ending, Decision]]:
@@ -191,9 +204,8 @@ def _finished(ending: Ending, decision: Decision) -> Finished:
 
 
 def _decide(
-    unit: Unit, endings: Sequence[Ending], alike: Alike, watch: Watch | None, causes: Causes | None
+    unit: Unit, endings: Sequence[Ending], alike: Alike, down: Mapping[tuple[str, int], str], causes: Causes | None
 ) -> list[Decision]:
-    down = {} if watch is None else watch.observe(unit, endings, alike.now)
     decisions = [
         returned(e.lease, e.outcome)  # whatever the policy is
         if e.outcome.ended is Ended.RETURNED

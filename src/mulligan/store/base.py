@@ -227,10 +227,16 @@ class Unit(
         """The same where nothing else is done in its transaction, which may be less work."""
         return self.finish(worker, finished)
 
-    def retry_alone(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
-        """running → queued in the same way, for attempts that failed alike: `row` is that of one of them."""
+    retries_together = False  # does `retry` write anything?
+
+    def retry(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
+        """running → queued for attempts that failed alike, in the same way: `row` is that of one of them."""
         del row, around, retried
         return set()
+
+    def retry_alone(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
+        """The same where nothing else is done in its transaction."""
+        return self.retry(row, around, retried)
 
     @abstractmethod
     def close_gate(self, gate: Gate) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from mulligan.event import Event
@@ -101,6 +101,19 @@ def parted_alike(told: Told, ids: Sequence[str]) -> tuple[list[Told], list[Bundl
     tail = _tail(told.batch_id, told.owner, told.attempt, told.token)
     bundles = [Bundle(told.at, told.type, len(part), _text(told.data, part, tail)) for part in parts if len(part) > 1]
     return [told._replace(job_id=part[0]) for part in parts if len(part) == 1], bundles
+
+
+def parted_texts(told: Told, texts: Sequence[tuple[str, str]]) -> tuple[list[Told], list[Bundle]]:
+    """The same where each job, by its id, has a text of its own."""
+    parts = [texts[start : start + MOST] for start in range(0, len(texts), MOST)]
+    tail = _tail(told.batch_id, told.owner, told.attempt, told.token)
+    alone = [told._replace(job_id=part[0][0], data=part[0][1]) for part in parts if len(part) == 1]
+    bundles = []
+    for part in parts:
+        if len(part) > 1:
+            lines = [_text(said, [one for one, _ in same], tail) for said, same in groupby(part, key=itemgetter(1))]
+            bundles.append(Bundle(told.at, told.type, len(part), "\n".join(lines)))
+    return alone, bundles
 
 
 def _text_of(rows: Iterable[Any], data: Callable[[Any], str]) -> str:

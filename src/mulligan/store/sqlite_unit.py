@@ -14,8 +14,8 @@ from typing import Any
 from mulligan.event import Event, EventType
 from mulligan.job import SAID, Lease, Micros, NewJob, WorkerRow, in_columns
 from mulligan.plain_json import quick_dump
-from mulligan.store.base import Finished, Inserted, Move, Settlement
-from mulligan.store.bundles import Bundle, Row, Told, parted, parted_alike, parted_rows
+from mulligan.store.base import Around, Finished, Inserted, Move, Retried, Settlement
+from mulligan.store.bundles import Bundle, Row, Told, parted, parted_alike, parted_rows, parted_texts
 from mulligan.store.counting import StatRow
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.handle import CONSTRAINT, Handle
@@ -270,6 +270,20 @@ class SqliteUnit(SqlUnit):
         ]
         yield lambda: sum([self._changed("finish_alike", **one) for one in sets])
         yield lambda: at_once + sum([self._changed("finish_attempt_alike", **one) for one in sets if one["token"] != 1])
+
+    retries_together = True  # one writer: whoever changes rows waits for nobody
+
+    def retry(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
+        said = row._asdict() | around._asdict()
+        said |= {"ids": self.ids([one.id for one in retried]), "own": json.dumps({one.id: one.said for one in retried})}
+        steps = [partial(self._changed, verb, **said) for verb in ("retry_alike", "retry_attempt_alike")]
+        if not self._all_of(len(retried), *steps):
+            return set()
+        told = Told(self._now, row.event, "", row.batch_id, row.owner, row.attempt, row.token, "")
+        before, between = around.news_before, around.news_between
+        texts = [(one.id, f"{before}{one.took}{between}{one.waited}}}") for one in retried]
+        self._write_told(*parted_texts(told, texts))
+        return {(one.id, row.token) for one in retried}
 
     def _changed(self, verb: str, /, **params: Any) -> int:
         self.rows(verb, **params)

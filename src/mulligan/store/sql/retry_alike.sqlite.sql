@@ -1,0 +1,7 @@
+-- `settle_alike` for attempts that are tried again: a job that runs has no result, no error and no end, so these stay.
+UPDATE {p}job SET state = 'queued', worker = NULL, run_at = :run_at,
+  lane = substr(lane, 1, length(lane) - 1) || CASE WHEN :failures > 0 THEN '1' ELSE '0' END,
+  failures = :failures, losses = :losses, snoozes = :snoozes, alone = :alone, counts = :counts, settings = :settings,
+  reason = :reason
+WHERE id IN (SELECT value FROM json_each(:ids))
+  AND +worker = :worker AND token = :token AND state = 'running' AND cancel_reason IS NULL
