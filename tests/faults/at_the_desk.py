@@ -31,6 +31,7 @@ class Hands:
         self.can_take = True
         self.used_by_all = frozenset()
         self.line_stuck = False
+        self.lonely: frozenset[str] = frozenset()
         self.telling = 0
         self.held: dict[tuple[str, int], Lease] = {}
         self.given: list[tuple[str, int]] = []
@@ -45,9 +46,6 @@ class Hands:
 
     def flights(self) -> list[Any]:
         return [type("Flight", (), {"lease": lease}) for lease in self.held.values()]
-
-    def is_alone(self, lease: Lease) -> bool:
-        return lease.alone
 
     def dispatch(self, leases: Sequence[Lease], memories: Mapping[str, Memory]) -> None:
         del memories

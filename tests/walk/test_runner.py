@@ -33,6 +33,7 @@ from mulligan.engine.messages import (
     work_to_wire,
 )
 from mulligan.engine.runner.main import Runner
+from mulligan.engine.supervisor.lot import Lot
 from mulligan.engine.wire import Wire
 from mulligan.engine.wording import Wording
 from mulligan.job import Lease, Memory
@@ -58,7 +59,7 @@ class Other:
     def run(self, kind: str, payload: Any = None, *, send: bool = True, **changes: Any) -> Any:
         self._seq += 1
         lease = a_lease(kind, payload, self._seq)._replace(**changes)
-        message = work_to_wire([self._seq], [lease], {})
+        message = work_to_wire([self._seq], Lot([lease]).columns, {})
         if send:
             self.wire.send(message)
             return self._seq
@@ -82,7 +83,7 @@ class Other:
                 if message[0] == "ended":
                     self.ended |= {item[0]: item for item in message[1]}
                 if message[0] == "returned":
-                    told = returned_from_wire(message[1])
+                    told = zip(*returned_from_wire(message[1]), strict=True)
                     self.ended |= {seq: outcome_to_wire(seq, JUST_RETURNED, ms) for seq, ms in told}
                 if message[0] == "failed":
                     self.ended |= _failed(*message[1:])
@@ -106,7 +107,7 @@ def _failed(item: list[Any], head: str, tail: str, told: list[Any]) -> dict[int,
     assert failure is not None
     assert isinstance(failure.private, Wording)
     ended = {}
-    for seq, ms, words in words_from_wire(told):
+    for seq, ms, words in zip(*words_from_wire(told), strict=True):
         whole = outcome._replace(failure=replace(failure, private=failure.private.whole(words)))
         ended[seq] = outcome_to_wire(seq, whole, ms)
     return ended
@@ -199,7 +200,7 @@ def test_what_cannot_be_accepted_is_given_back_and_what_comes_with_it_runs(app, 
     other = serve()
     leases = [a_lease("a", None, seq) for seq in (1, 2, 3)]
     for bad in ([{"page": "no JSON at all"}, None], [{}], [1, 2, 3]):
-        word, seqs, same, own, _ = work_to_wire([1, 2, 3], leases, {})
+        word, seqs, same, own, _ = work_to_wire([1, 2, 3], Lot(leases).columns, {})
         other.ended.clear()
         other.say([word, seqs, same, own, {2: bad}])
         assert [other.end(seq)[1] for seq in seqs] == ["returned", "stopped", "returned"]
@@ -212,7 +213,7 @@ def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
         return "fine"
 
     other = serve()
-    word, seqs, same, own, memories = work_to_wire([1, 2], [a_lease("a", None, seq) for seq in (1, 2)], {})
+    word, seqs, same, own, memories = work_to_wire([1, 2], Lot([a_lease("a", None, seq) for seq in (1, 2)]).columns, {})
     (place, column), *_ = own.items()
     for bad in (own | {place: column[:1]}, {}, own | {place: None}):
         other.ended.clear()
@@ -227,7 +228,8 @@ def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
 def test_leases_arrive_as_they_were_sent_whatever_they_have_in_common(many):
     leases = [a_lease("a", {"n": n % 2}, n)._replace(alone=n % 2 == 0, uses="b" * (n % 3)) for n in range(many)]
     memories = {many: Memory({"page": "3"}, {"code": "GW_5XX"})}
-    _, seqs, same, own, kept = marshal.loads(marshal.dumps(work_to_wire([*range(1, many + 1)], leases, memories)))  # noqa: S302 - our own
+    said = marshal.dumps(work_to_wire([*range(1, many + 1)], Lot(leases).columns, memories))
+    _, seqs, same, own, kept = marshal.loads(said)  # noqa: S302 - our own
     assert [*leases_from_wire(len(seqs), same, own)] == leases
     assert {seq: Memory(*values) for seq, values in kept.items()} == memories
 

@@ -74,7 +74,10 @@ def told(*words: str) -> tuple[list[Outcome], list[Ending]]:
     message = alike_to_wire(*likes[0], [one for seq, text in enumerate(said) for one in (seq, 7, text)])
     _, item, head, tail, triples = json.loads(json.dumps(message))
     outcome = alike_from_wire(item, head, tail)
-    return found, [Ending(a_lease(id=f"job{seq}"), outcome, ms, said) for seq, ms, said in words_from_wire(triples)]
+    return found, [
+        Ending(a_lease(id=f"job{seq}"), outcome, ms, said)
+        for seq, ms, said in zip(*words_from_wire(triples), strict=True)
+    ]
 
 
 def test_what_a_supervisor_hears_is_what_the_runner_found():

@@ -27,9 +27,8 @@ MOST_COMMON = 32_768  # characters of what failures have in common, as it travel
 STOPPED = "stopped"  # the code stopped because it was asked to; the supervisor knows why it asked
 
 
-def work_to_wire(seqs: list[int], leases: Sequence[Lease], memories: Mapping[int, Memory]) -> list[Any]:
+def work_to_wire(seqs: list[int], columns: Sequence[Sequence[Any]], memories: Mapping[int, Memory]) -> list[Any]:
     """Leases by their columns: what is the same in all of them, as most is, travels once."""
-    columns = [*zip(*leases, strict=True)]
     same = {place: column[0] for place, column in enumerate(columns) if _is_same(column)}
     own = {place: column for place, column in enumerate(columns) if place not in same}
     return ["run", seqs, same, own, {seq: _memory(memory) for seq, memory in memories.items()}]
@@ -71,12 +70,12 @@ def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
     ]
 
 
-def returned_from_wire(told: list[int]) -> Iterator[tuple[int, int]]:
-    """(seq, milliseconds) of each; they are only believed if they are numbers, all of them."""
+def returned_from_wire(told: list[int]) -> tuple[list[int], list[int]]:
+    """Their seqs, and how many milliseconds each took; they are only believed if they are numbers, all of them."""
     if len(told) % 2 or not _are_numbers(told):
         message = "not what a runner says of jobs that returned"
         raise ValueError(message)
-    return zip(told[::2], told[1::2], strict=True)
+    return told[::2], told[1::2]
 
 
 def _are_numbers(told: list[int]) -> bool:
@@ -117,13 +116,13 @@ class Common:
         return outcome
 
 
-def words_from_wire(told: list[Any]) -> Iterator[tuple[int, int, str]]:
-    """(seq, milliseconds, words) of each."""
+def words_from_wire(told: list[Any]) -> tuple[list[int], list[int], list[str]]:
+    """The same, and the words of each."""
     seqs, took, words = told[::3], told[1::3], told[2::3]
     if len(told) % 3 or {*map(type, words)} != {str} or not _are_numbers(seqs) or not _are_numbers(took):
         message = "not what a runner says of jobs that failed"
         raise ValueError(message)
-    return zip(seqs, took, words, strict=True)
+    return seqs, took, words
 
 
 def took_from_wire(item: list[Any]) -> int:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,7 @@ from mulligan.engine.board import Board
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.life import MARK, kill_session
 from mulligan.engine.messages import work_to_wire
+from mulligan.engine.supervisor.lot import Lot
 from mulligan.engine.supervisor.nursery import Born, Forked, Nursery
 from mulligan.engine.supervisor.relay import relay
 from mulligan.engine.wire import Wire, WireClosed
@@ -280,20 +281,25 @@ class Child:
         if done:
             self._loop.remove_writer(self.wire.fileno())
 
-    def run(self, flights: list[tuple[Flight, Memory | None]]) -> None:
-        new = {flight.seq: flight for flight, _ in flights}
-        self.flights |= new
-        leases = [flight.lease for flight, _ in flights]
-        self.users |= {seq: flight for seq, flight in new.items() if flight.lease.uses}
-        memories = {flight.seq: memory for flight, memory in flights if memory is not None}
-        self.send(work_to_wire([*new], leases, memories))
+    def run(self, flights: Sequence[Flight], lot: Lot, memories: Mapping[str, Memory]) -> None:
+        """`lot`: their leases, in the same order."""
+        seqs = [flight.seq for flight in flights]
+        self.flights.update(zip(seqs, flights, strict=True))
+        if any(lot.columns.uses):
+            self.users |= {flight.seq: flight for flight in flights if flight.lease.uses}
+        ran = [flight for flight in flights if flight.lease.id in memories] if memories else []
+        self.send(work_to_wire(seqs, lot.columns, {flight.seq: memories[flight.lease.id] for flight in ran}))
 
-    def landed(self, seq: int) -> Flight:
-        """It is not under way any more."""
-        flight = self.flights.pop(seq)
-        if flight.lease.uses:
+    def run_some(self, work: Sequence[tuple[Flight, Memory | None]]) -> None:
+        flights = [flight for flight, _ in work]
+        memories = {flight.lease.id: memory for flight, memory in work if memory is not None}
+        self.run(flights, Lot([flight.lease for flight in flights]), memories)
+
+    def land(self, seqs: Sequence[int]) -> list[Flight | None]:
+        """They are not under way any more; None: it was not, or is named twice."""
+        for seq in seqs if self.users else ():
             self.users.pop(seq, None)
-        return flight
+        return [self.flights.pop(seq, None) for seq in seqs]
 
     def ask(self, flight: Flight, why: Asked) -> None:
         """Ask one attempt to stop; a second reason does not replace the first."""

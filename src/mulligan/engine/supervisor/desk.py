@@ -19,6 +19,7 @@ from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.aside import Aside
 from mulligan.engine.supervisor.fleet import Fleet
+from mulligan.engine.supervisor.lot import durations
 from mulligan.engine.supervisor.pace import Pace, tellers
 from mulligan.engine.supervisor.turns import News, Turn, Turns
 from mulligan.errors import StoreUnavailable
@@ -176,7 +177,7 @@ class Desk:
         if turn.leases:
             self._hand_over(turn)
         self._learn_pace(free, turn)
-        if self._has_to_write or (turn.more and self._free() > 0 and _others(turn.leases) >= free > 0):
+        if self._has_to_write or (turn.more and self._free() > 0 and turn.leases.others >= free > 0):
             self.wake.set()
         return self._pause(turn)
 
@@ -184,7 +185,8 @@ class Desk:
         """Many at once wait until the next turn is under way, so that the store works while they are written to a
         runner. Not where the next turn has to know how they were shared out.
         """
-        if len(turn.leases) < MANY or any(lease.uses or lease.losses for lease in turn.leases):
+        columns = turn.leases.columns
+        if len(turn.leases) < MANY or any(columns.uses) or any(columns.losses):
             self._fleet.dispatch(turn.leases, turn.memories)
         else:
             self._coming = turn.leases
@@ -201,13 +203,12 @@ class Desk:
 
     def _learn_pace(self, free: int, turn: Turn) -> None:
         endings, self._lately = self._lately, []
-        heavy = sum([len(lease.payload) for lease in turn.leases]) > HEAVY
-        if heavy or self._fleet.line_stuck or any(map(self._fleet.is_alone, turn.leases)):
+        lot, lonely = turn.leases, self._fleet.lonely
+        if lot.weight > HEAVY or self._fleet.line_stuck or lot.has_alone(lonely):
             self._fleet.line_stuck = False
             self._pace.hold_back()
             return
-        others = [e for e in endings if e.lease.queue != DELIVERY_QUEUE and not self._fleet.is_alone(e.lease)]
-        self._pace.turned(free, _others(turn.leases), [e.duration_ms for e in others if e.duration_ms is not None])
+        self._pace.turned(free, lot.others, durations(endings, lonely))
 
     async def _one_by_one(self, endings: list[Ending]) -> float:
         """Something in this turn is refused by the store; it must not take the others with it."""
@@ -251,7 +252,7 @@ class Desk:
         """Messages do not count: they have places of their own."""
         coming = len(self._coming)  # first: they become the fleet's
         beside = len(self._aside.waiting) + len(self._aside.endings) if self._aside is not None else 0
-        others = _others([ending.lease for ending in self.endings])
+        others = sum([ending.lease.queue != DELIVERY_QUEUE for ending in self.endings])
         return self._fleet.count - telling + coming + beside + others
 
     def _looks_for_messages(self) -> bool:
@@ -324,8 +325,3 @@ class Desk:
         self._at_it = False
         self._answered.set()
         self._rest(pause)
-
-
-def _others(leases: Sequence[Lease]) -> int:
-    """How many are no messages."""
-    return sum([lease.queue != DELIVERY_QUEUE for lease in leases])  # a list: a generator takes twice as long

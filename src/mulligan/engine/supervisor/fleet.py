@@ -30,12 +30,12 @@ from mulligan.engine.messages import (
 )
 from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
+from mulligan.engine.supervisor.lot import Lot, is_alone
 from mulligan.engine.supervisor.nursery import Nursery
 from mulligan.engine.supervisor.obituary import clean, facts, how, left_over
 from mulligan.engine.supervisor.pace import tellers
 from mulligan.engine.supervisor.verdicts import after_death, when_refused, when_stopped
 from mulligan.job import Lease, Memory, Micros, Outcome
-from mulligan.policy.escalate import given
 
 log = logging.getLogger("mulligan.worker")
 
@@ -65,7 +65,7 @@ class Fleet:
     ) -> None:
         self.recipe = recipe
         self.manifest: Manifest | None = None
-        self._lonely: frozenset[str] = frozenset()  # kinds that want a runner for each job
+        self.lonely: frozenset[str] = frozenset()  # kinds that want a runner for each job
         self.used_by_all: frozenset[str] = frozenset()  # by every kind: there is nothing else to keep a place for
         self.app_settings: dict[str, Any] = {}  # as the app itself has them, in its own process
         self._settings = settings
@@ -224,7 +224,22 @@ class Fleet:
         return any(flight.suspect for flight in (*alone, *(flight for flight, _ in list(self._queue))))
 
     # -- dispatch ---------------------------------------------------------------------------------
-    def dispatch(self, leases: Sequence[Lease], memories: Mapping[str, Memory]) -> None:
+    def dispatch(self, lot: Lot, memories: Mapping[str, Memory]) -> None:
+        kinds = {} if self.manifest is None else self.manifest.kinds
+        runners = self._runners()
+        if len(runners) == 1 and lot.is_plain(self.lonely, self.recipe.worker, kinds):
+            now = time.monotonic_ns()
+            flights = [Flight(seq, lease, kinds[lease.kind], now) for lease, seq in zip(lot, self._seqs, strict=False)]
+            runners[0].run(flights, lot, memories)
+        else:
+            self._sort_out(lot, memories)
+        self._serve_alone()
+
+    def _runners(self) -> list[Child]:
+        """Those that run many jobs."""
+        return [child for child in self._children if child.open and not child.solo]
+
+    def _sort_out(self, leases: Sequence[Lease], memories: Mapping[str, Memory]) -> None:
         shared: list[tuple[Flight, Memory | None]] = []
         now, kinds = time.monotonic_ns(), {} if self.manifest is None else self.manifest.kinds
         worker = self.recipe.worker
@@ -236,21 +251,14 @@ class Fleet:
             if changed or (flight.suspect and self._has_suspect()):  # one at a time
                 self._give_back([flight])
             else:
-                (self._queue if self.is_alone(lease) else shared).append((flight, memories.get(lease.id)))
+                (self._queue if is_alone(lease, self.lonely) else shared).append((flight, memories.get(lease.id)))
         self._share_out(shared)
-        self._serve_alone()
-
-    def is_alone(self, lease: Lease) -> bool:
-        """Does this attempt get a runner of its own?"""
-        if lease.settings is not None and "memory_limit" in given(lease.settings):
-            return True
-        return lease.alone or lease.kind in self._lonely
 
     def _share_out(self, work: list[tuple[Flight, Memory | None]]) -> None:
-        runners = [child for child in self._children if child.open and not child.solo]
+        runners = self._runners()
         if len(runners) < 2:
             if work:
-                runners[0].run(work) if runners else self._give_back([flight for flight, _ in work])
+                runners[0].run_some(work) if runners else self._give_back([flight for flight, _ in work])
             return
         parcels: dict[str, list[tuple[Flight, Memory | None]]] = {}
         load = {child.name: len(child.flights) for child in runners}
@@ -260,7 +268,7 @@ class Fleet:
             parcels.setdefault(name, []).append(item)
         for child in runners:
             if child.name in parcels:
-                child.run(parcels[child.name])
+                child.run_some(parcels[child.name])
 
     def _serve_alone(self) -> None:
         """Give each waiting job a runner of its own: an idle one if there is one, else a new one."""
@@ -272,7 +280,7 @@ class Fleet:
             if not idle or not idle[0].ready:
                 break
             self._queue.remove(item)
-            idle.pop(0).run([item])
+            idle.pop(0).run_some([item])
         spare = 1 if self._wants_spare() else 0
         room = self._settings.concurrency + 1 - len([child for child in self._children if child.solo])
         for _ in range(min(len(self._queue) + spare - len(idle), room)):
@@ -288,7 +296,7 @@ class Fleet:
         return False
 
     def _wants_spare(self) -> bool:
-        return bool(self._lonely)
+        return bool(self.lonely)
 
     def _give_back(self, flights: Sequence[Flight]) -> None:
         self._on_end([when_stopped(flight, Asked.RELEASE, self._clock()) for flight in flights])
@@ -368,7 +376,7 @@ class Fleet:
             manifest = replace(self.manifest, kinds=kinds)
         first = self.manifest is None
         self.manifest = manifest
-        self._lonely = frozenset(name for name, spec in manifest.kinds.items() if spec.alone)
+        self.lonely = frozenset(name for name, spec in manifest.kinds.items() if spec.alone)
         self.used_by_all = _used_by_all(manifest)
         self.on_learn(manifest)
         if first:
@@ -382,27 +390,22 @@ class Fleet:
             if item[0] in child.flights:
                 told.setdefault(item[0], item)
         endings = [self._ending(child.flights[seq], item) for seq, item in told.items()]
-        for seq in told:
-            child.landed(seq)
+        child.land([*told])
         self._on_end(endings)
         self._drain_if_over(child)
 
     def _returned(self, child: Child, told: list[int]) -> None:
         """The same for the many of which nothing else is said."""
-        endings: list[Ending] = []
-        for seq, took in returned_from_wire(told):
-            if seq in child.flights:
-                endings.append(Ending(child.landed(seq).lease, JUST_RETURNED, took))
-        self._on_end(endings)
+        seqs, times = returned_from_wire(told)
+        landed = zip(child.land(seqs), times, strict=True)
+        self._on_end([Ending(flight.lease, JUST_RETURNED, took) for flight, took in landed if flight is not None])
         self._drain_if_over(child)
 
     def _failed(self, child: Child, outcome: Outcome, told: list[Any]) -> None:
         """The same for those that failed alike, each with words of its own."""
-        endings: list[Ending] = []
-        for seq, took, words in words_from_wire(told):
-            if seq in child.flights:
-                endings.append(Ending(child.landed(seq).lease, outcome, took, words))
-        self._on_end(endings)
+        seqs, times, words = words_from_wire(told)
+        landed = zip(child.land(seqs), times, words, strict=True)
+        self._on_end([Ending(flight.lease, outcome, took, own) for flight, took, own in landed if flight is not None])
         self._drain_if_over(child)
 
     def _drain_if_over(self, child: Child) -> None:

@@ -16,6 +16,7 @@ from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
 from mulligan.engine.likewise import Alike
 from mulligan.engine.settle import Ending, Verdict, finish, settle
+from mulligan.engine.supervisor.lot import Lot
 from mulligan.engine.telling import Same, tell_due, tell_retried, tell_succeeded, tell_verdicts
 from mulligan.engine.tending import tend
 from mulligan.errors import StoreUnavailable
@@ -33,7 +34,7 @@ News = tuple[str, int, float | None, str]  # job, token, fraction, message
 
 class Turn(NamedTuple):
     verdicts: list[Verdict]
-    leases: list[Lease]
+    leases: Lot
     memories: Mapping[str, Memory]
     now: Micros
     next_due: Micros | None
@@ -90,7 +91,7 @@ class Turns:
         self._watch.commit()
         tell_verdicts(verdicts, self._policies, now, self._murmur)
         tell_due(leases, self._claimer.worker)
-        return Turn(verdicts, leases, kept, claimed.now, claimed.next_due, claimed.more)
+        return Turn(verdicts, Lot(leases), kept, claimed.now, claimed.next_due, claimed.more)
 
     def finish(self, endings: Sequence[Ending], now: Micros) -> None:
         """Beside a turn: what returned or failed and uses nothing that a turn watches."""
@@ -153,4 +154,4 @@ class Turns:
         return self._seen.more if free > 0 else self._seen.messages
 
     def _nothing(self) -> Turn:
-        return Turn([], [], {}, self._seen.now, self._seen.next_due, more=False)
+        return Turn([], Lot(), {}, self._seen.now, self._seen.next_due, more=False)
