@@ -104,4 +104,4 @@ def test_nor_does_it_when_hardly_anything_else_ended_since_the_last_turn() -> No
         pace.turned(10, 10, [30] * 10)
     assert pace.ahead == 0
     pace.turned(10, 10, [0] * 10)  # and what ends from then on counts alone
-    assert pace.ahead == 10
+    assert pace.ahead == 4 * 10

@@ -443,6 +443,9 @@ class Store(ABC):
         """The same store, for somebody who asks the same few things over and over; closed with this one."""
         return self
 
+    def rehearse(self) -> None:  # noqa: B027 - a store may have nothing to rehearse
+        """What workers ask over and over, asked for nobody: the first ones shall not wait for what is done once."""
+
     @abstractmethod
     def watch(self, hint: Callable[[], None], stop: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
         """Call `hint` soon after something may have become due; returns when `stop` is set. Only ever a hint. While

@@ -30,6 +30,7 @@ from mulligan.store import migrate as migrations
 from mulligan.store.base import Plain, Store
 from mulligan.store.foreign import Postgres, postgres_connection_of
 from mulligan.store.postgres_unit import PooledConnection, PostgresUnit
+from mulligan.store.rehearsal import rehearse
 from mulligan.store.urls import shown_url
 
 log = logging.getLogger("mulligan.store")
@@ -224,6 +225,11 @@ class PostgresStore(Store):
     def read(self) -> AbstractContextManager[PostgresUnit]:
         """Nothing is written and no two answers need to agree: each statement for itself."""
         return _Once(self)
+
+    def rehearse(self) -> None:
+        if self.prepared:
+            with self.once() as unit:
+                rehearse(unit)
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresUnit]:

@@ -23,6 +23,7 @@ from mulligan.config import read_settings
 from mulligan.engine.life import MARK
 from mulligan.engine.litter import load_quickly
 from mulligan.engine.runner.begin import die_with
+from mulligan.engine.runner.outcomes import rehearse
 from mulligan.engine.runner.title import Title, title
 
 READY = b"ready"
@@ -72,6 +73,7 @@ def _load(runner: str, supervisor: int) -> None:
     runpy.run_module(runner)["prepared"]()
     importlib.import_module("mulligan.app")  # by name: it lives above us
     read_settings({}, environ={}, file=Path(os.devnull))  # the first time takes much longer than the next
+    rehearse()
     gc.collect()
     gc.freeze()  # or looking for garbage would write on every page that runners share with us
 

@@ -47,6 +47,7 @@ log = logging.getLogger("mulligan.worker")
 
 NO_FILE = Path(os.devnull)
 OPERATE_EVERY = 1.0  # seconds
+FIRST_SWEEP = 1.0  # after the start
 RESPITE = 2  # times as long as a turn at an outlet took: a crowd of events must not crowd out the jobs
 LEAP = 5 * SECOND  # how far the store's clock must jump to be noticed
 
@@ -165,6 +166,7 @@ class Supervisor:
         self._fleet.on_death = self._runner_died
         self._fleet.start()
         await self._chore_until_done(partial(self._chores.look_around, self.worker))
+        self._rehearse()
         manifest = await self._fleet.loaded()
         self._adopt(self._fleet.app_settings)
         self._policies = Layers(self._settings.retry, manifest.ruled, manifest.queues)
@@ -183,6 +185,14 @@ class Supervisor:
             self._settings.worker.concurrency,
             self._store.url,
         )
+
+    def _rehearse(self) -> None:
+        """While the app is being loaded. A thread each: they will want a connection each."""
+        store = self._store.apart()
+        for thread in (self._turn_thread, self._beside_thread):
+            if thread is not None:
+                rehearsal = self._loop.run_in_executor(thread, store.rehearse)
+                rehearsal.add_done_callback(lambda done: done.exception())  # whatever it was, the first turn tells it
 
     def _adopt(self, values: dict[str, Any]) -> None:
         """What the app sets in its code holds for its jobs here too. Two databases would not."""
@@ -293,12 +303,15 @@ class Supervisor:
             await asyncio.sleep(min(0.5, beat / 4))
 
     async def _sweep_loop(self) -> None:
+        """First the jobs, then the house: whom others left behind we have asked at the very beginning."""
+        pause = min(FIRST_SWEEP, self._settings.worker.sweep)
         while True:
-            self._sweep_now.clear()
-            await self._chore(self._sweep())
-            timer = self._loop.call_later(self._settings.worker.sweep, self._sweep_now.set)
+            timer = self._loop.call_later(pause, self._sweep_now.set)
             await self._sweep_now.wait()
             timer.cancel()
+            self._sweep_now.clear()
+            await self._chore(self._sweep())
+            pause = self._settings.worker.sweep
 
     async def _operate_loop(self) -> None:
         while True:
@@ -307,8 +320,8 @@ class Supervisor:
 
     async def _outlet_loop(self, outlet: Outlet) -> None:
         while True:
-            await self._chore(self._take_turn(outlet))
             await asyncio.sleep(outlet.every)
+            await self._chore(self._take_turn(outlet))
 
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
         """A chore that fails is tried again with the next round; the others are not its concern."""

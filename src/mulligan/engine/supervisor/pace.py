@@ -48,7 +48,7 @@ class Pace:
         elif durations_ms and 0 < asked <= got:
             each = sum(lately) / len(lately) + LEAST_MS
             most = min(MOST_AHEAD, int(self._concurrency * LINE_MS / each))
-            self.ahead = min(most, max(self._concurrency, self.ahead * GROWTH))
+            self.ahead = min(most, GROWTH * max(self._concurrency, self.ahead))
 
     def _with_those_before(self, durations_ms: Sequence[int]) -> Sequence[int]:
         """Few say little: one moment in which the runner stood still may be all that ended since the last turn."""
