@@ -320,8 +320,8 @@ class Supervisor:
 
     async def _outlet_loop(self, outlet: Outlet) -> None:
         while True:
-            await asyncio.sleep(outlet.every)
             await self._chore(self._take_turn(outlet))
+            await asyncio.sleep(outlet.every)
 
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
         """A chore that fails is tried again with the next round; the others are not its concern."""
