@@ -10,7 +10,7 @@ from mulligan.errors import SchemaError
 from mulligan.store import migrate as migrations
 from mulligan.store import open_store
 from support.processes import die_in_the_middle_of_a_migration, ended_well, migrate_once, started
-from support.store import enqueue, sql, together
+from support.store import FAILED, FATAL, RETURNED, attempts, enqueue, finish, once_more, running, sql, together
 
 
 @pytest.fixture
@@ -96,3 +96,25 @@ def test_two_schemas_in_one_database_do_not_meet(postgres_url):
         two.migrate()
         enqueue(one)
         assert sql(two, "SELECT count(*) FROM {p}job") == [(0,)]
+
+
+def test_attempts_written_before_they_were_appended_are_all_there(empty_url, monkeypatch):
+    """Step 0026 makes their table anew on SQLite: a database of the step before, with rows."""
+    all_steps = migrations.steps
+    monkeypatch.setattr(migrations, "steps", lambda *given: [s for s in all_steps(*given) if s.number <= 25])
+    with closing(open_store(empty_url)) as old:
+        old.migrate()
+        leases = [running(old) for _ in range(3)]
+        for lease, outcome in zip(leases, (FAILED, FATAL, RETURNED), strict=True):
+            finish(old, lease, outcome)
+        finish(old, once_more(old, leases[0].id), FAILED)
+        before = {lease.id: attempts(old, lease.id) for lease in leases}
+        assert [len(found) for found in before.values()] == [2, 1, 1]
+    monkeypatch.setattr(migrations, "steps", all_steps)
+    with closing(open_store(empty_url)) as store:
+        store.migrate()
+        assert {lease.id: attempts(store, lease.id) for lease in leases} == before
+        finish(store, once_more(store, leases[0].id))
+        assert [one.token for one in attempts(store, leases[0].id)] == [1, 2, 3]
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            sql(store, "INSERT INTO {p}attempt SELECT * FROM {p}attempt LIMIT 1")
