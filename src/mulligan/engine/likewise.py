@@ -100,11 +100,12 @@ class Alike:
         if told is None or row.queue is not None or row.free_key or row.saw_cancel or row.cost:
             return None
         around = Around(*failure.private.parts, *news.parts(first.lease, decision.reason, told))
-        retried = [
-            (Retried(e.lease.id, e.lease.lies_at, inside(e.words or ""), e.duration_ms or 0, news.waited(e.lease)), e)
-            for e in group
-        ]
-        return decision, row, around, retried
+        return decision, row, around, [(_retried(ending), ending) for ending in group]
+
+
+def _retried(ending: Ending) -> Retried:
+    lease, _, took, words = ending
+    return Retried(lease.id, lease.lies_at, lease.started_at, inside(words or ""), took or 0, news.waited(lease))
 
 
 _OF_ONE = {

@@ -98,7 +98,8 @@ def _retried(retry: Retry, endings: Iterable[Ending], alike: Alike) -> list[tupl
     written = []
     for decision, like, around, group in alike.retried(endings):
         held = retry(like, around, [own for own, _ in group])
-        written.append((decision, [ending for _, ending in group if ending.lease.fence in held]))
+        all_held = len(held) == len(group)
+        written.append((decision, [ending for _, ending in group if all_held or ending.lease.fence in held]))
     return written
 
 
@@ -122,15 +123,20 @@ def _settled(
 ) -> list[Verdict]:
     if not endings:
         return []
-    endings = [ending if ending.outcome.failure is None else _ruled(ending, alike.layers) for ending in endings]
+    endings = [e if e.words is not None or e.outcome.failure is None else _ruled(e, alike.layers) for e in endings]
     down = {} if watch is None else watch.observe(unit, endings, alike.now)
     if alike.actor or not unit.retries_together:
         return _decided(unit, endings, alike, down, causes)
     groups = _retried(unit.retry, [ending for ending in endings if not ending.lease.uses], alike)
     again = [Verdict(ending.lease, decision, ending.words) for decision, group in groups for ending in group]
-    written = {verdict.lease.fence for verdict in again}
-    rest = [ending for ending in endings if ending.lease.fence not in written] if written else endings
-    return again + _decided(unit, rest, alike, down, causes)
+    return again + _decided(unit, _without(endings, again), alike, down, causes)
+
+
+def _without(endings: Sequence[Ending], written: Sequence[Verdict]) -> Sequence[Ending]:
+    if not written or len(written) == len(endings):
+        return () if written else endings
+    fences = {verdict.lease.fence for verdict in written}
+    return [ending for ending in endings if ending.lease.fence not in fences]
 
 
 def _decided(

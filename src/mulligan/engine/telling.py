@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mulligan.engine.wording import Wording
@@ -36,21 +37,17 @@ _TEXTS = ("exception", "message", "detail", "stderr", "trace")  # of the private
 _ENDS = {State.DEAD: "ended for good", State.PARKED: "waits for a person", State.CANCELLED: "cancelled"}
 
 
-def tell_verdicts(verdicts: Iterable[Verdict], layers: Layers, now: Micros, murmur: Murmur[Same] | None = None) -> None:
+def tell_verdicts(verdicts: Sequence[Verdict], layers: Layers, now: Micros, murmur: Murmur[Same] | None = None) -> None:
     """How attempts ended that did not succeed; with `murmur`, of many that ended alike the first and their number."""
     if murmur is not None:
         _tell_unsaid(murmur, now)
-    for lease, decision, words in verdicts:
+    for _, same in groupby(verdicts, key=lambda verdict: id(verdict.decision)):
+        alike = [*same]
+        lease, decision, _ = alike[0]
         if decision is None or decision.verb is Verb.SUCCEED:
             continue
-        if murmur is not None and not murmur.may_say(_same(lease, decision)):
-            continue
-        if decision.failure is not None and log.isEnabledFor(logging.ERROR):
-            _failed(lease, decision.failure, words)
-        if decision.verb is Verb.RETRY and log.isEnabledFor(logging.INFO):
-            _retry(lease, decision, layers.of(lease), now)
-        elif decision.state in _ENDS and log.isEnabledFor(logging.WARNING):
-            _ended(lease, decision)
+        for verdict in alike if murmur is None else murmur.few(_same(lease, decision), alike):
+            _tell(verdict.lease, decision, verdict.words, layers, now)
     tell_succeeded(lease for lease, decision, _ in verdicts if decision is not None and decision.verb is Verb.SUCCEED)
 
 
@@ -60,10 +57,16 @@ def tell_retried(
     """The same of attempts that failed alike and are tried again."""
     _tell_unsaid(murmur, now)
     for ending in murmur.few(_same(endings[0].lease, decision), endings) if endings else ():
-        if decision.failure is not None and log.isEnabledFor(logging.ERROR):
-            _failed(ending.lease, decision.failure, ending.words)
-        if log.isEnabledFor(logging.INFO):
-            _retry(ending.lease, decision, layers.of(ending.lease), now)
+        _tell(ending.lease, decision, ending.words, layers, now)
+
+
+def _tell(lease: Lease, decision: Decision, words: str | None, layers: Layers, now: Micros) -> None:
+    if decision.failure is not None and log.isEnabledFor(logging.ERROR):
+        _failed(lease, decision.failure, words)
+    if decision.verb is Verb.RETRY and log.isEnabledFor(logging.INFO):
+        _retry(lease, decision, layers.of(lease), now)
+    elif decision.state in _ENDS and log.isEnabledFor(logging.WARNING):
+        _ended(lease, decision)
 
 
 def _tell_unsaid(murmur: Murmur[Same], now: Micros) -> None:

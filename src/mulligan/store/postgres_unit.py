@@ -18,7 +18,7 @@ from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
 from mulligan.store.grouping import of_the_dead
 from mulligan.store.matching import Matching, Where, matching
-from mulligan.store.rows import BLANKS, OF_ONE, Done, Lying, Own, Wanted, arg_rows, array, insert_columns
+from mulligan.store.rows import BLANKS, OF_ONE, Again, Done, Lying, Own, Wanted, arg_rows, array, insert_columns
 from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
@@ -239,7 +239,8 @@ class PostgresUnit(SqlUnit):
         return self._finished("finish_alone", Lying, worker, finished)
 
     def retry_alone(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
-        own = {name: array(column) for name, column in zip(Retried._fields, zip(*retried, strict=True), strict=True)}
+        columns: Any = Retried._make(zip(*retried, strict=True))
+        own = {name: array(getattr(columns, name)) for name in Again._fields}
         found = self._run("retry_alone", row._asdict() | around._asdict() | own, many=len(retried))
         return {(row[0], row[1]) for row in found}
 

@@ -15,7 +15,7 @@ def rehearse(unit: Unit) -> None:
     now = unit.now()
     names = [str(number) for number in range(MANY)]  # nobody's: what lies where they are said to lie is left alone
     returned = [Finished(name, 1, 1, 1, now, "null", "", None, name, f"(0,{name})") for name in names]
-    failed = [Retried(name, f"(0,{name})", "", 0, 0) for name in names]
+    failed = [Retried(name, f"(0,{name})", now, "", 0, 0) for name in names]
     for _ in range(TIMES):
         unit.look_and_take(NOBODY, Plain((), now, now), 1)
         unit.take_on(NOBODY, Mark("", 0, now, now, now), 1)

@@ -76,6 +76,16 @@ class Lying(NamedTuple):
     lies_at: str | None
 
 
+class Again(NamedTuple):
+    """Of an attempt that is tried again what its job's row does not know."""
+
+    id: str
+    lies_at: str | None
+    said: str
+    took: int
+    waited: int
+
+
 def insert_row(job: NewJob, lane: Any) -> InsertRow:
     return InsertRow(
         job.id,

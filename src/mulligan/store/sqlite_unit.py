@@ -254,9 +254,9 @@ class SqliteUnit(SqlUnit):
         """One statement for all of them where they are alike, else one for each; and as many for the attempts of those
         that did not succeed at once.
         """
-        alike: dict[tuple[int, str | None], list[str]] = {}
+        alike: dict[tuple[Any, ...], list[str]] = {}
         for row in finished:
-            alike.setdefault((row.token, row.result), []).append(row.id)
+            alike.setdefault(_at_once(row) if row.token == 1 else _again(row), []).append(row.id)
         at_once = sum([row.token == 1 for row in finished])
         if len(alike) * FEW_ALIKE > len(finished):
             rows = [(*row, worker, self._now) for row in finished]
@@ -265,9 +265,9 @@ class SqliteUnit(SqlUnit):
             yield lambda: at_once + self._many("finish_attempt", FINISH, again)
             return
         sets = [
-            {"worker": worker, "token": token, "result": result, "ids": self.ids(ids)}
-            for (token, result), ids in alike.items()
-        ]
+            dict(zip(_AGAIN, row, strict=False)) | {"worker": worker, "ids": self.ids(ids)}
+            for row, ids in alike.items()
+        ]  # fmt: skip
         yield lambda: sum([self._changed("finish_alike", **one) for one in sets])
         yield lambda: at_once + sum([self._changed("finish_attempt_alike", **one) for one in sets if one["token"] != 1])
 
@@ -275,9 +275,13 @@ class SqliteUnit(SqlUnit):
 
     def retry(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
         said = row._asdict() | around._asdict()
-        said |= {"ids": self.ids([one.id for one in retried]), "own": json.dumps({one.id: one.said for one in retried})}
-        steps = [partial(self._changed, verb, **said) for verb in ("retry_alike", "retry_attempt_alike")]
-        if not self._all_of(len(retried), *steps):
+        begun: dict[Micros, dict[str, str]] = {}
+        for one in retried:
+            begun.setdefault(one.started_at, {})[one.id] = one.said
+        sets = [said | {"started_at": at, "own": json.dumps(own)} for at, own in begun.items()]
+        moved = partial(self._changed, "retry_alike", **said, ids=self.ids([one.id for one in retried]))
+        written = lambda: sum([self._changed("retry_attempt_alike", **one) for one in sets])  # noqa: E731 - a step
+        if not self._all_of(len(retried), moved, written):
             return set()
         told = Told(self._now, row.event, "", row.batch_id, row.owner, row.attempt, row.token, "")
         before, between = around.news_before, around.news_between
@@ -336,6 +340,9 @@ def _offset(handle: Handle) -> Micros:
     return int(shifted[0][0]) if shifted else 0
 
 
+_AGAIN = ("token", "result", "generation", "attempt", "started_at")
+_at_once = attrgetter(*_AGAIN[:2])
+_again = attrgetter(*_AGAIN)  # of these attempts there are rows, which are the same but for their ids
 _OWN = ("id", "private")  # as in settle_attempt_alike.sqlite.sql
 _OF_ITS_ROW = ("generation", "attempt", "started_at")
 _TOLD_OF = ("owner", "batch_id", "data")  # by its event alone

@@ -109,6 +109,7 @@ class Retried(NamedTuple):
 
     id: str
     lies_at: str | None  # as its lease has it
+    started_at: int
     said: str  # its words, as they stand in a text in JSON
     took: int  # milliseconds
     waited: int

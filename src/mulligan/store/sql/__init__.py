@@ -21,13 +21,13 @@ from typing import Any, get_type_hints
 from mulligan.errors import StoreUnavailable
 from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.alerting import AlertRow
-from mulligan.store.base import BatchRow, Retried, ScheduleRow, Settlement
+from mulligan.store.base import BatchRow, ScheduleRow, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.keys import KeyRow
 from mulligan.store.matching import Shape
 from mulligan.store.notifying import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
 from mulligan.store.operating import ItemRow, OperationRow
-from mulligan.store.rows import Done, InsertRow, Lying, Own, Wanted
+from mulligan.store.rows import Again, Done, InsertRow, Lying, Own, Wanted
 from mulligan.store.sessions import SessionRow
 
 _HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ _SETS: dict[str, type[Any]] = {
     "done": Done,
     "own": Own,
     "lying": Lying,
-    "retried": Retried,
+    "again": Again,
 }
 
 

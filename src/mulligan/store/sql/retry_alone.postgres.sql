@@ -8,7 +8,7 @@ WITH settled AS (
     alone = CAST(:alone AS boolean), counts = CAST(:counts AS text), settings = CAST(:settings AS text),
     reason = CAST(:reason AS text)
   FROM (
-    SELECT i.*, (SELECT {p}now_us()) AS at FROM {set:retried} WHERE i.id || '' = i.id ORDER BY i.id COLLATE "C"
+    SELECT i.*, (SELECT {p}now_us()) AS at FROM {set:again} WHERE i.id || '' = i.id ORDER BY i.id COLLATE "C"
   ) AS i
   WHERE job.ctid = CAST(i.lies_at AS tid) AND job.id || '' = i.id AND job.state || '' = 'running'
     AND job.worker || '' = CAST(:worker AS text) AND job.token + 0 = CAST(:token AS bigint) AND job.cancel_reason IS NULL
