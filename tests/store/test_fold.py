@@ -153,7 +153,23 @@ def test_an_event_nobody_can_read_is_left_out_and_the_next_one_counted(store):
     assert n_of(store, "attempts", outcome="retry") == 3
 
 
-def test_after_a_day_minutes_are_hours_and_after_thirty_only_the_sum_is_left(store):
+def test_while_nothing_happens_it_asks_now_and_then_whether_it_is_time(store, monkeypatch):
+    fold = begun(store)
+    fold.turn(store)
+    at = now(store) // MINUTE // HOUR * HOUR
+    with store.begin() as unit:
+        unit.add_stats([StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1)])
+    store.shift_clock(26 * HOUR * MINUTE)
+    for again, rows in ((60.0, 2), (0.0, 1)):
+        monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", again)
+        while fold.turn(store):
+            pass
+        with store.read() as unit:
+            assert len(unit.stats(["ends"], 0)) == rows
+
+
+def test_after_a_day_minutes_are_hours_and_after_thirty_only_the_sum_is_left(store, monkeypatch):
+    monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", 0.0)
     fold = begun(store)
     at = now(store) // MINUTE // HOUR * HOUR
     rows = [StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1, 59, 60)]

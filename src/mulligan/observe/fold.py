@@ -7,6 +7,7 @@ and labels are the table in docs/reference/metrics.md.
 from __future__ import annotations
 
 import json
+import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,11 +17,12 @@ from mulligan.engine.kinds import OURS
 from mulligan.job import SECOND, Micros
 from mulligan.observe.names import Names, printable
 from mulligan.policy.insight import FAILED
-from mulligan.store.base import Store
+from mulligan.store.base import Store, Unit
 from mulligan.store.counting import HOUR, MINUTE, NewsRow, StatRow
 
 READER = "fold"
 MOST = 2000  # events of one turn
+ASK_AGAIN = 60.0  # seconds
 MINUTES_KEPT = 24 * HOUR
 HOURS_KEPT = 30 * 24 * HOUR
 
@@ -103,10 +105,13 @@ class Fold:
     def __init__(self, every: float = 1.0) -> None:
         self.every = every
         self._behind = False
+        self._asked = float("-inf")  # when the clock was
 
     def turn(self, store: Store) -> bool:
         with store.read() as unit:
             seen = next((row for row in unit.readers() if row.name == READER), None)
+            if seen is not None and self._rests(unit, seen.cursor):
+                return self._done(behind=False)
             now = unit.now()
             if seen is not None and not self._behind and now - seen.updated_at < self.every * 0.9 * SECOND:
                 return False
@@ -126,6 +131,14 @@ class Fold:
                 unit.drop_stats(now // MINUTE - HOURS_KEPT)
             unit.move_reader(READER, top, memory.to_json())
         return self._done(behind=top - seen.cursor >= MOST or memory.rolled < _day_ago(now))
+
+    def _rests(self, unit: Unit, cursor: int) -> bool:
+        """Is there nothing to count, and was the clock asked lately whether it is time to make minutes into hours?"""
+        now = time.monotonic()
+        if unit.newest_event(cursor) <= cursor and now - self._asked < ASK_AGAIN:
+            return True
+        self._asked = now
+        return False
 
     def _done(self, *, behind: bool) -> bool:
         self._behind = behind

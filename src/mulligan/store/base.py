@@ -396,8 +396,8 @@ class Unit(
         """In order, and never past an event that is still to be committed."""
 
     @abstractmethod
-    def newest_event(self) -> int:
-        """The last id `events_after` would give; 0: none."""
+    def newest_event(self, above: int = -1) -> int:
+        """The last id `events_after` would give; 0: none. Where nothing is above that one, it need not be exact."""
 
     @abstractmethod
     def event_lag(self) -> Micros:

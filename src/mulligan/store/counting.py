@@ -83,7 +83,7 @@ class SqlCounting(Counting):
     def ids(self, ids: Sequence[Any]) -> Any: ...
 
     @abstractmethod
-    def newest_event(self) -> int: ...
+    def newest_event(self, above: int = -1) -> int: ...
 
     @abstractmethod
     def write_stats(self, rows: Sequence[StatRow]) -> None: ...
@@ -92,7 +92,7 @@ class SqlCounting(Counting):
         return [ReaderRow._make(row) for row in self.rows("readers")]
 
     def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
-        top = min(self.newest_event(), cursor + most)
+        top = min(self.newest_event(cursor), cursor + most)
         if top <= cursor:
             return cursor, []
         span = {"cursor": cursor, "top": top}

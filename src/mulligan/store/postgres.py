@@ -317,7 +317,7 @@ class PostgresStore(Store):
                         return False
                     self._rehearse(connection)
                     proved = time.monotonic()
-                if list(connection.notifies(timeout=1.0, stop_after=1)):
+                if _notified(connection, 1.0):
                     self._hint_over(connection, hint)
         return True
 
@@ -438,6 +438,15 @@ class PostgresStore(Store):
             pool.close(timeout=5)
         if self._apart is not None:
             self._apart.close()
+
+
+def _notified(connection: psycopg.Connection[Any], timeout: float) -> bool:
+    """The driver looks ten times a second whether somebody wants to interrupt it; nobody does."""
+    if list(connection.notifies(timeout=0, stop_after=1)):  # also what came with an answer to somebody's question
+        return True
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return bool(waiting.poll(timeout * 1000)) and bool(list(connection.notifies(timeout=0, stop_after=1)))
 
 
 class _Once(AbstractContextManager[PostgresUnit]):

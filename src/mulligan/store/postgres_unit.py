@@ -271,9 +271,11 @@ class PostgresUnit(SqlUnit):
     def events_after(self, cursor: int, limit: int) -> list[Event]:
         return self.events_among("events_between", cursor, self.newest_event(), limit)
 
-    def newest_event(self) -> int:
+    def newest_event(self, above: int = -1) -> int:
         # The order matters: what the sequence has given out is read before the marks of those still writing.
         top: int = self.rows("event_top")[0][0]
+        if top <= above:
+            return top
         floor: int | None = self.rows("event_floor")[0][0]
         return top if floor is None else min(top, floor)
 

@@ -324,7 +324,8 @@ class SqliteUnit(SqlUnit):
         # One writer: ids are drawn in commit order.
         return self.events_among("events_between", cursor, 2**62, limit)
 
-    def newest_event(self) -> int:
+    def newest_event(self, above: int = -1) -> int:
+        del above
         return int(self.rows("newest_event")[0][0])
 
     def event_lag(self) -> Micros:

@@ -79,6 +79,7 @@ class Fleet:
         self._common = Common()
         self._queue: list[tuple[Flight, Memory | None]] = []  # waiting for a runner of their own
         self._changed = asyncio.Event()
+        self.stirred = asyncio.Event()  # there is something to do
         self._memory_ns = 0
         self._respawn = 0.0
         self._early = 0  # runners killed before the app was loaded
@@ -225,6 +226,7 @@ class Fleet:
 
     # -- dispatch ---------------------------------------------------------------------------------
     def dispatch(self, lot: Lot, memories: Mapping[str, Memory]) -> None:
+        self.stirred.set()
         kinds = {} if self.manifest is None else self.manifest.kinds
         runners = self._runners()
         if len(runners) == 1 and lot.is_plain(self.lonely, self.recipe.worker, kinds):

@@ -34,6 +34,7 @@ from mulligan.engine.supervisor.desk import OUTAGE_WAIT, Desk
 from mulligan.engine.supervisor.fleet import TICK, AppBroken, Fleet
 from mulligan.engine.supervisor.memory import oom_killed
 from mulligan.engine.supervisor.relay import relay
+from mulligan.engine.supervisor.rounds import Rounds
 from mulligan.engine.supervisor.turns import Turns
 from mulligan.engine.workers import worker_row
 from mulligan.errors import StoreUnavailable
@@ -48,7 +49,7 @@ log = logging.getLogger("mulligan.worker")
 NO_FILE = Path(os.devnull)
 OPERATE_EVERY = 1.0  # seconds
 FIRST_SWEEP = 1.0  # after the start
-RESPITE = 2  # times as long as a turn at an outlet took: a crowd of events must not crowd out the jobs
+IDLE_TICK = 2.0
 LEAP = 5 * SECOND  # how far the store's clock must jump to be noticed
 
 
@@ -125,7 +126,7 @@ class Supervisor:
             self._sweep_loop(),
             self._operate_loop(),
             self._tick_loop(),
-            *(self._outlet_loop(outlet) for outlet in self._options.outlets),
+            Rounds(self._options.outlets, self._store, self._outlet_thread).loop(),
         )
         tasks = [self._loop.create_task(part) for part in parts]
         threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
@@ -261,8 +262,14 @@ class Supervisor:
 
     # -- limits, progress, checkpoints ----------------------------------------------------------------
     async def _tick_loop(self) -> None:
+        """While nothing runs there is little to look at."""
         while True:
-            await asyncio.sleep(TICK if self._fleet.count else TICK * 5)
+            if not self._fleet.count:
+                self._fleet.stirred.clear()
+                timer = self._loop.call_later(IDLE_TICK, self._fleet.stirred.set)
+                await self._fleet.stirred.wait()
+                timer.cancel()
+            await asyncio.sleep(TICK)
             self._fleet.tick()
 
     def _progress(self, flight: Flight, fraction: float | None, message: str) -> None:
@@ -317,11 +324,6 @@ class Supervisor:
         while True:
             await asyncio.sleep(OPERATE_EVERY)
             await self._chore(self._operate())
-
-    async def _outlet_loop(self, outlet: Outlet) -> None:
-        while True:
-            await self._chore(self._take_turn(outlet))
-            await asyncio.sleep(outlet.every)
 
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
         """A chore that fails is tried again with the next round; the others are not its concern."""
@@ -387,12 +389,6 @@ class Supervisor:
     async def _operate(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.operate):
             self._desk.wake.set()
-
-    async def _take_turn(self, outlet: Outlet) -> None:
-        began = self._loop.time()
-        while await self._loop.run_in_executor(self._outlet_thread, outlet.turn, self._store):
-            await asyncio.sleep(RESPITE * (self._loop.time() - began))
-            began = self._loop.time()
 
     # -- the end ----------------------------------------------------------------------------------
     async def _until_stopped(self, tasks: list[asyncio.Task[None]]) -> int:
