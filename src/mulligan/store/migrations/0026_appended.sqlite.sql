@@ -1,6 +1,8 @@
 -- Attempts lie in the order in which they ended, and their key beside them. They lay in the order of their keys: the second
 -- attempt of a job went between rows of almost a kilobyte, where there was no room, and each page was written twice.
-CREATE TABLE {p}attempt_appended (
+ALTER TABLE {p}attempt RENAME TO {p}attempt_by_key;
+DROP INDEX {p}attempt_for_recovery;
+CREATE TABLE {p}attempt (
   job_id      TEXT NOT NULL,
   token       INTEGER NOT NULL,
   generation  INTEGER NOT NULL,
@@ -24,10 +26,9 @@ CREATE TABLE {p}attempt_appended (
   judged      TEXT,
   PRIMARY KEY (job_id, token)
 ) STRICT;
-INSERT INTO {p}attempt_appended
+INSERT INTO {p}attempt
 SELECT job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, code, cls, rule, public,
        evidence, private, fingerprint, next_run_at, reason, cost, judged
-FROM {p}attempt ORDER BY ended_at;
-DROP TABLE {p}attempt;
-ALTER TABLE {p}attempt_appended RENAME TO {p}attempt;
+FROM {p}attempt_by_key ORDER BY ended_at;
+DROP TABLE {p}attempt_by_key;
 CREATE INDEX {p}attempt_for_recovery ON {p}attempt (fingerprint, job_id, generation) WHERE verb = 'die';
