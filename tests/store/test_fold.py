@@ -168,6 +168,22 @@ def test_while_nothing_happens_it_asks_now_and_then_whether_it_is_time(store, mo
             assert len(unit.stats(["ends"], 0)) == rows
 
 
+def test_of_many_hours_that_were_left_all_are_made_at_once(store, monkeypatch):
+    monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", 0.0)
+    fold = begun(store)
+    fold.turn(store)
+    at = now(store) // MINUTE // HOUR * HOUR
+    with store.begin() as unit:
+        unit.add_stats([StatRow(at + 60 * hour + n, "ends", "{}", 1, 0.5) for hour in range(5) for n in range(3)])
+    store.shift_clock(32 * HOUR * MINUTE)
+    assert fold.turn(store)
+    monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", 60.0)  # it was asked just now
+    while fold.turn(store):
+        pass
+    with store.read() as unit:
+        assert [row.n for row in unit.stats(["ends"], 0)] == [3] * 5
+
+
 def test_after_a_day_minutes_are_hours_and_after_thirty_only_the_sum_is_left(store, monkeypatch):
     monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", 0.0)
     fold = begun(store)

@@ -110,7 +110,7 @@ class Fold:
     def turn(self, store: Store) -> bool:
         with store.read() as unit:
             seen = next((row for row in unit.readers() if row.name == READER), None)
-            if seen is not None and self._rests(unit, seen.cursor):
+            if seen is not None and not self._behind and self._rests(unit, seen.cursor):
                 return self._done(behind=False)
             now = unit.now()
             if seen is not None and not self._behind and now - seen.updated_at < self.every * 0.9 * SECOND:

@@ -38,8 +38,8 @@ class Likeness(NamedTuple):
 
 
 class Worded(Outcome):
-    """A failure of which all but its words is known by others. It is put together when somebody asks for it: who tells
-    many of them at once never does.
+    """A failure of which all but its words is known by others. It is put together when somebody asks for it by name:
+    who tells many of them at once never does, and as a tuple it has none.
     """
 
     like: Likeness

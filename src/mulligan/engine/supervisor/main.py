@@ -191,9 +191,9 @@ class Supervisor:
         """While the app is being loaded. A thread each: they will want a connection each."""
         store = self._store.apart()
         for thread in (self._turn_thread, self._beside_thread):
-            if thread is not None:
-                rehearsal = self._loop.run_in_executor(thread, store.rehearse)
-                rehearsal.add_done_callback(lambda done: done.exception())  # whatever it was, the first turn tells it
+            with contextlib.suppress(RuntimeError):  # no thread can be started: not now, perhaps later
+                if thread is not None:
+                    thread.submit(store.rehearse)  # whatever goes wrong, the first turn tells it
 
     def _adopt(self, values: dict[str, Any]) -> None:
         """What the app sets in its code holds for its jobs here too. Two databases would not."""

@@ -22,32 +22,41 @@ TOGETHER = 0.05  # seconds that one may come early
 
 class Rounds:
     def __init__(self, outlets: Sequence[Outlet], store: Store, thread: ThreadPoolExecutor) -> None:
-        self._due = {outlet.name: (outlet, 0.0) for outlet in outlets}
+        self._outlets = outlets
+        self._due = [0.0] * len(outlets)
         self._store = store
         self._thread = thread
+        self._over = False
 
     async def loop(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._due:
-            due = [outlet for outlet, at in self._due.values() if at - loop.time() < TOGETHER]
-            pauses = await loop.run_in_executor(self._thread, self._take, due)
-            now = loop.time()
-            self._due |= {outlet.name: (outlet, now + pause) for outlet, pause in zip(due, pauses, strict=True)}
-            await asyncio.sleep(max(0.0, min(at for _, at in self._due.values()) - loop.time()))
-        await loop.create_future()  # nothing to do, and who ends is missed
+        try:
+            while self._outlets:
+                due = [place for place, at in enumerate(self._due) if at - loop.time() < TOGETHER]
+                pauses = await self._round(loop, [self._outlets[place] for place in due])
+                for place, pause in zip(due, pauses, strict=True):
+                    self._due[place] = loop.time() + pause
+                await asyncio.sleep(max(0.0, min(self._due) - loop.time()))
+            await loop.create_future()  # nothing to do, and who ends is missed
+        finally:
+            self._over = True
 
-    def _take(self, outlets: Sequence[Outlet]) -> list[float]:
+    async def _round(self, loop: asyncio.AbstractEventLoop, outlets: Sequence[Outlet]) -> list[float]:
         """How long each of them may rest."""
-        return [self._turn(outlet) for outlet in outlets]
+        try:
+            return await loop.run_in_executor(self._thread, lambda: [self._turn(outlet) for outlet in outlets])
+        except RuntimeError:  # no thread can be started
+            log.exception("a chore failed")
+            return [outlet.every for outlet in outlets]
 
     def _turn(self, outlet: Outlet) -> float:
         """One that fails is tried again with the next round; the others are not its concern."""
-        began = time.monotonic()
+        began, more = time.monotonic(), False
         try:
-            more = outlet.turn(self._store)
+            if not self._over:  # the store may be closed already
+                more = outlet.turn(self._store)
         except StoreUnavailable:
-            more = False
+            pass
         except Exception:
             log.exception("a chore failed")
-            more = False
         return RESPITE * (time.monotonic() - began) if more else outlet.every

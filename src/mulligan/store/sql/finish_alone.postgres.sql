@@ -1,7 +1,8 @@
 -- `finish` as a transaction of its own, which saves the way to the rows: each is looked for where it lay when it was claimed.
 -- One that was written since, or is not what it was, is left as it is. Nothing is locked but what is written, in the order of
 -- ids, so nobody waits in a circle as long as nothing else is done in the same transaction. That values are equal to
--- themselves makes the planner believe in few of them: else it would read the whole table where that is small.
+-- themselves makes the planner believe in few of them: else it would read the whole table where that is small. A table of
+-- a dozen rows it reads all the same, and locks them as they lie: who waits in a circle then is told, and goes the long way.
 WITH settled AS (
   UPDATE {p}job AS job SET
     state = 'succeeded', worker = NULL, result = i.result, reason = 'returned', finished_at = i.at,

@@ -1,0 +1,95 @@
+"""Turns at outlets: together where they are due together, whatever becomes of one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from mulligan.engine.supervisor.rounds import Rounds
+from mulligan.errors import StoreUnavailable
+
+
+class Counted:
+    def __init__(self, every: float = 0.01, turn: Callable[[int], bool] = lambda _: False) -> None:
+        self.name = "counted"
+        self.every = every
+        self.turns = 0
+        self._turn = turn
+
+    def turn(self, store: object) -> bool:
+        del store
+        self.turns += 1
+        return self._turn(self.turns)
+
+
+def play(
+    outlets: list[Counted], act: Callable[[], Coroutine[Any, Any, None]], thread: Any = None
+) -> ThreadPoolExecutor:
+    executor = thread or ThreadPoolExecutor(1)
+
+    async def scene() -> None:
+        task = asyncio.create_task(Rounds(outlets, None, executor).loop())  # type: ignore[arg-type]
+        await act()
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+    return executor
+
+
+async def until(moment: Callable[[], bool]) -> None:
+    while not moment():  # noqa: ASYNC110 - a count of another thread
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), StoreUnavailable("away")])
+def test_one_that_fails_is_tried_again_and_the_others_go_on(error: Exception) -> None:
+    def fail(_: int) -> bool:
+        raise error
+
+    failing, other = Counted(turn=fail), Counted()  # of the same name: each is taken
+    play([failing, other], lambda: until(lambda: min(failing.turns, other.turns) >= 3))
+
+
+def test_one_that_has_more_to_do_comes_again_at_once() -> None:
+    busy = Counted(every=60, turn=lambda turns: turns < 5)
+    play([busy], lambda: until(lambda: busy.turns == 5))
+
+
+def test_where_there_is_none_nothing_happens() -> None:
+    play([], lambda: asyncio.sleep(0.01))
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again_later() -> None:
+    class Full(ThreadPoolExecutor):
+        refused = 0
+
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            if self.refused < 2:
+                self.refused += 1
+                message = "can't start new thread"
+                raise RuntimeError(message)
+            return super().submit(*arguments, **options)
+
+    outlet = Counted()
+    play([outlet], lambda: until(lambda: outlet.turns >= 2), Full(1))
+
+
+def test_after_the_end_none_is_begun_any_more() -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def slow(_: int) -> bool:
+        begun.set()
+        return may_go_on.wait(20)
+
+    first, second = Counted(turn=slow), Counted()
+    thread = play([first, second], lambda: until(begun.is_set))
+    may_go_on.set()
+    thread.shutdown(wait=True)
+    assert (first.turns, second.turns) == (1, 0)
