@@ -307,7 +307,11 @@ class Supervisor:
             if self._desk.news:
                 await self._chore(self._tell_news())
             await self._chore(self._watch_dependencies())
-            await asyncio.sleep(min(0.5, beat / 4))
+            pause = min(0.5, beat / 4)
+            await asyncio.sleep(pause)
+            if not (self._fleet.count or self._desk.news):  # nothing to watch or to cancel: longer, until there is
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._fleet.stirred.wait(), 3 * pause)
 
     async def _sweep_loop(self) -> None:
         """First the jobs, then the house: whom others left behind we have asked at the very beginning."""
