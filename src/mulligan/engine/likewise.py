@@ -44,7 +44,7 @@ class _Drawn:
 
 
 class Alike:
-    """Not where chance has a say, or how long a job has waited."""
+    """What is shared, and by whom. Nothing is where chance has a say, or how long a job has waited."""
 
     def __init__(self, layers: Layers, now: Micros, rng: Random, actor: str = "") -> None:
         self.layers = layers

@@ -40,6 +40,8 @@ _encode = quick_dump(", ", ": ")
 
 
 class SqliteUnit(SqlUnit):
+    retries_together = True  # one writer: whoever changes rows waits for nobody
+
     def __init__(self, handle: Handle, offset: Micros | None = None) -> None:
         self._handle = handle
         self._now = time.time_ns() // 1000 + (_offset(handle) if offset is None else offset)
@@ -271,23 +273,23 @@ class SqliteUnit(SqlUnit):
         yield lambda: sum([self._changed("finish_alike", **one) for one in sets])
         yield lambda: at_once + sum([self._changed("finish_attempt_alike", **one) for one in sets if one["token"] != 1])
 
-    retries_together = True  # one writer: whoever changes rows waits for nobody
-
     def retry(self, row: Settlement, around: Around, retried: Sequence[Retried]) -> set[tuple[str, int]]:
-        said = row._asdict() | around._asdict()
-        begun: dict[Micros, dict[str, str]] = {}
-        for one in retried:
-            begun.setdefault(one.started_at, {})[one.id] = one.said
-        sets = [said | {"started_at": at, "own": json.dumps(own)} for at, own in begun.items()]
-        moved = partial(self._changed, "retry_alike", **said, ids=self.ids([one.id for one in retried]))
-        written = lambda: sum([self._changed("retry_attempt_alike", **one) for one in sets])  # noqa: E731 - a step
-        if not self._all_of(len(retried), moved, written):
+        if not self._all_of(len(retried), *self._retrying(row._asdict() | around._asdict(), retried)):
             return set()
         told = Told(self._now, row.event, "", row.batch_id, row.owner, row.attempt, row.token, "")
         before, between = around.news_before, around.news_between
         texts = [(one.id, f"{before}{one.took}{between}{one.waited}}}") for one in retried]
         self._write_told(*parted_texts(told, texts))
         return {(one.id, row.token) for one in retried}
+
+    def _retrying(self, said: dict[str, Any], retried: Sequence[Retried]) -> Iterator[Callable[[], int]]:
+        """One statement for all their jobs, and one for the attempts of each moment at which some of them began."""
+        begun: dict[Micros, dict[str, str]] = {}
+        for one in retried:
+            begun.setdefault(one.started_at, {})[one.id] = one.said
+        sets = [said | {"started_at": at, "own": json.dumps(own)} for at, own in begun.items()]
+        yield partial(self._changed, "retry_alike", **said, ids=self.ids([one.id for one in retried]))
+        yield lambda: sum([self._changed("retry_attempt_alike", **one) for one in sets])
 
     def _changed(self, verb: str, /, **params: Any) -> int:
         self.rows(verb, **params)
