@@ -19,6 +19,7 @@ from mulligan.store import Store
 from support.store import KINDS, POLICIES, RETURNED, now, open_worker
 
 HEARER = "the one who hears"
+NEVER = float("-inf")
 
 
 LONG = 10_000  # ms: of jobs that take so long nobody claims ahead
@@ -80,7 +81,15 @@ class Watched(Turns):
 class Scene:
     """A desk, hands to work for, and a thread that hears."""
 
-    def __init__(self, store: Store, turns: Store | None = None, *, concurrency: int = 4, beside: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        turns: Store | None = None,
+        *,
+        concurrency: int = 4,
+        beside: bool = False,
+        poll: float = 60,
+    ) -> None:
         open_worker(store)
         self.store = store
         self.may_claim = True
@@ -89,7 +98,7 @@ class Scene:
         self.hearer = ThreadPoolExecutor(1, HEARER, lambda: setattr(threading.current_thread(), "name", HEARER))
         self._thread = ThreadPoolExecutor(1, "turns")
         self._beside = ThreadPoolExecutor(1, "beside") if beside else None
-        self._settings = Worker(concurrency=concurrency, poll=60)
+        self._settings = Worker(concurrency=concurrency, poll=poll)
 
     def play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         asyncio.run(self._play(act))
@@ -112,6 +121,14 @@ class Scene:
 
     async def hint(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self.hearer, self.desk.hint)
+
+    async def quiet(self) -> None:
+        """Nothing is heard, for as long as it takes to be worth a look."""
+        await asyncio.get_running_loop().run_in_executor(self.hearer, self.hear_nothing)
+
+    def hear_nothing(self) -> None:
+        self.desk._looked = NEVER
+        self.desk.quiet()
 
     async def until(self, moment: Callable[[], object]) -> None:
         while not moment():  # noqa: ASYNC110 - a count

@@ -39,6 +39,101 @@ def test_who_hears_a_hint_claims_at_once_while_the_loop_rests(store: Store) -> N
     scene.play(act)
 
 
+def test_who_hears_nothing_looks_in_place_of_the_loop(store: Store) -> None:
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 3)
+        await scene.quiet()
+        await scene.until(lambda: scene.hands.count == 3)
+        assert scene.turns.takers == [HEARER]
+
+    scene.play(act)
+
+
+def test_where_it_finds_nothing_the_loop_sleeps_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, told_the_loop = Scene(store), []
+
+    async def act(scene: Scene) -> None:
+        monkeypatch.setattr(scene.desk, "_tell", told_the_loop.append)
+        await scene.quiet()
+        assert 0 < scene.desk.quiet() <= 60  # it has just looked
+        assert scene.turns.takers == [HEARER]
+        scene.desk._look_if_nobody_has()
+        assert not scene.desk.wake.is_set()
+
+    scene.play(act)
+    assert told_the_loop == [None]
+
+
+def test_a_leap_of_the_clock_is_told_to_the_loop_by_who_hears_nothing(store: Store) -> None:
+    scene, heard = Scene(store), []
+
+    async def act(scene: Scene) -> None:
+        scene.desk._on_clock = heard.append
+        await scene.quiet()
+        assert heard == []
+        store.shift_clock(3_600_000_000)
+        await scene.quiet()
+        await scene.until(lambda: heard)
+
+    scene.play(act)
+
+
+def test_a_loop_that_wants_a_turn_meanwhile_gets_it_though_nothing_is_found(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, under_way, may_go_on = Scene(store), threading.Event(), threading.Event()
+    take = scene.turns.take
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        turn = take(*arguments, **options)
+        under_way.set()
+        assert may_go_on.wait(30)
+        return turn
+
+    async def act(scene: Scene) -> None:
+        monkeypatch.setattr(scene.turns, "take", slow)
+        looking = asyncio.create_task(scene.quiet())
+        await scene.until(under_way.is_set)
+        enqueue(store, 2)
+        scene.desk.wake.set()
+        await scene.until(lambda: not scene.desk._offered)  # it waits now
+        may_go_on.set()
+        await looking
+        await scene.until(lambda: scene.hands.count == 2)
+        assert scene.turns.takers == [HEARER, "turns_0"]
+
+    scene.play(act)
+
+
+@pytest.mark.parametrize("listened", [False, True])
+def test_the_loop_looks_for_itself_when_nobody_does(store: Store, listened: bool) -> None:
+    scene = Scene(store, poll=0.02)
+
+    async def act(scene: Scene) -> None:
+        if listened:
+            await scene.quiet()
+        enqueue(store, 2)
+        await scene.until(lambda: scene.hands.count == 2)
+        assert "turns_0" in scene.turns.takers
+
+    scene.play(act)
+
+
+def test_who_hears_nothing_while_all_places_are_taken_leaves_the_look_to_the_loop(store: Store) -> None:
+    scene = Scene(store, concurrency=1)
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 2)
+        await scene.hint()
+        await scene.until(lambda: scene.hands.count == 1)
+        await scene.quiet()
+        await scene.until(lambda: scene.turns.takers == [HEARER, "turns_0"])  # for messages
+
+    scene.play(act)
+
+
 def test_a_hint_while_there_is_no_room_or_no_leave_claims_nothing(store: Store) -> None:
     scene = Scene(store, concurrency=2)
 
@@ -129,12 +224,13 @@ def test_what_the_store_refuses_to_who_hears_ends_neither_the_desk_nor_the_heari
 
 
 def test_hints_and_endings_at_once_never_make_two_turns_at_once_nor_lose_or_double_a_job(store: Store) -> None:
-    scene, total = Scene(store, concurrency=5), 120
+    scene, total, rng_of_hearer = Scene(store, concurrency=5), 120, Random(4)
 
     def hear() -> None:
         for _ in range(total):
             enqueue(store)
-            scene.desk.hint()
+            scene.desk.hint() if rng_of_hearer.random() < 0.7 else scene.hear_nothing()
+        scene.desk.hint()
 
     async def act(scene: Scene) -> None:
         rng = Random(3)

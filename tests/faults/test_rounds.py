@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from mulligan.engine.supervisor.rounds import Rounds
+from mulligan.engine.supervisor import rounds
+from mulligan.engine.supervisor.rounds import Bell, Rounds
 from mulligan.errors import StoreUnavailable
 
 
@@ -27,20 +27,15 @@ class Counted:
         return self._turn(self.turns)
 
 
-def play(
-    outlets: list[Counted], act: Callable[[], Coroutine[Any, Any, None]], thread: Any = None
-) -> ThreadPoolExecutor:
-    executor = thread or ThreadPoolExecutor(1)
-
+def play(outlets: list[Counted], act: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def scene() -> None:
-        task = asyncio.create_task(Rounds(outlets, None, executor).loop())  # type: ignore[arg-type]
+        task = asyncio.create_task(Rounds(outlets, None).loop())  # type: ignore[arg-type]
         await act()
         assert not task.done()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(scene(), 30))
-    return executor
 
 
 async def until(moment: Callable[[], bool]) -> None:
@@ -66,19 +61,22 @@ def test_where_there_is_none_nothing_happens() -> None:
     play([], lambda: asyncio.sleep(0.01))
 
 
-def test_a_thread_that_cannot_be_started_is_tried_again_later() -> None:
-    class Full(ThreadPoolExecutor):
-        refused = 0
+def test_a_thread_that_cannot_be_started_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = []
 
-        def submit(self, *arguments: Any, **options: Any) -> Any:
-            if self.refused < 2:
-                self.refused += 1
+    class Full(threading.Thread):
+        def start(self) -> None:
+            if len(refused) < 2:
+                refused.append(self)
                 message = "can't start new thread"
                 raise RuntimeError(message)
-            return super().submit(*arguments, **options)
+            super().start()
 
+    monkeypatch.setattr(rounds, "BEGIN_AGAIN", 0.001)
+    monkeypatch.setattr(rounds.threading, "Thread", Full)
     outlet = Counted()
-    play([outlet], lambda: until(lambda: outlet.turns >= 2), Full(1))
+    play([outlet], lambda: until(lambda: outlet.turns >= 2))
+    assert len(refused) == 2
 
 
 def test_after_the_end_none_is_begun_any_more() -> None:
@@ -89,7 +87,15 @@ def test_after_the_end_none_is_begun_any_more() -> None:
         return may_go_on.wait(20)
 
     first, second = Counted(turn=slow), Counted()
-    thread = play([first, second], lambda: until(begun.is_set))
+    play([first, second], lambda: until(begun.is_set))
     may_go_on.set()
-    thread.shutdown(wait=True)
+    for thread in [thread for thread in threading.enumerate() if thread.name == "mulligan-outlets"]:
+        thread.join(20)
     assert (first.turns, second.turns) == (1, 0)
+
+
+def test_a_bell_rings_as_long_as_there_is_something() -> None:
+    looks, rings = iter([True, False, True]), []
+    bell = Bell("bell", 0.01, lambda _: next(looks), lambda: rings.append(1))
+    assert [bell.turn(None) for _ in range(3)] == [False] * 3  # type: ignore[arg-type]
+    assert len(rings) == 2

@@ -64,6 +64,11 @@ PATIENCE = 3 * SECOND  # until somebody wants to know why nothing moves
 UNDER_WAY = frozenset({"gathering", "running", "paused"})
 
 
+def under_way(store: Store) -> bool:
+    with store.read() as unit:
+        return bool(unit.operations_due(None, 1))
+
+
 def turn(store: Store, *, paced: bool = True) -> int:
     """Everything that is to be done now for operations under way; returns how many jobs were moved.
 

@@ -105,13 +105,15 @@ class Fold:
     def __init__(self, every: float = 1.0) -> None:
         self.every = every
         self._behind = False
+        self._cursor = -1  # of the reader, when it was last seen
         self._asked = float("-inf")  # when the clock was
 
     def turn(self, store: Store) -> bool:
         with store.read() as unit:
+            if not self._behind and self._rests(unit):
+                return False
             seen = next((row for row in unit.readers() if row.name == READER), None)
-            if seen is not None and not self._behind and self._rests(unit, seen.cursor):
-                return self._done(behind=False)
+            self._cursor = -1 if seen is None else seen.cursor
             now = unit.now()
             if seen is not None and not self._behind and now - seen.updated_at < self.every * 0.9 * SECOND:
                 return False
@@ -132,10 +134,10 @@ class Fold:
             unit.move_reader(READER, top, memory.to_json())
         return self._done(behind=top - seen.cursor >= MOST or memory.rolled < _day_ago(now))
 
-    def _rests(self, unit: Unit, cursor: int) -> bool:
+    def _rests(self, unit: Unit) -> bool:
         """Is there nothing to count, and was the clock asked lately whether it is time to make minutes into hours?"""
         now = time.monotonic()
-        if unit.newest_event(cursor) <= cursor and now - self._asked < ASK_AGAIN:
+        if self._cursor >= 0 and now - self._asked < ASK_AGAIN and unit.newest_event(self._cursor) <= self._cursor:
             return True
         self._asked = now
         return False

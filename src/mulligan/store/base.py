@@ -407,6 +407,9 @@ class Unit(
     def gates(self) -> list[Gate]: ...
 
 
+QUIET = 1.0  # seconds without a hint, at most
+
+
 class Store(ABC):
     """A database that remembers. Safe to share between threads; a forked child goes on with connections of its own."""
 
@@ -447,9 +450,16 @@ class Store(ABC):
         """What workers ask over and over, asked for nobody: the first ones shall not wait for what is done once."""
 
     @abstractmethod
-    def watch(self, hint: Callable[[], None], stop: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
+    def watch(
+        self,
+        hint: Callable[[], None],
+        stop: threading.Event,
+        busy: Callable[[], bool] = lambda: False,
+        quiet: Callable[[], float] = lambda: QUIET,
+    ) -> None:
         """Call `hint` soon after something may have become due; returns when `stop` is set. Only ever a hint. While
-        `busy`, nobody could follow it: it may come afterwards.
+        `busy`, nobody could follow it: it may come afterwards. While there is none, `quiet` is called now and then, and
+        says after how many seconds to call it again at the latest.
         """
 
     @abstractmethod

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import psycopg
@@ -27,7 +27,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from mulligan.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
 from mulligan.job import Micros
 from mulligan.store import migrate as migrations
-from mulligan.store.base import Plain, Store
+from mulligan.store.base import QUIET, Plain, Store
 from mulligan.store.foreign import Postgres, postgres_connection_of
 from mulligan.store.postgres_unit import PooledConnection, PostgresUnit
 from mulligan.store.rehearsal import rehearse
@@ -64,6 +64,8 @@ READ_COMMITTED = "SELECT set_config('default_transaction_isolation', 'read commi
 KEEP_PLANS = (
     f"{READ_COMMITTED}, set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
 )
+
+T = TypeVar("T")
 
 
 class _AtHand(threading.local):
@@ -284,13 +286,19 @@ class PostgresStore(Store):
             return [tuple(row) for row in run(f"SELECT * FROM {self.prefix}schema ORDER BY 1").fetchall()]
 
     # -- hints and upkeep ---------------------------------------------------------------------------
-    def watch(self, hint: Callable[[], None], stop: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
+    def watch(
+        self,
+        hint: Callable[[], None],
+        stop: threading.Event,
+        busy: Callable[[], bool] = lambda: False,
+        quiet: Callable[[], float] = lambda: QUIET,
+    ) -> None:
         """LISTEN until stopped; whatever breaks, the caller's poll goes on underneath."""
         del busy  # to listen costs nothing
         warned = False
         while not stop.is_set():
             try:
-                heard = self._listen(hint, stop)
+                heard = self._listen(hint, stop, quiet)
             except UNAVAILABLE:
                 stop.wait(1.0)
                 continue
@@ -304,21 +312,23 @@ class PostgresStore(Store):
                 self.without_prepared()
                 stop.wait(LISTEN_AGAIN)
 
-    def _listen(self, hint: Callable[[], None], stop: threading.Event) -> bool:
+    def _listen(self, hint: Callable[[], None], stop: threading.Event, quiet: Callable[[], float]) -> bool:
         """False: we did not hear our own nonce, so nothing else will arrive either."""
         with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             self._configure(connection)
             connection.execute(f'LISTEN "{self.channel}"')
             hint()  # for what came before we could hear it
-            proved = 0.0
+            proved, pause = 0.0, QUIET
             while not stop.is_set():
                 if time.monotonic() - proved > LISTEN_AGAIN:
                     if not self._hears(connection, hint):
                         return False
                     self._rehearse(connection)
                     proved = time.monotonic()
-                if _notified(connection, 1.0):
-                    self._hint_over(connection, hint)
+                if _notified(connection, min(pause, QUIET)):
+                    self._over(connection, hint)
+                else:
+                    pause = self._over(connection, quiet)
         return True
 
     def _rehearse(self, connection: psycopg.Connection[Any]) -> None:
@@ -331,12 +341,12 @@ class PostgresStore(Store):
         connection.execute(KEEP_PLANS, prepare=False)  # of this session, as LISTEN is
         PostgresUnit(connection, self, alone=True).look_and_take_one("", Plain((), 0, 0))
 
-    def _hint_over(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> None:
-        """What the one who is hinted asks next, it asks over the connection that is awake already."""
+    def _over(self, connection: psycopg.Connection[Any], call: Callable[[], T]) -> T:
+        """What the one who is called asks next, it asks over the connection that is awake already."""
         if self._listen_dsn == self.dsn:
             self._at_hand.connection = connection
         try:
-            hint()
+            return call()
         finally:
             self._at_hand.connection = None
 

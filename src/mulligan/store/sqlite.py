@@ -20,7 +20,7 @@ from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable, Tw
 from mulligan.job import Micros
 from mulligan.store import migrate as migrations
 from mulligan.store import onelibrary
-from mulligan.store.base import Store
+from mulligan.store.base import QUIET, Store
 from mulligan.store.foreign import sqlite_handle_of
 from mulligan.store.handle import BUSY_MS, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
 from mulligan.store.sqlite_unit import PREFIX, SqliteUnit
@@ -215,14 +215,21 @@ class SqliteStore(Store):
             return [(row[0], row[1], row[2]) for row in handle.execute(f"SELECT * FROM {PREFIX}schema ORDER BY 1")]
 
     # -- hints and upkeep ---------------------------------------------------------------------------
-    def watch(self, hint: Callable[[], None], stop: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
+    def watch(
+        self,
+        hint: Callable[[], None],
+        stop: threading.Event,
+        busy: Callable[[], bool] = lambda: False,
+        quiet: Callable[[], float] = lambda: QUIET,
+    ) -> None:
         handle = self._checkout()
         try:
             with FileWatch(Path(f"{self.file}-wal")) as watch:
-                seen, heard = handle.execute("PRAGMA data_version"), 0.0
+                seen, heard, pause = handle.execute("PRAGMA data_version"), 0.0, QUIET
                 pauses: Iterator[float] = iter(())
                 while not stop.is_set():
-                    if watch.wait(next(pauses, WATCH_EVERY)):  # also in the middle of them: this may be somebody else
+                    # Also in the middle of them: this may be somebody else.
+                    if watch.wait(next(pauses, min(pause, WATCH_EVERY))):
                         pauses = iter(AFTER_REST if time.monotonic() - heard > RESTED else SETTLING)
                     until = time.monotonic() + MOST_BUSY
                     while busy() and time.monotonic() < until and not stop.is_set():
@@ -230,18 +237,20 @@ class SqliteStore(Store):
                     version = handle.execute("PRAGMA data_version")
                     if version != seen:
                         seen = version
-                        self._hint_over(handle, hint)
+                        self._over(handle, hint)
                         heard = time.monotonic()
+                    else:
+                        pause = self._over(handle, quiet)
         finally:
             handle.close()
 
-    def _hint_over(self, handle: Handle, hint: Callable[[], None]) -> None:
-        """What the one who is hinted asks and writes next goes over this connection, which does not count what it has
+    def _over(self, handle: Handle, call: Callable[[], T]) -> T:
+        """What the one who is called asks and writes next goes over this connection, which does not count what it has
         written itself as a change: else a claim would be a hint to look what there is to claim.
         """
         self._at_hand.own = self._at_hand.free = handle
         try:
-            hint()
+            return call()
         finally:
             self._at_hand.own = self._at_hand.free = None
 

@@ -1,7 +1,8 @@
 """When a worker turns to the store, with what, and what becomes of the answer. One turn at a time.
 
 A turn is the loop's, on a thread of its own, or, while the loop has nothing to do, of the thread that hears a hint: it
-claims on the spot, since every hand-over between two threads costs as much as a trip to the database.
+claims on the spot, since every hand-over between two threads costs as much as a trip to the database. While it hears
+none it looks, too; the loop is woken only if there is something to do, or if nobody has looked for long.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ MANY = 200  # leases of one claim that are worth a detour
 HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
 RESERVE = 8  # of so many places one is kept free of any one dependency
 FEW = 4  # places: with fewer of them, one is too many to keep free
+LONG = 4  # times the poll, while somebody else looks
+EARLY = 0.01  # seconds that a look may come early
+LEAP = SECOND  # of the store's clock
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
 
@@ -59,6 +63,7 @@ class Desk:
         self._pace = Pace(settings.concurrency)
         self._outage = 0.0
         self._looked = 0.0  # when a turn last looked what is due
+        self._listened = float("-inf")  # when somebody last said that hints, or silence, are heard
         self._woken = False  # something was written by somebody: new work?
         self._timer: asyncio.TimerHandle | None = None
         # Who hears a hint says so and then looks for the offer; the loop takes its offer back and then looks for
@@ -130,7 +135,17 @@ class Desk:
     def _rest(self, pause: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(pause, self.wake.set)  # `wait_for` would cost each job a task
+        poll = self._settings.poll
+        if pause == poll and self._loop.time() - self._listened < 2 * poll:
+            self._timer = self._loop.call_later(LONG * poll, self._look_if_nobody_has)
+        else:
+            self._timer = self._loop.call_later(pause, self.wake.set)  # `wait_for` would cost each job a task
+
+    def _look_if_nobody_has(self) -> None:
+        if self._loop.time() - self._looked < 2 * self._settings.poll:
+            self._rest(self._settings.poll)
+        else:
+            self.wake.set()
 
     async def _take_back(self) -> None:
         self._offered = False
@@ -285,12 +300,26 @@ class Desk:
     # -- turns of who hears a hint ------------------------------------------------------------------
     def hint(self) -> None:
         """Something was written by somebody. On the thread that heard it, always the same one."""
+        self._listened = self._loop.time()
         self._woken = True
-        tell = self._claim_now() if self._offered and not self._at_it else self.wake.set
-        with contextlib.suppress(RuntimeError):  # the loop is gone
-            self._loop.call_soon_threadsafe(tell)
+        self._tell(self._claim_now(hinted=True) if self._offered and not self._at_it else self.wake.set)
 
-    def _claim_now(self) -> Callable[[], None]:
+    def quiet(self) -> float:
+        """Nothing was. On the same thread; returns how long it may listen now."""
+        self._listened, poll = self._loop.time(), self._settings.poll
+        left = self._looked + poll - self._listened
+        if left > EARLY:
+            return left
+        if self._offered and not self._at_it:
+            self._tell(self._claim_now(hinted=False))
+        return poll
+
+    def _tell(self, what: Callable[[], None] | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone
+            if what is not None:
+                self._loop.call_soon_threadsafe(what)
+
+    def _claim_now(self, *, hinted: bool) -> Callable[[], None] | None:
         """Returns what the loop has to do with it."""
         self._at_it = True
         try:
@@ -299,11 +328,23 @@ class Desk:
             free, places = self._room()
             if free <= 0:
                 return self._not_now
-            self._woken = False
-            turn = self._turns.take([], free, self._clock(), None, hinted=True, places=places)
+            self._woken = self._woken and not hinted
+            turn = self._turns.take([], free, self._clock(), None, hinted=hinted, places=places)
         except Exception as error:  # noqa: BLE001 - the loop deals with it
             return partial(self._failed_now, error)
+        if not hinted and self._is_nothing(turn):
+            return self._found_nothing()
         return partial(self._turned_now, turn, free)
+
+    def _is_nothing(self, turn: Turn) -> bool:
+        leapt = abs(turn.now - self._clock()) > LEAP
+        return not (turn.leases or turn.more or leapt) and self._pause(turn) == self._settings.poll
+
+    def _found_nothing(self) -> Callable[[], None] | None:
+        """The loop is not woken for it, unless it waits for us."""
+        self._looked = self._loop.time()
+        self._at_it = False
+        return None if self._offered else self._answered.set
 
     def _turned_now(self, turn: Turn, free: int) -> None:
         self._done_now(self._turned(turn, free))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.config import Settings, read_settings
-from mulligan.engine import life
+from mulligan.engine import life, operate
 from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of
 from mulligan.engine.kinds import OURS, Manifest
@@ -34,7 +34,7 @@ from mulligan.engine.supervisor.desk import OUTAGE_WAIT, Desk
 from mulligan.engine.supervisor.fleet import TICK, AppBroken, Fleet
 from mulligan.engine.supervisor.memory import oom_killed
 from mulligan.engine.supervisor.relay import relay
-from mulligan.engine.supervisor.rounds import Rounds
+from mulligan.engine.supervisor.rounds import Bell, Rounds
 from mulligan.engine.supervisor.turns import Turns
 from mulligan.engine.workers import worker_row
 from mulligan.errors import StoreUnavailable
@@ -92,6 +92,7 @@ class Supervisor:
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
         self._sweep_now = asyncio.Event()
+        self._operate_now = asyncio.Event()
         self._signals = 0
         self._patient = False  # stopping, and what runs may take as long as it takes
         self._stopping = asyncio.Event()
@@ -102,7 +103,6 @@ class Supervisor:
         self._turn_thread = ThreadPoolExecutor(1, "mulligan-turns")
         self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
         self._renew_thread = ThreadPoolExecutor(1, "mulligan-renewals")  # nothing a sweep does may delay a renewal
-        self._outlet_thread = ThreadPoolExecutor(1, "mulligan-outlets")
         self._beside_thread = ThreadPoolExecutor(1, "mulligan-beside") if self._store.side_by_side else None
         self._desk = Desk(
             self._settings.worker, self._turn_thread, self.clock, self._heard_clock, self._may_claim,
@@ -126,7 +126,7 @@ class Supervisor:
             self._sweep_loop(),
             self._operate_loop(),
             self._tick_loop(),
-            Rounds(self._options.outlets, self._store, self._outlet_thread).loop(),
+            Rounds((*self._options.outlets, self._operations()), self._store).loop(),
         )
         tasks = [self._loop.create_task(part) for part in parts]
         threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
@@ -255,7 +255,7 @@ class Supervisor:
 
         while not self._stop_watch.is_set():
             try:
-                self._store.watch(hint, self._stop_watch, lambda: self._desk.turning)
+                self._store.watch(hint, self._stop_watch, lambda: self._desk.turning, self._desk.quiet)
             except Exception:
                 log.exception("no wake-ups for now; polling goes on")
                 self._stop_watch.wait(10)
@@ -324,9 +324,19 @@ class Supervisor:
             await self._chore(self._sweep())
             pause = self._settings.worker.sweep
 
+    def _operations(self) -> Bell:
+        """Whether there are any is looked up by a thread that is awake anyhow."""
+
+        def ring() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone
+                self._loop.call_soon_threadsafe(self._operate_now.set)
+
+        return Bell("operations", OPERATE_EVERY, operate.under_way, ring)
+
     async def _operate_loop(self) -> None:
         while True:
-            await asyncio.sleep(OPERATE_EVERY)
+            await self._operate_now.wait()
+            self._operate_now.clear()
             await self._chore(self._operate())
 
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
@@ -455,7 +465,7 @@ class Supervisor:
         self._close_threads()
 
     def _close_threads(self) -> None:
-        threads = (self._turn_thread, self._chore_thread, self._renew_thread, self._outlet_thread, self._beside_thread)
+        threads = (self._turn_thread, self._chore_thread, self._renew_thread, self._beside_thread)
         for thread in threads:
             if thread is not None:
                 thread.shutdown(wait=False)

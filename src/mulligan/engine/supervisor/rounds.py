@@ -1,14 +1,14 @@
-"""Turns at outlets, on a thread of their own. Those that are due together are taken in one go: each time that somebody
-is woken costs an idle worker more than the look itself.
+"""Turns at outlets, on a thread that keeps its own time. Those that are due together are taken in one go: each time
+that somebody is woken costs an idle worker more than the look itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 
 from mulligan.engine.outlets import Outlet
 from mulligan.errors import StoreUnavailable
@@ -18,42 +18,60 @@ log = logging.getLogger("mulligan.worker")
 
 RESPITE = 2  # times as long as a turn at an outlet took: a crowd of events must not crowd out the jobs
 TOGETHER = 0.05  # seconds that one may come early
+BEGIN_AGAIN = 1.0  # seconds
+
+
+class Bell:
+    """An outlet that only looks: what it finds is done elsewhere."""
+
+    def __init__(self, name: str, every: float, look: Callable[[Store], bool], ring: Callable[[], None]) -> None:
+        self.name = name
+        self.every = every
+        self._look = look
+        self._ring = ring
+
+    def turn(self, store: Store) -> bool:
+        if self._look(store):
+            self._ring()
+        return False
 
 
 class Rounds:
-    def __init__(self, outlets: Sequence[Outlet], store: Store, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, outlets: Sequence[Outlet], store: Store) -> None:
         self._outlets = outlets
         self._due = [0.0] * len(outlets)
         self._store = store
-        self._thread = thread
-        self._over = False
+        self._over = threading.Event()
 
     async def loop(self) -> None:
-        loop = asyncio.get_running_loop()
+        """Whoever cancels it ends the rounds; nobody waits for the turn under way."""
         try:
-            while self._outlets:
-                due = [place for place, at in enumerate(self._due) if at - loop.time() < TOGETHER]
-                pauses = await self._round(loop, [self._outlets[place] for place in due])
-                for place, pause in zip(due, pauses, strict=True):
-                    self._due[place] = loop.time() + pause
-                await asyncio.sleep(max(0.0, min(self._due) - loop.time()))
-            await loop.create_future()  # nothing to do, and who ends is missed
+            while self._outlets and not self._begun():  # noqa: ASYNC110 - nobody tells when there is room for a thread
+                await asyncio.sleep(BEGIN_AGAIN)
+            await asyncio.get_running_loop().create_future()  # who ends is missed
         finally:
-            self._over = True
+            self._over.set()
 
-    async def _round(self, loop: asyncio.AbstractEventLoop, outlets: Sequence[Outlet]) -> list[float]:
-        """How long each of them may rest."""
+    def _begun(self) -> bool:
         try:
-            return await loop.run_in_executor(self._thread, lambda: [self._turn(outlet) for outlet in outlets])
+            threading.Thread(target=self._go_round, name="mulligan-outlets").start()
         except RuntimeError:  # no thread can be started
             log.exception("a chore failed")
-            return [outlet.every for outlet in outlets]
+            return False
+        return True
+
+    def _go_round(self) -> None:
+        while not self._over.is_set():
+            now = time.monotonic()
+            for place in [place for place, at in enumerate(self._due) if at - now < TOGETHER]:
+                self._due[place] = self._turn(self._outlets[place]) + time.monotonic()
+            self._over.wait(max(0.0, min(self._due) - time.monotonic()))
 
     def _turn(self, outlet: Outlet) -> float:
-        """One that fails is tried again with the next round; the others are not its concern."""
+        """How long it may rest. One that fails is tried again with the next round; the others are not its concern."""
         began, more = time.monotonic(), False
         try:
-            if not self._over:  # the store may be closed already
+            if not self._over.is_set():  # the store may be closed already
                 more = outlet.turn(self._store)
         except StoreUnavailable:
             pass
