@@ -29,7 +29,8 @@ STOPPED = "stopped"  # the code stopped because it was asked to; the supervisor 
 
 def work_to_wire(seqs: list[int], columns: Sequence[Sequence[Any]], memories: Mapping[int, Memory]) -> list[Any]:
     """Leases by their columns: what is the same in all of them, as most is, travels once."""
-    same = {place: column[0] for place, column in enumerate(columns) if _is_same(column)}
+    alone = len(seqs) == 1
+    same = {place: column[0] for place, column in enumerate(columns) if alone or _is_same(column)}
     own = {place: column for place, column in enumerate(columns) if place not in same}
     return ["run", seqs, same, own, {seq: _memory(memory) for seq, memory in memories.items()}]
 

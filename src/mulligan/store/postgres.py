@@ -28,6 +28,7 @@ from mulligan.errors import AccessDenied, ConfigError, SchemaError, StoreUnavail
 from mulligan.job import Micros
 from mulligan.store import migrate as migrations
 from mulligan.store.base import QUIET, Plain, Store
+from mulligan.store.ear import Ear
 from mulligan.store.foreign import Postgres, postgres_connection_of
 from mulligan.store.postgres_unit import PooledConnection, PostgresUnit
 from mulligan.store.rehearsal import rehearse
@@ -314,18 +315,19 @@ class PostgresStore(Store):
 
     def _listen(self, hint: Callable[[], None], stop: threading.Event, quiet: Callable[[], float]) -> bool:
         """False: we did not hear our own nonce, so nothing else will arrive either."""
-        with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
+        with PooledConnection.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             self._configure(connection)
+            ear = Ear(connection)
             connection.execute(f'LISTEN "{self.channel}"')
             hint()  # for what came before we could hear it
             proved, pause = 0.0, QUIET
             while not stop.is_set():
                 if time.monotonic() - proved > LISTEN_AGAIN:
-                    if not self._hears(connection, hint):
+                    if not self._hears(ear, hint):
                         return False
                     self._rehearse(connection)
                     proved = time.monotonic()
-                if _notified(connection, min(pause, QUIET)):
+                if ear.hear(min(pause, QUIET)):
                     self._over(connection, hint)
                 else:
                     pause = self._over(connection, quiet)
@@ -350,16 +352,17 @@ class PostgresStore(Store):
         finally:
             self._at_hand.connection = None
 
-    def _hears(self, connection: psycopg.Connection[Any], hint: Callable[[], None]) -> bool:
+    def _hears(self, ear: Ear, hint: Callable[[], None]) -> bool:
         nonce = f"nonce {uuid4()}"
         with self._connection() as other:
             other.execute("SELECT pg_notify(%s, %s)", (self.channel, nonce))
         deadline = time.monotonic() + LISTEN_TRIAL
         while (left := deadline - time.monotonic()) > 0:
-            for note in connection.notifies(timeout=left, stop_after=1):
-                if note.payload == nonce:
-                    return True
+            told = ear.hear(left)
+            if any(said != nonce for said in told):
                 hint()
+            if nonce in told:
+                return True
         return False
 
     def without_prepared(self) -> None:
@@ -387,7 +390,7 @@ class PostgresStore(Store):
     def hears(self) -> bool:
         with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             connection.execute(f'LISTEN "{self.channel}"')
-            return self._hears(connection, lambda: None)
+            return self._hears(Ear(connection), lambda: None)
 
     def tidy(self) -> None:
         """Autovacuum is told to come early by the schema; there is nothing to do by hand."""
@@ -448,15 +451,6 @@ class PostgresStore(Store):
             pool.close(timeout=5)
         if self._apart is not None:
             self._apart.close()
-
-
-def _notified(connection: psycopg.Connection[Any], timeout: float) -> bool:
-    """The driver looks ten times a second whether somebody wants to interrupt it; nobody does."""
-    if list(connection.notifies(timeout=0, stop_after=1)):  # also what came with an answer to somebody's question
-        return True
-    waiting = select.poll()
-    waiting.register(connection.fileno(), select.POLLIN)
-    return bool(waiting.poll(timeout * 1000)) and bool(list(connection.notifies(timeout=0, stop_after=1)))
 
 
 class _Once(AbstractContextManager[PostgresUnit]):

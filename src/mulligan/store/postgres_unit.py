@@ -175,7 +175,8 @@ class PostgresUnit(SqlUnit):
         return self.looked(row[:LOOK] for row in found[len(leases) :]), leases
 
     def look_and_take_one(self, worker: str, plain: Plain) -> tuple[Look, list[Lease]]:
-        first, *rest = self._run("look_and_take_one", _plainly(worker, plain, 1), lone=True, alone=self._alone)
+        asked = _plainly(worker, plain, 1)
+        first, *rest = self._run("look_and_take_one", asked, kept=True, lone=True, alone=self._alone)
         if first[0] != "lease":
             return self.looked(row[:LOOK] for row in (first, *rest)), []
         look, (_, lane, _, priority, after, *_) = self.looked(row[:LOOK] for row in rest), first

@@ -80,7 +80,7 @@ class Turns:
         with self._store.once() if only_claims else self._store.begin() as unit:
             if news:
                 unit.progress(self._claimer.worker, news)
-            verdicts = self._settle(unit, endings, now)
+            verdicts = self._settle(unit, endings, now) if endings else []
             claimed = self._claimer.claim(unit, free, hinted=hinted, places=places)
             leases = claimed.leases
             if known is not None:
