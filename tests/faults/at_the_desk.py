@@ -127,7 +127,7 @@ class Scene:
         await asyncio.get_running_loop().run_in_executor(self.hearer, self.hear_nothing)
 
     def hear_nothing(self) -> None:
-        self.desk._looked = NEVER
+        self.desk._looked = self.desk._tried = NEVER
         self.desk.quiet()
 
     async def until(self, moment: Callable[[], object]) -> None:

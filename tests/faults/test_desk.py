@@ -107,6 +107,104 @@ def test_a_loop_that_wants_a_turn_meanwhile_gets_it_though_nothing_is_found(
     scene.play(act)
 
 
+def test_a_look_in_silence_that_cannot_be_handed_over_keeps_nobody_waiting(store: Store) -> None:
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        with clumsy(scene) as tries:
+            enqueue(store, 2)
+            await scene.quiet()
+            await scene.until(lambda: tries)
+            scene.desk.wake.set()  # it may wait for who looked; in doubt it finds them again
+            await scene.until(lambda: scene.hands.count == 2)
+            assert {fence[1] for fence in scene.hands.given} == {1}
+
+    scene.play(act)
+
+
+def waits_until(scene: Scene) -> float:
+    """How long the loop rests if nothing happens, in polls."""
+    timer = scene.desk._timer
+    assert timer is not None
+    return (timer.when() - asyncio.get_running_loop().time()) / 60
+
+
+def test_the_loop_rests_for_one_poll_unless_somebody_is_known_to_look(store: Store) -> None:
+    """Who heard a hint may not listen any more: a hint is also how that is told."""
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        assert 0.9 < waits_until(scene) <= 1
+        await scene.quiet()
+        scene.desk.wake.set()
+        await scene.until(lambda: len(scene.turns.takers) == 2 and not scene.desk.turning and scene.desk._offered)
+        assert 1.9 < waits_until(scene) <= 2
+        await scene.hint()
+        await scene.until(lambda: not scene.desk._at_it)
+        assert 0.9 < waits_until(scene) <= 1
+
+    scene.play(act)
+
+
+def test_who_must_not_look_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In doubt the loop has to ask itself, whoever listens; also where the wait of an outage is as long as a poll."""
+    monkeypatch.setattr(desk, "OUTAGE_WAIT", (60.0, 60.0))
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        await scene.quiet()
+        scene.desk._failed_now(StoreUnavailable("away"))
+        assert 0.9 < waits_until(scene) <= 1
+
+    scene.play(act)
+
+
+def test_after_the_last_look_of_who_looked_the_loop_waits_for_two_polls(store: Store) -> None:
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        await scene.quiet()
+        scene.desk._look_if_nobody_has()
+        assert not scene.desk.wake.is_set()
+        assert 1.9 < waits_until(scene) <= 2
+        scene.desk._looked -= 120
+        scene.desk._look_if_nobody_has()
+        assert scene.desk.wake.is_set()
+
+    scene.play(act)
+
+
+def test_however_often_nothing_is_heard_a_full_worker_is_woken_once_a_poll(store: Store) -> None:
+    scene, told_the_loop = Scene(store, concurrency=1), []
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 2)
+        await scene.hint()
+        await scene.until(lambda: scene.hands.count == 1)
+        scene.desk._tell = told_the_loop.append  # type: ignore[method-assign]
+        await scene.quiet()
+        for _ in range(50):
+            assert scene.desk.quiet() > 59
+        scene.desk._not_now()
+
+    scene.play(act)
+    assert len(told_the_loop) == 1
+
+
+def test_a_full_worker_looks_for_messages_each_time_it_is_woken_by_silence(store: Store) -> None:
+    scene = Scene(store, concurrency=1)
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 1)
+        await scene.hint()
+        await scene.until(lambda: scene.hands.count == 1)
+        scene.desk._looked = scene.desk._tried = asyncio.get_running_loop().time() - 59.5  # a little early
+        await asyncio.get_running_loop().run_in_executor(scene.hearer, scene.desk.quiet)
+        await scene.until(lambda: scene.turns.takers == [HEARER, "turns_0"])
+
+    scene.play(act)
+
+
 @pytest.mark.parametrize("listened", [False, True])
 def test_the_loop_looks_for_itself_when_nobody_does(store: Store, listened: bool) -> None:
     scene = Scene(store, poll=0.02)

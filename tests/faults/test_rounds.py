@@ -94,6 +94,17 @@ def test_after_the_end_none_is_begun_any_more() -> None:
     assert (first.turns, second.turns) == (1, 0)
 
 
+def test_an_outlet_that_ends_its_thread_is_missed() -> None:
+    def leave(_: int) -> bool:
+        raise SystemExit(3)
+
+    async def scene() -> None:
+        await Rounds([Counted(turn=leave)], None).loop()  # type: ignore[list-item, arg-type]
+
+    with pytest.raises(RuntimeError, match="outlets have ended: SystemExit"):
+        asyncio.run(asyncio.wait_for(scene(), 30))
+
+
 def test_a_bell_rings_as_long_as_there_is_something() -> None:
     looks, rings = iter([True, False, True]), []
     bell = Bell("bell", 0.01, lambda _: next(looks), lambda: rings.append(1))

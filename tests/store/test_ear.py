@@ -65,6 +65,17 @@ def test_an_end_of_the_line_is_told_by_an_error(listening: Connection, caller: C
         [ear.hear(20) for _ in range(100)]
 
 
+def test_a_line_that_broke_under_a_question_is_told_by_an_error_whoever_has_its_number_now(
+    listening: Connection, caller: Connection
+) -> None:
+    ear = Ear(listening)
+    caller.execute("SELECT pg_terminate_backend(%s)", (listening.info.backend_pid,))
+    with pytest.raises(psycopg.OperationalError):
+        [listening.execute("SELECT 1") for _ in range(100)]
+    with pytest.raises(psycopg.OperationalError, match="closed"):
+        ear.hear(0)
+
+
 def test_a_word_that_is_no_text_is_heard_all_the_same(postgres_url: str, caller: Connection) -> None:
     with psycopg.connect(postgres_url, autocommit=True, client_encoding="latin1") as listening:
         listening.execute("LISTEN news")

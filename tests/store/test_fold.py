@@ -168,6 +168,15 @@ def test_while_nothing_happens_it_asks_now_and_then_whether_it_is_time(store, mo
             assert len(unit.stats(["ends"], 0)) == rows
 
 
+def test_what_it_remembers_of_a_database_that_was_restored_keeps_it_from_nothing(store):
+    fold = begun(store)
+    fold.turn(store)
+    fold._cursor += 1000  # events that are there no more
+    ended(store, RETURNED)
+    fold.turn(store)
+    assert n_of(store, "ends") == 1
+
+
 def test_of_many_hours_that_were_left_all_are_made_at_once(store, monkeypatch):
     monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", 0.0)
     fold = begun(store)

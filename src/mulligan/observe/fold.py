@@ -137,7 +137,7 @@ class Fold:
     def _rests(self, unit: Unit) -> bool:
         """Is there nothing to count, and was the clock asked lately whether it is time to make minutes into hours?"""
         now = time.monotonic()
-        if self._cursor >= 0 and now - self._asked < ASK_AGAIN and unit.newest_event(self._cursor) <= self._cursor:
+        if self._cursor >= 0 and now - self._asked < ASK_AGAIN and unit.newest_event(self._cursor) == self._cursor:
             return True
         self._asked = now
         return False

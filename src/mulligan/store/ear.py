@@ -21,6 +21,9 @@ class Ear:
 
     def hear(self, seconds: float) -> list[str]:
         """What it was told since it was last asked; waits for it."""
+        if self._connection.closed:  # and its descriptor may be somebody else's by now
+            message = "the connection that listens is closed"
+            raise psycopg.OperationalError(message)
         self._take_in()  # what was read with an answer lies in the driver: the socket does not tell of it
         if not self._told and self._socket.poll(seconds * 1000):
             self._connection.pgconn.consume_input()

@@ -301,9 +301,11 @@ class PostgresStore(Store):
             try:
                 heard = self._listen(hint, stop, quiet)
             except UNAVAILABLE:
+                hint()  # nobody hears from now on
                 stop.wait(1.0)
                 continue
             if not heard and not stop.is_set():
+                hint()
                 if not warned:
                     log.warning(
                         "LISTEN does not reach this process (a transaction pooler?): polling instead, "

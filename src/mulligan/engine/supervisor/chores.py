@@ -173,9 +173,9 @@ class Chores:
             if found < upkeep.STEP or time.monotonic() > ends:
                 return all_found
 
-    def operate(self) -> int:
-        """Returns how many jobs were moved."""
-        return operate.turn(self._store)
+    def operate(self) -> tuple[int, bool]:
+        """Returns how many jobs were moved, and whether there will be something to do again."""
+        return operate.turn(self._store), operate.under_way(self._store)
 
     # -- for running jobs -------------------------------------------------------------------------
     def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:

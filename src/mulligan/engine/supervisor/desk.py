@@ -32,9 +32,10 @@ MANY = 200  # leases of one claim that are worth a detour
 HEAVY = 4 * 1024 * 1024  # characters of payload in one claim: no more of them in line
 RESERVE = 8  # of so many places one is kept free of any one dependency
 FEW = 4  # places: with fewer of them, one is too many to keep free
-LONG = 4  # times the poll, while somebody else looks
-EARLY = 0.01  # seconds that a look may come early
+BACKUP = 2  # polls without a look, and the loop looks itself
+EARLY = 0.02  # of a poll: a look may come as much too early
 LEAP = SECOND  # of the store's clock
+NEVER = float("-inf")
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
 
 
@@ -63,7 +64,8 @@ class Desk:
         self._pace = Pace(settings.concurrency)
         self._outage = 0.0
         self._looked = 0.0  # when a turn last looked what is due
-        self._listened = float("-inf")  # when somebody last said that hints, or silence, are heard
+        self._listened = NEVER  # when it was last told that all is quiet: by who would hear if it were not
+        self._tried = NEVER  # when who heard nothing last looked, or would have
         self._woken = False  # something was written by somebody: new work?
         self._timer: asyncio.TimerHandle | None = None
         # Who hears a hint says so and then looks for the offer; the loop takes its offer back and then looks for
@@ -119,8 +121,9 @@ class Desk:
     async def loop(self) -> None:
         pause = self._settings.poll
         while not self.leaving:
-            self._rest(pause)
-            self._offered = not (self.doubt or self._came_back)
+            offered = not (self.doubt or self._came_back)
+            self._rest(pause, watched=offered)
+            self._offered = offered
             await self.wake.wait()
             await self._take_back()
             self.wake.clear()
@@ -132,18 +135,20 @@ class Desk:
             if self.unwritten:  # those that waited for it: one transaction now, or one each
                 await self._one_turn()
 
-    def _rest(self, pause: float) -> None:
+    def _rest(self, pause: float, *, watched: bool) -> None:
+        """`watched`: who hears nothing may look meanwhile."""
         if self._timer is not None:
             self._timer.cancel()
-        poll = self._settings.poll
-        if pause == poll and self._loop.time() - self._listened < 2 * poll:
-            self._timer = self._loop.call_later(LONG * poll, self._look_if_nobody_has)
+        now, poll = self._loop.time(), self._settings.poll
+        if watched and pause >= poll and now - self._listened < BACKUP * poll:
+            self._timer = self._loop.call_at(now + BACKUP * poll, self._look_if_nobody_has)
         else:
             self._timer = self._loop.call_later(pause, self.wake.set)  # `wait_for` would cost each job a task
 
     def _look_if_nobody_has(self) -> None:
-        if self._loop.time() - self._looked < 2 * self._settings.poll:
-            self._rest(self._settings.poll)
+        due = self._looked + BACKUP * self._settings.poll
+        if due > self._loop.time() and self._offered:
+            self._timer = self._loop.call_at(due, self._look_if_nobody_has)
         else:
             self.wake.set()
 
@@ -213,6 +218,7 @@ class Desk:
         except Exception:
             log.exception("jobs could not be handed to a runner; they are looked for again")
             self._came_back, self._offered = True, False  # a turn under way does not know of it
+            self._rest(self._settings.poll, watched=False)
         finally:
             self._coming = ()  # not before: who looks meanwhile may count them twice, and never not at all
 
@@ -273,7 +279,7 @@ class Desk:
     def _looks_for_messages(self) -> bool:
         """While all places are taken, now and then: whoever enqueues wakes us, and there is nothing for them here."""
         now = self._loop.time()
-        if now - self._looked < self._settings.poll or not self._takes():
+        if now - self._looked < (1 - EARLY) * self._settings.poll or not self._takes():
             return False
         return self._fleet.telling < tellers(self._settings.concurrency)
 
@@ -300,16 +306,18 @@ class Desk:
     # -- turns of who hears a hint ------------------------------------------------------------------
     def hint(self) -> None:
         """Something was written by somebody. On the thread that heard it, always the same one."""
-        self._listened = self._loop.time()
+        self._listened = NEVER  # whoever cannot listen any more says so like this, too
         self._woken = True
         self._tell(self._claim_now(hinted=True) if self._offered and not self._at_it else self.wake.set)
 
     def quiet(self) -> float:
         """Nothing was. On the same thread; returns how long it may listen now."""
-        self._listened, poll = self._loop.time(), self._settings.poll
-        left = self._looked + poll - self._listened
-        if left > EARLY:
+        self._listened = now = self._loop.time()
+        poll = self._settings.poll
+        left = max(self._looked, self._tried) + poll - now
+        if left > EARLY * poll:
             return left
+        self._tried = now
         if self._offered and not self._at_it:
             self._tell(self._claim_now(hinted=False))
         return poll
@@ -338,7 +346,8 @@ class Desk:
 
     def _is_nothing(self, turn: Turn) -> bool:
         leapt = abs(turn.now - self._clock()) > LEAP
-        return not (turn.leases or turn.more or leapt) and self._pause(turn) == self._settings.poll
+        soon = turn.next_due is not None and turn.next_due - turn.now < self._settings.poll * SECOND
+        return not (turn.leases or turn.more or leapt or soon)
 
     def _found_nothing(self) -> Callable[[], None] | None:
         """The loop is not woken for it, unless it waits for us."""
@@ -347,7 +356,12 @@ class Desk:
         return None if self._offered else self._answered.set
 
     def _turned_now(self, turn: Turn, free: int) -> None:
-        self._done_now(self._turned(turn, free))
+        try:
+            pause = self._turned(turn, free)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the loop must not wait for us without end
+            self._failed_now(error)
+        else:
+            self._done_now(pause)
 
     def _failed_now(self, error: Exception) -> None:
         if isinstance(error, StoreUnavailable):
@@ -365,4 +379,4 @@ class Desk:
     def _done_now(self, pause: float) -> None:
         self._at_it = False
         self._answered.set()
-        self._rest(pause)
+        self._rest(pause, watched=self._offered)

@@ -48,6 +48,7 @@ log = logging.getLogger("mulligan.worker")
 
 NO_FILE = Path(os.devnull)
 OPERATE_EVERY = 1.0  # seconds
+OPERATE_SELDOM = 5.0  # where nobody can tell that there is one
 FIRST_SWEEP = 1.0  # after the start
 IDLE_TICK = 2.0
 LEAP = 5 * SECOND  # how far the store's clock must jump to be noticed
@@ -75,6 +76,7 @@ class Supervisor:
         self._hinted = False  # something was written by somebody: cancels?
         self._entered = False  # our row may be there
         self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000  # until the store tells its clock
+        self._operating = False  # operations are under way
         self._tended = time.monotonic()  # when guards were last looked after
         self._stop_watch = threading.Event()
 
@@ -258,6 +260,7 @@ class Supervisor:
                 self._store.watch(hint, self._stop_watch, lambda: self._desk.turning, self._desk.quiet)
             except Exception:
                 log.exception("no wake-ups for now; polling goes on")
+                self._desk.hint()
                 self._stop_watch.wait(10)
 
     # -- limits, progress, checkpoints ----------------------------------------------------------------
@@ -325,7 +328,7 @@ class Supervisor:
             pause = self._settings.worker.sweep
 
     def _operations(self) -> Bell:
-        """Whether there are any is looked up by a thread that is awake anyhow."""
+        """Whether there are any is seen by a thread that is awake anyhow."""
 
         def ring() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is gone
@@ -335,9 +338,15 @@ class Supervisor:
 
     async def _operate_loop(self) -> None:
         while True:
+            timer = self._loop.call_later(OPERATE_SELDOM, self._operate_now.set)
             await self._operate_now.wait()
+            timer.cancel()
             self._operate_now.clear()
-            await self._chore(self._operate())
+            self._operating = True
+            while self._operating:
+                self._operating = False
+                await self._chore(self._operate())
+                await asyncio.sleep(OPERATE_EVERY)
 
     async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
         """A chore that fails is tried again with the next round; the others are not its concern."""
@@ -401,7 +410,8 @@ class Supervisor:
             self._desk.wake.set()
 
     async def _operate(self) -> None:
-        if await self._loop.run_in_executor(self._chore_thread, self._chores.operate):
+        moved, self._operating = await self._loop.run_in_executor(self._chore_thread, self._chores.operate)
+        if moved:
             self._desk.wake.set()
 
     # -- the end ----------------------------------------------------------------------------------

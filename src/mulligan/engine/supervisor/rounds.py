@@ -5,6 +5,7 @@ that somebody is woken costs an idle worker more than the look itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -36,6 +37,11 @@ class Bell:
         return False
 
 
+def _ended(missed: asyncio.Future[None], why: str) -> None:
+    if not missed.done():
+        missed.set_exception(RuntimeError(f"outlets have ended: {why}"))
+
+
 class Rounds:
     def __init__(self, outlets: Sequence[Outlet], store: Store) -> None:
         self._outlets = outlets
@@ -46,19 +52,27 @@ class Rounds:
     async def loop(self) -> None:
         """Whoever cancels it ends the rounds; nobody waits for the turn under way."""
         try:
-            while self._outlets and not self._begun():  # noqa: ASYNC110 - nobody tells when there is room for a thread
+            missed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            while self._outlets and not self._begun(missed):  # noqa: ASYNC110 - nobody tells that there is room for one
                 await asyncio.sleep(BEGIN_AGAIN)
-            await asyncio.get_running_loop().create_future()  # who ends is missed
+            await missed
         finally:
             self._over.set()
 
-    def _begun(self) -> bool:
+    def _begun(self, missed: asyncio.Future[None]) -> bool:
         try:
-            threading.Thread(target=self._go_round, name="mulligan-outlets").start()
+            threading.Thread(target=self._live, args=(missed,), name="mulligan-outlets").start()
         except RuntimeError:  # no thread can be started
             log.exception("a chore failed")
             return False
         return True
+
+    def _live(self, missed: asyncio.Future[None]) -> None:
+        try:
+            self._go_round()
+        except BaseException as error:  # noqa: BLE001 - a thread that ends in silence would be missed by nobody
+            with contextlib.suppress(RuntimeError):  # the loop is gone
+                missed.get_loop().call_soon_threadsafe(_ended, missed, repr(error))
 
     def _go_round(self) -> None:
         while not self._over.is_set():

@@ -1,0 +1,68 @@
+"""When a worker tends operations: each second while one is under way, and else when somebody has seen one."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from mulligan.config import Settings
+from mulligan.engine.supervisor import main
+from mulligan.engine.supervisor.main import Options, Supervisor
+
+
+class Chores:
+    """Of a worker that finds an operation under way as often as is said."""
+
+    def __init__(self, *under_way: bool | Exception) -> None:
+        self.calls = 0
+        self._under_way = under_way
+
+    def operate(self) -> tuple[int, bool]:
+        self.calls += 1
+        found = self._under_way[self.calls - 1] if self.calls <= len(self._under_way) else False
+        if isinstance(found, Exception):
+            raise found
+        return 0, found
+
+
+def tended(chores: Chores, *, seen: bool, until: int) -> int:
+    """How often, after it was seen once or never."""
+
+    async def scene() -> None:
+        supervisor: Any = Supervisor(None, Settings(), Options("app:app"))  # type: ignore[arg-type]
+        supervisor._loop, supervisor._chores = asyncio.get_running_loop(), chores
+        supervisor._operate_now = asyncio.Event()
+        with ThreadPoolExecutor(1) as supervisor._chore_thread:
+            task = asyncio.create_task(supervisor._operate_loop())
+            if seen:
+                supervisor._operate_now.set()
+            while chores.calls < until:  # noqa: ASYNC110 - a count of another thread
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)  # would there be more?
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+    return chores.calls
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "OPERATE_EVERY", 0.001)
+    monkeypatch.setattr(main, "OPERATE_SELDOM", 60.0)
+
+
+def test_while_one_is_under_way_nobody_has_to_see_it_again() -> None:
+    assert tended(Chores(True, True, True, False), seen=True, until=4) == 4
+
+
+def test_a_turn_that_fails_waits_until_it_is_seen_again() -> None:
+    assert tended(Chores(True, ValueError("no")), seen=True, until=2) == 2
+
+
+def test_it_is_looked_for_now_and_then_though_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "OPERATE_SELDOM", 0.01)
+    assert tended(Chores(), seen=False, until=2) >= 2
