@@ -31,14 +31,22 @@ class Plan(NamedTuple):
     left_out: dict[str, str]  # who could not take part, and why
 
     def turns(self) -> Iterator[tuple[Case, int, list[Contender], bool]]:
-        """What is measured together: by turns one after the other, or side by side."""
+        """What is measured together: by turns one after the other, or side by side. A round goes through all cases,
+        since some bars compare two of them, and a machine is not as fast all the time.
+        """
+        for number in range(self.rounds):
+            for case in self.cases:
+                if number < case.rounds:
+                    yield case, number, _turned(self._by_turns(case), number), False
         for case in self.cases:
-            taking_part = [one for one in self.contenders if _takes_part(case, one)]
-            ours = [one for one in taking_part if one.ours] if case.once else taking_part
-            for number in range(min(self.rounds, case.rounds)):
-                yield case, number, _turned(ours, number), False
             if case.once:
-                yield case, 0, [one for one in taking_part if not one.ours], True
+                yield case, 0, [one for one in self._taking_part(case) if not one.ours], True
+
+    def _taking_part(self, case: Case) -> list[Contender]:
+        return [one for one in self.contenders if _takes_part(case, one)]
+
+    def _by_turns(self, case: Case) -> list[Contender]:
+        return [one for one in self._taking_part(case) if one.ours or not case.once]
 
     def measurements(self) -> int:
         return sum(len(contenders) for _, _, contenders, _ in self.turns())

@@ -105,6 +105,12 @@ def test_the_page_of_the_docs_has_a_place_for_what_was_measured():
     assert pages.BETWEEN.search(pages.PAGE.read_text())
 
 
+def test_a_round_goes_through_all_cases_so_that_two_of_them_can_be_compared():
+    cases = [CASES[name] for name in ("drain", "backlog", "retry")]
+    order = [(number, case.name) for case, number, _, _ in Plan(cases, list(CONTENDERS), 2, 1.0, {}).turns()]
+    assert order == [(0, "drain"), (0, "backlog"), (0, "retry"), (1, "drain"), (1, "retry")]
+
+
 def test_each_round_begins_with_another_contender():
     plan = Plan([CASES["drain"]], list(CONTENDERS), 3, 1.0, {})
     firsts = [contenders[0].name for _, _, contenders, _ in plan.turns()]
