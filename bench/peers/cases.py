@@ -32,7 +32,7 @@ def enqueue(contender: Contender, scale: float) -> Figures:
     """Jobs a second, one call each, and a thousand in a call."""
     with Place(contender, "enqueue") as place:
         one = place.ask("one", n=_size(1_000, scale))
-        many = place.ask("many", n=_size(20_000, scale))
+        many = place.ask("many", n=_size(60_000, scale))
     figures: Figures = {}
     for name, found in (("one", one), ("bulk", many)):
         if isinstance(found, dict):
