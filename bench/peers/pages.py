@@ -113,11 +113,12 @@ def _conditions(run: Run) -> str:
         f"{name}: {', '.join(f'{key} {value}' for key, value in said.items() if value)}"
         for name, said in about["servers"].items()
     )
+    rounds = ", ".join(map(str, sorted({*about["rounds"]})))
     return (
         f"Measured {about['at'][:10]}: {machine['cores']} cores, {machine['memory, GB']:.0f} GB, Linux "
         f"{machine['kernel'].partition('-')[0]}, Python {machine['python']}, an fdatasync of 8 kB "
         f"{machine['fdatasync of 8 kB, ms']:.2f} ms, load {machine['load']:.1f} at the start; "
-        f"{about['rounds']} rounds{'' if about['scale'] == 1 else ', scale ' + format(about['scale'], 'g')}. {servers}."
+        f"{rounds} rounds{'' if about['scale'] == 1 else ', scale ' + format(about['scale'], 'g')}. {servers}."
     )
 
 

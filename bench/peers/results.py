@@ -51,11 +51,13 @@ class Run(NamedTuple):
 
 def read(*paths: Path) -> Run:
     """One run; of several files the later ones replace cases of the earlier ones."""
-    about: dict[str, Any] = {}
+    about: dict[str, Any] = {"contenders": {}, "rounds": []}
     measured: list[Measured] = []
     for path in paths:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        about = about | lines[0]["run"]
+        said = lines[0]["run"]
+        contenders = {**about["contenders"], **said["contenders"]}
+        about = about | said | {"contenders": contenders, "rounds": [*about["rounds"], said["rounds"]]}
         new = [Measured(*(line[name] for name in Measured._fields)) for line in lines[1:]]
         replaced = {one.case for one in new}
         measured = [one for one in measured if one.case not in replaced] + new
