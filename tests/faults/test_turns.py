@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,16 +14,18 @@ import pytest
 from mulligan.config import Settings
 from mulligan.engine.claims import Claimer
 from mulligan.engine.settle import Ending
+from mulligan.engine.supervisor import chores as chores_of
 from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.turns import Turns
 from mulligan.errors import StoreUnavailable
-from mulligan.job import Lease, Outcome
+from mulligan.job import SECOND, Lease, Outcome
 from mulligan.store import Store
 from support.store import (
     KINDS,
     POLICIES,
     RETURNED,
     a_job,
+    a_worker,
     attempts,
     close_worker,
     get,
@@ -30,6 +33,7 @@ from support.store import (
     is_postgres,
     migrated,
     now,
+    open_worker,
     running,
     sql,
     sweep,
@@ -242,3 +246,30 @@ def test_who_begins_again_sweeps_before_it_has_said_who_it_is(store: Store, stor
     chores = Chores(store, Settings(database_url=store_url), tmp_path)
     assert chores.sweep("w_new") == 1
     assert get(store, lease.id).state == "queued"
+
+
+def test_the_first_who_comes_after_an_outage_judges_nobody_until_all_had_a_lease_to_renew(
+    store: Store, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(chores_of, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    chores = Chores(store, Settings(database_url=store_url), tmp_path)
+    lease = chores.settings.worker.lease
+    open_worker(store, "me")
+    other = a_worker("other", lease=round(lease * SECOND))
+
+    def renewed_for(seconds: float) -> None:
+        for _ in range(10):
+            clock.now += seconds / 10
+            chores.renew("me", False)
+
+    renewed_for(2 * lease)
+    assert not chores._silent_for_a_lease(other)  # seen for the first time
+    clock.now += 3 * lease  # the database is away, for everybody
+    assert not chores._silent_for_a_lease(other)
+    chores.renew("me", False)
+    assert not chores._silent_for_a_lease(other)
+    renewed_for(0.9 * lease)
+    assert not chores._silent_for_a_lease(other)
+    renewed_for(0.2 * lease)
+    assert chores._silent_for_a_lease(other)

@@ -111,7 +111,8 @@ class Chores:
         return time.monotonic() - self._renewed > self.settings.worker.lease / 2
 
     def _may_judge(self) -> bool:
-        return self._renewed - self._unbroken_since >= self.settings.worker.lease
+        """Not the first who comes after an outage, before its own next renewal: nobody could renew meanwhile."""
+        return not self.must_not_claim() and self._renewed - self._unbroken_since >= self.settings.worker.lease
 
     def _silent_for_a_lease(self, other: WorkerRow) -> bool:
         """Its row has not changed for a full lease of our own monotonic clock, while we could renew all the time.
