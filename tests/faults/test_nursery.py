@@ -33,6 +33,7 @@ only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  #
 
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
+WORKER = f"w_test{os.getpid()}"  # others run at the same time
 ONLY_PLAIN = "the nursery is given up"
 TWO_THREADS = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
 NEVER_BEGINS = "import sys\nif any('nursery' in word for word in sys.orig_argv): sys.exit(3)\n"
@@ -189,7 +190,7 @@ def test_what_comes_too_late_out_of_the_nursery_never_becomes_a_runner(
                 child = await another(fleet, forked=False)
             kept = [child.process, *(one.process for one in fleet._children)]
             await moment(lambda: fleet._nursery.ready)  # another one
-            await moment(lambda: set(marked("w_test")) == {one.pid for one in (*kept, fleet._nursery._process)})
+            await moment(lambda: set(marked(WORKER)) == {one.pid for one in (*kept, fleet._nursery._process)})
             child.kill("test")
             child.process.wait()
             child.detach()
@@ -260,7 +261,7 @@ async def a_fleet(folder: Path) -> AsyncIterator[Fleet]:
     """With its first runner, from its nursery."""
     env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
     env["MULLIGAN_DATABASE_URL"] = f"sqlite:///{folder}/mulligan.db"
-    fleet = Fleet(Recipe("support.faulty:app", "w_test", folder, env=env), WorkerSettings(), lambda _: None, lambda: 0)
+    fleet = Fleet(Recipe("support.faulty:app", WORKER, folder, env=env), WorkerSettings(), lambda _: None, lambda: 0)
     try:
         fleet.start()
         await fleet.loaded()
