@@ -459,7 +459,8 @@ class Store(ABC):
     ) -> None:
         """Call `hint` soon after something may have become due; returns when `stop` is set. Only ever a hint. While
         `busy`, nobody could follow it: it may come afterwards. While there is none, `quiet` is called now and then, and
-        says after how many seconds to call it again at the latest.
+        says after how many seconds to call it again at the latest; not while none could be heard, and when that begins
+        there is a hint.
         """
 
     @abstractmethod
