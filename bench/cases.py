@@ -162,9 +162,9 @@ def _claimer(place: World, n: int) -> Claimer:
 def _finish(place: World, worker: str) -> None:
     """End what was claimed, so that the next round starts from the same table."""
     from mulligan.config import Retry  # noqa: PLC0415 - only here
+    from mulligan.core.attempt import Ended, Ending, Outcome  # noqa: PLC0415 - only here
     from mulligan.engine.layers import Layers  # noqa: PLC0415 - only here
-    from mulligan.engine.settle import Ending, settle  # noqa: PLC0415 - only here
-    from mulligan.job import Ended, Outcome  # noqa: PLC0415 - only here
+    from mulligan.engine.settle import settle  # noqa: PLC0415 - only here
 
     with place.app.store.begin() as unit:
         endings = [Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.claimed(worker)]

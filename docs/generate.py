@@ -19,7 +19,7 @@ from typing import Any
 
 from mulligan import errors
 from mulligan.config import ENV_PREFIX, Section, Settings
-from mulligan.job import RETRYABLE, Cls, Failure
+from mulligan.core.attempt import RETRYABLE, Cls, Failure
 from mulligan.policy import codes, ends, lifecycle
 from mulligan.policy.builtin import FAINT, PROCESS_FAILED, RULES, UNKNOWN
 from mulligan.policy.phrase import duration
@@ -431,6 +431,7 @@ LAYERS = (
         "words",
         "stdlib, pydantic",
         (
+            "core/",
             "errors.py",
             "job.py",
             "event.py",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mulligan.core.attempt import Verb
 from mulligan.event import EventType
-from mulligan.job import Verb
 from mulligan.policy import lifecycle
 
 Table = Callable[..., str]

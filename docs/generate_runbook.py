@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mulligan.job import Cls
+from mulligan.core.attempt import Cls
 from mulligan.policy import codes
 
 SAID: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "runbook.toml").read_text(encoding="utf-8"))

@@ -11,17 +11,17 @@ from typing import Any
 
 import storm.app as module
 from mulligan.config import Settings
+from mulligan.core.attempt import Ending, Lease
 from mulligan.engine import life as alive
 from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of
 from mulligan.engine.layers import Layers
 from mulligan.engine.runner.context import Context
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.turns import Turns
 from mulligan.engine.workers import worker_row
 from mulligan.errors import MulliganError, StoreUnavailable
-from mulligan.job import SECOND, Lease, Memory
+from mulligan.job import SECOND, Memory
 from mulligan.verify import records
 
 app = module.app

@@ -12,6 +12,7 @@ from mulligan._version import __version__
 if TYPE_CHECKING:
     from mulligan.alongside import beside
     from mulligan.app import Mulligan
+    from mulligan.core.attempt import Failure
     from mulligan.engine.batches import Batch
     from mulligan.engine.judging import classify
     from mulligan.engine.kind import Kind
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from mulligan.engine.runner.context import Context, LeaseLost
     from mulligan.engine.unique import Unique
     from mulligan.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
-    from mulligan.job import Failure, Job, State
+    from mulligan.job import Job, State
     from mulligan.notify.apprise import Apprise
     from mulligan.notify.mail import Email
     from mulligan.notify.message import Message
@@ -39,7 +40,8 @@ _HOMES = {
     "mulligan.engine.runner.context": ("Context", "LeaseLost"),
     "mulligan.engine.unique": ("Unique",),
     "mulligan.errors": ("Cancel", "Fail", "Hold", "MulliganError", "Park", "ProcessFailed", "Retry", "Snooze"),
-    "mulligan.job": ("Failure", "Job", "State"),
+    "mulligan.core.attempt": ("Failure",),
+    "mulligan.job": ("Job", "State"),
     "mulligan.notify.apprise": ("Apprise",),
     "mulligan.notify.mail": ("Email",),
     "mulligan.notify.message": ("Message",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mulligan.engine.alerts import AsyncAlerts
 from mulligan.engine.audit import AsyncEvents
@@ -25,15 +25,13 @@ from mulligan.errors import Moment
 from mulligan.job import Job
 from mulligan.notify.deliveries import AsyncDeliveries
 from mulligan.notify.subscriptions import AsyncSubscriptions
-
-if TYPE_CHECKING:
-    from mulligan.app import Mulligan
+from mulligan.nouns import Nouns
 
 
 class Aio:
     """All of it, awaitable."""
 
-    def __init__(self, app: Mulligan) -> None:
+    def __init__(self, app: Nouns) -> None:
         self._app = app
         self.jobs = AsyncJobs(app.jobs)
         self.batches = AsyncBatches(app.batches)

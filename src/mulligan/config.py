@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.errors import ConfigError
-from mulligan.job import RETRYABLE, Cls
 
 ENV_PREFIX = "MULLIGAN_"
 FILE = "mulligan.toml"

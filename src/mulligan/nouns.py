@@ -6,18 +6,20 @@ A runner and a program that enqueues need few of them, and start in less time wi
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from mulligan.config import Settings
     from mulligan.engine.alerts import Alerts
     from mulligan.engine.audit import Events
-    from mulligan.engine.batches import Batches
+    from mulligan.engine.batches import Batch, Batches
     from mulligan.engine.calendar import Schedules
     from mulligan.engine.dependencies import Dependencies
     from mulligan.engine.failures import Failures
     from mulligan.engine.held import Kinds
+    from mulligan.engine.insight import Insight
     from mulligan.engine.jobs import Jobs
     from mulligan.engine.keys import Keys
     from mulligan.engine.kinds import Registry
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from mulligan.engine.policies import Policies
     from mulligan.engine.queues import Queues
     from mulligan.engine.status import Status
+    from mulligan.job import Job, NewJob
     from mulligan.notify.deliveries import Deliveries
     from mulligan.notify.subscriptions import Subscriptions
     from mulligan.store.base import Store, Unit
@@ -40,6 +43,25 @@ class Nouns:
 
     @abstractmethod
     def _joined(self, connection: Any) -> Unit: ...
+
+    # `app.aio` wraps the following methods of the app.
+    @abstractmethod
+    def open(self) -> Self: ...
+
+    @abstractmethod
+    def batch(self, *args: Any, **options: Any) -> Batch: ...
+
+    @abstractmethod
+    def insight(self, *args: Any, **options: Any) -> Insight: ...
+
+    @abstractmethod
+    def metrics(self) -> str: ...
+
+    @abstractmethod
+    def _named(self, kind: str, payload: Any, options: Mapping[str, Any]) -> tuple[NewJob, Any]: ...
+
+    @abstractmethod
+    async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
 
     @cached_property
     def jobs(self) -> Jobs:

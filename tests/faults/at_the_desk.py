@@ -10,11 +10,11 @@ from random import Random
 from typing import Any
 
 from mulligan.config import Worker
+from mulligan.core.attempt import Ending, Lease
 from mulligan.engine.claims import Claimer
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.desk import Desk
 from mulligan.engine.supervisor.turns import Turn, Turns
-from mulligan.job import Lease, Memory
+from mulligan.job import Memory
 from mulligan.store import Store
 from support.store import KINDS, POLICIES, RETURNED, now, open_worker
 

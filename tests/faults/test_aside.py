@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from faults.at_the_desk import Scene
-from mulligan.engine.settle import Ending
+from mulligan.core.attempt import Ended, Ending, Lease, Outcome
 from mulligan.engine.supervisor import aside
 from mulligan.errors import StoreUnavailable
-from mulligan.job import Ended, Lease, Outcome
 from mulligan.store import Store
 from policy.builders import a_lease
 from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told

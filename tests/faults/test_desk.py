@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from faults.at_the_desk import HEARER, LONG, Scene
-from mulligan.engine.settle import Ending
+from mulligan.core.attempt import Ending
 from mulligan.engine.supervisor import desk
 from mulligan.engine.supervisor.turns import Turn
 from mulligan.errors import StoreUnavailable

@@ -17,6 +17,7 @@ import pytest
 
 from mulligan import Job, Mulligan, State
 from mulligan.config import Worker as WorkerSettings
+from mulligan.core.attempt import Ending, Failure
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.messages import (
     JUST_RETURNED,
@@ -27,12 +28,10 @@ from mulligan.engine.messages import (
     stopped_to_wire,
     took_from_wire,
 )
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor import fleet as fleets
 from mulligan.engine.supervisor import obituary
 from mulligan.engine.supervisor.child import GARBLED, Asked, Child, Flight, Recipe
 from mulligan.engine.supervisor.fleet import Fleet
-from mulligan.job import Failure
 from mulligan.testing import advance, now
 from policy.builders import a_failure, a_lease
 from support.reluctant import FORGET, STAY

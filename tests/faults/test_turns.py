@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from mulligan.config import Settings
+from mulligan.core.attempt import Ending, Lease, Outcome
 from mulligan.engine.claims import Claimer
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor import chores as chores_of
 from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.turns import Turns
 from mulligan.errors import StoreUnavailable
-from mulligan.job import SECOND, Lease, Outcome
+from mulligan.job import SECOND
 from mulligan.store import Store
 from support.store import (
     KINDS,

@@ -10,7 +10,7 @@ import pytest
 from mulligan.errors import ConfigError, Fail
 from mulligan.notify import apprise as channel
 from mulligan.notify.apprise import Apprise, kind_of
-from mulligan.notify.channels import channel_of
+from mulligan.notify.channel_registry import load_channel
 from mulligan.notify.message import message_of
 from support.messages import LINKED, MESSAGE, event, sent
 from support.receiving import OK, status
@@ -106,7 +106,7 @@ def test_what_apprise_cannot_read_is_said(strict):
 
 def test_it_is_stored_and_read_back_and_shows_no_token():
     one = Apprise("slack://tokenA/tokenB/tokenC")
-    assert channel_of(one.to_plain()).to_plain() == one.to_plain()
+    assert load_channel(one.to_plain()).to_plain() == one.to_plain()
     assert "token" not in repr(one)
     with pytest.raises(ConfigError, match="only be declared in code"):
         Apprise("slack://x", render=str).to_plain()

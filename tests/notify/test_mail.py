@@ -16,7 +16,8 @@ from mulligan import classify
 from mulligan.config import Mail, Settings, read_settings
 from mulligan.engine.runner.outcomes import outcome_of
 from mulligan.errors import ConfigError, Fail
-from mulligan.notify.channels import Sending, channel_of
+from mulligan.notify.channel_registry import load_channel
+from mulligan.notify.channels import Sending
 from mulligan.notify.facts import IncidentFacts
 from mulligan.notify.mail import Email
 from mulligan.notify.message import message_of, message_of_incident
@@ -266,7 +267,7 @@ def test_what_is_not_plainly_an_address_is_refused(to):
 
 def test_an_email_is_stored_and_read_back():
     email = Email([KIM, f"Lee <{LEE}>"], subject="Jobs")
-    assert channel_of(email.to_plain()).to_plain() == email.to_plain()
+    assert load_channel(email.to_plain()).to_plain() == email.to_plain()
     assert KIM not in repr(email)
     for own in (Email(lambda _: KIM), Email(KIM, render=str), Email(KIM, subject=str)):
         with pytest.raises(ConfigError, match="only be declared in code"):

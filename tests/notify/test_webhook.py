@@ -15,7 +15,8 @@ import standardwebhooks
 
 from mulligan.errors import ConfigError, Fail
 from mulligan.notify import posting
-from mulligan.notify.channels import Gone, channel_of
+from mulligan.notify.channel_registry import load_channel
+from mulligan.notify.channels import Gone
 from mulligan.notify.message import Message, message_of
 from mulligan.notify.webhook import Webhook, new_secret
 from support.messages import LINKED, MESSAGE, event, sent
@@ -318,14 +319,14 @@ def test_options_that_cannot_be_are_refused(options):
 @pytest.mark.security("S38")
 def test_a_webhook_is_stored_and_read_back_and_shows_no_secret():
     webhook = Webhook("https://example.com/hook/token123", secret=[NEW, OLD], headers={"Authorization": "Bearer x"})
-    again = channel_of(json.loads(json.dumps(webhook.to_plain())))
+    again = load_channel(json.loads(json.dumps(webhook.to_plain())))
     assert again.to_plain() == webhook.to_plain()
     assert repr(webhook) == "Webhook('https://example.com:443')"
     for own in ({"render": lambda message: {}}, {"allow_private": True}):
         with pytest.raises(ConfigError, match="only be declared in code"):
             Webhook("https://example.com/", **own).to_plain()
-    with pytest.raises(ConfigError, match="there are webhook, email and apprise"):
-        channel_of({"channel": "pigeon"})
+    with pytest.raises(ConfigError, match="Use webhook, email or apprise"):
+        load_channel({"channel": "pigeon"})
 
 
 def test_a_message_survives_storage():

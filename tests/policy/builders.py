@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mulligan.job import RETRYABLE, SECOND, Cls, Failure, JobRow, Lease
+from mulligan.core.attempt import RETRYABLE, Cls, Failure, Lease
+from mulligan.job import SECOND, JobRow
 
 NOW = 1_700_000_000 * SECOND
 

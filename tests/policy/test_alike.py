@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan.core.attempt import Outcome
 from mulligan.engine.runner import alike
 from mulligan.engine.runner.capture import capture
 from mulligan.engine.runner.outcomes import raised
-from mulligan.job import SECOND, Outcome
+from mulligan.job import SECOND
 from mulligan.policy.classify import classify
 
 NOW = 1_700_000_000

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan import errors
+from mulligan.core.attempt import Cls, Ended
 from mulligan.engine.runner.capture import capture
 from mulligan.engine.runner.outcomes import outcome_of, raised
-from mulligan.job import SECOND, Cls, Ended, to_datetime
+from mulligan.job import SECOND, to_datetime
 from mulligan.policy.classify import classify
 from mulligan.policy.stored import FACTS
 from policy.builders import NOW

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import SECOND, Cls, Decision, State, Verb
+from mulligan.core.attempt import Cls, Decision, Verb
+from mulligan.job import SECOND, State
 from mulligan.policy import cause, ends
 from mulligan.policy.cause import DEFAULT, NOTHING, Death, Memory, Success, Terms, read_deaths, read_memory
 from policy.builders import NOW, a_failure, a_lease

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from mulligan.job import RETRYABLE, Cls
+from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.policy import classify as rules
 from mulligan.policy.classify import Facts, classify
 from mulligan.policy.normal import plain_name

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from mulligan.job import SECOND, Cls, Ended, Outcome, State, Verb
+from mulligan.core.attempt import Cls, Ended, Outcome, Verb
+from mulligan.job import SECOND, State
 from mulligan.policy.backoff import Fixed, Table
 from mulligan.policy.counts import MOST_CODES, Counts, read_counts
 from mulligan.policy.decide import decide

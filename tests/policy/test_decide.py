@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import RETRYABLE, SECOND, Cls, Ended, Outcome, State, Verb
+from mulligan.core.attempt import RETRYABLE, Cls, Ended, Outcome, Verb
+from mulligan.job import SECOND, State
 from mulligan.policy import lifecycle
 from mulligan.policy.backoff import Fixed
 from mulligan.policy.decide import decide

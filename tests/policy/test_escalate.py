@@ -8,7 +8,8 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from mulligan.job import SECOND, Cls, Ended, Outcome, State, Verb
+from mulligan.core.attempt import Cls, Ended, Outcome, Verb
+from mulligan.job import SECOND, State
 from mulligan.policy.backoff import Fixed
 from mulligan.policy.decide import decide
 from mulligan.policy.escalate import given, in_words, step_of

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.core.attempt import Cls
 from mulligan.engine.runner.outcomes import raised
 from mulligan.errors import Fail, ProcessFailed
-from mulligan.job import Cls
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import explain_fingerprint, fingerprint, mask
 from policy.exceptions import facts, make, reply

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from mulligan import Rule, classify
-from mulligan.job import Cls
+from mulligan.core.attempt import Cls
 from mulligan.policy import rulebook
 from mulligan.policy.classify import classify as judged
 from mulligan.policy.classify import renamed, timed_out

@@ -5,7 +5,7 @@ import json
 import pytest
 from labelled.score import GIVEN, MOST_HOPEFUL, MOST_HOPELESS, MOST_TRAPPED, plain_or_traps, rows_of, score
 
-from mulligan.job import RETRYABLE, Cls
+from mulligan.core.attempt import RETRYABLE, Cls
 
 SETS = ("tune", "aside")
 

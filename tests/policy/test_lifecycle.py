@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 
+from mulligan.core.attempt import Verb
 from mulligan.errors import IllegalMove
 from mulligan.event import EventType
-from mulligan.job import State, Verb
+from mulligan.job import State
 from mulligan.policy import lifecycle
 
 LEGAL = """

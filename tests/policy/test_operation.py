@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.core.attempt import Verb
 from mulligan.errors import Refused
-from mulligan.job import SECOND, State, Verb
+from mulligan.job import SECOND, State
 from mulligan.policy.operation import (
     AT_ONCE,
     CAREFUL,

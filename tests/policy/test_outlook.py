@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import RETRYABLE, Cls
+from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.policy.backoff import Exponential, Fixed, Table, bounds, delay, nominal
 from mulligan.policy.outlook import MOST_TRIES, calendar, described, outlook
 from mulligan.policy.retry import ClassSettings, Policy, RetrySettings, Then, layer

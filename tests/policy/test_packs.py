@@ -10,9 +10,9 @@ import pytest
 
 from mulligan import classify, pack
 from mulligan.config import Settings
+from mulligan.core.attempt import RETRYABLE
 from mulligan.engine.rules import configured_rules, pack_names
 from mulligan.errors import ConfigError
-from mulligan.job import RETRYABLE
 from mulligan.policy.backoff import delay, nominal
 from mulligan.policy.retry import Policy, RetrySettings, layer
 

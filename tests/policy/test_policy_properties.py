@@ -7,7 +7,8 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mulligan.job import RETRYABLE, SECOND, Cls, Ended, Outcome, State, Verb
+from mulligan.core.attempt import RETRYABLE, Cls, Ended, Outcome, Verb
+from mulligan.job import SECOND, State
 from mulligan.policy.backoff import Exponential, Fixed, Table, nominal
 from mulligan.policy.decide import decide
 from mulligan.policy.retry import ClassSettings, Policy, RetrySettings, Then, layer

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from mulligan import Policy
-from mulligan.job import SECOND, Cls, Ended, Outcome
+from mulligan.core.attempt import Cls, Ended, Outcome
+from mulligan.job import SECOND
 from mulligan.policy.decide import decide
 from mulligan.policy.grounds import Ground, ground_of
 from mulligan.policy.remedies import remedy

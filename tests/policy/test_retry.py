@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mulligan.job import Cls
+from mulligan.core.attempt import Cls
 from mulligan.policy.backoff import Exponential, Fixed, Table
 from mulligan.policy.retry import Policy, RetrySettings, layer
 

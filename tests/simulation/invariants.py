@@ -11,8 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mulligan.core.attempt import Lease
 from mulligan.engine.kinds import OURS
-from mulligan.job import Gate, Lease, Micros, State
+from mulligan.job import Gate, Micros, State
 from mulligan.policy.batch import BatchCounts, reckoned
 from mulligan.policy.lanes import is_closed
 from mulligan.policy.lifecycle import MOVES, TERMINAL, event_for

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mulligan.job import SECOND, Cls, Ended, Failure, Outcome
+from mulligan.core.attempt import Cls, Ended, Failure, Outcome
+from mulligan.job import SECOND
 from mulligan.policy import ends
 from policy.builders import a_failure
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from mulligan.engine.settle import Ending
+from mulligan.core.attempt import Ending
 from mulligan.engine.workers import request_drain
 from mulligan.errors import MulliganError, StoreUnavailable
 from mulligan.job import SECOND

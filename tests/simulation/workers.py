@@ -9,16 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+from mulligan.core.attempt import Ending, Lease, Verdict
 from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import Places, claimer_of
 from mulligan.engine.kinds import Manifest
 from mulligan.engine.layers import Layers
-from mulligan.engine.settle import Ending, Verdict
 from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.turns import Turns
 from mulligan.errors import StoreUnavailable
 from mulligan.ids import new_id
-from mulligan.job import Lease
 from simulation.outcomes import outcome_for
 from simulation.stores import SimStore
 from support.store import a_worker

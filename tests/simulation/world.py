@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mulligan.cli.outlets import worker_outlets
+from mulligan.core.attempt import Lease
 from mulligan.errors import StoreUnavailable
-from mulligan.job import SECOND, Job, Lease
+from mulligan.job import SECOND, Job
 from simulation.invariants import Ledger
 from simulation.shop import settings_for, shop
 from simulation.stores import SimStore, emptied, tables_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from mulligan.engine.settle import Ending, settle
+from mulligan.core.attempt import Ending
+from mulligan.engine.settle import settle
 from mulligan.job import SECOND
 from mulligan.store.hindsight import Asked
 from support.store import (

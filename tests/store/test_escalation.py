@@ -8,11 +8,12 @@ from random import Random
 import pytest
 
 from mulligan.config import Retry
+from mulligan.core.attempt import Cls, Ended, Ending, Outcome
 from mulligan.engine import recover
 from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec
 from mulligan.engine.layers import Layers
-from mulligan.engine.settle import Ending, settle
-from mulligan.job import Cls, Ended, Lane, Outcome
+from mulligan.engine.settle import settle
+from mulligan.job import Lane
 from mulligan.policy.backoff import Fixed
 from mulligan.policy.limits import share_of
 from mulligan.policy.retry import Policy, Then

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
+from mulligan.core.attempt import Ending
 from mulligan.engine import recover, upkeep
-from mulligan.engine.settle import Ending, settle
+from mulligan.engine.settle import settle
 from mulligan.event import EventType, NewEvent
 from mulligan.job import State
 from support.store import (

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.engine import settle as door
-from mulligan.engine.settle import Ending, settle
-from mulligan.job import Ended, Outcome
+from mulligan.engine.settle import settle
 from mulligan.store.base import Unit
 from support.store import POLICIES, attempts, claim, enqueue, get, open_worker, sql, story, told
 

@@ -8,9 +8,9 @@ from random import Random
 import psycopg
 import pytest
 
+from mulligan.core.attempt import Ending, Lease
 from mulligan.engine.likewise import Alike
-from mulligan.engine.settle import Ending, finish, settle
-from mulligan.job import Lease
+from mulligan.engine.settle import finish, settle
 from mulligan.store import open_store
 from support.store import (
     FAILED,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from mulligan.engine.settle import Ending, settle
-from mulligan.job import SECOND, Ended, Outcome
+from mulligan.core.attempt import Ended, Ending, Outcome
+from mulligan.engine.settle import settle
+from mulligan.job import SECOND
 from mulligan.observe import fold as folding
 from mulligan.observe.fold import Fold, Memory, counted, stats
 from mulligan.observe.names import MOST, Names

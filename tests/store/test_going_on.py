@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan.core.attempt import Ended, Outcome
 from mulligan.engine import claims
 from mulligan.engine.claims import ON_TRUST, Claimer
-from mulligan.job import SECOND, Ended, Gate, LimitRow, Outcome
+from mulligan.job import SECOND, Gate, LimitRow
 from mulligan.store.base import Mark
 from support.store import KINDS, close_worker, enqueue, finish, is_postgres, now, open_worker, sql, told
 

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
+from mulligan.core.attempt import Cls, Ended, Outcome
 from mulligan.engine.failures import Failures
-from mulligan.job import Cls, Ended, Outcome
 from mulligan.policy.ends import deadline_passed, unknown_kind
 from mulligan.store import migrate as migrations
 from mulligan.store import open_store

@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
+from mulligan.core.attempt import Cls, Ended, Outcome
 from mulligan.engine import recover
 from mulligan.ids import first_id, new_id
-from mulligan.job import SECOND, Cls, Ended, Outcome
+from mulligan.job import SECOND
 from mulligan.store.hindsight import Asked
 from mulligan.store.sql import load
 from policy.builders import a_failure

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from mulligan.config import Retry
+from mulligan.core.attempt import Cls, Ended, Ending, Lease, Outcome
 from mulligan.engine import recover, upkeep
 from mulligan.engine.claims import Claimer
 from mulligan.engine.layers import Layers
-from mulligan.engine.settle import Ending, settle
+from mulligan.engine.settle import settle
 from mulligan.errors import MulliganError
-from mulligan.job import SECOND, Cls, Ended, Lease, NewJob, Outcome
+from mulligan.job import SECOND, NewJob
 from mulligan.policy.lifecycle import MOVES
 from mulligan.store import Store
 from support.store import (

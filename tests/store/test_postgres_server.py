@@ -14,10 +14,9 @@ import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from storm.proxy import Proxies
 
+from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.engine.recording import row_of
-from mulligan.engine.settle import Ending
 from mulligan.errors import StoreUnavailable
-from mulligan.job import Ended, Outcome
 from mulligan.policy.decide import decide
 from mulligan.store import open_store
 from mulligan.store import sql as statements

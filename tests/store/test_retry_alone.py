@@ -9,15 +9,15 @@ import pytest
 
 from mulligan import Exponential, Fixed, Policy, Then
 from mulligan.config import Retry
+from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.likewise import MANY, Alike
 from mulligan.engine.messages import alike_from_wire, alike_to_wire
 from mulligan.engine.runner.alike import Worded
 from mulligan.engine.runner.outcomes import raised
-from mulligan.engine.settle import Ending, finish, settle
+from mulligan.engine.settle import finish, settle
 from mulligan.engine.wording import TOLD
-from mulligan.job import Ended, Outcome
 from support.store import (
     Background,
     attempts,

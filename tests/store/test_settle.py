@@ -9,9 +9,10 @@ from random import Random
 import pytest
 
 from mulligan.config import Retry
+from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.engine.layers import Layers
-from mulligan.engine.settle import Ending, settle
-from mulligan.job import SECOND, Ended, Outcome
+from mulligan.engine.settle import settle
+from mulligan.job import SECOND
 from support.store import (
     CANCELLED,
     FAILED,

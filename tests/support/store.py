@@ -11,14 +11,15 @@ from random import Random
 from typing import Any, TypeVar
 
 from mulligan.config import Retry
+from mulligan.core.attempt import Cls, Ended, Ending, Lease, Outcome, Verdict
 from mulligan.engine import upkeep
 from mulligan.engine.claims import Claimer
 from mulligan.engine.layers import Layers
-from mulligan.engine.settle import Ending, Verdict, settle
+from mulligan.engine.settle import settle
 from mulligan.engine.unique import DEFAULT_COVER, unique_hash
 from mulligan.event import Event
 from mulligan.ids import new_id
-from mulligan.job import SECOND, AttemptRow, Cls, Ended, JobRow, Lease, Micros, NewJob, Outcome, WorkerRow
+from mulligan.job import SECOND, AttemptRow, JobRow, Micros, NewJob, WorkerRow
 from mulligan.policy.retry import Policy
 from mulligan.store import Store, open_store
 from mulligan.store.base import Inserted

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from mulligan.config import Retry
+from mulligan.core.attempt import Cls, Ended, Ending, Outcome
 from mulligan.engine import news, recording
 from mulligan.engine.layers import Layers
-from mulligan.engine.settle import Ending
-from mulligan.job import SECOND, Cls, Ended, Outcome
+from mulligan.job import SECOND
 from mulligan.policy.decide import RETURNED, decide
 from policy.builders import NOW, a_failure, a_lease
 

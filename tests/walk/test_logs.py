@@ -12,8 +12,8 @@ import pytest
 
 from mulligan import Context, Fail, Policy, Table
 from mulligan.config import Log
+from mulligan.core.attempt import Ending
 from mulligan.engine.claims import Claimer
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.chores import Chores
 from mulligan.engine.supervisor.turns import Turns
 from mulligan.engine.telling import log as engine_log

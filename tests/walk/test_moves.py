@@ -9,10 +9,11 @@ from random import Random
 
 import pytest
 
+from mulligan.core.attempt import Ending, Verb
 from mulligan.engine import recover, upkeep
-from mulligan.engine.settle import Ending, settle
+from mulligan.engine.settle import settle
 from mulligan.errors import IllegalMove, NotFound, Refused, UniqueTaken
-from mulligan.job import SECOND, State, Verb
+from mulligan.job import SECOND, State
 from mulligan.policy.lifecycle import MOVES, event_for
 from support.store import (
     CANCELLED,

@@ -21,6 +21,7 @@ import pytest
 
 from mulligan import Context, Mulligan
 from mulligan.config import Settings
+from mulligan.core.attempt import Lease
 from mulligan.engine.board import Board
 from mulligan.engine.messages import (
     JUST_RETURNED,
@@ -36,7 +37,7 @@ from mulligan.engine.runner.main import Runner
 from mulligan.engine.supervisor.lot import Lot
 from mulligan.engine.wire import Wire
 from mulligan.engine.wording import Wording
-from mulligan.job import Lease, Memory
+from mulligan.job import Memory
 from support.waiting import until
 
 

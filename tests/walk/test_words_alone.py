@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from mulligan import Exponential, Fixed, Policy, Then
 from mulligan.config import Retry
+from mulligan.core.attempt import Ending, Outcome
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.likewise import Alike
 from mulligan.engine.messages import Common, alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
 from mulligan.engine.runner.alike import Likeness, Worded
 from mulligan.engine.runner.outcomes import raised
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import GARBLED
 from mulligan.engine.wording import TOLD, Wording
-from mulligan.job import SECOND, Outcome
+from mulligan.job import SECOND
 from mulligan.plain_json import encode
 from policy.builders import NOW, a_failure, a_lease
 

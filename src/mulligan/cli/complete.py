@@ -85,8 +85,9 @@ def operations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[
 
 def filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Fields, and the values of those that have few."""
+    from mulligan.core.attempt import Cls
     from mulligan.engine.filters import FIELDS, PHASES
-    from mulligan.job import Cls, State
+    from mulligan.job import State
 
     name, colon, _value = incomplete.partition(":")
     if not colon:

@@ -9,8 +9,9 @@ import click
 
 from mulligan.cli.database import desk, typed
 from mulligan.cli.output import as_json, attempt_record, cell, job_record, lines
+from mulligan.core.attempt import Verb
 from mulligan.engine.explain import Explanation, Fact
-from mulligan.job import State, Verb
+from mulligan.job import State
 
 INDENT = "  "
 

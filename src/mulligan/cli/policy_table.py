@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from mulligan.cli.output import as_json, cell, chosen, show_rows
+from mulligan.core.attempt import RETRYABLE
 from mulligan.engine.policies import PolicyExplanation, Setting
-from mulligan.job import RETRYABLE
 from mulligan.policy.backoff import Exponential, Fixed, Table
 from mulligan.policy.outlook import ClassOutlook, Try, described, harmless
 from mulligan.policy.phrase import duration, size

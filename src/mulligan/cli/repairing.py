@@ -11,6 +11,7 @@ from mulligan.cli import exit_code
 from mulligan.cli.database import Desk, desk, say
 from mulligan.cli.enqueue import pairs_of
 from mulligan.cli.output import as_json, cell, chosen, job_record, show_rows
+from mulligan.core.attempt import Verb
 from mulligan.engine.explain import so_far
 from mulligan.engine.recover import foretell
 from mulligan.errors import (
@@ -26,7 +27,7 @@ from mulligan.errors import (
     RetryRefused,
     UniqueTaken,
 )
-from mulligan.job import Job, Verb
+from mulligan.job import Job
 
 VERBS = {
     "retry": Verb.RETRY_BY_HAND,

@@ -14,11 +14,11 @@ from mulligan.cli import complete
 from mulligan.cli import options as shared
 from mulligan.cli.database import existing, say, settings_with
 from mulligan.cli.output import as_json, chosen, show_record
+from mulligan.core.attempt import Failure
 from mulligan.engine.declared import stored_rules
 from mulligan.engine.judging import classify, made_of
 from mulligan.engine.rules import configured_rules
 from mulligan.errors import ConfigError
-from mulligan.job import Failure
 from mulligan.policy.phrase import duration
 from mulligan.policy.rule import Rule
 

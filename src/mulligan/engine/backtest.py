@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from mulligan.core.attempt import Failure
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.insight import SKEW, span_of
 from mulligan.engine.rules import book_of
 from mulligan.errors import Moment
 from mulligan.ids import first_id
-from mulligan.job import Failure
 from mulligan.policy.backtest import Past, PastAttempt, Report, backtest, sentences
 from mulligan.policy.classify import classify, renamed
 from mulligan.policy.facts import Facts

@@ -10,6 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from mulligan.core.attempt import Verb
 from mulligan.engine import batching, recover
 from mulligan.engine.enqueue import checked_text
 from mulligan.engine.jobs import NAMED, Jobs, ambiguous
@@ -27,7 +28,7 @@ from mulligan.errors import (
 )
 from mulligan.event import Event, EventType
 from mulligan.ids import LENGTH, new_id
-from mulligan.job import Job, JobRow, Micros, State, Verb, to_datetime
+from mulligan.job import Job, JobRow, Micros, State, to_datetime
 from mulligan.policy.batch import UNFINISHED, BatchCounts, BatchState, checked_tolerance, shown
 from mulligan.store.base import BatchRow, NewBatch, Store, Unit
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from mulligan.core.attempt import Verb
 from mulligan.engine.unique import unique_hash
 from mulligan.errors import BatchExpired, StoreUnavailable
 from mulligan.event import EventType, NewEvent
 from mulligan.ids import new_id
-from mulligan.job import SECOND, JobRow, Micros, NewJob, State, Verb
+from mulligan.job import SECOND, JobRow, Micros, NewJob, State
 from mulligan.policy.batch import BatchCounts, counted, reckoned, recovered
 from mulligan.policy.lifecycle import MOVES, TERMINAL
 from mulligan.policy.phrase import moment

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Verb
 from mulligan.engine import amend, recover
 from mulligan.engine.arguments import to_json
 from mulligan.engine.filters import Filter, parse_filter
@@ -15,7 +16,7 @@ from mulligan.engine.kinds import free_name
 from mulligan.engine.limiting import checked_rate
 from mulligan.engine.searching import resolved
 from mulligan.errors import ConfigError, IllegalMove, Refused
-from mulligan.job import Micros, State, Verb
+from mulligan.job import Micros, State
 from mulligan.policy.groups import EVERYBODY
 from mulligan.policy.lifecycle import MOVES
 from mulligan.policy.operation import AT_ONCE, CAREFUL, Action, Steps, checked_share, checked_steps

@@ -9,17 +9,15 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mulligan.config import Guards
+from mulligan.core.attempt import Decision, Ended, Ending, Verb
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Decision, Ended, Gate, GuardRow, Micros, Verb
+from mulligan.job import Gate, GuardRow, Micros
 from mulligan.policy import cause
 from mulligan.policy.cause import DEFAULT, Death, Held, Memory, Success, Terms, read_deaths, read_memory
 from mulligan.store.base import Unit
-
-if TYPE_CHECKING:
-    from mulligan.engine.settle import Ending
 
 GUARD = "guard"  # the actor of what it does by itself
 LOOKED_AT = 10_000  # successes of all kinds: the newest

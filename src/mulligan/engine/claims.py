@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from mulligan.core.attempt import Ended, Ending, Lease, Outcome
 from mulligan.engine.declared import holding_manifests, limits_of, limits_of_all, terms_of, terms_of_all
 from mulligan.engine.kinds import DELIVERY_QUEUE, ENDPOINT, Manifest
 from mulligan.engine.probes import Prober, let_go
 from mulligan.engine.rooms import SLOTS, SOON, Rooms
-from mulligan.engine.settle import Ending
 from mulligan.engine.watch import OF_ENDPOINTS, Watch
-from mulligan.job import SECOND, Ended, Gate, Guarded, Lane, Lease, Limit, Memory, Micros, Outcome
+from mulligan.job import SECOND, Gate, Guarded, Lane, Limit, Memory, Micros
 from mulligan.policy.breaker import may_probe
 from mulligan.policy.ends import dependency_unavailable
 from mulligan.policy.guard import Guard

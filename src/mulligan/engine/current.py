@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from mulligan.job import Lease
+from mulligan.core.attempt import Lease
 
 _CURRENT: ContextVar[Lease | None] = ContextVar("mulligan_attempt", default=None)
 

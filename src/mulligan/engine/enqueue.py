@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mulligan.argument import indexed
+from mulligan.core.attempt import Lease
 from mulligan.engine.arguments import all_json, to_json
 from mulligan.engine.kinds import Handler, KindSpec, QueueSpec, checked_name, free_name
 from mulligan.engine.moments import length, length_or_moment
@@ -15,7 +16,7 @@ from mulligan.engine.tracing import trace_text
 from mulligan.engine.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.errors import Moment, PayloadRefused, Refused, Seconds
 from mulligan.ids import new_id, new_ids
-from mulligan.job import BEHIND_PAYLOAD, Alike, Lease, Micros, NewJob
+from mulligan.job import BEHIND_PAYLOAD, Alike, Micros, NewJob
 from mulligan.policy.limits import share_of
 from mulligan.policy.retry import Policy
 

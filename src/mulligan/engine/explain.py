@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mulligan.config import Retry
+from mulligan.core.attempt import Cls, Verb
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.kinds import DEFAULT_TIMEOUT, DELIVERY_QUEUE, KindSpec
 from mulligan.engine.layers import Layers
 from mulligan.engine.view import jobs_of, traffic_now
 from mulligan.engine.workers import Seen, workers_seen
 from mulligan.event import Event
-from mulligan.job import SECOND, AttemptRow, Cls, Job, JobRow, Micros, State, Verb, WorkerRow
+from mulligan.job import SECOND, AttemptRow, Job, JobRow, Micros, State, WorkerRow
 from mulligan.policy.backoff import Fixed, Table
 from mulligan.policy.batch import shown
 from mulligan.policy.lifecycle import legal_from

@@ -11,8 +11,9 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from mulligan.core.attempt import Cls
 from mulligan.errors import Refused
-from mulligan.job import SECOND, Cls, State
+from mulligan.job import SECOND, State
 from mulligan.store.matching import OF_THE_DEAD, READ
 
 Filter = dict[str, str | tuple[str, ...]]

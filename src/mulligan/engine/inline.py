@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mulligan.config import Settings
+from mulligan.core.attempt import Ended, Ending, Lease, Outcome
 from mulligan.engine import batching, life, operate, upkeep
 from mulligan.engine.causes import causes_of
 from mulligan.engine.claims import claimer_of, memories
@@ -29,14 +30,14 @@ from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
 from mulligan.engine.schedules import Timekeeper
-from mulligan.engine.settle import Ending, settle
+from mulligan.engine.settle import settle
 from mulligan.engine.telling import tell_due, tell_verdicts
 from mulligan.engine.tending import tend
 from mulligan.engine.workdirs import make_workdir, remove_workdir
 from mulligan.engine.workers import worker_row
 from mulligan.errors import Refused, StoreUnavailable
 from mulligan.ids import new_id
-from mulligan.job import Ended, Lane, Lease, Memory, Micros, Outcome
+from mulligan.job import Lane, Memory, Micros
 from mulligan.store.base import Store, Unit
 from mulligan.store.host import boot_id
 

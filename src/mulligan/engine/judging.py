@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mulligan.core.attempt import Failure
 from mulligan.engine.runner.capture import capture
-from mulligan.job import Failure
 from mulligan.policy.classify import classify as classify_facts
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import explain_fingerprint

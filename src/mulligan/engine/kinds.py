@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mulligan.core.attempt import Lease, Outcome
 from mulligan.engine.arguments import Arguments
 from mulligan.engine.asking import Question
 from mulligan.engine.tracing import NO_TRACER, Tracer
 from mulligan.engine.unique import Unique
 from mulligan.errors import ConfigError, UnknownKind
-from mulligan.job import NAME_RULE, SECOND, Lease, Micros, Outcome, is_name
+from mulligan.job import NAME_RULE, SECOND, Micros, is_name
 from mulligan.policy import budget as budgets
 from mulligan.policy.rulebook import Rulebook
 

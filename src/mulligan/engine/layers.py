@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
 from mulligan.config import Retry
+from mulligan.core.attempt import Lease
 from mulligan.engine.kinds import KindSpec, QueueSpec
 from mulligan.engine.rules import book_of
-from mulligan.job import JobRow, Lease
+from mulligan.job import JobRow
 from mulligan.policy.limits import share_of
 from mulligan.policy.retry import EffectivePolicy, Policy, RetrySettings, layer
 from mulligan.policy.rulebook import EMPTY, Rulebook

@@ -7,19 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mulligan.core.attempt import Decision, Ending, Lease, Verb
 from mulligan.engine import news
 from mulligan.engine.layers import Layers
 from mulligan.engine.recording import private_of, row_of
 from mulligan.engine.wording import TOLD, Wording, inside
-from mulligan.job import Decision, Lease, Micros, Verb
+from mulligan.job import Micros
 from mulligan.policy.decide import decide
 from mulligan.policy.ends import OURS
 from mulligan.store.base import Around, Retried, Settlement
-
-if TYPE_CHECKING:
-    from mulligan.engine.settle import Ending
 
 MANY = 10  # of them are worth a statement of their own
 

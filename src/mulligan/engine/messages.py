@@ -15,8 +15,9 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
+from mulligan.core.attempt import Cls, Ended, Failure, Lease, Outcome
 from mulligan.engine.wording import Wording
-from mulligan.job import Cls, Ended, Failure, Lease, Memory, Outcome
+from mulligan.job import Memory
 from mulligan.plain_json import encode
 
 JUST_RETURNED = Outcome(Ended.RETURNED, result="null")  # one for all of which there is nothing else to say

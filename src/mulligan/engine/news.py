@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mulligan.core.attempt import Cls, Decision, Ended, Ending, Failure, Lease, Verb
 from mulligan.event import EventType
-from mulligan.job import Cls, Decision, Ended, Failure, Lease, State, Verb
+from mulligan.job import State
 from mulligan.plain_json import encode as _encode
 
 if TYPE_CHECKING:
     from mulligan.engine.layers import Layers
-    from mulligan.engine.settle import Ending
 
 # Until Python 3.12 `value` is a function's work, and a row asks for six of them.
 TEXT: dict[str, str] = {one: one.value for names in (State, Verb, Ended, Cls, EventType) for one in names}

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Verb
 from mulligan.engine import batching, recover
 from mulligan.engine.amend import UNCHANGED, Kinds, amended, lane_in
 from mulligan.engine.bulk import VERBS, where_of
@@ -25,7 +26,7 @@ from mulligan.engine.recover import PAYLOAD
 from mulligan.engine.view import jobs_of
 from mulligan.errors import DependencyOpen, Refused, StoreUnavailable
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, JobRow, Micros, State, Verb
+from mulligan.job import SECOND, JobRow, Micros, State
 from mulligan.policy.groups import EVERYBODY
 from mulligan.policy.operation import (
     Action,

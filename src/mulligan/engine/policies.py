@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from mulligan.config import Settings
+from mulligan.core.attempt import Cls
 from mulligan.engine.backtest import Backtest, backtested
 from mulligan.engine.declared import stored_kinds, stored_queues
 from mulligan.engine.enqueue import policy_text
@@ -18,7 +19,6 @@ from mulligan.engine.kinds import OURS, KindSpec, QueueSpec, Registry, checked_n
 from mulligan.engine.layers import Layers
 from mulligan.engine.rules import book_of
 from mulligan.errors import Moment, NotFound
-from mulligan.job import Cls
 from mulligan.policy.backoff import Exponential, Fixed, Table
 from mulligan.policy.outlook import DELAYS, ClassOutlook, Origin, harmless, outlook
 from mulligan.policy.retry import EffectivePolicy, Policy, Scope, Then, as_ladder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from shlex import quote
 
+from mulligan.core.attempt import Verb
 from mulligan.engine import batching
 from mulligan.engine.amend import Change, Kinds
 from mulligan.engine.asking import refusal
@@ -13,7 +14,7 @@ from mulligan.engine.recording import frees_key
 from mulligan.engine.unique import unique_hash
 from mulligan.engine.watch import Watch, remembered
 from mulligan.errors import DependencyOpen, IllegalMove, MulliganError, RetryLimited, RetryRefused, UniqueTaken
-from mulligan.job import JobRow, Limit, Micros, State, Verb, to_datetime
+from mulligan.job import JobRow, Limit, Micros, State, to_datetime
 from mulligan.policy import lifecycle
 from mulligan.policy.limits import next_start, rate_parts, refilled
 from mulligan.policy.phrase import moment, one_line

@@ -9,10 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mulligan.core.attempt import Lease
 from mulligan.engine.watch import PROBE_KIND, Watch, remembered
 from mulligan.event import EventType, NewEvent
 from mulligan.ids import new_id
-from mulligan.job import SECOND, Gate, GuardRow, Lane, Lease, Micros, NewJob
+from mulligan.job import SECOND, Gate, GuardRow, Lane, Micros, NewJob
 from mulligan.policy import breaker
 from mulligan.policy.guard import Guard
 from mulligan.policy.lanes import closed_keys

@@ -6,19 +6,17 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mulligan.core.attempt import Decision, Ending, Failure, Lease
 from mulligan.engine import news
 from mulligan.engine.layers import Layers
 from mulligan.engine.wording import Wording
-from mulligan.job import SECOND, Decision, Failure, Lane, Lease, Micros, State
+from mulligan.job import SECOND, Lane, Micros, State
 from mulligan.plain_json import encode as _encode
 from mulligan.policy.decide import decide
 from mulligan.policy.lifecycle import TERMINAL, event_for
 from mulligan.store.base import Settlement
-
-if TYPE_CHECKING:
-    from mulligan.engine.settle import Ending
 
 
 def row_of(ending: Ending, decision: Decision, layers: Layers, now: Micros, actor: str) -> Settlement:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Verb
 from mulligan.engine import batching
 from mulligan.engine.amend import UNCHANGED, Change, Kinds, amended, homeward, kinds_of
 from mulligan.engine.kinds import Handler
@@ -25,7 +26,7 @@ from mulligan.errors import (
     UniqueTaken,
 )
 from mulligan.event import EventType, NewEvent
-from mulligan.job import JobRow, Lane, Micros, State, Verb
+from mulligan.job import JobRow, Lane, Micros, State
 from mulligan.policy import lifecycle
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.policy.phrase import moment

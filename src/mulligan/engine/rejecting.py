@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from mulligan.core.attempt import Failure
 from mulligan.engine import joining
 from mulligan.engine.kinds import Handler
 from mulligan.engine.runner.outcomes import outcome_of
 from mulligan.engine.upkeep import expired
 from mulligan.errors import Fail, Refused
-from mulligan.job import Failure, NewJob
+from mulligan.job import NewJob
 from mulligan.policy.classify import classify
 from mulligan.policy.facts import Facts
 from mulligan.store.base import Inserted, Store, Unit

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from mulligan.job import SECOND, Guarded, Lane, Lease, Limit, Micros
+from mulligan.core.attempt import Lease
+from mulligan.job import SECOND, Guarded, Lane, Limit, Micros
 from mulligan.policy.lanes import Candidate
 from mulligan.policy.limits import next_start, refilled, room
 from mulligan.store.base import Unit

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+from mulligan.core.attempt import Decision, Ended, Ending, Lease, Verb, Verdict
 from mulligan.engine import news
 from mulligan.engine.batching import complete
 from mulligan.engine.causes import Causes
@@ -19,27 +20,12 @@ from mulligan.engine.likewise import Alike
 from mulligan.engine.recording import frees_key
 from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
-from mulligan.job import Decision, Ended, Gate, Lease, Micros, Outcome, Verb
+from mulligan.job import Gate, Micros
 from mulligan.policy.classify import renamed
 from mulligan.policy.decide import RETURNED, decide, returned
 from mulligan.policy.ends import OURS
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.store.base import Around, Finished, Refusal, Retried, Settlement, Unit
-
-
-class Ending(NamedTuple):
-    lease: Lease
-    outcome: Outcome
-    duration_ms: int | None = None
-    words: str | None = None  # its own, where all else of its failure is that of others: see wording.py
-
-
-class Verdict(NamedTuple):
-    """What became of an ending: its decision, or None where the lease was lost and nothing changed."""
-
-    lease: Lease
-    decision: Decision | None
-    words: str | None = None  # as in its ending
 
 
 def settle(  # noqa: PLR0913 - each says one thing about the world around an ending

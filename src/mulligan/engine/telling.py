@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mulligan.core.attempt import Decision, Ending, Failure, Lease, Verb, Verdict
 from mulligan.engine.wording import Wording
-from mulligan.job import SECOND, Decision, Failure, JobRow, Lease, Micros, State, Verb
+from mulligan.job import SECOND, JobRow, Micros, State
 from mulligan.policy.murmur import Murmur
 from mulligan.policy.phrase import duration
 from mulligan.policy.retry import EffectivePolicy
@@ -20,7 +21,6 @@ from mulligan.policy.sentences import waited
 
 if TYPE_CHECKING:
     from mulligan.engine.layers import Layers
-    from mulligan.engine.settle import Ending, Verdict
 
 log = logging.getLogger("mulligan.jobs")
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from mulligan.job import Lease, NewJob, Outcome
+from mulligan.core.attempt import Lease, Outcome
+from mulligan.job import NewJob
 
 _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?")
 _STATE = re.compile(r"[ -~]{1,512}")

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from mulligan.config import Retry, Settings
+from mulligan.core.attempt import Ended, Ending, Failure, Outcome, Verb, Verdict
 from mulligan.engine import batching
 from mulligan.engine.declared import recent_manifests, stored_kinds, stored_queues
 from mulligan.engine.kinds import KindSpec
@@ -19,12 +20,12 @@ from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked, surely_dead
 from mulligan.engine.news import error_of, group_of
 from mulligan.engine.recording import frees_key
-from mulligan.engine.settle import Ending, Verdict, settle
+from mulligan.engine.settle import settle
 from mulligan.engine.telling import tell_verdicts
 from mulligan.engine.watch import PROBE_KIND
 from mulligan.errors import StoreUnavailable
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Ended, Failure, JobRow, Lane, Outcome, State, Verb, WorkerRow
+from mulligan.job import SECOND, JobRow, Lane, State, WorkerRow
 from mulligan.policy.ends import deadline_passed, unknown_kind, worker_lost
 from mulligan.policy.lifecycle import event_for, move
 from mulligan.store.base import Move, Store, Unit

@@ -14,21 +14,19 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random, SystemRandom
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mulligan.core.attempt import Cls, Ended, Ending, Lease
 from mulligan.engine.kinds import ENDPOINT
 from mulligan.engine.telling import tell_guard
 from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND, Cls, Ended, Gate, GuardRow, Lease, Micros
+from mulligan.job import SECOND, Gate, GuardRow, Micros
 from mulligan.policy import breaker
 from mulligan.policy import budget as budgets
 from mulligan.policy.budget import Bucket
 from mulligan.policy.guard import DEFAULT, FRESH, Guard, Terms, read_guard
 from mulligan.policy.seen import MOST_JOBS, NOTHING, Seen, Verdict, blame, read_seen, step_of
 from mulligan.store.base import Unit
-
-if TYPE_CHECKING:
-    from mulligan.engine.settle import Ending
 
 PROBE_KIND = "mulligan.probe"
 OF_ENDPOINTS = Terms(min_calls=5, budget=None, most=2)  # what deliveries use: one that hangs is soon held

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from mulligan.config import Settings
+from mulligan.core.attempt import Failure
 from mulligan.engine.declared import stored_kinds, stored_queues, stored_rules
 from mulligan.engine.judging import classify
 from mulligan.engine.layers import Layers
 from mulligan.engine.rules import configured_rules
 from mulligan.errors import NotFound
-from mulligan.job import Failure
 from mulligan.policy.fate import Fate, fate
 from mulligan.policy.rule import Rule
 from mulligan.store.base import Store, Unit

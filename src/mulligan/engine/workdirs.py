@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from mulligan.core.attempt import Lease
 from mulligan.engine.life import private_folder
-from mulligan.job import Lease
 
 
 def workdir(folder: Path, lease: Lease) -> Path:

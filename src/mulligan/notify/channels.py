@@ -1,17 +1,17 @@
-"""What every channel is: something that can send a message, or say why not. And how channels are stored.
+"""Notification channel: the protocol that webhook, e-mail and Apprise implement.
 
-A channel that was declared in code may hold functions and secrets of the app; it is never stored. One that was stored
-can be sent through by any worker.
+A channel declared in code may contain functions and secrets of the app and is never stored.
+A stored channel can be used by any worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from mulligan.config import Settings
-from mulligan.errors import ConfigError, Fail
+from mulligan.errors import Fail
 from mulligan.notify.guarded import Resolver, system_resolver
 from mulligan.notify.message import Message
 
@@ -64,22 +64,3 @@ class Gone(Fail):
 
     def __init__(self, message: str) -> None:
         super().__init__("RECEIVER_GONE", message, final=True)
-
-
-def channel_of(body: Mapping[str, Any]) -> Channel:
-    """The channel that `to_plain` was made of."""
-    kind = body.get("channel")
-    if kind == "webhook":
-        from mulligan.notify.webhook import Webhook  # noqa: PLC0415 - a mail needs no HTTP client
-
-        return Webhook.from_plain(body)
-    if kind == "email":
-        from mulligan.notify.mail import Email  # noqa: PLC0415 - and the other way round
-
-        return Email.from_plain(body)
-    if kind == "apprise":
-        from mulligan.notify.apprise import Apprise  # noqa: PLC0415 - an extra
-
-        return Apprise.from_plain(body)
-    message = f"no channel {kind!r}; there are webhook, email and apprise"
-    raise ConfigError(message)

@@ -13,7 +13,8 @@ from mulligan.engine.runner.context import Context
 from mulligan.errors import Cancel
 from mulligan.event import EventType, NewEvent
 from mulligan.job import SECOND
-from mulligan.notify.channels import Channel, Gone, Sending, channel_of
+from mulligan.notify.channel_registry import load_channel
+from mulligan.notify.channels import Channel, Gone, Sending
 from mulligan.notify.message import Message
 from mulligan.store.base import Store, Unit
 from mulligan.store.notifying import SubscriptionRow
@@ -41,7 +42,7 @@ class Courier:
         if row is None or row.state != "on":
             return Cancel("its subscription was removed" if row is None else "its subscription is switched off")
         try:
-            channel = self._own or channel_of(json.loads(row.body))
+            channel = self._own or load_channel(json.loads(row.body))
             receipt = await channel.send(Message.from_plain(message), self._sending(ctx, subscription))
         except Exception as error:
             await asyncio.to_thread(self._failed, subscription, error)

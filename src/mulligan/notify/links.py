@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 from mulligan.config import Settings
+from mulligan.core.attempt import Cls
 from mulligan.event import Event
-from mulligan.job import Cls
 from mulligan.policy.codes import CODES
 
 ROOM = 200  # characters of a filter

@@ -18,7 +18,8 @@ from mulligan.errors import NotFound, Refused
 from mulligan.event import Event, EventType, NewEvent
 from mulligan.ids import new_id
 from mulligan.notify import post
-from mulligan.notify.channels import Channel, channel_of
+from mulligan.notify.channel_registry import load_channel
+from mulligan.notify.channels import Channel
 from mulligan.notify.courier import switch_off
 from mulligan.notify.declaring import STORED, checked_channel, usual_form
 from mulligan.notify.deliveries import Deliveries, Delivery
@@ -158,7 +159,7 @@ class Subscriptions:
             if row.declared or row.channel != Webhook.kind:
                 message = f"subscription {row.id!r} is no stored webhook: there is no secret here to be changed"
                 raise Refused(message)
-            webhook, secret = cast("Webhook", channel_of(json.loads(row.body))), new_secret()
+            webhook, secret = cast("Webhook", load_channel(json.loads(row.body))), new_secret()
             body = json.dumps(replace(webhook, secret=(secret, *webhook.secrets[:1])).to_plain())
             told = {"secret": "rotated"}
             self._change(unit, row, row._replace(body=body), {}, told, reason)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from mulligan.job import Cls
+from mulligan.core.attempt import Cls
 from mulligan.observe.fold import DELAY_SECONDS, OUTCOMES, RUN_SECONDS, STATES, TRIES, WAIT_SECONDS
 from mulligan.store.counting import StatRow
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from mulligan._version import __version__
 from mulligan.config import Trace
+from mulligan.core.attempt import Lease, Outcome
 from mulligan.engine.current import attempt_now
 from mulligan.engine.tracing import UNTRACED, Ended, Tracer, environment_of, trace_id, trace_text
-from mulligan.job import Lease, NewJob, Outcome
+from mulligan.job import NewJob
 
 log = logging.getLogger("mulligan.trace")
 

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mulligan.job import RETRYABLE, SECOND, Cls
+from mulligan.core.attempt import RETRYABLE, Cls
+from mulligan.job import SECOND
 from mulligan.policy.estimate import Share, share
 from mulligan.policy.phrase import duration, ordinal
 from mulligan.tally import CodeCount, FailureCount, HandCount, Tally, TrialCount

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mulligan.job import RETRYABLE, Cls, Failure, Verb
+from mulligan.core.attempt import RETRYABLE, Cls, Failure, Verb
 from mulligan.policy.estimate import Share, share
 from mulligan.policy.facts import Facts
 

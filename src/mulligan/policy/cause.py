@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from mulligan.job import SECOND, Cls, Decision, Failure, Lease, Micros, Verb
+from mulligan.core.attempt import Cls, Decision, Failure, Lease, Verb
+from mulligan.job import SECOND, Micros
 from mulligan.policy.phrase import moment
 
 DAY = 86_400 * SECOND

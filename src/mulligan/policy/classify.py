@@ -14,7 +14,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from mulligan.job import RETRYABLE, Cls, Failure
+from mulligan.core.attempt import RETRYABLE, Cls, Failure
 from mulligan.policy.codes import CODES
 from mulligan.policy.ends import (
     Evidence,

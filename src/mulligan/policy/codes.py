@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mulligan.job import RETRYABLE, Cls
+from mulligan.core.attempt import RETRYABLE, Cls
 
 PROGRAMMING_ERROR = "py.programming-error"  # the rule a policy may overrule with retry_unknown=True
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mulligan.job import Cls, Failure, Micros
+from mulligan.core.attempt import Cls, Failure
+from mulligan.job import Micros
 from mulligan.plain_json import encode
 
 # A handler may make up codes as it goes. Beyond this many only those a rule has terms for are counted: rules are few.

@@ -17,7 +17,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from mulligan.job import SECOND, Cls, Decision, Ended, Failure, Lease, Micros, Outcome, State, Verb
+from mulligan.core.attempt import Cls, Decision, Ended, Failure, Lease, Outcome, Verb
+from mulligan.job import SECOND, Micros, State
 from mulligan.policy import ends, lifecycle
 from mulligan.policy.backoff import LONGEST, Rng, delay
 from mulligan.policy.counts import Counts, read_counts

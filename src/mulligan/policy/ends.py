@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 from collections.abc import Mapping
 
-from mulligan.job import RETRYABLE, Cls, Failure
+from mulligan.core.attempt import RETRYABLE, Cls, Failure
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.phrase import duration, size

@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mulligan.job import SECOND, Lease
+from mulligan.core.attempt import Lease
+from mulligan.job import SECOND
 from mulligan.policy.phrase import duration, size
 from mulligan.policy.retry import Then
 

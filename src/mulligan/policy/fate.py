@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from mulligan.job import Failure
+from mulligan.core.attempt import Failure
 from mulligan.policy.backoff import bounds, nominal
 from mulligan.policy.counts import NONE
 from mulligan.policy.decide import backoff_of

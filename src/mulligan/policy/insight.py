@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from mulligan.job import RETRYABLE, SECOND, Cls, to_datetime
+from mulligan.core.attempt import RETRYABLE, Cls
+from mulligan.job import SECOND, to_datetime
 from mulligan.policy.estimate import Chance, Ending, Share, chance, quantile, share
 from mulligan.tally import FailureCount, JobCount, LifeCount, Tally, TrialCount
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from mulligan.job import Cls
+from mulligan.core.attempt import Cls
 from mulligan.policy import builtin
 from mulligan.policy.facts import Facts
 from mulligan.policy.masking import masked, unquoted

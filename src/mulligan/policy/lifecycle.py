@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from mulligan.core.attempt import Verb
 from mulligan.errors import IllegalMove
 from mulligan.event import EventType
-from mulligan.job import State, Verb
+from mulligan.job import State
 
 TERMINAL = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 

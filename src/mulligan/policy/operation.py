@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Verb
 from mulligan.errors import Refused
-from mulligan.job import Meter, Micros, State, Verb
+from mulligan.job import Meter, Micros, State
 from mulligan.policy.limits import refilled
 
 REST = "rest"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mulligan.job import RETRYABLE, Cls
+from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.policy.backoff import Fixed, Table, bounds, nominal
 from mulligan.policy.phrase import duration
 from mulligan.policy.redact import scrub

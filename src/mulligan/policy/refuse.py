@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mulligan.job import Cls, Failure
+from mulligan.core.attempt import Cls, Failure
 from mulligan.policy.codes import PROGRAMMING_ERROR
 from mulligan.policy.counts import Counts
 from mulligan.policy.retry import EffectivePolicy

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mulligan.job import RETRYABLE, AttemptRow, Cls
+from mulligan.core.attempt import RETRYABLE, Cls
+from mulligan.job import AttemptRow
 from mulligan.policy.codes import PROGRAMMING_ERROR
 from mulligan.policy.grounds import Ground, ground_of
 from mulligan.policy.retry import EffectivePolicy

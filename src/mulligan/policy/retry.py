@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from mulligan.job import NAME_RULE, Cls, is_name
+from mulligan.core.attempt import Cls
+from mulligan.job import NAME_RULE, is_name
 from mulligan.policy.backoff import STRICT, Backoff, Exponential, Factor, Fixed, Jitter, Seconds, Table, finite
 
 Scope = Literal["job", "kind", "queue", "system"]

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.errors import ConfigError
-from mulligan.job import RETRYABLE, Cls
 from mulligan.policy.backoff import Exponential, Fixed, Table
 from mulligan.policy.pattern import unfit
 from mulligan.policy.retry import Policy, Then, as_ladder

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mulligan.job import Cls, Failure
+from mulligan.core.attempt import Cls, Failure
 
 MOST_JOBS = 8  # of those that failed, so many are remembered by name: to know that it was not one alone
 STEPS = 2  # of a doubling, in which durations are counted

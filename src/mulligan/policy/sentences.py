@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Cls, Decision, Ended, Verb
 from mulligan.event import Event, EventType
-from mulligan.job import SECOND, AttemptRow, Cls, Decision, Ended, JobRow, Micros, Verb
+from mulligan.job import SECOND, AttemptRow, JobRow, Micros
 from mulligan.policy.arithmetic import AnyBackoff, arithmetic
 from mulligan.policy.counts import read_counts
 from mulligan.policy.ends import REQUESTED

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Ended, Verb
 from mulligan.event import Event, EventType
-from mulligan.job import SECOND, AttemptRow, Ended, Gate, JobRow, Micros, State, Verb, to_datetime
+from mulligan.job import SECOND, AttemptRow, Gate, JobRow, Micros, State, to_datetime
 from mulligan.policy import sentences
 from mulligan.policy.closures import Closure, closure_words, closures
 from mulligan.policy.phrase import moment, one_line

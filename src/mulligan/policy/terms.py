@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mulligan.job import Failure
+from mulligan.core.attempt import Failure
 from mulligan.policy.retry import AnyBackoff, Policy, Then
 
 

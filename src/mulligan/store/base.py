@@ -12,20 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from mulligan.core.attempt import Lease
 from mulligan.event import Event, NewEvent
-from mulligan.job import (
-    AttemptRow,
-    Gate,
-    Guarded,
-    JobRow,
-    Lease,
-    LimitRow,
-    Memory,
-    Meter,
-    Micros,
-    NewJob,
-    WorkerRow,
-)
+from mulligan.job import AttemptRow, Gate, Guarded, JobRow, LimitRow, Memory, Meter, Micros, NewJob, WorkerRow
 from mulligan.store.alerting import Alerting
 from mulligan.store.batching import Batching
 from mulligan.store.by_hand import ByHand

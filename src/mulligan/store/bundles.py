@@ -17,8 +17,8 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
+from mulligan.core.attempt import Lease
 from mulligan.event import Event
-from mulligan.job import Lease
 from mulligan.store.values import Finished, Settlement
 
 MOST = 1000  # events in one row; as in told.part.sql, and readers look so far beyond the end of a stretch

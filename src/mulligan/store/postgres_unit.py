@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import psycopg
 from psycopg import errors as pg
 
+from mulligan.core.attempt import Lease
 from mulligan.event import Event
-from mulligan.job import Lease, Micros, NewJob, WorkerRow
+from mulligan.job import Micros, NewJob, WorkerRow
 from mulligan.store.base import Around, Finished, Inserted, Look, Mark, Move, Plain, Retried, Settlement
 from mulligan.store.counting import StatRow
 from mulligan.store.foreign import Postgres
@@ -23,9 +24,6 @@ from mulligan.store.sql import load
 from mulligan.store.unit import MOST_LANES, SqlUnit
 from mulligan.store.words import fit, taken, unique_race
 from mulligan.tally import DeathCount, Deaths
-
-if TYPE_CHECKING:
-    from mulligan.store.postgres import PostgresStore
 
 LOOK = 7  # columns of a look; those of a lease follow
 LARGE = 10  # rows of a set that are worth a plan of their own
@@ -45,10 +43,20 @@ class PooledConnection(psycopg.Connection[Any]):
         return self.cursor()
 
 
+class StoreContext(Protocol):
+    """Attributes of the store that its units of work need."""
+
+    prefix: str  # of table names: the quoted schema and a dot
+    channel: str  # of NOTIFY
+    notify_callers: bool
+
+    def plan_anew(self, connection: Postgres) -> None: ...
+
+
 class PostgresUnit(SqlUnit):
     overask = 3
 
-    def __init__(self, connection: Postgres, store: PostgresStore, *, alone: bool = False) -> None:
+    def __init__(self, connection: Postgres, store: StoreContext, *, alone: bool = False) -> None:
         """`alone`: each statement is a transaction."""
         self._connection = connection
         self._store = store

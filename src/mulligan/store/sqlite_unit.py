@@ -11,8 +11,9 @@ from itertools import groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from mulligan.core.attempt import Lease
 from mulligan.event import Event, EventType
-from mulligan.job import SAID, Lease, Micros, NewJob, WorkerRow, in_columns
+from mulligan.job import SAID, Micros, NewJob, WorkerRow, in_columns
 from mulligan.plain_json import quick_dump
 from mulligan.store.base import Around, Finished, Inserted, Move, Retried, Settlement
 from mulligan.store.bundles import Bundle, Row, Told, parted, parted_alike, parted_rows, parted_texts

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import Any
 
+from mulligan.core.attempt import Lease
 from mulligan.errors import UniqueMismatch
 from mulligan.event import Event, EventType, NewEvent
 from mulligan.job import (
@@ -18,7 +19,6 @@ from mulligan.job import (
     Guarded,
     GuardRow,
     JobRow,
-    Lease,
     Limit,
     LimitRow,
     Memory,

@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from mulligan.app import Mulligan
+from mulligan.core.attempt import Verb
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.moments import length
 from mulligan.errors import Refused, Seconds, UnknownKind
-from mulligan.job import SECOND, AttemptRow, Job, State, Verb, to_datetime
+from mulligan.job import SECOND, AttemptRow, Job, State, to_datetime
 from mulligan.testing.matching import Wanted, Wish, checked
 from mulligan.testing.words import Named, id_of, name_of
 

@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 from mulligan.app import Mulligan
+from mulligan.core.attempt import Lease
 from mulligan.engine import batching, upkeep
 from mulligan.engine.inline import Inline
 from mulligan.engine.kinds import DELIVERY_QUEUE
 from mulligan.errors import MulliganError, NotFound, Refused
-from mulligan.job import Job, Lease, Micros, State
+from mulligan.job import Job, Micros, State
 from mulligan.testing.clock import advance
 from mulligan.testing.places import refuse_elsewhere
 from mulligan.testing.words import Named, name_of

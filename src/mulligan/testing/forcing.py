@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from mulligan.app import Mulligan
+from mulligan.core.attempt import Ended, Lease, Outcome
 from mulligan.engine.kinds import Handler
 from mulligan.errors import Refused
-from mulligan.job import SECOND, Ended, Lease, Outcome
+from mulligan.job import SECOND
 from mulligan.policy.ends import timed_out, worker_lost
 from mulligan.testing.words import Named, name_of
 

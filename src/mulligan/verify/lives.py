@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from mulligan.core.attempt import Verb
 from mulligan.event import OURSELVES, Event, EventType
-from mulligan.job import SECOND, State, Verb
+from mulligan.job import SECOND, State
 from mulligan.policy.lifecycle import MOVES, TERMINAL, event_for
 from mulligan.verify.case import FOR_EVER, Case, World
 from mulligan.verify.finding import Findings, attempt_line, event_line

@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from mulligan.core.attempt import Ended
 from mulligan.event import Event
-from mulligan.job import SECOND, AttemptRow, Ended, Job, Micros, State, to_micros
+from mulligan.job import SECOND, AttemptRow, Job, Micros, State, to_micros
 from mulligan.policy.phrase import duration, moment
 from mulligan.policy.redact import scrub
 from mulligan.web.reading import Shown, Story

@@ -8,12 +8,12 @@ from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.engine.declared import stored_kinds
 from mulligan.engine.hits import Hits
 from mulligan.engine.kinds import OURS
 from mulligan.engine.rules import book_of, configured_rules
 from mulligan.errors import NotFound
-from mulligan.job import RETRYABLE, Cls
 from mulligan.policy.builtin import RULES
 from mulligan.policy.rule import NAMES, NUMBERS, Rule
 from mulligan.store.hindsight import HitRow

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mulligan.core.attempt import Ended, Verb
 from mulligan.event import EventType
-from mulligan.job import SECOND, AttemptRow, Ended, Micros, State, Verb
+from mulligan.job import SECOND, AttemptRow, Micros, State
 from mulligan.policy.phrase import clock, duration, moment
 from mulligan.web.reading import Story
 

@@ -11,12 +11,13 @@ from socket import gaierror, herror
 from ssl import SSLError
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Ended, Failure, Outcome
 from mulligan.engine.messages import alike_to_wire, is_brief
 from mulligan.engine.runner.capture import TRACE, cause_of, context_of, suppressed, text_of, traceback_of
 from mulligan.engine.runner.frames import Walk, walk
 from mulligan.engine.runner.shapes import args_of, kind_of
 from mulligan.engine.wording import TOLD, Wording
-from mulligan.job import SECOND, Ended, Failure, Micros, Outcome
+from mulligan.job import SECOND, Micros
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import explain_fingerprint
 from mulligan.policy.hints import from_words, may_say_when

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from mulligan.core.attempt import Cls, Lease
 from mulligan.engine.arguments import to_json
 from mulligan.engine.layers import Layers
 from mulligan.engine.life import kill_marked
@@ -21,7 +22,7 @@ from mulligan.engine.moments import length
 from mulligan.engine.runner.program import Program, in_a_thread
 from mulligan.engine.tracing import Ended, Tracer
 from mulligan.errors import MulliganError, Refused, Seconds
-from mulligan.job import SECOND, Cls, Job, Lease, Memory, Micros, State, to_datetime
+from mulligan.job import SECOND, Job, Memory, Micros, State, to_datetime
 from mulligan.policy.counts import read_counts
 from mulligan.policy.escalate import given
 from mulligan.policy.redact import safe, shown

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mulligan.core.attempt import Ended, Failure, Outcome
 from mulligan.engine.arguments import to_json
 from mulligan.engine.current import begin_attempt, end_attempt
 from mulligan.engine.kinds import Handler
@@ -20,7 +21,7 @@ from mulligan.engine.runner.outcomes import Judge, outcome_of, raised
 from mulligan.engine.runner.program import in_a_thread
 from mulligan.engine.tracing import UNTRACED
 from mulligan.errors import OutcomeRequest, PayloadRefused, Stopped
-from mulligan.job import Ended, Failure, Micros, Outcome
+from mulligan.job import Micros
 from mulligan.policy.classify import classify
 from mulligan.policy.ends import payload_refused, result_refused
 from mulligan.policy.facts import Facts

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+from mulligan.core.attempt import Ended, Outcome
 from mulligan.engine.asking import Question, refusal
 from mulligan.engine.kinds import Handler
 from mulligan.engine.runner.context import Context
 from mulligan.engine.runner.program import in_a_thread
-from mulligan.job import Ended, Outcome
 from mulligan.policy.ends import retry_refused
 from mulligan.policy.redact import shown
 

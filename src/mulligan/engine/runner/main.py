@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mulligan.config import Settings
+from mulligan.core.attempt import Lease, Outcome
 from mulligan.engine.board import Board
 from mulligan.engine.kinds import DELIVERY_QUEUE, Handler, Registry
 from mulligan.engine.layers import Layers
@@ -32,7 +33,7 @@ from mulligan.engine.runner.execute import STOPPED, execute_async, execute_sync
 from mulligan.engine.runner.hooks import call_hooks
 from mulligan.engine.wire import Wire, WireClosed
 from mulligan.engine.workdirs import make_workdir, remove_workdir
-from mulligan.job import Lease, Memory, Outcome
+from mulligan.job import Memory
 
 log = logging.getLogger("mulligan.runner")
 

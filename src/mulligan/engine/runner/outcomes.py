@@ -6,10 +6,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from mulligan.core.attempt import Ended, Failure, Outcome
 from mulligan.engine.runner.alike import judged_alike
 from mulligan.engine.runner.capture import capture, text_of, type_name
 from mulligan.errors import Cancel, Fail, Hold, OutcomeRequest, Park, Retry, Snooze
-from mulligan.job import SECOND, Ended, Failure, Micros, Outcome, span, to_micros
+from mulligan.job import SECOND, Micros, span, to_micros
 from mulligan.policy.backoff import LONGEST
 from mulligan.policy.classify import Facts, bad_outcome, classify, retry_requested
 from mulligan.policy.redact import LIMIT, scrub, shown

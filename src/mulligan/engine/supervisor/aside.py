@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
+from mulligan.core.attempt import Ended, Ending
 from mulligan.engine.kinds import DELIVERY_QUEUE
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.pace import SHORT_MS
 from mulligan.errors import StoreUnavailable
-from mulligan.job import Ended
 
 log = logging.getLogger("mulligan.worker")
 

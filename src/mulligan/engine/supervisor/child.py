@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mulligan.config import Log
+from mulligan.core.attempt import Lease
 from mulligan.engine.board import Board
 from mulligan.engine.kinds import KindSpec
 from mulligan.engine.life import MARK, kill_session
@@ -26,7 +27,7 @@ from mulligan.engine.supervisor.lot import Lot
 from mulligan.engine.supervisor.nursery import Born, Forked, Nursery
 from mulligan.engine.supervisor.relay import relay
 from mulligan.engine.wire import Wire, WireClosed
-from mulligan.job import Lease, Memory, Micros
+from mulligan.job import Memory, Micros
 from mulligan.policy.escalate import given
 
 log = logging.getLogger("mulligan.worker")

@@ -15,16 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from mulligan.config import Worker
+from mulligan.core.attempt import Ending, Lease
 from mulligan.engine.claims import Places
 from mulligan.engine.kinds import DELIVERY_QUEUE
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.aside import Aside
 from mulligan.engine.supervisor.fleet import Fleet
 from mulligan.engine.supervisor.lot import durations
 from mulligan.engine.supervisor.pace import Pace, tellers
 from mulligan.engine.supervisor.turns import News, Turn, Turns
 from mulligan.errors import StoreUnavailable
-from mulligan.job import SECOND, Lease, Micros
+from mulligan.job import SECOND, Micros
 
 log = logging.getLogger("mulligan.worker")
 

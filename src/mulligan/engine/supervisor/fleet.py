@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any
 
 from mulligan.config import Worker
+from mulligan.core.attempt import Ending, Lease, Outcome
 from mulligan.engine.kinds import DELIVERY_QUEUE, OURS, KindSpec, Manifest
 from mulligan.engine.life import session_memory
 from mulligan.engine.messages import (
@@ -28,14 +29,13 @@ from mulligan.engine.messages import (
     took_from_wire,
     words_from_wire,
 )
-from mulligan.engine.settle import Ending
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight, Recipe
 from mulligan.engine.supervisor.lot import Lot, is_alone
 from mulligan.engine.supervisor.nursery import Nursery
 from mulligan.engine.supervisor.obituary import clean, facts, how, left_over
 from mulligan.engine.supervisor.pace import tellers
 from mulligan.engine.supervisor.verdicts import after_death, when_refused, when_stopped
-from mulligan.job import Lease, Memory, Micros, Outcome
+from mulligan.job import Memory, Micros
 
 log = logging.getLogger("mulligan.worker")
 

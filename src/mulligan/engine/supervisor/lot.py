@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+from mulligan.core.attempt import Ending, Lease
 from mulligan.engine.kinds import DELIVERY_QUEUE
-from mulligan.engine.settle import Ending
-from mulligan.job import Lease
 from mulligan.policy.escalate import given
 
 

@@ -11,16 +11,17 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random, SystemRandom
 from typing import NamedTuple
 
+from mulligan.core.attempt import Ended, Ending, Lease, Outcome, Verdict
 from mulligan.engine.causes import Causes
 from mulligan.engine.claims import Claimer, Places, memories
 from mulligan.engine.layers import Layers
 from mulligan.engine.likewise import Alike
-from mulligan.engine.settle import Ending, Verdict, finish, settle
+from mulligan.engine.settle import finish, settle
 from mulligan.engine.supervisor.lot import Lot
 from mulligan.engine.telling import Same, tell_due, tell_retried, tell_succeeded, tell_verdicts
 from mulligan.engine.tending import tend
 from mulligan.errors import StoreUnavailable
-from mulligan.job import Ended, Lease, Memory, Micros, Outcome
+from mulligan.job import Memory, Micros
 from mulligan.policy.ends import unrecordable
 from mulligan.policy.murmur import Murmur
 from mulligan.policy.redact import scrub

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mulligan.engine.settle import Ending
+from mulligan.core.attempt import Ended, Ending, Failure, Outcome
 from mulligan.engine.supervisor.child import Asked, Child, Death, Flight
 from mulligan.engine.supervisor.memory import oom_killed
-from mulligan.job import SECOND, Ended, Failure, Micros, Outcome
+from mulligan.job import SECOND, Micros
 from mulligan.policy.ends import deadline_passed, memory_limit, process_died, timed_out
 from mulligan.policy.redact import scrub
 

@@ -18,8 +18,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from mulligan.core.attempt import Lease
 from mulligan.errors import StoreUnavailable
-from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, Lease, LimitRow, MarkRow, State, WorkerRow
+from mulligan.job import AttemptRow, Gate, GuardRow, JobRow, LimitRow, MarkRow, State, WorkerRow
 from mulligan.store.alerting import AlertRow
 from mulligan.store.base import BatchRow, ScheduleRow, Settlement
 from mulligan.store.counting import StatRow

@@ -1,0 +1,1 @@
+"""Value types and small pure helpers that every other package may import."""

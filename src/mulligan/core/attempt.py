@@ -1,0 +1,182 @@
+"""Value types of one attempt: its lease, how it ended, what went wrong and what was decided.
+
+All are immutable and know nothing of a database. Times are `Micros`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from mulligan.job import Micros, State
+
+
+class Cls(StrEnum):
+    """Failure class. Whether a failure may be retried depends on its class or its rule alone."""
+
+    TRANSIENT = "transient"
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    RESOURCE = "resource"
+    QUOTA = "quota"
+    AUTH = "auth"
+    INVALID_INPUT = "invalid_input"
+    PERMANENT = "permanent"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+RETRYABLE = frozenset({Cls.TRANSIENT, Cls.TIMEOUT, Cls.RATE_LIMITED, Cls.RESOURCE, Cls.UNKNOWN})
+
+
+class Ended(StrEnum):
+    """How an attempt ended, before any rule decides what follows from it."""
+
+    RETURNED = "returned"  # the handler returned a result
+    FAILED = "failed"  # it raised, returned Fail, timed out, or returned an unusable result
+    RETRY = "retry"  # the handler returned Retry
+    SNOOZED = "snoozed"
+    PARKED = "parked"
+    HELD = "held"
+    CANCELLED = "cancelled"  # the handler returned Cancel, or stopped on request
+    LOST = "lost"  # its process or its worker died
+    RELEASED = "released"  # put back uncharged: shutdown, drain, or another job's failure
+    REFUSED = "refused"  # a manual retry that the app's can_retry= did not allow
+
+
+class Verb(StrEnum):
+    """Transition of a job. `policy.lifecycle` lists the states from which each one is legal."""
+
+    CLAIM = "claim"
+    SUCCEED = "succeed"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    HOLD = "hold"
+    LOSE = "lose"
+    GIVE_BACK = "give back"
+    DIE = "die"
+    PARK = "park"
+    STOP = "stop"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    RELEASE = "release"
+    RETRY_BY_HAND = "retry by hand"
+    DISCARD = "discard"
+    MOVE = "move"  # to another queue
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Record of what went wrong. Owners may see `public` and `evidence`, never `private`."""
+
+    code: str
+    cls: Cls
+    public: str
+    rule: str
+    retryable: bool
+    retry_after: float | None = None
+    evidence: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    private: Mapping[str, Any] = field(default_factory=dict)  # message, trace, stderr, raw facts
+    fingerprint: str = ""
+    terms: Mapping[str, Any] = field(default_factory=dict)  # overrides of its rule: max_retries, …
+    judged: Mapping[str, Any] = field(default_factory=dict)  # table version, rules that disagreed
+
+
+class Outcome(NamedTuple):
+    """How one attempt ended, with everything a decision depends on."""
+
+    ended: Ended
+    result: str | None = None  # JSON text; the runner checks its size
+    failure: Failure | None = None
+    after: Micros | None = None  # delay that the handler requested
+    until: Micros | None = None  # time that the handler requested, instead of `after`
+    reason: str = ""
+    choices: tuple[str, ...] = ()
+    dependency: str = ""
+    final: bool = False  # the handler declared the failure final
+    alone: bool = False  # run the next attempt in a runner process of its own
+    cost: float = 0.0
+    ended_at: Micros | None = None  # by the store's clock; None: when it is settled
+    skipped: bool = False  # done= found the result, so the handler was not called
+
+
+class Lease(NamedTuple):
+    """Claimed job: the right of one worker to run one attempt, fenced by (id, token)."""
+
+    id: str
+    kind: str
+    queue: str
+    owner: str
+    worker: str
+    token: int
+    attempt: int
+    generation: int
+    priority: int
+    payload: str
+    uses: str  # dependency keys, sorted, comma separated
+    failures: int
+    losses: int
+    snoozes: int
+    max_retries: int | None
+    policy: str | None  # JSON of a Policy passed with the job
+    timeout: Micros | None
+    deadline_at: Micros | None
+    created_at: Micros
+    run_at: Micros
+    started_at: Micros
+    first_started_at: Micros
+    alone: bool
+    batch_id: str | None
+    choice: str | None
+    unique_key: str | None
+    unique_cover: str | None  # states, comma separated, in which the key is reserved
+    cancel_reason: str | None  # None: no cancellation was requested
+    counts: str | None = None  # JSON: counted failures of this generation, by class and by code
+    settings: str | None = None  # JSON: what an escalation step changed; None: nothing
+    trace: str | None = None  # W3C trace context of the enqueue
+    lies_at: str | None = None  # row location at the claim; a hint, stale once the row is updated
+
+    @property
+    def fence(self) -> tuple[str, int]:
+        return (self.id, self.token)
+
+
+class Decision(NamedTuple):
+    """Answer of the pure rules to an outcome: the job's next state, and why."""
+
+    verb: Verb
+    state: State
+    reason: str
+    run_at: Micros | None = None  # when queued again
+    failures: int = 0
+    losses: int = 0
+    snoozes: int = 0
+    alone: bool = False
+    result: str | None = None
+    failure: Failure | None = None
+    choices: tuple[str, ...] = ()
+    hold: tuple[str, Micros, str] | None = None  # dependency to close, until when, why
+    cost: float = 0.0
+    counts: str | None = None  # as in the lease, including this failure
+    settings: str | None = None  # as in the lease, or as changed by an escalation step
+    then: Mapping[str, Any] | None = None  # that step, if it changed anything
+    skipped: bool = False  # as in the outcome
+
+
+class Ending(NamedTuple):
+    """Finished attempt that has not been settled yet."""
+
+    lease: Lease
+    outcome: Outcome
+    duration_ms: int | None = None
+    words: str | None = None  # its message, if the rest of its failure is shared; see wording.py
+
+
+class Verdict(NamedTuple):
+    """Result of settling an ending. `decision` is None if the lease had been taken over."""
+
+    lease: Lease
+    decision: Decision | None
+    words: str | None = None  # as in its ending
