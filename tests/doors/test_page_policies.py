@@ -65,7 +65,7 @@ def test_rules_are_counted_by_what_they_judged(shop, guest):
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ({"text": "it is gone", "kind": "fetch"}, ("GONE", "not retried", "rule gone says the class is permanent")),
+        ({"text": "it is gone", "kind": "fetch"}, ("GONE", "not retried", "class permanent by rule gone")),
         ({"exception_type": "ConnectionResetError", "kind": "fetch"}, ("10 s", "20 s", "2 of 2 retries used")),
         ({"text": "it is gone"}, ("UNKNOWN_ERROR",)),  # a rule of an app is its own
         ({"http_status": "429", "text": "retry after 90 seconds"}, ("RATE_LIMITED", "90 s")),

@@ -27,7 +27,7 @@ def judged_by(*rules):
 
 def an_end_of_ours(failure, verb="retry"):
     facts = from_attempt('{"limit_s":5}', "{}")
-    return PastAttempt(1, "failed", verb, failure.code, str(failure.cls), failure.rule, "", facts)
+    return PastAttempt(1, "failed", verb, failure.code, str(failure.cls), failure.rule, None, facts)
 
 
 @pytest.mark.parametrize("failure", OURS, ids=lambda failure: failure.code)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.core.attempt import Cls, Decision, Verb
+from mulligan.core.attempt import Cls, Decision, Ground, Verb
 from mulligan.job import SECOND, State
 from mulligan.policy import cause, ends
 from mulligan.policy.cause import DEFAULT, NOTHING, Death, Memory, Success, Terms, read_deaths, read_memory
@@ -156,7 +156,7 @@ def test_deaths_as_another_version_counts_them_are_left_aside(text):
 
 # -- what counts ---------------------------------------------------------------------------------------
 def died(failure, failures=1, verb=Verb.DIE):
-    return Decision(verb, State.DEAD, "", failures=failures, failure=failure)
+    return Decision(verb, State.DEAD, Ground.CLASS_NOT_RETRYABLE, "", failures=failures, failure=failure)
 
 
 def death(failure, failures=1, **lease):

@@ -47,7 +47,7 @@ def test_a_class_cap_counts_the_failures_of_that_class_alone():
     decisions = life(policy, transient, transient, resource, transient, resource)
     assert [decision.verb for decision in decisions] == [Verb.RETRY] * 4 + [Verb.DIE]
     assert decisions[2].reason == "retry 3 of 10 (1 of 1 for its class) in 0 s: resource"
-    assert decisions[-1].reason == "1 of 1 retries used that the kind allows for class resource"
+    assert decisions[-1].reason == "1 of 1 retries for class resource used (limit set by the kind)"
 
 
 @pytest.mark.seed("004-23")
@@ -60,14 +60,14 @@ def test_the_total_holds_beside_the_classes():
 def test_none_for_a_class_says_so():
     policy = of_kind(Policy(classes={"timeout": Policy(max_retries=0)}))
     (decision,) = life(policy, failed(Cls.TIMEOUT))
-    assert decision.reason == "not retried: the kind allows none for class timeout"
+    assert decision.reason == "not retried: the kind allows no retries for class timeout"
 
 
 def test_our_own_caution_about_unknown_failures_counts_those_alone():
     decisions = life(of_kind(None), failed(), failed(Cls.UNKNOWN), failed(Cls.UNKNOWN), failed(Cls.UNKNOWN))
     assert [decision.verb for decision in decisions] == [Verb.RETRY] * 3 + [Verb.DIE]
     decisions = life(of_kind(None), *[failed(Cls.UNKNOWN)] * 3)
-    assert decisions[-1].reason == "2 of 2 retries used that retry.unknown_retries allows for class unknown"
+    assert decisions[-1].reason == "2 of 2 retries for class unknown used (limit set by retry.unknown_retries)"
 
 
 def test_every_decision_carries_the_counts_on():
@@ -93,9 +93,9 @@ def test_a_rules_own_limit_caps_its_code():
     decisions = life(policy, failed(), failed(), ruled, failed(), ruled)
     assert [decision.verb for decision in decisions] == [Verb.RETRY] * 4 + [Verb.DIE]
     assert decisions[2].reason == "retry 3 of 10 (1 of 1 for its code) in 0 s: transient"
-    assert decisions[-1].reason == "1 of 1 retries used that rule test.rule allows for code GW"
+    assert decisions[-1].reason == "1 of 1 retries for code GW used (limit set by rule test.rule)"
     (decision,) = life(policy, failed(code="GW", terms={"max_retries": 0}))
-    assert decision.reason == "not retried: rule test.rule allows none for code GW"
+    assert decision.reason == "not retried: rule test.rule allows no retries for code GW"
 
 
 def test_a_rules_limit_never_widens():
@@ -152,7 +152,7 @@ def test_the_settings_can_say_something_of_a_class():
     policy = of_kind(Policy(max_retries=5), classes={"timeout": ClassSettings(max_retries=0)})
     assert life(policy, failed())[0].verb == Verb.RETRY
     (decision,) = life(policy, failed(Cls.TIMEOUT))
-    assert decision.reason == "not retried: retry.classes.timeout.max_retries allows none for class timeout"
+    assert decision.reason == "not retried: retry.classes.timeout.max_retries allows no retries for class timeout"
 
 
 def test_a_kinds_own_number_for_a_class_stands_above_the_settings():
@@ -173,7 +173,7 @@ def test_only_some_classes_may_be_retried():
     assert life(policy, failed(Cls.TIMEOUT))[0].verb == Verb.RETRY
     for outcome in (failed(), failed(terms={"max_retries": 3}), Outcome(Ended.RETRY)):
         (decision,) = life(policy, outcome)
-        assert decision.reason == ("not retried: only timeout may be retried (retry.only), and the class is transient")
+        assert decision.reason == ("not retried: class transient is not in retry.only (timeout)")
     assert life(policy, Outcome(Ended.LOST))[0].state == State.QUEUED
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.core.attempt import RETRYABLE, Cls, Ended, Outcome, Verb
+from mulligan.core.attempt import RETRYABLE, Cls, Ended, Ground, Outcome, Verb
 from mulligan.job import SECOND, State
 from mulligan.policy import lifecycle
 from mulligan.policy.backoff import Fixed
@@ -96,7 +96,7 @@ def test_a_loss_spends_no_retry_and_the_next_attempt_runs_alone():
     decision = judge(Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")), failures=3)
     assert (decision.verb, decision.run_at, decision.alone) == (Verb.LOSE, NOW, True)
     assert (decision.failures, decision.losses) == (3, 1)
-    assert decision.reason == "lost, 1 of 2 allowed; the next attempt runs alone"
+    assert decision.reason == "lost, 1 of 2 allowed; the next attempt runs alone in its process"
 
 
 @given(st.integers(0, 10))
@@ -197,14 +197,14 @@ def test_no_count_widens_what_a_class_forbids(cls):
     policy = layer(RetrySettings(max_retries=9), None, Policy(max_retries=9, classes={cls: Policy(max_retries=9)}))
     decision = judge(failed(cls), policy)
     assert decision.state == State.DEAD
-    assert decision.reason.startswith(f"not retried: rule test.rule says the class is {cls}; to retry it all the same")
+    assert decision.reason.startswith(f"not retried: class {cls} by rule test.rule; to retry it all the same")
 
 
 def test_a_programming_error_says_how_to_change_that():
     outcome = failed(Cls.PERMANENT, rule="py.programming-error")
     decision = judge(outcome)
     assert decision.reason == (
-        "not retried: rule py.programming-error says the class is permanent; "
+        "not retried: class permanent by rule py.programming-error; "
         "to retry such errors, use Policy(retry_unknown=True)"
     )
     assert judge(outcome, layer(RetrySettings(), None, Policy(retry_unknown=True))).verb == Verb.RETRY
@@ -212,7 +212,7 @@ def test_a_programming_error_says_how_to_change_that():
 
 def test_final_means_final():
     decision = judge(failed(final=True))
-    assert (decision.state, decision.reason) == (State.DEAD, "not retried: the handler said it is final")
+    assert (decision.state, decision.reason) == (State.DEAD, "not retried: the handler declared the failure final")
 
 
 def test_retries_can_be_switched_off_for_all():
@@ -224,7 +224,7 @@ def test_retries_can_be_switched_off_for_all():
 
 def test_none_allowed_says_by_whom():
     policy = layer(RetrySettings(), None, Policy(max_retries=0))
-    assert judge(failed(), policy).reason == "not retried: the kind allows none"
+    assert judge(failed(), policy).reason == "not retried: the kind allows no retries"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_request_to_retry_has_no_class_so_it_takes_the_general_backoff():
 
 def test_what_no_rule_can_change_gives_no_advice():
     decision = judge(failed(Cls.PERMANENT, rule="mulligan.bad-outcome"))
-    assert decision.reason == "not retried: rule mulligan.bad-outcome says the class is permanent"
+    assert decision.reason == "not retried: class permanent by rule mulligan.bad-outcome"
 
 
 @given(st.floats(0.001, 10**7), st.integers())
@@ -349,7 +349,7 @@ def test_a_quota_that_comes_back_is_waited_for_and_one_that_does_not_is_the_end(
     decision = after("gateway", 7200)
     assert (decision.verb, decision.failures) == (Verb.HOLD, 0)
     assert decision.hold == ("gateway", NOW + 7200 * SECOND, "its quota is used up")
-    assert decision.reason == "not charged: the quota of gateway is used up"
+    assert decision.reason == "no retry charged: the quota of gateway is used up"
     assert after("gateway", None).verb is Verb.DIE
     assert after("", 7200).verb is Verb.DIE
     assert after("gateway", 7200, counts='{"spared": 3}').verb is Verb.DIE
@@ -473,7 +473,7 @@ def test_who_fails_of_what_its_kind_is_held_for_goes_back_uncharged(cls):
     decision = spared(failed(cls), failures=1)
     assert (decision.verb, decision.state, decision.run_at, decision.failures) == ("hold", "queued", NOW, 1)
     assert decision.failure is not None
-    assert decision.reason == "not charged: kind render is held for it; waits until somebody releases it"
+    assert decision.reason == "no retry charged: kind render is on hold; the job waits until the kind is released"
 
 
 def test_but_not_for_ever_and_not_against_its_handlers_word():
@@ -487,3 +487,46 @@ def test_not_even_an_outage_makes_run_twice_what_the_switches_forbid(switch):
     policy = replace(STEADY, **switch)
     decision = decide(a_lease(uses="gateway"), failed(Cls.TIMEOUT), policy, NOW, Random(0), down="gateway")
     assert decision.verb is Verb.DIE
+
+
+# -- grounds ----------------------------------------------------------------------------------------
+LIMITED = layer(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), max_losses=1, max_snoozes=1))
+GROUNDS = [
+    (Ground.RETURNED, Outcome(Ended.RETURNED, result="1"), {}),
+    (Ground.RETURNED_BEFORE_STOP, Outcome(Ended.RETURNED, result="1"), {"cancel_reason": ""}),
+    (Ground.SKIPPED, Outcome(Ended.RETURNED, result="1", skipped=True), {}),
+    (Ground.SKIPPED, Outcome(Ended.RETURNED, result="1", skipped=True), {"cancel_reason": ""}),
+    (Ground.STOP_REQUESTED, Outcome(Ended.LOST), {"cancel_reason": "wrong file"}),
+    (Ground.CANCELLED_BY_HANDLER, Outcome(Ended.CANCELLED, reason="no longer needed"), {}),
+    (Ground.PARKED_BY_HANDLER, Outcome(Ended.PARKED), {}),
+    (Ground.RETRY, failed(), {}),
+    (Ground.RETRY_REQUESTED, Outcome(Ended.RETRY), {}),
+    (Ground.MAX_RETRIES, Outcome(Ended.RETRY), {"failures": 3}),
+    (Ground.LOST, Outcome(Ended.LOST), {}),
+    (Ground.MAX_LOSSES, Outcome(Ended.LOST), {"losses": 1}),
+    (Ground.SNOOZED, Outcome(Ended.SNOOZED, after=SECOND), {}),
+    (Ground.MAX_SNOOZES, Outcome(Ended.SNOOZED, after=SECOND), {"snoozes": 1}),
+    (Ground.HELD, Outcome(Ended.HELD, dependency="gateway"), {"uses": "gateway"}),
+    (Ground.CLASS_NOT_RETRYABLE, Outcome(Ended.HELD, dependency="other"), {"uses": "gateway"}),
+    (Ground.RELEASED, Outcome(Ended.RELEASED), {}),
+    (Ground.QUOTA_USED_UP, failed(Cls.QUOTA, retry_after=60.0), {"uses": "gateway"}),
+    (Ground.FINAL, failed(final=True), {}),
+    (Ground.DEADLINE, failed(), {"deadline_at": NOW}),
+    (Ground.DEADLINE, Outcome(Ended.LOST), {"deadline_at": NOW - SECOND}),
+    (Ground.MANUAL_RETRY_REFUSED, Outcome(Ended.REFUSED), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ground", "outcome", "lease"), GROUNDS)
+def test_every_decision_has_its_ground(ground, outcome, lease):
+    decision = judge(outcome, LIMITED, **lease)
+    assert decision.ground is ground, decision.reason
+    assert decision.reason
+    counted = {Ground.RETRY: "1 of 3", Ground.RETRY_REQUESTED: "1 of 3"}
+    assert decision.retry_count == counted.get(ground, "")
+
+
+def test_a_failure_that_is_not_charged_says_what_it_waits_for():
+    down = decide(a_lease(), failed(), STEADY, NOW, Random(0), down="gateway")
+    held = decide(a_lease(), failed(), STEADY, NOW, Random(0), held="render")
+    assert (down.ground, held.ground) == (Ground.DEPENDENCY_DOWN, Ground.KIND_HELD)

@@ -1,16 +1,16 @@
-"""A job that was not tried again says what would have to be said for it to be."""
+"""Advice for a dead job: which change would have it retried."""
 
 from __future__ import annotations
 
+import json
 from random import Random
 
 import pytest
 
 from mulligan import Policy
-from mulligan.core.attempt import Cls, Ended, Outcome
+from mulligan.core.attempt import Cls, Ended, Ground, Outcome, Verb
 from mulligan.job import SECOND
 from mulligan.policy.decide import decide
-from mulligan.policy.grounds import Ground, ground_of
 from mulligan.policy.remedies import remedy
 from mulligan.policy.retry import RetrySettings, layer
 from policy.builders import NOW, a_lease
@@ -28,42 +28,44 @@ POLICY = layer(RetrySettings())
         ({"cls": "invalid_input", "rule": "http.refused", "code": "HTTP_4XX"}, 'Rule("retry-http-4xx"'),
         ({"cls": "permanent", "rule": "handler.declared", "code": "BAD"}, "The handler declared BAD."),
         ({"cls": "permanent", "rule": "mulligan.payload-refused"}, "does not fit the handler"),
-        ({"reason": "not retried: the handler said it is final"}, "final=True"),
-        ({"reason": "3 of 3 retries used"}, "Policy(max_retries=…)"),
+        ({"ground": Ground.FINAL}, "final=True"),
+        ({"ground": Ground.MAX_RETRIES}, "Policy(max_retries=…)"),
         (
-            {"code": "GW", "rule": "gw", "reason": "1 of 1 retries used that rule gw allows for code GW"},
+            {"code": "GW", "rule": "gw", "ground": Ground.RULE_LIMIT},
             "Rule gw allows no more for code GW: give it a larger max_retries=",
         ),
         (
-            {"code": "GW", "rule": "gw", "reason": "not retried: rule gw allows none for code GW"},
-            "Rule gw allows no more for code GW: give it a larger max_retries=",
-        ),
-        (
-            {
-                "cls": "transient",
-                "reason": "not retried: only timeout may be retried (retry.only), and the class is transient",
-            },
+            {"cls": "transient", "ground": Ground.CLASS_EXCLUDED},
             "add transient to the setting retry.only (MULLIGAN_RETRY__ONLY)",
         ),
         (
             {
                 "cls": "timeout",
                 "rule": "mulligan.deadline-passed",
-                "reason": "the deadline passes first (snoozed for 1 s: it is final, retries are switched off)",
+                "ground": Ground.DEADLINE,
             },
             "longer deadline=",
         ),
-        ({"cls": "unknown", "reason": "2 of 2 retries used"}, 'Policy(classes={"unknown": Policy(max_retries=…)})'),
-        ({"reason": "not retried: the next try would start later than max_age"}, "Policy(max_age=…)"),
+        ({"cls": "unknown", "ground": Ground.MAX_RETRIES}, 'Policy(classes={"unknown": Policy(max_retries=…)})'),
+        ({"ground": Ground.MAX_AGE}, "Policy(max_age=…)"),
         (
-            {"cls": "unknown", "reason": "not retried: the class is unknown and the kind says retry_unknown=False"},
+            {"cls": "unknown", "ground": Ground.UNKNOWN_NOT_RETRIED},
             "retry_unknown",
         ),
-        ({"ended": "lost", "cls": "unknown"}, "Policy(max_losses=…)"),
+        ({"ended": "lost", "cls": "unknown", "ground": Ground.MAX_LOSSES}, "Policy(max_losses=…)"),
     ],
 )
-def test_what_would_have_to_be_said(changes, words):
-    assert words in remedy(a_failure(verb="die", **({"reason": "not retried"} | changes)), POLICY)
+def test_the_remedy_follows_from_the_stored_ground(changes, words):
+    ground = changes.get("ground", Ground.CLASS_NOT_RETRYABLE)
+    columns = {name: value for name, value in changes.items() if name != "ground"}
+    attempt = a_failure(verb="die", judged=json.dumps({"ground": ground}), **columns)
+    assert words in remedy(attempt, POLICY)
+
+
+def test_a_deadline_that_passed_after_a_lost_worker_does_not_advise_more_losses():
+    judged = json.dumps({"ground": Ground.DEADLINE})
+    attempt = a_failure(verb="die", ended="lost", rule="mulligan.deadline-passed", judged=judged)
+    assert "longer deadline=" in remedy(attempt, POLICY)
 
 
 def test_switched_off_retries_are_named_first():
@@ -74,6 +76,17 @@ def test_a_verdict_of_our_own_without_a_way_out_promises_none():
     assert remedy(a_failure(verb="die", cls="permanent", rule="mulligan.refused", reason=""), POLICY) == ""
 
 
+REFUSALS = {
+    Ground.FINAL,
+    Ground.RETRIES_DISABLED,
+    Ground.CLASS_EXCLUDED,
+    Ground.CLASS_NOT_RETRYABLE,
+    Ground.UNKNOWN_NOT_RETRIED,
+    Ground.MAX_RETRIES,
+    Ground.CLASS_LIMIT,
+    Ground.RULE_LIMIT,
+    Ground.MAX_AGE,
+}
 ROOMY = RetrySettings(max_retries=9)
 REFUSING = [
     layer(RetrySettings(enabled=False)),
@@ -96,17 +109,16 @@ FAILURES = [
 @pytest.mark.parametrize("policy", REFUSING)
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("final", [False, True])
-def test_every_reason_that_decide_gives_for_an_end_is_understood(policy, failure, final):
-    """A reason is a sentence for people; that a program reads it too is held together here."""
+def test_every_refusal_of_a_retry_has_a_ground_of_its_own(policy, failure, final):
     lease = a_lease(failures=3, counts='{"classes":{"transient":3,"unknown":3},"codes":{"BOOM":3}}')
     decision = decide(lease, Outcome(Ended.FAILED, failure=failure, final=final), policy, NOW + SECOND, Random(1))
     assert decision.verb == "die"
-    assert ground_of(decision.reason) is not None, decision.reason
+    assert decision.ground in REFUSALS, decision.reason
 
 
-def test_all_grounds_were_given_by_decide():
+def test_every_ground_of_a_refused_retry_is_reached():
     lease = a_lease(failures=3, counts='{"classes":{"transient":3,"unknown":3},"codes":{"BOOM":3}}')
     outcomes = [Outcome(Ended.FAILED, failure=one, final=final) for one in FAILURES for final in (False, True)]
     policies = [*REFUSING, layer(ROOMY)]
-    reasons = [decide(lease, one, policy, NOW + SECOND, Random(1)).reason for one in outcomes for policy in policies]
-    assert {ground_of(reason) for reason in reasons} >= set(Ground)
+    decisions = [decide(lease, one, policy, NOW + SECOND, Random(1)) for one in outcomes for policy in policies]
+    assert {decision.ground for decision in decisions if decision.verb is Verb.DIE} == REFUSALS

@@ -66,7 +66,8 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_as_one_text():
                    next_run_at=minutes[2] + SECOND, reason=held, worker="w_two"),
         a_failure(4, at=minutes[8], verb="die", code="PROGRAMMING_ERROR", cls="permanent", rule="py.programming-error",
                   public="The job's code has an error.", next_run_at=None, worker="w_two",
-                  reason="not retried: rule py.programming-error says the class is permanent; to retry such errors, …"),
+                  reason="not retried: class permanent by rule py.programming-error; to retry such errors, …",
+                  judged='{"ground":"class_not_retryable"}'),
         an_attempt(5, generation=2, attempt=1, started_at=minutes[10], ended_at=minutes[10] + 2 * SECOND, worker="w_6"),
     ]  # fmt: skip
     events = [
@@ -105,8 +106,8 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_as_one_text():
         "  2023-11-14 22:21:21 UTC  Attempt 4 of life 1, begun 22:21:20 UTC on worker w_two, failed after 1 s with"
         " PROGRAMMING_ERROR (class permanent: trying again would not help; judged by rule py.programming-error):"
         " The job's code has an error.\n"
-        "  2023-11-14 22:21:21 UTC  That was the end: not retried: rule py.programming-error says the class is"
-        " permanent.\n"
+        "  2023-11-14 22:21:21 UTC  That was the end: not retried: class permanent by rule"
+        " py.programming-error.\n"
         "  2023-11-14 22:21:21 UTC  To have such errors tried again: Policy(retry_unknown=True) for the kind, or a rule"
         ' of your own before it. Such a rule: Rule("retry-programming-error", verdict="PROGRAMMING_ERROR", code="PROGRAMMING_ERROR",'
         ' cls="transient").\n'
@@ -153,11 +154,11 @@ def test_a_life_whose_first_events_are_pruned_says_so():
         ({"ended": "cancelled", "verb": "stop", "reason": "stopped on request: too dear"},
          "was stopped after 1 s: stopped on request: too dear."),
         ({"ended": "lost", "verb": "lose", "code": "PROCESS_DIED", "cls": "unknown", "rule": "mulligan.process-died",
-          "public": "The process of this job died.", "reason": "lost, 1 of 2 allowed; the next attempt runs alone"},
+          "public": "The process of this job died.", "reason": "lost, 1 of 2 allowed; the next attempt runs alone in its process"},
          "was lost after 1 s, because its process or worker died under it with PROCESS_DIED"),
         ({"ended": "retry", "verb": "retry", "code": "RETRY_REQUESTED", "cls": "transient",
           "rule": "mulligan.retry-requested", "public": "The job asked for another try.",
-          "next_run_at": NOW + 11 * SECOND, "reason": "retry 1 of 3 in 10 s: asked for"},
+          "next_run_at": NOW + 11 * SECOND, "reason": "retry 1 of 3 in 10 s: requested by the handler"},
          "asked for another try after 1 s with RETRY_REQUESTED"),
         ({"ended": "failed", "verb": "stop", "reason": "stopped on request", "code": "X", "cls": "unknown"},
          "was stopped after 1 s: stopped on request."),
@@ -194,7 +195,11 @@ def test_how_the_next_attempt_differs_and_who_disagreed_is_told_but_no_value_of_
 
 
 def test_a_rules_own_schedule_explains_its_wait():
-    terms = {"terms": {"backoff": {"type": "table", "seconds": [60, 300]}}}
+    terms = {
+        "terms": {"backoff": {"type": "table", "seconds": [60, 300]}},
+        "ground": "retry",
+        "retry_count": "2 of 3 (1 of 2 for its code)",
+    }
     first = a_failure(code="OTHER")
     second = a_judged_failure(
         terms, token=2, at=NOW + MINUTE, wait=60, reason="retry 2 of 3 (1 of 2 for its code) in …"
@@ -266,11 +271,11 @@ def test_an_outage_that_is_over_is_told_with_its_cause_and_its_end():
 
 
 def test_a_failure_that_was_not_charged_is_told_as_such_and_not_counted():
-    spared = a_failure(1, verb="hold", reason="not charged: gw is down; waits until it answers again")
+    spared = a_failure(1, verb="hold", reason="no retry charged: gw is down; the job waits until it recovers")
     charged = a_failure(2, at=NOW + MINUTE, reason="retry 1 of 3 in 10 s: timeout")
     said = told(a_row_like(uses="gw"), [spared, charged])
     assert "failed after 1 s with GW_TIMEOUT" in said[1]
-    assert said[2] == "That costs no retry: gw is down; waits until it answers again."
+    assert said[2] == "No retry charged: gw is down; the job waits until it recovers."
     assert any(line.startswith("Retry 1 of 3 was set for") for line in said)
 
 

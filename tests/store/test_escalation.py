@@ -66,6 +66,8 @@ def test_the_attempt_tells_how_the_next_one_differs(store):
     (attempt,) = attempts(store, lease.id)
     assert json.loads(attempt.judged) == {
         "table": "t1",
+        "ground": "retry",
+        "retry_count": "1 of 9",
         "terms": {"alarm": "page"},
         "then": {"queue": "big", "memory_limit": 8_000, "timeout": 7.0, "settings": {"preset": "fast"}},
     }

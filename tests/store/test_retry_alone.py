@@ -55,7 +55,7 @@ def alike() -> Outcome:
     """As a supervisor hears it of many."""
     outcome = [reset(number) for number in range(2)][-1]
     assert isinstance(outcome, Worded)
-    _, item, head, tail, _ = alike_to_wire(*outcome.like, [])
+    _, item, head, tail, _ = alike_to_wire(*outcome.like[:2], [])
     return alike_from_wire(item, head, tail)
 
 

@@ -48,10 +48,10 @@ def test_that_it_was_skipped_can_be_seen_everywhere(app, made):
     assert (job.state, job.result) == ("succeeded", "there")
     (attempt,) = attempts_of(app, job)
     assert (attempt.ended, json.loads(attempt.judged)) == ("returned", {"skipped": True})
-    assert "its result was there already" in attempt.reason
+    assert "the result already existed" in attempt.reason
     event = app.jobs.history(job.id)[-1]
     assert (event.type, event.data["skipped"]) == ("job.succeeded", True)
-    assert "without a call of its handler: its result was there already" in app.jobs.explain(job.id).text
+    assert "without calling the handler: the result already existed" in app.jobs.explain(job.id).text
     assert "skipped" not in app.jobs.history(ran(app, made.enqueue(clip=8)).id)[-1].data
 
 

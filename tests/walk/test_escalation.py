@@ -85,7 +85,7 @@ def test_a_class_can_be_switched_off_by_the_environment(make_app: Callable[..., 
 
     dead = ran(app, app.enqueue("slow"))
     assert (dead.state, dead.attempts) == ("dead", 1)
-    assert "retry.classes.timeout.max_retries allows none for class timeout" in dead.why
+    assert "retry.classes.timeout.max_retries allows no retries for class timeout" in dead.why
 
 
 def test_only_named_classes_are_retried(make_app: Callable[..., Mulligan]) -> None:
@@ -98,7 +98,7 @@ def test_only_named_classes_are_retried(make_app: Callable[..., Mulligan]) -> No
     slow, refused = app.enqueue("fail", {"slow": True}), app.enqueue("fail", {"slow": False})
     app.run_inline()
     assert (slow.refresh().attempts, refused.refresh().attempts) == (2, 1)
-    assert "only rate_limited, timeout may be retried (retry.only)" in refused.refresh().why
+    assert "is not in retry.only (rate_limited, timeout)" in refused.refresh().why
 
 
 def test_a_wrong_class_gets_the_nearest_right_one(make_app: Callable[..., Mulligan]) -> None:

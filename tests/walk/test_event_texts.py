@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from mulligan.config import Retry
-from mulligan.core.attempt import Cls, Ended, Ending, Outcome
+from mulligan.core.attempt import Cls, Ended, Ending, Ground, Outcome
 from mulligan.engine import news, recording
 from mulligan.engine.layers import Layers
 from mulligan.job import SECOND
-from mulligan.policy.decide import RETURNED, decide
+from mulligan.policy.decide import decide
 from policy.builders import NOW, a_failure, a_lease
 
 LAYERS = Layers(Retry(), {})
@@ -56,7 +56,7 @@ def test_an_event_says_the_same_either_way(lease, outcome, took):
     decision = decide(lease, outcome, LAYERS.of(lease), NOW, Random(1))
     parsed = news.as_json(news._news(ending, decision, LAYERS))
     assert news.data_of(ending, decision, LAYERS) == parsed
-    if decision.reason is RETURNED and not decision.cost:
+    if decision.ground is Ground.RETURNED and not decision.cost:
         assert news.short(ending, decision.reason) == parsed
 
 
@@ -67,5 +67,7 @@ def test_an_event_says_the_same_either_way(lease, outcome, took):
 def test_how_a_verdict_came_about_is_said_the_same_either_way(judged, terms):
     failure = a_failure(judged=judged, terms=terms)
     decision = decide(a_lease(), Outcome(Ended.FAILED, failure=failure), LAYERS.of(a_lease()), NOW, Random(1))
-    said = dict(judged) | ({"terms": terms} if terms else {})
-    assert recording._judged(decision, None) == (news.as_json(said) if said else None)
+    ground = {"ground": "retry", "retry_count": decision.retry_count}
+    said = dict(judged) | ground | ({"terms": terms} if terms else {})
+    assert decision.retry_count.startswith("1 of ")
+    assert recording._judged(decision, None) == news.as_json(said)

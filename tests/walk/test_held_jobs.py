@@ -69,7 +69,7 @@ def test_a_job_held_by_a_person_names_them_and_how_to_let_it_go(app, calls):
 def test_an_attempt_that_was_not_charged_and_a_probe_are_told_as_such(app, calls, gateway):
     jobs = bring_down(app, calls)
     spared = next(job for job in jobs if any(one.verb == "hold" for one in app.jobs.attempts(job.id)))
-    assert "That costs no retry: gateway is down; waits until it answers again." in told(app, spared)
+    assert "No retry charged: gateway is down; the job waits until it recovers." in told(app, spared)
     gateway.clear()
     advance(app, 600)
     app.run_inline()

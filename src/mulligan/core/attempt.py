@@ -67,6 +67,50 @@ class Verb(StrEnum):
     MOVE = "move"  # to another queue
 
 
+class Ground(StrEnum):
+    """Why a decision was made. Stored with the attempt; the sentence is in `Decision.reason`."""
+
+    # The attempt finished the job.
+    RETURNED = "returned"
+    RETURNED_BEFORE_STOP = "returned_before_stop"  # a cancellation was requested too late
+    SKIPPED = "skipped"  # done= found the result
+    STOP_REQUESTED = "stop_requested"
+    CANCELLED_BY_HANDLER = "cancelled_by_handler"
+    PARKED_BY_HANDLER = "parked_by_handler"
+    # The job is queued again.
+    RETRY = "retry"
+    RETRY_REQUESTED = "retry_requested"  # the handler returned Retry
+    LOST = "lost"
+    SNOOZED = "snoozed"
+    HELD = "held"  # the handler returned Hold
+    RELEASED = "released"
+    DEPENDENCY_DOWN = "dependency_down"  # not charged
+    KIND_HELD = "kind_held"  # not charged
+    QUOTA_USED_UP = "quota_used_up"  # not charged
+    # The job is dead.
+    FINAL = "final"  # the handler declared the failure final
+    RETRIES_DISABLED = "retries_disabled"  # retry.enabled
+    CLASS_EXCLUDED = "class_excluded"  # retry.only
+    CLASS_NOT_RETRYABLE = "class_not_retryable"
+    UNKNOWN_NOT_RETRIED = "unknown_not_retried"  # retry_unknown=False
+    MAX_RETRIES = "max_retries"
+    CLASS_LIMIT = "class_limit"  # max_retries of a class
+    RULE_LIMIT = "rule_limit"  # max_retries of a rule
+    MAX_AGE = "max_age"
+    MAX_LOSSES = "max_losses"
+    MAX_SNOOZES = "max_snoozes"
+    DEADLINE = "deadline"
+    MANUAL_RETRY_REFUSED = "manual_retry_refused"  # can_retry=
+
+
+SYSTEM_RULES = "mulligan."  # prefix of the rule ids of ends that have no exception
+
+
+def is_system_rule(rule: str) -> bool:
+    """True for the rule id of an end that Mulligan observed itself, such as a time limit."""
+    return rule.startswith(SYSTEM_RULES)
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Record of what went wrong. Owners may see `public` and `evidence`, never `private`."""
@@ -82,6 +126,11 @@ class Failure:
     fingerprint: str = ""
     terms: Mapping[str, Any] = field(default_factory=dict)  # overrides of its rule: max_retries, …
     judged: Mapping[str, Any] = field(default_factory=dict)  # table version, rules that disagreed
+
+    @property
+    def by_system(self) -> bool:
+        """True if there was no exception to classify: a time limit, a dead process, a deadline."""
+        return is_system_rule(self.rule)
 
 
 class Outcome(NamedTuple):
@@ -148,7 +197,8 @@ class Decision(NamedTuple):
 
     verb: Verb
     state: State
-    reason: str
+    ground: Ground
+    reason: str  # sentence for people, made in policy/reasons.py together with the ground
     run_at: Micros | None = None  # when queued again
     failures: int = 0
     losses: int = 0
@@ -163,6 +213,8 @@ class Decision(NamedTuple):
     settings: str | None = None  # as in the lease, or as changed by an escalation step
     then: Mapping[str, Any] | None = None  # that step, if it changed anything
     skipped: bool = False  # as in the outcome
+    retry_count: str = ""  # of a retry: "2 of 5", or "2 of 5 (1 of 1 for its class)"
+    group: int = 0  # number of the equal endings that share this decision; 0: not shared
 
 
 class Ending(NamedTuple):

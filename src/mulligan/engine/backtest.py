@@ -16,6 +16,7 @@ from mulligan.ids import first_id
 from mulligan.policy.backtest import Past, PastAttempt, Report, backtest, sentences
 from mulligan.policy.classify import classify, renamed
 from mulligan.policy.facts import Facts
+from mulligan.policy.reasons import read_ground
 from mulligan.policy.rule import Rule
 from mulligan.policy.rulebook import Rulebook
 from mulligan.policy.stored import from_attempt
@@ -85,4 +86,4 @@ def _jobs(rows: Iterable[PastRow]) -> Iterator[Past]:
 def _attempt(row: PastRow) -> PastAttempt:
     facts = from_attempt(row.evidence, row.private, row.uses) if row.ended == "failed" else None
     named = (row.code or "", row.cls or "", row.rule or "")
-    return PastAttempt(row.generation, row.ended, row.verb, *named, row.reason, facts, row.cost)
+    return PastAttempt(row.generation, row.ended, row.verb, *named, read_ground(row.judged), facts, row.cost)

@@ -16,7 +16,6 @@ from mulligan.engine.recording import private_of, row_of
 from mulligan.engine.wording import TOLD, Wording, inside
 from mulligan.job import Micros
 from mulligan.policy.decide import decide
-from mulligan.policy.ends import OURS
 from mulligan.store.base import Around, Retried, Settlement
 
 MANY = 10  # of them are worth a statement of their own
@@ -50,8 +49,7 @@ class Alike:
         self.rng = rng
         self.actor = actor
         self._decided: dict[tuple[int, tuple[Any, ...]], Decision] = {}
-        self._shared: set[int] = set()  # decisions, by identity: who settles holds them all
-        self._rows: dict[int, _Parts] = {}
+        self._rows: dict[int, _Parts] = {}  # by `Decision.group`
 
     def decide(self, ending: Ending, down: str = "") -> Decision:
         lease, outcome, _, words = ending
@@ -63,17 +61,17 @@ class Alike:
             drawn, policy = _Drawn(self.rng), self.layers.of(lease)
             known = decide(lease, outcome, policy, self.now, drawn)
             if not drawn.asked and policy.max_age is None and self.layers.shadow(lease) is None:
+                known = known._replace(group=len(self._decided) + 1)
                 self._decided[key] = known
-                self._shared.add(id(known))
         return known
 
     def row(self, ending: Ending, decision: Decision) -> Settlement:
-        known = self._rows.get(id(decision))
+        known = self._rows.get(decision.group) if decision.group else None
         if known is not None:
             return known.of(ending)
         row = row_of(ending, decision, self.layers, self.now, self.actor)
-        if id(decision) in self._shared:
-            self._rows[id(decision)] = _Parts(row, ending.lease, decision, self.layers)
+        if decision.group:
+            self._rows[decision.group] = _Parts(row, ending.lease, decision, self.layers)
         return row
 
     def retried(self, endings: Iterable[Ending]) -> Iterator[Together]:
@@ -90,9 +88,9 @@ class Alike:
         first = group[0]
         decision = self.decide(first)
         failure = decision.failure
-        if decision.verb is not Verb.RETRY or id(decision) not in self._shared or decision.hold is not None:
+        if decision.verb is not Verb.RETRY or not decision.group or decision.hold is not None:
             return None
-        if failure is None or failure.rule.startswith(OURS) or not isinstance(failure.private, Wording):
+        if failure is None or failure.by_system or not isinstance(failure.private, Wording):
             return None
         row, told = self.row(first, decision), news.middle(first.lease, decision, self.layers)
         if told is None or row.queue is not None or row.free_key or row.saw_cancel or row.cost:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from mulligan.core.attempt import Decision, Ending, Failure, Lease
+from mulligan.core.attempt import Decision, Ending, Failure, Ground, Lease, Verb
 from mulligan.engine import news
 from mulligan.engine.layers import Layers
 from mulligan.engine.wording import Wording
@@ -91,8 +91,9 @@ def _judged(decision: Decision, would: Mapping[str, Any] | None) -> str | None:
     """How the verdict came about, and how the next attempt differs; of most attempts there is nothing to say."""
     failure = decision.failure
     if failure is not None and would is None and not (failure.terms or decision.then or decision.skipped):
-        return _only_judged(failure.judged)
+        return _without_extras(failure.judged, decision)
     said: dict[str, Any] = {} if failure is None else dict(failure.judged)
+    said |= _grounds(decision.verb, decision.ground, decision.retry_count)
     if failure is not None and failure.terms:
         said["terms"] = dict(failure.terms)
     if would is not None:
@@ -104,16 +105,25 @@ def _judged(decision: Decision, would: Mapping[str, Any] | None) -> str | None:
     return _encode(said) if said else None
 
 
-def _only_judged(judged: Mapping[str, Any]) -> str | None:
+def _without_extras(judged: Mapping[str, Any], decision: Decision) -> str:
+    """Encode what most failures have: the version of the rule table, the ground and the count."""
     table = judged.get("table")
     if len(judged) == 1 and type(table) is str:
-        return _table(table)
-    return _encode(dict(judged)) if judged else None
+        return _encoded(table, decision.verb, decision.ground, decision.retry_count)
+    return _encode({**judged, **_grounds(decision.verb, decision.ground, decision.retry_count)})
 
 
-@lru_cache(maxsize=64)
-def _table(version: str) -> str:
-    return _encode({"table": version})
+@lru_cache(maxsize=256)
+def _encoded(table: str, verb: Verb, ground: Ground, retry_count: str) -> str:
+    return _encode({"table": table, **_grounds(verb, ground, retry_count)})
+
+
+def _grounds(verb: Verb, ground: Ground, retry_count: str) -> dict[str, str]:
+    """Return what is stored of a ground; a success has no other than that it returned."""
+    if verb is Verb.SUCCEED:
+        return {}
+    known = {"ground": ground.value}
+    return {**known, "retry_count": retry_count} if retry_count else known
 
 
 def _lane(lease: Lease, decision: Decision, queue: str, layers: Layers) -> str:

@@ -240,7 +240,7 @@ def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
     state = lifecycle.move(verb, State(row.state))
     if verb is Verb.RETRY_BY_HAND and alone:
         batching.check_retry(unit, row)
-    if change is UNCHANGED and verb is Verb.RETRY_BY_HAND:
+    if change == UNCHANGED and verb is Verb.RETRY_BY_HAND:
         change = homeward(unit, row)
     move = _move(unit, row, verb, state, reason, choice, change, at)
     done = _moved(unit, row, change, move._replace(sign="1") if behind else move)

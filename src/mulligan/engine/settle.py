@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from mulligan.core.attempt import Decision, Ended, Ending, Lease, Verb, Verdict
+from mulligan.core.attempt import Decision, Ended, Ending, Ground, Lease, Verb, Verdict
 from mulligan.engine import news
 from mulligan.engine.batching import complete
 from mulligan.engine.causes import Causes
@@ -22,8 +22,7 @@ from mulligan.engine.watch import Watch
 from mulligan.event import EventType, NewEvent
 from mulligan.job import Gate, Micros
 from mulligan.policy.classify import renamed
-from mulligan.policy.decide import RETURNED, decide, returned
-from mulligan.policy.ends import OURS
+from mulligan.policy.decide import decide, returned
 from mulligan.policy.lifecycle import TERMINAL
 from mulligan.store.base import Around, Finished, Refusal, Retried, Settlement, Unit
 
@@ -93,7 +92,7 @@ def _plainly(ending: Ending, worker: str) -> Finished | None:
     if ending.outcome.ended is not Ended.RETURNED:
         return None
     decision = returned(ending.lease, ending.outcome)
-    plain = decision.reason is RETURNED and _is_plain(ending.lease, decision, worker)
+    plain = decision.ground is Ground.RETURNED and _is_plain(ending.lease, decision, worker)
     return _finished(ending, decision) if plain else None
 
 
@@ -169,7 +168,7 @@ def _unfinished(unit: Unit, decided: Sequence[tuple[Ending, Decision]]) -> Seque
     plain = [
         _finished(ending, decision)
         for ending, decision in decided
-        if decision.reason is RETURNED and _is_plain(ending.lease, decision, worker)
+        if decision.ground is Ground.RETURNED and _is_plain(ending.lease, decision, worker)
     ]
     if not plain:
         return decided
@@ -218,7 +217,7 @@ def _decide(
 def _ruled(ending: Ending, layers: Layers) -> Ending:
     """An end of our own making, such as a time limit, as the kind's rules have it; runners have judged all others."""
     failure = ending.outcome.failure
-    if failure is None or not failure.rule.startswith(OURS):
+    if failure is None or not failure.by_system:
         return ending
     uses = [key for key in ending.lease.uses.split(",") if key]
     ruled = renamed(failure, layers.books(ending.lease.kind), uses)

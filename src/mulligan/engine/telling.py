@@ -41,13 +41,15 @@ def tell_verdicts(verdicts: Sequence[Verdict], layers: Layers, now: Micros, murm
     """How attempts ended that did not succeed; with `murmur`, of many that ended alike the first and their number."""
     if murmur is not None:
         _tell_unsaid(murmur, now)
-    for _, same in groupby(verdicts, key=lambda verdict: id(verdict.decision)):
-        alike = [*same]
-        lease, decision, _ = alike[0]
-        if decision is None or decision.verb is Verb.SUCCEED:
-            continue
-        for verdict in alike if murmur is None else murmur.few(_same(lease, decision), alike):
-            _tell(verdict.lease, decision, verdict.words, layers, now)
+    unsuccessful = [
+        (lease, decision, words)
+        for lease, decision, words in verdicts
+        if decision is not None and decision.verb is not Verb.SUCCEED
+    ]
+    for same, group in groupby(unsuccessful, key=lambda one: _same(one[0], one[1])):
+        alike = [*group]
+        for lease, decision, words in alike if murmur is None else murmur.few(same, alike):
+            _tell(lease, decision, words, layers, now)
     tell_succeeded(lease for lease, decision, _ in verdicts if decision is not None and decision.verb is Verb.SUCCEED)
 
 

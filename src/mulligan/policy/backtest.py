@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mulligan.core.attempt import RETRYABLE, Cls, Failure, Verb
+from mulligan.core.attempt import RETRYABLE, Cls, Failure, Ground, Verb, is_system_rule
 from mulligan.policy.estimate import Share, share
 from mulligan.policy.facts import Facts
 
@@ -27,14 +27,14 @@ class PastAttempt(NamedTuple):
     code: str
     cls: str
     rule: str
-    reason: str
+    ground: Ground | None
     facts: Facts | None
     cost: float = 0.0
 
     @property
     def ours(self) -> Failure | None:
         """An end that we made ourselves, such as a time limit: no text is judged there, only the verdict."""
-        if not self.rule.startswith("mulligan.") or self.cls not in list(Cls):
+        if not is_system_rule(self.rule) or self.cls not in list(Cls):
             return None
         return Failure(self.code, Cls(self.cls), "", self.rule, self.cls in RETRYABLE)
 
@@ -137,8 +137,8 @@ def _would_retry(failure: Failure, nth: int) -> bool:
 
 
 def _by_verdict(attempt: PastAttempt) -> bool:
-    """It died because of what it was, not because its tries were used up."""
-    return attempt.reason.startswith("not retried: rule")
+    """True if the job died because of the failure's class, not because a limit was reached."""
+    return attempt.ground is Ground.CLASS_NOT_RETRYABLE
 
 
 def _note(attempt: PastAttempt, failure: Failure, report: Report, *, would: bool) -> None:

@@ -171,7 +171,7 @@ def _counts(lease: Lease, decision: Decision) -> bool:
 
 def _personal(failure: Failure) -> bool:
     """What was seen only from outside, such as a process that died, may have any reason."""
-    return failure.cls in PERSONAL or failure.rule.startswith(OURS)
+    return failure.cls in PERSONAL or failure.by_system
 
 
 def counted(memory: Memory, deaths: Iterable[Death], terms: Terms, now: Micros) -> Memory:

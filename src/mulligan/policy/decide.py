@@ -1,4 +1,4 @@
-"""What happens next: an outcome in, a decision out. Pure; every decision says why.
+"""Decide what follows from an outcome. Pure; every decision has a ground and a sentence.
 
 The counters and who pays: `failures` for what the handler did (against max_retries), `losses` for a process that
 died under it (against max_losses), `snoozes`. What is given back or held costs nothing.
@@ -19,20 +19,18 @@ from typing import NamedTuple
 
 from mulligan.core.attempt import Cls, Decision, Ended, Failure, Lease, Outcome, Verb
 from mulligan.job import SECOND, Micros, State
-from mulligan.policy import ends, lifecycle
+from mulligan.policy import ends, lifecycle, reasons
 from mulligan.policy.backoff import LONGEST, Rng, delay
 from mulligan.policy.counts import Counts, read_counts
 from mulligan.policy.escalate import escalate, in_words, step_of
-from mulligan.policy.phrase import duration
+from mulligan.policy.reasons import Reason
 from mulligan.policy.refuse import Charge, refused, refused_by_total, switched_off
 from mulligan.policy.retry import AnyBackoff, EffectivePolicy, Then
 from mulligan.policy.terms import NONE, Terms, terms_of
 
-RETURNED = "returned"  # the reason of an attempt of which there is nothing else to say
 HOLD_DEFAULT = 60 * SECOND
 HOLD_LEAST = SECOND  # a hold is uncharged: without a floor a handler could spin for ever
 HOLD_MOST = 3600 * SECOND
-FINAL = "not retried: the handler said it is final"
 SNOOZE_LEAST = SECOND  # for the same reason
 _LONGEST = int(LONGEST) * SECOND
 HINT_LEAST, HINT_MOST = 1.0, 86_400.0  # seconds: what is shorter is over before all have heard of it
@@ -47,7 +45,7 @@ class Case(NamedTuple):
     policy: EffectivePolicy
     now: Micros
     rng: Rng
-    spared: str = ""  # why it is not charged
+    spared: Reason | None = None  # why the failure is not charged
 
 
 def decide(
@@ -59,9 +57,9 @@ def decide(
     """
     if outcome.ended == Ended.RETURNED:
         return returned(lease, outcome)
-    case = Case(lease, outcome, policy, now, rng, _sparing(down, held) if down or held else "")
+    case = Case(lease, outcome, policy, now, rng, _sparing(down, held))
     if lease.cancel_reason is not None:
-        return _move(case, Verb.STOP, _asked(lease.cancel_reason), failure=outcome.failure)
+        return _move(case, Verb.STOP, reasons.stop_requested(lease.cancel_reason), failure=outcome.failure)
     return _promised(_RULES[outcome.ended](case))
 
 
@@ -73,10 +71,11 @@ def _promised(decision: Decision) -> Decision:
     return decision._replace(failure=replace(failure, public=f"{failure.public} {promise}"))
 
 
-def _sparing(down: str, held: str) -> str:
+def _sparing(down: str, held: str) -> Reason | None:
+    """Return why this failure is not charged, or None if it is."""
     if down:
-        return f"{down} is down; waits until it answers again"
-    return f"kind {held} is held for it; waits until somebody releases it" if held else ""
+        return reasons.dependency_down(down)
+    return reasons.kind_held(held) if held else None
 
 
 def returned(lease: Lease, outcome: Outcome) -> Decision:
@@ -87,11 +86,12 @@ def returned(lease: Lease, outcome: Outcome) -> Decision:
         and lease.cancel_reason is None
     ):
         return _just_returned(lease.failures, lease.losses, lease.snoozes, lease.counts, lease.settings)
-    reason = "skipped, its result was there already" if outcome.skipped else RETURNED
+    reason = _success(lease, outcome)
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
-        reason if lease.cancel_reason is None else f"{reason} before it could be stopped",
+        reason.ground,
+        reason.text,
         None,  # run_at
         lease.failures,
         max(0, lease.losses - 1) if lease.alone else lease.losses,
@@ -109,13 +109,20 @@ def returned(lease: Lease, outcome: Outcome) -> Decision:
     )
 
 
+def _success(lease: Lease, outcome: Outcome) -> Reason:
+    stop_requested = lease.cancel_reason is not None
+    if outcome.skipped:
+        return reasons.skipped(stop_requested=stop_requested)
+    return reasons.RETURNED_BEFORE_STOP if stop_requested else reasons.RETURNED
+
+
 @lru_cache(maxsize=256)
 def _just_returned(failures: int, losses: int, snoozes: int, counts: str | None, settings: str | None) -> Decision:
-    """One for all of which there is nothing else to say."""
+    """Build the decision for a handler that returned None; cached, because most attempts do."""
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
-        RETURNED,
+        *reasons.RETURNED[:2],
         failures=failures,
         losses=losses,
         snoozes=snoozes,
@@ -125,21 +132,16 @@ def _just_returned(failures: int, losses: int, snoozes: int, counts: str | None,
     )
 
 
-def _asked(reason: str) -> str:
-    return f"stopped on request: {reason}" if reason else "stopped on request"
-
-
 def _cancelled(case: Case) -> Decision:
-    return _move(case, Verb.STOP, case.outcome.reason or "cancelled by its handler", failure=case.outcome.failure)
+    return _move(case, Verb.STOP, reasons.cancelled(case.outcome.reason), failure=case.outcome.failure)
 
 
 def _parked(case: Case) -> Decision:
-    reason = case.outcome.reason or "a person must decide"
-    return _move(case, Verb.PARK, reason, failure=case.outcome.failure)
+    return _move(case, Verb.PARK, reasons.parked(case.outcome.reason), failure=case.outcome.failure)
 
 
 def _released(case: Case) -> Decision:
-    reason = case.outcome.reason or "given back, not charged"
+    reason = reasons.released(case.outcome.reason)
     decision = _move(case, Verb.GIVE_BACK, reason, failure=case.outcome.failure)
     return _requeue(case, decision._replace(alone=case.outcome.alone or case.lease.alone), _asked_for(case, 0))
 
@@ -147,17 +149,16 @@ def _released(case: Case) -> Decision:
 def _refused(case: Case) -> Decision:
     """Its handler was not called: nothing is charged, and nothing would change by itself."""
     failure = case.outcome.failure or ends.retry_refused("")
-    return _move(case, Verb.DIE, f"not run again: {failure.public}", failure=failure)
+    return _move(case, Verb.DIE, reasons.manual_retry_refused(failure.public), failure=failure)
 
 
 def _lost(case: Case) -> Decision:
     losses, most = case.lease.losses + 1, case.policy.max_losses
     failure = case.outcome.failure or ends.process_died()
     if losses > most:
-        reason = f"lost {losses} times, {most} allowed: {failure.public}"
+        reason = reasons.max_losses(losses, most, failure.public)
         return _move(case, Verb.DIE, reason, failure=failure, losses=losses)
-    reason = f"lost, {losses} of {most} allowed; the next attempt runs alone"
-    decision = _move(case, Verb.LOSE, reason, failure=failure, losses=losses)._replace(alone=True)
+    decision = _move(case, Verb.LOSE, reasons.lost(losses, most), failure=failure, losses=losses)._replace(alone=True)
     if failure.cls is Cls.RESOURCE:  # the kernel's word that it was too large: the same again would end the same
         charge = Charge(failure, terms_of(failure), case.lease.failures, _counts(case))
         decision = _with_step(case, decision, _next_step(case.policy, charge, more=losses))
@@ -167,9 +168,10 @@ def _lost(case: Case) -> Decision:
 def _snoozed(case: Case) -> Decision:
     snoozes, most = case.lease.snoozes + 1, case.policy.max_snoozes
     if most is not None and snoozes > most:
-        return _move(case, Verb.DIE, f"{most} of {most} snoozes used", failure=ends.snooze_limit(most), snoozes=snoozes)
+        failure = ends.snooze_limit(most)
+        return _move(case, Verb.DIE, reasons.max_snoozes(most), failure=failure, snoozes=snoozes)
     run_at = max(_asked_for(case, 0), case.now + SNOOZE_LEAST)
-    reason = _with(f"snoozed for {_until(case, run_at)}", case.outcome.reason)
+    reason = reasons.snoozed(_wait_until(case, run_at), case.outcome.reason)
     return _requeue(case, _move(case, Verb.SNOOZE, reason, snoozes=snoozes), run_at)
 
 
@@ -180,8 +182,9 @@ def _held(case: Case) -> Decision:
         return _failed(case._replace(outcome=case.outcome._replace(ended=Ended.FAILED, failure=failure)))
     until = _asked_for(case, HOLD_DEFAULT)
     until = min(max(until, case.now + HOLD_LEAST), case.now + HOLD_MOST)
-    reason = _with(f"waits for {dependency}, held for {_until(case, until)}", case.outcome.reason)
-    return _requeue(case, _move(case, Verb.HOLD, reason)._replace(hold=(dependency, until, reason)), case.now)
+    reason = reasons.held(dependency, _wait_until(case, until), case.outcome.reason)
+    decision = _move(case, Verb.HOLD, reason)._replace(hold=(dependency, until, reason.text))
+    return _requeue(case, decision, case.now)
 
 
 def _counts(case: Case) -> Counts:
@@ -200,12 +203,12 @@ def _retry(case: Case) -> Decision:
     failure = case.outcome.failure or ends.retry_requested(case.outcome.reason)
     charge = Charge(failure, NONE, case.lease.failures + 1, _counts(case))
     refusal = switched_off(case.policy, failure) or refused_by_total(case.policy, charge)
-    if refusal:
+    if refusal is not None:
         return _die(case, refusal, charge)
     drawn = _micros(delay(case.policy.backoff, case.lease.failures, case.rng))
     run_at = _asked_for(case, drawn)
-    most = case.policy.max_retries
-    reason = _with(f"retry {charge.failures} of {most} in {_until(case, run_at)}: asked for", case.outcome.reason)
+    count = f"{charge.failures} of {case.policy.max_retries}"
+    reason = reasons.retry_requested(count, _wait_until(case, run_at), case.outcome.reason)
     return _try_again(case, run_at, reason, charge, step_of(case.policy.then, charge.failures))
 
 
@@ -216,11 +219,11 @@ def _failed(case: Case) -> Decision:
         return spared
     known = _known(case, failure)
     charge = Charge(failure, *known.charge[1:])
-    refusal = FINAL if case.outcome.final else known.refusal
-    if refusal:
+    refusal = reasons.FINAL if case.outcome.final else known.refusal
+    if refusal is not None:
         return _teach(case, _die(case, refusal, charge), failure)
     run_at = case.now + _micros(_wait(case, known, failure.retry_after))
-    reason = f"retry {known.counted} in {_until(case, run_at)}: {failure.cls}"
+    reason = reasons.retry(known.retry_count, _wait_until(case, run_at), failure.cls)
     return _teach(case, _try_again(case, run_at, reason, charge, known.step), failure)
 
 
@@ -228,8 +231,8 @@ class _Known(NamedTuple):
     """What all failures alike have in common: everything but the draw, the moment and their own words."""
 
     charge: Charge
-    refusal: str
-    counted: str
+    refusal: Reason | None
+    retry_count: str
     backoff: AnyBackoff
     before: int
     step: Then | None
@@ -260,7 +263,7 @@ def _of_alike(  # noqa: PLR0913, PLR0917 - all that is asked of a failure, and n
     return _Known(
         charge,
         refused(policy, charge),
-        _counted(policy, charge),
+        _count(policy, charge),
         *backoff_of(policy, charge),
         _next_step(policy, charge),
     )
@@ -271,7 +274,7 @@ def _teach(case: Case, decision: Decision, failure: Failure) -> Decision:
     until = _hinted(case, failure) if failure.cls is Cls.RATE_LIMITED else None
     if until is None:
         return decision
-    return decision._replace(hold=(case.lease.uses, until, f"it asked for {_until(case, until)} without calls"))
+    return decision._replace(hold=(case.lease.uses, until, reasons.rate_limited_for(_wait_until(case, until))))
 
 
 def _hinted(case: Case, failure: Failure) -> Micros | None:
@@ -287,20 +290,20 @@ def _spared(case: Case, failure: Failure) -> Decision | None:
     spared often enough, or nothing may run twice.
     """
     reset = _hinted(case, failure) if failure.cls is Cls.QUOTA else None
-    if not (case.spared or reset):
+    if case.spared is None and reset is None:
         return None
     counts = _counts(case)
-    if counts.spared >= SPARED_MOST or switched_off(case.policy, failure):
+    if counts.spared >= SPARED_MOST or switched_off(case.policy, failure) is not None:
         return None
-    used_up = f"the quota of {case.lease.uses} is used up"
-    decision = _move(case, Verb.HOLD, f"not charged: {case.spared or used_up}", failure=failure)
-    hold = None if reset is None else (case.lease.uses, reset, "its quota is used up")
+    reason = case.spared or reasons.quota_used_up(case.lease.uses)
+    decision = _move(case, Verb.HOLD, reason, failure=failure)
+    hold = None if reset is None else (case.lease.uses, reset, reasons.QUOTA_GATE)
     counts = counts._replace(spared=counts.spared + 1)
     return _requeue(case, decision._replace(counts=counts.to_json(), hold=hold), case.now)
 
 
-def _counted(policy: EffectivePolicy, charge: Charge) -> str:
-    """`2 of 5`; with the tighter limits it also keeps: `2 of 5 (1 of 1 for its class)`."""
+def _count(policy: EffectivePolicy, charge: Charge) -> str:
+    """Format the number of this retry: `2 of 5`, or with tighter limits `2 of 5 (1 of 1 for its class)`."""
     cap, own = policy.cap_for(charge.failure.cls), charge.terms.max_retries
     if cap is None and own is None:
         return f"{charge.failures} of {policy.max_retries}"
@@ -313,17 +316,16 @@ def _counted(policy: EffectivePolicy, charge: Charge) -> str:
     return f"{charge.failures} of {policy.max_retries}{beside}"
 
 
-def _try_again(case: Case, run_at: Micros, reason: str, charge: Charge, step: Then | None) -> Decision:
+def _try_again(case: Case, run_at: Micros, reason: Reason, charge: Charge, step: Then | None) -> Decision:
     """A counted retry, unless it would come too late for `max_age`."""
     age = case.policy.max_age
     if age is not None and run_at > case.lease.first_started_at + _micros(age) + charge.counts.waited:
-        too_late = f"not retried: the next try would start later than max_age, {duration(age)} after the first start"
-        return _die(case, too_late, charge)
+        return _die(case, reasons.max_age(age), charge)
     decision = _move(case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at)
     return _requeue(case, _with_step(case, decision, step), run_at)
 
 
-def _die(case: Case, reason: str, charge: Charge) -> Decision:
+def _die(case: Case, reason: Reason, charge: Charge) -> Decision:
     return _move(case, Verb.DIE, reason, failure=charge.failure, charge=charge)
 
 
@@ -371,12 +373,9 @@ def _micros(seconds: float) -> Micros:
     return round(min(max(seconds, 0.0), LONGEST) * SECOND)
 
 
-def _until(case: Case, at: Micros) -> str:
-    return duration((at - case.now) / SECOND)
-
-
-def _with(sentence: str, reason: str) -> str:
-    return f"{sentence}: {reason}" if reason else sentence
+def _wait_until(case: Case, at: Micros) -> float:
+    """Return the seconds from now until `at`."""
+    return (at - case.now) / SECOND
 
 
 def _requeue(case: Case, decision: Decision, run_at: Micros) -> Decision:
@@ -385,24 +384,26 @@ def _requeue(case: Case, decision: Decision, run_at: Micros) -> Decision:
     if deadline is None or run_at <= deadline:
         return decision if decision.run_at == run_at else decision._replace(run_at=run_at)
     failure = ends.deadline_passed(decision.failure or case.outcome.ended)
-    reason = f"the deadline passes first ({decision.reason})"
+    reason = reasons.deadline(decision.reason)
     return decision._replace(
         verb=Verb.DIE,
         state=State.DEAD,
-        reason=reason,
+        ground=reason.ground,
+        reason=reason.text,
         run_at=None,
         failure=failure,
         alone=False,
         hold=None,
         settings=case.lease.settings,
         then=None,
+        retry_count="",
     )
 
 
 def _move(
     case: Case,
     verb: Verb,
-    reason: str,
+    reason: Reason,
     *,
     failure: Failure | None = None,
     losses: int | None = None,
@@ -415,7 +416,8 @@ def _move(
     return Decision(  # by position: by name it costs twice as much
         verb,
         lifecycle.move(verb, State.RUNNING),
-        reason,
+        reason.ground,
+        reason.text,
         run_at,
         lease.failures if charge is None else charge.failures,
         _losses(lease, outcome) if losses is None else losses,
@@ -428,6 +430,9 @@ def _move(
         outcome.cost,
         lease.counts if charge is None else charge.written or charge.counts.to_json(),
         lease.settings,
+        None,  # then
+        False,  # skipped
+        reason.retry_count,
     )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal as signals
 from collections.abc import Mapping
 
-from mulligan.core.attempt import RETRYABLE, Cls, Failure
+from mulligan.core.attempt import RETRYABLE, SYSTEM_RULES, Cls, Failure
 from mulligan.policy.facts import Facts
 from mulligan.policy.fingerprint import fingerprint
 from mulligan.policy.phrase import duration, size
 
-OURS = "mulligan."  # how the rules of our own ends begin
 UNAVAILABLE = "DEPENDENCY_UNAVAILABLE"
 REQUESTED = "RETRY_REQUESTED"
 Evidence = dict[str, str | int | float | bool]
@@ -19,7 +18,7 @@ Evidence = dict[str, str | int | float | bool]
 def _failure(
     code: str, cls: Cls, public: str, *, evidence: Evidence | None = None, private: Mapping[str, str] | None = None
 ) -> Failure:
-    rule = f"{OURS}{code.lower().replace('_', '-')}"
+    rule = f"{SYSTEM_RULES}{code.lower().replace('_', '-')}"
     name = fingerprint(Facts(ended_by=code), code, cls)
     return Failure(code, cls, public, rule, cls in RETRYABLE, None, evidence or {}, private or {}, name)
 

@@ -10,6 +10,7 @@ from mulligan.policy.backoff import bounds, nominal
 from mulligan.policy.counts import NONE
 from mulligan.policy.decide import backoff_of
 from mulligan.policy.outlook import MOST_TRIES, Try
+from mulligan.policy.reasons import max_age
 from mulligan.policy.refuse import Charge, refused
 from mulligan.policy.retry import EffectivePolicy
 from mulligan.policy.terms import Terms, terms_of
@@ -35,11 +36,12 @@ def fate(policy: EffectivePolicy, failure: Failure) -> Fate:
     while len(tries) < MOST_TRIES:
         counts = counts.plus(failure)
         charge = Charge(failure, terms, len(tries), counts)
-        if end := refused(policy, charge):
-            return Fate(tuple(tries), end)
+        refusal = refused(policy, charge)
+        if refusal is not None:
+            return Fate(tuple(tries), refusal.text)
         found = _next(policy, charge, tries[-1])
         if policy.max_age is not None and found.at_earliest > policy.max_age:
-            return Fate(tuple(tries), "the next try would start later than max_age allows")
+            return Fate(tuple(tries), max_age(policy.max_age).text)
         tries.append(found)
     return Fate(tuple(tries), "")
 

@@ -1,12 +1,14 @@
-"""Why a counted failure is not retried. Whether comes before how often, and no count widens it."""
+"""Limits of retries: whether a counted failure may be retried, then how often."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from mulligan.core.attempt import Cls, Failure
+from mulligan.policy import reasons
 from mulligan.policy.codes import PROGRAMMING_ERROR
 from mulligan.policy.counts import Counts
+from mulligan.policy.reasons import Reason
 from mulligan.policy.retry import EffectivePolicy
 from mulligan.policy.terms import Terms
 
@@ -29,13 +31,13 @@ class Charge(NamedTuple):
         return self.counts.of_code(self.failure.code)
 
 
-def refused(policy: EffectivePolicy, charge: Charge) -> str:
-    """In words; empty if it is retried."""
+def refused(policy: EffectivePolicy, charge: Charge) -> Reason | None:
+    """Return why the failure is not retried, or None if it is."""
     failure = charge.failure
     if not failure.retryable and not _excused(policy, failure):
-        return f"not retried: rule {failure.rule} says the class is {failure.cls}{_advice(failure)}"
-    if policy.retry_unknown is False and failure.cls == Cls.UNKNOWN:
-        return f"not retried: the class is unknown and the {policy.retry_unknown_from} says retry_unknown=False"
+        return reasons.class_not_retryable(failure.cls, failure.rule, _advice(failure))
+    if policy.retry_unknown is False and failure.cls is Cls.UNKNOWN:
+        return reasons.unknown_not_retried(policy.retry_unknown_from)
     return (
         switched_off(policy, failure)
         or refused_by_total(policy, charge)
@@ -45,55 +47,50 @@ def refused(policy: EffectivePolicy, charge: Charge) -> str:
 
 
 def _excused(policy: EffectivePolicy, failure: Failure) -> bool:
-    """`retry_unknown=True` also means: a KeyError of ours is no proof that it will always be one."""
+    """True for a programming error under `retry_unknown=True`, which covers these too."""
     return policy.retry_unknown is True and failure.rule == PROGRAMMING_ERROR
 
 
 def _advice(failure: Failure) -> str:
     if failure.rule == PROGRAMMING_ERROR:
-        return "; to retry such errors, use Policy(retry_unknown=True)"
-    if failure.rule.startswith("mulligan."):
-        return ""  # our own verdict about a fact; no rule of theirs can change it
-    return "; to retry it all the same, return Retry() from the handler"
+        return "to retry such errors, use Policy(retry_unknown=True)"
+    if failure.by_system:
+        return ""  # no rule or handler of the app can change it
+    return "to retry it all the same, return Retry() from the handler"
 
 
-def switched_off(policy: EffectivePolicy, failure: Failure) -> str:
+def switched_off(policy: EffectivePolicy, failure: Failure) -> Reason | None:
+    """Return the setting that forbids this retry: retry.enabled or retry.only."""
     if not policy.enabled:
-        return "not retried: retries are switched off (retry.enabled)"
+        return reasons.RETRIES_DISABLED
     if policy.only is not None and failure.cls not in policy.only:
-        named = ", ".join(sorted(policy.only))
-        return f"not retried: only {named} may be retried (retry.only), and the class is {failure.cls}"
-    return ""
+        return reasons.class_excluded(failure.cls, policy.only)
+    return None
 
 
-def refused_by_total(policy: EffectivePolicy, charge: Charge) -> str:
-    most = policy.max_retries
-    if charge.failures <= most:
-        return ""
-    return f"{most} of {most} retries used" if most else f"not retried: the {policy.max_retries_from} allows none"
+def refused_by_total(policy: EffectivePolicy, charge: Charge) -> Reason | None:
+    limit = policy.max_retries
+    if charge.failures <= limit:
+        return None
+    return reasons.max_retries(limit, policy.max_retries_from)
 
 
-def _refused_by_class(policy: EffectivePolicy, charge: Charge) -> str:
+def _refused_by_class(policy: EffectivePolicy, charge: Charge) -> Reason | None:
     cls = charge.failure.cls
-    cap = policy.cap_for(cls)
-    if cap is None or charge.of_class <= cap:
-        return ""
-    whose = _whose(policy, cls)
-    if not cap:
-        return f"not retried: {whose} allows none for class {cls}"
-    return f"{cap} of {cap} retries used that {whose} allows for class {cls}"
+    limit = policy.cap_for(cls)
+    if limit is None or charge.of_class <= limit:
+        return None
+    return reasons.class_limit(limit, cls, _origin(policy, cls))
 
 
-def _whose(policy: EffectivePolicy, cls: Cls) -> str:
-    """Of the system, the very setting: somebody will want to change it."""
+def _origin(policy: EffectivePolicy, cls: Cls) -> str:
+    """Name what sets the limit of a class; for the system the setting, which people can change."""
     scope = policy.cap_from(cls)
     return f"the {scope}" if scope != "system" else policy.cap_setting(cls)
 
 
-def _refused_by_rule(charge: Charge) -> str:
-    most, failure = charge.terms.max_retries, charge.failure
-    if most is None or charge.of_code <= most:
-        return ""
-    if not most:
-        return f"not retried: rule {failure.rule} allows none for code {failure.code}"
-    return f"{most} of {most} retries used that rule {failure.rule} allows for code {failure.code}"
+def _refused_by_rule(charge: Charge) -> Reason | None:
+    limit, failure = charge.terms.max_retries, charge.failure
+    if limit is None or charge.of_code <= limit:
+        return None
+    return reasons.rule_limit(limit, failure.code, failure.rule)

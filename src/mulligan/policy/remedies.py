@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mulligan.core.attempt import RETRYABLE, Cls
+from mulligan.core.attempt import RETRYABLE, Cls, Ground, is_system_rule
 from mulligan.job import AttemptRow
 from mulligan.policy.codes import PROGRAMMING_ERROR
-from mulligan.policy.grounds import Ground, ground_of
+from mulligan.policy.reasons import read_ground
 from mulligan.policy.retry import EffectivePolicy
 
 # Verdicts of our own about a fact: no rule about an error text can change them.
@@ -24,12 +24,12 @@ _FACTS = {
 
 def remedy(attempt: AttemptRow, policy: EffectivePolicy) -> str:
     """One sentence; empty: there is nothing to change, or nothing is known."""
-    ground = ground_of(attempt.reason)
+    ground = read_ground(attempt.judged)
     if ground is Ground.FINAL:
         return "The handler itself said so (final=True): to have such failures tried again, leave that out."
-    if not policy.enabled or ground is Ground.OFF:
+    if not policy.enabled or ground is Ground.RETRIES_DISABLED:
         return "Retries are switched off by the setting retry.enabled (MULLIGAN_RETRY__ENABLED)."
-    if attempt.ended == "lost":
+    if ground is Ground.MAX_LOSSES:
         return f"To allow more than {policy.max_losses} losses: Policy(max_losses=…)."
     if attempt.rule in _FACTS:
         return _FACTS[attempt.rule]
@@ -40,12 +40,12 @@ def remedy(attempt: AttemptRow, policy: EffectivePolicy) -> str:
     return _by_count(attempt, policy)
 
 
-_COUNTED = frozenset({Ground.TOTAL, Ground.CLASS})
+_COUNTED = frozenset({Ground.MAX_RETRIES, Ground.CLASS_LIMIT})
 _BY_GROUND = {
-    Ground.ONLY: "To have it tried again: add {cls} to the setting retry.only (MULLIGAN_RETRY__ONLY).",
-    Ground.UNKNOWN: "To have unknown errors tried again: leave retry_unknown=False out of the policy.",
-    Ground.RULE: "Rule {rule} allows no more for code {code}: give it a larger max_retries=.",
-    Ground.AGE: "To allow later tries: a longer Policy(max_age=…).",
+    Ground.CLASS_EXCLUDED: "To have it tried again: add {cls} to the setting retry.only (MULLIGAN_RETRY__ONLY).",
+    Ground.UNKNOWN_NOT_RETRIED: "To have unknown errors tried again: leave retry_unknown=False out of the policy.",
+    Ground.RULE_LIMIT: "Rule {rule} allows no more for code {code}: give it a larger max_retries=.",
+    Ground.MAX_AGE: "To allow later tries: a longer Policy(max_age=…).",
 }
 
 
@@ -56,7 +56,7 @@ def _by_verdict(attempt: AttemptRow) -> str:
             "To have such errors tried again: Policy(retry_unknown=True) for the kind, "
             f"or a rule of your own before it. {_own_rule(attempt)}"
         )
-    if rule.startswith("mulligan."):
+    if is_system_rule(rule):
         return ""
     if rule == "handler.declared":
         return (

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mulligan.core.attempt import Cls, Decision, Ended, Verb
+from mulligan.core.attempt import Cls, Decision, Ended, Ground, Verb
 from mulligan.event import Event, EventType
 from mulligan.job import SECOND, AttemptRow, JobRow, Micros
 from mulligan.policy.arithmetic import AnyBackoff, arithmetic
@@ -15,6 +14,7 @@ from mulligan.policy.counts import read_counts
 from mulligan.policy.ends import REQUESTED
 from mulligan.policy.escalate import given
 from mulligan.policy.phrase import clock, duration, one_line, size, span, stopped, who
+from mulligan.policy.reasons import class_not_retryable, read_ground
 from mulligan.policy.remedies import remedy
 from mulligan.policy.retry import EffectivePolicy, Policy
 
@@ -30,7 +30,6 @@ MEANS: Mapping[str, str] = {
     Cls.CANCELLED: "it was not wanted any more",
     Cls.UNKNOWN: "a cause no rule knows",
 }
-_COUNT = re.compile(r"retry (\d+ of \d+(?: \([^)]*\))?)")
 
 
 # -- begin ------------------------------------------------------------------------------------------
@@ -78,7 +77,7 @@ def _how(attempt: AttemptRow, row: JobRow, ran: str) -> str:
     reason = one_line(attempt.reason)
     if attempt.ended == Ended.RETURNED:
         skipped = judged_of(attempt).get("skipped")
-        there = " without a call of its handler: its result was there already" if skipped else ""
+        there = " without calling the handler: the result already existed" if skipped else ""
         return f"succeeded after {ran}{there}{_result(attempt, row)}."
     if attempt.verb == Verb.STOP:
         return f"was stopped after {ran}: {stopped(reason)}"
@@ -135,11 +134,11 @@ def decided(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy) -> Iterator[
     if attempt.verb == Verb.RETRY:
         yield _retry(attempt, nth, policy, judged)
     elif attempt.verb == Verb.HOLD and attempt.code:
-        yield f"That costs no retry: {stopped(attempt.reason.removeprefix('not charged: '))}"
+        yield stopped(_capitalised(attempt.reason))
     elif attempt.verb == Verb.LOSE:
         yield f"It goes back to the queue at once; {stopped(attempt.reason)}"
     elif attempt.verb == Verb.DIE:
-        yield f"That was the end: {stopped(attempt.reason.partition('; to retry')[0])}"
+        yield f"That was the end: {stopped(_end(attempt))}"
         if change := remedy(attempt, policy):
             yield change
     if also := judged.get("also"):
@@ -148,10 +147,20 @@ def decided(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy) -> Iterator[
         yield f"The next attempt differs from this one: {', '.join(_changes(then))}."
 
 
+def _end(attempt: AttemptRow) -> str:
+    """Return why the job died, without the advice that `remedy` gives at greater length."""
+    if read_ground(attempt.judged) is Ground.CLASS_NOT_RETRYABLE:
+        return class_not_retryable(attempt.cls or "", attempt.rule or "").text
+    return attempt.reason
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _retry(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy, judged: Mapping[str, Any]) -> str:
     cls = Cls(attempt.cls) if attempt.cls in list(Cls) else Cls.UNKNOWN
-    count = _COUNT.search(attempt.reason)
-    number = count[1] if count else f"{nth.total} of {policy.limit_for(cls)}"
+    number = judged.get("retry_count") or f"{nth.total} of {policy.limit_for(cls)}"
     at = attempt.next_run_at or attempt.ended_at
     drawn = max(0, at - attempt.ended_at) / SECOND
     if attempt.ended == Ended.RETRY:

@@ -38,7 +38,7 @@ class PastRow(NamedTuple):
     code: str | None
     cls: str | None
     rule: str | None
-    reason: str
+    judged: str | None
     evidence: str | None
     private: str | None
     cost: float

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count
 from socket import gaierror, herror
 from ssl import SSLError
 from typing import Any, NamedTuple
@@ -32,10 +33,11 @@ _TELLING = (BaseExceptionGroup, gaierror, herror, SSLError)
 
 
 class Likeness(NamedTuple):
-    """What many failures have in common."""
+    """Shared part of failures that differ only in their messages."""
 
-    failure: Failure  # of the first, without its words
+    failure: Failure  # of the first one, without its message
     wording: Wording
+    number: int  # unique in this process
 
 
 class Worded(Outcome):
@@ -64,6 +66,8 @@ class _Alike(NamedTuple):
     forms: tuple[str, ...]  # of these words
     usual: set[bytes]  # forms of texts without any of them
 
+
+_numbers = count(1)
 
 # By class and way, which is kept here so that no other gets its number. None: such failures are read each time.
 _known: dict[tuple[type, int], tuple[Walk, _Alike | None]] = {}
@@ -149,8 +153,8 @@ def _learned(way: Walk, facts: Facts, failure: Failure) -> _Alike | None:
     ):
         return None
     wording = Wording(dict(failure.private), head, tail)
-    like = Likeness(replace(failure, private=wording), wording)
-    _, item, *ends, _ = alike_to_wire(*like, [])
+    like = Likeness(replace(failure, private=wording), wording, next(_numbers))
+    _, item, *ends, _ = alike_to_wire(like.failure, wording, [])
     if not is_brief(item, *ends):
         return None
     return _Alike(like, words, tuple([form_of(word).decode() for word in words]), set())

@@ -245,7 +245,7 @@ class Runner:
     def _finish(self, work: Work, outcome: Outcome | None) -> None:
         seq, slot, ns = work.context.seq, work.slot, time.monotonic_ns() - work.began_ns
         took = (ns + MS // 2) // MS
-        if outcome is JUST_RETURNED:
+        if outcome == JUST_RETURNED:
             self._returned += (seq, took)
         elif outcome is STOPPED:
             self._ended.append(stopped_to_wire(seq, took, work.context.spent))
@@ -261,7 +261,7 @@ class Runner:
 
     def _tell_end(self, seq: int, outcome: Outcome, took: int) -> None:
         if isinstance(outcome, Worded):
-            self._failed.setdefault(id(outcome.like), (outcome.like, []))[1].extend((seq, took, outcome.words))
+            self._failed.setdefault(outcome.like.number, (outcome.like, []))[1].extend((seq, took, outcome.words))
         else:
             self._ended.append(outcome_to_wire(seq, outcome, took))
 
@@ -303,7 +303,7 @@ class Runner:
             self._flush_at = None
         # Who was asked to stop just after its end is told to have stopped, too: the first word counts.
         ends = [["returned", self._returned]] if self._returned else []
-        ends += [alike_to_wire(*like, told) for like, told in self._failed.values()]
+        ends += [alike_to_wire(like.failure, like.wording, told) for like, told in self._failed.values()]
         ends += [["ended", self._ended]] if self._ended else []
         if ends:
             self._tell_news()  # what a job said last comes before its end

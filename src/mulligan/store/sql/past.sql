@@ -1,7 +1,7 @@
 -- Attempts that ended by their own doing, of the jobs that are looked at, job by job, oldest first. Of those that succeeded
 -- at once there is nothing to judge.
 SELECT job.id, job.kind, job.uses, attempt.token, attempt.generation, attempt.ended, attempt.verb, attempt.code, attempt.cls,
-       attempt.rule, attempt.reason, attempt.evidence, attempt.private, attempt.cost
+       attempt.rule, attempt.judged, attempt.evidence, attempt.private, attempt.cost
 FROM {p}job AS job JOIN {p}attempt AS attempt ON attempt.job_id = job.id
 WHERE attempt.job_id >= :from_id AND (attempt.job_id, attempt.token) > (:from_id, :from_token)
   AND attempt.ended IN ('returned', 'failed', 'retry') AND attempt.verb <> 'hold'
