@@ -264,15 +264,15 @@ CREATE FUNCTION {p}event_lock_base() RETURNS BIGINT LANGUAGE sql IMMUTABLE
   AS $$ SELECT (CAST(hashtext('{p}') AS BIGINT) & 32767) << 48 $$;
 CREATE FUNCTION {p}mark_events() RETURNS BIGINT LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  mine CONSTANT TEXT := 'mulligan.mark_' || {p}event_lock_base();
-  seen TEXT := current_setting(mine, true);
+  setting CONSTANT TEXT := 'mulligan.mark_' || {p}event_lock_base();
+  mark TEXT := current_setting(setting, true);
 BEGIN
-  IF seen IS NULL OR seen = '' THEN
-    SELECT CASE WHEN is_called THEN last_value ELSE 0 END INTO seen FROM {p}event_id_seq;
-    PERFORM pg_advisory_xact_lock_shared({p}event_lock_base() + CAST(seen AS BIGINT)),
-            set_config(mine, seen, true);
+  IF mark IS NULL OR mark = '' THEN
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END INTO mark FROM {p}event_id_seq;
+    PERFORM pg_advisory_xact_lock_shared({p}event_lock_base() + CAST(mark AS BIGINT)),
+            set_config(setting, mark, true);
   END IF;
-  RETURN CAST(seen AS BIGINT);
+  RETURN CAST(mark AS BIGINT);
 END $$;
 
 -- The line of one job in the text of a bundle: a JSON array of id, batch, owner, attempt and token.
@@ -307,14 +307,15 @@ BEGIN
          NULLIF(count(*), 1)
   FROM (
     SELECT *, {p}line(job_id, batch_id, owner, attempt, token) AS line,
-           id - row_number() OVER alike AS stretch, (row_number() OVER alike - 1) / 1000 AS thousand
+           id - row_number() OVER same_event AS id_run,
+           (row_number() OVER same_event - 1) / 1000 AS chunk
     FROM (
-      SELECT nextval('{p}event_id_seq') AS id, news.*
+      SELECT nextval('{p}event_id_seq') AS id, input.*
       FROM unnest(ats, types, jobs, batches, owners, attempts, tokens, texts)
-           AS news(at, type, job_id, batch_id, owner, attempt, token, data)
-    ) AS numbered WINDOW alike AS (PARTITION BY type, at ORDER BY id)
-  ) AS lines
-  GROUP BY type, at, stretch, thousand;
+           AS input(at, type, job_id, batch_id, owner, attempt, token, data)
+    ) AS numbered WINDOW same_event AS (PARTITION BY type, at ORDER BY id)
+  ) AS described
+  GROUP BY type, at, id_run, chunk;
   RETURN cardinality(ats);
 END $$;
 
@@ -324,7 +325,7 @@ CREATE FUNCTION {p}text_of(
   jobs TEXT[], batches TEXT[], owners TEXT[], attempts BIGINT[], tokens BIGINT[], texts TEXT[]
 ) RETURNS TEXT LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  told CONSTANT BOOLEAN := texts[1] = ALL (texts);
+  same_data CONSTANT BOOLEAN := texts[1] = ALL (texts);
   tail TEXT;
 BEGIN
   IF num_nonnulls(VARIADIC batches) = 0 AND '' = ALL (owners) THEN
@@ -336,21 +337,21 @@ BEGIN
   END IF;
   IF tail IS NULL THEN
     RETURN (
-      SELECT CASE WHEN told THEN texts[1] || E'\n' || string_agg(line, E'\n')
+      SELECT CASE WHEN same_data THEN texts[1] || E'\n' || string_agg(line, E'\n')
                   ELSE string_agg(data || E'\n' || line, E'\n') END
       FROM (
         SELECT data, {p}line(job_id, batch_id, owner, attempt, token) AS line
         FROM unnest(jobs, batches, owners, attempts, tokens, texts)
-             AS one(job_id, batch_id, owner, attempt, token, data)
+             AS item(job_id, batch_id, owner, attempt, token, data)
       ) AS lines
     );
   END IF;
-  IF told THEN
+  IF same_data THEN
     RETURN texts[1] || E'\n["' || array_to_string(jobs, tail || E'\n["') || tail;
   END IF;
   RETURN (
     SELECT string_agg(data || E'\n["' || job_id || tail, E'\n')
-    FROM unnest(texts, jobs) AS one(data, job_id)
+    FROM unnest(texts, jobs) AS item(data, job_id)
   );
 END $$;
 
@@ -361,10 +362,10 @@ CREATE FUNCTION {p}tell(
   tokens BIGINT[], texts TEXT[]
 ) RETURNS INTEGER LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  n CONSTANT INTEGER := cardinality(ats);
+  total CONSTANT INTEGER := cardinality(ats);
   ids BIGINT[];
-  a INTEGER := 1;
-  z INTEGER;
+  lo INTEGER := 1;
+  hi INTEGER;
 BEGIN
   IF ats IS NULL THEN
     RETURN 0;
@@ -373,64 +374,66 @@ BEGIN
     RETURN {p}tell_apart(ats, types, jobs, batches, owners, attempts, tokens, texts);
   END IF;
   PERFORM {p}mark_events();
-  ids := ARRAY(SELECT nextval('{p}event_id_seq') FROM generate_series(1, n));
-  WHILE a <= n LOOP
-    z := least(a + 999, n);
-    IF ids[z] - ids[a] <> z - a THEN  -- another transaction drew an id: the bundle ends here
-      z := (
-        SELECT min(k) FROM generate_series(a, z) AS k
+  ids := ARRAY(SELECT nextval('{p}event_id_seq') FROM generate_series(1, total));
+  WHILE lo <= total LOOP
+    hi := least(lo + 999, total);
+    -- Another transaction drew an id in between: the bundle ends before it.
+    IF ids[hi] - ids[lo] <> hi - lo THEN
+      hi := (
+        SELECT min(k) FROM generate_series(lo, hi) AS k
         WHERE ids[k + 1] IS DISTINCT FROM ids[k] + 1
       );
     END IF;
-    IF a = z THEN
+    IF lo = hi THEN
       INSERT INTO {p}event (id, at, type, job_id, batch_id, owner, attempt, token, data)
-      VALUES (ids[a], ats[a], types[a], jobs[a], batches[a], owners[a], attempts[a], tokens[a],
-              texts[a]);
+      VALUES (ids[lo], ats[lo], types[lo], jobs[lo], batches[lo], owners[lo], attempts[lo],
+              tokens[lo], texts[lo]);
     ELSE
       INSERT INTO {p}event (id, at, type, owner, data, bundle)
-      VALUES (ids[z], ats[a], types[a], '',
-              {p}text_of(jobs[a:z], batches[a:z], owners[a:z], attempts[a:z], tokens[a:z],
-                         texts[a:z]),
-              z - a + 1);
+      VALUES (ids[hi], ats[lo], types[lo], '',
+              {p}text_of(jobs[lo:hi], batches[lo:hi], owners[lo:hi], attempts[lo:hi], tokens[lo:hi],
+                         texts[lo:hi]),
+              hi - lo + 1);
     END IF;
-    a := z + 1;
+    lo := hi + 1;
   END LOOP;
-  RETURN n;
+  RETURN total;
 END $$;
 
 -- Write events of jobs that differ in nothing but their ids, without comparing anything.
 CREATE FUNCTION {p}tell_alike(
-  moment BIGINT, what TEXT, jobs TEXT[], batch TEXT, whose TEXT, said TEXT
+  event_at BIGINT, event_type TEXT, jobs TEXT[], event_batch TEXT, event_owner TEXT, event_data TEXT
 ) RETURNS INTEGER LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  n CONSTANT INTEGER := cardinality(jobs);
-  tail CONSTANT TEXT := substr({p}line('', batch, whose, NULL, NULL), 3);
+  total CONSTANT INTEGER := cardinality(jobs);
+  tail CONSTANT TEXT := substr({p}line('', event_batch, event_owner, NULL, NULL), 3);
   ids BIGINT[];
-  a INTEGER := 1;
-  z INTEGER;
+  lo INTEGER := 1;
+  hi INTEGER;
 BEGIN
   PERFORM {p}mark_events();
-  ids := ARRAY(SELECT nextval('{p}event_id_seq') FROM generate_series(1, n));
-  WHILE a <= n LOOP
-    z := least(a + 999, n);
-    IF ids[z] - ids[a] <> z - a THEN  -- another transaction drew an id: the bundle ends here
-      z := (
-        SELECT min(k) FROM generate_series(a, z) AS k
+  ids := ARRAY(SELECT nextval('{p}event_id_seq') FROM generate_series(1, total));
+  WHILE lo <= total LOOP
+    hi := least(lo + 999, total);
+    -- Another transaction drew an id in between: the bundle ends before it.
+    IF ids[hi] - ids[lo] <> hi - lo THEN
+      hi := (
+        SELECT min(k) FROM generate_series(lo, hi) AS k
         WHERE ids[k + 1] IS DISTINCT FROM ids[k] + 1
       );
     END IF;
-    IF a = z THEN
+    IF lo = hi THEN
       INSERT INTO {p}event (id, at, type, job_id, batch_id, owner, data)
-      VALUES (ids[a], moment, what, jobs[a], batch, whose, said);
+      VALUES (ids[lo], event_at, event_type, jobs[lo], event_batch, event_owner, event_data);
     ELSE
       INSERT INTO {p}event (id, at, type, owner, data, bundle)
-      VALUES (ids[z], moment, what, '',
-              said || E'\n["' || array_to_string(jobs[a:z], tail || E'\n["') || tail,
-              z - a + 1);
+      VALUES (ids[hi], event_at, event_type, '',
+              event_data || E'\n["' || array_to_string(jobs[lo:hi], tail || E'\n["') || tail,
+              hi - lo + 1);
     END IF;
-    a := z + 1;
+    lo := hi + 1;
   END LOOP;
-  RETURN n;
+  RETURN total;
 END $$;
 
 
