@@ -1,16 +1,11 @@
-"""Groups in the memory: filled when a job dies, many of them quickly, and for those that died before there were any."""
+"""Storage of failure groups: filled when a job dies, and fast with many dead jobs."""
 
 from __future__ import annotations
-
-from contextlib import closing
 
 import pytest
 
 from mulligan.core.attempt import Cls, Ended, Outcome
 from mulligan.engine.failures import Failures
-from mulligan.policy.ends import deadline_passed, unknown_kind
-from mulligan.store import migrate as migrations
-from mulligan.store import open_store
 from policy.builders import a_failure
 from support.store import FATAL, ended, enqueue, is_postgres, sql
 
@@ -74,56 +69,6 @@ def test_marks_of_groups_without_dead_jobs_are_forgotten_in_time(store):
         assert unit.forget_marks(unit.now() + 1) == 1
         assert list(unit.marks("*")) == ["v2-there"]
     assert there
-
-
-def test_jobs_that_died_before_the_step_are_grouped_by_it(empty_url, monkeypatch):
-    """A database of the step before, with rows; those of the last attempt say of what a job died."""
-    all_steps = migrations.steps
-    monkeypatch.setattr(migrations, "steps", lambda *given: [s for s in all_steps(*given) if s.number <= 6])
-    with closing(open_store(empty_url)) as old:
-        old.migrate()
-        for statement in OLD_ROWS:
-            sql(old, statement)
-    monkeypatch.setattr(migrations, "steps", all_steps)
-    with closing(open_store(empty_url)) as store:
-        assert store.migrate()[0] == "0007_groups"
-        found = sql(store, "SELECT id, died_code, died_class, died_group FROM {p}job ORDER BY id")
-        assert found == [
-            ("a", "BAD_FILE", "invalid_input", "v2-abc"),
-            ("b", "DEADLINE_PASSED", "permanent", deadline_passed().fingerprint),
-            ("c", "KIND_UNKNOWN", "permanent", unknown_kind("x").fingerprint),
-            ("d", "ODD", "unknown", "code-ODD"),
-            ("e", None, None, None),
-        ]
-        assert {group.fingerprint for group in Failures(lambda: store).groups()} >= {"v2-abc", "code-ODD"}
-
-
-_JOB = (
-    "INSERT INTO {{p}}job (id, kind, queue, lane, run_at, created_at, payload, state, attempt, token, finished_at,"
-    " error) VALUES ('{id}', 'k', 'q', 'q|k||0', 0, 0, '{{}}', '{state}', 1, {token}, 5, {error})"
-)
-_ATTEMPT = (
-    "INSERT INTO {{p}}attempt (job_id, token, generation, attempt, worker, settled_by, started_at, ended_at,"
-    " ended, verb, code, cls, fingerprint)"
-    " VALUES ('{id}', {token}, 1, 1, 'w', 'w', 0, 1, 'failed', '{verb}', '{code}', 'x', {name})"
-)
-
-
-def _dead(job_id, code, cls, token=1):
-    return _JOB.format(id=job_id, state="dead", token=token, error=f"""'{{"code":"{code}","class":"{cls}"}}'""")
-
-
-OLD_ROWS = [
-    _dead("a", "BAD_FILE", "invalid_input", token=2),
-    _ATTEMPT.format(id="a", token=1, verb="retry", code="GW", name="'v2-first'"),
-    _ATTEMPT.format(id="a", token=2, verb="die", code="BAD_FILE", name="'v2-abc'"),
-    _dead("b", "DEADLINE_PASSED", "permanent"),
-    _ATTEMPT.format(id="b", token=1, verb="retry", code="GW", name="'v2-first'"),
-    _dead("c", "KIND_UNKNOWN", "permanent"),
-    _dead("d", "ODD", "unknown"),
-    _ATTEMPT.format(id="d", token=1, verb="die", code="ODD", name="NULL"),
-    _JOB.format(id="e", state="succeeded", token=1, error="NULL"),
-]
 
 
 def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):

@@ -1,7 +1,8 @@
-"""A small migrator: numbered files, checksummed, locked, all that are missing in one transaction.
+"""Migrate the schema: numbered SQL files, stored checksums, one lock, one transaction.
 
-A kill leaves either all of them or none, so running it again is always safe, and nobody meets a schema half made.
-A schema that is newer, or whose applied steps were changed since, is refused.
+All pending steps are applied in one transaction, so a killed process leaves either all of them or
+none, and no other process sees a partial schema. A database that has an unknown step, or whose
+applied step has another checksum than the file, is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import NamedTuple
 
 from mulligan.errors import SchemaError
 
-_HERE = Path(__file__).parent / "migrations"
+FOLDER = Path(__file__).parent / "migrations"
 
 
 class Step(NamedTuple):
+    """One numbered file, such as `0002_add_tags.sqlite.sql`, with the prefix filled in."""
+
     number: int
     name: str
     checksum: str
@@ -24,8 +27,8 @@ class Step(NamedTuple):
 
 
 def steps(dialect: str, prefix: str) -> list[Step]:
-    """All steps this version knows, in order."""
-    return [_step(path, prefix) for path in sorted(_HERE.glob(f"*.{dialect}.sql"))]
+    """Load all steps that this version of Mulligan has for a database, in order."""
+    return [_step(path, prefix) for path in sorted(FOLDER.glob(f"*.{dialect}.sql"))]
 
 
 def _step(path: Path, prefix: str) -> Step:
@@ -36,22 +39,39 @@ def _step(path: Path, prefix: str) -> Step:
 
 
 def pending(known: list[Step], applied: list[tuple[int, str, str]]) -> list[Step]:
-    """Steps still to take; raises SchemaError when what is there cannot be ours."""
+    """Return the known steps that are not applied.
+
+    Raise SchemaError if the database has a step that this version does not know, or one that was
+    applied from a different file.
+    """
     by_number = {step.number: step for step in known}
     for number, name, checksum in applied:
-        step = by_number.get(number)
-        if step is None:
-            message = f"the schema is newer than this version of Mulligan (it has step {name}); upgrade Mulligan"
-            raise SchemaError(message)
-        if step.checksum != checksum:
-            message = f"step {name} of the schema was applied from another text ({checksum}, here {step.checksum})"
-            raise SchemaError(message)
+        _check(by_number.get(number), name, checksum)
     done = {number for number, _, _ in applied}
     return [step for step in known if step.number not in done]
 
 
+def _check(step: Step | None, name: str, checksum: str) -> None:
+    if step is None:
+        message = (
+            f"the schema is newer than this version of Mulligan: it has step {name}. "
+            "Upgrade Mulligan."
+        )
+        raise SchemaError(message)
+    if step.checksum != checksum:
+        message = (
+            f"step {name} of the schema has changed since it was applied: its checksum was "
+            f"{checksum}, now it is {step.checksum}. Use the version of Mulligan that applied it, "
+            "or add a new step."
+        )
+        raise SchemaError(message)
+
+
 def apply(todo: list[Step], run: Callable[[list[Step]], list[str]], *, dry_run: bool) -> list[str]:
-    """Take the steps; `run` leaves out those that somebody else took meanwhile."""
+    """Apply the steps with `run` and return the names of those it applied.
+
+    `run` takes the lock and skips steps that another process has applied in the meantime.
+    """
     if dry_run or not todo:
         return [step.name for step in todo]
     return run(todo)

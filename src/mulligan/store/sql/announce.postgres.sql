@@ -1,3 +1,5 @@
+-- Write the job.queued events of jobs that were inserted in callers' transactions.
+-- SKIP LOCKED: several workers may do this at once, each for other jobs.
 WITH silent AS MATERIALIZED (
   SELECT id AS silent_id FROM {p}job WHERE NOT announced ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED
 ), heard AS (

@@ -1,1 +1,2 @@
+-- Read one API key.
 SELECT {key} FROM {p}api_key WHERE id = :id

@@ -1,2 +1,2 @@
--- From now on nobody may retry a member: some are gone already.
+-- Mark a batch as being removed. From now on its members cannot be retried, as some may be gone.
 UPDATE {p}batch_progress SET leaving = true WHERE id = :id

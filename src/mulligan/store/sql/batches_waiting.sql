@@ -1,5 +1,5 @@
--- For upkeep: sealed in a caller's transaction and not told of yet, or all members ended and nobody has noticed.
--- Asked this way round, so that no plan walks over all batches that ever were.
+-- Find batches that upkeep must complete: sealed without an event, or with all members ended.
+-- EXISTS makes the planner start from batches without an outcome instead of all batches.
 SELECT id FROM {p}batch_progress AS progress
 WHERE outcome IS NULL AND EXISTS (
   SELECT 1 FROM {p}batch AS definition

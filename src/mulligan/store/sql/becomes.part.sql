@@ -1,4 +1,5 @@
--- A row of a job that waited becomes that of a lease. The clock is asked once for all of them.
+-- Assignments that turn a queued job into a running one.
+-- The subqueries make the server call the clock once per statement instead of once per row.
 state = 'running', worker = :worker, token = token + 1, attempt = attempt + 1,
 started_at = (SELECT {p}now_us()), first_started_at = COALESCE(first_started_at, (SELECT {p}now_us())), announced = true,
 progress = NULL, progress_message = '',

@@ -1,2 +1,2 @@
--- That an attempt of it has begun, as an event.
+-- Select the job.started events of claimed jobs.
 SELECT started_at, 'job.started', id, batch_id, owner, attempt, token, '{"worker":"' || worker || '"}'

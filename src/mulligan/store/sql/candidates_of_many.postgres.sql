@@ -1,4 +1,5 @@
--- One range scan per open (lane, priority): future rows of a lane are never read. Unlocked: `take` locks and re-checks.
+-- List the next due jobs of several lanes, in claim order.
+-- One range scan per lane and priority. Nothing is locked: `take` locks and checks again.
 SELECT c.priority, c.run_at, c.id, c.lane
 FROM unnest(CAST(:lanes AS text[]), CAST(:priorities AS bigint[])) AS open_lane(lane, priority)
 CROSS JOIN LATERAL (

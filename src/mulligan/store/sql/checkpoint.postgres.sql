@@ -1,5 +1,7 @@
--- The row is locked, so that the lease cannot be given up for lost before this is committed. NO KEY: the attempt may be
--- adding members to its batch in a transaction of its own, which shares the key, and would wait for itself.
+-- Save a checkpoint, if the attempt still holds its lease.
+-- The row lock keeps the lease from being declared lost before the commit.
+-- NO KEY UPDATE: the attempt may be adding members in another transaction, which holds KEY SHARE
+-- (holds_lease). With a stronger lock the attempt would wait for itself.
 WITH fenced AS MATERIALIZED (
   SELECT id, token FROM {p}job
   WHERE id = :id AND worker = :worker AND token = :token AND state = 'running'

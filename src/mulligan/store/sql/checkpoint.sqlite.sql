@@ -1,3 +1,4 @@
+-- Save a checkpoint, if the attempt still holds its lease.
 INSERT INTO {p}checkpoint (job_id, name, value, token, at)
 SELECT id, :name, :value, token, :now FROM {p}job
 WHERE id = :id AND worker = :worker AND token = :token AND state = 'running'

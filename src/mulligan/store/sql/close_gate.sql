@@ -1,3 +1,4 @@
+-- Close a gate, or extend one that is closed. A gate that is closed without an end stays so.
 INSERT INTO {p}gate ({gate}) VALUES (:scope, :key, :since, :until, :reason, :actor, :probe_at)
 ON CONFLICT (scope, key) DO UPDATE SET
   until = CASE WHEN {p}gate.until IS NULL OR excluded.until IS NULL THEN NULL

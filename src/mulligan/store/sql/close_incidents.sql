@@ -1,2 +1,2 @@
--- Nobody is told of them any more.
+-- Close the open incidents of a subscription, without a message.
 UPDATE {p}incident SET closed_at = :now WHERE subscription = :subscription AND closed_at IS NULL

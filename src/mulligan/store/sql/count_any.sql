@@ -1,2 +1,3 @@
--- Whichever come first: no order, no bounds, so that any index of such jobs will do.
+-- Count jobs that match a filter, up to a cap.
+-- No order and no bounds, so that the planner may use any index.
 SELECT count(*) FROM (SELECT 1 FROM {p}job WHERE {matching} LIMIT :cap) AS few

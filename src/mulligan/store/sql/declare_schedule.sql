@@ -1,3 +1,3 @@
--- A schedule begins when it is first seen: nothing before that was missed.
+-- Insert a schedule. The cursor starts at the present: no earlier slot counts as missed.
 INSERT INTO {p}schedule (name, cron, timezone, cursor, named_at) VALUES (:name, :cron, :timezone, :now, :now)
 ON CONFLICT (name) DO NOTHING RETURNING {schedule}

@@ -1,4 +1,4 @@
--- What people did, newest first: the condition is that of the index.
+-- List actions of people, newest first. The first condition must equal that of event_for_audit.
 SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data FROM {p}event
 WHERE {part:by_people}
   AND (CAST(:actor AS text) IS NULL OR actor = CAST(:actor AS text))

@@ -1,4 +1,4 @@
--- How many wait in each lane: due, and for later. Counting stops at the cap.
+-- Count the queued jobs of every lane: due now, and due later. Counting stops at the cap.
 WITH RECURSIVE {part:waits}
 SELECT lane, run_at,
   (SELECT count(*) FROM (SELECT 1 FROM {p}job AS due WHERE due.state = 'queued' AND due.lane = found.lane

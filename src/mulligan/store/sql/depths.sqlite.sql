@@ -1,4 +1,4 @@
--- How many wait in each lane: due, and for later. Counting stops at the cap.
+-- Count the queued jobs of every lane: due now, and due later. Counting stops at the cap.
 WITH RECURSIVE found (lane, priority, run_at) AS (
   SELECT * FROM (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
   UNION ALL

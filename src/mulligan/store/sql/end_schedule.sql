@@ -1,1 +1,2 @@
+-- Delete one schedule.
 DELETE FROM {p}schedule WHERE name = :name RETURNING name

@@ -1,4 +1,4 @@
--- The lowest mark of a transaction that is still writing events: all its ids will be above it.
+-- Find the lowest mark of transactions that are still writing events. All their ids are above it.
 SELECT min(((CAST(classid AS bigint) << 32) | CAST(objid AS bigint)) - {p}event_lock_base())
 FROM pg_locks
 WHERE locktype = 'advisory' AND objsubid = 1

@@ -1,4 +1,4 @@
--- How long the oldest transaction that has written events, and not yet ended, has been open.
+-- Measure how long the oldest transaction that is still writing events has been open.
 SELECT coalesce(CAST(max(extract(epoch FROM clock_timestamp() - a.xact_start)) * 1000000 AS BIGINT), 0)
 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
 WHERE l.locktype = 'advisory' AND l.objsubid = 1

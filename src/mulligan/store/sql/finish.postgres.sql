@@ -1,5 +1,5 @@
--- running → succeeded, where nothing else changes: `settle` in fewer words, with the same fence and the same order of locks.
--- What a row knows already is taken from it, so that only four columns travel.
+-- Settle attempts that returned: running to succeeded, with the fence and lock order of `settle`.
+-- Only four columns are sent; everything else is read from the job's row.
 WITH locked AS MATERIALIZED (
   SELECT i.*, (SELECT {p}now_us()) AS at, job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
   FROM (SELECT * FROM {set:done} ORDER BY i.id COLLATE "C") AS i

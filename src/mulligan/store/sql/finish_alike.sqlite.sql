@@ -1,4 +1,5 @@
--- `finish` for all that have the same token and the same result, as most have.
+-- Settle attempts that returned the same result under the same token, in one statement.
+-- The `+` keeps SQLite from the index of running jobs.
 UPDATE {p}job SET state = 'succeeded', worker = NULL, result = :result, reason = 'returned', finished_at = :now,
   ran_by = CASE token WHEN 1 THEN :worker END
 WHERE id IN (SELECT value FROM json_each(:ids))

@@ -1,8 +1,10 @@
--- `finish` as a transaction of its own, which saves the way to the rows: each is looked for where it lay when it was claimed.
--- One that was written since, or is not what it was, is left as it is. Nothing is locked but what is written, in the order of
--- ids, so nobody waits in a circle as long as nothing else is done in the same transaction. That values are equal to
--- themselves makes the planner believe in few of them: else it would read the whole table where that is small. A table of
--- a dozen rows it reads all the same, and locks them as they lie: who waits in a circle then is told, and goes the long way.
+-- Settle attempts that returned, as a transaction of its own, without a lookup by id.
+-- Each row is addressed by the ctid it had when it was claimed. If the row has changed since, it is
+-- left unchanged, and the caller settles it with `finish`.
+-- Only rows that are written get locked, in order of id, so there is no deadlock as long as nothing
+-- else happens in the same transaction. Conditions such as `i.id || '' = i.id` lower the planner's
+-- estimate; otherwise it would scan a small table. A table of a dozen rows is scanned anyway and
+-- locked in physical order: a deadlock is then reported, and the caller uses `finish`.
 WITH settled AS (
   UPDATE {p}job AS job SET
     state = 'succeeded', worker = NULL, result = i.result, reason = 'returned', finished_at = i.at,

@@ -1,4 +1,4 @@
--- What else is written of attempts that just returned: their events, and rows of those that were not the first.
+-- Write attempt rows and events for `settled`. First attempts (token 1) get no attempt row.
 written AS (
   INSERT INTO {p}attempt (job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, reason)
   SELECT id, token, generation, attempt, :worker, :worker, started_at, at, 'returned', 'succeed', 'returned' FROM settled WHERE token > 1

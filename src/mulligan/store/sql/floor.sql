@@ -1,2 +1,2 @@
--- The last of so many jobs, newest first, and one that comes after it if there is one.
+-- Find the id at which a page of matching jobs ends, and the id after it.
 SELECT id FROM {p}job WHERE {matching} AND id < :before ORDER BY id DESC LIMIT 2 OFFSET :skip

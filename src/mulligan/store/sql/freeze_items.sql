@@ -1,4 +1,4 @@
--- The next of the jobs it is about, as they are now, in the order of their ids.
+-- Add the next matching jobs to an operation, as they are now, in order of id.
 INSERT INTO {p}operation_item (operation, place, job_id, generation, was, cause, code)
 SELECT CAST(:operation AS TEXT), CAST(:place AS BIGINT) + row_number() OVER (ORDER BY id), id, generation, state,
        died_group, died_code

@@ -1,1 +1,2 @@
+-- List all closed gates.
 SELECT {gate} FROM {p}gate

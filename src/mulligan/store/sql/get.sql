@@ -1,1 +1,2 @@
+-- Read one job.
 SELECT {row} FROM {p}job WHERE id = :id

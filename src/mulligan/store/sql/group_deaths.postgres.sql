@@ -1,5 +1,5 @@
--- The newest deaths of each group, counted twice: by kind, code and class, and by how many hours ago (beyond the last
--- day whole days). The moment is given: as a function it would be asked for each of them.
+-- Count the newest deaths of failure groups: by kind, code and class, and by age in hours.
+-- After a day, ages are whole days. The time is a parameter: now_us() would be called per row.
 SELECT name, kind, died_code, died_class, ago, count(*) FROM (
   SELECT wanted.name, few.kind, few.died_code, few.died_class,
          CASE WHEN finished_at >= CAST(:moment AS bigint) THEN 0

@@ -1,5 +1,5 @@
--- The newest deaths of a group, each as what it is counted by: kind, code, class, and how many hours ago (beyond the
--- last day whole days). To count them in Python takes half the time of a GROUP BY, which would sort them all.
+-- Read the newest deaths of one failure group with their age in hours, after a day in whole days.
+-- Counting them in Python takes half the time of GROUP BY, which would sort them all.
 SELECT kind, died_code, died_class,
        CASE WHEN finished_at >= :moment THEN 0
             WHEN finished_at <= :moment - :hours * 3600000000 THEN :hours

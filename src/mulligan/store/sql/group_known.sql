@@ -1,4 +1,4 @@
--- Did any job ever die of this, as far as is remembered?
+-- Test whether a job ever died with this fingerprint, among the newest.
 SELECT 1 FROM (
   SELECT job_id FROM {p}attempt WHERE fingerprint = :fingerprint AND verb = 'die' ORDER BY job_id DESC LIMIT :most
 ) AS died

@@ -1,4 +1,5 @@
--- Every group that has dead jobs, with its newest death: a loose index scan, one probe per group however many died.
+-- List failure groups with their newest death.
+-- A recursive query probes the index once per group, however many jobs died.
 WITH RECURSIVE named(name) AS (
   SELECT min(died_group) FROM {p}job WHERE state = 'dead'
   UNION ALL

@@ -1,4 +1,5 @@
--- The same among the jobs of one owner.
+-- List the failure groups of one owner with their newest death.
+-- A recursive query probes the index once per group, however many jobs died.
 WITH RECURSIVE named(name) AS (
   SELECT min(died_group) FROM {p}job WHERE state = 'dead' AND owner = :owner
   UNION ALL

@@ -1,5 +1,5 @@
--- Of the newest that died of each: jobs that were begun again by hand and have ended since, and those that succeeded.
--- Begun again means a generation above the first; so said, an index of those few answers.
+-- Count jobs of failure groups that were retried manually and ended, and those that succeeded.
+-- `generation > 1` follows from the other condition; it lets the planner use job_for_retried.
 SELECT wanted.name, count(DISTINCT job.id), count(DISTINCT job.id) FILTER (WHERE job.state = 'succeeded')
 FROM unnest(CAST(:names AS text[])) AS wanted (name)
 CROSS JOIN LATERAL (

@@ -1,5 +1,5 @@
--- Of the newest that died of this: jobs that were begun again by hand and have ended since, and those that succeeded.
--- Begun again means a generation above the first; SQLite would not see by itself that an index of those few answers.
+-- Count jobs of a failure group that were retried manually and ended, and those that succeeded.
+-- INDEXED BY: SQLite does not see that the few jobs with generation > 1 answer this.
 SELECT count(*), count(CASE WHEN state = 'succeeded' THEN 1 END) FROM (
   SELECT DISTINCT job.id, job.state FROM (
     SELECT job_id, generation FROM {p}attempt

@@ -1,1 +1,2 @@
+-- List all guards.
 SELECT {guard} FROM {p}guard

@@ -1,1 +1,2 @@
+-- List the guards that restrict claims.
 SELECT {guard} FROM {p}guard WHERE active

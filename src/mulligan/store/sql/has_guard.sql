@@ -1,1 +1,2 @@
+-- Test whether a guard exists.
 SELECT 1 FROM {p}guard WHERE scope = :scope AND key = :key

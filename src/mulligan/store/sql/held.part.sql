@@ -1,4 +1,4 @@
--- A closed gate is on its way, and lasts at least as long as the job's own time.
+-- Condition: a closed gate holds the job, for at least as long as the job would wait anyway.
 EXISTS (
   SELECT 1 FROM {p}gate AS gate
   WHERE (gate.until IS NULL OR gate.until > :now)

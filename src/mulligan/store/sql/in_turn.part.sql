@@ -1,5 +1,5 @@
--- Due jobs of one (lane, priority) in their order. What somebody else has locked is passed over, and nobody waits. A closed
--- worker takes nothing.
+-- Conditions and order of a claim within one lane and priority, with a row lock.
+-- SKIP LOCKED: workers that claim at once get different jobs. A closed worker claims nothing.
 (deadline_at IS NULL OR deadline_at > {p}now_us())
 AND EXISTS (SELECT 1 FROM {p}worker AS me WHERE me.id = :worker AND me.closed_at IS NULL)
 ORDER BY run_at, id LIMIT :most

@@ -1,4 +1,4 @@
--- → queued. A row whose unique key is held is left out of the answer; the caller then looks for the holder.
+-- Insert one job. No row: its unique key is held; the caller then looks up the holder.
 INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, deadline_at, deadline_span,
                     announced, max_retries, policy, timeout, unique_key, unique_hash, unique_cover, unique_until,
                     batch_id, must_have, trace, payload)

@@ -1,5 +1,5 @@
--- The same for many jobs whose events tell the same, and without unique keys: what is told of all of them is known
--- beforehand, so that no row is read back. :id has their ids.
+-- Insert many jobs without unique keys whose job.queued events differ only in the job id.
+-- The events are known beforehand, so no row is read back. :id is the array of their ids.
 WITH like_all AS (
   SELECT NULL AS id, kind, queue, owner, batch_id, now AS created_at, COALESCE(at, now + delay) AS run_at
   FROM {alike:insert} CROSS JOIN (SELECT {p}now_us() AS now) AS clock

@@ -1,4 +1,4 @@
--- → queued, without unique keys: nothing can stand in the way, and when each is due is known beforehand.
+-- Insert a job without a unique key. It cannot conflict, and its run_at is known beforehand.
 INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, deadline_at, deadline_span,
                     announced, max_retries, policy, timeout, unique_key, unique_hash, unique_cover, unique_until,
                     batch_id, must_have, trace, payload)

@@ -1,4 +1,4 @@
--- The same for jobs with arguments that filters find fast.
+-- Insert jobs like `insert`, with the arguments that filters can look up.
 WITH {part:inserted}, indexed AS (
   INSERT INTO {p}job_arg (name, value, job_id, kind)
   SELECT arg.name, arg.value, fresh.id, fresh.kind

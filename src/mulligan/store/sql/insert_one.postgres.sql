@@ -1,4 +1,4 @@
--- The same for a single job: its hint is a part of the answer, and nothing must be gathered for it.
+-- Insert one job like `insert`. The notification is part of the result, so nothing is aggregated.
 WITH {part:inserted}
 SELECT id, run_at, created_at,
        CASE WHEN run_at <= created_at AND CAST(:channel AS text) IS NOT NULL

@@ -1,4 +1,4 @@
--- The rows, their `job.queued` events, one hint per queue.
+-- Insert jobs, write their job.queued events, and notify each queue that has a due job once.
 fresh AS (
   {part:new_rows}
   ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING

@@ -1,5 +1,6 @@
--- One look at the attempts of jobs that did not succeed at once, four ways to count them. `before`: the failure that the attempt was a retry of; k: its number
--- among the counted ones of its life. What was lost, given back, put off, held or stopped on request is not counted.
+-- Count attempts of jobs that did not succeed at once, in four ways with one scan.
+-- before_cls, before_code: the failure that the attempt retried. k: number within the generation.
+-- Attempts that were lost, released, snoozed, held or cancelled are not counted.
 WITH cohort AS MATERIALIZED ({part:cohort} AND NOT {part:at_once}
 ), made AS MATERIALIZED (
   SELECT attempt.job_id, generation, token, ended, verb, cls, code, rule, started_at, ended_at, cost, uses

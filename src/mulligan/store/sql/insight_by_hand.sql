@@ -1,4 +1,4 @@
--- Lives that ended dead and were begun again by hand: what killed them, and whether the next life succeeded within a day.
+-- Count dead generations that were retried manually, and those that then succeeded within a day.
 WITH cohort AS MATERIALIZED ({part:cohort} AND generation > 1
 ), life AS MATERIALIZED (
   SELECT attempt.job_id, attempt.generation, max(ended_at) AS ended_at,

@@ -1,5 +1,5 @@
--- First lives of jobs that did not succeed at once, without what people did by hand later: how they ended, and how long after their first failure.
--- Lengths are rounded to three digits, so that they can be counted; until a death nobody asks how long it was.
+-- Count first generations of jobs that did not succeed at once, by outcome.
+-- ms: time from the first failure to the end, rounded to three digits for grouping; 0 for deaths.
 WITH cohort AS MATERIALIZED ({part:cohort} AND NOT {part:at_once}
 ), life AS (
   SELECT max(cohort.state) AS state, max(cohort.generation) AS lives, max(cohort.finished_at) AS finished_at,

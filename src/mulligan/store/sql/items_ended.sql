@@ -1,5 +1,5 @@
--- Of those that were sent: who has ended the first attempt that counts of the life it was given, or will have none. Who had died
--- unclaimed and then succeeded at once has no row of its attempt.
+-- Find sent items whose job has ended its first counted attempt since the retry, or will have none.
+-- A job that died unclaimed and then succeeded at once has no attempt row; its `ran_by` tells.
 SELECT item.place, item.cause,
        COALESCE(attempt.verb, CASE WHEN job.ran_by IS NOT NULL AND job.generation = item.generation + 1 THEN 'succeed' END),
        NULLIF(attempt.fingerprint, ''), attempt.code,

@@ -1,4 +1,4 @@
--- The newest attempts that this rule has judged, or would have judged were it not in shadow.
+-- List the newest attempts that a rule classified, or would have classified while in shadow mode.
 SELECT attempt.job_id, job.kind, attempt.attempt, attempt.code, attempt.cls, attempt.verb, attempt.ended_at, attempt.public
 FROM {p}attempt AS attempt JOIN {p}job AS job ON job.id = attempt.job_id
 WHERE attempt.job_id > :after AND attempt.ended_at >= :since AND job.kind NOT LIKE 'mulligan.%'

@@ -1,1 +1,2 @@
+-- Read kind and queue of jobs.
 SELECT id, kind, queue FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))

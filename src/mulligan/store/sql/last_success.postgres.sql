@@ -1,4 +1,4 @@
--- From the newest on; the reading ends with the first that is found.
+-- Find the newest success of a kind among the newest successes. Reading stops at the first match.
 SELECT finished_at FROM (
   SELECT kind, finished_at FROM {p}job WHERE state = 'succeeded' AND finished_at IS NOT NULL
   ORDER BY finished_at DESC LIMIT :most

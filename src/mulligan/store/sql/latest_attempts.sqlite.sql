@@ -1,4 +1,5 @@
--- From the ids to their attempts; asked with IN, SQLite would rather pass all attempts there are.
+-- Read the latest attempt of each job, or the latest that failed.
+-- CROSS JOIN makes SQLite start from the ids; with IN it would scan all attempts.
 SELECT {attempt} FROM json_each(:ids) AS wanted
 CROSS JOIN {p}attempt ON job_id = wanted.value AND token = (
   SELECT other.token FROM {p}attempt AS other

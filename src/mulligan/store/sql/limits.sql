@@ -1,1 +1,2 @@
+-- List the limits that operators set.
 SELECT {limit} FROM {p}limits

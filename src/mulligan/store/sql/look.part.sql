@@ -1,4 +1,4 @@
--- The clock, the gates, the limits, the guards at work, and what waits where.
+-- Select everything a claim must know: clock, gates, limits, active guards and lanes with jobs.
 SELECT 'now', NULL, NULL, {p}now_us(), NULL, NULL, NULL
 UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
 UNION ALL SELECT 'limit', scope, key, concurrency, until, CAST(rate AS text), NULL FROM {p}limits

@@ -1,3 +1,3 @@
--- What a claim must know first, in one answer.
+-- Read everything a claim must know: clock, gates, limits, active guards and lanes with jobs.
 WITH RECURSIVE {part:waits}
 {part:look}

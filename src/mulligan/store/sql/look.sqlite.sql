@@ -1,6 +1,6 @@
--- What a claim must know first, in one answer: the clock, the gates, the limits, the guards at work, and a loose index scan over job_for_claim
--- (two probes per (lane, priority) present, however many jobs there are: SQLite would read a whole lane to answer
--- (lane, priority) > (…) in one).
+-- Read everything a claim must know: clock, gates, limits, active guards and lanes with jobs.
+-- The recursive query makes two index probes per lane and priority, however many jobs there are.
+-- SQLite would scan a whole lane for a single condition such as (lane, priority) > (...).
 WITH RECURSIVE found (lane, priority, run_at) AS (
   SELECT * FROM (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
   UNION ALL

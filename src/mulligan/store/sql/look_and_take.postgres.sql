@@ -1,4 +1,5 @@
--- `look` and, in the plainest case, `take_due` in one trip. The lane is looked up as a value, so that the index gives the order.
+-- Read like `look` and, if nothing restricts the claim, claim like `take_due` in the same trip.
+-- The lane is a scalar subquery, so that the index delivers the jobs in order.
 WITH RECURSIVE {part:waits}, {part:plain}, locked AS MATERIALIZED (
   SELECT id AS locked_id, ctid AS locked_at, announced AS was_told FROM {p}job AS job
   WHERE state = 'queued' AND lane = (SELECT lane FROM plain) AND priority = (SELECT priority FROM plain)

@@ -1,5 +1,5 @@
--- `look_and_take` of one job, and when the next one of its lane is due. Nothing has to be gathered and put in order for it, which
--- saves the server a third of the work: an idle worker takes what it has just heard of.
+-- Claim like `look_and_take`, but one job; also return when the next job of its lane is due.
+-- Nothing is aggregated or sorted, which saves the server a third of the work for an idle worker.
 WITH RECURSIVE {part:waits}, {part:plain}, locked AS MATERIALIZED (
   SELECT ctid AS locked_at, announced AS was_told FROM {p}job AS job
   WHERE state = 'queued' AND lane = (SELECT lane FROM plain) AND priority = (SELECT priority FROM plain)

@@ -1,7 +1,9 @@
--- One condition a line, by the name of its field; ? stands for a value, of several for each. {+} keeps SQLite from
--- using an index of that column, where another leads the way. Kinds of our own are shown to who asks for them by name.
--- The lane of a job that waits names its kind too, and the index of claims has it: nothing else is read to count them.
--- Phases are those of policy/phase.py that follow from what is stored alone.
+-- Conditions of job filters, one per line: the name of the field, a colon, the SQL.
+-- ? stands for the parameter; a field with several values gets one condition each, joined by OR.
+-- {+} becomes `+` where SQLite must not use the index of the column because another one is better.
+-- Mulligan's own kinds are left out unless the filter names them. The lane of a queued job contains
+-- its kind, so that counting reads only the index job_for_claim.
+-- The phases here are those of policy/phase.py that follow from stored values alone.
 state: {+}state = ?
 kind: {+}kind = ?
 others: kind NOT LIKE 'mulligan.%'
@@ -31,7 +33,7 @@ phase.cancelled: {+}state = 'cancelled'
 indexed: EXISTS (SELECT 1 FROM {p}job_arg AS arg WHERE arg.name = ?_name AND arg.value = ?_value AND arg.job_id = id)
 arg.sqlite: instr(payload, ?) > 0
 arg.postgres: strpos(payload, ?) > 0
--- Jobs to be gathered.
+-- Subqueries that select the ids of matching jobs, for filters that gather them first.
 in.state: SELECT id FROM {p}job WHERE state = ?
 in.code: SELECT id FROM {p}job WHERE state = 'dead' AND died_code = ?
 in.group: SELECT id FROM {p}job WHERE state = 'dead' AND died_group = ?

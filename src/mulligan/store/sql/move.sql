@@ -1,4 +1,5 @@
--- A move outside an attempt: compare-and-set, so twenty people pressing at once make one move.
+-- Change the state of a job outside of an attempt: manual retry, cancel, release, deadline.
+-- Compare-and-set on state, generation and token: of many requests at once, one succeeds.
 UPDATE {p}job SET
   state = :state, run_at = COALESCE(:run_at, run_at), queue = COALESCE(:queue, queue),
   lane = COALESCE(substr(CAST(:lane AS TEXT), 1, length(CAST(:lane AS TEXT)) - 1), substr(lane, 1, length(lane) - 1))

@@ -1,4 +1,4 @@
--- Its key, and among those under way its content, are there once: who comes second gets nothing and looks.
+-- Insert an operation. No row: its key exists, or an unfinished operation has the same content.
 INSERT INTO {p}operation ({operation}) VALUES (
   :id, :action, :asked, :fixed, :params, :steps, :rate, :stop_if, :scope, :actor, :reason, :key, :digest, :state,
   :step, :total, :tallies, :recent, :tokens, :tokens_at, :version, :active, :due_at, :moved_at, :created_at,

@@ -1,4 +1,5 @@
--- The rows of new jobs. The clock is asked once for all of them.
+-- Insert jobs from arrays.
+-- The subqueries make the server call the clock once per statement instead of once per row.
 INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, deadline_at, deadline_span,
                     announced, max_retries, policy, timeout, unique_key, unique_hash, unique_cover, unique_until,
                     batch_id, must_have, trace, payload)

@@ -1,1 +1,2 @@
+-- Read the highest event id.
 SELECT coalesce(max(id), 0) FROM {p}event

@@ -1,1 +1,2 @@
+-- Read the clock.
 SELECT :now

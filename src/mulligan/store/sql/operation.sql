@@ -1,1 +1,2 @@
+-- Read one operation.
 SELECT {operation} FROM {p}operation WHERE id = :id

@@ -1,4 +1,4 @@
--- By kind what its attempts have cost, of the newest jobs.
+-- Sum cost and attempts by kind over the newest jobs.
 SELECT kind, sum(cost), CAST(sum(token) AS BIGINT) FROM (
   SELECT kind, cost, token FROM {p}job ORDER BY id DESC LIMIT :most
 ) AS newest

@@ -1,4 +1,4 @@
--- Jobs that came to match since the moment it began, and are none of its own.
+-- Count jobs that began to match the filter of an operation after it started.
 SELECT count(*) FROM (
   SELECT id FROM {p}job
   WHERE {matching} AND id > :after AND (finished_at IS NULL OR finished_at > CAST(:began AS BIGINT)) LIMIT :looked

@@ -1,2 +1,2 @@
--- One worker at a time; who comes second passes by.
+-- Lock and read one operation, or return no row if another worker is processing it.
 SELECT {operation} FROM {p}operation WHERE id = :id FOR UPDATE SKIP LOCKED

@@ -1,4 +1,4 @@
--- The one of this key, else the one of this content that is under way.
+-- Find the operation with this key, or else the unfinished one with the same content.
 SELECT {operation} FROM {p}operation
 WHERE (scope = :scope AND key = CAST(:key AS TEXT))
    OR (digest = :digest AND state IN ('gathering', 'running', 'paused'))

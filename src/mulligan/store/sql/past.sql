@@ -1,5 +1,5 @@
--- Attempts that ended by their own doing, of the jobs that are looked at, job by job, oldest first. Of those that succeeded
--- at once there is nothing to judge.
+-- Read counted attempts of past jobs, job by job, for a backtest of rules.
+-- Jobs that succeeded with their first attempt are left out: there is no failure to classify.
 SELECT job.id, job.kind, job.uses, attempt.token, attempt.generation, attempt.ended, attempt.verb, attempt.code, attempt.cls,
        attempt.rule, attempt.judged, attempt.evidence, attempt.private, attempt.cost
 FROM {p}job AS job JOIN {p}attempt AS attempt ON attempt.job_id = job.id

@@ -1,6 +1,6 @@
--- The only (lane, priority) that is due, where the worker knows it as one without a limit and learned that within `since` and `until`,
--- nothing is closed, no guard is at work and no operator has set a limit. The hold of a dependency that is over still has to be let go, on
--- a ramp. In every other case none.
+-- Select the lane and priority that may be claimed without further checks, or none.
+-- There is one if exactly one lane has due jobs, the worker knows it as a lane without limits, that
+-- knowledge is valid now (`since` to `until`), and no gate, guard or operator's limit is in force.
 plain AS MATERIALIZED (
   SELECT min(lane) AS lane, min(priority) AS priority FROM (SELECT * FROM found LIMIT :lanes) AS waits
   WHERE run_at <= {p}now_us()

@@ -1,2 +1,2 @@
--- Upkeep waits for nobody: somebody who was refused may still share it in an open transaction.
+-- Delete the definition of a batch, unless a transaction that tried to add members still locks it.
 DELETE FROM {p}batch WHERE id IN (SELECT id FROM {p}batch WHERE id = :id FOR UPDATE SKIP LOCKED) RETURNING id

@@ -1,1 +1,2 @@
+-- Delete the definition of a batch.
 DELETE FROM {p}batch WHERE id = :id RETURNING id

@@ -1,3 +1,4 @@
+-- Delete items of operations that finished long ago.
 DELETE FROM {p}operation_item WHERE (operation, place) IN (
   SELECT item.operation, item.place FROM {p}operation AS done
   JOIN {p}operation_item AS item ON item.operation = done.id

@@ -1,4 +1,5 @@
--- Locked until what was read is written. Nobody waits: who finds it in another hand passes by. And nobody keeps it: the
--- server ends a transaction that is idle for too long.
+-- Lock and read the position of a consumer of the event log until its work is committed.
+-- SKIP LOCKED: only one worker consumes at a time; the others do not wait.
+-- The idle timeout frees the lock if that worker hangs.
 SELECT {reader}, set_config('idle_in_transaction_session_timeout', '10s', true)
 FROM {p}reader WHERE name = :name FOR UPDATE SKIP LOCKED

@@ -1,4 +1,5 @@
--- Why did this settlement match nothing? `written` is true when this very ending is already there (a repeated flush).
+-- Find out why a settlement matched no row.
+-- `written`: this settlement is stored already; the worker sent it twice.
 SELECT j.state, j.worker, j.token, j.cancel_reason,
        EXISTS (SELECT 1 FROM {p}attempt AS a WHERE a.job_id = :id AND a.token = :token AND a.settled_by = :settled_by)
          OR (:token = 1 AND j.ran_by IS NOT NULL AND j.ran_by = :settled_by) AS written

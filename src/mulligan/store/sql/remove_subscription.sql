@@ -1,1 +1,2 @@
+-- Delete a subscription.
 DELETE FROM {p}subscription WHERE id = :id RETURNING id

@@ -1,4 +1,4 @@
--- Asks, and hints: the worker that runs it looks at once instead of with its next renewal.
+-- Request that a running job be cancelled, and notify workers so that its own acts at once.
 WITH asked AS (
   UPDATE {p}job SET cancel_reason = :reason
   WHERE id = :id AND token = :token AND state = 'running' AND cancel_reason IS NULL RETURNING id

@@ -1,5 +1,6 @@
--- `settle` for attempts that failed alike and are tried again, in the way of `finish_alone` and under the same rule: it is a
--- transaction of its own. A job that runs has no result, no error and no end, so these stay as they are.
+-- Settle retries that share one decision, as a transaction of its own.
+-- Works like `finish_alone` and needs the same precondition. A running job has no result, error or
+-- finished_at, so those columns are not written.
 WITH settled AS (
   UPDATE {p}job AS job SET
     state = 'queued', worker = NULL, run_at = CAST(:run_at AS bigint),

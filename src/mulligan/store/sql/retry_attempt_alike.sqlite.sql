@@ -1,4 +1,5 @@
--- After `retry_alike`, in the same transaction, for those that began at the same moment: `own` has the words of each, by id.
+-- Write the attempt rows after `retry_alike`, for attempts that started at the same time.
+-- Runs in the same transaction. `own` maps job ids to the part of the private text that differs.
 INSERT INTO {p}attempt ({attempt})
 SELECT own.key, :token, :generation, :attempt, :worker, :settled_by, :started_at, :now, :ended, :verb, :code, :cls, :rule, :public,
        :evidence, :before || own.value || :between || own.value || :after, :fingerprint, :run_at, :reason, 0.0, :judged

@@ -1,4 +1,4 @@
--- The minutes of an hour, added to its first.
+-- Add the statistics of an hour's minutes to its first minute.
 INSERT INTO {p}stat AS known ({stat})
 SELECT CAST(:hour AS bigint), name, labels, CAST(sum(n) AS bigint), sum(total) FROM {p}stat
 WHERE minute > :hour AND minute < :beyond GROUP BY name, labels

@@ -1,5 +1,4 @@
--- What each rule has judged among the attempts that are looked at; beside it what a rule or a policy in shadow would
--- have said.
+-- Count what each rule classified, and what rules and policies in shadow mode would have decided.
 SELECT rule, code, cls, verb, would_rule, would_code, would_cls, would_verb, count(*), max(ended_at)
 FROM (SELECT attempt.rule, attempt.code, attempt.cls, attempt.verb, attempt.ended_at,
              CASE WHEN judged LIKE '%"shadow"%' THEN judged::json #>> '{shadow,rule}' END AS would_rule,

@@ -1,2 +1,2 @@
--- What runs now, by what may be limited. As many rows are read as run.
+-- Count running jobs by queue and dependencies.
 SELECT queue, uses, count(*) FROM {p}job WHERE state = 'running' GROUP BY queue, uses

@@ -1,1 +1,2 @@
+-- List all schedules.
 SELECT {schedule} FROM {p}schedule ORDER BY name

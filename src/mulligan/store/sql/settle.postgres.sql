@@ -1,8 +1,8 @@
--- running → wherever the decision says: fenced by id, worker, token and state, locked in the order of ids.
--- A cancel requested since the decision was made is not overwritten: such rows stay out and come back as refusals.
--- The input rides along through each step, so that nothing is ever joined by name to itself. All its rows are locked
--- first, one lookup each whatever the statistics say, and the fence is compared with what was locked: an ending that
--- must be decided again then finds its row locked already and nobody waits in a circle.
+-- Settle attempts: running to the state that was decided, fenced by id, worker, token and state.
+-- If a cancel was requested after the decision, the row does not change and is decided again.
+-- All rows are locked first, one lookup each, in order of id, so that transactions cannot deadlock:
+-- an ending that is decided again finds its row locked already. The fence is compared with the
+-- locked values. The input columns are carried through every CTE to avoid self-joins.
 WITH locked AS MATERIALIZED (
   SELECT i.*, (SELECT {p}now_us()) AS at, job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
   FROM (SELECT * FROM {set:settlement} ORDER BY i.id COLLATE "C") AS i

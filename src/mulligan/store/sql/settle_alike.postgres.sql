@@ -1,5 +1,5 @@
--- `settle` for all that end in the same way and have the same token, as those have that fail alike: the same fence and the same
--- order of locks. What is the same for all of them is said once, what a row knows already is taken from it.
+-- Settle attempts that share one decision and token, with the fence and lock order of `settle`.
+-- What they share is sent once; everything else is read from the job's row.
 WITH locked AS MATERIALIZED (
   SELECT i.id, i.private, i.data, (SELECT {p}now_us()) AS at,
     job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked

@@ -1,4 +1,4 @@
--- `settle` for all that end in the same way and have the same token, as those have that fail alike.
+-- Settle attempts that share one decision and token, in one statement with the fence of `settle`.
 UPDATE {p}job SET
   {part:settled}
 WHERE id IN (SELECT value FROM json_each(:ids))

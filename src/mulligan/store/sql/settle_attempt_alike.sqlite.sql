@@ -1,5 +1,5 @@
--- `settle_attempt` after `settle_alike`, in the same transaction: the row knows what else is of each attempt alone, and
--- `own` its private half, by id.
+-- Write the attempt rows after `settle_alike`. Runs in the same transaction.
+-- `own` maps job ids to the private part of the failure; the rest comes from the job's row.
 INSERT INTO {p}attempt ({attempt})
 SELECT job.id, :token, job.generation, job.attempt, :worker, :settled_by, job.started_at, :now, :ended, :verb, :code, :cls, :rule,
        :public, :evidence, own.value, :fingerprint, :run_at, :reason, :cost, :judged

@@ -1,4 +1,4 @@
--- SQLite: what an ending makes of a job.
+-- Assignments of a settlement (SQLite).
 state = :state, worker = NULL, run_at = COALESCE(:run_at, run_at), queue = COALESCE(:queue, queue),
 lane = CASE WHEN :state = 'queued'
             THEN COALESCE(:lane, substr(lane, 1, length(lane) - 1) || CASE WHEN :failures > 0 THEN '1' ELSE '0' END)

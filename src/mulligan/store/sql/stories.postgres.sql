@@ -1,4 +1,4 @@
--- What tells of one job alone, and the bundles of the moments at which something happened to these jobs.
+-- Read the events of jobs: single events by job, bundles by the times at which the jobs changed.
 WITH moments AS MATERIALIZED (
   SELECT created_at AS at FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))
   UNION SELECT started_at FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))

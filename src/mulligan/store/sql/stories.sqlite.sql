@@ -1,4 +1,4 @@
--- What tells of one job alone, and the bundles of the moments at which something happened to these jobs.
+-- Read the events of jobs: single events by job, bundles by the times at which the jobs changed.
 WITH wanted (id) AS (SELECT value FROM json_each(:ids))
 SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event WHERE job_id IN (SELECT id FROM wanted)
 UNION ALL

@@ -1,1 +1,2 @@
+-- Read one subscription.
 SELECT {subscription} FROM {p}subscription WHERE id = :id

@@ -1,1 +1,2 @@
+-- List all subscriptions.
 SELECT {subscription} FROM {p}subscription ORDER BY id

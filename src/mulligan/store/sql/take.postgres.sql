@@ -1,7 +1,8 @@
--- queued → running. Candidates were chosen unlocked, so several workers may want the same rows: whoever holds
--- the lock wins, the others pass on to their next choice, and nobody waits. A closed worker takes nothing.
--- One lookup by id for each that is wanted, in their order, until there are enough: `state || ''` keeps the planner from
--- the index of the waiting, which it would read from end to end for every row when it believes that nothing waits.
+-- Claim chosen jobs: queued to running. A closed worker claims nothing.
+-- The jobs were chosen without locks, so several workers may want the same ones. SKIP LOCKED: the
+-- first gets a job, the others go on to their next choice.
+-- `state || ''` keeps the planner from job_for_claim: if statistics say that nothing is queued, it
+-- would scan that index for every row instead of looking up the id.
 WITH locked AS MATERIALIZED (
   SELECT job.locked_id, job.locked_at, job.was_told
   FROM {set:wanted}

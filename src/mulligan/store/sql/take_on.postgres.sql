@@ -1,5 +1,6 @@
--- `take_due`, on from where the last one ended, while what was seen then may still be believed and nothing has been closed
--- or limited since: what left the index lately would be walked over once more, and with many short jobs it is most of it.
+-- Claim the next jobs of a lane like `take_due`, starting at the run_at where the last claim ended.
+-- Otherwise the scan would pass all index entries of jobs claimed lately, which are most of them if
+-- jobs are short. Used only while no gate, guard or operator's limit is in force.
 WITH plain AS MATERIALIZED (
   SELECT {p}now_us() AS now WHERE {part:unhindered}
 ), locked AS MATERIALIZED (

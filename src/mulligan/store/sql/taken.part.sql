@@ -1,5 +1,5 @@
--- What all that take have in common: what is locked becomes leases, with their events. A locked row stays
--- where it is, so it is found by its place.
+-- Turn the rows in `locked` into leases and select their events.
+-- A locked row cannot move, so it is addressed by its ctid.
 taken AS (
   UPDATE {p}job SET {part:becomes}
   WHERE ctid = ANY (ARRAY(SELECT locked_at FROM locked))

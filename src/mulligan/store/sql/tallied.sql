@@ -1,1 +1,2 @@
+-- List the guards that have tallies.
 SELECT DISTINCT scope, key FROM {p}tally

@@ -1,4 +1,5 @@
--- One event. Whoever writes it marks that first: what a subquery tells is known before the event draws its number.
+-- Write the one row of `news` as an event.
+-- The subquery runs mark_events before the id is drawn, so that readers wait for the commit.
 heard AS (
   INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
   SELECT at, type, job_id, batch_id, owner, attempt, token, data

@@ -1,4 +1,5 @@
--- What the worker believes is of now, nothing is closed, no guard is at work, and no operator has set a limit.
+-- Condition: the worker's knowledge is current, and no gate, guard or operator's limit is in force.
+-- An expired gate of a dependency counts as in force: it must be reopened along a ramp.
 {p}now_us() BETWEEN CAST(:since AS bigint) AND CAST(:until AS bigint)
 AND NOT EXISTS (SELECT FROM {p}gate WHERE until IS NULL OR until > {p}now_us() OR scope = 'dependency')
 AND NOT EXISTS (SELECT FROM {p}guard WHERE active)

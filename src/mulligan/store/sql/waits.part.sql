@@ -1,4 +1,5 @@
--- A loose index scan over job_for_claim: one probe per (lane, priority) present, however many jobs there are.
+-- List every lane and priority that has queued jobs, with the first run_at.
+-- A recursive query makes one index probe per lane and priority, however many jobs there are.
 found AS (
   (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
   UNION ALL

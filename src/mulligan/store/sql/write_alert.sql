@@ -1,3 +1,4 @@
+-- Store the state of an alert rule for a key.
 INSERT INTO {p}alert ({alert})
 VALUES (:rule, :key, :state, :since, :seen_at, :value, :evidence, :acted, :until, :actor, :reason)
 ON CONFLICT (rule, key) DO UPDATE SET state = excluded.state, since = excluded.since, seen_at = excluded.seen_at,

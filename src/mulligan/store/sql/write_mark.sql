@@ -1,3 +1,4 @@
+-- Store the state of a failure group.
 INSERT INTO {p}failure_group ({mark})
 VALUES (:fingerprint, :scope, :state, :until, :note, :actor, :at, :resolved_at)
 ON CONFLICT (fingerprint, scope) DO UPDATE SET
