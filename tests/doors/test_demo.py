@@ -12,6 +12,8 @@ import pytest
 from mulligan import Mulligan
 from mulligan.errors import MulliganError
 
+pytestmark = pytest.mark.processes
+
 PATIENCE = 120.0  # seconds, for a machine that has other things to do; an idle one needs less than thirty
 
 SEEN: dict[str, Callable[[Mulligan], Any]] = {

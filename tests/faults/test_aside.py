@@ -18,6 +18,8 @@ from mulligan.store import Store
 from policy.builders import a_lease
 from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told
 
+pytestmark = pytest.mark.processes
+
 FEW = 5
 SHORT = 1  # ms
 RELEASED = Outcome(Ended.RELEASED, reason="given back")

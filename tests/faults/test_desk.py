@@ -18,6 +18,8 @@ from mulligan.errors import StoreUnavailable
 from mulligan.store import Store
 from support.store import KINDS, all_rows, enqueue, migrated, sql, told
 
+pytestmark = pytest.mark.processes
+
 LONG_POLL = 600.0  # seconds: a slow machine cannot use up a tenth of it
 
 

@@ -12,6 +12,8 @@ from mulligan.config import Settings
 from mulligan.engine.supervisor import main
 from mulligan.engine.supervisor.main import Options, Supervisor
 
+pytestmark = pytest.mark.processes
+
 
 class Chores:
     """Of a worker that finds an operation under way as often as is said."""

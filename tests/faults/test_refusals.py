@@ -37,7 +37,7 @@ def test_an_outcome_the_store_refuses_ends_that_job_alone(app: Mulligan, start: 
     assert worker.process.poll() is None
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_wish_to_cancel_reaches_a_worker_long_before_its_next_renewal(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:

@@ -19,6 +19,8 @@ from mulligan.web.rates import Buckets, place_of
 from support.serving import Ear, get, served
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def store_url(ready_sqlite_url):

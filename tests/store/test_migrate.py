@@ -12,6 +12,8 @@ from mulligan.store import open_store
 from support.processes import die_in_the_middle_of_a_migration, ended_well, migrate_once, started
 from support.store import FAILED, FATAL, RETURNED, attempts, enqueue, finish, once_more, running, sql, together
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def bare(empty_url):

@@ -46,6 +46,8 @@ from support.store import (
 )
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 FILES = Path(statements.__file__).parent
 
 

@@ -39,6 +39,8 @@ from support.store import (
 )
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 MEGABYTE = 1024 * 1024
 
 

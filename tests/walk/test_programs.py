@@ -20,6 +20,8 @@ from mulligan.errors import Refused, Stopped
 from support.waiting import until
 from walk.tools import attempts_of, private_of, ran
 
+pytestmark = pytest.mark.processes
+
 PY = sys.executable
 
 

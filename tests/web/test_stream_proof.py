@@ -16,6 +16,8 @@ from support.serving import Ear, get, served, served_apart
 from support.store import is_postgres, log_of, sql, together
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 OWNERS = ("acme", "other")
 LAST = EventType.BATCH_READY  # an owner's last event
 
