@@ -63,7 +63,7 @@ def under_kills(app: Mulligan, start: Start, workers: list[Worker], rng: Random,
             else:
                 workers[place].kill()
                 workers[place] = start()
-        time.sleep(0.2)
+        time.sleep(0.2)  # the pace of the kills
 
 
 def settled(app: Mulligan, batch: Batch) -> None:

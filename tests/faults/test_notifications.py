@@ -84,16 +84,13 @@ KINDS = ("mulligan.deliver", "mulligan.deliver.each", "mulligan.deliver.cause")
 
 @pytest.mark.security("S40")
 @pytest.mark.any_store
-def test_a_healthy_receiver_waits_for_no_other(app, hire, web):
+def test_a_healthy_receiver_does_not_wait_for_one_that_hangs(app, hire, web):
     hanging, healthy = web(then=HANG), web()
     subscribe(app, hanging, healthy, timeout=15)
     hire()
-    sent = {}
     for n in range(10):
         die(app, n)
-        sent[n] = time.monotonic()
-        until(lambda n=n: len(healthy.received) > n, 10, "told")
-    assert max(one.at - sent[n] for n, one in enumerate(healthy.received)) < 10
+        until(lambda n=n: len(healthy.received) > n, 10, "a message, before the hanging receiver times out")
     assert len(set(healthy.ids())) == 10
     assert 1 <= len(hanging.received) <= 5, "soon nobody goes there any more"
 
@@ -125,7 +122,7 @@ def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then
 
     def arrived() -> bool:
         advance(app, 60)
-        time.sleep(0.5)
+        time.sleep(0.5)  # a minute of the store's clock for each half second
         return deaths(app) == total and left(app) == 0
 
     until(arrived, 240, "all told")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from mulligan.config import read_settings
@@ -179,12 +177,11 @@ def test_a_key_has_so_many_streams_and_a_closed_one_makes_room(app):
 
 
 @pytest.mark.any_store
-def test_a_server_that_stops_ends_its_streams_at_once(app):
-    with served(app.settings) as web:
+def test_a_server_that_stops_ends_its_streams_itself(app):
+    """A stream that stayed open would keep the server for its whole grace period."""
+    with served(app.settings, grace=600) as web:
         ears = [Ear(web, text(app)).ready() for _ in range(5)]
-        began = time.monotonic()
         web.stop()
-        assert time.monotonic() - began < 1.5
         for ear in ears:
             until(lambda ear=ear: not ear.read(), 5, "the end of the stream")
 
