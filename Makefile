@@ -6,8 +6,10 @@ STAMP := $(VENV)/.stamp
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 
-# How many tests run side by side, and what else pytest should know: make test WORKERS=8 ARGS='-k claim -x'
-WORKERS ?= 3
+# How many tests run at once, and further arguments for pytest: make test WORKERS=8 ARGS='-k claim -x'
+# Tests that start processes run with PROCESS_WORKERS: each of them uses several cores by itself.
+WORKERS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+PROCESS_WORKERS ?= 2
 ARGS ?=
 
 # The first interpreter that is new enough; choose another with `make PYTHON=…`.
@@ -18,7 +20,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test again lint types imports check slow mutants simulate all audit bench storm points format pictures constraints clean
+.PHONY: help venv demo test lint types imports check slow mutants simulate all audit bench storm points format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -31,16 +33,16 @@ demo: $(STAMP) ## a running Mulligan with something to look at; prints its addre
 
 # Compiled first: the tests start hundreds of processes, and where the environment says that Python writes no
 # bytecode, each would compile all of Mulligan again.
+# Two passes. The second also runs when tests of the first failed (1) or ARGS selects none of them (5).
+# The exit code is 5 only if neither pass ran a test.
 test: $(STAMP) ## the tests, on SQLite and on a PostgreSQL they start themselves
 	@$(RUN) compileall -q src apps tests/support
-	$(RUN) pytest -n $(WORKERS) --dist worksteal $(ARGS)
-
-# Three tests side by side on two cores can starve one that starts processes. More than three failures are no accident.
-again: $(STAMP) ## what failed in the last run, at most three of it, once more and alone
-	@$(BIN)/python -c "import json, sys; \
-	failed = list(json.load(open('.pytest_cache/v/cache/lastfailed'))); \
-	print('failed beside others, tried again alone:', *failed, sep='\n  '); sys.exit(len(failed) > 3)"
-	$(RUN) pytest -n 0 --lf --lfnf none $(ARGS)
+	@$(RUN) pytest -m 'not processes and not slow and not timing' -n $(WORKERS) --dist worksteal $(ARGS); first=$$?; \
+	case $$first in 0|1|5) ;; *) exit $$first;; esac; \
+	$(RUN) pytest -m 'processes and not slow and not timing' -n $(PROCESS_WORKERS) --dist worksteal $(ARGS); second=$$?; \
+	[ $$first -ne 5 ] || exit $$second; \
+	[ $$second -ne 5 ] || exit $$first; \
+	exit $$((first | second))
 
 lint: $(STAMP) ## ruff: rules and format
 	$(RUN) ruff check
@@ -56,7 +58,7 @@ check: lint types imports ## lint, types, imports
 
 slow: $(STAMP) ## the proofs that take longer
 	@$(RUN) compileall -q src apps tests/support
-	$(RUN) pytest -m slow -n $(WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS) || [ $$? -eq 5 ]
+	$(RUN) pytest -m slow -n $(PROCESS_WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS) || [ $$? -eq 5 ]
 	$(RUN) pytest -m timing -n 0 $(ARGS) || [ $$? -eq 5 ]
 
 mutants: $(STAMP) ## defects put into copies of the engine, each caught by the checker; a table of what caught which

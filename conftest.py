@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,15 +20,35 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Fixtures that start a worker, a server or a browser. Modules that do so by themselves set the mark themselves.
+PROCESS_FIXTURES = frozenset({"start", "terminal", "hire", "on", "chromium"})
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is about processes and not about the store runs on SQLite; `make slow` runs it on PostgreSQL too."""
+    """Add the marks that follow from fixtures and parameters, before pytest selects by mark."""
     for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        if params.get("on_store") == "postgres" or (
-            params.get("store_url") == "postgres" and item.get_closest_marker("about_processes")
-        ):
+        if _fixtures(item) & PROCESS_FIXTURES:
+            item.add_marker(pytest.mark.processes)
+        if _repeats_on_postgres(item):
             item.add_marker(pytest.mark.slow)
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    """Return the fixtures of a test, without parameters that share the name of one."""
+    return set(getattr(item, "fixturenames", ())) - set(_parameters(item))
+
+
+def _repeats_on_postgres(item: pytest.Item) -> bool:
+    """True for the PostgreSQL variant of a test whose result does not depend on the database."""
+    parameters = _parameters(item)
+    if parameters.get("on_store") == "postgres":
+        return True
+    return parameters.get("store_url") == "postgres" and item.get_closest_marker("any_store") is not None
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, Any]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from doc_pages import ROOT, name_of
 
+pytestmark = pytest.mark.processes
+
 PUBLIC = {"mulligan", "mulligan.errors", "mulligan.web.api"}  # what docs/ imports outside of tests
 FOR_TESTS = {"mulligan.testing"}
 APART = {"tests", "rules.py", "web.py"}  # its tests, its rule pack, its pages

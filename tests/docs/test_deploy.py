@@ -20,6 +20,8 @@ from mulligan import Mulligan, State
 from mulligan.config import Settings, read_settings
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 PAGE = ROOT / "docs" / "operate" / "deploy.md"
 BIN = Path(sys.executable).parent
 JOBS = """

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from doc_pages import ROOT, blocks, name_of, pages, stores
 
+pytestmark = pytest.mark.processes
+
 RUN = Path(__file__).parent / "run_page.py"
 PATIENCE = 170  # seconds: a page may start three servers, and the machine may be busy
 DONE = {"python", "console", "sh", "toml"}

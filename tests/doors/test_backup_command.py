@@ -130,7 +130,7 @@ def copied(call, url: str, tmp_path: Path) -> None:
     shutil.move(tmp_path / "copy.db", tmp_path / "mulligan.db")
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_after_a_restore_what_ran_runs_again_under_a_token_never_seen(app, call, start, store_url, tmp_path):
     (Path.cwd() / "slow.py").write_text(SLOW)
     quick = {"MULLIGAN_WORKER__LEASE": "1", "MULLIGAN_WORKER__HEARTBEAT": "0.3", "MULLIGAN_WORKER__SWEEP": "0.3"}

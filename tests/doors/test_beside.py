@@ -13,6 +13,8 @@ from mulligan import Mulligan, beside
 from mulligan.errors import ConfigError
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import time
 from mulligan import beside

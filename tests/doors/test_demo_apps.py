@@ -17,6 +17,8 @@ import pytest
 from mulligan.cli import demo_apps
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parent.parent.parent
 NAMES = sorted(demo_apps.applications())
 

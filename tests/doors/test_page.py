@@ -11,7 +11,7 @@ from mulligan.engine.sessions import Sessions
 from mulligan.web import asking
 from mulligan.web.app import create_app
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{ 7*7 }}"
 

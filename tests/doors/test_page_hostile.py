@@ -11,7 +11,7 @@ from mulligan.engine.declared import speak
 from mulligan.event import EventType, NewEvent
 from support.visiting import visiting
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{ 7*7 }}"
 NEEDLE = "needle in a stack "

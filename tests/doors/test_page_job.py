@@ -11,7 +11,7 @@ from mulligan.engine.declared import speak
 from mulligan.job import SECOND
 from support.visiting import visiting
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 
 @pytest.fixture

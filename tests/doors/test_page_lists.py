@@ -8,7 +8,7 @@ import pytest
 
 from support.visiting import visiting, visiting_by_link
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from mulligan.engine.declared import speak
 from support.visiting import visiting
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 
 @pytest.fixture

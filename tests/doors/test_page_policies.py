@@ -9,7 +9,7 @@ from mulligan.engine.declared import speak
 from mulligan.engine.hits import rule_hits
 from support.visiting import visiting
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 
 @pytest.fixture

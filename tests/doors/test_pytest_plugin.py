@@ -14,6 +14,8 @@ import mulligan.store.postgres
 import mulligan.store.sqlite
 import mulligan.testing  # noqa: F401 - the same
 
+pytestmark = pytest.mark.processes
+
 pytest_plugins = ["pytester"]
 
 QUIET = ("-q", *(f"-pno:{other}" for other in ("hypothesispytest", "xdist", "timeout", "anyio", "cacheprovider")))

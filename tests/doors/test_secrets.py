@@ -156,7 +156,7 @@ def stored(url: str) -> str:
 
 
 @pytest.mark.security("S44", "S45")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_planted_secrets_appear_nowhere_an_outlet_could_read(app, store_url, start, call):
     jobs = [app.enqueue("leak", {"what": name}) for name in PLANTED if name not in {*OWN, "payload"}]
     jobs += [app.enqueue(name, {}) for name in OWN]

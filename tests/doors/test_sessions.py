@@ -11,7 +11,7 @@ from mulligan.engine.sessions import Sessions
 from mulligan.job import SECOND
 from mulligan.web.app import create_app
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 SCREENS = (
     "/", "/jobs", "/failures", "/batches", "/queues", "/dependencies", "/schedules", "/operations", "/insight",

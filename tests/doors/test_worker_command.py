@@ -18,6 +18,8 @@ from mulligan.observe import exporter
 from mulligan.web.serve import allowed
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 
 def fetch(address: str, visitor: urllib.request.OpenerDirector | None = None) -> str:
     asks = visitor or urllib.request.build_opener()

@@ -23,7 +23,7 @@ def listed(call, *more):
     return json.loads(call("workers", "list", "-o", "json", *more).out)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_worker_is_listed_drains_for_as_long_as_its_job_takes_and_leaves(call, app, worker, folder):
     (row,) = listed(call)
     assert (row["life"], row["host"], row["pid"]) == ("live", socket.gethostname(), worker.process.pid)
@@ -48,7 +48,7 @@ def test_a_worker_is_listed_drains_for_as_long_as_its_job_takes_and_leaves(call,
     assert call("workers", "check").code == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_draining_can_be_waited_for_and_a_signal_ends_the_patience(call, app, worker, folder):
     job = app.enqueue("wait_for", {"path": str(folder / "never")})
     until(lambda: app.jobs.get(job.id).state == "running", 10)
@@ -67,7 +67,7 @@ def test_a_timeout_without_a_wait_is_refused_before_anybody_is_asked(call, app):
     assert "--timeout is how long --wait waits" in answer.err
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_dry_run_asks_nobody_and_a_worker_that_was_killed_is_not_alive(call, app, worker):
     (row,) = listed(call)
     answer = call("workers", "drain", row["id"], "--dry-run")

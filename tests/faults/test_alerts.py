@@ -15,7 +15,7 @@ from support.waiting import until
 from support.worker import Worker
 from walk.tools import advance
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 class Server(ThreadingHTTPServer):

@@ -1,23 +1,23 @@
-"""Endings that are written beside a turn: plain ones alone, none lost, none held twice, and no slot free too early."""
+"""The second writer of endings: writes during a turn, loses no ending, frees no slot too early."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 import pytest
 
-from faults.at_the_desk import Scene
+from faults.loop_harness import Scene, StoreFault
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome
 from mulligan.engine.supervisor import aside
-from mulligan.errors import StoreUnavailable
 from mulligan.store import Store
 from policy.builders import a_lease
 from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told
+
+pytestmark = pytest.mark.processes
 
 FEW = 5
 SHORT = 1  # ms
@@ -31,9 +31,9 @@ def store(store_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture(autouse=True)
-def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "ENOUGH", FEW)
-    monkeypatch.setattr(aside, "PATIENCE", 60.0)  # a busy machine must not decide what is written by whom
+    monkeypatch.setattr(aside, "PATIENCE", 60.0)  # no slow machine decides who writes
 
 
 def states(store: Store) -> list[str]:
@@ -41,7 +41,7 @@ def states(store: Store) -> list[str]:
 
 
 class Slow:
-    """A turn that does not come back until it may; what is written beside it goes its own way."""
+    """A turn that waits until it is released."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self.under_way, self.may_go_on = threading.Event(), threading.Event()
@@ -58,31 +58,30 @@ class Slow:
 async def running(scene: Scene, count: int) -> list[Lease]:
     enqueue(scene.store, count)
     await scene.hint()
-    await scene.until(lambda: scene.hands.count == count)
-    leases = list(scene.hands.held.values())
-    scene.hands.held.clear()
-    return leases
+    await scene.until(lambda: scene.fleet.count == count)
+    return scene.fleet.leases
 
 
-def short(leases: list[Lease], outcome: Outcome = RETURNED) -> list[Ending]:
-    return [Ending(lease, outcome, SHORT) for lease in leases]
+def end_short(scene: Scene, leases: list[Lease], outcome: Outcome = RETURNED) -> None:
+    """Report the end of jobs that took a millisecond."""
+    scene.fleet.end(leases, outcome, SHORT)
 
 
 def test_short_jobs_that_returned_are_written_while_a_turn_is_under_way(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Scene(store, concurrency=20, beside=True)
+    scene = Scene(store, concurrency=20, second_writer=True)
     slow = Slow(scene, monkeypatch)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 12)
         slow.begin()
-        scene.desk.ended(short(leases[:1]))
+        end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
-        scene.desk.ended(short(leases[1:11]))
+        end_short(scene, leases[1:11])
         await scene.until(lambda: states(store).count("succeeded") == 10)
         assert not slow.may_go_on.is_set()
-        scene.desk.ended(short(leases[11:]))  # too few: the next turn's
+        end_short(scene, leases[11:])  # too few for a write of their own
         slow.may_go_on.set()
         await scene.until(lambda: scene.desk.all_written)
         assert states(store) == ["succeeded"] * 12
@@ -92,7 +91,7 @@ def test_short_jobs_that_returned_are_written_while_a_turn_is_under_way(
 
 
 class Blocked:
-    """What is written beside a turn waits, as for a lock that somebody holds; how many were written each time."""
+    """Block the second writer, as a held lock does. Record how many endings each write has."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_write, self.calls, self.written = threading.Event(), 0, list[int]()
@@ -107,29 +106,29 @@ class Blocked:
         monkeypatch.setattr(scene.turns, "finish", slow)
 
 
-def turns_seen(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Of every turn from now on: how many endings it writes, and for how many jobs it has room."""
-    seen: list[tuple[int, int]] = []
+def record_turns(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Record how many endings each turn writes and how many jobs it may claim."""
+    recorded: list[tuple[int, int]] = []
 
     def take(endings: list[Ending], free: int, *arguments: Any, **options: Any) -> Any:
-        seen.append((len(endings), free))
+        recorded.append((len(endings), free))
         return type(scene.turns).take(scene.turns, endings, free, *arguments, **options)
 
     monkeypatch.setattr(scene.turns, "take", take)
-    return seen
+    return recorded
 
 
-def test_a_turn_that_begins_leaves_them_to_be_written_beside_it_and_claims(
+def test_a_turn_claims_while_the_second_writer_settles_short_jobs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Scene(store, concurrency=20, beside=True)
+    scene = Scene(store, concurrency=20, second_writer=True)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 12)
-        blocked, turns = Blocked(scene, monkeypatch), turns_seen(scene, monkeypatch)
-        scene.desk.ended(short(leases))
+        blocked, turns = Blocked(scene, monkeypatch), record_turns(scene, monkeypatch)
+        end_short(scene, leases)
         await scene.until(lambda: turns)
-        assert turns == [(0, 8)]  # those that are not durable yet hold their places
+        assert turns == [(0, 8)]  # endings that are not durable yet hold their places
         blocked.may_write.set()
         await scene.until(lambda: scene.desk.all_written)
         assert states(store) == ["succeeded"] * 12
@@ -137,22 +136,22 @@ def test_a_turn_that_begins_leaves_them_to_be_written_beside_it_and_claims(
     scene.play(act)
 
 
-def test_those_that_end_while_others_are_written_wait_for_the_next_time_and_keep_no_claim_waiting(
+def test_endings_that_arrive_during_a_write_wait_for_the_next_write_and_delay_no_claim(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Scene(store, concurrency=40, beside=True)
+    scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 24)
-        blocked, turns = Blocked(scene, monkeypatch), turns_seen(scene, monkeypatch)
-        scene.desk.ended(short(leases[:10]))
-        await scene.until(lambda: turns == [(0, 30)])
-        scene.desk.ended(short(leases[10:20]))
-        scene.desk.ended([Ending(leases[20], RELEASED, SHORT)])  # what a turn must think about does not wait
-        await scene.until(lambda: turns[-1] == (1, 20))
+        blocked, turns = Blocked(scene, monkeypatch), record_turns(scene, monkeypatch)
+        end_short(scene, leases[:10])
+        await scene.until(lambda: turns == [(0, 16)])
+        end_short(scene, leases[10:20])
+        end_short(scene, leases[20:21], RELEASED)  # a turn has to judge this one
+        await scene.until(lambda: turns[-1] == (1, 17))
         blocked.may_write.set()
         await scene.until(lambda: blocked.written == [10, 10])
-        scene.desk.ended(short(leases[21:]))  # too few, and nobody is at it: the next turn's
+        end_short(scene, leases[21:])  # too few: the next turn writes them
         await scene.until(lambda: scene.desk.all_written)
         assert states(store).count("succeeded") == 23
         assert max(count for count, _ in turns) == 3
@@ -165,29 +164,31 @@ class Threadless:
         raise RuntimeError("can't start new thread")
 
 
-def test_where_no_thread_can_be_started_turns_write_everything(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(store, concurrency=40, beside=True)
+def test_turns_write_all_endings_when_no_thread_can_be_started(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 20)
         monkeypatch.setattr(scene.desk._aside, "_thread", Threadless())
-        scene.desk.ended(short(leases))
+        end_short(scene, leases)
         await scene.until(lambda: scene.desk.all_written)
         assert states(store) == ["succeeded"] * 20
 
     scene.play(act)
 
 
-def test_nobody_waits_for_long_for_those_that_are_written_beside(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_writes_the_waiting_endings_when_the_second_writer_is_blocked_for_long(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(aside, "PATIENCE", 0.05)
-    scene = Scene(store, concurrency=40, beside=True)
+    scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 20)
         blocked = Blocked(scene, monkeypatch)
-        scene.desk.ended(short(leases[:10]))
+        end_short(scene, leases[:10])
         await scene.until(lambda: blocked.calls)
-        scene.desk.ended(short(leases[10:]))
+        end_short(scene, leases[10:])
         await scene.until(lambda: scene.desk._aside is not None and not scene.desk._aside.brisk)
         scene.desk.wake.set()
         await scene.until(lambda: states(store).count("succeeded") == 10)
@@ -198,15 +199,15 @@ def test_nobody_waits_for_long_for_those_that_are_written_beside(store: Store, m
     scene.play(act)
 
 
-def test_a_desk_that_leaves_writes_those_that_waited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(store, concurrency=40, beside=True)
+def test_a_loop_that_stops_writes_the_endings_that_waited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 20)
         blocked = Blocked(scene, monkeypatch)
-        scene.desk.ended(short(leases[:10]))
+        end_short(scene, leases[:10])
         await scene.until(lambda: blocked.calls)
-        scene.desk.ended(short(leases[10:]))
+        end_short(scene, leases[10:])
         scene.desk.leaving = True
         scene.desk.wake.set()
         blocked.may_write.set()
@@ -216,10 +217,10 @@ def test_a_desk_that_leaves_writes_those_that_waited(store: Store, monkeypatch: 
     assert states(store) == ["succeeded"] * 20
 
 
-def test_what_comes_back_while_a_turn_is_under_way_is_written_by_the_next_one(
+def test_endings_that_the_second_writer_could_not_write_are_written_by_the_next_turn(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Scene(store, concurrency=40, beside=True)
+    scene = Scene(store, concurrency=40, second_writer=True)
     slow, tries = Slow(scene, monkeypatch), []
 
     def refuse(endings: list[Ending], *_: object) -> None:
@@ -230,9 +231,9 @@ def test_what_comes_back_while_a_turn_is_under_way_is_written_by_the_next_one(
         leases = await running(scene, 20)
         monkeypatch.setattr(scene.turns, "finish", refuse)
         slow.begin()
-        scene.desk.ended(short(leases[:1]))
+        end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
-        scene.desk.ended(short(leases[1:]))
+        end_short(scene, leases[1:])
         await scene.until(lambda: tries and len(scene.desk.unwritten) == len(scene.desk.endings))
         slow.may_go_on.set()
         await scene.until(lambda: scene.desk.all_written)
@@ -242,15 +243,17 @@ def test_what_comes_back_while_a_turn_is_under_way_is_written_by_the_next_one(
     scene.play(act)
 
 
-def test_so_many_are_written_at_once_and_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_writer_writes_at_most_so_many_endings_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(aside, "MOST", 8)
-    scene = Scene(store, concurrency=40, beside=True)
+    scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 20)
         blocked = Blocked(scene, monkeypatch)
         blocked.may_write.set()
-        scene.desk.ended(short(leases))
+        end_short(scene, leases)
         await scene.until(lambda: scene.desk.all_written)
         assert states(store) == ["succeeded"] * 20
         assert blocked.written[0] == max(blocked.written) == 8
@@ -258,30 +261,30 @@ def test_so_many_are_written_at_once_and_no_more(store: Store, monkeypatch: pyte
     scene.play(act)
 
 
-def test_how_long_they_took_is_learned_from_whoever_writes_them(store: Store) -> None:
-    scene = Scene(store, concurrency=20, beside=True)
+def test_the_loop_claims_ahead_after_short_jobs_that_the_second_writer_settled(store: Store) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 20)
         enqueue(store, 40)
-        scene.desk.ended(short(leases))
-        await scene.until(lambda: scene.hands.count == 40)  # a line behind the twenty that run side by side
+        end_short(scene, leases)
+        await scene.until(lambda: scene.fleet.count == 40)  # twenty run, twenty wait in the runner
 
     scene.play(act)
 
 
-def test_short_jobs_that_failed_are_written_so_too_and_tried_again(
+def test_short_jobs_that_failed_are_written_by_the_second_writer_and_retried(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Scene(store, concurrency=20, beside=True)
+    scene = Scene(store, concurrency=20, second_writer=True)
     slow = Slow(scene, monkeypatch)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 8)
         slow.begin()
-        scene.desk.ended(short(leases[:1]))
+        end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
-        scene.desk.ended(short(leases[1:], FAILED))
+        end_short(scene, leases[1:], FAILED)
         await scene.until(lambda: states(store).count("queued") == 7)
         assert {row.failures for row in all_rows(store) if row.state == "queued"} == {1}
         assert told(store, leases[-1].id) == ["queued", "started", "retry_scheduled"]
@@ -303,25 +306,23 @@ def test_short_jobs_that_failed_are_written_so_too_and_tried_again(
         lambda ending: ending._replace(lease=ending.lease._replace(queue="mulligan.deliveries")),
     ],
 )
-def test_what_a_turn_must_think_about_is_left_to_a_turn(turned: Callable[[Ending], Ending]) -> None:
-    [plain] = short([a_lease()])
+def test_the_second_writer_refuses_endings_that_a_turn_has_to_judge(turned: Callable[[Ending], Ending]) -> None:
+    plain = Ending(a_lease(), RETURNED, SHORT)
     assert aside.is_plain(plain)
     assert not aside.is_plain(turned(plain))
 
 
-def test_what_a_job_said_last_is_written_with_its_ending_so_it_waits_for_the_turn(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene = Scene(store, concurrency=20, beside=True)
+def test_an_ending_with_unwritten_progress_waits_for_the_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
     slow = Slow(scene, monkeypatch)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 8)
         slow.begin()
-        scene.desk.ended(short(leases[:1]))
+        end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
         scene.desk.news[leases[1].fence] = (0.5, "half")
-        scene.desk.ended(short(leases[1:]))
+        end_short(scene, leases[1:])
         await scene.until(lambda: [ending.lease for ending in scene.desk.unwritten] == [leases[1]])
         assert states(store).count("succeeded") == 6
         slow.may_go_on.set()
@@ -332,57 +333,34 @@ def test_what_a_job_said_last_is_written_with_its_ending_so_it_waits_for_the_tur
     assert {row.progress_message for row in all_rows(store)} == {"", "half"}
 
 
-class Away:
-    """Does not answer, or answers and the line breaks, while `away`."""
-
-    def __init__(self, store: Store, *, done: bool) -> None:
-        self._store, self._done = store, done
-        self.away = False
-        self.asked = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    @contextmanager
-    def begin(self) -> Iterator[Any]:
-        if self.away:
-            self.asked += 1
-        if self.away and not self._done:
-            raise StoreUnavailable("away")
-        with self._store.begin() as unit:
-            yield unit
-        if self.away:
-            raise StoreUnavailable("the line broke before the answer came")
-
-
-@pytest.mark.parametrize("done", [False, True], ids=["unwritten", "written"])
-def test_what_could_not_be_written_beside_is_the_next_turns_and_ends_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch, done: bool
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_outage_during_a_write_leaves_each_job_ended_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    away = Away(store, done=done)
-    scene = Scene(store, away, concurrency=20, beside=True)  # type: ignore[arg-type]
+    fault = StoreFault(store, monkeypatch, committed=committed)
+    scene = Scene(store, concurrency=20, second_writer=True)
     slow = Slow(scene, monkeypatch)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 8)
         slow.begin()
-        scene.desk.ended(short(leases[:1]))
+        end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
-        away.away = True
-        scene.desk.ended(short(leases[1:]))
-        await scene.until(lambda: away.asked)
-        away.away = False
+        fault.active = True
+        end_short(scene, leases[1:])
+        await scene.until(lambda: fault.failures)
+        fault.active = False
         slow.may_go_on.set()
         await scene.until(lambda: scene.desk.all_written)
         assert states(store) == ["succeeded"] * 8
         assert all(told(store, lease.id).count("succeeded") == 1 for lease in leases)
-        assert not scene.hands.held, "none of them is adopted as if nobody knew it"
+        assert not scene.fleet.leases  # none of them was dispatched again as an unknown lease
 
     scene.play(act)
 
 
-def test_a_desk_that_leaves_waits_for_what_is_written_beside(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(store, concurrency=20, beside=True)
+def test_a_loop_that_stops_waits_for_the_second_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
     slow = Slow(scene, monkeypatch)
     writes, may_write = scene.turns.finish, threading.Event()
 
@@ -395,34 +373,32 @@ def test_a_desk_that_leaves_waits_for_what_is_written_beside(store: Store, monke
     async def act(scene: Scene) -> None:
         leases = await running(scene, 8)
         slow.begin()
-        scene.desk.ended(short(leases[:1]))
+        end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
-        scene.desk.ended(short(leases[1:]))
+        end_short(scene, leases[1:])
         scene.desk.leaving = True
         slow.may_go_on.set()
         await scene.until(lambda: states(store).count("succeeded") == 1)
         assert not scene.desk.all_written
         may_write.set()
 
-    scene.play(act)  # ends when the desk's loop has
+    scene.play(act)  # returns when the loop has ended
     assert states(store) == ["succeeded"] * 8
 
 
-def test_no_slot_is_free_before_its_ending_is_durable_and_nothing_is_lost_or_doubled(store: Store) -> None:
-    scene, total = Scene(store, concurrency=12, beside=True), 600
+def test_a_slot_is_free_only_when_its_ending_is_durable_and_no_job_is_lost_or_repeated(store: Store) -> None:
+    scene, total = Scene(store, concurrency=12, second_writer=True), 600
     enqueue(store, total)
 
     async def act(scene: Scene) -> None:
         rng = Random(5)
         await scene.hint()
         while any(row.state != "succeeded" for row in all_rows(store)):
-            gone = [fence for fence in scene.hands.held if rng.random() < 0.8]
-            if gone:
-                scene.desk.ended([Ending(scene.hands.held.pop(fence), RETURNED, SHORT) for fence in gone])
+            scene.fleet.end_some(rng, 0.8, SHORT)
             under_way = sum(row.state == "running" for row in all_rows(store))
             assert under_way <= scene.desk._pace.room(0)
-            await asyncio.sleep(rng.random() * 0.002)
+            await asyncio.sleep(rng.random() * 0.002)  # jobs end at random moments
 
     scene.play(act)
     assert scene.turns.overlaps == 0
-    assert len(scene.hands.given) == len(set(scene.hands.given)) == total
+    assert len(scene.fleet.dispatched) == len(set(scene.fleet.dispatched)) == total

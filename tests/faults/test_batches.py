@@ -63,7 +63,7 @@ def under_kills(app: Mulligan, start: Start, workers: list[Worker], rng: Random,
             else:
                 workers[place].kill()
                 workers[place] = start()
-        time.sleep(0.2)
+        time.sleep(0.2)  # the pace of the kills
 
 
 def settled(app: Mulligan, batch: Batch) -> None:
@@ -104,7 +104,7 @@ def prove(app: Mulligan, start: Start, count: int, most: int, kills: int, patien
     assert app.jobs.count("kind:completed") == wanted
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.timeout(120)
 def test_batches_end_once_each_while_workers_are_killed(app: Mulligan, start: Start) -> None:
     prove(app, start, count=10, most=6, kills=1, patience=50)

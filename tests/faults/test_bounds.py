@@ -11,7 +11,7 @@ from mulligan.engine.supervisor.pace import MOST_AHEAD, MOST_AT_ONCE, Pace
 from support.waiting import until
 from support.worker import Worker
 
-pytestmark = pytest.mark.about_processes
+pytestmark = pytest.mark.any_store
 
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]

@@ -9,7 +9,7 @@ from support.waiting import until
 APP = "support.deployed:app"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_two_workers_hold_a_broken_kind_tell_it_once_and_lose_few_jobs(start, app, tmp_path):
     broken = tmp_path / "witness.broken"
     broken.touch()

@@ -19,7 +19,7 @@ Starts = Callable[[str], list[str]]
 
 
 @pytest.mark.seed("003-32")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_kill_of_a_runner_requeues_its_ten_jobs_and_they_finish(app: Mulligan, start: Start, starts: Starts) -> None:
     seconds_to_requeue_after_kill_of_a_runner(app, start, starts)
 
@@ -77,7 +77,7 @@ def seconds_to_recover_after_a_restart(app: Mulligan, start: Start, starts: Star
     return took
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_runners_do_not_outlive_a_killed_supervisor(app: Mulligan, start: Start, starts: Starts) -> None:
     worker = start()
     job = app.enqueue("nap", {"seconds": 60})
@@ -88,7 +88,7 @@ def test_runners_do_not_outlive_a_killed_supervisor(app: Mulligan, start: Start,
 
 
 @pytest.mark.seed("000-88", "000-89", "003-31")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbours_succeed(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbour
         assert len([e for e in app.jobs.history(job.id) if e.type == "job.lost"]) <= 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_job_that_kills_the_whole_worker_is_dead_after_its_losses_and_takes_no_neighbour_with_it(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
@@ -122,7 +122,7 @@ def test_a_job_that_kills_the_whole_worker_is_dead_after_its_losses_and_takes_no
         assert app.jobs.wait(job.id, 20).state is State.SUCCEEDED
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(app: Mulligan, start: Start) -> None:
     start(retry__max_losses="0")
     dead = app.jobs.wait(app.enqueue("crash_hard", {}).id, 20)
@@ -133,7 +133,7 @@ def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(app: Mulligan
     assert "Segmentation fault" in (attempt.private or "")
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_checkpoint_written_since_the_last_loss_sets_losses_to_zero(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_checkpoint_written_since_the_last_loss_sets_losses_to_zero(
 
 
 @pytest.mark.seed("000-33", "003-30")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_worker_stopped_past_its_lease_is_refused_when_it_comes_back(
     app: Mulligan, start: Start, starts: Starts, store_url: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The desk: one turn at a time, whoever takes it, and nothing taken is lost or handed out twice."""
+"""The claim/settle loop: one transaction at a time, and no lease is lost or dispatched twice."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from faults.at_the_desk import HEARER, LONG, Scene
-from mulligan.core.attempt import Ending
+from faults.loop_harness import LISTENER, LONG, LOOP_THREAD, Scene, StoreFault
 from mulligan.engine.supervisor import desk
 from mulligan.engine.supervisor.turns import Turn
 from mulligan.errors import StoreUnavailable
 from mulligan.store import Store
-from support.store import KINDS, RETURNED, all_rows, enqueue, migrated, sql, told
+from support.store import KINDS, all_rows, enqueue, migrated, sql, told
+
+pytestmark = pytest.mark.processes
+
+LONG_POLL = 600.0  # seconds: a slow machine cannot use up a tenth of it
 
 
 @pytest.fixture
@@ -26,61 +29,61 @@ def store(store_url: str) -> Iterator[Store]:
         yield opened
 
 
-def test_who_hears_a_hint_claims_at_once_while_the_loop_rests(store: Store) -> None:
+def test_the_listener_claims_on_a_hint_while_the_loop_waits(store: Store) -> None:
     scene = Scene(store)
 
     async def act(scene: Scene) -> None:
         ids = enqueue(store, 3)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 3)
-        assert scene.turns.takers == [HEARER]
-        assert {fence[0] for fence in scene.hands.given} == set(ids)
+        await scene.until(lambda: scene.fleet.count == 3)
+        assert scene.turns.threads == [LISTENER]
+        assert {fence[0] for fence in scene.fleet.dispatched} == set(ids)
 
     scene.play(act)
 
 
-def test_who_hears_nothing_looks_in_place_of_the_loop(store: Store) -> None:
+def test_the_listener_looks_for_work_in_place_of_the_loop_when_it_hears_nothing(store: Store) -> None:
     scene = Scene(store)
 
     async def act(scene: Scene) -> None:
         enqueue(store, 3)
         await scene.quiet()
-        await scene.until(lambda: scene.hands.count == 3)
-        assert scene.turns.takers == [HEARER]
+        await scene.until(lambda: scene.fleet.count == 3)
+        assert scene.turns.threads == [LISTENER]
 
     scene.play(act)
 
 
-def test_where_it_finds_nothing_the_loop_sleeps_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene, told_the_loop = Scene(store), []
+def test_the_loop_is_not_woken_when_the_listener_finds_no_work(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, calls_to_the_loop = Scene(store), []
 
     async def act(scene: Scene) -> None:
-        monkeypatch.setattr(scene.desk, "_tell", told_the_loop.append)
+        monkeypatch.setattr(scene.desk, "_tell", calls_to_the_loop.append)
         await scene.quiet()
         assert 0 < scene.desk.quiet() <= 60  # it has just looked
-        assert scene.turns.takers == [HEARER]
+        assert scene.turns.threads == [LISTENER]
         scene.desk._look_if_nobody_has()
         assert not scene.desk.wake.is_set()
 
     scene.play(act)
-    assert told_the_loop == [None]
+    assert calls_to_the_loop == [None]
 
 
-def test_a_leap_of_the_clock_is_told_to_the_loop_by_who_hears_nothing(store: Store) -> None:
-    scene, heard = Scene(store), []
+def test_the_listener_reports_a_jump_of_the_clock_to_the_loop(store: Store) -> None:
+    scene, reported = Scene(store), []
 
     async def act(scene: Scene) -> None:
-        scene.desk._on_clock = heard.append
+        scene.desk._on_clock = reported.append
         await scene.quiet()
-        assert heard == []
+        assert reported == []
         store.shift_clock(3_600_000_000)
         await scene.quiet()
-        await scene.until(lambda: heard)
+        await scene.until(lambda: reported)
 
     scene.play(act)
 
 
-def test_a_loop_that_wants_a_turn_meanwhile_gets_it_though_nothing_is_found(
+def test_a_loop_woken_while_the_listener_looks_takes_a_turn_even_if_the_listener_finds_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene, under_way, may_go_on = Scene(store), threading.Event(), threading.Event()
@@ -98,209 +101,217 @@ def test_a_loop_that_wants_a_turn_meanwhile_gets_it_though_nothing_is_found(
         await scene.until(under_way.is_set)
         enqueue(store, 2)
         scene.desk.wake.set()
-        await scene.until(lambda: not scene.desk._offered)  # it waits now
+        await scene.until(lambda: not scene.desk._offered)  # the loop waits for the listener
         may_go_on.set()
         await looking
-        await scene.until(lambda: scene.hands.count == 2)
-        assert scene.turns.takers == [HEARER, "turns_0"]
+        await scene.until(lambda: scene.fleet.count == 2)
+        assert scene.turns.threads == [LISTENER, LOOP_THREAD]
 
     scene.play(act)
 
 
-def test_a_look_in_silence_that_cannot_be_handed_over_keeps_nobody_waiting(store: Store) -> None:
+def test_a_claim_of_the_listener_that_cannot_be_dispatched_does_not_block_the_loop(store: Store) -> None:
     scene = Scene(store)
 
     async def act(scene: Scene) -> None:
-        with clumsy(scene) as tries:
+        with failing_dispatch(scene) as tries:
             enqueue(store, 2)
             await scene.quiet()
             await scene.until(lambda: tries)
-            scene.desk.wake.set()  # it may wait for who looked; in doubt it finds them again
-            await scene.until(lambda: scene.hands.count == 2)
-            assert {fence[1] for fence in scene.hands.given} == {1}
+            scene.desk.wake.set()  # the loop finds the leases in the database
+            await scene.until(lambda: scene.fleet.count == 2)
+            assert {fence[1] for fence in scene.fleet.dispatched} == {1}
 
     scene.play(act)
 
 
-def waits_until(scene: Scene) -> float:
-    """How long the loop rests if nothing happens, in polls."""
+def polls_until_the_loop_wakes(scene: Scene) -> float:
+    """Return how long the loop waits if nothing happens, in polls."""
     timer = scene.desk._timer
     assert timer is not None
-    return (timer.when() - asyncio.get_running_loop().time()) / 60
+    return (timer.when() - asyncio.get_running_loop().time()) / LONG_POLL
 
 
-def test_the_loop_rests_for_one_poll_unless_somebody_is_known_to_look(store: Store) -> None:
-    """Who heard a hint may not listen any more: a hint is also how that is told."""
-    scene = Scene(store)
+def test_the_loop_waits_two_polls_only_while_a_listener_is_known_to_look(store: Store) -> None:
+    """A listener that loses its connection reports it as a hint, so a hint ends the longer wait."""
+    scene = Scene(store, poll=LONG_POLL)
 
     async def act(scene: Scene) -> None:
-        assert 0.9 < waits_until(scene) <= 1
+        assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
         await scene.quiet()
         scene.desk.wake.set()
-        await scene.until(lambda: len(scene.turns.takers) == 2 and not scene.desk.turning and scene.desk._offered)
-        assert 1.9 < waits_until(scene) <= 2
+        await scene.until(lambda: len(scene.turns.threads) == 2 and not scene.desk.turning and scene.desk._offered)
+        assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
         await scene.hint()
         await scene.until(lambda: not scene.desk._at_it)
-        assert 0.9 < waits_until(scene) <= 1
+        assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
 
     scene.play(act)
 
 
-def test_who_must_not_look_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In doubt the loop has to ask itself, whoever listens; also where the wait of an outage is as long as a poll."""
-    monkeypatch.setattr(desk, "OUTAGE_WAIT", (60.0, 60.0))
-    scene = Scene(store)
+def test_the_loop_does_not_rely_on_the_listener_during_an_outage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the wait between two tries is as long as a poll."""
+    monkeypatch.setattr(desk, "OUTAGE_WAIT", (LONG_POLL, LONG_POLL))
+    scene = Scene(store, poll=LONG_POLL)
 
     async def act(scene: Scene) -> None:
         await scene.quiet()
         scene.desk._failed_now(StoreUnavailable("away"))
-        assert 0.9 < waits_until(scene) <= 1
+        assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
 
     scene.play(act)
 
 
-def test_after_the_last_look_of_who_looked_the_loop_waits_for_two_polls(store: Store) -> None:
-    scene = Scene(store)
+def test_the_loop_wakes_two_polls_after_the_last_look_of_the_listener(store: Store) -> None:
+    scene = Scene(store, poll=LONG_POLL)
 
     async def act(scene: Scene) -> None:
         await scene.quiet()
         scene.desk._look_if_nobody_has()
         assert not scene.desk.wake.is_set()
-        assert 1.9 < waits_until(scene) <= 2
-        scene.desk._looked -= 120
+        assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
+        scene.desk._looked -= 2 * LONG_POLL
         scene.desk._look_if_nobody_has()
         assert scene.desk.wake.is_set()
 
     scene.play(act)
 
 
-def test_however_often_nothing_is_heard_a_full_worker_is_woken_once_a_poll(store: Store) -> None:
-    scene, told_the_loop = Scene(store, concurrency=1), []
+def test_a_full_worker_is_woken_once_a_poll_however_often_the_listener_reports_silence(store: Store) -> None:
+    scene, calls_to_the_loop = Scene(store, concurrency=1, poll=LONG_POLL), []
 
     async def act(scene: Scene) -> None:
         enqueue(store, 2)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 1)
-        scene.desk._tell = told_the_loop.append  # type: ignore[method-assign]
+        await scene.until(lambda: scene.fleet.count == 1)
+        scene.desk._tell = calls_to_the_loop.append  # type: ignore[method-assign]
         await scene.quiet()
         for _ in range(50):
-            assert scene.desk.quiet() > 59
+            assert scene.desk.quiet() > 0.9 * LONG_POLL
         scene.desk._not_now()
 
     scene.play(act)
-    assert len(told_the_loop) == 1
+    assert len(calls_to_the_loop) == 1
 
 
-def test_a_full_worker_looks_for_messages_each_time_it_is_woken_by_silence(store: Store) -> None:
+def test_a_full_worker_looks_for_messages_each_time_silence_wakes_it(store: Store) -> None:
     scene = Scene(store, concurrency=1)
 
     async def act(scene: Scene) -> None:
         enqueue(store, 1)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 1)
+        await scene.until(lambda: scene.fleet.count == 1)
         scene.desk._looked = scene.desk._tried = asyncio.get_running_loop().time() - 59.5  # a little early
-        await asyncio.get_running_loop().run_in_executor(scene.hearer, scene.desk.quiet)
-        await scene.until(lambda: scene.turns.takers == [HEARER, "turns_0"])
+        await asyncio.get_running_loop().run_in_executor(scene.listener, scene.desk.quiet)
+        await scene.until(lambda: scene.turns.threads == [LISTENER, LOOP_THREAD])
 
     scene.play(act)
 
 
 @pytest.mark.parametrize("listened", [False, True])
-def test_the_loop_looks_for_itself_when_nobody_does(store: Store, listened: bool) -> None:
+def test_the_loop_polls_when_no_listener_looks(store: Store, listened: bool) -> None:
     scene = Scene(store, poll=0.02)
 
     async def act(scene: Scene) -> None:
         if listened:
             await scene.quiet()
         enqueue(store, 2)
-        await scene.until(lambda: scene.hands.count == 2)
-        assert "turns_0" in scene.turns.takers
+        await scene.until(lambda: scene.fleet.count == 2)
+        assert LOOP_THREAD in scene.turns.threads
 
     scene.play(act)
 
 
-def test_who_hears_nothing_while_all_places_are_taken_leaves_the_look_to_the_loop(store: Store) -> None:
+def test_the_listener_leaves_the_look_to_the_loop_while_all_places_are_taken(store: Store) -> None:
     scene = Scene(store, concurrency=1)
 
     async def act(scene: Scene) -> None:
         enqueue(store, 2)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 1)
+        await scene.until(lambda: scene.fleet.count == 1)
         await scene.quiet()
-        await scene.until(lambda: scene.turns.takers == [HEARER, "turns_0"])  # for messages
+        await scene.until(lambda: scene.turns.threads == [LISTENER, LOOP_THREAD])  # for messages
 
     scene.play(act)
 
 
-def test_a_hint_while_there_is_no_room_or_no_leave_claims_nothing(store: Store) -> None:
+def test_a_hint_claims_nothing_while_no_place_is_free(store: Store) -> None:
     scene = Scene(store, concurrency=2)
 
     async def act(scene: Scene) -> None:
         enqueue(store, 5)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 2)
+        await scene.until(lambda: scene.fleet.count == 2)
         await scene.hint()
+        assert len(scene.turns.threads) == 1
+        assert len(scene.fleet.dispatched) == 2
+
+    scene.play(act)
+
+
+def test_a_hint_claims_nothing_while_claims_are_forbidden(store: Store) -> None:
+    scene = Scene(store, concurrency=2)
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 5)
         scene.may_claim = False
-        scene.hands.held.clear()
         await scene.hint()
-        scene.may_claim, scene.hands.can_take = True, False
-        await scene.hint()
-        assert len(scene.turns.takers) == 1
-        assert len(scene.hands.given) == 2
+        await scene.until(lambda: not scene.desk.wake.is_set() and scene.desk._offered)
+        assert scene.turns.threads == []
+        assert scene.fleet.dispatched == []
 
     scene.play(act)
 
 
-def test_a_full_claim_by_who_hears_is_followed_by_another_turn(store: Store) -> None:
+def test_a_hint_claims_nothing_while_no_runner_is_ready(store: Store) -> None:
+    scene = Scene(store, concurrency=2)
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 5)
+        scene.fleet.runner.ready = False
+        await scene.hint()
+        await scene.until(lambda: not scene.desk.wake.is_set() and scene.desk._offered)
+        assert scene.turns.threads == []
+        assert scene.fleet.dispatched == []
+
+    scene.play(act)
+
+
+def test_a_claim_of_the_listener_that_fills_all_places_is_followed_by_another_turn(store: Store) -> None:
     scene = Scene(store, concurrency=2)
 
     async def act(scene: Scene) -> None:
         enqueue(store, 5)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 2)
-        while len(scene.hands.given) < 5 or scene.hands.count:
-            scene.desk.ended(scene.hands.end(Random(1)))
-            await asyncio.sleep(0.001)
+        await scene.until(lambda: scene.fleet.count == 2)
+        while len(scene.fleet.dispatched) < 5 or scene.fleet.count:
+            scene.fleet.end_some(Random(1), 0.7, LONG)
+            await scene.until(lambda: scene.desk.all_written)
 
     scene.play(act)
-    assert scene.hands.most <= 2
+    assert scene.fleet.most_in_flight <= 2
 
 
-class Cut:
-    """A store whose answers are lost while `lost`; what it was told is done."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.lost = True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    @contextmanager
-    def once(self) -> Iterator[Any]:
-        with self._store.once() as unit:
-            yield unit
-        if self.lost:
-            raise StoreUnavailable("the line broke before the answer came")
-
-
-def test_a_claim_whose_answer_who_hears_never_got_is_found_again(store: Store) -> None:
-    cut = Cut(store)
-    scene = Scene(store, cut)  # type: ignore[arg-type]
+def test_a_claim_whose_answer_the_listener_never_got_is_found_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = StoreFault(store, monkeypatch, committed=True)
+    scene = Scene(store)
 
     async def act(scene: Scene) -> None:
         (job_id,) = enqueue(store)
+        fault.active = True
         await scene.hint()
-        await scene.until(lambda: len(scene.turns.takers) > 1)  # in doubt, the loop asks by itself, without a hint
-        cut.lost = False
-        await scene.until(lambda: scene.hands.count)
-        assert [lease.id for lease in scene.hands.held.values()] == [job_id]
+        await scene.until(lambda: len(scene.turns.threads) > 1)  # the loop tries again without a hint
+        fault.active = False
+        await scene.until(lambda: scene.fleet.count)
+        assert [lease.id for lease in scene.fleet.leases] == [job_id]
         assert told(store, job_id) == ["queued", "started"]
 
     scene.play(act)
 
 
-def test_what_the_store_refuses_to_who_hears_ends_neither_the_desk_nor_the_hearing(
+def test_an_error_in_a_claim_of_the_listener_stops_neither_the_loop_nor_the_listener(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store)
@@ -311,125 +322,121 @@ def test_what_the_store_refuses_to_who_hears_ends_neither_the_desk_nor_the_heari
         claimer.kinds = None  # type: ignore[assignment]
         enqueue(store)
         await scene.hint()
-        await scene.until(lambda: len(scene.turns.takers) > 1)
+        await scene.until(lambda: len(scene.turns.threads) > 1)
         claimer.kinds = KINDS
-        await scene.until(lambda: scene.hands.count == 1)
+        await scene.until(lambda: scene.fleet.count == 1)
         enqueue(store)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 2)
+        await scene.until(lambda: scene.fleet.count == 2)
 
     scene.play(act)
 
 
-def test_hints_and_endings_at_once_never_make_two_turns_at_once_nor_lose_or_double_a_job(store: Store) -> None:
-    scene, total, rng_of_hearer = Scene(store, concurrency=5), 120, Random(4)
+@pytest.mark.parametrize("kind", ["render", "report"], ids=["ended by the test", "ended by the runner"])
+def test_concurrent_hints_and_endings_never_overlap_turns_nor_lose_or_repeat_a_job(store: Store, kind: str) -> None:
+    scene, total, listener_rng = Scene(store, concurrency=5), 120, Random(4)
 
-    def hear() -> None:
+    def listen() -> None:
         for _ in range(total):
-            enqueue(store)
-            scene.desk.hint() if rng_of_hearer.random() < 0.7 else scene.hear_nothing()
+            enqueue(store, kind=kind)
+            scene.desk.hint() if listener_rng.random() < 0.7 else scene.report_silence()
         scene.desk.hint()
 
     async def act(scene: Scene) -> None:
         rng = Random(3)
-        hearing = asyncio.get_running_loop().run_in_executor(scene.hearer, hear)
-        while not hearing.done() or any(row.state != "succeeded" for row in all_rows(store)):
-            if endings := scene.hands.end(rng):
-                scene.desk.ended(endings)
-            await asyncio.sleep(rng.random() * 0.004)
+        listening = asyncio.get_running_loop().run_in_executor(scene.listener, listen)
+        while not listening.done() or any(row.state != "succeeded" for row in all_rows(store)):
+            if kind == "render":
+                scene.fleet.end_some(rng, 0.7, LONG)
+            await asyncio.sleep(rng.random() * 0.004)  # jobs end at random moments
 
     scene.play(act)
     assert scene.turns.overlaps == 0
-    assert len(scene.hands.given) == len(set(scene.hands.given)) == total
-    assert {fence[1] for fence in scene.hands.given} == {1}
-    assert set(scene.turns.takers) == {HEARER, "turns_0"}
+    assert len(scene.fleet.dispatched) == len(set(scene.fleet.dispatched)) == total
+    assert {fence[1] for fence in scene.fleet.dispatched} == {1}
+    assert set(scene.turns.threads) == {LISTENER, LOOP_THREAD}
 
 
-@pytest.mark.parametrize(("losses", "handed_over"), [(0, 20), (1, 30)])
-def test_many_leases_are_handed_over_once_the_next_turn_is_under_way_and_hold_their_places_meanwhile(
-    store: Store, monkeypatch: pytest.MonkeyPatch, losses: int, handed_over: int
+@pytest.mark.parametrize(("losses", "dispatched"), [(0, 20), (1, 30)])
+def test_many_leases_are_dispatched_once_the_next_turn_is_under_way_and_hold_their_places_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, losses: int, dispatched: int
 ) -> None:
-    """Unless one of them may be what takes its neighbours down: the next turn has to know."""
+    """Leases with losses are dispatched first: the next turn must know which run alone."""
     monkeypatch.setattr(desk, "MANY", 5)
-    scene, seen = Scene(store, concurrency=20), []
+    scene, rooms = Scene(store, concurrency=20), []
 
     async def act(scene: Scene) -> None:
         enqueue(store, 40)
         sql(store, "UPDATE {p}job SET losses = :losses", {"losses": losses})
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 20)
-        first, second = (list(scene.hands.held.values())[part] for part in (slice(10), slice(10, 20)))
+        await scene.until(lambda: scene.fleet.count == 20)
+        first, second = (scene.fleet.leases[part] for part in (slice(10), slice(10, 20)))
         room, take = scene.desk._room, scene.turns.take
 
-        def end(leases: list[Any]) -> None:
-            for lease in leases:
-                del scene.hands.held[lease.fence]
-            scene.desk.ended([Ending(lease, RETURNED, LONG) for lease in leases])
-
-        def look() -> Any:
+        def recorded_room() -> Any:
             found = room()
-            seen.append((found[0], len(scene.hands.given)))
+            rooms.append((found[0], len(scene.fleet.dispatched)))
             return found
 
-        def with_news(*arguments: Any, **options: Any) -> Any:
+        def take_and_end_more(*arguments: Any, **options: Any) -> Any:
             turn = take(*arguments, **options)
             if second:
-                asyncio.run_coroutine_threadsafe(ended_meanwhile(), loop).result()
+                asyncio.run_coroutine_threadsafe(end_second(), loop).result()
             return turn
 
-        async def ended_meanwhile() -> None:
-            end(second)
+        async def end_second() -> None:
+            scene.fleet.end(second)
             second.clear()
 
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(scene.desk, "_room", look)
-        monkeypatch.setattr(scene.turns, "take", with_news)
-        end(first)
-        await scene.until(lambda: len(scene.hands.given) == 40)
-        assert seen[:2] == [(10, 20), (10, handed_over)]
+        monkeypatch.setattr(scene.desk, "_room", recorded_room)
+        monkeypatch.setattr(scene.turns, "take", take_and_end_more)
+        scene.fleet.end(first)
+        await scene.until(lambda: len(scene.fleet.dispatched) == 40)
+        assert rooms[:2] == [(10, 20), (10, dispatched)]
 
     scene.play(act)
 
 
 @contextmanager
-def clumsy(scene: Scene) -> Iterator[list[int]]:
-    """The next claim cannot be handed over; how many were, each time."""
-    dispatch, tries = scene.hands.dispatch, []
+def failing_dispatch(scene: Scene) -> Iterator[list[int]]:
+    """Let the next dispatch fail. Yield the number of leases of each dispatch."""
+    dispatch, tries = scene.fleet.dispatch, []
 
-    def dropped(leases: Any, memories: Any) -> None:
+    def fail_once(leases: Any, memories: Any) -> None:
         tries.append(len(leases))
         if len(tries) == 1:
             raise MemoryError
         dispatch(leases, memories)
 
-    scene.hands.dispatch = dropped  # type: ignore[method-assign]
+    scene.fleet.dispatch = fail_once  # type: ignore[method-assign]
     yield tries
 
 
-@pytest.mark.parametrize("heard", [False, True])
-def test_what_could_not_be_handed_over_is_looked_for_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch, heard: bool
+@pytest.mark.parametrize("hinted", [False, True])
+def test_leases_that_could_not_be_dispatched_are_found_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, hinted: bool
 ) -> None:
     monkeypatch.setattr(desk, "MANY", 5)
     scene = Scene(store, concurrency=20)
 
     async def act(scene: Scene) -> None:
-        with clumsy(scene) as tries:
+        with failing_dispatch(scene) as tries:
             enqueue(store, 12)
             await scene.hint()
             await scene.until(lambda: tries)
-            if heard:
+            if hinted:
                 enqueue(store)
                 await scene.hint()
             scene.desk.wake.set()  # the poll
-            await scene.until(lambda: scene.hands.count == 12 + heard)
+            await scene.until(lambda: scene.fleet.count == 12 + hinted)
             assert tries[0] == 12
-            assert {fence[1] for fence in scene.hands.given} == {1}  # no second claim
+            assert {fence[1] for fence in scene.fleet.dispatched} == {1}  # no second claim
 
     scene.play(act)
 
 
-def test_a_turn_under_way_does_not_forget_what_could_not_be_handed_over(
+def test_leases_that_could_not_be_dispatched_during_a_turn_are_found_by_the_next_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(desk, "MANY", 5)
@@ -444,44 +451,42 @@ def test_a_turn_under_way_does_not_forget_what_could_not_be_handed_over(
     async def act(scene: Scene) -> None:
         enqueue(store, 10)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 10)
-        ended = [Ending(lease, RETURNED, LONG) for lease in scene.hands.held.values()]
-        with clumsy(scene) as tries:
-            dispatch, scene.hands.dispatch = scene.hands.dispatch, lambda *_: held_back.append(_)
-            held_back: list[Any] = []
+        await scene.until(lambda: scene.fleet.count == 10)
+        with failing_dispatch(scene) as tries:
+            dispatch, held_back = scene.fleet.dispatch, list[Any]()
+            scene.fleet.dispatch = lambda *work: held_back.append(work)  # type: ignore[method-assign]
             enqueue(store, 6)
             await scene.hint()
             await scene.until(lambda: held_back)
             monkeypatch.setattr(scene.turns, "take", slow)
-            scene.hands.held.clear()
-            scene.desk.ended(ended)
+            scene.fleet.end(scene.fleet.leases)
             await scene.until(under_way.is_set)
-            scene.hands.dispatch = dispatch  # type: ignore[method-assign]
+            scene.fleet.dispatch = dispatch  # type: ignore[method-assign]
             scene.desk._handed_over(Turn([], *held_back[0], now=0, next_due=None, more=False))
             assert tries == [6]
             may_go_on.set()
             await scene.until(lambda: not scene.desk.unwritten)
             scene.desk.wake.set()  # the poll
-            await scene.until(lambda: scene.hands.count == 6)
+            await scene.until(lambda: scene.fleet.count == 6)
 
     scene.play(act)
 
 
-def test_places_of_what_is_being_handed_over_are_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_that_are_being_dispatched_hold_their_places(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk, "MANY", 5)
-    scene, seen = Scene(store, concurrency=20), []
+    scene, free = Scene(store, concurrency=20), []
 
     async def act(scene: Scene) -> None:
-        dispatch = scene.hands.dispatch
+        dispatch = scene.fleet.dispatch
 
-        def looked_at(leases: Any, memories: Any) -> None:
-            seen.append(scene.desk._free())
+        def recorded_dispatch(leases: Any, memories: Any) -> None:
+            free.append(scene.desk._free())
             dispatch(leases, memories)
 
-        monkeypatch.setattr(scene.hands, "dispatch", looked_at)
+        monkeypatch.setattr(scene.fleet, "dispatch", recorded_dispatch)
         enqueue(store, 12)
         await scene.hint()
-        await scene.until(lambda: scene.hands.count == 12)
-        assert seen == [8]
+        await scene.until(lambda: scene.fleet.count == 12)
+        assert free == [8]
 
     scene.play(act)

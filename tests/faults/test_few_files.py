@@ -16,7 +16,7 @@ from mulligan import Mulligan, State
 from support.waiting import until
 from support.worker import Worker
 
-pytestmark = [pytest.mark.about_processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.any_store, pytest.mark.slow, pytest.mark.timeout(300)]
 
 LENGTH = 4.0  # seconds: a lease
 

@@ -28,6 +28,8 @@ from support.gateway import (
 )
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:

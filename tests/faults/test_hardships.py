@@ -20,7 +20,7 @@ from support.postgres import PostgresServer, free_port, unprivileged_user
 from support.waiting import until
 from support.worker import FAST, Worker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MINUTE = 60.0
 Start = Callable[..., Worker]

@@ -12,7 +12,7 @@ from mulligan import Mulligan, State
 from support.waiting import until
 from support.worker import Worker, marked_processes
 
-pytestmark = pytest.mark.about_processes
+pytestmark = [pytest.mark.processes, pytest.mark.any_store]
 
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]

@@ -17,6 +17,8 @@ from support.receivers import CROWDED, DROP, HANG, MailReceiver, Plan, WebReceiv
 from support.waiting import until
 from support.worker import Worker
 
+pytestmark = pytest.mark.processes
+
 log = logging.getLogger("proof")
 
 APP = "support.notified:app"
@@ -81,17 +83,14 @@ KINDS = ("mulligan.deliver", "mulligan.deliver.each", "mulligan.deliver.cause")
 
 
 @pytest.mark.security("S40")
-@pytest.mark.about_processes
-def test_a_healthy_receiver_waits_for_no_other(app, hire, web):
+@pytest.mark.any_store
+def test_a_healthy_receiver_does_not_wait_for_one_that_hangs(app, hire, web):
     hanging, healthy = web(then=HANG), web()
     subscribe(app, hanging, healthy, timeout=15)
     hire()
-    sent = {}
     for n in range(10):
         die(app, n)
-        sent[n] = time.monotonic()
-        until(lambda n=n: len(healthy.received) > n, 10, "told")
-    assert max(one.at - sent[n] for n, one in enumerate(healthy.received)) < 10
+        until(lambda n=n: len(healthy.received) > n, 10, "a message, before the hanging receiver times out")
     assert len(set(healthy.ids())) == 10
     assert 1 <= len(hanging.received) <= 5, "soon nobody goes there any more"
 
@@ -123,7 +122,7 @@ def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then
 
     def arrived() -> bool:
         advance(app, 60)
-        time.sleep(0.5)
+        time.sleep(0.5)  # a minute of the store's clock for each half second
         return deaths(app) == total and left(app) == 0
 
     until(arrived, 240, "all told")
@@ -145,7 +144,7 @@ def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then
 
 
 @pytest.mark.seed("000-79")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_killed_worker_costs_no_message(app, hire, web):
     receiver = web(HANG)
     subscribe(app, receiver, timeout=30)
@@ -202,7 +201,7 @@ def test_a_strangers_long_transaction_delays_no_message(app, hire, web, store_ur
         stranger.rollback()
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_messages_wait_for_no_long_job_and_no_hanging_address_on_the_smallest_worker(app, start, web):
     hanging, healthy = web(then=HANG), web()
     for receiver in (hanging, healthy):

@@ -25,7 +25,8 @@ from support.waiting import until
 from support.worker import Worker
 
 pytestmark = [
-    pytest.mark.about_processes,
+    pytest.mark.processes,
+    pytest.mark.any_store,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is none"),
 ]
 

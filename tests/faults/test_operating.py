@@ -39,9 +39,8 @@ def tended(chores: Chores, *, seen: bool, until: int) -> int:
             task = asyncio.create_task(supervisor._operate_loop())
             if seen:
                 supervisor._operate_now.set()
-            while chores.calls < until:  # noqa: ASYNC110 - a count of another thread
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(0.02)  # would there be more?
+            while chores.calls < until or not supervisor._operate_now._waiters:  # noqa: ASYNC110 - a count of a thread
+                await asyncio.sleep(0.001)  # until the loop waits for the next call and does nothing by itself
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -55,14 +54,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "OPERATE_SELDOM", 60.0)
 
 
-def test_while_one_is_under_way_nobody_has_to_see_it_again() -> None:
+def test_a_running_operation_is_worked_on_until_it_ends_without_another_wake_up() -> None:
     assert tended(Chores(True, True, True, False), seen=True, until=4) == 4
 
 
-def test_a_turn_that_fails_waits_until_it_is_seen_again() -> None:
+def test_after_an_error_operations_wait_for_the_next_wake_up() -> None:
     assert tended(Chores(True, ValueError("no")), seen=True, until=2) == 2
 
 
-def test_it_is_looked_for_now_and_then_though_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_are_polled_without_a_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "OPERATE_SELDOM", 0.01)
     assert tended(Chores(), seen=False, until=2) >= 2

@@ -20,7 +20,7 @@ CAUSES = ("gateway", "moov", "disk")
 SETTINGS = {"app": "support.mended:app", "guards__same_cause": "0", "worker__concurrency": "20"}
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_three_hundred_dead_of_three_causes(app: Mulligan, start: Start, tmp_path: Path) -> None:
     stops_recovers_and_survives_a_kill(app, start, tmp_path, each=100, rate=25, patience=60)
 

@@ -18,6 +18,8 @@ from support.gateway import FLAP, HANG, OK, REFUSE, SLOW
 from support.outage import IN_FLIGHT, Stage, World
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 On = Callable[[World], Stage]
 
 # Without jitter: who was charged comes back two seconds later, when the breaker must have opened.
@@ -40,7 +42,7 @@ def begun_in_an_outage(on: On, world: World = SHORT, jobs: int = 120) -> Stage:
     return place
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_an_outage_from_the_first_job_on_costs_nothing_but_patience(on: On) -> None:
     place = begun_in_an_outage(on)
     place.pass_time(4)
@@ -64,7 +66,7 @@ def test_an_outage_after_healthy_work_costs_nothing_but_patience(on: On) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_while_it_is_open_everybody_can_see_that_why_and_until_when(on: On) -> None:
     place = begun_in_an_outage(on)
     gateway = place.app.dependencies.get("gateway")
@@ -100,7 +102,7 @@ def test_a_probe_of_its_own_is_all_that_knocks_while_it_is_open(on: On) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_worker_that_dies_with_the_probe_in_its_hands_leaves_nothing_half_open(on: On) -> None:
     place = begun_in_an_outage(on, replace(SHORT, patience=60))
     place.gateway.become(HANG)
@@ -212,7 +214,7 @@ def died_of_its_own_errors(place: Stage, job_id: str) -> None:
     assert sum(call.tag == "poison" for call in place.gateway.calls()) <= 4 + 3
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_fail_fast_ends_new_work_at_once_and_a_retry_by_hand_succeeds_afterwards(on: On) -> None:
     place = begun_in_an_outage(on, replace(SHORT, declared={"cool_down": 1, "mode": "fail_fast"}, probed=True), 30)
     before = place.gateway.calls()

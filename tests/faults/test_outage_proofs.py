@@ -15,7 +15,7 @@ from support.gateway import FLAP, HANG, OK, REFUSE, SLOW
 from support.outage import Stage, Story, World
 from support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 On = Callable[[World], Stage]
 

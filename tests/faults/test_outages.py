@@ -20,6 +20,8 @@ from support.postgres import PostgresServer
 from support.waiting import until
 from support.worker import Worker
 
+pytestmark = pytest.mark.processes
+
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 
@@ -94,7 +96,7 @@ def test_a_server_gone_for_longer_than_a_lease_costs_no_job(
     assert [worker.runners() for worker in workers] == before
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(app: Mulligan, start: Start, starts: Starts) -> None:
     workers = [start(), start()]
     jobs = [app.enqueue("nap", {"seconds": 6.0}) for _ in range(8)]
@@ -111,7 +113,7 @@ def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(app: Mulligan, 
 
 
 @pytest.mark.slow
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_step_of_the_clock_makes_nobody_judge_anybody(app: Mulligan, start: Start, starts: Starts) -> None:
     workers = [start(), start()]
     before = [worker.runners() for worker in workers]
@@ -125,7 +127,7 @@ def test_a_step_of_the_clock_makes_nobody_judge_anybody(app: Mulligan, start: St
     assert [worker.runners() for worker in workers] == before
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
 def test_workers_in_separate_pid_namespaces_never_judge_each_other_dead(
     app: Mulligan, store_url: str, tmp_path: Path, start: Start, starts: Starts

@@ -19,6 +19,7 @@ from support.waiting import until
 from support.worker import FAST, Worker
 
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise"),
 ]

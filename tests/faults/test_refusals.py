@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -37,14 +36,12 @@ def test_an_outcome_the_store_refuses_ends_that_job_alone(app: Mulligan, start: 
     assert worker.process.poll() is None
 
 
-@pytest.mark.about_processes
-def test_a_wish_to_cancel_reaches_a_worker_long_before_its_next_renewal(
+@pytest.mark.any_store
+def test_a_cancellation_reaches_a_worker_long_before_its_next_heartbeat(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
-    start(worker__lease="60", worker__heartbeat="20")
-    job = app.enqueue("nap_async", {"seconds": 30})
+    start(worker__lease="3600", worker__heartbeat="1200")
+    job = app.enqueue("nap_async", {"seconds": 600})
     until(lambda: starts(job.id))
-    asked = time.monotonic()
     app.jobs.cancel(job.id)
-    assert app.jobs.wait(job.id, 10).state is State.CANCELLED
-    assert time.monotonic() - asked < 5
+    assert app.jobs.wait(job.id, 30).state is State.CANCELLED

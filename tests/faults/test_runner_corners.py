@@ -40,6 +40,8 @@ from support.troubled import HASTE, NO_FORK, PROGRAM, Troubles
 from support.waiting import until
 from support.worker import Worker
 
+pytestmark = pytest.mark.processes
+
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 

@@ -96,7 +96,7 @@ def test_workers_that_are_killed_and_frozen_cost_no_slot_while_one_lives(
     assert all(begun >= slot for slot, _, begun in times if begun is not None)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_after_an_absence_of_all_workers_only_the_newest_slot_runs_and_the_others_are_told(
     app: Mulligan, start: Callable[..., Worker], ledger: Ledger
 ) -> None:

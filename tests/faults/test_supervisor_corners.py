@@ -15,6 +15,8 @@ from support.troubled import AWAY, LOST_ANSWERS, PROGRAM, SLOW_BURIALS, SLOW_WRI
 from support.waiting import until
 from support.worker import Worker
 
+pytestmark = pytest.mark.processes
+
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 
@@ -36,7 +38,7 @@ def told(app: Mulligan, job: Job) -> list[str]:
 
 
 # -- a burial while the database is away ------------------------------------------------------------
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_runner_buried_while_the_database_is_away_costs_each_of_its_jobs_one_loss(
     app: Mulligan, start: Start, starts: Starts, troubles: Troubles
 ) -> None:

@@ -14,6 +14,8 @@ from mutants.patching import copy_of, names, patched, says
 from mutants.scenarios import TRIALS
 from mutants.stage import Stage
 
+pytestmark = pytest.mark.processes
+
 SCENARIOS = sorted({(trial.scenario, trial.store) for trial in TRIALS}, key=lambda one: (one[0].__name__, one[1]))
 
 

@@ -183,25 +183,29 @@ def test_an_address_that_holds_a_token_is_in_no_log(receiver, local, caplog):
     assert "token" not in caplog.text
 
 
+# These receivers hold a connection for longer than a test may take, so a client that waits for them fails.
+HOLD = 600.0  # seconds
+
+
 def _drip(connection: socket.socket) -> None:
-    for _ in range(300):
+    for _ in range(int(HOLD / 0.1)):
         connection.sendall(b"H")
         time.sleep(0.1)
 
 
 def _endless(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-    for _ in range(10_000):
+    while True:  # until the client closes
         connection.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
 
 
 def _never_ending(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")
-    time.sleep(30)
+    time.sleep(HOLD)
 
 
 def _hang(connection: socket.socket) -> None:
-    time.sleep(30)
+    time.sleep(HOLD)
 
 
 def _headers_for_ever(connection: socket.socket) -> None:
@@ -212,23 +216,19 @@ def _headers_for_ever(connection: socket.socket) -> None:
 
 @pytest.mark.security("S36")
 @pytest.mark.parametrize("answer", [_drip, _hang])
-def test_a_receiver_that_does_not_answer_in_time_is_given_up(answer, receiver, local):
-    began = time.monotonic()
+def test_a_receiver_that_does_not_answer_in_time_is_a_timeout(answer, receiver, local):
     with pytest.raises(Fail) as failed:
         sent(Webhook(receiver(answer).url, timeout=0.4), local)
     assert failed.value.code_given == "TIMEOUT"
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.security("S36")
 @pytest.mark.parametrize(
     ("answer", "linger", "timeout"), [(_endless, 5, 15), (_never_ending, 0.2, 15), (_never_ending, 5, 1.5)]
 )
-def test_an_answer_without_end_is_cut_and_its_status_counts(answer, linger, timeout, receiver, local, monkeypatch):
+def test_an_endless_response_is_cut_off_and_its_status_counts(answer, linger, timeout, receiver, local, monkeypatch):
     monkeypatch.setattr(posting, "LINGER", linger)
-    began = time.monotonic()
     assert sent(Webhook(receiver(answer).url, timeout=timeout), local) == {"status": 200}
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -176,25 +176,33 @@ def test_a_pattern_whose_repeats_cannot_multiply_is_taken(pattern):
     assert unfit(pattern, alone=True) == ""
 
 
-def test_a_text_made_to_be_matched_in_many_ways_is_judged_at_once():
-    """Twenty times these three words took seconds, forty would have held a runner for ever."""
-    began = time.perf_counter()
+def test_a_text_that_a_pattern_can_match_in_many_ways_is_classified_without_backtracking():
+    """With twenty repeats the match once took seconds; with 300 it would not end within any test."""
     classify("video " + "is no longer " * 300 + "fine")
-    assert time.perf_counter() - began < 2
+
+
+HOSTILE = [
+    "a" * 200_000,
+    "connection " * 20_000,
+    "1 " * 100_000,
+    "\n" * 100_000,
+    "http://" + "a/" * 50_000,
+    "E" * 100_000,
+    "4.1.1 " * 20_000,
+]
+HOSTILE_IDS = [repr(text[:8]) for text in HOSTILE]
 
 
 @pytest.mark.security("S22")
-def test_hostile_texts_are_judged_in_bounded_time():
-    texts = [
-        "a" * 200_000,
-        "connection " * 20_000,
-        "1 " * 100_000,
-        "\n" * 100_000,
-        "http://" + "a/" * 50_000,
-        "E" * 100_000,
-        "4.1.1 " * 20_000,
-    ]
-    for text in texts:
-        begun = time.perf_counter()
-        classify(text)
-        assert time.perf_counter() - begun < 1.0, text[:20]
+@pytest.mark.parametrize("text", HOSTILE, ids=HOSTILE_IDS)
+def test_a_hostile_text_is_classified_within_the_time_limit_of_a_test(text):
+    """A pattern that takes quadratic time would need minutes."""
+    classify(text)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("text", HOSTILE, ids=HOSTILE_IDS)
+def test_a_hostile_text_is_classified_within_a_second(text):
+    begun = time.perf_counter()
+    classify(text)
+    assert time.perf_counter() - begun < 1.0

@@ -19,6 +19,8 @@ from mulligan.web.rates import Buckets, place_of
 from support.serving import Ear, get, served
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def store_url(ready_sqlite_url):
@@ -67,11 +69,11 @@ def test_a_client_that_never_ends_its_request_is_not_waited_for(web, monkeypatch
 
 
 @pytest.mark.security("A01")
-def test_who_sends_a_byte_now_and_then_is_not_waited_for_longer(web, monkeypatch):
+def test_a_client_that_sends_single_bytes_gets_no_more_time(web, monkeypatch):
+    """A server that granted more time for each byte would never close the connection."""
     monkeypatch.setattr(patience, "HEAD", 0.5)
     with socket.create_connection((web.host, web.port), timeout=10) as line:
         line.sendall(b"GET /livez HTTP/1.1\r\nX-Slow: ")
-        began = time.monotonic()
 
         def dripped():
             try:
@@ -80,8 +82,7 @@ def test_who_sends_a_byte_now_and_then_is_not_waited_for_longer(web, monkeypatch
                 return True
             return False
 
-        until(dripped, 10, "the end of the connection")
-        assert time.monotonic() - began < 5
+        until(dripped, 30, "the end of the connection")
 
 
 @pytest.mark.security("A02")
@@ -101,20 +102,19 @@ def test_an_answer_that_nobody_takes_is_given_up(web, app, monkeypatch):
 
 
 @pytest.mark.security("A01")
-def test_keep_alive_and_quick_clients_notice_nothing(web, monkeypatch):
-    monkeypatch.setattr(patience, "HEAD", 1.0)
+def test_a_connection_with_many_requests_may_last_longer_than_one_request(web, monkeypatch):
+    monkeypatch.setattr(patience, "HEAD", 2.0)
     line = http.client.HTTPConnection(web.host, web.port, timeout=10)
-    began = time.monotonic()
-    while time.monotonic() - began < 2:
+    ends = time.monotonic() + 3
+    while time.monotonic() < ends:
         line.request("GET", "/livez")
         assert line.getresponse().read() == b"ok\n"
-        time.sleep(0.2)
     line.close()
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.security("S48")
-def test_five_hundred_slow_clients_and_five_hundred_streams_leave_a_list_quick(app):
+def test_requests_stay_fast_with_five_hundred_slow_clients_and_five_hundred_streams(app):
     patience.room_for_clients()
     app.store.prepare()
     settings = settings_of(app, **{"web.streams_per_key": 500})

@@ -19,6 +19,8 @@ from mulligan.errors import ConfigError
 from mulligan.store import open_store
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 JOBS = """
 import os, time
 from pathlib import Path

@@ -7,6 +7,8 @@ import pytest
 from doors.conftest import app_on
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 APP = """
 import os, struct, sys, json
 from mulligan import Mulligan, Policy

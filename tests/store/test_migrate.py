@@ -32,6 +32,8 @@ from support.store import (
 SECOND_STEP = "ALTER TABLE {p}job ADD COLUMN color TEXT NOT NULL DEFAULT 'blue';\n"
 BROKEN_STEP = "ALTER TABLE {p}no_such_table ADD COLUMN color TEXT;\n"
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def empty_store(empty_url):

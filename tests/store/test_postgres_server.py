@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
@@ -44,6 +43,8 @@ from support.store import (
     unique_job,
 )
 from support.waiting import until
+
+pytestmark = pytest.mark.processes
 
 FILES = Path(statements.__file__).parent
 
@@ -162,12 +163,13 @@ def asked_by_the_hint(store):
 
 
 def hears(store, pids):
-    """Insert until a hint was heard that came after the first, which every listener gives itself."""
-    for _ in range(100):
+    """Insert until a second hint arrives. The first is the one that every listener gives itself."""
+
+    def hinted_again():
         insert(store, a_job())
-        if len(pids) > 2:
-            return
-        time.sleep(0.05)
+        return len(pids) > 2
+
+    until(hinted_again, 30, "a hint after an insert")
 
 
 def test_the_first_claim_after_a_hint_need_not_wait_for_a_plan(postgres):

@@ -39,6 +39,8 @@ from support.store import (
 )
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 MEGABYTE = 1024 * 1024
 
 
@@ -206,7 +208,8 @@ def test_after_a_long_reader_has_left_the_log_is_short_again(sqlite, file):
     assert len(all_rows(sqlite)) == 72
 
 
-def test_tidying_up_behind_a_reader_that_stays_holds_nobody_up(sqlite):
+@pytest.mark.timing
+def test_a_checkpoint_behind_an_open_reader_delays_no_writer(sqlite):
     with sqlite.read() as reader:
         reader.page({}, 1, None)
         grow(sqlite)

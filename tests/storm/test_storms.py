@@ -11,6 +11,8 @@ from storm.run import Verdict, Wanted, storm
 
 from storm import on_database, on_machine, on_processes  # noqa: F401 - each fault enters itself in the list
 
+pytestmark = pytest.mark.processes
+
 QUICK = {"kill_runner", "kill_supervisor", "fall_at_commit", "freeze_runner", "terminate_backends", "reset_connections"}
 
 

@@ -30,11 +30,15 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(settings: Settings) -> Iterator[Served]:
+def served(settings: Settings, *, grace: int | None = None) -> Iterator[Served]:
+    """Serve until the block ends. `grace`: seconds that open requests get when the server stops."""
     app = create_app(settings)
+    config = server_config(app)
+    if grace is not None:
+        config.timeout_graceful_shutdown = grace
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    server = Server(server_config(app), "", app.state.room.hub.close)
+    server = Server(config, "", app.state.room.hub.close)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     until(lambda: server.started, 20, "a server")

@@ -10,6 +10,8 @@ import pytest
 from mulligan import Mulligan
 from mulligan.verify import Clients
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def app(store_url):

@@ -111,7 +111,7 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
 
 
 @pytest.mark.security("S50")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_result_that_cannot_be_kept_is_a_failure_with_its_own_code(app):
     done = run_all(app, [make for _, make, _ in REFUSED], policy=Policy(max_retries=0))
     found = [(REFUSED[int(job.kind.split(".")[0])][0], job.state, code_of(job), job.result) for job in done]

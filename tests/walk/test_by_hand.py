@@ -108,7 +108,8 @@ def test_what_does_not_wait_for_a_retry_is_refused_with_its_state(app, broken, s
     assert refused.code == "ILLEGAL_MOVE"
 
 
-@pytest.mark.about_processes
+@pytest.mark.processes
+@pytest.mark.any_store
 def test_processes_that_press_at_once_make_one_generation(app, dead, store_url, tmp_path):
     press = tmp_path / "press.py"
     press.write_text(

@@ -356,7 +356,7 @@ def test_an_empty_budget_is_a_slow_lane_and_never_a_failure(app, line, call):
     assert states(jobs) == {"succeeded"}
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_an_evening_of_three_hundred_retries_and_no_fresh_job_gets_through(app, line, call):
     app.dependencies.close("gateway", until=86_400, reason="no breaker in this test")
     line.down()

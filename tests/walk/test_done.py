@@ -150,7 +150,7 @@ def test_a_handler_with_any_arguments_may_have_a_done_with_any_arguments(app):
     assert ran(app, work.enqueue(a=1, b=2)).result == [["a", 1], ["b", 2]]
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_worker_asks_too_and_its_time_counts(start, store_url, tmp_path):
     worker = start(app="support.finished:app")
     from support.finished import app as finished

@@ -19,6 +19,8 @@ from mulligan.errors import StoreUnavailable
 from support.waiting import until
 from walk.tools import ran, told
 
+pytestmark = pytest.mark.processes
+
 
 def test_it_returns_how_many_attempts_ran_and_can_run_a_single_one(app):
     @app.job

@@ -67,7 +67,7 @@ def test_when_a_key_was_last_used_is_known_to_the_minute(app):
     assert app.keys.get(made.key.id).last_used_at > first
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.parametrize(
     ("said", "match"),
     [
@@ -89,7 +89,7 @@ def test_roles_include_those_before_them():
     assert [Role.OPERATOR.may(role) for role in Role] == [True, True, False]
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_keys_can_be_awaited(app):
     async def walk():
         made = await app.aio.keys.create("acme", "viewer")

@@ -22,7 +22,7 @@ from mulligan.observe.logs import MESSAGE, JsonForm, TextForm, handler_for
 from support.store import FATAL, KINDS, POLICIES, close_worker, enqueue, open_worker, take
 from walk.tools import advance, attempts_of, ran, told
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 HOSTILE = [
     'first\n2026-01-01T00:00:00Z ERROR forged {"level":"error"}',

@@ -20,7 +20,7 @@ from mulligan.notify.message import Message
 from support.receivers import WebReceiver, receiving
 from walk.tools import advance, drain_anywhere, ran
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 LOCAL = {"notify__allow_private": "127.0.0.0/8"}
 

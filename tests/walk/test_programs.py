@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from mulligan.engine.runner.program import OUTPUT_LIMIT, TAIL, Program
 from mulligan.errors import Refused, Stopped
 from support.waiting import until
 from walk.tools import attempts_of, private_of, ran
+
+pytestmark = pytest.mark.processes
 
 PY = sys.executable
 
@@ -136,32 +137,32 @@ def test_with_a_line_callback_any_amount_passes(program):
 
 
 # -- time limits, stops, leftovers ------------------------------------------------------------------
-def test_a_program_that_overstays_is_ended_with_all_it_started(program, mark):
+def test_a_program_past_its_time_limit_is_killed_with_all_its_processes(program, mark):
     script = "sleep 631 & (setsid sleep 632 &) ; trap '' TERM; sleep 633 & wait; sleep 634"
-    began = time.monotonic()
     with pytest.raises(ProcessFailed) as caught:
         program(*sh(script)).run(None, 0.3, None)
     assert caught.value.timed_out
     assert str(caught.value) == "sh ran out of time"
-    assert time.monotonic() - began < 8
     assert list(marked(mark)) == []
 
 
-def test_a_program_that_is_stopped_ends_soon_and_says_so(program, mark):
+def test_a_program_that_is_stopped_is_killed_and_raises_stopped(program, mark):
     one = program("sleep", "635")
-    threading.Timer(0.2, one.stop).start()
-    began = time.monotonic()
+
+    def stop_once_it_runs() -> None:
+        until(lambda: list(marked(mark)), 30, "the program runs")
+        one.stop()
+
+    threading.Thread(target=stop_once_it_runs).start()
     with pytest.raises(Stopped):
         one.run(None, None, None)
-    assert time.monotonic() - began < 4
     assert list(marked(mark)) == []
 
 
 @pytest.mark.parametrize("keeps", ["sleep 636 &", "(setsid sleep 637 &)", "sleep 638 >/dev/null 2>&1 &"])
-def test_a_grandchild_that_holds_the_pipe_open_does_not_hold_us(program, keeps, mark):
-    began = time.monotonic()
+def test_a_run_does_not_wait_for_a_grandchild_that_holds_the_pipe_open(program, keeps, mark):
+    """A run that waited would exceed its time limit and raise."""
     assert program(*sh(f"echo done; {keeps}")).run(None, 20, None) == "done\n"
-    assert time.monotonic() - began < 5
     for pid in marked(mark):
         os.kill(pid, signal.SIGKILL)
 

@@ -251,7 +251,7 @@ def test_a_queue_may_be_declared_fair_after_its_first_job(app):
 
 
 # -- real workers -------------------------------------------------------------------------------------
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_two_workers_together_keep_the_limit(start, make_app):
     app = make_app()
     app.queues.set("default", concurrency=3)
@@ -270,7 +270,7 @@ def test_two_workers_together_keep_the_limit(start, make_app):
     assert len({attempt.worker for job in made for attempt in app.jobs.attempts(job.id)}) == len(workers)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_worker_wakes_when_the_rate_allows_more(start, make_app):
     app = make_app()
     app.queues.set("default", rate=5)

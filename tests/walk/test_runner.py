@@ -40,6 +40,8 @@ from mulligan.engine.wording import Wording
 from mulligan.job import Memory
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 
 class Other:
     """The supervisor's end of the wire, and the runner on a thread with a loop of its own."""

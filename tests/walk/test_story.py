@@ -28,7 +28,7 @@ def life(make_app, start, tmp_path, monkeypatch):
     return app, job
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_is_told_in_full(life, capsys):
     app, job = life
     capsys.readouterr()
@@ -58,7 +58,7 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_is_told_in_full(life
 
 
 @pytest.mark.slow
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_every_line_of_a_story_is_a_sentence_with_its_moment(life):
     app, job = life
     told = app.jobs.explain(job.id)

@@ -17,7 +17,7 @@ from support.waiting import until
 from support.worker import FAST, Worker
 from walk.tools import code_of, private_of, row_of, told
 
-pytestmark = pytest.mark.about_processes
+pytestmark = [pytest.mark.processes, pytest.mark.any_store]
 
 Start = Callable[..., Worker]
 STRANGE = "support.strange:app"

@@ -17,7 +17,7 @@ from mulligan.web.app import create_app
 from support.receivers import receiving
 from walk.tools import advance
 
-pytestmark = pytest.mark.about_processes  # on PostgreSQL too in `make all`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 LOCAL = {
     "notify__allow_private": "127.0.0.0/8",

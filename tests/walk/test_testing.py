@@ -168,7 +168,7 @@ def test_what_a_scheduled_drain_ran_stays_to_be_looked_at(app, render):
     assert soon.refresh().result == "clip 1"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_running_worker_hears_that_time_moved(app, start):
     app.schedule("hourly", "0 * * * *", "fine")
     drain(app)  # its schedule is known from now on

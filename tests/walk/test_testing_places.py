@@ -26,6 +26,8 @@ from mulligan.testing import (
 from support.waiting import until
 from walk.tools import attempts_of, told
 
+pytestmark = pytest.mark.processes
+
 HOUR = timedelta(hours=1)
 
 
@@ -112,7 +114,7 @@ def test_an_error_in_the_block_brings_the_app_back_too(app, url):
     assert app.settings is own
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked_for(app, url, tmp_path):
     fast = {"MULLIGAN_WORKER__LEASE": "4", "MULLIGAN_WORKER__HEARTBEAT": "1", "WITNESS": str(tmp_path / "witness")}
     with temporary(app, url), worker(app, "support.strange:app", env=fast) as real:

@@ -64,7 +64,7 @@ def test_the_private_half_is_for_operators(app, client, key):
 
 
 @pytest.mark.security("S09")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_anothers_job_is_like_one_that_is_not_there_for_everybody_and_everything(app, client, key):
     """Scope and role by own, foreign and unknown, over every route of a job."""
     mine = ran(app, app.enqueue("fails", owner="acme"))
@@ -140,7 +140,7 @@ def test_a_list_goes_on_where_its_sealed_cursor_says(app, client, key):
 
 
 @pytest.mark.security("S21")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.parametrize("query", ["limit=0", "limit=1000000000", "limit=x", "filter=state:ded", "filter=sort:x;--"])
 def test_a_question_that_makes_no_sense_is_refused(client, key, query):
     assert client.get(f"/api/v1/jobs?{query}", headers=key()).status_code == 422

@@ -9,6 +9,8 @@ import pytest
 from mulligan.config import Settings
 from support.serving import served
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def send(app, settings: Settings):
@@ -53,13 +55,13 @@ JSON = "Content-Type: application/json"
 
 
 @pytest.mark.security("S17")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_body_of_fifty_megabytes_is_refused_before_it_is_read(send):
     assert send(f"POST /api/v1/jobs HTTP/1.1\r\n{JSON}\r\nContent-Length: 52428800")[0] == 413
 
 
 @pytest.mark.security("S17")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_body_without_an_end_is_not_read_to_its_end(send):
     status, sent = send(f"POST /api/v1/jobs HTTP/1.1\r\n{JSON}\r\nTransfer-Encoding: chunked", chunks=800)
     assert status in {413, 0}
@@ -95,7 +97,7 @@ def test_strange_paths_and_questions_are_answered_without_a_500(send):
 
 
 @pytest.mark.security("S17")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_strange_heads_are_answered_without_a_500(send):
     found = {head[:80]: send(head, b"{}")[0] for head in HEADS}
     assert {head: status for head, status in found.items() if not 200 <= status < 500} == {}

@@ -78,7 +78,7 @@ def _each(client, operation, keys, named, examples, mode):
 
 
 @pytest.mark.security("S24")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_the_description_allows_is_answered_as_it_says_whoever_asks(ask, part):

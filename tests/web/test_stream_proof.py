@@ -16,6 +16,8 @@ from support.serving import Ear, get, served, served_apart
 from support.store import is_postgres, log_of, sql, together
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 OWNERS = ("acme", "other")
 LAST = EventType.BATCH_READY  # an owner's last event
 
@@ -139,8 +141,8 @@ def test_fifty_clients_that_come_and_go_hear_all_of_their_own_in_order(app):
     assert sum(client.returns for client in crowd) > 200
 
 
-@pytest.mark.slow
-def test_a_strangers_transaction_delays_nothing(app):
+@pytest.mark.timing
+def test_an_open_transaction_of_another_program_delays_no_event(app):
     with strangers_transaction(app.settings.database_url), served(app.settings) as web:
         ear = Ear(web, app.keys.create("acme", "viewer").text).ready()
         until(lambda: web.hub._listeners, 10, "a listener")
@@ -152,9 +154,9 @@ def test_a_strangers_transaction_delays_nothing(app):
 
 
 @pytest.mark.security("S48")
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.timeout(120)
-def test_two_hundred_idle_streams_leave_the_rest_quick_and_take_no_connections(app):
+def test_requests_stay_fast_with_two_hundred_idle_streams_which_hold_no_connections(app):
     with served(app.settings) as web:
         keys = [app.keys.create("acme", "viewer").text for _ in range(4)]
         for number in range(200):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from mulligan.config import read_settings
@@ -13,6 +11,8 @@ from mulligan.web.api import stream as streams
 from mulligan.web.api.frames import frame
 from support.serving import Ear, get, served
 from support.waiting import until
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_what_happens_is_heard_and_a_reconnect_goes_on_where_it_was(app, web):
     assert [frame.id for frame in rest] == sorted({frame.id for frame in rest})
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_only_what_is_in_the_log_has_an_id_and_a_comment_keeps_the_line_open(app, web, monkeypatch):
     monkeypatch.setattr(streams, "HEARTBEAT", 0.2)
     ear = Ear(web, text(app), query="?after=0")
@@ -82,7 +82,7 @@ def test_an_owner_hears_only_of_their_own_and_only_the_public_half(app, web):
     assert "before" in operator.durable[-1].data["data"]
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_jobs_of_our_own_are_left_out(app, web):
     with app.store.begin() as unit:
         for kind in ("mulligan.deliver", "works"):
@@ -91,7 +91,7 @@ def test_jobs_of_our_own_are_left_out(app, web):
     assert [frame.data["data"]["kind"] for frame in ear.events(1)] == ["works"]
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.parametrize(
     ("words", "types"),
     [
@@ -109,7 +109,7 @@ def test_a_filter_has_the_words_of_events_tail(app, web, words, types):
     assert [frame.event for frame in ear.events(len(types))] == types
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.parametrize("query", ["?filter=nope:1", "?filter=type:job.deid", "?after=-1", "?after=x", "?after=1e3"])
 def test_a_question_that_makes_no_sense_is_refused(app, web, query):
     status, problem = get(web, f"/api/v1/events{query}", text(app))
@@ -147,7 +147,7 @@ def test_a_slow_client_loses_nothing(app, web, monkeypatch):
 
 
 @pytest.mark.security("S05")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_revoked_key_ends_its_streams_and_no_others(app, web, monkeypatch):
     monkeypatch.setattr(hubs, "KEYS_EVERY", 0.2)
     made, other = app.keys.create("acme", "viewer"), text(app)
@@ -160,7 +160,7 @@ def test_a_revoked_key_ends_its_streams_and_no_others(app, web, monkeypatch):
 
 
 @pytest.mark.security("S48")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_key_has_so_many_streams_and_a_closed_one_makes_room(app):
     settings = read_settings({"database_url": app.settings.database_url, "web.streams_per_key": 2, "web.streams": 3})
     with served(settings) as web:
@@ -176,18 +176,17 @@ def test_a_key_has_so_many_streams_and_a_closed_one_makes_room(app):
         assert Ear(web, key).status == 200
 
 
-@pytest.mark.about_processes
-def test_a_server_that_stops_ends_its_streams_at_once(app):
-    with served(app.settings) as web:
+@pytest.mark.any_store
+def test_a_server_that_stops_ends_its_streams_itself(app):
+    """A stream that stayed open would keep the server for its whole grace period."""
+    with served(app.settings, grace=600) as web:
         ears = [Ear(web, text(app)).ready() for _ in range(5)]
-        began = time.monotonic()
         web.stop()
-        assert time.monotonic() - began < 1.5
         for ear in ears:
             until(lambda ear=ear: not ear.read(), 5, "the end of the stream")
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_the_hub_reads_only_while_somebody_listens(app, web):
     ear = Ear(web, text(app)).ready()
     until(lambda: web.hub._listeners, 10, "a listener")
@@ -215,14 +214,14 @@ def test_progress_is_told_without_an_id(app, web, monkeypatch):
 
 
 @pytest.mark.security("A30")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_data_of_several_lines_is_one_frame():
     assert frame("a\r\nid: 7", {"x": "one\ntwo\u2028\r"}, 5) == (
         b'id: 5\nevent: a id: 7\ndata: {"x":"one\\ntwo\\u2028\\r"}\n\n'
     )
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_head_answers_without_a_stream(app, web, client, key):
     answer = client.head("/api/v1/events", headers=key())
     assert (answer.status_code, answer.content) == (200, b"")

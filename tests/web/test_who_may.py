@@ -27,7 +27,7 @@ def may(line, scope, role):
 
 
 @pytest.mark.security("S09")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_no_route_is_left_out(client):
     document = client.get("/openapi.json").json()
     known = {f"{verb.upper()} {path}": one for path, verbs in document["paths"].items() for verb, one in verbs.items()}
@@ -38,7 +38,7 @@ def test_no_route_is_left_out(client):
 
 
 @pytest.mark.security("S09", "S14")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_who_may_not_is_refused_whatever_it_is_and_nothing_changes(app, client, things, callers):
     named = {what: things.one(what, "acme") for what in sorted({line.what for line in ROUTES.values()} - {""})}
     before = contents(app.store)
@@ -53,7 +53,7 @@ def test_who_may_not_is_refused_whatever_it_is_and_nothing_changes(app, client, 
 
 
 @pytest.mark.security("S09")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_who_may_is_served_and_what_is_not_there_is_not_found(app, client, things, callers, part):

@@ -9,7 +9,7 @@ import pytest
 from mulligan import Fail
 from support import hostile_requests as hostile
 
-pytestmark = [pytest.mark.about_processes, pytest.mark.slow]
+pytestmark = [pytest.mark.any_store, pytest.mark.slow]
 
 
 def test_no_order_and_no_address_breaks_the_service(world):

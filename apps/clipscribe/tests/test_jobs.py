@@ -59,7 +59,7 @@ def test_two_time_outs_then_success_are_three_attempts(world):
 
 
 @pytest.mark.seed("004-06", "004-22", "004-23", "004-47", "004-56", "004-19", "004-03")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_model_that_stays_down_is_asked_four_times_and_nothing_is_promised_then(world):
     seen = world.ended("down.mp4")
     assert (seen["state"], seen["attempts"], seen["error"]["type"]) == ("FAILED", 4, "TemporaryServiceError")
@@ -71,14 +71,14 @@ def test_a_model_that_stays_down_is_asked_four_times_and_nothing_is_promised_the
 
 
 @pytest.mark.seed("004-06")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_one_that_is_busy_twice_answers_at_the_third_time(world):
     seen = world.ended("busy.mp4")
     assert (seen["state"], seen["attempts"]) == ("COMPLETED", 3)
 
 
 @pytest.mark.seed("004-05", "004-42", "004-56")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_limit_of_the_model_is_waited_for_longer_each_time(world):
     job = world.order()
     with world.force(*[answered(429)] * 6):
@@ -106,7 +106,7 @@ def test_too_little_memory_moves_it_to_the_priority_queue(world):
 
 
 @pytest.mark.seed("004-08", "004-09", "004-11", "004-20", "004-43", "004-46", "004-44", "004-53", "004-21")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_what_cannot_be_processed_is_tried_once(world):
     expected = {
         "private.mp4": ("InvalidInput", "This video cannot be processed. It may be private or deleted."),
@@ -131,7 +131,7 @@ def test_what_cannot_be_processed_is_tried_once(world):
 
 
 @pytest.mark.seed("004-53", "004-44")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_video_that_is_said_to_be_too_large_is_not_even_fetched(world):
     answer = world.post("talk.mp4", size=11 * 1024**3).json()
     assert (answer["state"], answer["error"]["type"]) == ("FAILED", "VideoExceedsLimits")
@@ -141,7 +141,7 @@ def test_a_video_that_is_said_to_be_too_large_is_not_even_fetched(world):
 
 
 @pytest.mark.seed("004-13", "004-45")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_who_has_used_up_the_plan_is_told_at_once(make_world):
     world = make_world(PLAN_VIDEOS="2")
     for _ in range(2):
@@ -154,7 +154,7 @@ def test_who_has_used_up_the_plan_is_told_at_once(make_world):
 
 
 @pytest.mark.seed("004-10", "004-13", "004-86", "004-02")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_quota_of_the_model_that_comes_back_holds_the_job(world):
     job = world.order()
     with world.force(answered(402, retry_after=3600)):
@@ -167,7 +167,7 @@ def test_a_quota_of_the_model_that_comes_back_holds_the_job(world):
 
 
 @pytest.mark.seed("004-16", "004-49", "004-52", "004-24")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_an_answer_nobody_knows_is_tried_twice_more_and_the_team_is_told_once(world):
     jobs = [world.order("odd.mp4"), world.order("odd.mp4", user="bob@example.com")]
     world.run(all_of_it=True)
@@ -193,7 +193,7 @@ def test_seven_hours_that_nobody_declared_go_to_the_other_machines_once(world):
 
 
 @pytest.mark.seed("004-54")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_seven_hours_are_tried_once_more_and_not_twice(world):
     jobs = [world.order("down-7h.mp4", duration=declared) for declared in (None, 7 * 3600)]
     world.run(all_of_it=True)
@@ -223,7 +223,7 @@ def test_nine_hours_wait_for_a_person_and_the_admin_is_told(world):
 
 # -- who sees what ----------------------------------------------------------------------------------
 @pytest.mark.seed("004-35", "004-39")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_what_must_not_be_read_is_in_no_outlet(world):
     job = world.order("http://ann:hunter2@127.0.0.1:9/clips/ann.mp4?api_key=k1-short-key")
     error = "cannot open /srv/clips/ann.mp4 on 10.1.2.3 with sk-proj-abcdefghij0123456789abcdefghij0123456789"
@@ -236,7 +236,7 @@ def test_what_must_not_be_read_is_in_no_outlet(world):
             assert planted not in place
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_only_who_has_the_link_sees_a_job(world):
     job = world.order()
     for path in (f"/jobs/{job}", f"/status/{job}"):
@@ -246,12 +246,12 @@ def test_only_who_has_the_link_sees_a_job(world):
     assert world.ask("GET", "/admin", job).status_code == 403
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_nobody_else_can_write_a_manifest(world):
     assert world.admin("POST", "/hooks/jobs", json={"type": "job.died"}).status_code == 401
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_wrong_order_is_refused_and_makes_no_job(world):
     wrong = [{"user": "x"}, {"model": "gpt"}, {"duration": -1}, {"x": 1}]
     assert {world.post("file://host/etc/passwd").status_code, world.post("http:// a").status_code} == {422}

@@ -76,7 +76,7 @@ def test_an_owner_retries_with_the_cheaper_model_and_the_change_is_on_record(wor
 
 
 @pytest.mark.seed("004-01", "004-81")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_what_an_owner_thinks_of_a_failure_reaches_the_admin(make_world):
     world = make_world(PHASE="beta")
     job = world.order("private.mp4")
@@ -95,7 +95,7 @@ def test_what_an_owner_thinks_of_a_failure_reaches_the_admin(make_world):
 # -- phases -----------------------------------------------------------------------------------------
 @pytest.mark.seed("004-69", "004-70", "004-71", "004-72")
 @pytest.mark.parametrize(("phase", "tried"), [("1", (1, 1)), ("2", (4, 1)), ("3", (4, 4)), ("4", (4, 4))])
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_each_phase_retries_what_it_says_and_tells_whom_it_says(make_world, phase, tried):
     world = make_world(PHASE=phase)
     slow = world.order()
@@ -114,7 +114,7 @@ def test_each_phase_retries_what_it_says_and_tells_whom_it_says(make_world, phas
 
 
 @pytest.mark.seed("004-80")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_in_alpha_every_failure_goes_to_the_admin(make_world):
     world = make_world(PHASE="alpha")
     assert world.app.settings.log.level == "DEBUG"

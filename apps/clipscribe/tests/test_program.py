@@ -15,6 +15,8 @@ from moto.server import ThreadedMotoServer
 
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 
 def family(pid):
     """Those it has started, and those they have."""
@@ -57,7 +59,7 @@ def bucket(monkeypatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("004-38")
 def test_the_manifest_is_in_the_bucket_after_failure_and_after_recovery(make_world, bucket):
     world = make_world(STORAGE_URL="s3://clips", STORAGE_ENDPOINT=bucket)

@@ -9,6 +9,8 @@ import pytest
 from pdfxml.tests.making import a_pdf
 from stage import Program
 
+pytestmark = pytest.mark.processes
+
 BUSY = "Gateway busy, paused. Will retry automatically."
 
 
@@ -58,7 +60,7 @@ def test_failing_fast_ends_what_was_never_sent_with_the_breaker_as_its_reason(ma
     assert ann.job(by_breaker[0].id).status == "complete"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-35", "001-41")
 def test_one_failure_or_any_number_of_bad_files_leaves_it_closed(world, ann):
     world.tell(503, times=1)
@@ -72,7 +74,7 @@ def test_one_failure_or_any_number_of_bad_files_leaves_it_closed(world, ann):
     assert world.app.dependencies.get("gateway").state == "closed"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-87")
 def test_two_files_that_alone_make_it_hang_end_for_good(make_world):
     world = make_world(GATEWAY_TIMEOUT="0.1")

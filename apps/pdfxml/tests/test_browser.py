@@ -19,7 +19,7 @@ from pdfxml.tests.making import a_pdf
 from support import browser as browsers
 from support.browser import visit
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
 BUSY = "Gateway busy, paused. Will retry automatically."
 

@@ -29,7 +29,7 @@ def disk(times, number):
     return fsync
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-01", "001-02")
 def test_there_are_ten_codes_and_each_has_a_sentence_that_promises_nothing(world):
     assert set(world.rules.LINES) == set(CODES)
@@ -50,7 +50,7 @@ def test_400_406_413_and_415_are_final(world, ann):
     assert len(world.calls()) == 4
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-53", "001-85")
 def test_the_gateways_own_words_follow_where_they_are_safe(world, ann):
     job = ann.upload(mapping="poetry")
@@ -61,7 +61,7 @@ def test_the_gateways_own_words_follow_where_they_are_safe(world, ann):
     assert world.jobs.safe_words("Traceback (most recent call last):\n  File") == ""
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-14", "001-54", "001-66", "001-68")
 @pytest.mark.parametrize("fault", [500, 502, "reset", "cut", "lose"])
 def test_5xx_and_a_broken_line_are_tried_again(world, ann, fault):
@@ -79,7 +79,7 @@ def test_5xx_and_a_broken_line_are_tried_again(world, ann, fault):
     assert len(world.xml()) == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-14")
 def test_a_gateway_that_is_not_there_is_tried_again(world, ann):
     world.gateway.close()
@@ -108,7 +108,7 @@ def test_timeouts_are_tried_up_to_the_limit_and_then_the_line_promises_nothing(m
     assert len(world.calls()) == 4
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-27")
 @pytest.mark.parametrize(("said", "calls"), [({}, 3), ({"RETRY_MAX_ATTEMPTS": "1"}, 1)])
 def test_the_setting_counts_attempts(make_world, said, calls):
@@ -121,14 +121,14 @@ def test_the_setting_counts_attempts(make_world, said, calls):
     assert len(world.calls()) == calls
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.parametrize("said", ["0", "many", "-1", "nan"])
 def test_a_setting_that_makes_no_sense_is_refused_by_its_name(make_world, said):
     with pytest.raises(ValueError, match="RETRY_MAX_ATTEMPTS"):
         make_world(RETRY_MAX_ATTEMPTS=said)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-16")
 def test_other_refusals_have_a_code_too(world, ann):
     found = {}
@@ -144,7 +144,7 @@ def test_other_refusals_have_a_code_too(world, ann):
     assert shown[408].notice == "Conversion is taking too long. We’ll retry."
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-16")
 def test_a_gateway_that_asks_for_patience_gets_it(world, ann):
     world.tell(429, times=1, retry_after=300)
@@ -157,7 +157,7 @@ def test_a_gateway_that_asks_for_patience_gets_it(world, ann):
     assert [ann.job(one).status for one in (first, second)] == ["complete", "complete"]
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-03")
 def test_garbage_with_status_200_is_unknown_and_tried_like_the_others(world, ann):
     world.tell("garbage")
@@ -184,7 +184,7 @@ def test_a_result_that_cannot_be_written_is_tried_once_more(world, ann, monkeypa
     assert world.app.dependencies.get("gateway").failed == 0  # it has answered
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-18")
 def test_a_full_disk_is_not_tried_again_by_itself(world, ann, monkeypatch):
     job = ann.upload()
@@ -193,7 +193,7 @@ def test_a_full_disk_is_not_tried_again_by_itself(world, ann, monkeypatch):
     assert (ann.job(job).error_code, ann.job(job).attempt_count) == ("IO_ERROR", 1)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-61", "001-62")
 def test_the_technical_reason_is_in_the_log_and_nowhere_an_owner_looks(world, ann, caplog):
     world.tell("garbage")
@@ -214,7 +214,7 @@ def test_a_result_that_is_there_already_is_not_made_again(world, ann):
     assert world.calls() == []
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_both_mappings_are_real(world, ann):
     text, layout = ann.upload("Größe & <b>", mapping="text"), ann.upload("Größe & <b>", mapping="layout")
     world.run()
@@ -222,7 +222,7 @@ def test_both_mappings_are_real(world, ann):
     assert "<textbox" in ann.download(layout).text or "<text " in ann.download(layout).text
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-91")
 def test_half_a_result_of_a_worker_that_was_killed_is_none_and_does_not_stay(world, ann):
     job = ann.upload()

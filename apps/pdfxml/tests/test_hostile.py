@@ -7,7 +7,7 @@ import pytest
 from pdfxml.tests.making import a_pdf
 from support import hostile_requests as hostile
 
-pytestmark = [pytest.mark.about_processes, pytest.mark.slow]
+pytestmark = [pytest.mark.any_store, pytest.mark.slow]
 
 
 def test_no_upload_and_no_address_breaks_the_service(world, ann):

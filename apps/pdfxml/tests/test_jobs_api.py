@@ -12,7 +12,7 @@ from support.waiting import until
 DAY = 86_400
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-19", "001-20", "001-24", "001-57", "001-63", "001-64", "001-89")
 def test_a_download_before_it_is_complete_is_a_409(world, ann):
     world.tell("hang")
@@ -30,7 +30,7 @@ def test_a_download_before_it_is_complete_is_a_409(world, ann):
     work.answer()
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-20", "001-64")
 def test_a_failed_conversion_has_nothing_to_download_and_nothing_to_wait_for(world, ann):
     world.tell(400)
@@ -41,7 +41,7 @@ def test_a_failed_conversion_has_nothing_to_download_and_nothing_to_wait_for(wor
     assert ann.job(job).failed_at is not None
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-19", "001-64", "001-67")
 def test_a_complete_one_comes_as_a_file(world, ann):
     job = ann.upload("One", "Two")
@@ -108,7 +108,7 @@ def test_a_file_is_not_removed_between_its_storing_and_its_job(make_world):
     assert world.sources() == []
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-21")
 def test_a_result_that_was_lost_and_a_job_that_nobody_knows_answer_alike(world, ann):
     job = ann.upload()
@@ -136,7 +136,7 @@ def test_uploading_again_what_was_removed_converts_again(world, ann):
     assert ann.post().json()["id"] == third
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_files_stay_as_long_as_a_conversion_may_still_need_them(world, ann):
     world.tell(400, times=1)
     job = ann.upload()
@@ -169,7 +169,7 @@ def test_a_failed_one_goes_back_to_the_queue_with_all_its_tries_and_completes(wo
                     "queued", *["processing", "retry"] * 2, "processing", "complete"]  # fmt: skip
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-43")
 def test_only_a_failed_one_can_be_retried(world, ann):
     job = ann.upload()
@@ -180,7 +180,7 @@ def test_only_a_failed_one_can_be_retried(world, ann):
     assert ann.job(job).manual_retry_count == 0
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-44")
 def test_without_its_source_it_is_refused_and_left_alone(world, ann):
     world.tell(400)
@@ -193,7 +193,7 @@ def test_without_its_source_it_is_refused_and_left_alone(world, ann):
     assert ann.job(job) == before
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_what_was_uploaded_again_is_not_retried_beside_it(world, ann):
     world.tell(400, times=1)
     first = ann.upload()
@@ -205,7 +205,7 @@ def test_what_was_uploaded_again_is_not_retried_beside_it(world, ann):
     assert ann.job(first).status == "failed"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_source_that_goes_while_it_waits_ends_it_as_expired(world, ann):
     world.tell(500, times=1)
     job = ann.upload()
@@ -215,7 +215,7 @@ def test_a_source_that_goes_while_it_waits_ends_it_as_expired(world, ann):
     assert (ann.job(job).status, ann.job(job).error_code) == ("failed", "EXPIRED")
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-49", "001-62")
 def test_failed_rows_and_no_others_have_a_retry_link_and_it_works(world, ann):
     world.tell(400, times=1)
@@ -234,7 +234,7 @@ def test_failed_rows_and_no_others_have_a_retry_link_and_it_works(world, ann):
     assert ann.job(failed).status == "complete"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_the_form_of_the_page_leads_back_to_it(world, ann):
     form = {"files": {"file": ("a.pdf", b"%PDF-1.4 broken")}, "follow_redirects": False}
     assert ann.client.post("/upload", **form).headers["location"] == "/"
@@ -263,7 +263,7 @@ def test_every_move_is_an_event_with_its_numbers(world, ann):
 
 
 @pytest.mark.seed("001-79")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_every_code_leads_to_its_steps_in_the_runbook(world, ann):
     page = ann.client.get("/runbook").text
     assert all(f'id="{code}"' in page for code in world.rules.LINES)
@@ -273,7 +273,7 @@ def test_every_code_leads_to_its_steps_in_the_runbook(world, ann):
     assert 'href="/runbook#GW_4XX"' in ann.page()
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-67", "001-68")
 def test_result_and_error_are_set_in_their_states_only(world, ann):
     world.tell(400, times=1)

@@ -14,6 +14,8 @@ import pytest
 from pdfxml.tests.making import a_pdf
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 
 def family(pid):
     """Those it has started, and those they have."""

@@ -40,7 +40,7 @@ def test_a_bad_type_is_a_400_and_a_failed_job_that_nobody_ever_ran(world, ann):
     assert ann.retry(job.id).status_code == 404  # there is nothing to try again
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-06")
 def test_the_limit_passes_and_a_byte_more_does_not(make_world):
     world = make_world(MAX_UPLOAD_MB="0.25")
@@ -93,7 +93,7 @@ def test_a_twin_in_progress_or_complete_is_the_answer(world, ann):
     assert len(world.calls()) == len(world.sources()) == len(world.xml()) == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-08")
 def test_a_twin_is_the_answer_even_where_nothing_can_be_written(world, ann, monkeypatch):
     first = ann.post().json()["id"]
@@ -124,7 +124,7 @@ def test_another_session_mapping_or_byte_is_another_job(world, ann):
     assert len(set(found)) == 4
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-80")
 def test_while_uploads_are_paused_they_are_answered_with_503_and_nothing_is_stored(world, ann):
     world.app.queues.pause("uploads", until=600, reason="the disk is full")
@@ -137,20 +137,20 @@ def test_while_uploads_are_paused_they_are_answered_with_503_and_nothing_is_stor
     assert ann.post().status_code == 201
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.parametrize("form", [{"data": {"mapping": "text"}}, {"content": b"x"}, {"files": {"other": b"x"}}])
 def test_a_form_without_a_file_is_refused(ann, form):
     assert ann.client.post("/api/upload", **form).json()["error_code"] == "NOT_PDF"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_name_is_only_a_name(ann):
     job = ann.post(name="../../etc/<b>passwd<\u202e.pdf").json()
     assert job["file"] == "<b>passwd<?.pdf"
     assert "<b>" not in ann.page()
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_whatever_else_goes_wrong_has_a_code_too(world, ann, monkeypatch):
     form = {"content": b"--x\r\nnonsense", "headers": {"content-type": "multipart/form-data; boundary=x"}}
     assert ann.client.post("/api/upload", **form).json()["error_code"] == "NOT_PDF"

@@ -11,7 +11,7 @@ from mulligan.testing import worker
 from pdfxml.tests.making import a_pdf
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(300)  # several processes, one after the other
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]  # several processes, one after the other
 APP = "pdfxml.jobs:app"
 QUICK = {
     "MULLIGAN_WORKER__LEASE": "2",
@@ -26,7 +26,7 @@ def ended(ann, job):
     return until(lambda: (found := ann.job(job)).status in {"complete", "failed"} and found, 30, "an end")
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("001-28", "001-32", "001-71", "001-75", "001-76", "001-77", "001-91")
 def test_when_a_worker_dies_another_goes_on_and_there_is_one_xml(world, ann):
     world.tell("hang", times=1)

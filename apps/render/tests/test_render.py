@@ -215,7 +215,7 @@ def test_the_numbers_are_the_environments():
 
 
 @pytest.mark.seed("003-04", "003-22", "003-23", "003-59")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_at_the_limit_ffmpeg_is_killed_and_nothing_is_left(service, instead_of_ffmpeg, tmp_path, monkeypatch):
     """With a real worker: what runs is ended from outside."""
     left = tmp_path / "left"

@@ -6,6 +6,8 @@ import pytest
 
 from mulligan.testing import Returns, force
 
+pytestmark = pytest.mark.processes
+
 GOOD = Returns({"video": "none"})
 DOWN = "The provider is down. The task waits for it, and no retry is spent."
 

@@ -8,7 +8,7 @@ import pytest
 
 from support import hostile_requests as hostile
 
-pytestmark = [pytest.mark.about_processes, pytest.mark.slow]
+pytestmark = [pytest.mark.any_store, pytest.mark.slow]
 TASKS = "/v1/videos/generations/tasks"
 
 

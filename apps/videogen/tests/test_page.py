@@ -10,6 +10,8 @@ from playwright.sync_api import expect
 
 from support import browser as browsers
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def address(tmp_path):

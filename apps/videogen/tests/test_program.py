@@ -14,6 +14,8 @@ import pytest
 from mulligan.testing import worker
 from support.waiting import until
 
+pytestmark = pytest.mark.processes
+
 QUICK = {
     "MULLIGAN_WORKER__LEASE": "2",
     "MULLIGAN_WORKER__HEARTBEAT": "0.5",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.about_processes
+pytestmark = pytest.mark.any_store
 
 
 def waits(world, kind="video.nimbus", cls="transient"):

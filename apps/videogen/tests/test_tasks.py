@@ -38,7 +38,7 @@ def test_a_new_task_has_all_its_retries_and_ends_as_a_video(world, ann):
     assert made_of(ann, task)[4:8] == b"ftyp"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("002-04", "002-10", "002-14", "002-26", "002-45")
 @pytest.mark.parametrize("wish", SENTENCES)
 def test_what_may_pass_is_scheduled_and_says_so(make_world, wish):
@@ -75,7 +75,7 @@ def test_three_retries_about_30_60_and_120_seconds_apart_and_then_it_has_failed(
     assert len(world.calls()) == 4
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("002-11", "002-28", "002-45")
 @pytest.mark.parametrize(
     ("wish", "code"),
@@ -90,7 +90,7 @@ def test_what_cannot_get_better_fails_at_once(world, ann, wish, code):
     assert len(world.calls()) == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("002-12")
 def test_what_nobody_knows_is_tried_like_the_rest_and_says_nothing_of_its_insides(world, ann):
     task = ann.order("a cat [odd]")
@@ -100,7 +100,7 @@ def test_what_nobody_knows_is_tried_like_the_rest_and_says_nothing_of_its_inside
     assert failed.error == "The video could not be made."
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_video_that_was_begun_is_paid_for_once_though_its_answer_was_lost(world, ann):
     task = ann.order("a cat [lose x1]")
     world.run(all_of_it=True)
@@ -108,7 +108,7 @@ def test_a_video_that_was_begun_is_paid_for_once_though_its_answer_was_lost(worl
     assert {call["key"] for call in world.calls()} == {f"{task.removeprefix('task_')}-0"}
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("002-55")
 def test_a_video_that_breaks_off_is_begun_anew_and_costs_again(world, ann):
     task = ann.order("a cat [break x1]")
@@ -179,7 +179,7 @@ def test_a_key_that_may_only_read_orders_nothing_and_a_revoked_one_does_not_even
     assert (ann.look(task).status_code, reader.archive(task).status_code) == (401, 401)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("002-45")
 @pytest.mark.parametrize(
     ("said", "words"),

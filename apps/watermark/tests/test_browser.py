@@ -14,7 +14,12 @@ from mulligan.testing import Returns
 from support import browser as browsers
 from watermark import jobs, marks
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120), pytest.mark.about_processes]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.timeout(120),
+    pytest.mark.any_store,
+]
 DONE = Returns("made")
 STRANGE = "<script>alert(1)</script> could not be read"
 

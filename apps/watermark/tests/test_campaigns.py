@@ -33,7 +33,7 @@ def test_the_outcome_follows_from_the_copies(world, endings, state):
     assert seen.state == state
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-53")
 def test_there_is_no_outcome_while_a_copy_waits_for_its_retry(world):
     campaign = world.ended(DONE, RuntimeError("x"), names=("ada", "bo"))
@@ -54,7 +54,7 @@ def test_publishing_again_makes_no_second_job(world):
         assert session.get_one(data.Campaign, campaign).published_at == at
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-09")
 def test_who_publishes_at_the_same_moment_makes_one_batch(world):
     campaign = world.campaign("ada", "bo", "cy")
@@ -73,7 +73,7 @@ def test_who_publishes_at_the_same_moment_makes_one_batch(world):
     assert len(jobs.app.batches.list()) == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-58")
 def test_a_campaign_without_recipients_is_not_published(world):
     campaign = world.campaign()
@@ -89,7 +89,7 @@ def test_the_store_refuses_a_state_that_does_not_exist(world):
         session.execute(text("UPDATE campaigns SET state = 'DONE' WHERE id = :id"), {"id": campaign})
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-62", "000-71", "000-91")
 @pytest.mark.parametrize("endings", [[DONE, DONE], [DONE, DAMAGED], [DAMAGED, DAMAGED]])
 def test_a_finished_campaign_expires_at_its_time(world, endings):
@@ -143,7 +143,7 @@ def test_a_retry_by_hand_opens_the_campaign_again_and_ends_it_ready(world):
     assert [one.generation for one in jobs.app.jobs.attempts(job.id)] == [1, 1, 2]
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 def test_a_copy_that_an_operator_has_cancelled_has_a_button_that_works(world):
     campaign = world.publish(world.campaign("ada"))
     jobs.app.jobs.cancel(world.job(campaign).id, reason="too many")
@@ -152,7 +152,7 @@ def test_a_copy_that_an_operator_has_cancelled_has_a_button_that_works(world):
     assert world.token(campaign).status == "PENDING"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-64")
 def test_a_retry_that_fails_again_is_told_again(world):
     campaign = world.ended(DAMAGED, names=("ada",))
@@ -189,7 +189,7 @@ def test_twenty_presses_at_once_are_one_retry(world):
     assert told.count("job.retried") == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-83")
 def test_a_campaign_goes_with_its_account(world):
     campaign = world.campaign("ada", "bo")
@@ -200,7 +200,7 @@ def test_a_campaign_goes_with_its_account(world):
         assert session.get(data.Campaign, campaign) is None
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-29")
 def test_an_old_job_that_is_tried_again_does_not_go_before_fresh_ones(world):
     first = world.ended(RuntimeError("x"), names=("ada",))

@@ -6,7 +6,7 @@ import pytest
 
 from support import hostile_requests as hostile
 
-pytestmark = [pytest.mark.about_processes, pytest.mark.slow]
+pytestmark = [pytest.mark.any_store, pytest.mark.slow]
 
 
 def test_no_form_and_no_address_breaks_a_page(world, owner):

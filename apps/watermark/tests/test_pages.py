@@ -16,6 +16,8 @@ from watermark import data, jobs, marks
 
 from .conftest import listening_to
 
+pytestmark = pytest.mark.processes
+
 DONE = Returns("made")
 
 
@@ -74,7 +76,7 @@ def test_what_belongs_to_others_answers_like_what_does_not_exist(world, owner, s
     assert {world.job(campaign).generation, world.job(other, "bo").generation} == {1}
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-71")
 def test_nothing_is_retried_in_an_expired_campaign(world, owner, damaged):
     until_then = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -87,7 +89,7 @@ def test_nothing_is_retried_in_an_expired_campaign(world, owner, damaged):
     assert world.job(campaign).generation == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-58", "000-61", "000-83", "000-98", "000-99")
 def test_a_campaign_from_upload_to_list(world, owner):
     with world.clip.open("rb") as file:
@@ -149,7 +151,7 @@ def test_streams_of_the_campaign_and_of_the_token_hear_of_a_failure(world, owner
     assert "<script>alert" not in page
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-91", "000-92")
 def test_a_link_delivers_the_copy_until_it_is_used_up(world, owner, site):
     campaign = world.publish(world.campaign("ada", max_downloads=2))
@@ -170,7 +172,7 @@ def test_a_link_delivers_the_copy_until_it_is_used_up(world, owner, site):
     assert "This is the copy of <strong>ada</strong> from the campaign Spring." in owner.get(path).text
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-13")
 def test_a_detection_shows_its_failure_on_its_own_page(world, owner, site):
     path = owner.post("/detect", files={"file": ("x.mp4", b"nothing " * 50)}).headers["location"]
@@ -181,7 +183,7 @@ def test_a_detection_shows_its_failure_on_its_own_page(world, owner, site):
 
 
 @pytest.mark.slow
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-83")
 def test_a_copy_without_the_visible_mark_still_has_the_other_one(world):
     campaign = world.publish(world.campaign("ada", visible_wm=0))

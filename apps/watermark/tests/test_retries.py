@@ -27,7 +27,7 @@ def waits(job) -> list[float]:
 
 
 @pytest.mark.seed("000-21", "000-22", "000-49", "000-101", "000-32", "000-93")
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.parametrize("cls", MAY_PASS)
 def test_whatever_may_pass_is_tried_three_times_more_after_1_5_and_15_minutes(world, cls):
     campaign = world.publish(world.campaign("ada"))
@@ -62,7 +62,7 @@ def test_an_ffmpeg_that_is_killed_is_tried_again_and_its_token_becomes_active(wo
     assert world.state(campaign) == "READY"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-06", "000-26", "000-31", "000-41", "000-42", "000-101")
 @pytest.mark.parametrize("damage", ["truncated", "garbage"])
 def test_a_damaged_upload_is_given_up_at_once(world, clip, damage):
@@ -76,7 +76,7 @@ def test_a_damaged_upload_is_given_up_at_once(world, clip, damage):
     assert world.state(campaign) == "FAILED"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-43")
 def test_a_source_that_is_gone_is_given_up_at_once(world):
     asset = world.asset()
@@ -87,7 +87,7 @@ def test_a_source_that_is_gone_is_given_up_at_once(world):
     assert (job.state, job.attempts, job.error["code"]) == ("dead", 1, "SOURCE_GONE")
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-43")
 def test_a_missing_folder_for_the_output_is_another_matter(world):
     campaign = world.publish(world.campaign("ada"))
@@ -98,7 +98,7 @@ def test_a_missing_folder_for_the_output_is_another_matter(world):
 
 
 @pytest.mark.slow
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-04", "000-48")
 def test_a_disk_that_is_full_is_waited_for(world, tool):
     campaign = world.publish(world.campaign("ada"))
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_is_waited_for(world, tool):
     assert world.token(campaign).status == "ACTIVE"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-48")
 def test_a_missing_permission_is_retried_on_the_same_schedule(world):
     campaign = world.ended(PermissionError(errno.EACCES, "Permission denied", "/files/copies/a.part"), names=("ada",))
@@ -118,7 +118,7 @@ def test_a_missing_permission_is_retried_on_the_same_schedule(world):
     world.mulligan.assert_will_retry(world.job(campaign), after=60)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-05")
 def test_a_tool_that_is_missing_after_a_restart_is_waited_for(world, monkeypatch):
     campaign = world.publish(world.campaign("ada"))
@@ -130,7 +130,7 @@ def test_a_tool_that_is_missing_after_a_restart_is_waited_for(world, monkeypatch
     assert world.token(campaign).status == "ACTIVE"
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-41", "000-42", "000-44", "000-45", "000-46", "000-47", "000-48")
 @pytest.mark.parametrize(
     ("ending", "retried", "code"),
@@ -148,7 +148,7 @@ def test_the_table_of_the_specification(world, ending, retried, code):
     assert ((job.state == "queued"), job.error["code"]) == (retried, code)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-10", "000-23")
 @pytest.mark.parametrize(("most", "expected"), [(1, [60]), (5, [60, 300, 900, 900, 900])])
 def test_how_often_is_one_setting_of_the_system(world, monkeypatch, most, expected):
@@ -161,7 +161,7 @@ def test_how_often_is_one_setting_of_the_system(world, monkeypatch, most, expect
     assert waits(job) == pytest.approx(expected, abs=0.5)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-15")
 def test_one_job_may_have_a_limit_of_its_own_and_keeps_it(world):
     job = jobs.watermark.options(max_retries=1).enqueue(token="x")
@@ -171,7 +171,7 @@ def test_one_job_may_have_a_limit_of_its_own_and_keeps_it(world):
     assert jobs.app.jobs.retry(job.id).max_retries == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-24")
 def test_a_copy_is_not_made_again_where_it_is_already(world):
     campaign = world.publish(world.campaign("ada"))

@@ -34,7 +34,7 @@ def test_nobody_hears_of_failures_that_are_tried_again(world):
     assert world.told() == []
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-56", "000-76")
 def test_the_mail_of_a_partial_campaign_has_both_numbers(world, damaged):
     world.ended(DONE, DONE, damaged, names=("ada", "bo", "cy"))
@@ -43,7 +43,7 @@ def test_the_mail_of_a_partial_campaign_has_both_numbers(world, damaged):
     assert "'Spring' has ended: 2 copies are ready, 1 failed." in text
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-55", "000-77")
 def test_the_mail_of_a_failed_campaign_has_the_number(world, damaged):
     world.ended(damaged, damaged, names=("ada", "bo"))
@@ -52,7 +52,7 @@ def test_the_mail_of_a_failed_campaign_has_the_number(world, damaged):
     assert "'Spring' has ended: all 2 copies failed." in text
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-80")
 def test_fifty_failures_of_one_cause_are_a_few_mails(world, damaged):
     names = tuple(f"r{number}" for number in range(12))
@@ -75,7 +75,7 @@ def test_the_webhook_tells_every_outcome_with_its_state(world, damaged):
     assert {"campaign_id", "campaign_name"} <= set(world.hooks[0])
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-78")
 def test_without_a_mail_server_nothing_is_sent_and_nothing_breaks(world, damaged, monkeypatch):
     monkeypatch.setitem(vars(jobs.app.settings.mail), "host", "")
@@ -85,7 +85,7 @@ def test_without_a_mail_server_nothing_is_sent_and_nothing_breaks(world, damaged
     assert {one.state for one in jobs.app.deliveries.list()} == {"succeeded"}
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-44")
 def test_a_kind_of_job_that_nobody_knows_ends_and_the_owner_hears_of_it(world):
     with jobs.app.batch("Spring", owner=world.account.id) as batch:
@@ -99,7 +99,7 @@ def test_a_kind_of_job_that_nobody_knows_ends_and_the_owner_hears_of_it(world):
     assert len(world.told()) == 1
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-12", "000-13", "000-39")
 def test_a_detection_that_fails_is_not_tried_again_and_tells_nobody(world):
     campaign = world.ended(DONE, names=("ada",))

@@ -10,6 +10,8 @@ from mulligan import testing
 from support.waiting import until
 from watermark import jobs
 
+pytestmark = pytest.mark.processes
+
 HALF_AN_HOUR_AND_A_MINUTE = 31 * 60
 
 
@@ -21,7 +23,7 @@ def encoding(world, campaign: str, **env: str):
         yield worker
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-07", "000-11", "000-17", "000-88", "000-102")
 def test_what_a_killed_worker_ran_is_pending_after_one_sweep_and_no_retry_is_spent(world, tool):
     campaign = world.publish(world.campaign("ada"))
@@ -39,7 +41,7 @@ def test_what_a_killed_worker_ran_is_pending_after_one_sweep_and_no_retry_is_spe
 
 
 @pytest.mark.slow
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-86", "000-87", "000-102")
 def test_an_encode_of_31_minutes_is_left_alone_while_its_worker_lives(world, tool):
     assert jobs.HALF_AN_HOUR == 1800
@@ -53,7 +55,7 @@ def test_an_encode_of_31_minutes_is_left_alone_while_its_worker_lives(world, too
         assert (job.state, job.attempts, job.losses) == ("running", 1, 0)
 
 
-@pytest.mark.about_processes
+@pytest.mark.any_store
 @pytest.mark.seed("000-89")
 def test_a_copy_that_kills_its_worker_ends(world):
     campaign = world.ended("lost", "lost", "lost", names=("ada",))

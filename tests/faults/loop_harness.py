@@ -1,0 +1,208 @@
+"""Run the claim/settle loop on a real runner process, with a listener thread and no supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from mulligan.config import Worker
+from mulligan.engine.claims import Claimer
+from mulligan.engine.messages import outcome_to_wire
+from mulligan.engine.supervisor.child import Child, Recipe
+from mulligan.engine.supervisor.desk import Desk
+from mulligan.engine.supervisor.fleet import Fleet
+from mulligan.engine.supervisor.lot import Lot
+from mulligan.engine.supervisor.turns import Turn, Turns
+from mulligan.errors import StoreUnavailable
+from mulligan.ids import new_id
+from mulligan.job import Lease, Memory, Micros, Outcome
+from mulligan.store import Store
+from support.store import KINDS, POLICIES, RETURNED, now, open_worker
+
+LISTENER = "listener"
+LOOP_THREAD = "loop_0"
+NEVER = float("-inf")
+LONG = 10_000  # ms: after jobs this long, the loop claims no more than it has places for
+
+
+class RecordedFleet(Fleet):
+    """A real fleet that records what it dispatches. A test reports when an attempt ends.
+
+    The loop claims more or less according to how long jobs take, so the test states the duration.
+    Outcome and duration arrive as a message of the runner.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatched: list[tuple[str, int]] = []
+        self.most_in_flight = 0
+
+    async def start_runner(self) -> None:
+        self._refill()
+        await self.loaded()
+
+    def dispatch(self, lot: Lot, memories: Mapping[str, Memory]) -> None:
+        super().dispatch(lot, memories)
+        self.dispatched += [lease.fence for lease in lot]
+        self.most_in_flight = max(self.most_in_flight, self.count)
+
+    @property
+    def leases(self) -> list[Lease]:
+        """Return the leases that are in flight, oldest first."""
+        return [flight.lease for flight in self.flights()]
+
+    @property
+    def runner(self) -> Child:
+        (runner,) = self._children
+        return runner
+
+    def end(self, leases: Iterable[Lease], outcome: Outcome = RETURNED, duration_ms: int = LONG) -> None:
+        """Report the end of these attempts as their runner does."""
+        fences = {lease.fence for lease in leases}
+        seqs = [seq for seq, flight in self.runner.flights.items() if flight.lease.fence in fences]
+        assert len(seqs) == len(fences)
+        self._heard(self.runner, ["ended", [outcome_to_wire(seq, outcome, duration_ms) for seq in seqs]])
+
+    def end_some(self, rng: Random, share: float, duration_ms: int) -> None:
+        """Report the end of a random share of the attempts in flight."""
+        if ended := [lease for lease in self.leases if rng.random() < share]:
+            self.end(ended, duration_ms=duration_ms)
+
+
+class RecordedTurns(Turns):
+    """Transactions of the loop; records the thread of each one and whether two overlapped."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.threads: list[str] = []
+        self.overlaps = 0
+        self._busy = threading.Lock()
+
+    def take(self, *arguments: Any, **options: Any) -> Turn:
+        if not self._busy.acquire(blocking=False):
+            self.overlaps += 1
+        self.threads.append(threading.current_thread().name)
+        try:
+            return super().take(*arguments, **options)
+        finally:
+            self._busy.release()
+
+
+class Scene:
+    """A claim/settle loop, a runner process to work for, and a thread that listens for hints."""
+
+    fleet: RecordedFleet
+    desk: Desk
+
+    def __init__(self, store: Store, *, concurrency: int = 4, second_writer: bool = False, poll: float = 60) -> None:
+        # Unique on this machine: a fleet kills every process that carries the mark of its dead runner.
+        self._worker = new_id()
+        open_worker(store, self._worker)
+        self.store = store
+        self.may_claim = True
+        self.turns = RecordedTurns(store, POLICIES, Claimer(self._worker, KINDS))
+        self.listener = ThreadPoolExecutor(1, initializer=_name_thread, initargs=(LISTENER,))
+        self._thread = ThreadPoolExecutor(1, initializer=_name_thread, initargs=(LOOP_THREAD,))
+        self._second = ThreadPoolExecutor(1) if second_writer else None
+        self._settings = Worker(concurrency=concurrency, poll=poll, runners=1)
+
+    def play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+        """Run `act` while the loop runs, then let the loop leave."""
+        asyncio.run(self._play(act))
+
+    async def _play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+        self._now = now(self.store)
+        self.desk = Desk(self._settings, self._thread, self.clock, lambda _: None, lambda: self.may_claim, self._second)
+        async with self._runner() as self.fleet:
+            self.desk.serve(self.fleet, self.turns)
+            self.desk.wake.clear()  # the runner became ready before the loop was there to notice
+            loop = asyncio.create_task(self.desk.loop())
+            await self.until(lambda: self.desk._offered)
+            try:
+                await asyncio.wait_for(act(self), 60)
+            finally:
+                self.desk.leaving = True
+                self.desk.wake.set()
+                await loop
+                self._close_threads()
+
+    def clock(self) -> Micros:
+        """Return the time of the database when the scene began."""
+        return self._now
+
+    @asynccontextmanager
+    async def _runner(self) -> AsyncIterator[RecordedFleet]:
+        with TemporaryDirectory() as folder:
+            env = {
+                "PYTHONPATH": str(Path(__file__).parent.parent),
+                "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/unused.db",
+            }
+            recipe = Recipe("support.inert:app", self._worker, Path(folder), env=env)
+            fleet = RecordedFleet(recipe, self._settings, self.desk.ended, self.clock)
+            try:
+                await fleet.start_runner()
+                yield fleet
+            finally:
+                await fleet.close("the test is over")
+
+    def _close_threads(self) -> None:
+        for thread in (self.listener, self._thread, self._second):
+            if thread is not None:
+                thread.shutdown()
+
+    async def hint(self) -> None:
+        """Announce new work on the listener's thread."""
+        await asyncio.get_running_loop().run_in_executor(self.listener, self.desk.hint)
+
+    async def quiet(self) -> None:
+        """Let the listener report silence, after so long that it has to look for work itself."""
+        await asyncio.get_running_loop().run_in_executor(self.listener, self.report_silence)
+
+    def report_silence(self) -> None:
+        self.desk._looked = self.desk._tried = NEVER
+        self.desk.quiet()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition while the loop runs; `play` sets the deadline."""
+        while not condition():  # noqa: ASYNC110 - the condition may be a row of the database
+            await asyncio.sleep(0.001)
+
+
+def _name_thread(name: str) -> None:
+    threading.current_thread().name = name
+
+
+class StoreFault:
+    """Make transactions of a real store fail while `active`, before they begin or after they commit."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
+        self._committed = committed
+        self.active = False
+        self.failures = 0
+        for method in ("begin", "once"):
+            monkeypatch.setattr(store, method, self._faulty(getattr(store, method)))
+
+    def _faulty(self, transaction: Callable[[], Any]) -> Callable[[], Any]:
+        @contextmanager
+        def begin() -> Iterator[Any]:
+            if self.active and not self._committed:
+                self._fail("the database does not answer")
+            with transaction() as unit:
+                yield unit
+            if self.active:
+                self._fail("the connection broke before the answer came")
+
+        return begin
+
+    def _fail(self, message: str) -> None:
+        self.failures += 1
+        raise StoreUnavailable(message)
