@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mulligan.config import Worker
+from mulligan.core.attempt import Lease, Outcome
 from mulligan.engine.claims import Claimer
 from mulligan.engine.messages import outcome_to_wire
 from mulligan.engine.supervisor.child import Child, Recipe
@@ -24,7 +25,7 @@ from mulligan.engine.supervisor.lot import Lot
 from mulligan.engine.supervisor.turns import Turn, Turns
 from mulligan.errors import StoreUnavailable
 from mulligan.ids import new_id
-from mulligan.job import Lease, Memory, Micros, Outcome
+from mulligan.job import Memory, Micros
 from mulligan.store import Store
 from support.store import KINDS, POLICIES, RETURNED, now, open_worker
 
