@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mulligan.store import open_store
+from mulligan.storage import open_store
 from support.postgres import PostgresServer
 
 # Whoever starts us in the background has SIGINT ignored, and so would every program that we start.

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan
-from mulligan.testing import Helper, places
+from mulligan.testing import Helper
+from mulligan.testing import workers as places
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -12,9 +12,9 @@ from bench.counting import counting
 from bench.failures import measured
 from bench.world import World, cpu_seconds, family, pss_megabytes, until, world
 
-from mulligan.engine.claims import Claimer
-from mulligan.ids import new_id
-from mulligan.job import SECOND, Gate, NewJob, WorkerRow
+from mulligan.core.ids import new_id
+from mulligan.core.job import SECOND, Gate, NewJob, WorkerRow
+from mulligan.worker.claim import Claimer
 
 Figures = dict[str, float]
 
@@ -161,14 +161,14 @@ def _claimer(place: World, n: int) -> Claimer:
 
 def _finish(place: World, worker: str) -> None:
     """End what was claimed, so that the next round starts from the same table."""
-    from mulligan.config import Retry  # noqa: PLC0415 - only here
+    from mulligan.config import RetrySection  # noqa: PLC0415 - only here
     from mulligan.core.attempt import Ended, Ending, Outcome  # noqa: PLC0415 - only here
-    from mulligan.engine.layers import Layers  # noqa: PLC0415 - only here
-    from mulligan.engine.settle import settle  # noqa: PLC0415 - only here
+    from mulligan.retries.effective import EffectivePolicies  # noqa: PLC0415 - only here
+    from mulligan.worker.settle import settle  # noqa: PLC0415 - only here
 
     with place.app.store.begin() as unit:
         endings = [Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.claimed(worker)]
-        settle(unit, endings, Layers(Retry(), {}), unit.now(), Random(1))
+        settle(unit, endings, EffectivePolicies(RetrySection(), {}), unit.now(), Random(1))
         unit.close_worker(worker, "done", seen=None)
 
 
@@ -208,7 +208,7 @@ def capture(store: str, n: int) -> Figures:
 
 def insight(store: str, n: int) -> Figures:
     """`app.insight()` over 200,000 attempts with traces, of which it looks at its 100,000; then over all of them."""
-    from mulligan.engine import insight as engine  # noqa: PLC0415 - only here
+    from mulligan.insight import service as engine  # noqa: PLC0415 - only here
     from support.history import many_lives  # noqa: PLC0415 - same
 
     del n

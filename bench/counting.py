@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.world import World, cpu_seconds, family, until, world
 
-from mulligan.observe.exporter import fresh
-from mulligan.observe.fold import Fold
+from mulligan.observability.event_counts import Fold
+from mulligan.observability.exporter import fresh
 
 ROUNDS = 2
 

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import psycopg
 from bench.world import World
 
-from mulligan.engine.kinds import KindSpec, Manifest
-from mulligan.ids import first_id
-from mulligan.job import Gate, MarkRow
-from mulligan.observe.fold import Fold
-from mulligan.store.base import Store
+from mulligan.core.ids import first_id
+from mulligan.core.job import Gate, MarkRow
+from mulligan.manifest.specs import KindSpec, Manifest
+from mulligan.observability.event_counts import Fold
+from mulligan.storage.base import Store
 from support.store import is_postgres, prefix, sql
 
 DAY = 86_400_000_000

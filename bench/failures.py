@@ -7,9 +7,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from mulligan.engine.runner.capture import capture
-from mulligan.errors import ProcessFailed
-from mulligan.policy.classify import classify
+from mulligan.core.errors import ProcessFailed
+from mulligan.failures.capture import capture
+from mulligan.failures.classify import classify_facts
 
 
 def _class(module: str, name: str, *bases: type, **members: object) -> type:
@@ -150,7 +150,7 @@ def measured(n: int) -> Iterator[tuple[str, float]]:
         for i in range(n):
             exc = _raised(raise_it, i)
             began = time.perf_counter()
-            failure = classify(capture(exc))
+            failure = classify_facts(capture(exc))
             times.append((time.perf_counter() - began) * 1e6)
             assert failure.fingerprint
         yield f"{name}, µs", statistics.median(times)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from bench import crowd
 from bench.world import ROOT, World, server
 
-from mulligan.store import open_store
+from mulligan.storage import open_store
 
 KEPT = ROOT / "build" / "bench"
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import psycopg
 from bench.world import ROOT, World
 
-from mulligan.engine.kinds import KindSpec, Manifest
-from mulligan.ids import first_id
-from mulligan.store.base import Store
+from mulligan.core.ids import first_id
+from mulligan.manifest.specs import KindSpec, Manifest
+from mulligan.storage.base import Store
 from support.store import is_postgres, prefix
 
 DAY = 86_400_000_000

@@ -7,7 +7,7 @@ import time
 from bench.groups import fill
 
 from mulligan import Mulligan
-from mulligan.engine import operate
+from mulligan.operations import chore as operate
 
 NO_RATE = 1_000_000  # items a second: as fast as it goes
 IDLE = 50  # turns

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from mulligan.job import SECOND, Limit, Meter, Micros
-from mulligan.policy import ramp as ramps
-from mulligan.policy.limits import NO_LIMIT, refilled, room
+from mulligan.core.job import SECOND, Limit, Meter, Micros
+from mulligan.guards import ramp as ramps
+from mulligan.guards.limits import NO_LIMIT, refilled, room
 
 TICKS = 10  # a second
 STEP = SECOND // TICKS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from mulligan.cli import main, working
+from mulligan.cli import main
+from mulligan.cli import worker as working
 
 if __name__ == "__main__":
     working.worker_outlets = lambda _: ()

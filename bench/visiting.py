@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from bench.world import ROOT, World
 
-from mulligan.engine.keys import Role
+from mulligan.access.keys import Role
 from support.store import is_postgres, sql
 
 TIMEOUT = 30.0
@@ -126,7 +126,7 @@ def visited(place: World) -> Iterator[Visitor]:
     }
     with (place.folder / "web.log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "mulligan.web"], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log
+            [sys.executable, "-m", "mulligan.http"], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log
         )
     try:
         assert server.stdout is not None

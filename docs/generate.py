@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mulligan import errors
 from mulligan.config import ENV_PREFIX, Section, Settings
+from mulligan.core import errors, lifecycle
 from mulligan.core.attempt import RETRYABLE, Cls, Failure
-from mulligan.policy import codes, ends, lifecycle
-from mulligan.policy.builtin import FAINT, PROCESS_FAILED, RULES, UNKNOWN
-from mulligan.policy.phrase import duration
-from mulligan.policy.rule import Rule
+from mulligan.core.format import duration
+from mulligan.failures import codes
+from mulligan.failures import codes as ends
+from mulligan.failures.builtin import FAINT, PROCESS_FAILED, RULES, UNKNOWN
+from mulligan.failures.rules import Rule
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "mulligan"

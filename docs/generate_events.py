@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mulligan.core import lifecycle
 from mulligan.core.attempt import Verb
-from mulligan.event import EventType
-from mulligan.policy import lifecycle
+from mulligan.core.event import EventType
 
 Table = Callable[..., str]
 

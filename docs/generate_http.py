@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mulligan.config import read_settings
-from mulligan.web.api import ROUTERS, create_api, problems
+from mulligan.http.api import ROUTERS, create_api, problems
 
 Table = Callable[..., str]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mulligan.observe.fold import DELAY_SECONDS, MOST, RUN_SECONDS, TRIES, WAIT_SECONDS
-from mulligan.observe.gauges import GAUGES
-from mulligan.observe.metrics import COUNTERS, HISTOGRAMS
-from mulligan.observe.names import LONGEST
-from mulligan.observe.names import MOST as NAMES
+from mulligan.observability.event_counts import DELAY_SECONDS, LONGEST, MOST, RUN_SECONDS, TRIES, WAIT_SECONDS
+from mulligan.observability.event_counts import MOST_LABELS as NAMES
+from mulligan.observability.exporter import GAUGES
+from mulligan.observability.metrics import COUNTERS, HISTOGRAMS
 
 Table = Callable[..., str]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.core.attempt import Cls
-from mulligan.policy import codes
+from mulligan.failures import codes
 
 SAID: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "runbook.toml").read_text(encoding="utf-8"))
 DOES = {
@@ -64,7 +64,7 @@ def _alerts() -> Iterator[str]:
 
 def _rules() -> tuple[Any, ...]:
     try:
-        return tuple(importlib.import_module("mulligan.policy.alert_rules").BUILTIN)
+        return tuple(importlib.import_module("mulligan.alerts.measures").BUILTIN)
     except ModuleNotFoundError:
         return ()
 

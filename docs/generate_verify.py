@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mulligan.verify.invariants import ALL, CLIENTS, ELSEWHERE, WITNESS
+from mulligan.doctor.verify.case import ALL, CLIENTS, ELSEWHERE, WITNESS
 
 OPTIONS = {CLIENTS: "`--clients`", WITNESS: "`--witness`"}
 

@@ -21,8 +21,8 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from mulligan import Job, Mulligan
-from mulligan.engine.sessions import Sessions
-from mulligan.web.menu import MENU
+from mulligan.access.keys import Sessions
+from mulligan.http.dashboard.renderer import MENU
 from support import browser as browsers
 from support.browser import NARROW, WIDE, Visit
 from support.waiting import until

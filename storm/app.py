@@ -1,6 +1,6 @@
 """What the workers of a storm run: handlers that return, raise, sleep, overstay, enqueue, keep, and kill.
 
-Each writes what it saw into the witness file, in the words of `mulligan.verify.records`.
+Each writes what it saw into the witness file, in the words of `mulligan.doctor.verify.records`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan import Context, Fail, Fixed, Hold, Mulligan, Park, Policy, Retry, Snooze, Unique
-from mulligan.verify import records
+from mulligan.doctor.verify import records
 
 app = Mulligan()
 WITNESS = os.environ.get("STORM_WITNESS", os.devnull)

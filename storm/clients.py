@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from mulligan import Mulligan
-from mulligan.errors import MulliganError
-from mulligan.verify import records
+from mulligan.core.errors import MulliganError
+from mulligan.doctor.verify import records
 from storm.wishes import FATES, Wish, a_wish, drawn
 
 REMEMBERED = 200

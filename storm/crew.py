@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNNERS = (b"mulligan.engine.runner", b"mulligan.observe.runner")  # what follows `python -m`
-NURSERY = (b"mulligan.engine.runner.nursery",)
+RUNNERS = (b"mulligan.worker.runner", b"mulligan.observability.runner")  # what follows `python -m`
+NURSERY = (b"mulligan.worker.runner.start",)
 # Only we send signals; who was started again meanwhile may get one that was meant for the one before.
 BY_SIGNAL = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 AGAIN = 0.5  # seconds until somebody who fell is started again

@@ -12,17 +12,17 @@ from typing import Any
 import storm.app as module
 from mulligan.config import Settings
 from mulligan.core.attempt import Ending, Lease
-from mulligan.engine import life as alive
-from mulligan.engine.causes import causes_of
-from mulligan.engine.claims import claimer_of
-from mulligan.engine.layers import Layers
-from mulligan.engine.runner.context import Context
-from mulligan.engine.supervisor.chores import Chores
-from mulligan.engine.supervisor.turns import Turns
-from mulligan.engine.workers import worker_row
-from mulligan.errors import MulliganError, StoreUnavailable
-from mulligan.job import SECOND, Memory
-from mulligan.verify import records
+from mulligan.core.errors import MulliganError, StoreUnavailable
+from mulligan.core.job import SECOND, PreviousAttempts
+from mulligan.doctor.verify import records
+from mulligan.guards.observer import causes_of
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.worker import liveness as alive
+from mulligan.worker.claim import claimer_of
+from mulligan.worker.liveness import worker_row
+from mulligan.worker.runner.context import Context
+from mulligan.worker.supervisor.chores import Chores
+from mulligan.worker.supervisor.transactions import LoopTransactions
 
 app = module.app
 ROUNDS = 6
@@ -173,12 +173,12 @@ class Hands:
         self.inline = app.inline(1)
         self.worker = self.inline.worker
         folder = alive.state_folder(settings.worker.state_dir, store.place, store.identity)
-        self.file = alive.LifeFile(folder, self.worker)
+        self.file = alive.LivenessFile(folder, self.worker)
         self.chores = Chores(store, settings, folder)
         self.row = worker_row(self.worker, self.file, manifest, settings, frozenset(), 5)
         self.manifest = manifest
-        policies = Layers(settings.retry, manifest.ruled, manifest.queues)
-        self.turns = Turns(store, policies, claimer_of(self.worker, manifest), causes_of(settings.guards))
+        policies = EffectivePolicies(settings.retry, manifest.ruled, manifest.queues)
+        self.turns = LoopTransactions(store, policies, claimer_of(self.worker, manifest), causes_of(settings.guards))
         self.endings: list[Ending] = []
         self.doubt = False
 
@@ -213,9 +213,9 @@ class Hands:
         self.doubt = False
         self.endings = [self._ran(runner, lease, turn.memories.get(lease.id)) for lease in turn.leases]
 
-    def _ran(self, runner: asyncio.Runner, lease: Lease, memory: Memory | None) -> Ending:
+    def _ran(self, runner: asyncio.Runner, lease: Lease, memory: PreviousAttempts | None) -> Ending:
         handler = app.registry.handlers[lease.kind]
-        context = Context(self.inline, 0, lease, memory or Memory({}, None))
+        context = Context(self.inline, 0, lease, memory or PreviousAttempts({}, None))
         outcome = self.inline._execute(runner, handler, context)  # noqa: SLF001 - a runner's part, in this process
         return Ending(lease, outcome, 1)
 

@@ -14,7 +14,7 @@ from random import Random
 import apsw
 import psycopg
 
-from mulligan.job import SECOND
+from mulligan.core.job import SECOND
 from storm.crew import ROOT
 from storm.faults import LEASE, POSTGRES, SQLITE, NotNow, a_runner, fault
 from storm.looking import AWAY, ask
@@ -132,7 +132,7 @@ def open_snapshot(world: World, rng: Random) -> None:
         if world.is_postgres:
             with psycopg.connect(world.url) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-                connection.execute("SELECT count(*) FROM mulligan.job")
+                connection.execute("SELECT count(*) FROM mulligan.core.job")
                 time.sleep(seconds)
         else:
             reader = apsw.Connection(world.url.removeprefix("sqlite:///"))

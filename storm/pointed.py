@@ -17,15 +17,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mulligan.errors import StoreUnavailable
-from mulligan.store.postgres import PostgresStore
-from mulligan.store.sqlite import SqliteStore
-from mulligan.verify import records
+from mulligan.core.errors import StoreUnavailable
+from mulligan.doctor.verify import records
+from mulligan.storage.postgres import PostgresStore
+from mulligan.storage.sqlite import SqliteStore
 
 BEFORE, AFTER = "before", "after"
 EXIT, LOSE = "exit", "lose"
 Judge = Callable[[str, str], None]
-PASSED_OVER = ("mulligan.store", "contextlib", "storm.pointed")
+PASSED_OVER = ("mulligan.storage", "contextlib", "storm.pointed")
 LOST = "a point was reached: the connection is gone"
 
 

@@ -25,8 +25,8 @@ from random import Random
 from typing import NamedTuple
 
 from mulligan.config import Settings, read_settings
-from mulligan.store import open_store
-from mulligan.verify.checker import verify
+from mulligan.doctor.verify.checker import verify
+from mulligan.storage import open_store
 from storm.life import Life, recover
 from storm.pointed import AFTER, BEFORE, EXIT, LOSE, fall, install
 from storm.world import FAST, ROOT, postgres

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.config import read_settings
-from mulligan.verify.checker import Report, verify
+from mulligan.doctor.verify.checker import VerifyReport, verify
 from storm.world import FAST, World, postgres
 
 DUMP = "kept.sql"
@@ -22,12 +22,12 @@ def keep(world: World) -> None:
         _run(world.server._bin / "pg_dump", "--no-owner", "-f", world.folder / DUMP, world.url)  # noqa: SLF001 - ours
 
 
-def judged_again(folder: Path) -> Report:
+def judged_again(folder: Path) -> VerifyReport:
     with _database(folder) as url:
         return checked(url, folder)
 
 
-def checked(url: str, folder: Path) -> Report:
+def checked(url: str, folder: Path) -> VerifyReport:
     """The checker's word on what is in a folder and in its database."""
     settings = read_settings(environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "none.toml")
     files = {name: [path] if (path := folder / f"{name}.jsonl").exists() else [] for name in ("clients", "witness")}
@@ -52,9 +52,9 @@ def _run(*command: Any) -> None:
     subprocess.run([str(word) for word in command], check=True, capture_output=True, timeout=300)
 
 
-def told(report: Report) -> list[str]:
+def told(report: VerifyReport) -> list[str]:
     return [f"{one.invariant} {one.subject}: {one.what}" for one in report.violations]
 
 
-def written(report: Report, folder: Path) -> None:
+def written(report: VerifyReport, folder: Path) -> None:
     (folder / "report.json").write_text(json.dumps(report.to_plain(), indent=1))

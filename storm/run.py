@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from mulligan.verify.records import Clients
+from mulligan.doctor.verify.records import Clients
 from storm import counting
 from storm.crew import marked, until
 from storm.faults import KINDS, Injector, possible

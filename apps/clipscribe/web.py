@@ -27,7 +27,7 @@ from clipscribe.config import CONFIG
 from clipscribe.jobs import LINES, SUPPORT, app, process_job, submit
 from clipscribe.notices import own_secret
 from mulligan import Job, redact
-from mulligan.errors import MulliganError, NotFound
+from mulligan.core.errors import MulliganError, NotFound
 
 STATES = {"queued": "QUEUED", "running": "PROCESSING", "succeeded": "COMPLETED", "dead": "FAILED",
           "cancelled": "CANCELLED", "parked": "MANUAL_REVIEW"}  # fmt: skip

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from mulligan import Fail, Job, State
-from mulligan.errors import NotFound
+from mulligan.core.errors import NotFound
 from pdfxml.files import STORAGE_ERRORS
 from pdfxml.jobs import app, convert, expire, result_path, storage
 from pdfxml.rules import line

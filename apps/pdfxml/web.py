@@ -23,7 +23,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from mulligan import Fail, Job, State
-from mulligan.errors import DependencyOpen, IllegalMove, MulliganError, NotFound, RetryRefused, UniqueTaken
+from mulligan.core.errors import DependencyOpen, IllegalMove, MulliganError, NotFound, RetryRefused, UniqueTaken
 from pdfxml import views
 from pdfxml.intake import Refusal, Upload, accept, check_the_door, clean_name, rejected
 from pdfxml.jobs import app, storage

@@ -18,7 +18,7 @@ from obstore.exceptions import BaseError
 from starlette.exceptions import HTTPException
 
 from mulligan import Job
-from mulligan.errors import MulliganError, NotFound
+from mulligan.core.errors import MulliganError, NotFound
 from render.jobs import CONFIG, app, render, storage
 from render.timeline import read_order
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, field_validator
 from starlette.exceptions import HTTPException
 
 from mulligan import Job, State
-from mulligan.errors import IllegalMove, MulliganError, NotFound
+from mulligan.core.errors import IllegalMove, MulliganError, NotFound
 from videogen import tasks
 from videogen.jobs import KINDS, app, video_of
 from videogen.providers import BY_KIND, BY_MODEL

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import or_, select, update
 
 from mulligan import Job
-from mulligan.errors import IllegalMove
+from mulligan.core.errors import IllegalMove
 from watermark.data import Campaign, Session, Token, now
 from watermark.jobs import app, watermark
 from watermark.rules import MAX_RETRIES, RETRIES

@@ -21,7 +21,7 @@ from fastapi.templating import Jinja2Templates
 from sqlalchemy import select
 from sqlalchemy.exc import DataError, DBAPIError
 
-from mulligan.errors import MulliganError, NotFound
+from mulligan.core.errors import MulliganError, NotFound
 from watermark import campaigns
 from watermark.data import Account, Asset, Campaign, Recipient, Session, Token, copy_of, files, new_id
 from watermark.jobs import app, db, detect

@@ -10,46 +10,46 @@ from typing import TYPE_CHECKING, Any
 from mulligan._version import __version__
 
 if TYPE_CHECKING:
-    from mulligan.alongside import beside
-    from mulligan.app import Mulligan
+    from mulligan.app.background import beside
+    from mulligan.app.kind import Kind
+    from mulligan.app.mulligan import Mulligan
+    from mulligan.batches.service import Batch
     from mulligan.core.attempt import Failure
-    from mulligan.engine.batches import Batch
-    from mulligan.engine.judging import classify
-    from mulligan.engine.kind import Kind
-    from mulligan.engine.rules import Pack, pack
-    from mulligan.engine.runner.context import Context, LeaseLost
-    from mulligan.engine.unique import Unique
-    from mulligan.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
-    from mulligan.job import Job, State
-    from mulligan.notify.apprise import Apprise
-    from mulligan.notify.mail import Email
-    from mulligan.notify.message import Message
-    from mulligan.notify.webhook import Webhook
-    from mulligan.policy.backoff import Exponential, Fixed, Table
-    from mulligan.policy.redact import redact
-    from mulligan.policy.retry import Policy, Then
-    from mulligan.policy.rule import Rule
+    from mulligan.core.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
+    from mulligan.core.job import Job, State
+    from mulligan.core.unique import Unique
+    from mulligan.failures.capture import classify
+    from mulligan.failures.redact import redact
+    from mulligan.failures.rule_sources import Pack, pack
+    from mulligan.failures.rules import Rule
+    from mulligan.notifications.apprise import Apprise
+    from mulligan.notifications.email import Email
+    from mulligan.notifications.message import Message
+    from mulligan.notifications.webhook import Webhook
+    from mulligan.retries.backoff import Exponential, Fixed, Table
+    from mulligan.retries.policy import Policy, Then
+    from mulligan.worker.runner.context import Context, LeaseLost
 
 _HOMES = {
-    "mulligan.app": ("Mulligan",),
-    "mulligan.alongside": ("beside",),
-    "mulligan.engine.batches": ("Batch",),
-    "mulligan.engine.judging": ("classify",),
-    "mulligan.engine.kind": ("Kind",),
-    "mulligan.engine.rules": ("Pack", "pack"),
-    "mulligan.engine.runner.context": ("Context", "LeaseLost"),
-    "mulligan.engine.unique": ("Unique",),
-    "mulligan.errors": ("Cancel", "Fail", "Hold", "MulliganError", "Park", "ProcessFailed", "Retry", "Snooze"),
+    "mulligan.app.mulligan": ("Mulligan",),
+    "mulligan.app.background": ("beside",),
+    "mulligan.batches.service": ("Batch",),
+    "mulligan.failures.capture": ("classify",),
+    "mulligan.app.kind": ("Kind",),
+    "mulligan.failures.rule_sources": ("Pack", "pack"),
+    "mulligan.worker.runner.context": ("Context", "LeaseLost"),
+    "mulligan.core.unique": ("Unique",),
+    "mulligan.core.errors": ("Cancel", "Fail", "Hold", "MulliganError", "Park", "ProcessFailed", "Retry", "Snooze"),
     "mulligan.core.attempt": ("Failure",),
-    "mulligan.job": ("Job", "State"),
-    "mulligan.notify.apprise": ("Apprise",),
-    "mulligan.notify.mail": ("Email",),
-    "mulligan.notify.message": ("Message",),
-    "mulligan.notify.webhook": ("Webhook",),
-    "mulligan.policy.backoff": ("Exponential", "Fixed", "Table"),
-    "mulligan.policy.redact": ("redact",),
-    "mulligan.policy.retry": ("Policy", "Then"),
-    "mulligan.policy.rule": ("Rule",),
+    "mulligan.core.job": ("Job", "State"),
+    "mulligan.notifications.apprise": ("Apprise",),
+    "mulligan.notifications.email": ("Email",),
+    "mulligan.notifications.message": ("Message",),
+    "mulligan.notifications.webhook": ("Webhook",),
+    "mulligan.retries.backoff": ("Exponential", "Fixed", "Table"),
+    "mulligan.failures.redact": ("redact",),
+    "mulligan.retries.policy": ("Policy", "Then"),
+    "mulligan.failures.rules": ("Rule",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

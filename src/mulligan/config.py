@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mulligan.core.attempt import RETRYABLE, Cls
-from mulligan.errors import ConfigError
+from mulligan.core.errors import ConfigError
 
 ENV_PREFIX = "MULLIGAN_"
 FILE = "mulligan.toml"
@@ -94,7 +94,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
-class OfClass(Section):
+class ClassRetrySection(Section):
     """What the system layer says of one class; a delay that is unset is the general one."""
 
     max_retries: Count | None = Field(None, description="retries after failures of this class; 0: none")
@@ -104,17 +104,17 @@ class OfClass(Section):
     jitter: Jitter | None = Field(None, description="as in `retry.jitter`")
 
 
-class Classes(Section):
+class ClassRetrySections(Section):
     """Those that may be retried at all."""
 
-    transient: OfClass = OfClass.model_construct()
-    timeout: OfClass = OfClass.model_construct()
-    rate_limited: OfClass = OfClass.model_construct()
-    resource: OfClass = OfClass.model_construct()
-    unknown: OfClass = OfClass.model_construct()
+    transient: ClassRetrySection = ClassRetrySection.model_construct()
+    timeout: ClassRetrySection = ClassRetrySection.model_construct()
+    rate_limited: ClassRetrySection = ClassRetrySection.model_construct()
+    resource: ClassRetrySection = ClassRetrySection.model_construct()
+    unknown: ClassRetrySection = ClassRetrySection.model_construct()
 
 
-class Retry(Section):
+class RetrySection(Section):
     """The system layer of every retry policy."""
 
     enabled: bool = True
@@ -129,7 +129,7 @@ class Retry(Section):
     max_losses: Count = Field(2, description="how often the process may die under a job before it is dead")
     max_snoozes: Count | None = None
     unknown_retries: Count = Field(2, description="retries of class unknown where no scope names a number")
-    classes: Classes = Classes.model_construct()
+    classes: ClassRetrySections = ClassRetrySections.model_construct()
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -138,7 +138,7 @@ class Retry(Section):
             self._check_order(f"classes.{name}.", getattr(self.classes, name))
         return self
 
-    def _check_order(self, name: str, said: Retry | OfClass) -> None:
+    def _check_order(self, name: str, said: RetrySection | ClassRetrySection) -> None:
         base = self.base_delay if said.base_delay is None else said.base_delay
         most = self.max_delay if said.max_delay is None else said.max_delay
         if base > most:
@@ -146,7 +146,7 @@ class Retry(Section):
             raise ValueError(message)
 
 
-class Worker(Section):
+class WorkerSection(Section):
     """One worker process: a supervisor and its runners."""
 
     lease: Positive = Field(30.0, description="seconds without a renewal after which others may take its jobs")
@@ -169,7 +169,7 @@ class Worker(Section):
         return self
 
 
-class Retention(Section):
+class RetentionSection(Section):
     """How long finished work stays, in seconds."""
 
     succeeded: Positive = 7 * DAY
@@ -190,7 +190,7 @@ class Retention(Section):
 Few = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=200)]
 
 
-class Guards(Section):
+class GuardSection(Section):
     """When a kind is held because its jobs die of one cause and none succeeds."""
 
     same_cause: Few = Field(5, description="jobs of several owners that died of one cause hold their kind; 0: never")
@@ -231,7 +231,7 @@ Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
 PublicUrl = Annotated[str, AfterValidator(_address)]
 
 
-class Mail(Section):
+class MailSection(Section):
     """How e-mail is sent. Without a host none is, and nothing else changes."""
 
     host: str = Field("", description="the SMTP server; empty: no mail is sent, and nothing else changes")
@@ -255,7 +255,7 @@ class Mail(Section):
         return self
 
 
-class Notify(Section):
+class NotifySection(Section):
     """Messages to people and programs about what happened."""
 
     gather: NotNegative = Field(5.0, description="seconds deaths of one cause are gathered before the first message")
@@ -272,7 +272,7 @@ class Notify(Section):
 Rate = Annotated[str, Field(pattern=r"^[1-9]\d{0,5}/(s|sec|second|m|min|minute|h|hour|d|day)$")]
 
 
-class Limits(Section):
+class LimitSection(Section):
     payload: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
     result: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
     retries_by_hand: Rate | None = Field(
@@ -280,7 +280,7 @@ class Limits(Section):
     )
 
 
-class Web(Section):
+class WebSection(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8321
     streams: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
@@ -301,7 +301,7 @@ class Web(Section):
     public_url: PublicUrl = Field("", description="where people reach the page; messages link to it")
 
 
-class Alerts(Section):
+class AlertSection(Section):
     """What is worth a person's attention, and what is done about it at once."""
 
     enabled: bool = Field(default=True, description="`false`: nothing is looked for")
@@ -312,7 +312,7 @@ class Alerts(Section):
     rules: tuple[dict[str, Any], ...] = Field((), description="changes to built-in alerts, by name, and your own ones")
 
 
-class Log(Section):
+class LogSection(Section):
     """What a worker and the page log, on stderr."""
 
     format: Literal["text", "json"] = Field("text", description="`json`: one object a line")
@@ -322,7 +322,7 @@ class Log(Section):
     ] = Field("INFO", description="nothing below it is logged; the page takes `INFO` for `WARNING`")
 
 
-class Trace(Section):
+class TraceSection(Section):
     """Spans, where the app has set up OpenTelemetry."""
 
     enabled: bool = Field(default=True, description="`false`: no spans, whatever the app has set up")
@@ -339,17 +339,17 @@ class Settings(Section):
     listen_url: str = Field("", description="a direct connection for LISTEN when database_url is a pooler")
     notify_callers: bool = Field(default=True, description="NOTIFY inside callers' own transactions")
     release: str = ""
-    retry: Retry = Retry.model_construct()
-    worker: Worker = Worker.model_construct()
-    retention: Retention = Retention.model_construct()
-    guards: Guards = Guards.model_construct()
-    limits: Limits = Limits.model_construct()
-    web: Web = Web.model_construct()
-    mail: Mail = Mail.model_construct()
-    notify: Notify = Notify.model_construct()
-    alerts: Alerts = Alerts.model_construct()
-    log: Log = Log.model_construct()
-    trace: Trace = Trace.model_construct()
+    retry: RetrySection = RetrySection.model_construct()
+    worker: WorkerSection = WorkerSection.model_construct()
+    retention: RetentionSection = RetentionSection.model_construct()
+    guards: GuardSection = GuardSection.model_construct()
+    limits: LimitSection = LimitSection.model_construct()
+    web: WebSection = WebSection.model_construct()
+    mail: MailSection = MailSection.model_construct()
+    notify: NotifySection = NotifySection.model_construct()
+    alerts: AlertSection = AlertSection.model_construct()
+    log: LogSection = LogSection.model_construct()
+    trace: TraceSection = TraceSection.model_construct()
     rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")
     packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
     _origins: dict[str, str] = {}

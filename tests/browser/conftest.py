@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from mulligan import Mulligan
+from mulligan.access.keys import Sessions
 from mulligan.config import read_settings
-from mulligan.engine.sessions import Sessions
-from mulligan.store import open_store
+from mulligan.storage import open_store
 from support import browser as browsers
 from support.browser import Visit
 from support.waiting import until

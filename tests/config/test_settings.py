@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mulligan.config import DEFAULT_URL, Settings, read_settings
-from mulligan.errors import ConfigError
+from mulligan.core.errors import ConfigError
 
 
 def read(tmp_path: Path, environ: dict[str, str] | None = None, toml: str = "", flags: dict[str, Any] | None = None):

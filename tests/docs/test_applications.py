@@ -11,7 +11,7 @@ from doc_pages import ROOT, name_of
 
 pytestmark = pytest.mark.processes
 
-PUBLIC = {"mulligan", "mulligan.errors", "mulligan.web.api"}  # what docs/ imports outside of tests
+PUBLIC = {"mulligan", "mulligan.core.errors", "mulligan.http.api"}  # what docs/ imports outside of tests
 FOR_TESTS = {"mulligan.testing"}
 APART = {"tests", "rules.py", "web.py"}  # its tests, its rule pack, its pages
 APART |= {"gateway.py", "emulator.py", "world.py", "mailbox.py", "examples.py"}  # the world outside, and a demo's

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from doc_pages import ROOT, blocks, name_of
 
-from mulligan.policy import lifecycle
+from mulligan.core import lifecycle
 
 
 def load() -> ModuleType:

@@ -11,10 +11,9 @@ import pytest
 from doc_pages import ROOT, name_of, pages, prose
 
 import mulligan
-from mulligan.engine.batches import Batches
-from mulligan.engine.jobs import Jobs
-from mulligan.engine.kind import Kind
-from mulligan.engine.registering import handler_of
+from mulligan.app.kind import Kind, handler_of
+from mulligan.batches.service import Batches
+from mulligan.jobs.service import Jobs
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CITED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from doc_pages import ROOT
 
-import mulligan.observe
-from mulligan.observe.gauges import GAUGES
-from mulligan.observe.metrics import COUNTERS, HISTOGRAMS
+import mulligan.observability
+from mulligan.observability.exporter import GAUGES
+from mulligan.observability.metrics import COUNTERS, HISTOGRAMS
 from support.promtool import MISSING, promtool
 
-RULES = Path(mulligan.observe.__file__).parent / "rules"
+RULES = Path(mulligan.observability.__file__).parent / "rules"
 TESTS = ("tests.yml", "tests-hours.yml", "tests-days.yml")
 LABELS = {metric.name: set(metric.labels) for metric in (*COUNTERS, *HISTOGRAMS, *GAUGES)}
 NAME = re.compile(r"\bmulligan_[a-z0-9_]+")

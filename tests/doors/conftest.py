@@ -17,8 +17,8 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.cli import main
-from mulligan.engine.loading import load_app
-from mulligan.store import postgres
+from mulligan.storage import postgres
+from mulligan.worker.startup import load_app
 from support.waiting import until
 
 APP = """

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mulligan.cli import complete
+from mulligan.cli import completion as complete
 from mulligan.cli.batches import NOTHING
 
 

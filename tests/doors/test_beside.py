@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan, beside
-from mulligan.errors import ConfigError
+from mulligan.core.errors import ConfigError
 from support.waiting import until
 
 pytestmark = pytest.mark.processes

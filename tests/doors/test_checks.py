@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan, Unique
-from mulligan.checks import database, examine, guards, host, inside
-from mulligan.checks.settings import settings_checks
 from mulligan.config import read_settings
-from mulligan.job import SECOND
-from mulligan.policy.guard import Guard
-from mulligan.policy.reduce import Reduced
+from mulligan.core.job import SECOND
+from mulligan.doctor import environment as database
+from mulligan.doctor import environment as host
+from mulligan.doctor import examine
+from mulligan.doctor import runtime as guards
+from mulligan.doctor import runtime as inside
+from mulligan.doctor.settings import settings_checks
+from mulligan.guards.ramp import Reduced
+from mulligan.guards.state import GuardState
 from support.store import open_worker
 
 MOUNTS = """\
@@ -210,7 +214,7 @@ def test_a_breaker_that_is_open_is_told_with_how_long_how_many_and_what_to_type(
 def test_a_dependency_that_asked_for_fewer_calls_is_told(guarded):
     with guarded.store.begin() as unit:
         row = unit.guard(("dependency", "gateway"))
-        body = Guard(reduced=Reduced(limit=3, base=10, at=unit.now(), until=unit.now() + 900 * SECOND)).to_json()
+        body = GuardState(reduced=Reduced(limit=3, base=10, at=unit.now(), until=unit.now() + 900 * SECOND)).to_json()
         unit.write_guard(row._replace(active=True, body=body))
     (check,) = found_of(guarded)
     assert check.found == "gateway asked for fewer calls: 3 at a time for now"

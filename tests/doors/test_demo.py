@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mulligan import Mulligan
-from mulligan.errors import MulliganError
+from mulligan.core.errors import MulliganError
 from support.waiting import until
 
 pytestmark = pytest.mark.processes

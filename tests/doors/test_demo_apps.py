@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mulligan.cli import demo_apps
+from mulligan.cli import demo as demo_apps
 from support.waiting import until
 
 pytestmark = pytest.mark.processes

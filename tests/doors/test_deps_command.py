@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mulligan import Policy
-from mulligan.cli import complete
-from mulligan.cli.deps import EMPTY
+from mulligan.cli import completion as complete
+from mulligan.cli.gates import EMPTY
 
 
 @pytest.fixture

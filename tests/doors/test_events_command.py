@@ -5,8 +5,8 @@ import signal
 from contextlib import closing
 
 from mulligan import Mulligan
-from mulligan.cli import tailing
-from mulligan.errors import StoreUnavailable
+from mulligan.cli import events as tailing
+from mulligan.core.errors import StoreUnavailable
 from support.waiting import until
 
 
@@ -16,7 +16,7 @@ def test_the_newest_events_come_oldest_first(call, app):
     events = [json.loads(line) for line in call("events", "tail", "-o", "jsonl", "--type", "job.*").out.splitlines()]
     assert [event["type"] for event in events] == ["job.queued", "job.started", "job.died"]
     assert json.loads(call("events", "tail", "-n", "1", "-o", "json").out) == [events[-1]]
-    assert len(call("events", "tail").out.splitlines()[0].split("\t")) == len(tailing.COLUMNS)
+    assert len(call("events", "tail").out.splitlines()[0].split("\t")) == len(tailing.TAIL_COLUMNS)
 
 
 def test_only_those_of_a_job_a_type_an_owner_or_a_code(call, app):

@@ -7,7 +7,7 @@ import json
 import click
 import pytest
 
-from mulligan.cli import complete
+from mulligan.cli import completion as complete
 from mulligan.cli.failures import NOTHING
 
 

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import click
 import pytest
 
-from mulligan import errors
 from mulligan.cli import COMMANDS, MEANINGS, cli, main
+from mulligan.core import errors
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]m")
 
@@ -50,7 +50,7 @@ def test_an_error_ends_with_its_code_in_one_line(error, code, monkeypatch, capsy
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("mulligan.cli.listing.show_list", fail)
+    monkeypatch.setattr("mulligan.cli.job_views.show_list", fail)
     assert main(["jobs", "list"]) == code
     said = capsys.readouterr()
     assert said.out == ""
@@ -76,7 +76,7 @@ def test_rights_that_are_missing_end_with_4_and_without_a_traceback(call, file_a
     def fail(*_, **__):
         raise Denied("permission denied for schema mulligan")
 
-    monkeypatch.setattr("mulligan.cli.listing.show_list", fail)
+    monkeypatch.setattr("mulligan.cli.job_views.show_list", fail)
     answer = call("jobs", "list")
     assert answer.code == 4
     assert "permission denied" in answer.err

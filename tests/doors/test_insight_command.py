@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mulligan.engine import insight as engine
-from mulligan.errors import Refused
-from mulligan.store.counting import MINUTE, StatRow
+from mulligan.core.errors import Refused
+from mulligan.insight import service as engine
+from mulligan.storage.stat_queries import MINUTE, StatRow
 from support.history import many_lives
 from support.store import now
 

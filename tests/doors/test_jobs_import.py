@@ -7,8 +7,8 @@ import json
 import click
 import pytest
 
-from mulligan.cli import complete
-from mulligan.store import skimming
+from mulligan.cli import completion as complete
+from mulligan.storage import search_queries as skimming
 
 
 @pytest.fixture

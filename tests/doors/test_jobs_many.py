@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mulligan.cli import exporting
+from mulligan.cli import job_transfer as exporting
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import threading
 
 import pytest
 
-from mulligan.cli import bulk
-from mulligan.cli.bulk import NOTHING
-from mulligan.cli.ops import NONE_YET
-from mulligan.engine import operate
+from mulligan.cli import ops as bulk
+from mulligan.cli.ops import NONE_YET, NOTHING
+from mulligan.operations import chore as operate
 
 
 @pytest.fixture

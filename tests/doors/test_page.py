@@ -6,10 +6,10 @@ from html import escape, unescape
 import pytest
 from fastapi.testclient import TestClient
 
+from mulligan.access.keys import Sessions
 from mulligan.config import read_settings
-from mulligan.engine.sessions import Sessions
-from mulligan.web import asking
-from mulligan.web.app import create_app
+from mulligan.http import services as asking
+from mulligan.http.app import create_app
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 

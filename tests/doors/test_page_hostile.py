@@ -7,8 +7,8 @@ import re
 import pytest
 
 from mulligan import Context, Fail, Park, Rule, Webhook
-from mulligan.engine.declared import speak
-from mulligan.event import EventType, NewEvent
+from mulligan.core.event import EventType, NewEvent
+from mulligan.manifest.declared import speak
 from support.visiting import visiting
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from mulligan import Context, Fail, Hold, Park, Snooze
-from mulligan.engine.declared import speak
-from mulligan.job import SECOND
+from mulligan.core.job import SECOND
+from mulligan.manifest.declared import speak
 from support.visiting import visiting
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`

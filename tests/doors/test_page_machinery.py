@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.engine.declared import speak
+from mulligan.manifest.declared import speak
 from support.visiting import visiting
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`

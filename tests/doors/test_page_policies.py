@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mulligan import Exponential, Policy, Rule
-from mulligan.engine.declared import speak
-from mulligan.engine.hits import rule_hits
+from mulligan.manifest.declared import speak
+from mulligan.retries.service import rule_hits
 from support.visiting import visiting
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mulligan import Fixed, Rule, Then
-from mulligan.cli.policy_table import BAR, bar
-from mulligan.policy.outlook import Try
+from mulligan.cli.policy import BAR, bar
+from mulligan.retries.preview import Try
 
 
 @pytest.fixture(autouse=True)

@@ -33,10 +33,10 @@ def test_a_command_loads_no_more_than_it_needs(file_app):
 
 
 def test_an_app_is_loaded_without_anything_that_talks_to_the_database():
-    code = "import sys, mulligan.engine.runner.begin; from mulligan import Mulligan; app = Mulligan()\n"
+    code = "import sys, mulligan.worker.runner.start; from mulligan import Mulligan; app = Mulligan()\n"
     code += "@app.job\ndef ask(i: int): pass\n"
-    unwanted = ("apsw", "psycopg", "mulligan.store.base", "mulligan.engine.jobs", "mulligan.engine.batches",
-                "mulligan.engine.settle", "mulligan.notify.channels")  # fmt: skip
+    unwanted = ("apsw", "psycopg", "mulligan.storage.base", "mulligan.jobs.service", "mulligan.batches.service",
+                "mulligan.worker.settle", "mulligan.notifications.channels")  # fmt: skip
     code += f"app.manifest(); print([name for name in {unwanted!r} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "[]\n", "ten runners that start at once after a crash wait for each of these ten times"

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 # Here already, or the project's run would load them, forget them at its end, and the next one would load them twice.
-import mulligan.store.postgres
-import mulligan.store.sqlite
+import mulligan.storage.postgres
+import mulligan.storage.sqlite
 import mulligan.testing  # noqa: F401 - the same
 
 pytestmark = pytest.mark.processes
@@ -205,4 +205,4 @@ def test_a_project_that_does_not_use_it_pays_next_to_nothing():
     [entry] = entry_points(group="pytest11", name="mulligan")
     code = f"import sys, {entry.value}; print(*(name for name in sys.modules if name[:8] in ('mulligan', 'pydantic')))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert sorted(said.stdout.split()) == ["mulligan", "mulligan._version", "mulligan.pytest_plugin"]
+    assert sorted(said.stdout.split()) == ["mulligan", "mulligan._version", "mulligan.testing.pytest_plugin"]

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mulligan.cli.auditing import change_of
-from mulligan.engine.declared import speak
+from mulligan.cli.events import change_of
+from mulligan.manifest.declared import speak
 
 
 @pytest.fixture

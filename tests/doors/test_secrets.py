@@ -10,9 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from doors.conftest import app_on
-from mulligan.ids import new_id
-from mulligan.job import NewJob
-from mulligan.web.app import create_app
+from mulligan.core.ids import new_id
+from mulligan.core.job import NewJob
+from mulligan.http.app import create_app
 from support.waiting import until
 
 # Each is cut in two in the app, so that no traceback or source file could show it whole.

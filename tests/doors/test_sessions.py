@@ -7,9 +7,9 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
-from mulligan.engine.sessions import Sessions
-from mulligan.job import SECOND
-from mulligan.web.app import create_app
+from mulligan.access.keys import Sessions
+from mulligan.core.job import SECOND
+from mulligan.http.app import create_app
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 

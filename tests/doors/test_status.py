@@ -6,10 +6,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan import Fail, Mulligan
-from mulligan.engine.declared import speak
-from mulligan.errors import NotFound
-from mulligan.job import SECOND
-from mulligan.web.app import create_app
+from mulligan.core.errors import NotFound
+from mulligan.core.job import SECOND
+from mulligan.http.app import create_app
+from mulligan.manifest.declared import speak
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 

@@ -13,9 +13,9 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.config import read_settings
-from mulligan.errors import ConfigError
-from mulligan.observe import exporter
-from mulligan.web.serve import allowed
+from mulligan.core.errors import ConfigError
+from mulligan.http.serve import allowed
+from mulligan.observability import exporter
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -127,7 +127,7 @@ def test_the_page_does_not_outlive_an_up_that_is_killed(start):
 
 
 def test_a_page_whose_up_was_gone_before_it_had_begun_leaves_too(folder):
-    asked = [sys.executable, "-m", "mulligan.web", "--leave-with-stdin"]
+    asked = [sys.executable, "-m", "mulligan.http", "--leave-with-stdin"]
     environment = {**os.environ, "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/mulligan.db", "MULLIGAN_WEB__PORT": "0"}
     assert subprocess.run(asked, stdin=subprocess.DEVNULL, env=environment, timeout=50, check=False).returncode == 0
 

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from mulligan.config import Worker
+from mulligan.config import WorkerSection
 from mulligan.core.attempt import Lease, Outcome
-from mulligan.engine.claims import Claimer
-from mulligan.engine.messages import outcome_to_wire
-from mulligan.engine.supervisor.child import Child, Recipe
-from mulligan.engine.supervisor.desk import Desk
-from mulligan.engine.supervisor.fleet import Fleet
-from mulligan.engine.supervisor.lot import Lot
-from mulligan.engine.supervisor.turns import Turn, Turns
-from mulligan.errors import StoreUnavailable
-from mulligan.ids import new_id
-from mulligan.job import Memory, Micros
-from mulligan.store import Store
+from mulligan.core.errors import StoreUnavailable
+from mulligan.core.ids import new_id
+from mulligan.core.job import Micros, PreviousAttempts
+from mulligan.storage import Store
+from mulligan.worker.claim import Claimer
+from mulligan.worker.fast.lease_batch import LeaseBatch
+from mulligan.worker.protocol import outcome_to_wire
+from mulligan.worker.supervisor.loop import WorkLoop
+from mulligan.worker.supervisor.runner_process import RunnerCommand, RunnerProcess
+from mulligan.worker.supervisor.runners import Runners
+from mulligan.worker.supervisor.transactions import LoopTransactions, TransactionResult
 from support.store import KINDS, POLICIES, RETURNED, now, open_worker
 
 LISTENER = "listener"
@@ -35,7 +35,7 @@ NEVER = float("-inf")
 LONG = 10_000  # ms: after jobs this long, the loop claims no more than it has places for
 
 
-class RecordedFleet(Fleet):
+class RecordedFleet(Runners):
     """A real fleet that records what it dispatches. A test reports when an attempt ends.
 
     The loop claims more or less according to how long jobs take, so the test states the duration.
@@ -51,7 +51,7 @@ class RecordedFleet(Fleet):
         self._refill()
         await self.loaded()
 
-    def dispatch(self, lot: Lot, memories: Mapping[str, Memory]) -> None:
+    def dispatch(self, lot: LeaseBatch, memories: Mapping[str, PreviousAttempts]) -> None:
         super().dispatch(lot, memories)
         self.dispatched += [lease.fence for lease in lot]
         self.most_in_flight = max(self.most_in_flight, self.count)
@@ -62,7 +62,7 @@ class RecordedFleet(Fleet):
         return [flight.lease for flight in self.flights()]
 
     @property
-    def runner(self) -> Child:
+    def runner(self) -> RunnerProcess:
         (runner,) = self._children
         return runner
 
@@ -79,7 +79,7 @@ class RecordedFleet(Fleet):
             self.end(ended, duration_ms=duration_ms)
 
 
-class RecordedTurns(Turns):
+class RecordedTurns(LoopTransactions):
     """Transactions of the loop; records the thread of each one and whether two overlapped."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -88,7 +88,7 @@ class RecordedTurns(Turns):
         self.overlaps = 0
         self._busy = threading.Lock()
 
-    def take(self, *arguments: Any, **options: Any) -> Turn:
+    def take(self, *arguments: Any, **options: Any) -> TransactionResult:
         if not self._busy.acquire(blocking=False):
             self.overlaps += 1
         self.threads.append(threading.current_thread().name)
@@ -102,7 +102,7 @@ class Scene:
     """A claim/settle loop, a runner process to work for, and a thread that listens for hints."""
 
     fleet: RecordedFleet
-    desk: Desk
+    desk: WorkLoop
 
     def __init__(self, store: Store, *, concurrency: int = 4, second_writer: bool = False, poll: float = 60) -> None:
         # Unique on this machine: a fleet kills every process that carries the mark of its dead runner.
@@ -114,7 +114,7 @@ class Scene:
         self.listener = ThreadPoolExecutor(1, initializer=_name_thread, initargs=(LISTENER,))
         self._thread = ThreadPoolExecutor(1, initializer=_name_thread, initargs=(LOOP_THREAD,))
         self._second = ThreadPoolExecutor(1) if second_writer else None
-        self._settings = Worker(concurrency=concurrency, poll=poll, runners=1)
+        self._settings = WorkerSection(concurrency=concurrency, poll=poll, runners=1)
 
     def play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         """Run `act` while the loop runs, then let the loop leave."""
@@ -122,7 +122,7 @@ class Scene:
 
     async def _play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         self._now = now(self.store)
-        self.desk = Desk(self._settings, self._thread, self.clock, lambda _: None, lambda: self.may_claim, self._second)
+        self.desk = WorkLoop(self._settings, self._thread, self.clock, lambda _: None, lambda: self.may_claim, self._second)
         async with self._runner() as self.fleet:
             self.desk.serve(self.fleet, self.turns)
             self.desk.wake.clear()  # the runner became ready before the loop was there to notice
@@ -147,7 +147,7 @@ class Scene:
                 "PYTHONPATH": str(Path(__file__).parent.parent),
                 "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/unused.db",
             }
-            recipe = Recipe("support.inert:app", self._worker, Path(folder), env=env)
+            recipe = RunnerCommand("support.inert:app", self._worker, Path(folder), env=env)
             fleet = RecordedFleet(recipe, self._settings, self.desk.ended, self.clock)
             try:
                 await fleet.start_runner()

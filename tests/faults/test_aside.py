@@ -12,8 +12,8 @@ import pytest
 
 from faults.loop_harness import Scene, StoreFault
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome
-from mulligan.engine.supervisor import aside
-from mulligan.store import Store
+from mulligan.storage import Store
+from mulligan.worker.fast import side_writer as aside
 from policy.builders import a_lease
 from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.engine.supervisor.pace import MOST_AHEAD, MOST_AT_ONCE, Pace
+from mulligan.worker.fast.lease_batch import MOST_AHEAD, MOST_AT_ONCE, Prefetch
 from support.waiting import until
 from support.worker import Worker
 
@@ -51,7 +51,7 @@ def test_jobs_that_do_not_move_in_line_go_back_and_stay_back(app: Mulligan, star
 
 
 def test_the_line_grows_while_jobs_are_short_and_is_given_up_when_they_are_not() -> None:
-    pace = Pace(10)
+    pace = Prefetch(10)
     for _ in range(20):
         pace.turned(10, 10, [0, 1])
     assert pace.ahead == MOST_AHEAD
@@ -65,14 +65,14 @@ def test_the_line_grows_while_jobs_are_short_and_is_given_up_when_they_are_not()
 
 @pytest.mark.parametrize("took_ms", [2, 5, 20])
 def test_the_line_is_never_longer_than_what_is_done_in_half_a_second(took_ms: int) -> None:
-    pace = Pace(10)
+    pace = Prefetch(10)
     for _ in range(20):
         pace.turned(10, 10, [took_ms] * 30)
     assert 400 < pace.ahead * took_ms / 10 <= 500
 
 
 def test_one_long_job_among_hundreds_costs_the_others_no_line() -> None:
-    pace = Pace(10)
+    pace = Prefetch(10)
     for _ in range(20):
         pace.turned(10, 10, [0] * 10)
     pace.turned(10, 10, [0] * 299 + [30])
@@ -82,7 +82,7 @@ def test_one_long_job_among_hundreds_costs_the_others_no_line() -> None:
 
 
 def test_a_moment_in_which_the_runner_stood_still_costs_no_line() -> None:
-    pace = Pace(10)
+    pace = Prefetch(10)
     for _ in range(20):
         pace.turned(10, 10, [0] * 10)
     pace.turned(10, 10, [0] * 110 + [30] * 10)
@@ -92,7 +92,7 @@ def test_a_moment_in_which_the_runner_stood_still_costs_no_line() -> None:
 
 
 def test_nor_does_it_when_hardly_anything_else_ended_since_the_last_turn() -> None:
-    pace = Pace(10)
+    pace = Prefetch(10)
     for _ in range(20):
         pace.turned(10, 10, [0] * 10)
     pace.turned(10, 10, [30] * 10 + [0] * 20)

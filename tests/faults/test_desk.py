@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from faults.loop_harness import LISTENER, LONG, LOOP_THREAD, Scene, StoreFault
-from mulligan.engine.supervisor import desk
-from mulligan.engine.supervisor.turns import Turn
-from mulligan.errors import StoreUnavailable
-from mulligan.store import Store
+from mulligan.core.errors import StoreUnavailable
+from mulligan.storage import Store
+from mulligan.worker.supervisor import loop as desk
+from mulligan.worker.supervisor.transactions import TransactionResult
 from support.store import KINDS, all_rows, enqueue, migrated, sql, told
 
 pytestmark = pytest.mark.processes
@@ -315,7 +315,7 @@ def test_an_error_in_a_claim_of_the_listener_stops_neither_the_loop_nor_the_list
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store)
-    monkeypatch.setattr("mulligan.engine.supervisor.desk.OUTAGE_WAIT", (0.01, 0.01))
+    monkeypatch.setattr("mulligan.worker.supervisor.loop.OUTAGE_WAIT", (0.01, 0.01))
 
     async def act(scene: Scene) -> None:
         claimer = scene.turns._claimer
@@ -462,7 +462,7 @@ def test_leases_that_could_not_be_dispatched_during_a_turn_are_found_by_the_next
             scene.fleet.end(scene.fleet.leases)
             await scene.until(under_way.is_set)
             scene.fleet.dispatch = dispatch  # type: ignore[method-assign]
-            scene.desk._handed_over(Turn([], *held_back[0], now=0, next_due=None, more=False))
+            scene.desk._handed_over(TransactionResult([], *held_back[0], now=0, next_due=None, more=False))
             assert tries == [6]
             may_go_on.set()
             await scene.until(lambda: not scene.desk.unwritten)

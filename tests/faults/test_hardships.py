@@ -13,8 +13,8 @@ from storm.tools import Pooler, faketime
 
 from mulligan import Mulligan, State
 from mulligan.config import read_settings
-from mulligan.errors import StoreUnavailable
-from mulligan.job import SECOND
+from mulligan.core.errors import StoreUnavailable
+from mulligan.core.job import SECOND
 from support.hardship import RECOVERY, bounded, can_mount, fill, last, patient, rested, small_disk
 from support.postgres import PostgresServer, free_port, unprivileged_user
 from support.waiting import until

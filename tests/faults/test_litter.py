@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mulligan.engine.litter import LOADING, LONG, OFTEN, clear_after, load_quickly, settle_down
+from mulligan.worker.startup import LOADING, LONG, OFTEN, clear_after, load_quickly, settle_down
 
 
 @pytest.fixture(autouse=True)

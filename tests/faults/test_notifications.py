@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from mulligan import Mulligan, Webhook
-from mulligan.job import SECOND
+from mulligan.core.job import SECOND
 from support.receivers import CROWDED, DROP, HANG, MailReceiver, Plan, WebReceiver
 from support.waiting import until
 from support.worker import Worker

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.config import Worker as WorkerSettings
-from mulligan.engine.life import marked
-from mulligan.engine.supervisor import nursery as nurseries
-from mulligan.engine.supervisor.child import Child, Recipe
-from mulligan.engine.supervisor.fleet import Fleet
-from mulligan.engine.supervisor.nursery import Forked
+from mulligan.config import WorkerSection as WorkerSettings
+from mulligan.worker.liveness import marked
+from mulligan.worker.supervisor import fork_server as nurseries
+from mulligan.worker.supervisor.fork_server import ForkedProcess
+from mulligan.worker.supervisor.runner_process import RunnerCommand, RunnerProcess
+from mulligan.worker.supervisor.runners import Runners
 from support.waiting import until
 from support.worker import Worker
 
@@ -73,7 +73,7 @@ def test_a_runner_from_the_nursery_is_what_one_started_from_nothing_is(app: Mull
     for pid in worker.runners():
         command, environ = told(pid, "cmdline"), told(pid, "environ")
         [mark] = [entry for entry in environ if entry.startswith("MULLIGAN_ATTEMPT=")]
-        assert command[1:4] == ["-m", "mulligan.observe.runner", "support.faulty:app"]
+        assert command[1:4] == ["-m", "mulligan.observability.runner", "support.faulty:app"]
         assert command[command.index("--mark") + 1] == mark.partition("=")[2]
         assert command[-4:] == ["--wire", "3", "--board", "4"], "none of it is cut off"
         assert set(environ) - {mark, ""} == {one for one in told(nursery, "environ") if "MULLIGAN_ATTEMPT" not in one}
@@ -258,11 +258,11 @@ def an_orphan() -> int:
 
 
 @asynccontextmanager
-async def a_fleet(folder: Path) -> AsyncIterator[Fleet]:
+async def a_fleet(folder: Path) -> AsyncIterator[Runners]:
     """With its first runner, from its nursery."""
     env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
     env["MULLIGAN_DATABASE_URL"] = f"sqlite:///{folder}/mulligan.db"
-    fleet = Fleet(Recipe("support.faulty:app", WORKER, folder, env=env), WorkerSettings(), lambda _: None, lambda: 0)
+    fleet = Runners(RunnerCommand("support.faulty:app", WORKER, folder, env=env), WorkerSettings(), lambda _: None, lambda: 0)
     try:
         fleet.start()
         await fleet.loaded()
@@ -271,10 +271,10 @@ async def a_fleet(folder: Path) -> AsyncIterator[Fleet]:
         await fleet.close("test")
 
 
-async def another(fleet: Fleet, *, forked: bool = True) -> Child:
+async def another(fleet: Runners, *, forked: bool = True) -> RunnerProcess:
     """One more runner, ready."""
-    child = Child(fleet.recipe, "x1", 1, solo=True, nursery=fleet._nursery)
-    assert isinstance(child.process, Forked if forked else subprocess.Popen)
+    child = RunnerProcess(fleet.recipe, "x1", 1, solo=True, nursery=fleet._nursery)
+    assert isinstance(child.process, ForkedProcess if forked else subprocess.Popen)
     heard: list[str] = []
     child.attach(asyncio.get_running_loop(), lambda _, message: heard.append(message[0]), lambda _: None)
     await moment(lambda: "ready" in heard)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mulligan.config import Settings
-from mulligan.engine.supervisor import main
-from mulligan.engine.supervisor.main import Options, Supervisor
+from mulligan.worker.supervisor import main
+from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
 
 
 class Chores:
@@ -32,7 +32,7 @@ def tended(chores: Chores, *, seen: bool, until: int) -> int:
     """How often, after it was seen once or never."""
 
     async def scene() -> None:
-        supervisor: Any = Supervisor(None, Settings(), Options("app:app"))  # type: ignore[arg-type]
+        supervisor: Any = Supervisor(None, Settings(), WorkerOptions("app:app"))  # type: ignore[arg-type]
         supervisor._loop, supervisor._chores = asyncio.get_running_loop(), chores
         supervisor._operate_now = asyncio.Event()
         with ThreadPoolExecutor(1) as supervisor._chore_thread:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan
-from mulligan.engine.operations import Operation
-from mulligan.job import NewJob
+from mulligan.core.job import NewJob
+from mulligan.operations.service import Operation
 from support.store import ATTEMPTS, sql
 from support.waiting import until
 from support.worker import Worker

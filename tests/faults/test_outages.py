@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.errors import StoreUnavailable
-from mulligan.job import SECOND
+from mulligan.core.errors import StoreUnavailable
+from mulligan.core.job import SECOND
 from support.postgres import PostgresServer
 from support.waiting import until
 from support.worker import Worker

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.checks import examine
 from mulligan.config import read_settings
+from mulligan.doctor import examine
 from support.postgres import free_port, unprivileged_user
 from support.waiting import until
 from support.worker import FAST, Worker

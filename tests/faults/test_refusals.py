@@ -16,7 +16,7 @@ Starts = Callable[..., list[str]]
 REFUSE_RESULT = {
     "sqlite": "CREATE TRIGGER refuse BEFORE UPDATE ON mulligan_job WHEN NEW.result LIKE '%poison%' "
     "BEGIN SELECT RAISE(ABORT, 'not this one'); END",
-    "postgresql": "ALTER TABLE mulligan.job ADD CONSTRAINT refuse CHECK (result NOT LIKE '%poison%')",
+    "postgresql": "ALTER TABLE mulligan.core.job ADD CONSTRAINT refuse CHECK (result NOT LIKE '%poison%')",
 }
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mulligan.engine.supervisor import rounds
-from mulligan.engine.supervisor.rounds import Bell, Rounds
-from mulligan.errors import StoreUnavailable
+from mulligan.core.errors import StoreUnavailable
+from mulligan.worker.supervisor import periodic as rounds
+from mulligan.worker.supervisor.periodic import PeriodicTasks, Waker
 
 
 class Counted:
@@ -29,7 +29,7 @@ class Counted:
 
 def play(outlets: list[Counted], act: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def scene() -> None:
-        task = asyncio.create_task(Rounds(outlets, None).loop())  # type: ignore[arg-type]
+        task = asyncio.create_task(PeriodicTasks(outlets, None).loop())  # type: ignore[arg-type]
         await act()
         assert not task.done()
         task.cancel()
@@ -99,7 +99,7 @@ def test_an_outlet_that_ends_its_thread_is_missed() -> None:
         raise SystemExit(3)
 
     async def scene() -> None:
-        await Rounds([Counted(turn=leave)], None).loop()  # type: ignore[list-item, arg-type]
+        await PeriodicTasks([Counted(turn=leave)], None).loop()  # type: ignore[list-item, arg-type]
 
     with pytest.raises(RuntimeError, match="outlets have ended: SystemExit"):
         asyncio.run(asyncio.wait_for(scene(), 30))
@@ -107,6 +107,6 @@ def test_an_outlet_that_ends_its_thread_is_missed() -> None:
 
 def test_a_bell_rings_as_long_as_there_is_something() -> None:
     looks, rings = iter([True, False, True]), []
-    bell = Bell("bell", 0.01, lambda _: next(looks), lambda: rings.append(1))
+    bell = Waker("bell", 0.01, lambda _: next(looks), lambda: rings.append(1))
     assert [bell.turn(None) for _ in range(3)] == [False] * 3  # type: ignore[arg-type]
     assert len(rings) == 2

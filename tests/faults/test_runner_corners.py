@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from mulligan import Job, Mulligan, State
-from mulligan.config import Worker as WorkerSettings
+from mulligan.config import WorkerSection as WorkerSettings
 from mulligan.core.attempt import Ending, Failure
-from mulligan.engine.kinds import KindSpec
-from mulligan.engine.messages import (
+from mulligan.manifest.specs import KindSpec
+from mulligan.testing import advance, now
+from mulligan.worker.protocol import (
     JUST_RETURNED,
     failure_from_wire,
     failure_to_wire,
@@ -28,11 +29,10 @@ from mulligan.engine.messages import (
     stopped_to_wire,
     took_from_wire,
 )
-from mulligan.engine.supervisor import fleet as fleets
-from mulligan.engine.supervisor import obituary
-from mulligan.engine.supervisor.child import GARBLED, Asked, Child, Flight, Recipe
-from mulligan.engine.supervisor.fleet import Fleet
-from mulligan.testing import advance, now
+from mulligan.worker.supervisor import runner_process as obituary
+from mulligan.worker.supervisor import runners as fleets
+from mulligan.worker.supervisor.runner_process import GARBLED, Flight, RunnerCommand, RunnerProcess, StopReason
+from mulligan.worker.supervisor.runners import Runners
 from policy.builders import a_failure, a_lease
 from support.reluctant import FORGET, STAY
 from support.store import RELEASED, RETURNED, finish, running, sql
@@ -248,8 +248,8 @@ def test_a_job_its_runner_cannot_accept_goes_back_uncharged_and_the_others_run(
     assert uncharged(app, *strange)
 
 
-@pytest.mark.parametrize("asked", [None, Asked.CANCEL, Asked.TIMEOUT])
-def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(tmp_path: Path, asked: Asked | None) -> None:
+@pytest.mark.parametrize("asked", [None, StopReason.CANCEL, StopReason.TIMEOUT])
+def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(tmp_path: Path, asked: StopReason | None) -> None:
     """A runner that is asked for what it does not have answers that it has stopped: perhaps in the same message."""
     endings: list[Ending] = []
 
@@ -348,18 +348,18 @@ def test_a_failure_that_cannot_be_one_is_not_believed(odd: dict[str, object]) ->
 
 # -- a fleet without a supervisor -------------------------------------------------------------------
 @asynccontextmanager
-async def a_fleet(folder: Path, **settings: int) -> AsyncIterator[Fleet]:
+async def a_fleet(folder: Path, **settings: int) -> AsyncIterator[Runners]:
     env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
     env["MULLIGAN_DATABASE_URL"] = f"sqlite:///{folder}/mulligan.db"
-    recipe = Recipe("support.faulty:app", "w_test", folder, env=env)
-    fleet = Fleet(recipe, WorkerSettings(**settings), lambda _: None, lambda: time.time_ns() // 1000)
+    recipe = RunnerCommand("support.faulty:app", "w_test", folder, env=env)
+    fleet = Runners(recipe, WorkerSettings(**settings), lambda _: None, lambda: time.time_ns() // 1000)
     try:
         yield fleet
     finally:
         await fleet.close("test")
 
 
-def shared(fleet: Fleet) -> list[Child]:
+def shared(fleet: Runners) -> list[RunnerProcess]:
     return [child for child in fleet._children if not child.solo]
 
 

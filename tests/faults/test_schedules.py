@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan
-from mulligan.job import SECOND
+from mulligan.core.job import SECOND
 from support.store import sql
 from support.waiting import until
 from support.worker import Worker

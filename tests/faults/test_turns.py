@@ -13,13 +13,13 @@ import pytest
 
 from mulligan.config import Settings
 from mulligan.core.attempt import Ending, Lease, Outcome
-from mulligan.engine.claims import Claimer
-from mulligan.engine.supervisor import chores as chores_of
-from mulligan.engine.supervisor.chores import Chores
-from mulligan.engine.supervisor.turns import Turns
-from mulligan.errors import StoreUnavailable
-from mulligan.job import SECOND
-from mulligan.store import Store
+from mulligan.core.errors import StoreUnavailable
+from mulligan.core.job import SECOND
+from mulligan.storage import Store
+from mulligan.worker.claim import Claimer
+from mulligan.worker.supervisor import chores as chores_of
+from mulligan.worker.supervisor.chores import Chores
+from mulligan.worker.supervisor.transactions import LoopTransactions
 from support.store import (
     KINDS,
     POLICIES,
@@ -50,8 +50,8 @@ def store(store_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def turns(store: Store) -> Turns:
-    return Turns(store, POLICIES, Claimer("w1", KINDS))
+def turns(store: Store) -> LoopTransactions:
+    return LoopTransactions(store, POLICIES, Claimer("w1", KINDS))
 
 
 def refuse(store: Store, what: str) -> None:
@@ -89,7 +89,7 @@ def charges(store: Store, lease: Lease) -> tuple[str, int, int]:
 
 # -- refusals ---------------------------------------------------------------------------------------
 def test_an_ending_the_store_refuses_is_recorded_as_refused_and_its_neighbours_as_they_are(
-    store: Store, turns: Turns
+    store: Store, turns: LoopTransactions
 ) -> None:
     before, bad, after = (running(store) for _ in range(3))
     refuse(store, "NEW.result LIKE '%poison%'")
@@ -102,7 +102,7 @@ def test_an_ending_the_store_refuses_is_recorded_as_refused_and_its_neighbours_a
 
 
 def test_an_ending_the_store_refuses_in_any_form_is_left_alone_and_its_neighbours_are_settled(
-    store: Store, turns: Turns, caplog: pytest.LogCaptureFixture
+    store: Store, turns: LoopTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, bad, after = (running(store) for _ in range(3))
     refuse(store, any_ending_of(bad))
@@ -115,7 +115,7 @@ def test_an_ending_the_store_refuses_in_any_form_is_left_alone_and_its_neighbour
     assert "not even that can be recorded" in caplog.text
 
 
-def test_who_leaves_does_not_touch_what_was_given_up_but_gives_the_rest_back(store: Store, turns: Turns) -> None:
+def test_who_leaves_does_not_touch_what_was_given_up_but_gives_the_rest_back(store: Store, turns: LoopTransactions) -> None:
     bad, good = running(store), running(store)
     refuse(store, any_ending_of(bad))
     turns.settle_each([Ending(bad, RETURNED)], now(store))
@@ -150,7 +150,7 @@ class Away:
 @pytest.mark.seed("000-34")
 def test_a_store_that_is_away_has_refused_nothing(store: Store) -> None:
     leases = [running(store) for _ in range(3)]
-    turns = Turns(Away(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
+    turns = LoopTransactions(Away(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
     endings = [Ending(lease, RETURNED) for lease in leases]
     with pytest.raises(StoreUnavailable):
         turns.settle_each(endings, now(store))
@@ -164,7 +164,7 @@ def test_a_store_that_is_away_has_refused_nothing(store: Store) -> None:
 def test_a_store_that_goes_away_while_a_refusal_is_recorded_has_given_up_nothing(store: Store) -> None:
     bad = running(store)
     refuse(store, "NEW.result LIKE '%poison%'")
-    turns = Turns(Away(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
+    turns = LoopTransactions(Away(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
         turns.settle_each([Ending(bad, POISON)], now(store))
     assert turns.given_up == set()
@@ -174,7 +174,7 @@ def test_a_store_that_goes_away_while_a_refusal_is_recorded_has_given_up_nothing
 
 # -- leases nobody knows of -------------------------------------------------------------------------
 def test_who_leaves_gives_back_what_stands_under_its_name_though_it_never_heard_of_it(
-    store: Store, turns: Turns
+    store: Store, turns: LoopTransactions
 ) -> None:
     ended, unheard = running(store), [running(store), running(store)]
     somebody_elses = running(store, worker="w2")
@@ -187,14 +187,14 @@ def test_who_leaves_gives_back_what_stands_under_its_name_though_it_never_heard_
     assert stands(store, somebody_elses)
 
 
-def test_one_that_cannot_be_given_back_does_not_keep_the_others(store: Store, turns: Turns) -> None:
+def test_one_that_cannot_be_given_back_does_not_keep_the_others(store: Store, turns: LoopTransactions) -> None:
     first, bad, last = (running(store) for _ in range(3))
     refuse(store, any_ending_of(bad))
     turns.leave([], now(store))
     assert [charges(store, lease)[0] for lease in (first, bad, last)] == ["queued", "running", "queued"]
 
 
-def test_a_turn_in_doubt_finds_what_it_holds_and_does_not_know(store: Store, turns: Turns) -> None:
+def test_a_turn_in_doubt_finds_what_it_holds_and_does_not_know(store: Store, turns: LoopTransactions) -> None:
     known, unheard = running(store), running(store)
     ids = [job.id for job in insert(store, a_job())]
     turn = turns.take([], 5, now(store), {known.fence})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan import Context, Fixed, Mulligan, Policy
-from mulligan.verify import witness
+from mulligan.doctor.verify import witness
 
 app = Mulligan()
 SEEN = os.environ.get("MUTANT_WITNESS", "")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from mulligan.verify import Clients
+from mulligan.doctor.verify import Clients
 from mutants.app import app
 
 CLIENTS = Clients(os.environ["MUTANT_CLIENTS"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mulligan import Webhook
-from mulligan.verify import Report
+from mulligan.doctor.verify import Report
 from mutants.stage import TESTS, Stage
 from support.worker import Worker, _writable
 

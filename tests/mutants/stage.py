@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mulligan import Mulligan
-from mulligan.verify import Clients, Report, verify
-from mulligan.verify.records import read
+from mulligan.doctor.verify import Clients, Report, verify
+from mulligan.doctor.verify.records import read
 from support.waiting import until
 from support.worker import Worker
 

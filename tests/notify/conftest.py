@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mulligan.config import Settings
-from mulligan.notify.channels import Sending
+from mulligan.notifications.channels import Sending
 from support.receiving import Answer, HttpReceiver, Mailbox, mail_server
 
 

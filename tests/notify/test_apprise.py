@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from mulligan.errors import ConfigError, Fail
-from mulligan.notify import apprise as channel
-from mulligan.notify.apprise import Apprise, kind_of
-from mulligan.notify.channel_registry import load_channel
-from mulligan.notify.message import message_of
+from mulligan.core.errors import ConfigError, Fail
+from mulligan.notifications import apprise as channel
+from mulligan.notifications.apprise import Apprise, kind_of
+from mulligan.notifications.channel_registry import load_channel
+from mulligan.notifications.message import message_of
 from support.messages import LINKED, MESSAGE, event, sent
 from support.receiving import OK, status
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.checks import in_force
-from mulligan.checks.messages import mail_checks, message_checks
 from mulligan.config import Settings, read_settings
+from mulligan.doctor import in_force
+from mulligan.doctor.settings import mail_checks, message_checks
 
 WELL = {"host": "mail.example", "sender": "Jobs <jobs@mail.example>"}
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from mulligan.config import Settings
-from mulligan.errors import ConfigError, Fail
-from mulligan.notify.channels import Sending
-from mulligan.notify.guarded import Gate, addresses, gate_of
-from mulligan.notify.webhook import Webhook
+from mulligan.core.errors import ConfigError, Fail
+from mulligan.notifications.channels import AddressPolicy, Sending, addresses, gate_of
+from mulligan.notifications.webhook import Webhook
 from support.messages import MESSAGE, sent
 from support.receiving import OK, status
 
@@ -104,7 +103,7 @@ def test_redirects_are_not_followed(to, code, receiver, local):
 @pytest.mark.parametrize("port", [1, 22, 25, 110, 6379, 5432, 11211, 6000])
 def test_ports_of_other_services_are_refused(port):
     with pytest.raises(Fail, match=f"port {port} is not one of a web server"):
-        asyncio.run(addresses("https", "93.184.216.34", port, Gate()))
+        asyncio.run(addresses("https", "93.184.216.34", port, AddressPolicy()))
 
 
 @pytest.mark.security("S36")
@@ -159,10 +158,10 @@ def test_our_own_page_is_refused_even_where_loopback_is_allowed(receiver):
 
 
 def test_a_public_address_needs_tls_unless_a_setting_says_otherwise():
-    assert asyncio.run(addresses("https", "93.184.216.34", 443, Gate())) == ["93.184.216.34"]
+    assert asyncio.run(addresses("https", "93.184.216.34", 443, AddressPolicy())) == ["93.184.216.34"]
     with pytest.raises(Fail, match="allow_http"):
-        asyncio.run(addresses("http", "93.184.216.34", 80, Gate()))
-    assert asyncio.run(addresses("http", "93.184.216.34", 80, Gate(http=True))) == ["93.184.216.34"]
+        asyncio.run(addresses("http", "93.184.216.34", 80, AddressPolicy()))
+    assert asyncio.run(addresses("http", "93.184.216.34", 80, AddressPolicy(http=True))) == ["93.184.216.34"]
 
 
 def test_an_allowed_translation_still_looks_at_the_address_behind_it():

@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 import pytest
 import standardwebhooks
 
-from mulligan.event import EventType
-from mulligan.notify.apprise import Apprise
-from mulligan.notify.facts import IncidentFacts
-from mulligan.notify.mail import Email
-from mulligan.notify.message import SUMMARY, Message, message_of, message_of_incident
-from mulligan.notify.webhook import Webhook, new_secret
+from mulligan.core.event import EventType
+from mulligan.notifications.apprise import Apprise
+from mulligan.notifications.email import Email
+from mulligan.notifications.message import SUMMARY, Message, message_of, message_of_incident
+from mulligan.notifications.rules import IncidentFacts
+from mulligan.notifications.webhook import Webhook, new_secret
 from support.messages import AT, DATA, LINKED, event, sent
 from support.receiving import status
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from mulligan import classify
-from mulligan.config import Mail, Settings, read_settings
-from mulligan.engine.runner.outcomes import outcome_of
-from mulligan.errors import ConfigError, Fail
-from mulligan.notify.channel_registry import load_channel
-from mulligan.notify.channels import Sending
-from mulligan.notify.facts import IncidentFacts
-from mulligan.notify.mail import Email
-from mulligan.notify.message import message_of, message_of_incident
-from mulligan.notify.terms import RULES
-from mulligan.policy.classify import classify as judge
-from mulligan.policy.rulebook import Rulebook
+from mulligan.config import MailSection, Settings, read_settings
+from mulligan.core.errors import ConfigError, Fail
+from mulligan.failures.classify import classify_facts as judge
+from mulligan.failures.matcher import Rulebook
+from mulligan.notifications.channel_registry import load_channel
+from mulligan.notifications.channels import Sending
+from mulligan.notifications.deliveries import RULES
+from mulligan.notifications.email import Email
+from mulligan.notifications.message import message_of, message_of_incident
+from mulligan.notifications.rules import IncidentFacts
+from mulligan.worker.runner.outcomes import outcome_of
 from support.messages import AT, LINKED, MESSAGE, event, sent
 from support.receiving import mail_server
 
@@ -185,7 +185,7 @@ def test_a_server_that_hangs_is_given_up_and_leaves_no_thread_behind():
     before = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=drip, args=(listening,), daemon=True).start()
-        mail = Mail(host="127.0.0.1", port=listening.getsockname()[1], tls="none", timeout=0.4)
+        mail = MailSection(host="127.0.0.1", port=listening.getsockname()[1], tls="none", timeout=0.4)
         with pytest.raises(Fail) as failed:
             sent(Email(KIM), Sending(Settings(mail=mail)))
     assert failed.value.code_given == "TIMEOUT"
@@ -240,7 +240,7 @@ def test_starttls_comes_before_the_password_and_certificates_are_checked(tls, ma
 
 
 def test_a_server_without_tls_is_not_talked_to_where_tls_is_wanted(mailbox):
-    mail = Mail(host="127.0.0.1", port=mailbox.port, username="jobs", password="secret")
+    mail = MailSection(host="127.0.0.1", port=mailbox.port, username="jobs", password="secret")
     with pytest.raises(smtplib.SMTPNotSupportedError):
         sent(Email(KIM), Sending(Settings(mail=mail)))
     wrapped = mail.model_copy(update={"tls": "tls", "timeout": 2.0})
@@ -286,7 +286,7 @@ def test_two_passwords_are_one_too_many_and_none_is_shown():
 
 
 def test_a_password_file_that_is_not_there_is_said_without_a_try(mailbox):
-    mail = Mail(host="127.0.0.1", port=mailbox.port, tls="none", username="x", password_file="/nowhere/at/all")
+    mail = MailSection(host="127.0.0.1", port=mailbox.port, tls="none", username="x", password_file="/nowhere/at/all")
     with pytest.raises(Fail) as failed:
         sent(Email(KIM), Sending(Settings(mail=mail)))
     assert failed.value.code_given == "MISCONFIGURED"

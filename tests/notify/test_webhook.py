@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import standardwebhooks
 
-from mulligan.errors import ConfigError, Fail
-from mulligan.notify import posting
-from mulligan.notify.channel_registry import load_channel
-from mulligan.notify.channels import Gone
-from mulligan.notify.message import Message, message_of
-from mulligan.notify.webhook import Webhook, new_secret
+from mulligan.core.errors import ConfigError, Fail
+from mulligan.notifications import webhook as posting
+from mulligan.notifications.channel_registry import load_channel
+from mulligan.notifications.channels import Gone
+from mulligan.notifications.message import Message, message_of
+from mulligan.notifications.webhook import Webhook, new_secret
 from support.messages import LINKED, MESSAGE, event, sent
 from support.receiving import OK, status
 

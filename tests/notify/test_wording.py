@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from mulligan.config import Settings
-from mulligan.engine.runner.outcomes import outcome_of
-from mulligan.errors import Fail
-from mulligan.event import EventType
-from mulligan.notify.channels import Gone
-from mulligan.notify.facts import IncidentFacts
-from mulligan.notify.message import message_of, message_of_cap, message_of_incident
-from mulligan.notify.terms import RULES
-from mulligan.policy.classify import classify as judge
-from mulligan.policy.rulebook import Rulebook
+from mulligan.core.errors import Fail
+from mulligan.core.event import EventType
+from mulligan.failures.classify import classify_facts as judge
+from mulligan.failures.matcher import Rulebook
+from mulligan.notifications.channels import Gone
+from mulligan.notifications.deliveries import RULES
+from mulligan.notifications.message import message_of, message_of_cap, message_of_incident
+from mulligan.notifications.rules import IncidentFacts
+from mulligan.worker.runner.outcomes import outcome_of
 from support.messages import AT, DATA, LINKED, event
 
 BATCH = {"name": "spring", "total": 50, "succeeded": 47, "dead": 3, "cancelled": 0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mulligan.core.attempt import RETRYABLE, Cls, Failure, Lease
-from mulligan.job import SECOND, JobRow
+from mulligan.core.job import SECOND, JobRow
 
 NOW = 1_700_000_000 * SECOND
 

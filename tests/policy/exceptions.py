@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-from mulligan.engine.runner.capture import capture
+from mulligan.failures.capture import capture
 
 NOW = 1_700_000_000.0
 

@@ -8,28 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.job import SECOND
-from mulligan.policy.alert import (
+from mulligan.alerts.measures import BUILTIN, KNOWN, MEASURES, BadRule, StatCount, jump, quantile, read_counts, rules_of
+from mulligan.alerts.rules import (
     FIRING,
     PENDING,
     RESOLVED,
     SILENT,
     Alert,
-    Rule,
+    AlertDefinition,
     Sample,
     covered,
     in_order,
     judged,
     sentence,
 )
-from mulligan.policy.alert_rules import BUILTIN, KNOWN, BadRule, rules_of
-from mulligan.policy.measures import MEASURES, Count, jump, quantile, read_counts
+from mulligan.core.job import SECOND
 
-RULE = Rule("limited", "rate_limited_share", 0.05, "{} of its calls", least=20, clear=0.01)
+RULE = AlertDefinition("limited", "rate_limited_share", 0.05, "{} of its calls", least=20, clear=0.01)
 NOW = 1_000_000 * SECOND
 
 
-def stand(rule: Rule, *steps: tuple[float, Sample | None], silenced: bool = False) -> tuple[Alert | None, list[str]]:
+def stand(rule: AlertDefinition, *steps: tuple[float, Sample | None], silenced: bool = False) -> tuple[Alert | None, list[str]]:
     """(seconds, what was measured) one after the other: how it stands in the end, and what was told."""
     stood: dict[str, Alert] = {}
     told: list[str] = []
@@ -112,7 +111,7 @@ def test_it_says_what_is_how_high_in_one_sentence():
 
 
 # -- measures -----------------------------------------------------------------------------------------
-def count(name: str, n: int, total: float = 0.0, **labels: str) -> Count:
+def count(name: str, n: int, total: float = 0.0, **labels: str) -> StatCount:
     return read_counts([(name, json.dumps(labels), n, total)])[0]
 
 
@@ -185,7 +184,7 @@ def test_every_built_in_rule_has_its_row_and_an_entry_that_says_what_to_do():
         assert f"`{measure}`" in table
 
 
-def rule_as_said(rule: Rule) -> dict[str, object]:
+def rule_as_said(rule: AlertDefinition) -> dict[str, object]:
     return {"name": rule.name, "above": rule.above, "for": rule.for_}
 
 
@@ -230,7 +229,7 @@ def test_a_rule_that_makes_no_sense_is_refused_with_its_name_and_what_would(said
 
 
 def test_of_one_trouble_the_loudest_rule_tells_and_the_others_have_nothing_to_add():
-    rule = Rule("quiet", "dead", 1, "{} died", unless="loud, other")
+    rule = AlertDefinition("quiet", "dead", 1, "{} died", unless="loud, other")
     assert covered(rule, "", {"loud": {""}})
     assert covered(rule, "a", {"loud": {"a"}})
     assert covered(rule, "a", {"other": {""}})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mulligan.core.attempt import Outcome
-from mulligan.engine.runner import alike
-from mulligan.engine.runner.capture import capture
-from mulligan.engine.runner.outcomes import raised
-from mulligan.job import SECOND
-from mulligan.policy.classify import classify
+from mulligan.core.job import SECOND
+from mulligan.failures.capture import capture
+from mulligan.failures.classify import classify_facts
+from mulligan.worker.fast import failure_cache as alike
+from mulligan.worker.runner.outcomes import raised
 
 NOW = 1_700_000_000
 
@@ -49,7 +49,7 @@ def while_handling(exc, other):
 
 def failed(exc):
     """Raised at always the same place, and judged."""
-    return raised_again(exc).failure, classify(capture(exc, NOW))
+    return raised_again(exc).failure, classify_facts(capture(exc, NOW))
 
 
 def raised_again(exc):
@@ -103,7 +103,7 @@ def test_what_is_known_is_what_the_whole_way_would_find(name):
 
 def test_most_that_fail_again_do_not_go_the_whole_way(monkeypatch):
     first, _ = failed(ConnectionError("request 1 was reset"))
-    monkeypatch.setattr("mulligan.engine.runner.outcomes.capture", None)
+    monkeypatch.setattr("mulligan.worker.runner.outcomes.capture", None)
     again, _ = failed(ConnectionError("request 2 was reset"))
     assert (again.fingerprint, again.private["message"]) == (first.fingerprint, "request 2 was reset")
     assert "request 2 was reset" in again.private["trace"]
@@ -133,7 +133,7 @@ def test_another_place_has_a_name_of_its_own():
     first, _ = failed(ConnectionError("request 1 was reset"))
     with pytest.raises(ConnectionError) as caught:
         elsewhere()
-    assert raised(caught.value, 0).failure == classify(capture(caught.value, 0))
+    assert raised(caught.value, 0).failure == classify_facts(capture(caught.value, 0))
     assert raised(caught.value, 0).failure.fingerprint != first.fingerprint
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.argument import HASHED, LONGEST, indexed, kept, needles, text_at
-from mulligan.engine.arguments import to_json
+from mulligan.core.json import HASHED, LONGEST, indexed, kept, needles, text_at
+from mulligan.manifest.arguments import to_json
 
 
 @pytest.mark.parametrize(

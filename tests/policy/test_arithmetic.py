@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.policy.arithmetic import arithmetic, bounds
-from mulligan.policy.backoff import Exponential, Fixed, Table, delay
+from mulligan.retries.backoff import Exponential, Fixed, Table, arithmetic, delay, draw_bounds
 
 SECONDS = st.floats(0, 1e6)
 BACKOFFS = st.one_of(
@@ -26,7 +25,7 @@ BACKOFFS = st.one_of(
 @given(BACKOFFS, st.integers(0, 60), st.integers())
 def test_every_draw_of_a_policy_lies_in_its_bounds_and_is_explained_by_it(backoff, n, seed):
     drawn = delay(backoff, n, Random(seed))
-    low, high = bounds(backoff, n)
+    low, high = draw_bounds(backoff, n)
     assert low - 1e-6 * high <= drawn <= high * (1 + 1e-6)
     assert "not stored" not in arithmetic(backoff, n, drawn)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from mulligan.policy.backoff import LONGEST, Backoff, Exponential, Fixed, Table, delay, nominal
+from mulligan.retries.backoff import LONGEST, Backoff, Exponential, Fixed, Table, delay, nominal
 
 seconds = st.floats(0, LONGEST)
 factors = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)

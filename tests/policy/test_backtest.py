@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mulligan import Rule
-from mulligan.policy import ends
-from mulligan.policy.backtest import Past, PastAttempt, backtest
-from mulligan.policy.classify import classify, renamed
-from mulligan.policy.rulebook import Rulebook
-from mulligan.policy.stored import from_attempt
+from mulligan.failures import codes as ends
+from mulligan.failures.backtest import Past, PastAttempt, backtest
+from mulligan.failures.classify import classify_facts, renamed
+from mulligan.failures.facts import from_attempt
+from mulligan.failures.matcher import Rulebook
 
 OURS = [
     ends.timed_out(5),
@@ -22,7 +22,7 @@ OURS = [
 
 def judged_by(*rules):
     books = [Rulebook(rules)]
-    return lambda _kind, known: renamed(known, books) if hasattr(known, "rule") else classify(known, books)
+    return lambda _kind, known: renamed(known, books) if hasattr(known, "rule") else classify_facts(known, books)
 
 
 def an_end_of_ours(failure, verb="retry"):

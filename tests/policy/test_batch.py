@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.errors import Refused
-from mulligan.policy.batch import BatchCounts, BatchState, checked_tolerance, counted, reckoned, recovered, shown
+from mulligan.batches.rules import BatchCounts, BatchState, checked_tolerance, counted, reckoned, recovered, shown
+from mulligan.core.errors import Refused
 
 
 @pytest.mark.parametrize(

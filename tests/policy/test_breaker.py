@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import SECOND
-from mulligan.policy import breaker
-from mulligan.policy.breaker import Change, cool_down, cut, may_probe, observed, probing
-from mulligan.policy.guard import FRESH, Guard, Hand, Terms, read_guard
-from mulligan.policy.seen import Seen, Verdict, read_seen, step_of
+from mulligan.core.job import SECOND
+from mulligan.guards import breaker
+from mulligan.guards.breaker import BreakerChange, cool_down, cut, may_probe, observed, probing
+from mulligan.guards.state import FRESH, BreakerTerms, GuardState, Hand, read_guard
+from mulligan.guards.window import DependencyTally, ProbeVerdict, read_seen, step_of
 
 NOW = 1_000_000 * SECOND
-TERMS = Terms()
-DOWN = Seen(failed=20, jobs=("a", "b", "c"))
+TERMS = BreakerTerms()
+DOWN = DependencyTally(failed=20, jobs=("a", "b", "c"))
 
 
 class Low:
@@ -50,7 +50,7 @@ def with_probe(guard, job="p1", now=None, kind="call"):
 
 
 def ended(guard, passed, now, job="p1", rng=None):
-    return told(guard, Seen(verdict=Verdict(job, 1, passed)), now=now, rng=rng or High())
+    return told(guard, DependencyTally(verdict=ProbeVerdict(job, 1, passed)), now=now, rng=rng or High())
 
 
 # -- opening ------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_a_person_who_keeps_it_closed_is_believed():
 def test_it_remembers_how_busy_it_was():
     guard = FRESH
     for n in range(30):
-        guard, _ = told(guard, Seen(ok=40), now=NOW + n * SECOND)
+        guard, _ = told(guard, DependencyTally(ok=40), now=NOW + n * SECOND)
     guard, _ = told(guard, replace_seen(DOWN, failed=200), now=NOW + 30 * SECOND)
     assert guard.open
     assert guard.normal == pytest.approx(40, rel=0.2)
@@ -108,7 +108,7 @@ def test_three_probes_in_a_row_close_it_and_each_goes_at_once():
     for n in range(3):
         guard, changes = ended(with_probe(guard, f"p{n}", at), True, at + SECOND, f"p{n}")
         at += SECOND
-    assert changes == [Change("closed", "answers again after 33 s")]
+    assert changes == [BreakerChange("closed", "answers again after 33 s")]
     assert not guard.open
     assert guard.ramp is not None
 
@@ -207,7 +207,7 @@ def recovered(now=NOW):
 
 def test_on_the_ramp_a_few_failures_open_it_again_and_the_outage_goes_on():
     guard, at = recovered()
-    again, changes = told(guard, Seen(failed=6, jobs=("a", "b", "c")), now=at + SECOND)
+    again, changes = told(guard, DependencyTally(failed=6, jobs=("a", "b", "c")), now=at + SECOND)
     assert changes[0].what == "opened"
     assert again.since == NOW
     assert again.normal == guard.normal
@@ -216,7 +216,7 @@ def test_on_the_ramp_a_few_failures_open_it_again_and_the_outage_goes_on():
 def test_what_opens_again_is_asked_again_as_soon_as_at_first():
     guard, at = recovered()
     guard = replace(guard, since=at - 3600 * SECOND)
-    again, _ = told(guard, Seen(failed=6, jobs=("a", "b", "c")), now=at + SECOND, rng=High())
+    again, _ = told(guard, DependencyTally(failed=6, jobs=("a", "b", "c")), now=at + SECOND, rng=High())
     assert again.probe_at == at + SECOND + 30 * SECOND
 
 
@@ -233,7 +233,7 @@ def test_once_nothing_waits_and_it_is_as_busy_as_before_the_ramp_is_over():
     assert guard.ramp is not None
     said = []
     for n in range(1, 1200):
-        guard, changes = told(guard, Seen(ok=max(1, round(guard.ramp.rate))), now=at + n * SECOND)
+        guard, changes = told(guard, DependencyTally(ok=max(1, round(guard.ramp.rate))), now=at + n * SECOND)
         said += changes
         if guard.ramp is None:
             break
@@ -247,7 +247,7 @@ def test_what_a_person_holds_is_not_probed_and_comes_back_on_a_ramp():
     assert not may_probe(guard, NOW + 1800 * SECOND)
     changes = []
     after = breaker.let_go(guard, 3600 * SECOND, TERMS, NOW + 3601 * SECOND, changes)
-    assert changes == [Change("closed", "its time is over")]
+    assert changes == [BreakerChange("closed", "its time is over")]
     assert after.ramp is not None
     assert after.hand is None
 
@@ -255,7 +255,7 @@ def test_what_a_person_holds_is_not_probed_and_comes_back_on_a_ramp():
 def test_a_hold_of_a_few_seconds_needs_no_ramp():
     changes = []
     after = breaker.let_go(FRESH, 2 * SECOND, TERMS, NOW, changes)
-    assert (after.ramp, changes) == (None, [Change("closed", "its time is over")])
+    assert (after.ramp, changes) == (None, [BreakerChange("closed", "its time is over")])
 
 
 # -- kept ---------------------------------------------------------------------------------------------
@@ -269,10 +269,10 @@ def test_a_guard_survives_its_way_through_the_store():
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", '{"probe": 3}', '{"window": [1]}', '{"later": 1}'])
 def test_what_cannot_be_read_is_forgotten(text):
-    assert read_guard(text) == Guard()
+    assert read_guard(text) == GuardState()
 
 
 def test_a_tally_survives_its_way_through_the_store():
-    seen = Seen(1, 0.5, 1, 2, 3, 4, 5, ("a",), {"call": {4: 1}}, Verdict("p", 2, None))
+    seen = DependencyTally(1, 0.5, 1, 2, 3, 4, 5, ("a",), {"call": {4: 1}}, ProbeVerdict("p", 2, None))
     assert read_seen(seen.to_json()) == seen
-    assert read_seen(Seen().to_json()) == Seen()
+    assert read_seen(DependencyTally().to_json()) == DependencyTally()

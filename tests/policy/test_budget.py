@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.job import SECOND
-from mulligan.policy.budget import DEFAULT, Bucket, allows, filled, low, next_token, observed, per_period
-from mulligan.policy.seen import Seen
+from mulligan.core.job import SECOND
+from mulligan.guards.budget import DEFAULT, Bucket, allows, filled, low, next_token, observed, per_period
+from mulligan.guards.window import DependencyTally
 
 NOW = 1_000_000 * SECOND
 FULL = Bucket(50.0, NOW)
@@ -14,11 +14,11 @@ EMPTY = Bucket(0.0, NOW)
 
 
 def test_ten_first_tries_pay_for_a_retry():
-    assert observed(EMPTY, Seen(first_ok=10), DEFAULT, NOW).tokens == pytest.approx(1)
+    assert observed(EMPTY, DependencyTally(first_ok=10), DEFAULT, NOW).tokens == pytest.approx(1)
 
 
 def test_a_retry_that_succeeds_has_cost_nothing():
-    assert observed(FULL, Seen(retried=20, retry_ok=20), DEFAULT, NOW).tokens == 50
+    assert observed(FULL, DependencyTally(retried=20, retry_ok=20), DEFAULT, NOW).tokens == 50
 
 
 def test_time_alone_brings_a_retry_in_ten_seconds():
@@ -37,7 +37,7 @@ def test_three_hundred_retries_of_an_evening_get_through_in_time():
     bucket, now, through = FULL, NOW, 0
     while through < 300:
         taken = min(allows(bucket, DEFAULT, now), 300 - through)
-        bucket = observed(bucket, Seen(retried=taken), DEFAULT, now)
+        bucket = observed(bucket, DependencyTally(retried=taken), DEFAULT, now)
         through += taken
         now += SECOND
     assert now - NOW <= 2600 * SECOND
@@ -50,6 +50,6 @@ def test_claims_need_not_ask_while_it_is_half_full():
 
 def test_so_many_in_an_hour_is_just_that():
     terms = per_period(100, 3600)
-    bucket = observed(Bucket(100.0, NOW), Seen(retried=100, first_ok=1000, retry_ok=100), terms, NOW)
+    bucket = observed(Bucket(100.0, NOW), DependencyTally(retried=100, first_ok=1000, retry_ok=100), terms, NOW)
     assert bucket.tokens == 0
     assert allows(bucket, terms, NOW + 360 * SECOND) == 10

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan import errors
+from mulligan.core import errors
 from mulligan.core.attempt import Cls, Ended
-from mulligan.engine.runner.capture import capture
-from mulligan.engine.runner.outcomes import outcome_of, raised
-from mulligan.job import SECOND, to_datetime
-from mulligan.policy.classify import classify
-from mulligan.policy.stored import FACTS
+from mulligan.core.job import SECOND, to_datetime
+from mulligan.failures.capture import capture
+from mulligan.failures.classify import classify_facts
+from mulligan.failures.facts import FACTS
+from mulligan.worker.runner.outcomes import outcome_of, raised
 from policy.builders import NOW
 from support.hostile import HOSTILE, ClassTrap, OddClass, StrRaises, Traps
 
@@ -32,7 +32,7 @@ def thrown(exc, cause=None):
 
 
 def judged(exc):
-    return classify(capture(thrown(exc)))
+    return classify_facts(capture(thrown(exc)))
 
 
 # ordinary
@@ -90,14 +90,14 @@ def test_a_failed_program_shows_its_name_and_keeps_its_stderr_private():
 
 
 def test_the_cause_chain_is_read_and_told():
-    failure = classify(capture(thrown(RuntimeError("render failed"), thrown(ConnectionError("reset")))))
+    failure = classify_facts(capture(thrown(RuntimeError("render failed"), thrown(ConnectionError("reset")))))
     assert failure.rule == "py.connection"
     assert "caused by builtins.ConnectionError: reset" in failure.private["trace"]
     assert failure.private["exception"] == "builtins.RuntimeError"
 
 
 def test_a_failed_program_may_be_a_cause():
-    failure = classify(capture(thrown(RuntimeError("x"), errors.ProcessFailed("ffmpeg", signal=9, stderr="s"))))
+    failure = classify_facts(capture(thrown(RuntimeError("x"), errors.ProcessFailed("ffmpeg", signal=9, stderr="s"))))
     assert (failure.rule, failure.evidence["signal"], failure.private["stderr"]) == ("process.killed", 9, "s")
 
 
@@ -110,15 +110,15 @@ def test_an_exception_that_was_being_handled_does_not_forbid_a_retry():
 
     with pytest.raises(RuntimeError) as info:
         fetch()
-    assert classify(capture(info.value)).cls == Cls.UNKNOWN
+    assert classify_facts(capture(info.value)).cls == Cls.UNKNOWN
 
 
 def test_a_context_that_was_suppressed_is_no_part_of_the_story():
     exc = RuntimeError("outer")
     exc.__context__ = ConnectionError("inner")
-    assert classify(capture(exc)).cls == Cls.TRANSIENT
+    assert classify_facts(capture(exc)).cls == Cls.TRANSIENT
     exc.__suppress_context__ = True
-    assert classify(capture(exc)).cls == Cls.UNKNOWN
+    assert classify_facts(capture(exc)).cls == Cls.UNKNOWN
     assert "inner" not in capture(exc).trace
 
 
@@ -166,7 +166,7 @@ def test_only_the_last_frames_are_kept():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_recording_a_failure_never_fails(name):
     facts = capture(thrown(HOSTILE[name]()))
-    failure = classify(facts)
+    failure = classify_facts(facts)
     told = {name: value for name, value in failure.private.items() if name != FACTS}
     json.dumps(failure.private).encode()
     for text in (failure.code, failure.public, *told.values(), *facts.exception_types):
@@ -187,7 +187,7 @@ def test_even_an_unreadable_exception_has_a_type(make):
 @settings(deadline=None)  # the first text files all patterns
 @given(st.text(st.characters(codec=None, exclude_categories=[])))
 def test_any_text_can_be_captured(text):
-    failure = classify(capture(RuntimeError(text)))
+    failure = classify_facts(capture(RuntimeError(text)))
     json.dumps(dict(failure.private)).encode("utf-8")
 
 

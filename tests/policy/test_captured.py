@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mulligan.engine.runner.bodies import read_body
-from mulligan.engine.runner.capture import capture
-from mulligan.errors import ProcessFailed
+from mulligan.core.errors import ProcessFailed
+from mulligan.failures.capture import capture
+from mulligan.failures.responses import read_body
 from policy.exceptions import NOW, facts, make, reply
 
 # exceptions inside

@@ -9,9 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.attempt import Cls, Decision, Ground, Verb
-from mulligan.job import SECOND, State
-from mulligan.policy import cause, ends
-from mulligan.policy.cause import DEFAULT, NOTHING, Death, Memory, Success, Terms, read_deaths, read_memory
+from mulligan.core.job import SECOND, State
+from mulligan.failures import codes as ends
+from mulligan.guards import kind_breaker as cause
+from mulligan.guards.kind_breaker import (
+    DEFAULT_KIND_TERMS,
+    NOTHING,
+    KindBreakerTerms,
+    KindDeath,
+    KindState,
+    Success,
+    read_deaths,
+    read_kind_body,
+)
 from policy.builders import NOW, a_failure, a_lease
 
 NEVER = Success(None, 0)
@@ -20,12 +30,12 @@ LONG_AGO = Success(NOW - 3600 * SECOND, 0)
 
 def deaths(jobs, owners=1, name="v2-boom", personal=False, at=NOW, first=0):
     return [
-        Death(f"job{first + n}", f"owner{n % owners}", at + n * SECOND, name, "BOOM", "It broke.", personal)
+        KindDeath(f"job{first + n}", f"owner{n % owners}", at + n * SECOND, name, "BOOM", "It broke.", personal)
         for n in range(jobs)
     ]
 
 
-def after(dead, success=LONG_AGO, terms=DEFAULT, memory=NOTHING, now=NOW + 60 * SECOND) -> Memory:
+def after(dead, success=LONG_AGO, terms=DEFAULT_KIND_TERMS, memory=NOTHING, now=NOW + 60 * SECOND) -> KindState:
     memory = cause.counted(memory, dead, terms, now)
     return cause.judged(memory, success, terms, now) if cause.suspicious(memory, terms, now) else memory
 
@@ -75,12 +85,12 @@ def test_what_may_be_a_customers_own_needs_as_many_as_one_owner_alone():
 @pytest.mark.parametrize(
     ("terms", "dead", "held"),
     [
-        (Terms(jobs=0), deaths(200, owners=50), False),
-        (Terms(jobs=3, owners=3), deaths(3, owners=3), True),
-        (Terms(jobs=3, owners=3), deaths(10, owners=2), False),
-        (Terms(owners=1), deaths(5), True),
-        (Terms(alone=0), deaths(100), False),
-        (Terms(alone=8), deaths(8), True),
+        (KindBreakerTerms(jobs=0), deaths(200, owners=50), False),
+        (KindBreakerTerms(jobs=3, owners=3), deaths(3, owners=3), True),
+        (KindBreakerTerms(jobs=3, owners=3), deaths(10, owners=2), False),
+        (KindBreakerTerms(owners=1), deaths(5), True),
+        (KindBreakerTerms(alone=0), deaths(100), False),
+        (KindBreakerTerms(alone=8), deaths(8), True),
     ],
 )
 def test_the_numbers_are_settings(terms, dead, held):
@@ -101,14 +111,14 @@ def test_before_the_oldest_success_that_was_looked_at_nobody_knows_so_nothing_co
 
 
 def test_the_store_is_not_asked_before_there_are_enough():
-    assert not cause.suspicious(cause.counted(NOTHING, deaths(4, owners=4), DEFAULT, NOW), DEFAULT, NOW)
-    assert cause.suspicious(cause.counted(NOTHING, deaths(5, owners=4), DEFAULT, NOW), DEFAULT, NOW)
+    assert not cause.suspicious(cause.counted(NOTHING, deaths(4, owners=4), DEFAULT_KIND_TERMS, NOW), DEFAULT_KIND_TERMS, NOW)
+    assert cause.suspicious(cause.counted(NOTHING, deaths(5, owners=4), DEFAULT_KIND_TERMS, NOW), DEFAULT_KIND_TERMS, NOW)
 
 
 def test_of_a_hopeless_kind_the_store_is_asked_once_a_minute():
     memory = after(deaths(20), NEVER, now=NOW)
-    assert not cause.suspicious(memory, DEFAULT, NOW + 59 * SECOND)
-    assert cause.suspicious(memory, DEFAULT, NOW + 60 * SECOND)
+    assert not cause.suspicious(memory, DEFAULT_KIND_TERMS, NOW + 59 * SECOND)
+    assert cause.suspicious(memory, DEFAULT_KIND_TERMS, NOW + 60 * SECOND)
 
 
 def test_that_it_worked_once_is_remembered():
@@ -119,14 +129,14 @@ def test_that_it_worked_once_is_remembered():
 
 # -- memory --------------------------------------------------------------------------------------------
 def test_what_has_no_news_for_a_day_is_forgotten():
-    memory = cause.counted(NOTHING, deaths(4, owners=2), DEFAULT, NOW)
+    memory = cause.counted(NOTHING, deaths(4, owners=2), DEFAULT_KIND_TERMS, NOW)
     late = NOW + cause.DAY + 60 * SECOND
     assert len(after(deaths(1, at=late), memory=memory, now=late).streaks["v2-boom"].victims) == 1
 
 
 def test_it_stays_small_whatever_happens():
     dead = [one for n in range(50) for one in deaths(300, name=f"cause{n}")]
-    memory = cause.counted(NOTHING, dead, DEFAULT, NOW)
+    memory = cause.counted(NOTHING, dead, DEFAULT_KIND_TERMS, NOW)
     assert len(memory.streaks) == cause.MOST_CAUSES
     assert len(memory.to_json()) < 20_000
 
@@ -141,12 +151,12 @@ def test_release_forgets_the_deaths_and_keeps_that_it_has_worked():
 @given(st.integers(0, 30), st.integers(1, 5), st.booleans())
 def test_it_reads_back_what_it_wrote(jobs, owners, worked):
     memory = after(deaths(jobs, owners), LONG_AGO if worked else NEVER)
-    assert read_memory(memory.to_json()) == memory
+    assert read_kind_body(memory.to_json()) == memory
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"streaks":[1]}', '{"held":[1]}', '{"streaks":{"a":[1]}}'])
 def test_what_cannot_be_read_is_forgotten(text):
-    assert read_memory(text) == NOTHING
+    assert read_kind_body(text) == NOTHING
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '[["job", "owner"]]'])

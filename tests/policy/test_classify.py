@@ -6,11 +6,11 @@ import json
 import pytest
 
 from mulligan.core.attempt import RETRYABLE, Cls
-from mulligan.policy import classify as rules
-from mulligan.policy.classify import Facts, classify
-from mulligan.policy.normal import plain_name
-from mulligan.policy.rule import Rule
-from mulligan.policy.rulebook import Rulebook
+from mulligan.failures import classify_facts as rules
+from mulligan.failures.classify import Facts, classify_facts
+from mulligan.failures.facts import plain_name
+from mulligan.failures.matcher import Rulebook
+from mulligan.failures.rules import Rule
 
 
 def types(*names):
@@ -61,7 +61,7 @@ CONNECTION = types("ConnectionResetError", "ConnectionError", "OSError")
     ],
 )
 def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
-    failure = classify(facts)
+    failure = classify_facts(facts)
     assert (failure.code, failure.cls) == (code, cls)
     assert rule is None or failure.rule == rule
     assert failure.retryable == (cls in RETRYABLE)
@@ -71,34 +71,34 @@ def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
 
 @pytest.mark.parametrize("text", ["clip_404.mp4", "memory", "timeout", "deleted", "order 50312 imported", "billing"])
 def test_a_bare_number_or_noun_in_a_text_decides_nothing(text):
-    assert classify(Facts(types("RuntimeError"), message=text)).cls == Cls.UNKNOWN
+    assert classify_facts(Facts(types("RuntimeError"), message=text)).cls == Cls.UNKNOWN
 
 
 def test_who_ended_it_comes_before_everything():
-    assert classify(Facts(KEY_ERROR, code="X", ended_by="MEMORY_LIMIT")).code == "MEMORY_LIMIT"
-    assert classify(Facts(KEY_ERROR, ended_by="MEMORY_LIMIT")).cls == Cls.RESOURCE
+    assert classify_facts(Facts(KEY_ERROR, code="X", ended_by="MEMORY_LIMIT")).code == "MEMORY_LIMIT"
+    assert classify_facts(Facts(KEY_ERROR, ended_by="MEMORY_LIMIT")).cls == Cls.RESOURCE
 
 
 def test_what_the_handler_declares_comes_before_types():
-    failure = classify(Facts(KEY_ERROR, code="GW_5XX", public="The gateway is down.", retry_after=9.0, message="m"))
+    failure = classify_facts(Facts(KEY_ERROR, code="GW_5XX", public="The gateway is down.", retry_after=9.0, message="m"))
     assert (failure.code, failure.cls, failure.rule) == ("GW_5XX", Cls.UNKNOWN, "handler.declared")
     assert (failure.public, failure.retry_after) == ("The gateway is down.", 9.0)
-    assert classify(Facts(code="RATE_LIMITED")).cls == Cls.RATE_LIMITED
-    assert classify(Facts(code="NOPE")).public == "The job failed with NOPE."
+    assert classify_facts(Facts(code="RATE_LIMITED")).cls == Cls.RATE_LIMITED
+    assert classify_facts(Facts(code="NOPE")).public == "The job failed with NOPE."
 
 
 def test_the_cause_explains_what_the_wrapper_does_not():
     wrapped = Facts(types("RuntimeError"), causes=(Facts(types("ValueError")), Facts(CONNECTION)))
-    assert classify(wrapped).rule == "py.connection"
-    assert classify(Facts(KEY_ERROR, causes=(Facts(CONNECTION),))).rule == "py.connection"
-    assert classify(Facts(types("RuntimeError"), causes=(Facts(KEY_ERROR),))).rule == "py.programming-error"
+    assert classify_facts(wrapped).rule == "py.connection"
+    assert classify_facts(Facts(KEY_ERROR, causes=(Facts(CONNECTION),))).rule == "py.connection"
+    assert classify_facts(Facts(types("RuntimeError"), causes=(Facts(KEY_ERROR),))).rule == "py.programming-error"
 
 
 def test_an_error_that_was_merely_being_handled_may_explain_a_retry_but_never_forbid_one():
     handled = Facts(KEY_ERROR, implied=True)
-    assert classify(Facts(types("RuntimeError"), causes=(handled,))).cls == Cls.UNKNOWN
-    assert classify(Facts(http_status=503, causes=(handled,))).rule == "http.unavailable"
-    assert classify(Facts(types("RuntimeError"), causes=(Facts(CONNECTION, implied=True),))).cls == Cls.TRANSIENT
+    assert classify_facts(Facts(types("RuntimeError"), causes=(handled,))).cls == Cls.UNKNOWN
+    assert classify_facts(Facts(http_status=503, causes=(handled,))).rule == "http.unavailable"
+    assert classify_facts(Facts(types("RuntimeError"), causes=(Facts(CONNECTION, implied=True),))).cls == Cls.TRANSIENT
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_an_error_that_was_merely_being_handled_may_explain_a_retry_but_never_fo
     ],
 )
 def test_a_group_is_as_hopeful_as_its_most_hopeful_leaf(leaves, rule):
-    assert classify(Facts(types("ExceptionGroup"), leaves=leaves)).rule == rule
+    assert classify_facts(Facts(types("ExceptionGroup"), leaves=leaves)).rule == rule
 
 
 def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
-    failure = classify(
+    failure = classify_facts(
         Facts(("app.Secret",), "hunter2", "trace", "stderr", exit_code=3, program="ffmpeg", detail="more")
     )
     assert dict(failure.evidence) == {"exit_code": 3, "program": "ffmpeg"}
@@ -161,7 +161,7 @@ def test_out_of_memory_is_said_only_when_the_kernel_said_so():
 
 @pytest.mark.parametrize("program", ["ffmpeg", "ffmpeg-linux-x86_64-v7.0.2", "ffmpeg.exe", "ffmpeg-6.1"])
 def test_a_program_is_known_by_its_name_whatever_its_package_adds(program):
-    failure = classify(Facts(stderr="a.mp4: Invalid data found when processing input", exit_code=183, program=program))
+    failure = classify_facts(Facts(stderr="a.mp4: Invalid data found when processing input", exit_code=183, program=program))
     assert (failure.code, failure.rule) == ("BAD_FILE", "ffmpeg.bad-file")
 
 
@@ -173,7 +173,7 @@ def test_digits_and_dashes_of_a_name_are_its_own(program):
 def test_a_rule_may_name_a_version():
     rule = Rule("old", program="python3.11", exit_code=3, code="OLD", cls="permanent")
     facts = Facts(exit_code=3, program="python3.11")
-    assert classify(facts, [Rulebook([rule])]).code == "OLD"
+    assert classify_facts(facts, [Rulebook([rule])]).code == "OLD"
 
 
 def test_of_several_rules_with_a_declared_code_the_one_that_fits_its_cause_says_what_it_means():
@@ -182,11 +182,11 @@ def test_of_several_rules_with_a_declared_code_the_one_that_fits_its_cause_says_
     book = [Rulebook([passing, gone])]
     for status, rule in ((503, "passing"), (404, "gone")):
         cause = Facts(types("httpx2.HTTPStatusError"), http_status=status)
-        assert classify(Facts(types("mulligan.errors.Fail"), code="FETCH", causes=(cause,)), book).rule == rule
-    assert classify(Facts(types("mulligan.errors.Fail"), code="FETCH"), book).rule == "passing"
+        assert classify_facts(Facts(types("mulligan.core.errors.Fail"), code="FETCH", causes=(cause,)), book).rule == rule
+    assert classify_facts(Facts(types("mulligan.core.errors.Fail"), code="FETCH"), book).rule == "passing"
 
 
 def test_a_rule_about_a_verdict_and_a_program_fits_a_program_anywhere_in_the_chain():
     rule = Rule("bad-clip", program="ffmpeg", verdict="BAD_FILE", code="BAD_CLIP", cls="invalid_input")
     cause = Facts(types("OSError"), stderr="moov atom not found", exit_code=183, program="ffmpeg")
-    assert classify(Facts(types("RuntimeError"), causes=(cause,)), [Rulebook([rule])]).code == "BAD_CLIP"
+    assert classify_facts(Facts(types("RuntimeError"), causes=(cause,)), [Rulebook([rule])]).code == "BAD_CLIP"

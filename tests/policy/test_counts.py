@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from mulligan.core.attempt import Cls, Ended, Outcome, Verb
-from mulligan.job import SECOND, State
-from mulligan.policy.backoff import Fixed, Table
-from mulligan.policy.counts import MOST_CODES, Counts, read_counts
-from mulligan.policy.decide import decide
-from mulligan.policy.retry import ClassSettings, Policy, RetrySettings, layer
+from mulligan.core.job import SECOND, State
+from mulligan.retries.backoff import Fixed, Table
+from mulligan.retries.decide import decide
+from mulligan.retries.limits import MOST_CODES, Counts, read_counts
+from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, layer
 from policy.builders import NOW, a_failure, a_lease
 
 TEN = Policy(max_retries=10, backoff=Fixed(0))

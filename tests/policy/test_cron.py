@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mulligan.errors import ConfigError
-from mulligan.job import SECOND, to_datetime, to_micros
-from mulligan.policy.cron import checked_cron, count, following, newest, slots, upcoming
+from mulligan.core.errors import ConfigError
+from mulligan.core.job import SECOND, to_datetime, to_micros
+from mulligan.schedules.rules import checked_cron, count, following, newest, slots, upcoming
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 HOUR = 3600 * SECOND

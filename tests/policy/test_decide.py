@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.core import lifecycle
 from mulligan.core.attempt import RETRYABLE, Cls, Ended, Ground, Outcome, Verb
-from mulligan.job import SECOND, State
-from mulligan.policy import lifecycle
-from mulligan.policy.backoff import Fixed
-from mulligan.policy.decide import decide
-from mulligan.policy.retry import Policy, RetrySettings, layer
+from mulligan.core.job import SECOND, State
+from mulligan.retries.backoff import Fixed
+from mulligan.retries.decide import decide
+from mulligan.retries.policy import Policy, RetrySettings, layer
 from policy.builders import NOW, a_failure, a_lease
 
 STEADY = layer(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10)))

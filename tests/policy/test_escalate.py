@@ -9,12 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from mulligan.core.attempt import Cls, Ended, Outcome, Verb
-from mulligan.job import SECOND, State
-from mulligan.policy.backoff import Fixed
-from mulligan.policy.decide import decide
-from mulligan.policy.escalate import given, in_words, step_of
-from mulligan.policy.retry import Policy, RetrySettings, Then, layer
-from mulligan.policy.rule import Rule
+from mulligan.core.job import SECOND, State
+from mulligan.failures.rules import Rule
+from mulligan.retries.backoff import Fixed
+from mulligan.retries.decide import decide
+from mulligan.retries.policy import Policy, RetrySettings, Then, given, in_words, layer, step_of
 from policy.builders import NOW, a_failure, a_lease
 
 GB = 10**9

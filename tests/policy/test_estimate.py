@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.policy.estimate import Ending, beta_below, beta_quantile, chance, quantile, share
+from mulligan.core.statistics import Observation, beta_below, beta_quantile, chance, quantile, share
 
 COUNTS = st.integers(0, 5000).flatmap(lambda whole: st.tuples(st.integers(0, whole), st.just(whole)))
 
@@ -80,21 +80,21 @@ def test_what_is_old_counts_less():
 
 # -- time until something comes ---------------------------------------------------------------------
 def test_without_anything_cut_short_it_is_the_plain_quantile():
-    endings = [Ending(float(n), True, 1) for n in range(1, 101)]
+    endings = [Observation(float(n), True, 1) for n in range(1, 101)]
     assert quantile(0.5, endings) == 50
     assert quantile(0.95, endings) == 95
 
 
 def test_one_that_is_still_watched_counts_as_far_as_it_was_seen():
     """By the book: of four, two come at 1 and 4, one is watched until 2 only, one until 5."""
-    endings = [Ending(1, True, 1), Ending(2, False, 1), Ending(4, True, 1), Ending(5, False, 1)]
+    endings = [Observation(1, True, 1), Observation(2, False, 1), Observation(4, True, 1), Observation(5, False, 1)]
     assert quantile(0.25, endings) == 1
     assert quantile(0.5, endings) == 4
     assert quantile(0.8, endings) is None
 
 
 def test_what_can_never_come_keeps_the_share_down():
-    endings = [Ending(1, True, 60), Ending(math.inf, False, 40)]
+    endings = [Observation(1, True, 60), Observation(math.inf, False, 40)]
     assert quantile(0.5, endings) == 1
     assert quantile(0.95, endings) is None
     assert quantile(0.5, []) is None

@@ -6,12 +6,12 @@ import pytest
 
 import mulligan
 from mulligan import Exponential, Policy, Rule, Table
-from mulligan.policy.fate import fate
-from mulligan.policy.retry import RetrySettings, layer
+from mulligan.retries.policy import RetrySettings, layer
+from mulligan.retries.preview import simulate_life
 
 
 def fated(failure, **policy):
-    return fate(layer(RetrySettings(), kind=Policy(**policy)), failure)
+    return simulate_life(layer(RetrySettings(), kind=Policy(**policy)), failure)
 
 
 def waits(found):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.engine.filters import parse_filter
-from mulligan.errors import Refused
+from mulligan.core.errors import Refused
+from mulligan.jobs.filter import parse_filter
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.attempt import Cls
-from mulligan.engine.runner.outcomes import raised
-from mulligan.errors import Fail, ProcessFailed
-from mulligan.policy.facts import Facts
-from mulligan.policy.fingerprint import explain_fingerprint, fingerprint, mask
+from mulligan.core.errors import Fail, ProcessFailed
+from mulligan.failures.facts import Facts
+from mulligan.failures.fingerprint import explain_fingerprint, fingerprint, mask
+from mulligan.worker.runner.outcomes import raised
 from policy.exceptions import facts, make, reply
 
 

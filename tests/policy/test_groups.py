@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import SECOND, MarkRow
-from mulligan.policy.groups import BEYOND, DAYS, FRESH, HOURS, GroupState, buckets, folded, share, standing
-from mulligan.tally import DeathCount, Deaths
+from mulligan.core.job import SECOND, MarkRow
+from mulligan.core.statistics import DeathCount, Deaths
+from mulligan.failures.groups import BEYOND, DAYS, FRESH, HOURS, GroupState, buckets, folded, share, standing
 
 NOW = 1_000_000 * SECOND
 

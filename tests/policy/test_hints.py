@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.policy.hints import duration, from_headers, from_words
+from mulligan.failures.hints import duration, from_headers, from_words
 
 NOW = 1_700_000_000.0  # 22:13:20 UTC
 LATER = str(int(NOW) + 90)

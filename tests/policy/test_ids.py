@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mulligan import ids
+from mulligan.core import ids
 
 ALPHABET = set("0123456789abcdefghjkmnpqrstvwxyz")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.job import SECOND
-from mulligan.policy import incident as rules
-from mulligan.policy.incident import GROWN, HOUR, OPENED, OVER, Death, Hour, Incident, Terms
+from mulligan.core.job import SECOND
+from mulligan.notifications import rules
+from mulligan.notifications.rules import GROWN, HOUR, OPENED, OVER, Hour, Incident, IncidentDeath, IncidentTerms
 
-TERMS = Terms()
+TERMS = IncidentTerms()
 
 
-def death(at: float = 0.0, kind: str = "render") -> Death:
-    return Death(round(at * SECOND), "job", None, {"kind": kind, "code": "X"})
+def death(at: float = 0.0, kind: str = "render") -> IncidentDeath:
+    return IncidentDeath(round(at * SECOND), "job", None, {"kind": kind, "code": "X"})
 
 
 def of(count: int = 1, at: float = 0.0) -> Incident:

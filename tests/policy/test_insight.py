@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import SECOND
-from mulligan.policy.advice import ENOUGH, advice, percent
-from mulligan.policy.insight import PRIORS, chances, false_retriable, numbers
-from mulligan.tally import CodeCount, EndCount, FailureCount, HandCount, JobCount, LifeCount, Tally, TrialCount
+from mulligan.core.job import SECOND
+from mulligan.core.statistics import (
+    CodeCount,
+    EndCount,
+    FailureCount,
+    HandCount,
+    InsightCounts,
+    JobCount,
+    LifeCount,
+    TrialCount,
+)
+from mulligan.insight.rules import ENOUGH, PRIORS, advice, chances, false_retriable, numbers, percent
 from policy.builders import NOW
 
 DAY = 86_400 * SECOND
@@ -18,7 +26,7 @@ TODAY = NOW // DAY
 
 def a_tally(**counts):
     given = {"jobs": [], "ended": [], "codes": [], "failures": [], "trials": [], "lives": [], "by_hand": []}
-    return Tally(now=NOW, since=NOW - 7 * DAY, width=DAY, cut=False, **(given | counts))
+    return InsightCounts(now=NOW, since=NOW - 7 * DAY, width=DAY, cut=False, **(given | counts))
 
 
 def trial(k, trials, successes, *, cls="timeout", code="GW_TIMEOUT", uses="", age=0, busy=0):

@@ -7,11 +7,11 @@ import pytest
 
 from mulligan import Rule, classify
 from mulligan.core.attempt import Cls
-from mulligan.policy import rulebook
-from mulligan.policy.classify import classify as judged
-from mulligan.policy.classify import renamed, timed_out
-from mulligan.policy.facts import Facts
-from mulligan.policy.rulebook import Rulebook
+from mulligan.failures import matcher as rulebook
+from mulligan.failures.classify import classify_facts as judged
+from mulligan.failures.classify import renamed, timed_out
+from mulligan.failures.facts import Facts
+from mulligan.failures.matcher import Rulebook
 
 HOSTILE = "404 timeout permission denied insufficient_quota NoSuchKey HTTP Error 401: Unauthorized [Errno 28]"
 

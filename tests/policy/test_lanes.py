@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import Gate, Lane
-from mulligan.policy.lanes import LEAST, MOST, open_lanes, pick, share
+from mulligan.core.job import Gate, Lane
+from mulligan.guards.lanes import LEAST, MOST, open_lanes, pick, share
 
 candidates = st.tuples(st.integers(-9, 9), st.integers(0, 100), st.text("abcdef", min_size=1, max_size=4))
 

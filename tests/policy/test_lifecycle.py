@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
+from mulligan.core import lifecycle
 from mulligan.core.attempt import Verb
-from mulligan.errors import IllegalMove
-from mulligan.event import EventType
-from mulligan.job import State
-from mulligan.policy import lifecycle
+from mulligan.core.errors import IllegalMove
+from mulligan.core.event import EventType
+from mulligan.core.job import State
 
 LEGAL = """
 claim          queued    running

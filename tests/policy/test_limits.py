@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import SECOND, Lane, Limit, Meter
-from mulligan.policy.lanes import in_turn
-from mulligan.policy.limits import NO_LIMIT, effective, next_start, rate_of, refilled, room, share_of
-from mulligan.policy.phrase import per
+from mulligan.core.format import per
+from mulligan.core.job import SECOND, Lane, Limit, Meter
+from mulligan.guards.lanes import in_turn
+from mulligan.guards.limits import NO_LIMIT, effective, next_start, rate_of, refilled, room, share_of
 
 QUEUE = ("queue", "render")
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.attempt import Verb
-from mulligan.errors import Refused
-from mulligan.job import SECOND, State
-from mulligan.policy.operation import (
+from mulligan.core.errors import Refused
+from mulligan.core.job import SECOND, State
+from mulligan.operations.rules import (
     AT_ONCE,
     CAREFUL,
     IN_FLIGHT,
@@ -20,9 +20,9 @@ from mulligan.policy.operation import (
     REST,
     Action,
     End,
-    Fate,
-    Tally,
-    Verdict,
+    ItemCounts,
+    ItemOutcome,
+    StepVerdict,
     bound,
     checked_share,
     checked_steps,
@@ -42,7 +42,7 @@ from mulligan.policy.operation import (
 SIZES = st.lists(st.integers(1, 500), min_size=1, max_size=6)
 COUNTS = st.integers(0, 300)
 TALLIES = st.builds(
-    lambda waiting, sent, recovered, same, other, done, refused, skipped: Tally(
+    lambda waiting, sent, recovered, same, other, done, refused, skipped: ItemCounts(
         waiting + sent + recovered + same + other + done + refused + skipped,
         waiting, sent, recovered, same, other, done, refused, skipped,
     ),
@@ -56,7 +56,7 @@ def test_the_steps_of_ten_thousand_and_of_five():
     assert [tally.size for tally in planned(CAREFUL, 10_000)] == [1, 10, 100, 9889]
     assert [tally.size for tally in planned(CAREFUL, 5)] == [1, 4]
     assert [tally.size for tally in planned(AT_ONCE, 7)] == [7]
-    assert planned(CAREFUL, 0) == [Tally()]
+    assert planned(CAREFUL, 0) == [ItemCounts()]
     assert [tally.size for tally in planned((2, 3), 100)] == [2, 3]
     assert (bound((2, 3)), bound(CAREFUL)) == (5, None)
 
@@ -106,58 +106,58 @@ def test_shares_that_do(share):
 @given(TALLIES, SHARES)
 def test_a_step_is_never_over_while_something_is_open(tally, share):
     said = verdict(tally, share)
-    assert (said is Verdict.NEXT) <= (tally.open == 0)
-    assert (said is Verdict.GO_ON) <= (tally.open > 0)
+    assert (said is StepVerdict.NEXT) <= (tally.open == 0)
+    assert (said is StepVerdict.GO_ON) <= (tally.open > 0)
 
 
 @given(TALLIES, SHARES)
 def test_it_stops_only_if_the_share_cannot_get_below_any_more_whatever_the_open_ones_do(tally, share):
     best = tally._replace(recovered=tally.recovered + tally.open, waiting=0, sent=0)
     worst = tally._replace(same=tally.same + tally.open, waiting=0, sent=0)
-    if verdict(tally, share) is Verdict.STOP:
-        assert verdict(best, share) is Verdict.STOP
+    if verdict(tally, share) is StepVerdict.STOP:
+        assert verdict(best, share) is StepVerdict.STOP
         assert best.same / best.judged > share
     elif worst.judged and worst.same / worst.judged <= share:
-        assert verdict(worst, share) is Verdict.NEXT
+        assert verdict(worst, share) is StepVerdict.NEXT
 
 
 @given(TALLIES, SHARES, st.integers(1, 50))
 def test_more_of_the_same_never_talks_it_out_of_stopping(tally, share, more):
-    if verdict(tally, share) is Verdict.STOP:
-        assert verdict(tally._replace(same=tally.same + more, size=tally.size + more), share) is Verdict.STOP
+    if verdict(tally, share) is StepVerdict.STOP:
+        assert verdict(tally._replace(same=tally.same + more, size=tally.size + more), share) is StepVerdict.STOP
 
 
 @pytest.mark.parametrize(
     ("same", "recovered", "share", "said"),
     [
-        (1, 9, 0.1, Verdict.NEXT),
-        (2, 8, 0.1, Verdict.STOP),
-        (29, 71, 0.29, Verdict.NEXT),
-        (30, 70, 0.29, Verdict.STOP),
-        (7, 3, 0.7, Verdict.NEXT),
-        (1, 99, 0.0, Verdict.STOP),
-        (10, 0, 1.0, Verdict.NEXT),
+        (1, 9, 0.1, StepVerdict.NEXT),
+        (2, 8, 0.1, StepVerdict.STOP),
+        (29, 71, 0.29, StepVerdict.NEXT),
+        (30, 70, 0.29, StepVerdict.STOP),
+        (7, 3, 0.7, StepVerdict.NEXT),
+        (1, 99, 0.0, StepVerdict.STOP),
+        (10, 0, 1.0, StepVerdict.NEXT),
     ],
 )
 def test_a_share_is_allowed_up_to_the_hair(same, recovered, share, said):
-    assert verdict(Tally(same + recovered, same=same, recovered=recovered), share) is said
+    assert verdict(ItemCounts(same + recovered, same=same, recovered=recovered), share) is said
 
 
 def test_what_was_refused_or_skipped_says_nothing_about_the_cause():
-    assert verdict(Tally(10, same=1, refused=5, skipped=4), 0.1) is Verdict.STOP
-    assert verdict(Tally(10, refused=5, skipped=5), 0.0) is Verdict.NEXT
+    assert verdict(ItemCounts(10, same=1, refused=5, skipped=4), 0.1) is StepVerdict.STOP
+    assert verdict(ItemCounts(10, refused=5, skipped=5), 0.0) is StepVerdict.NEXT
 
 
 def test_a_long_step_is_stopped_by_its_last_hundred():
-    tally = Tally(10_000, waiting=8_000, recovered=1_980, same=20)
+    tally = ItemCounts(10_000, waiting=8_000, recovered=1_980, same=20)
     good, bad = "r" * 90 + "s" * 10, "r" * 89 + "s" * 11
-    assert verdict(tally, 0.1, good) is Verdict.GO_ON
-    assert verdict(tally, 0.1, bad) is Verdict.STOP
-    assert verdict(tally, 0.1, bad[1:]) is Verdict.GO_ON  # too few yet
+    assert verdict(tally, 0.1, good) is StepVerdict.GO_ON
+    assert verdict(tally, 0.1, bad) is StepVerdict.STOP
+    assert verdict(tally, 0.1, bad[1:]) is StepVerdict.GO_ON  # too few yet
 
 
 def test_only_the_last_hundred_are_remembered_and_only_what_had_an_attempt():
-    recent = remembered("", [Fate.RECOVERED] * 150 + [Fate.SKIPPED, Fate.REFUSED, Fate.DONE] + [Fate.SAME, Fate.OTHER])
+    recent = remembered("", [ItemOutcome.RECOVERED] * 150 + [ItemOutcome.SKIPPED, ItemOutcome.REFUSED, ItemOutcome.DONE] + [ItemOutcome.SAME, ItemOutcome.OTHER])
     assert recent == "r" * 98 + "so"
     assert len(recent) == RECENT
 
@@ -182,20 +182,20 @@ def test_a_rate_brings_a_second_s_worth_at_most_and_a_clock_that_goes_back_nothi
 @pytest.mark.parametrize(
     ("end", "became", "words"),
     [
-        (End("g", Verb.SUCCEED), Fate.RECOVERED, ""),
-        (End("g", Verb.DIE, "g", "GW", "It is down."), Fate.SAME, "GW: It is down."),
-        (End("g", Verb.RETRY, "g", "GW", "It is down."), Fate.SAME, "GW: It is down."),
-        (End("g", Verb.DIE, "h", "BAD"), Fate.OTHER, "BAD: "),
-        (End("code-GW", Verb.DIE, None, "GW"), Fate.SAME, "GW: "),
-        (End(None, Verb.DIE, None, "GW"), Fate.OTHER, "GW: "),
-        (End(None, Verb.PARK, said="which one?"), Fate.OTHER, "which one?"),
-        (End(None, Verb.SNOOZE), Fate.OTHER, "snooze"),
-        (End("g", state=State.DEAD, died_of="g"), Fate.SAME, "it died while it waited"),
-        (End("g", state=State.DEAD, died_of="h"), Fate.OTHER, "it died while it waited"),
-        (End(None, state=State.DEAD, died_of=None), Fate.OTHER, "it died while it waited"),
-        (End("g"), Fate.OTHER, "the job is gone"),
-        (End("g", state=State.CANCELLED), Fate.OTHER, "it is cancelled, without an attempt"),
-        (End("g", state=State.QUEUED, later=True), Fate.OTHER, "somebody retried it again before its first attempt"),
+        (End("g", Verb.SUCCEED), ItemOutcome.RECOVERED, ""),
+        (End("g", Verb.DIE, "g", "GW", "It is down."), ItemOutcome.SAME, "GW: It is down."),
+        (End("g", Verb.RETRY, "g", "GW", "It is down."), ItemOutcome.SAME, "GW: It is down."),
+        (End("g", Verb.DIE, "h", "BAD"), ItemOutcome.OTHER, "BAD: "),
+        (End("code-GW", Verb.DIE, None, "GW"), ItemOutcome.SAME, "GW: "),
+        (End(None, Verb.DIE, None, "GW"), ItemOutcome.OTHER, "GW: "),
+        (End(None, Verb.PARK, said="which one?"), ItemOutcome.OTHER, "which one?"),
+        (End(None, Verb.SNOOZE), ItemOutcome.OTHER, "snooze"),
+        (End("g", state=State.DEAD, died_of="g"), ItemOutcome.SAME, "it died while it waited"),
+        (End("g", state=State.DEAD, died_of="h"), ItemOutcome.OTHER, "it died while it waited"),
+        (End(None, state=State.DEAD, died_of=None), ItemOutcome.OTHER, "it died while it waited"),
+        (End("g"), ItemOutcome.OTHER, "the job is gone"),
+        (End("g", state=State.CANCELLED), ItemOutcome.OTHER, "it is cancelled, without an attempt"),
+        (End("g", state=State.QUEUED, later=True), ItemOutcome.OTHER, "somebody retried it again before its first attempt"),
     ],
 )
 def test_what_an_end_means(end, became, words):
@@ -204,7 +204,7 @@ def test_what_an_end_means(end, became, words):
 
 # -- words ------------------------------------------------------------------------------------------
 def test_a_stop_is_told_with_its_numbers():
-    plan = [Tally(1, recovered=1), Tally(10, waiting=0, same=7, recovered=3), Tally(9_989, 9_989)]
+    plan = [ItemCounts(1, recovered=1), ItemCounts(10, waiting=0, same=7, recovered=3), ItemCounts(9_989, 9_989)]
     assert stop_words(plan, 1, 0.1, "rsss", [("GW_5XX", 7)]) == (
         "7 of the 10 of step 2 of 3 failed again of the same cause (GW_5XX), more than 10 %; "
         "9,989 of 10,000 are untouched"
@@ -212,12 +212,12 @@ def test_a_stop_is_told_with_its_numbers():
 
 
 def test_a_stop_by_the_last_hundred_speaks_of_them():
-    plan = [Tally(10_000, waiting=8_000, recovered=1_980, same=20)]
+    plan = [ItemCounts(10_000, waiting=8_000, recovered=1_980, same=20)]
     told = stop_words(plan, 0, 0.1, "r" * 89 + "s" * 11, [])
     assert told.startswith("11 of the 100 that ended last in step 1 failed again of the same cause, more than 10 %")
 
 
 def test_an_end_is_told_with_its_numbers():
-    assert end_words(Action.RETRY, [Tally(3, recovered=2, same=1)]) == "retry of 3: 2 recovered, 1 same"
-    assert end_words(Action.CANCEL, [Tally(2, done=2)]) == "cancel of 2: 2 done"
-    assert end_words(Action.CANCEL, [Tally()]) == "no job matched"
+    assert end_words(Action.RETRY, [ItemCounts(3, recovered=2, same=1)]) == "retry of 3: 2 recovered, 1 same"
+    assert end_words(Action.CANCEL, [ItemCounts(2, done=2)]) == "cancel of 2: 2 done"
+    assert end_words(Action.CANCEL, [ItemCounts()]) == "no job matched"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.attempt import RETRYABLE, Cls
-from mulligan.policy.backoff import Exponential, Fixed, Table, bounds, delay, nominal
-from mulligan.policy.outlook import MOST_TRIES, calendar, described, outlook
-from mulligan.policy.retry import ClassSettings, Policy, RetrySettings, Then, layer
+from mulligan.retries.backoff import Exponential, Fixed, Table, bounds, delay, nominal
+from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, Then, layer
+from mulligan.retries.preview import MOST_TRIES, calendar, described, outlook
 from policy.test_backoff import backoffs
 
 

@@ -11,10 +11,10 @@ import pytest
 from mulligan import classify, pack
 from mulligan.config import Settings
 from mulligan.core.attempt import RETRYABLE
-from mulligan.engine.rules import configured_rules, pack_names
-from mulligan.errors import ConfigError
-from mulligan.policy.backoff import delay, nominal
-from mulligan.policy.retry import Policy, RetrySettings, layer
+from mulligan.core.errors import ConfigError
+from mulligan.failures.rule_sources import configured_rules, pack_names
+from mulligan.retries.backoff import delay, nominal
+from mulligan.retries.policy import Policy, RetrySettings, layer
 
 
 def waits(name, cls, count, code=None):

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.job import SECOND, Gate
-from mulligan.policy.budget import Bucket, per_period
-from mulligan.policy.guard import Guard, Terms
-from mulligan.policy.holding import Kept
-from mulligan.policy.phase import Traffic, phase
-from mulligan.policy.ramp import begin
+from mulligan.core.job import SECOND, Gate
+from mulligan.guards.budget import Bucket, per_period
+from mulligan.guards.describe import GuardedDependency
+from mulligan.guards.ramp import begin
+from mulligan.guards.state import BreakerTerms, GuardState
+from mulligan.jobs.why import Traffic, phase
 from policy.builders import NOW, a_row
 
 MINUTE = 60 * SECOND
@@ -93,7 +93,7 @@ def test_a_dependency_held_by_somebody_names_who_and_why_and_is_let_go_by_closin
 
 
 def kept(**said):
-    return Traffic({}, {}, {"s3": Kept(Guard(**said), Terms())})
+    return Traffic({}, {}, {"s3": GuardedDependency(GuardState(**said), BreakerTerms())})
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_over_budget_says_how_many_come_back_and_when_roughly():
         "dependency s3 bears no more retries now: 6 a minute may start, one more for every 10 first tries that "
         "succeed, the next in about 7 s"
     )
-    hourly = Traffic({}, {}, {"s3": Kept(Guard(bucket=Bucket(0.5, NOW)), Terms(budget=per_period(2, 3600)))})
+    hourly = Traffic({}, {}, {"s3": GuardedDependency(GuardState(bucket=Bucket(0.5, NOW)), BreakerTerms(budget=per_period(2, 3600)))})
     assert phase(row, [], NOW, None, hourly)[1].endswith("now: 2 an hour may start, the next in about 15 min")
 
 

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mulligan.core.attempt import RETRYABLE, Cls, Ended, Outcome, Verb
-from mulligan.job import SECOND, State
-from mulligan.policy.backoff import Exponential, Fixed, Table, nominal
-from mulligan.policy.decide import decide
-from mulligan.policy.retry import ClassSettings, Policy, RetrySettings, Then, layer
+from mulligan.core.job import SECOND, State
+from mulligan.retries.backoff import Exponential, Fixed, Table, nominal
+from mulligan.retries.decide import decide
+from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, Then, layer
 from policy.builders import NOW, a_failure, a_lease
 
 lengths = st.floats(0, 10**6)

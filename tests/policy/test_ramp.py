@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.job import SECOND
-from mulligan.policy.ramp import FREE, QUICK, QUIET, SPARE, Ramp, begin, from_plain, observed, over, to_plain
+from mulligan.core.job import SECOND
+from mulligan.guards.ramp import FREE, QUICK, QUIET, SPARE, Ramp, begin, from_plain, observed, over, to_plain
 
 NOW = 1_700_000_000 * SECOND
 

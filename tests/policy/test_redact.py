@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.policy.redact import LIMIT, form_of, is_innocent, redact, safe, scrub, shown, without_secrets
+from mulligan.core.format import LIMIT, safe
+from mulligan.failures.redact import form_of, is_innocent, redact, scrub, shown, without_secrets
 
 anything = st.text(st.characters(codec=None, exclude_categories=[]) | st.sampled_from("\0\ud800\n\t\r\x1b\x7f"))
 

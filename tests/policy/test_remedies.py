@@ -9,10 +9,10 @@ import pytest
 
 from mulligan import Policy
 from mulligan.core.attempt import Cls, Ended, Ground, Outcome, Verb
-from mulligan.job import SECOND
-from mulligan.policy.decide import decide
-from mulligan.policy.remedies import remedy
-from mulligan.policy.retry import RetrySettings, layer
+from mulligan.core.job import SECOND
+from mulligan.jobs.sentences import remedy
+from mulligan.retries.decide import decide
+from mulligan.retries.policy import RetrySettings, layer
 from policy.builders import NOW, a_lease
 from policy.builders import a_failure as failed
 from policy.test_story import a_failure

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mulligan.core.attempt import Cls
-from mulligan.policy.backoff import Exponential, Fixed, Table
-from mulligan.policy.retry import Policy, RetrySettings, layer
+from mulligan.retries.backoff import Exponential, Fixed, Table
+from mulligan.retries.policy import Policy, RetrySettings, layer
 
 SYSTEM = RetrySettings()
 counts = st.none() | st.integers(0, 100)

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan import Exponential, Rule, Table, Then, classify
-from mulligan.errors import ConfigError
-from mulligan.policy.builtin import FAINT, RULES
-from mulligan.policy.codes import CODES
-from mulligan.policy.keywords import keywords
-from mulligan.policy.pattern import unfit
-from mulligan.policy.rulebook import TEXT, rank_of, words_of
+from mulligan.core.errors import ConfigError
+from mulligan.failures.builtin import FAINT, RULES
+from mulligan.failures.codes import CODES
+from mulligan.failures.matcher import TEXT, keywords, rank_of, words_of
+from mulligan.failures.regex import unfit
 
 
 def rule(**said):

@@ -9,20 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.errors import ConfigError
-from mulligan.job import SECOND, to_micros
-from mulligan.policy.cron import slots
-from mulligan.policy.schedule import (
+from mulligan.core.errors import ConfigError
+from mulligan.core.job import SECOND, to_micros
+from mulligan.manifest.declared import given_up, in_force
+from mulligan.schedules.rules import (
     MOST_MISSED,
     STEPPED_BACK,
     Moments,
     Plan,
     Timing,
     checked_missed,
-    given_up,
-    in_force,
     plan,
     restart,
+    slots,
 )
 
 MINUTE = 60 * SECOND

@@ -24,7 +24,7 @@ import psycopg
 import pytest
 import sqlalchemy.exc
 
-from mulligan.engine.runner.bodies import read_body
+from mulligan.failures.responses import read_body
 from policy.exceptions import facts, make, reply
 
 FTP = ftplib.error_perm

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mulligan.event import Event
-from mulligan.job import SECOND, AttemptRow, Gate, to_datetime
-from mulligan.policy.backoff import Exponential
-from mulligan.policy.retry import Policy, RetrySettings, layer
-from mulligan.policy.story import FIRST, LAST, Life, story, waits, written
+from mulligan.core.event import Event
+from mulligan.core.job import SECOND, AttemptRow, Gate, to_datetime
+from mulligan.jobs.explain import FIRST, LAST, JobHistory, story, waits, written
+from mulligan.retries.backoff import Exponential
+from mulligan.retries.policy import Policy, RetrySettings, layer
 from policy.builders import NOW, a_row
 
 MINUTE = 60 * SECOND
@@ -52,7 +52,7 @@ def a_row_like(**changes):
 
 
 def told(row, attempts=(), events=(), policy=POLICY, **more):
-    life = Life(row, attempts, [queued(), *events] if events is not None else (), policy, **more)
+    life = JobHistory(row, attempts, [queued(), *events] if events is not None else (), policy, **more)
     return [one.text for one in story(life)]
 
 
@@ -78,7 +78,7 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_as_one_text():
     news = [an_event(5, minutes[2] + SECOND, "dependency.opened", actor="handler", dependency="gateway",
                      until=minutes[7] + SECOND, reason="maintenance")]  # fmt: skip
     row = a_row_like(state="succeeded", generation=2, token=5, uses="gateway", result='{"a":1}')
-    text = written(row, "It succeeded.", story(Life(row, attempts, events, POLICY, (), news)), minutes[11])
+    text = written(row, "It succeeded.", story(JobHistory(row, attempts, events, POLICY, (), news)), minutes[11])
     assert text == (
         "Job job of owner acme: kind render, queue default, succeeded. As of 2023-11-14 22:24:20 UTC.\n"
         "\n"
@@ -134,7 +134,7 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_as_one_text():
     ],
 )  # fmt: skip
 def test_how_it_was_enqueued(row, event, words):
-    assert words in story(Life(row, (), [event], POLICY))[0].text
+    assert words in story(JobHistory(row, (), [event], POLICY))[0].text
 
 
 def test_a_life_whose_first_events_are_pruned_says_so():
@@ -170,7 +170,7 @@ def test_how_an_attempt_ended(changes, words):
 
 def test_evidence_is_told_and_the_private_half_is_not_unless_it_is_asked_for():
     attempt = a_failure(evidence='{"http_status":503}', private=json.dumps({"message": "token=abc", "trace": "a\nb"}))
-    life = Life(a_row_like(), [attempt], [queued()], POLICY)
+    life = JobHistory(a_row_like(), [attempt], [queued()], POLICY)
     assert "http_status 503" in story(life)[1].text
     assert "abc" not in written(life.row, "", story(life), NOW)
     detail = story(life, private=True)[1].detail
@@ -298,9 +298,9 @@ def test_a_gate_that_stands_is_as_good_as_its_event():
 
 def test_only_waits_beyond_its_time_are_looked_into():
     attempts = [a_failure(wait=60), an_attempt(2, started_at=NOW + 62 * SECOND, ended_at=NOW + 63 * SECOND)]
-    assert waits(Life(a_row_like(), attempts, [queued()], POLICY)) == []
+    assert waits(JobHistory(a_row_like(), attempts, [queued()], POLICY)) == []
     late = an_attempt(started_at=NOW + MINUTE, ended_at=NOW + 2 * MINUTE)
-    assert waits(Life(a_row_like(), [late], [queued()], POLICY)) == [(NOW, NOW + MINUTE)]
+    assert waits(JobHistory(a_row_like(), [late], [queued()], POLICY)) == [(NOW, NOW + MINUTE)]
 
 
 # -- bad input --------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def test_a_very_long_life_loses_its_middle_and_says_so():
     attempts = [
         an_attempt(n, ended="snoozed", verb="snooze", reason="not yet", next_run_at=NOW) for n in range(1, 2001)
     ]
-    sentences = story(Life(a_row_like(), attempts, [queued()], POLICY))
+    sentences = story(JobHistory(a_row_like(), attempts, [queued()], POLICY))
     assert len(sentences) == FIRST + LAST + 1
     assert sentences[FIRST].text.startswith("1601 sentences are left out")
 
@@ -326,7 +326,7 @@ def test_a_clock_that_went_back_breaks_no_sentence():
 
 
 def test_every_sentence_has_its_moment():
-    (first, *_) = story(Life(a_row_like(), [an_attempt()], [queued()], POLICY))
+    (first, *_) = story(JobHistory(a_row_like(), [an_attempt()], [queued()], POLICY))
     assert first.at == to_datetime(NOW) == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 
 

@@ -6,21 +6,29 @@ from typing import Any
 
 import pytest
 
-from mulligan.errors import Refused
-from mulligan.event import Event
-from mulligan.policy.subscription import Book, Subscription, checked_form, is_ours, parsed_filter, split, types_of
+from mulligan.core.errors import Refused
+from mulligan.core.event import Event
+from mulligan.notifications.rules import (
+    SubscriptionBook,
+    SubscriptionMatcher,
+    checked_form,
+    is_ours,
+    parsed_filter,
+    split,
+    types_of,
+)
 
 
 def event(type: str = "job.died", *, id: int = 10, owner: str = "acme", batch: str | None = None, **data: Any) -> Event:  # noqa: A002
     return Event(id, 0, type, "job", batch, owner, 1, 1, "", data)
 
 
-def sub(on: str = "job.died", **said: Any) -> Subscription:
-    return Subscription(**{"id": "s", "types": types_of(on), **said})
+def sub(on: str = "job.died", **said: Any) -> SubscriptionMatcher:
+    return SubscriptionMatcher(**{"id": "s", "types": types_of(on), **said})
 
 
-def hears(one: Subscription, what: Event) -> bool:
-    return one in Book([one]).may_hear(what) and one.hears(what, what.data)
+def hears(one: SubscriptionMatcher, what: Event) -> bool:
+    return one in SubscriptionBook([one]).may_hear(what) and one.hears(what, what.data)
 
 
 @pytest.mark.parametrize(

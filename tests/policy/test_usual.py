@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from mulligan.policy import builtin
-from mulligan.policy import judge as judging
-from mulligan.policy.classify import classify
-from mulligan.policy.facts import Facts
-from mulligan.policy.judge import Reading, judge
+from mulligan.failures import builtin
+from mulligan.failures import ranking as judging
+from mulligan.failures.classify import classify_facts
+from mulligan.failures.facts import Facts
+from mulligan.failures.ranking import Reading, judge
 
 TYPES = sorted({name for rule in builtin.STRUCTURE.rules for name in rule.type})
 WORDS = sorted(
@@ -71,4 +71,4 @@ def test_facts_that_somebody_else_has_stored_may_hold_anything(odd):
 def test_a_failure_is_the_same_whether_it_is_the_first_or_not():
     judging._known.clear()
     facts = Facts(exception_types=("builtins.ConnectionError", "builtins.OSError"), message="reset", frames=("app:f",))
-    assert classify(facts) == classify(facts)
+    assert classify_facts(facts) == classify_facts(facts)

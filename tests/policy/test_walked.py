@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from mulligan.engine.runner import frames
-from mulligan.engine.runner.frames import walk
+from mulligan.failures import capture as frames
+from mulligan.failures.capture import walk
 
 
 def raised(deep: int = 0) -> BaseException:

@@ -6,24 +6,23 @@ from random import Random
 
 import pytest
 
-from mulligan.job import SECOND
-from mulligan.policy.seen import Seen
-from mulligan.policy.window import EMPTY, surely, why_down
+from mulligan.core.job import SECOND
+from mulligan.guards.window import EMPTY, DependencyTally, surely, why_down
 
 NOW = 1_000_000 * SECOND
 LENGTH = 120 * SECOND
 JOBS = tuple(f"job{n}" for n in range(8))
 
 
-def seen(ok: float = 0, failed: float = 0, jobs: tuple[str, ...] = JOBS) -> Seen:
-    return Seen(ok=ok, failed=failed, jobs=jobs if failed else ())
+def seen(ok: float = 0, failed: float = 0, jobs: tuple[str, ...] = JOBS) -> DependencyTally:
+    return DependencyTally(ok=ok, failed=failed, jobs=jobs if failed else ())
 
 
 def down(window, now=NOW, *, min_calls=20, wary=False):
     return why_down(window, now, LENGTH, 0.5, min_calls, wary=wary)
 
 
-def filled(*steps: Seen, every: int = SECOND):
+def filled(*steps: DependencyTally, every: int = SECOND):
     window = EMPTY
     for n, step in enumerate(steps):
         window = window.plus(step, NOW + n * every, LENGTH, 0.5)

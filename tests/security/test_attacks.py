@@ -20,15 +20,14 @@ from fastapi.testclient import TestClient
 
 import mulligan
 from mulligan import Webhook
-from mulligan.cli.importing import LONGEST, _lines
+from mulligan.access.keys import Sessions
+from mulligan.cli.job_transfer import LONGEST, _lines
 from mulligan.config import Settings, read_settings
-from mulligan.engine.filters import parse_filter
-from mulligan.engine.sessions import Sessions
-from mulligan.errors import Fail, MulliganError, Refused
-from mulligan.notify.channels import Sending
-from mulligan.notify.guarded import addresses, gate_of
-from mulligan.policy.cron import checked_cron
-from mulligan.web.app import create_app
+from mulligan.core.errors import Fail, MulliganError, Refused
+from mulligan.http.app import create_app
+from mulligan.jobs.filter import parse_filter
+from mulligan.notifications.channels import Sending, addresses, gate_of
+from mulligan.schedules.rules import checked_cron
 from support.contents import contents
 from support.messages import sent
 from support.receiving import HttpReceiver, status
@@ -208,7 +207,7 @@ def test_what_proves_somebody_is_compared_in_constant_time():
                 sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
                 found += [f"{file.name}: {ast.unparse(node)}" for side in sides if guessed.search(side)]
     assert found == ["once.py: row.request != named.hash"]  # of the request itself, which its sender knows
-    for name in ("engine/keys.py", "engine/status.py", "web/visits.py", "web/api/cursors.py"):
+    for name in ("access/keys.py", "access/status_links.py", "http/dashboard/sessions.py", "http/api/requests.py"):
         assert "hmac.compare_digest(" in (SOURCE / name).read_text()
 
 
@@ -297,9 +296,9 @@ def test_a_thousand_hostile_cron_expressions_are_read_in_a_second():
 # A runner hears marshal from its supervisor, which holds no code and no data but the rows of the store; what a runner
 # says, or anybody else, is JSON.
 OF_A_SUPERVISOR = [
-    "engine/wire.py: import marshal",
-    "engine/wire.py: return marshal.loads(body)",
-    "engine/wire.py: return cls(sock, marshal.dumps, _from_json)",
+    "worker/protocol.py: import marshal",
+    "worker/protocol.py: return marshal.loads(body)",
+    "worker/protocol.py: return cls(sock, marshal.dumps, _from_json)",
 ]
 
 
@@ -364,7 +363,7 @@ def test_a_name_with_a_line_break_makes_no_header(app, client, enter):
 
 @pytest.mark.security("S28")
 def test_a_page_that_breaks_shows_nothing_of_how_it_is_made(app, enter, client, monkeypatch):
-    from mulligan.engine.jobs import Jobs
+    from mulligan.jobs.service import Jobs
 
     enter()
     monkeypatch.setattr(Jobs, "list", lambda *_, **__: open("/etc/hunter2/secret"))  # noqa: PTH123, SIM115
@@ -477,8 +476,8 @@ def test_our_own_page_is_refused_wherever_it_is_served(host):
 
 @pytest.mark.security("A26")
 def test_one_owner_has_only_so_many_webhooks_and_keys(app, client, key, monkeypatch):
-    from mulligan.notify import subscriptions
-    from mulligan.web.api import keys
+    from mulligan.http.api import keys
+    from mulligan.notifications import subscriptions
 
     monkeypatch.setattr(subscriptions, "MOST", 3)
     monkeypatch.setattr(keys, "MOST", 3)

@@ -10,12 +10,12 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
+from mulligan.access.keys import Sessions
 from mulligan.config import read_settings
-from mulligan.engine.sessions import Sessions
-from mulligan.web import patience
-from mulligan.web.api import hub as hubs
-from mulligan.web.app import create_app
-from mulligan.web.rates import Buckets, place_of
+from mulligan.http import middleware as patience
+from mulligan.http.api import event_hub as hubs
+from mulligan.http.app import create_app
+from mulligan.http.middleware import Buckets, place_of
 from support.serving import Ear, get, served
 from support.waiting import until
 
@@ -227,7 +227,7 @@ def test_a_made_up_place_cannot_fill_the_memory(app):
 
 @pytest.mark.security("A08")
 def test_who_is_not_a_proxy_on_this_machine_cannot_say_where_it_comes_from(app):
-    from mulligan.web.serve import server_config
+    from mulligan.http.serve import server_config
 
     app.store.prepare()
     config = server_config(create_app(app.settings))

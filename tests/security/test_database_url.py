@@ -6,8 +6,8 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.cli import main
-from mulligan.errors import ConfigError
-from mulligan.store.urls import shown_url
+from mulligan.core.errors import ConfigError
+from mulligan.storage.url import shown_url
 
 WRITTEN = (
     "postgresql://ann:hunter2@127.0.0.1:1/db",

@@ -11,7 +11,7 @@ import pytest
 
 import mulligan
 from mulligan.config import read_settings
-from mulligan.web.app import create_app
+from mulligan.http.app import create_app
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(mulligan.__file__).parent

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.checks.secrets import secret_checks
 from mulligan.config import read_settings
-from mulligan.engine import life
-from mulligan.errors import ConfigError
-from mulligan.store import open_store
+from mulligan.core.errors import ConfigError
+from mulligan.doctor.settings import secret_checks
+from mulligan.storage import open_store
+from mulligan.worker import liveness as life
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -91,7 +91,7 @@ def test_a_folder_into_which_everybody_may_write_is_not_used(tmp_path):
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(ConfigError, match="everybody may write"):
-        life.LifeFile(folder, "w1")
+        life.LivenessFile(folder, "w1")
 
 
 @pytest.mark.security("S52", "A10")
@@ -122,7 +122,7 @@ def test_a_link_that_was_planted_is_not_followed(tmp_path):
     (folder / "w1.life").symlink_to(victim)
     (folder / "w2.work").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        life.LifeFile(folder, "w1")
+        life.LivenessFile(folder, "w1")
     life.sweep_folders(folder, "me")
     assert victim.read_text() == "precious"
     assert folder.is_dir()

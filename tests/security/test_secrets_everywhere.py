@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 
 from doors.conftest import app_on
 from mulligan import Context, Email, Webhook
-from mulligan.engine.sessions import Sessions
-from mulligan.web.app import create_app
+from mulligan.access.keys import Sessions
+from mulligan.http.app import create_app
 from support.contents import contents
 from support.receivers import WebReceiver, receiving
 from support.receiving import mail_server

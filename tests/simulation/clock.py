@@ -9,17 +9,17 @@ from random import Random
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from mulligan.engine.kinds import Manifest
-from mulligan.job import SECOND, Micros
+from mulligan.core.job import SECOND, Micros
+from mulligan.manifest.specs import Manifest
 
 BEGINS: Micros = 1_790_000_000 * SECOND  # a moment in September 2026
 # Whoever there asks what time it is, is told what the script says. Waiting there would be waiting for nobody.
 TOLD = (
-    "mulligan.app", "mulligan.engine.operate", "mulligan.engine.recover", "mulligan.engine.held",
-    "mulligan.engine.dependencies", "mulligan.engine.workers", "mulligan.engine.supervisor.chores",
-    "mulligan.store.sqlite_unit", "mulligan.store.postgres_unit", "mulligan.store.skimming",
+    "mulligan.app.mulligan", "mulligan.operations.chore", "mulligan.jobs.repair", "mulligan.guards.gates",
+    "mulligan.guards.dependencies", "mulligan.worker.liveness", "mulligan.worker.supervisor.chores",
+    "mulligan.storage.sqlite_transaction", "mulligan.storage.postgres_transaction", "mulligan.storage.search_queries",
 )  # fmt: skip
-DRAWS = ("mulligan.engine.watch", "mulligan.engine.supervisor.turns", "mulligan.engine.supervisor.chores")
+DRAWS = ("mulligan.guards.observer", "mulligan.worker.supervisor.transactions", "mulligan.worker.supervisor.chores")
 
 
 class Waits(AssertionError):
@@ -82,10 +82,10 @@ def ruled(clock: Clock) -> Iterator[None]:
             stack.enter_context(patch(f"{module}.time", clock))
         for module in DRAWS:
             stack.enter_context(patch(f"{module}.SystemRandom", lambda: clock))
-        stack.enter_context(patch("mulligan.ids.os", SimpleNamespace(urandom=clock.urandom)))
-        stack.enter_context(patch("mulligan.ids._tick", clock.tick))
-        stack.enter_context(patch("mulligan.engine.upkeep.kill_marked", lambda _: None))  # no process is anybody's
-        stack.enter_context(patch("mulligan.engine.supervisor.chores.life.sweep_folders", lambda *_: None))
+        stack.enter_context(patch("mulligan.core.ids.os", SimpleNamespace(urandom=clock.urandom)))
+        stack.enter_context(patch("mulligan.core.ids._tick", clock.tick))
+        stack.enter_context(patch("mulligan.worker.upkeep.kill_marked", lambda _: None))  # no process is anybody's
+        stack.enter_context(patch("mulligan.worker.supervisor.chores.life.sweep_folders", lambda *_: None))
         # What the shop declares is read again and again, and is the same each time.
         stack.enter_context(patch.object(Manifest, "from_json", lru_cache(8)(Manifest.from_json)))
         stack.enter_context(patch.object(Manifest, "to_json", _once(Manifest.to_json)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from mulligan.errors import MulliganError
-from mulligan.job import SECOND
-from mulligan.policy.lifecycle import TERMINAL
-from mulligan.verify import verify
+from mulligan.core.errors import MulliganError
+from mulligan.core.job import SECOND
+from mulligan.core.lifecycle import TERMINAL
+from mulligan.doctor.verify import verify
 from simulation.invariants import must
 from simulation.shop import HEARTBEAT
 from simulation.stores import SimPostgres

@@ -11,14 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mulligan.batches.rules import BatchCounts, reckoned
 from mulligan.core.attempt import Lease
-from mulligan.engine.kinds import OURS
-from mulligan.job import Gate, Micros, State
-from mulligan.policy.batch import BatchCounts, reckoned
-from mulligan.policy.lanes import is_closed
-from mulligan.policy.lifecycle import MOVES, TERMINAL, event_for
-from mulligan.policy.limits import effective
-from mulligan.policy.operation import Tally, total_of
+from mulligan.core.job import Gate, Micros, State
+from mulligan.core.lifecycle import MOVES, TERMINAL, event_for
+from mulligan.guards.lanes import is_closed
+from mulligan.guards.limits import effective
+from mulligan.manifest.specs import OURS
+from mulligan.operations.rules import ItemCounts, total_of
 from support.store import ATTEMPTS, LOG, prefix, unbundled
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ class Ledger:
             must(sum(counts.values()) == total, "O1 as many items as were found", operation, total, counts)
             if state == "gathering":
                 continue
-            whole = total_of([Tally(*numbers) for numbers in json.loads(tallies)])._asdict()
+            whole = total_of([ItemCounts(*numbers) for numbers in json.loads(tallies)])._asdict()
             size = whole.pop("size")
             must(size == total, "O1 the steps hold all items", operation, size, total)
             must(

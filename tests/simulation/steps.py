@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from mulligan.core.attempt import Ending
-from mulligan.engine.workers import request_drain
-from mulligan.errors import MulliganError, StoreUnavailable
-from mulligan.job import SECOND
+from mulligan.core.errors import MulliganError, StoreUnavailable
+from mulligan.core.job import SECOND
+from mulligan.worker.liveness import request_drain
 from simulation.outcomes import NAMES, OUTCOMES
 from simulation.shop import HEARTBEAT, LEASE
 from simulation.shop import KINDS as SHOP

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from mulligan.errors import StoreUnavailable
-from mulligan.store.base import Unit
-from mulligan.store.postgres import PostgresStore
-from mulligan.store.sqlite import SqliteStore
+from mulligan.core.errors import StoreUnavailable
+from mulligan.storage.base import Transaction
+from mulligan.storage.postgres import PostgresStore
+from mulligan.storage.sqlite import SqliteStore
 from simulation.clock import Clock
 from support.store import prefix
 
@@ -47,7 +47,7 @@ class Faulty:
         raise StoreUnavailable("the simulated database is away")
 
     @contextmanager
-    def begin(self) -> Iterator[Unit]:
+    def begin(self) -> Iterator[Transaction]:
         fault = self._due()
         with super().begin() as unit:  # type: ignore[misc]
             if fault is not None and fault.statement is not None:
@@ -59,7 +59,7 @@ class Faulty:
             self._fails()
 
     @contextmanager
-    def once(self) -> Iterator[Unit]:
+    def once(self) -> Iterator[Transaction]:
         """One statement, which is a transaction or part of one: it fails before it or after it."""
         fault = self._due()
         if fault is not None and fault.statement is not None:
@@ -70,7 +70,7 @@ class Faulty:
             self._fails()
 
 
-def _count(unit: Unit, statements: int, fails: Callable[[], None]) -> None:
+def _count(unit: Transaction, statements: int, fails: Callable[[], None]) -> None:
     run, left = unit._run, [statements]
 
     def counted(*args: Any, **said: Any) -> Any:

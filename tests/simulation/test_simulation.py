@@ -11,8 +11,9 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from mulligan.engine import batching, upkeep
-from mulligan.store.sql import numbered
+from mulligan.batches import completion as batching
+from mulligan.storage.sql import numbered
+from mulligan.worker import upkeep
 from simulation.play import Script, play, read, written
 from simulation.runs import judged, script_of, shortened, stores
 from simulation.scripts import scripts
@@ -79,7 +80,7 @@ def _without_token(verb: str, prefix: str, names: tuple[str, ...]) -> tuple[str,
 
 DEFECTS: dict[str, tuple[Any, Script, str]] = {
     "an ending without its token": (
-        patch("mulligan.store.sqlite_unit.numbered", _without_token),
+        patch("mulligan.storage.sqlite_transaction.numbered", _without_token),
         [*RUN, *FROZEN],
         "S7",
     ),

@@ -10,14 +10,14 @@ from pathlib import Path
 from random import Random
 
 from mulligan.core.attempt import Ending, Lease, Verdict
-from mulligan.engine.causes import causes_of
-from mulligan.engine.claims import Places, claimer_of
-from mulligan.engine.kinds import Manifest
-from mulligan.engine.layers import Layers
-from mulligan.engine.supervisor.chores import Chores
-from mulligan.engine.supervisor.turns import Turns
-from mulligan.errors import StoreUnavailable
-from mulligan.ids import new_id
+from mulligan.core.errors import StoreUnavailable
+from mulligan.core.ids import new_id
+from mulligan.guards.observer import causes_of
+from mulligan.manifest.specs import Manifest
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.worker.claim import Places, claimer_of
+from mulligan.worker.supervisor.chores import Chores
+from mulligan.worker.supervisor.transactions import LoopTransactions
 from simulation.outcomes import outcome_for
 from simulation.stores import SimStore
 from support.store import a_worker
@@ -41,8 +41,8 @@ class Worker:
         self.asked: set[Fence] = set()  # to stop
         self.endings: list[Ending] = []
         self.doubt = self.stopping = False
-        layers = Layers(self.settings.retry, self.manifest.ruled, self.manifest.queues)
-        self.turns = Turns(self.store, layers, claimer_of(self.id, self.manifest), causes_of(self.settings.guards))
+        layers = EffectivePolicies(self.settings.retry, self.manifest.ruled, self.manifest.queues)
+        self.turns = LoopTransactions(self.store, layers, claimer_of(self.id, self.manifest), causes_of(self.settings.guards))
         self.chores = Chores(self.store, self.settings, NOWHERE)
         try:
             self.enter()

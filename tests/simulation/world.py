@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mulligan.cli.outlets import worker_outlets
+from mulligan.cli.worker import worker_outlets
 from mulligan.core.attempt import Lease
-from mulligan.errors import StoreUnavailable
-from mulligan.job import SECOND, Job
+from mulligan.core.errors import StoreUnavailable
+from mulligan.core.job import SECOND, Job
 from simulation.invariants import Ledger
 from simulation.shop import settings_for, shop
 from simulation.stores import SimStore, emptied, tables_of

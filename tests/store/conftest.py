@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mulligan.store import Store
+from mulligan.storage import Store
 from support.store import migrated
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from mulligan.core.attempt import Ending
-from mulligan.engine.settle import settle
-from mulligan.job import SECOND
-from mulligan.store.hindsight import Asked
+from mulligan.core.job import SECOND
+from mulligan.storage.history_queries import InsightScope
+from mulligan.worker.settle import settle
 from support.store import (
     FAILED,
     POLICIES,
@@ -99,7 +99,7 @@ def test_its_token_stays_what_it_was_when_tokens_are_lifted(store):
 
 def test_it_is_counted_as_such_also_when_tokens_are_lifted(store):
     finish(store, running(store))
-    asked = Asked(low="", since=0, width=SECOND, kind=None, queue=None, jobs=100, attempts=100, rows=100)
+    asked = InsightScope(low="", since=0, width=SECOND, kind=None, queue=None, jobs=100, attempts=100, rows=100)
     counted = []
     for _ in range(2):
         with store.begin() as unit:

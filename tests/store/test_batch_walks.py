@@ -7,13 +7,14 @@ from random import Random
 
 import pytest
 
+from mulligan.batches import completion as batching
+from mulligan.batches.rules import reckoned
+from mulligan.batches.service import Batches, new_batch
 from mulligan.config import read_settings
-from mulligan.engine import batching, recover
-from mulligan.engine.batches import Batches, new_batch
-from mulligan.engine.jobs import Jobs
-from mulligan.errors import IllegalMove, MulliganError
-from mulligan.job import SECOND
-from mulligan.policy.batch import reckoned
+from mulligan.core.errors import IllegalMove, MulliganError
+from mulligan.core.job import SECOND
+from mulligan.jobs import repair as recover
+from mulligan.jobs.service import Jobs
 from support.store import FAILED, FATAL, PARKED, RETURNED, SNOOZED, finish, insert, jobs, now, open_worker, take
 
 ENDS = (RETURNED, RETURNED, FATAL, PARKED, SNOOZED, FAILED)

@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
+from mulligan.batches import completion as batching
+from mulligan.batches.service import Batches, new_batch
 from mulligan.config import read_settings
-from mulligan.engine import batching, upkeep
-from mulligan.engine.batches import Batches, new_batch
-from mulligan.engine.jobs import Jobs
-from mulligan.errors import BatchExpired, BatchSealed, NothingFailed
-from mulligan.store import open_store
-from mulligan.store.sql import load
+from mulligan.core.errors import BatchExpired, BatchSealed, NothingFailed
+from mulligan.jobs.service import Jobs
+from mulligan.storage import open_store
+from mulligan.storage.sql import load
+from mulligan.worker import upkeep
 from support.store import (
     FATAL,
     HOUR,
@@ -379,7 +380,7 @@ def test_jobs_without_a_batch_ask_nothing_about_batches(store, monkeypatch):
     asked = []
     for name in ("lock_batches", "ended_batches", "batch"):
         monkeypatch.setattr(
-            f"mulligan.store.batching.SqlBatching.{name}", lambda *_, name=name, **__: asked.append(name)
+            f"mulligan.storage.batch_queries.SqlBatching.{name}", lambda *_, name=name, **__: asked.append(name)
         )
     finish(store, leases[:3], RETURNED)
     finish(store, leases[3:], FATAL)

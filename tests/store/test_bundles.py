@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from mulligan.event import EventType, NewEvent
-from mulligan.store import bundles
-from mulligan.store.postgres_unit import PostgresUnit
+from mulligan.core.event import EventType, NewEvent
+from mulligan.storage import event_bundles as bundles
+from mulligan.storage.postgres_transaction import PostgresTransaction
 from support.store import (
     FAILED,
     RETURNED,
@@ -220,7 +220,7 @@ def test_not_even_the_very_first_event_is_passed_while_it_is_being_written(store
     if not is_postgres(store):
         pytest.skip("SQLite has one writer")
     with psycopg.connect(store.dsn) as connection:
-        PostgresUnit(connection, store, alone=alone).insert(jobs(1), announce=True)
+        PostgresTransaction(connection, store, alone=alone).insert(jobs(1), announce=True)
         enqueue(store)
         with store.read() as unit:
             assert unit.newest_event() == 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.event import OURSELVES, EventType, NewEvent
-from mulligan.job import SECOND
-from mulligan.store.by_hand import Asked
-from mulligan.store.sql import load
+from mulligan.core.event import OURSELVES, EventType, NewEvent
+from mulligan.core.job import SECOND
+from mulligan.storage.access_queries import AuditFilter
+from mulligan.storage.sql import load
 from support.store import HOUR, enqueue, migrated, now, sql, unique_job
 
 DAY = 24 * HOUR
@@ -31,7 +31,7 @@ def actors(store):
 
 def deeds(store, *types, limit=100, **asked):
     with store.read() as unit:
-        return [event.actor for event in unit.deeds(Asked(**asked), types, limit)]
+        return [event.actor for event in unit.deeds(AuditFilter(**asked), types, limit)]
 
 
 @pytest.mark.security("S53")
@@ -72,7 +72,7 @@ def test_actions_are_found_by_who_when_what_and_whose(store):
     assert deeds(store, owner="acme") == deeds(store, job_id="j1") == ["ann"]
     assert deeds(store, limit=1) == ["ann"]
     with store.read() as unit:
-        newest = unit.deeds(Asked(), (), 1)[0]
+        newest = unit.deeds(AuditFilter(), (), 1)[0]
     assert deeds(store, before=newest.id) == ["bob", "ann"]
 
 
@@ -130,7 +130,7 @@ def test_whose_a_key_is(store):
         assert not unit.free_key(job.unique_hash)
 
 
-ASKED = {**Asked()._asdict(), "whatever": True, "most": 50}
+ASKED = {**AuditFilter()._asdict(), "whatever": True, "most": 50}
 
 
 def test_a_few_actions_are_found_among_many_events_without_reading_those(postgres_url):

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from mulligan.engine.claims import Claimer, memories
-from mulligan.job import SECOND, Gate, Lane
+from mulligan.core.job import SECOND, Gate, Lane
+from mulligan.worker.claim import Claimer, memories
 from support.store import (
     FAILED,
     HOUR,

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from mulligan.job import SECOND
-from mulligan.store import open_store
+from mulligan.core.job import SECOND
+from mulligan.storage import open_store
 from support.store import enqueue, is_postgres, now, sql
 
 HOUR = 3600 * SECOND

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from mulligan.store.ear import Ear
+from mulligan.storage.postgres import NotifyReader
 
 Connection = psycopg.Connection[Any]
 
@@ -27,7 +27,7 @@ def caller(postgres_url: str) -> Iterator[Connection]:
 
 
 def test_it_hears_what_others_tell_and_each_word_once(listening: Connection, caller: Connection) -> None:
-    ear = Ear(listening)
+    ear = NotifyReader(listening)
     for said in ("one", "two"):
         caller.execute("SELECT pg_notify('news', %s)", (said,))
     told: list[str] = []
@@ -41,7 +41,7 @@ def test_it_hears_what_others_tell_and_each_word_once(listening: Connection, cal
 def test_it_hears_what_came_with_an_answer_to_somebodys_question(
     listening: Connection, caller: Connection, questions: int
 ) -> None:
-    ear = Ear(listening)
+    ear = NotifyReader(listening)
     caller.execute("NOTIFY news, 'said'")
     for _ in range(questions):
         listening.execute("SELECT 1")
@@ -49,17 +49,17 @@ def test_it_hears_what_came_with_an_answer_to_somebodys_question(
 
 
 def test_it_hears_what_it_told_itself_in_the_middle_of_an_answer(listening: Connection) -> None:
-    ear = Ear(listening)
+    ear = NotifyReader(listening)
     listening.execute("SELECT pg_notify('news', n::text) FROM generate_series(1, 50) AS n")
     assert ear.hear(20) == [str(n) for n in range(1, 51)]
 
 
 def test_where_nobody_speaks_it_waits_no_longer_than_it_may(listening: Connection) -> None:
-    assert Ear(listening).hear(0.001) == []
+    assert NotifyReader(listening).hear(0.001) == []
 
 
 def test_an_end_of_the_line_is_told_by_an_error(listening: Connection, caller: Connection) -> None:
-    ear = Ear(listening)
+    ear = NotifyReader(listening)
     caller.execute("SELECT pg_terminate_backend(%s)", (listening.info.backend_pid,))
     with pytest.raises(psycopg.OperationalError):
         [ear.hear(20) for _ in range(100)]
@@ -68,7 +68,7 @@ def test_an_end_of_the_line_is_told_by_an_error(listening: Connection, caller: C
 def test_a_line_that_broke_under_a_question_is_told_by_an_error_whoever_has_its_number_now(
     listening: Connection, caller: Connection
 ) -> None:
-    ear = Ear(listening)
+    ear = NotifyReader(listening)
     caller.execute("SELECT pg_terminate_backend(%s)", (listening.info.backend_pid,))
     with pytest.raises(psycopg.OperationalError):
         [listening.execute("SELECT 1") for _ in range(100)]
@@ -79,6 +79,6 @@ def test_a_line_that_broke_under_a_question_is_told_by_an_error_whoever_has_its_
 def test_a_word_that_is_no_text_is_heard_all_the_same(postgres_url: str, caller: Connection) -> None:
     with psycopg.connect(postgres_url, autocommit=True, client_encoding="latin1") as listening:
         listening.execute("LISTEN news")
-        ear = Ear(listening)
+        ear = NotifyReader(listening)
         caller.execute("SELECT pg_notify('news', %s)", ("für alle",))
         assert len(ear.hear(20)) == 1

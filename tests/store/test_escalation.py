@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from mulligan.config import Retry
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Outcome
-from mulligan.engine import recover
-from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec
-from mulligan.engine.layers import Layers
-from mulligan.engine.settle import settle
-from mulligan.job import Lane
-from mulligan.policy.backoff import Fixed
-from mulligan.policy.limits import share_of
-from mulligan.policy.retry import Policy, Then
+from mulligan.core.job import Lane
+from mulligan.guards.limits import share_of
+from mulligan.jobs import repair as recover
+from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec
+from mulligan.retries.backoff import Fixed
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.retries.policy import Policy, Then
+from mulligan.worker.settle import settle
 from support.store import (
     FATAL,
     RETURNED,
@@ -32,7 +32,7 @@ from support.store import (
 STEP = Then(queue="big", memory_limit=8_000, timeout=7, settings={"preset": "fast"})
 LADDER = Policy(max_retries=9, backoff=Fixed(0), classes={"resource": Policy(then=[STEP, Then(queue="huge")])})
 QUEUES = {"turns": QueueSpec("turns", fair=True)}
-LAYERS = Layers(Retry(), {"render": KindSpec("render", policy=LADDER.to_json())}, QUEUES)
+LAYERS = EffectivePolicies(RetrySection(), {"render": KindSpec("render", policy=LADDER.to_json())}, QUEUES)
 TOO_LARGE = Outcome(Ended.FAILED, failure=a_failure(Cls.RESOURCE, "OOM"))
 
 
@@ -100,7 +100,7 @@ def test_several_endings_in_one_flush_keep_their_own(store):
 @pytest.mark.parametrize(("before", "after"), [("turns", "big"), ("default", "turns")])
 def test_a_share_comes_and_goes_with_a_fair_queue(store, before, after):
     policy = Policy(max_retries=9, backoff=Fixed(0), then=Then(queue=after))
-    layers = Layers(Retry(), {"render": KindSpec("render", policy=policy.to_json())}, QUEUES)
+    layers = EffectivePolicies(RetrySection(), {"render": KindSpec("render", policy=policy.to_json())}, QUEUES)
     share = share_of("acme")
     lease = running(store, queue=before, share=share if before == "turns" else "")
     finish(store, lease, TOO_LARGE, policies=layers)

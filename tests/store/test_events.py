@@ -8,10 +8,11 @@ from random import Random
 import pytest
 
 from mulligan.core.attempt import Ending
-from mulligan.engine import recover, upkeep
-from mulligan.engine.settle import settle
-from mulligan.event import EventType, NewEvent
-from mulligan.job import State
+from mulligan.core.event import EventType, NewEvent
+from mulligan.core.job import State
+from mulligan.jobs import repair as recover
+from mulligan.worker import upkeep
+from mulligan.worker.settle import settle
 from support.store import (
     CANCELLED,
     FAILED,

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from mulligan.core.attempt import Ended, Ending, Outcome
-from mulligan.engine import settle as door
-from mulligan.engine.settle import settle
-from mulligan.store.base import Unit
+from mulligan.storage.base import Transaction
+from mulligan.worker import settle as door
+from mulligan.worker.settle import settle
 from support.store import POLICIES, attempts, claim, enqueue, get, open_worker, sql, story, told
 
 RESULT = '{"pages":3}'
@@ -90,7 +90,7 @@ def test_who_was_asked_to_stop_is_told_so_also_if_it_returned_among_others(store
 
 def test_only_the_plainest_go_the_short_way(store, monkeypatch):
     went = []
-    body = next(cls for cls in type(opened(store)).__mro__ if "finish" in vars(cls) and cls is not Unit)
+    body = next(cls for cls in type(opened(store)).__mro__ if "finish" in vars(cls) and cls is not Transaction)
     finish = body.finish
     monkeypatch.setattr(body, "finish", lambda unit, worker, rows: went.extend(rows) or finish(unit, worker, rows))
     open_worker(store)

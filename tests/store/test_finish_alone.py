@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from mulligan.core.attempt import Ending, Lease
-from mulligan.engine.likewise import Alike
-from mulligan.engine.settle import finish, settle
-from mulligan.store import open_store
+from mulligan.storage import open_store
+from mulligan.worker.fast.grouped_endings import GroupedEndings
+from mulligan.worker.settle import finish, settle
 from support.store import (
     FAILED,
     POLICIES,
@@ -37,7 +37,7 @@ def finished(store, leases, outcome=RETURNED):
     """The fences of those that were written, and of those that were left."""
     found = [leases] if isinstance(leases, Lease) else leases
     with store.once() as unit:
-        written = finish(unit, [Ending(lease, outcome, 3) for lease in found], Alike(POLICIES, unit.now(), Random(7)))
+        written = finish(unit, [Ending(lease, outcome, 3) for lease in found], GroupedEndings(POLICIES, unit.now(), Random(7)))
     assert written.retried == []
     return fences(written.returned), {ending.lease.fence for ending in written.rest}
 

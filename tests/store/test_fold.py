@@ -6,12 +6,11 @@ import json
 from collections import Counter
 
 from mulligan.core.attempt import Ended, Ending, Outcome
-from mulligan.engine.settle import settle
-from mulligan.job import SECOND
-from mulligan.observe import fold as folding
-from mulligan.observe.fold import Fold, Memory, counted, stats
-from mulligan.observe.names import MOST, Names
-from mulligan.store.counting import HOUR, MINUTE, StatRow
+from mulligan.core.job import SECOND
+from mulligan.observability import event_counts as folding
+from mulligan.observability.event_counts import MOST_LABELS, CounterState, Fold, Names, counted, stats
+from mulligan.storage.stat_queries import HOUR, MINUTE, StatRow
+from mulligan.worker.settle import settle
 from support.store import (
     FAILED,
     FATAL,
@@ -162,7 +161,7 @@ def test_while_nothing_happens_it_asks_now_and_then_whether_it_is_time(store, mo
         unit.add_stats([StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1)])
     store.shift_clock(26 * HOUR * MINUTE)
     for again, rows in ((60.0, 2), (0.0, 1)):
-        monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", again)
+        monkeypatch.setattr("mulligan.observability.event_counts.ASK_AGAIN", again)
         while fold.turn(store):
             pass
         with store.read() as unit:
@@ -179,7 +178,7 @@ def test_what_it_remembers_of_a_database_that_was_restored_keeps_it_from_nothing
 
 
 def test_of_many_hours_that_were_left_all_are_made_at_once(store, monkeypatch):
-    monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("mulligan.observability.event_counts.ASK_AGAIN", 0.0)
     fold = begun(store)
     fold.turn(store)
     at = now(store) // MINUTE // HOUR * HOUR
@@ -187,7 +186,7 @@ def test_of_many_hours_that_were_left_all_are_made_at_once(store, monkeypatch):
         unit.add_stats([StatRow(at + 60 * hour + n, "ends", "{}", 1, 0.5) for hour in range(5) for n in range(3)])
     store.shift_clock(32 * HOUR * MINUTE)
     assert fold.turn(store)
-    monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", 60.0)  # it was asked just now
+    monkeypatch.setattr("mulligan.observability.event_counts.ASK_AGAIN", 60.0)  # it was asked just now
     while fold.turn(store):
         pass
     with store.read() as unit:
@@ -195,7 +194,7 @@ def test_of_many_hours_that_were_left_all_are_made_at_once(store, monkeypatch):
 
 
 def test_after_a_day_minutes_are_hours_and_after_thirty_only_the_sum_is_left(store, monkeypatch):
-    monkeypatch.setattr("mulligan.observe.fold.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("mulligan.observability.event_counts.ASK_AGAIN", 0.0)
     fold = begun(store)
     at = now(store) // MINUTE // HOUR * HOUR
     rows = [StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1, 59, 60)]
@@ -217,8 +216,8 @@ def test_after_a_day_minutes_are_hours_and_after_thirty_only_the_sum_is_left(sto
 
 def test_only_so_many_names_are_kept_and_the_rest_is_counted_together():
     names = Names({})
-    kept = Counter(names.keep("kind", f"kind-{n}") for n in range(MOST["kind"] + 50))
-    assert len(kept) == MOST["kind"] + 1
+    kept = Counter(names.keep("kind", f"kind-{n}") for n in range(MOST_LABELS["kind"] + 50))
+    assert len(kept) == MOST_LABELS["kind"] + 1
     assert kept["other"] == 50
     again = Names(names.known)
     assert again.keep("kind", "kind-3") == "kind-3"
@@ -228,11 +227,11 @@ def test_only_so_many_names_are_kept_and_the_rest_is_counted_together():
 
 def test_a_thousand_kinds_are_a_bounded_number_of_rows(store):
     fold = begun(store)
-    for n in range(MOST["queue"] + 20):
+    for n in range(MOST_LABELS["queue"] + 20):
         enqueue(store, queue=f"q{n}")
     fold.turn(store)
-    assert len(ever(store, "enqueued")) == MOST["queue"] + 1
-    assert n_of(store, "enqueued") == MOST["queue"] + 20
+    assert len(ever(store, "enqueued")) == MOST_LABELS["queue"] + 1
+    assert n_of(store, "enqueued") == MOST_LABELS["queue"] + 20
 
 
 def test_what_is_looked_up_counts_as_if_it_had_been_parsed(monkeypatch):
@@ -259,4 +258,4 @@ def test_what_is_looked_up_counts_as_if_it_had_been_parsed(monkeypatch):
     ]
     quick = counted(news)
     monkeypatch.setattr(folding, "_count_plain", lambda *_: False)
-    assert list(stats(quick, Memory(""))) == list(stats(counted(news), Memory("")))
+    assert list(stats(quick, CounterState(""))) == list(stats(counted(news), CounterState("")))

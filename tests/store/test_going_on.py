@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from mulligan.core.attempt import Ended, Outcome
-from mulligan.engine import claims
-from mulligan.engine.claims import ON_TRUST, Claimer
-from mulligan.job import SECOND, Gate, LimitRow
-from mulligan.store.base import Mark
+from mulligan.core.job import SECOND, Gate, LimitRow
+from mulligan.storage.base import ClaimMark
+from mulligan.worker import claim as claims
+from mulligan.worker.claim import ON_TRUST, Claimer
 from support.store import KINDS, close_worker, enqueue, finish, is_postgres, now, open_worker, sql, told
 
 LANE = "default|render||0"
@@ -30,7 +30,7 @@ def taken(store, claimer, n):
 def goes_on(store, mark=0, *, worker="w1", lane=LANE, priority=0, since=None, until=None, most=100):
     """What it takes beyond a mark."""
     moment = now(store)
-    where = Mark(lane, priority, mark, since or moment - SECOND, until or moment + SECOND)
+    where = ClaimMark(lane, priority, mark, since or moment - SECOND, until or moment + SECOND)
     with store.once() as unit:
         return [lease.id for lease in unit.take_on(worker, where, most)]
 

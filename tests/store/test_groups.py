@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mulligan.core.attempt import Cls, Ended, Outcome
-from mulligan.engine.failures import Failures
+from mulligan.failures.service import Failures
 from policy.builders import a_failure
 from support.store import FATAL, ended, enqueue, is_postgres, sql
 
@@ -74,8 +74,8 @@ def test_marks_of_groups_without_dead_jobs_are_forgotten_in_time(store):
 def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
     if is_postgres(store):
         pytest.skip("PostgreSQL plans by what is in the table")
-    from mulligan.store.matching import matching
-    from mulligan.store.sql import load
+    from mulligan.storage.search_queries import matching
+    from mulligan.storage.sql import load
 
     params = {"before": "~", "floor": "", "most": 5, "cap": 5, "hours": 336, "now": 0, "moment": 0}
     params |= {"name": "g", "names": '["g"]'}

@@ -7,12 +7,13 @@ import json
 import psycopg
 import pytest
 
-from mulligan.engine import recover, upkeep
-from mulligan.errors import ConnectionRefused, UniqueMismatch
-from mulligan.ids import new_id
-from mulligan.job import SECOND
-from mulligan.store import open_store
-from mulligan.store import sql as statements
+from mulligan.core.errors import ConnectionRefused, UniqueMismatch
+from mulligan.core.ids import new_id
+from mulligan.core.job import SECOND
+from mulligan.jobs import repair as recover
+from mulligan.storage import open_store
+from mulligan.storage import sql as statements
+from mulligan.worker import upkeep
 from support.store import (
     HOUR,
     a_job,

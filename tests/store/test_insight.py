@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from mulligan.core.attempt import Cls, Ended, Outcome
-from mulligan.engine import recover
-from mulligan.ids import first_id, new_id
-from mulligan.job import SECOND
-from mulligan.store.hindsight import Asked
-from mulligan.store.sql import load
+from mulligan.core.ids import first_id, new_id
+from mulligan.core.job import SECOND
+from mulligan.jobs import repair as recover
+from mulligan.storage.history_queries import InsightScope
+from mulligan.storage.sql import load
 from policy.builders import a_failure
 from support.history import DAY, many_lives
 from support.store import (
@@ -47,7 +47,7 @@ def asked(store, **changes):
         "low": "", "since": now(store) - 7 * DAY, "width": DAY, "kind": None, "queue": None, "jobs": 1000,
         "attempts": 1000, "rows": 1000,
     }  # fmt: skip
-    return Asked(**(given | changes))
+    return InsightScope(**(given | changes))
 
 
 def counted(store, **changes):

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from mulligan.engine.claims import Claimer
-from mulligan.engine.kinds import DependencySpec, Manifest, QueueSpec
-from mulligan.job import SECOND, Limit, LimitRow
-from mulligan.policy.limits import NO_LIMIT, share_of
+from mulligan.core.job import SECOND, Limit, LimitRow
+from mulligan.guards.limits import NO_LIMIT, share_of
+from mulligan.manifest.specs import DependencySpec, Manifest, QueueSpec
+from mulligan.worker.claim import Claimer
 from support.store import (
     FAILED,
     HOUR,

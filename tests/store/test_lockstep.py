@@ -16,16 +16,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from mulligan.config import Retry
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Lease, Outcome
-from mulligan.engine import recover, upkeep
-from mulligan.engine.claims import Claimer
-from mulligan.engine.layers import Layers
-from mulligan.engine.settle import settle
-from mulligan.errors import MulliganError
-from mulligan.job import SECOND, NewJob
-from mulligan.policy.lifecycle import MOVES
-from mulligan.store import Store
+from mulligan.core.errors import MulliganError
+from mulligan.core.job import SECOND, NewJob
+from mulligan.core.lifecycle import MOVES
+from mulligan.jobs import repair as recover
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.storage import Store
+from mulligan.worker import upkeep
+from mulligan.worker.claim import Claimer
+from mulligan.worker.settle import settle
 from support.store import (
     ATTEMPTS,
     CANCELLED,
@@ -50,8 +51,8 @@ from support.store import (
 )
 
 STEP = 1000 * SECOND
-SYSTEM = Retry(base_delay=100, max_delay=400, jitter="equal", max_losses=1, max_retries=2, max_snoozes=3)
-POLICIES = Layers(SYSTEM, {})
+SYSTEM = RetrySection(base_delay=100, max_delay=400, jitter="equal", max_losses=1, max_retries=2, max_snoozes=3)
+POLICIES = EffectivePolicies(SYSTEM, {})
 OUTCOMES = {
     "returned": RETURNED,
     "failed": FAILED,

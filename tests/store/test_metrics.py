@@ -8,14 +8,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mulligan.config import read_settings
-from mulligan.engine.failures import Failures
-from mulligan.engine.insight import insight
-from mulligan.job import SECOND, Gate, NewJob
-from mulligan.observe import exporter
-from mulligan.observe.fold import Fold
-from mulligan.observe.gauges import GAUGES
-from mulligan.observe.metrics import COUNTERS, HISTOGRAMS
-from mulligan.store.counting import HOUR, MINUTE
+from mulligan.core.job import SECOND, Gate, NewJob
+from mulligan.failures.service import Failures
+from mulligan.insight.service import insight
+from mulligan.observability import exporter
+from mulligan.observability.event_counts import Fold
+from mulligan.observability.exporter import GAUGES
+from mulligan.observability.metrics import COUNTERS, HISTOGRAMS
+from mulligan.storage.stat_queries import HOUR, MINUTE
 from support.store import (
     FAILED,
     FATAL,

@@ -8,9 +8,9 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from mulligan.errors import SchemaError
-from mulligan.store import migrate as migrations
-from mulligan.store import open_store
+from mulligan.core.errors import SchemaError
+from mulligan.storage import maintenance as migrations
+from mulligan.storage import open_store
 from support.processes import (
     die_in_the_middle_of_a_migration,
     ended_well,

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND
-from mulligan.store import Store, open_store
-from mulligan.store.notifying import IncidentRow, NotifiedRow, SubscriptionRow
+from mulligan.core.event import EventType, NewEvent
+from mulligan.core.job import SECOND
+from mulligan.storage import Store, open_store
+from mulligan.storage.notification_queries import IncidentRow, NotifiedRow, SubscriptionRow
 from support.store import enqueue, is_postgres, now
 
 DAY = 86_400 * SECOND

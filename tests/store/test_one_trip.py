@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.engine.claims import DECLARED_TRUST, MOST_PLAIN, Claimer
-from mulligan.engine.kinds import Manifest, QueueSpec
-from mulligan.job import SECOND, Gate, Limit, LimitRow
-from mulligan.policy.limits import NO_LIMIT
-from mulligan.store.base import Plain
+from mulligan.core.job import SECOND, Gate, Limit, LimitRow
+from mulligan.guards.limits import NO_LIMIT
+from mulligan.manifest.specs import Manifest, QueueSpec
+from mulligan.storage.base import UnlimitedLanes
+from mulligan.worker.claim import DECLARED_TRUST, MOST_PLAIN, Claimer
 from support.store import KINDS, a_job, close_worker, enqueue, finish, insert, is_postgres, jobs, now, open_worker, told
 
 LANE = "default|render||0"
@@ -42,7 +42,7 @@ def at_once(store, *, worker="w1", plain=(LANE,), since=None, until=None, most=1
     moment = now(store)
     since, until = since or moment - SECOND, until or moment + SECOND
     with store.once() as unit:
-        look, leases = unit.look_and_take(worker, Plain(plain, since, until), most)
+        look, leases = unit.look_and_take(worker, UnlimitedLanes(plain, since, until), most)
     assert look.now >= moment
     return leases
 
@@ -51,7 +51,7 @@ def one_at_once(store, *, worker="w1", plain=(LANE,)):
     """What waits after one was taken with the look, and that one."""
     moment = now(store)
     with store.once() as unit:
-        look, leases = unit.look_and_take_one(worker, Plain(plain, moment - SECOND, moment + SECOND))
+        look, leases = unit.look_and_take_one(worker, UnlimitedLanes(plain, moment - SECOND, moment + SECOND))
     return [(lane, priority) for lane, priority, at in look.lanes if at <= look.now], leases
 
 

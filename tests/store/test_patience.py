@@ -7,8 +7,8 @@ import threading
 import apsw
 import pytest
 
-from mulligan.store import handle
-from mulligan.store.handle import BUSY_MS, ApswHandle, Patience
+from mulligan.storage import sqlite_handle as handle
+from mulligan.storage.sqlite_handle import BUSY_MS, ApswHandle, Patience
 
 
 class Clock:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.store import sql as statements
-from mulligan.store.matching import Way, along, matching
-from mulligan.store.sql import load
+from mulligan.storage import sql as statements
+from mulligan.storage.search_queries import Way, along, matching
+from mulligan.storage.sql import load
 from support.store import sql
 
 WHOLE = re.compile(r"SCAN (?:mulligan_)?(?:job|attempt|event)\b(?! USING (?:COVERING )?INDEX mulligan_)")
@@ -45,7 +45,7 @@ def test_no_statement_passes_all_jobs_attempts_or_events(planned):
     [("queued", "for_claim"), ("parked", "for_parked"), ("cancelled", "for_cancelled"), ("dead", "for_")],
 )
 def test_to_count_a_state_reads_an_index_alone(planned, state, index):
-    from mulligan.store.skimming import _by_lane
+    from mulligan.storage.search_queries import _by_lane
 
     asked = along(matching({"state": state}), Way(("state",)))
     text = load("count_any", "sqlite", "mulligan_", shape=(_by_lane(asked) if state == "queued" else asked).shape)

@@ -14,14 +14,14 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from storm.proxy import Proxies
 
 from mulligan.core.attempt import Ended, Ending, Outcome
-from mulligan.engine.recording import row_of
-from mulligan.errors import StoreUnavailable
-from mulligan.policy.decide import decide
-from mulligan.store import open_store
-from mulligan.store import sql as statements
-from mulligan.store.base import Around
-from mulligan.store.rows import array
-from mulligan.store.sql import load
+from mulligan.core.errors import StoreUnavailable
+from mulligan.retries.decide import decide
+from mulligan.storage import open_store
+from mulligan.storage import sql as statements
+from mulligan.storage.base import Around
+from mulligan.storage.rows import array
+from mulligan.storage.sql import load
+from mulligan.worker.settlement import row_of
 from policy.builders import a_failure
 from support.store import (
     HOUR,
@@ -213,9 +213,9 @@ def test_a_connection_that_was_idle_is_asked_only_if_the_server_had_something_to
     postgres, postgres_url, monkeypatch
 ):
     asked = []
-    monkeypatch.setattr("mulligan.store.postgres.IDLE_TRUST", 0.0)
+    monkeypatch.setattr("mulligan.storage.postgres.IDLE_TRUST", 0.0)
     monkeypatch.setattr(
-        "mulligan.store.postgres.ConnectionPool.check_connection",
+        "mulligan.storage.postgres.ConnectionPool.check_connection",
         lambda connection: asked.append(connection.execute("SELECT 1")),
     )
     enqueue(postgres)
@@ -311,7 +311,7 @@ def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_r
 
 
 def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, monkeypatch):
-    monkeypatch.setattr("mulligan.store.postgres_unit.SLOW", 1e9)  # a busy machine must not drop it before its time
+    monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW", 1e9)  # a busy machine must not drop it before its time
     open_worker(postgres)
     sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
     with psycopg.connect(postgres.dsn, autocommit=True) as other:
@@ -321,7 +321,7 @@ def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, mo
             enqueue_and_take(unit)
         unit.insert(jobs(9000, delay=HOUR), announce=True)
         assert rows_read_by(unit, enqueue_and_take) > 9000, "the kept plan reads the whole table"
-        monkeypatch.setattr("mulligan.store.postgres_unit.SLOW", 0.0)
+        monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW", 0.0)
         enqueue_and_take(unit)
         assert rows_read_by(unit, enqueue_and_take) < 10
 

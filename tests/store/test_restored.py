@@ -7,9 +7,9 @@ from contextlib import closing, suppress
 import pytest
 
 from mulligan import Mulligan
-from mulligan.engine.restored import LIFT, restored
-from mulligan.errors import Refused
-from mulligan.job import SECOND
+from mulligan.core.errors import Refused
+from mulligan.core.job import SECOND
+from mulligan.storage.maintenance import LIFT, restored
 from support.store import open_worker
 from support.waiting import until
 

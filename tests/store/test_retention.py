@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from mulligan.config import Retention, Settings
-from mulligan.engine import upkeep
-from mulligan.engine.kinds import KindSpec
-from mulligan.event import EventType, NewEvent
+from mulligan.config import RetentionSection, Settings
+from mulligan.core.event import EventType, NewEvent
+from mulligan.manifest.specs import KindSpec
+from mulligan.worker import upkeep
 from support.store import (
     CANCELLED,
     FAILED,
@@ -148,7 +148,7 @@ def test_one_turn_of_upkeep_keeps_what_each_state_and_kind_is_worth(store):
         "report": KindSpec("report", retention=400 * DAY),
         "render": KindSpec("render"),
     }
-    settings = Settings(retention=Retention(succeeded=7 * 86_400, dead=90 * 86_400, cancelled=30 * 86_400))
+    settings = Settings(retention=RetentionSection(succeeded=7 * 86_400, dead=90 * 86_400, cancelled=30 * 86_400))
     left = []
     for shift in (2 * HOUR, 8 * DAY, 23 * DAY, 60 * DAY, 400 * DAY):
         store.shift_clock(shift)
@@ -188,7 +188,7 @@ def test_looking_for_old_events_does_not_read_all_the_young_ones(postgres):
 
 
 def statement_of(verb):
-    from mulligan.store.sql import load
+    from mulligan.storage.sql import load
 
     return load(verb, "postgres", '"mulligan".')
 

@@ -8,16 +8,16 @@ from random import Random
 import pytest
 
 from mulligan import Exponential, Fixed, Policy, Then
-from mulligan.config import Retry
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Ended, Ending, Outcome
-from mulligan.engine.kinds import KindSpec
-from mulligan.engine.layers import Layers
-from mulligan.engine.likewise import MANY, Alike
-from mulligan.engine.messages import alike_from_wire, alike_to_wire
-from mulligan.engine.runner.alike import Worded
-from mulligan.engine.runner.outcomes import raised
-from mulligan.engine.settle import finish, settle
-from mulligan.engine.wording import TOLD
+from mulligan.failures.facts import TOLD
+from mulligan.manifest.specs import KindSpec
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.worker.fast.failure_cache import Worded
+from mulligan.worker.fast.grouped_endings import MANY, GroupedEndings
+from mulligan.worker.protocol import alike_from_wire, alike_to_wire
+from mulligan.worker.runner.outcomes import raised
+from mulligan.worker.settle import finish, settle
 from support.store import (
     Background,
     attempts,
@@ -59,9 +59,9 @@ def alike() -> Outcome:
     return alike_from_wire(item, head, tail)
 
 
-def layers(**policy) -> Layers:
+def layers(**policy) -> EffectivePolicies:
     said = {"max_retries": 3, "backoff": Fixed(0), **policy}
-    return Layers(Retry(), {KIND: KindSpec(KIND, policy=Policy(**said).to_json())})
+    return EffectivePolicies(RetrySection(), {KIND: KindSpec(KIND, policy=Policy(**said).to_json())})
 
 
 AT_ONCE = layers()
@@ -76,7 +76,7 @@ def retried(store, failed, policies=AT_ONCE, moment=None):
     """The fences of those that were written, and those that were left."""
     moment = now(store) if moment is None else moment
     with store.once() as unit:
-        written = finish(unit, failed, Alike(policies, moment, Random(7)))
+        written = finish(unit, failed, GroupedEndings(policies, moment, Random(7)))
     assert written.returned == []
     return fences(ending for _, group in written.retried for ending in group), written.rest
 
@@ -178,7 +178,7 @@ def test_those_that_returned_among_them_are_written_too(store):
         [Ending(lease, Outcome(Ended.RETURNED, "null"), 3) for lease in leases[MANY:]],
     )
     with store.once() as unit:
-        written = finish(unit, [*failed, *done], Alike(AT_ONCE, unit.now(), Random(7)))
+        written = finish(unit, [*failed, *done], GroupedEndings(AT_ONCE, unit.now(), Random(7)))
     settled(store, written.rest)
     states = [get(store, lease.id).state for lease in leases]
     assert states == ["queued"] * MANY + ["succeeded"] * MANY

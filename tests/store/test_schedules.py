@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from mulligan.config import Settings, Worker
-from mulligan.engine import upkeep
-from mulligan.engine.declared import speak
-from mulligan.engine.kinds import KindSpec, Manifest, QueueSpec, ScheduleSpec
-from mulligan.engine.schedules import Timekeeper, timetable
-from mulligan.job import SECOND, Lane
-from mulligan.policy.limits import share_of
-from mulligan.store.base import ScheduleRow
+from mulligan.config import Settings, WorkerSection
+from mulligan.core.job import SECOND, Lane
+from mulligan.guards.limits import share_of
+from mulligan.manifest.declared import speak
+from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec, ScheduleSpec
+from mulligan.schedules.chore import Timekeeper, timetable
+from mulligan.storage.base import ScheduleRow
+from mulligan.worker import upkeep
 from support.store import HOUR, Background, all_rows, get, migrated, now, sql, story, together, undone
 
 DAY = 24 * HOUR
-WORKER = Worker(lease=30, heartbeat=5, sweep=5)
+WORKER = WorkerSection(lease=30, heartbeat=5, sweep=5)
 
 
 def declare(store, *specs, app="jobs:app", kinds=("render",)):
@@ -114,7 +114,7 @@ def test_a_slot_and_its_job_are_there_together_or_not_at_all(store, monkeypatch)
     store.shift_clock(3 * SECOND)
     before = rows(store)
     with monkeypatch.context() as broken:
-        broken.setattr("mulligan.engine.schedules.queued", lambda *_: 1 / 0)
+        broken.setattr("mulligan.schedules.chore.queued", lambda *_: 1 / 0)
         assert fire(store) == 0
     assert (rows(store), slots(store), all_rows(store)) == (before, [], [])
     assert fire(store) == len(all_rows(store)) == len(slots(store)) >= 3

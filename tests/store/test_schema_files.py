@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.store import migrate as migrations
-from mulligan.store import sql as statements
+from mulligan.storage import maintenance as migrations
+from mulligan.storage import sql as statements
 
 TABLE = re.compile(r"^CREATE TABLE \{p\}(\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 COLUMN = re.compile(r"^  ([a-z]\w*) +[A-Z]", re.MULTILINE)

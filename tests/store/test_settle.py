@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from mulligan.config import Retry
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Ended, Ending, Outcome
-from mulligan.engine.layers import Layers
-from mulligan.engine.settle import settle
-from mulligan.job import SECOND
+from mulligan.core.job import SECOND
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.worker.settle import settle
 from support.store import (
     CANCELLED,
     FAILED,
@@ -407,7 +407,7 @@ def as_told(store, job_id):
 
 @pytest.mark.parametrize("outcome", [value[0] for value in ENDINGS.values()], ids=ENDINGS)
 def test_many_that_end_alike_are_written_as_each_alone_would_be(store, outcome):
-    policies = Layers(Retry(jitter="none"), {})
+    policies = EffectivePolicies(RetrySection(jitter="none"), {})
     open_worker(store)
     ids = enqueue(store, 41)
     endings = [

@@ -7,12 +7,11 @@ from itertools import combinations
 
 import pytest
 
-from mulligan.argument import kept
-from mulligan.job import NewJob
-from mulligan.store import skimming
-from mulligan.store.matching import WALK, along, leading, matching, way_of
-from mulligan.store.skimming import ArgRow
-from mulligan.store.sql import load
+from mulligan.core.job import NewJob
+from mulligan.core.json import kept
+from mulligan.storage import search_queries as skimming
+from mulligan.storage.search_queries import WALK, ArgRow, along, leading, matching, way_of
+from mulligan.storage.sql import load
 from support.store import (
     CANCELLED,
     FATAL,
@@ -289,7 +288,7 @@ def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_t
     for kind in ("render", "mulligan.deliver"):
         for outcome in (RETURNED, FATAL, PARKED, CANCELLED):
             finish(store, running(store, kind=kind), outcome)
-        insert(store, a_job(kind=kind), a_job(kind=kind, queue="mulligan.notify"))
+        insert(store, a_job(kind=kind), a_job(kind=kind, queue="mulligan.notifications"))
     insert(store, a_job(queue="mulligan.slow"), a_job(kind="mulligan"), a_job(kind="amulligan.x", uses="gateway"))
     with store.read() as unit:
         assert dict(unit.counts(100)) == {

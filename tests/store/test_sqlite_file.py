@@ -12,9 +12,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from mulligan.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
-from mulligan.store import open_store
-from mulligan.store import sqlite as sqlite_store
+from mulligan.core.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
+from mulligan.storage import open_store
+from mulligan.storage import sqlite as sqlite_store
 from support.processes import (
     daemon,
     ended_well,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mulligan.store.counting import EVER, MINUTE, StatRow
+from mulligan.storage.stat_queries import EVER, MINUTE, StatRow
 from support.store import enqueue, is_postgres, undone
 
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from mulligan.errors import UniqueMismatch, UniqueRace
-from mulligan.job import SECOND, State
+from mulligan.core.errors import UniqueMismatch, UniqueRace
+from mulligan.core.job import SECOND, State
 from support.store import (
     FATAL,
     PARKED,

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from mulligan.engine import upkeep
-from mulligan.job import SECOND
+from mulligan.core.job import SECOND
+from mulligan.worker import upkeep
 from support.store import (
     HOUR,
     Background,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mulligan.store import Store
+from mulligan.storage import Store
 
 BESIDE = {"api_key": "last_used_at"}  # written beside a request, whatever becomes of it
 SQLITE = (

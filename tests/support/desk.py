@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from mulligan import Mulligan
-from mulligan.engine.alerting import Alerting
-from mulligan.event import Event
-from mulligan.observe.fold import Fold
+from mulligan.alerts.chore import AlertChecker
+from mulligan.core.event import Event
+from mulligan.observability.event_counts import Fold
 from walk.tools import advance
 
 
 class Desk:
     def __init__(self, app: Mulligan) -> None:
         self.app = app
-        self.fold, self.alerts = Fold(), Alerting(app.settings.alerts)
+        self.fold, self.alerts = Fold(), AlertChecker(app.settings.alerts)
         self.look()  # from now on it is counted
 
     def look(self, seconds: float = 6) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mulligan import Fail, Fixed, Mulligan, Park, Policy, Webhook
-from mulligan.engine.alerting import Alerting
-from mulligan.engine.declared import speak
-from mulligan.observe.fold import Fold
-from mulligan.web.menu import MENU
+from mulligan.alerts.chore import AlertChecker
+from mulligan.http.dashboard.renderer import MENU
+from mulligan.manifest.declared import speak
+from mulligan.observability.event_counts import Fold
 from support.store import open_worker
 
 SECOND = 1_000_000
@@ -74,7 +74,7 @@ def _count(app: Mulligan, *, alerting: bool) -> None:
     while Fold(every=0).turn(app.store):
         pass
     if alerting:
-        Alerting(app.settings.alerts).turn(app.store)
+        AlertChecker(app.settings.alerts).turn(app.store)
 
 
 def _lives(app: Mulligan, words: Words) -> tuple[str, str]:

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from mulligan.ids import first_id
-from mulligan.job import Micros
-from mulligan.store import Store
+from mulligan.core.ids import first_id
+from mulligan.core.job import Micros
+from mulligan.storage import Store
 from support.store import sql
 
 DAY = 86_400_000_000

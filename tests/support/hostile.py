@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from mulligan.errors import ProcessFailed
+from mulligan.core.errors import ProcessFailed
 
 TEXTS = {
     "nothing": "",

@@ -10,8 +10,8 @@ from typing import Any
 from playwright.sync_api import Browser, Page
 
 from mulligan import Mulligan
+from mulligan.access.keys import Sessions
 from mulligan.config import read_settings
-from mulligan.engine.sessions import Sessions
 from support import browser as browsers
 from support.browser import Visit
 from support.serving import served

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.event import Event
-from mulligan.notify.channels import Channel, Sending
-from mulligan.notify.message import Message, message_of
+from mulligan.core.event import Event
+from mulligan.notifications.channels import Channel, Sending
+from mulligan.notifications.message import Message, message_of
 
 AT = 1_800_000_000_000_000
 DATA = {

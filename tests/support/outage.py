@@ -15,8 +15,8 @@ from typing import Any
 
 from mulligan import Mulligan, State
 from mulligan.config import read_settings
-from mulligan.event import Event
-from mulligan.job import SECOND, Job
+from mulligan.core.event import Event
+from mulligan.core.job import SECOND, Job
 from support import calling, chart
 from support.gateway import GONE, OK, Call, Gateway, Mode, busiest_second, most_in_flight, spans
 from support.waiting import until

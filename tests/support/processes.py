@@ -15,9 +15,9 @@ from typing import Any
 
 import apsw
 
-from mulligan.errors import StoreUnavailable
-from mulligan.store import migrate as migrations
-from mulligan.store import open_store
+from mulligan.core.errors import StoreUnavailable
+from mulligan.storage import maintenance as migrations
+from mulligan.storage import open_store
 from support.store import Background, a_job, enqueue, is_postgres, migrated, prefix
 
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mulligan.config import Settings
-from mulligan.web.app import create_app
-from mulligan.web.serve import Server, server_config
+from mulligan.http.app import create_app
+from mulligan.http.serve import Server, server_config
 from support.waiting import until
 
 
@@ -62,7 +62,7 @@ def served(settings: Settings, *, grace: int | None = None) -> Iterator[Served]:
 def served_apart(settings: Settings) -> Iterator[Served]:
     """The same in a process of its own; it is killed, without a chance to say goodbye."""
     environ = {**os.environ, "MULLIGAN_DATABASE_URL": settings.database_url, "MULLIGAN_WEB__PORT": "0"}
-    with subprocess.Popen([sys.executable, "-m", "mulligan.web"], env=environ, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-m", "mulligan.http"], env=environ, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             address = urlsplit(process.stdout.readline().decode().strip())

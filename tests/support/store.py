@@ -10,27 +10,27 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from random import Random
 from typing import Any, TypeVar
 
-from mulligan.config import Retry
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Lease, Outcome, Verdict
-from mulligan.engine import upkeep
-from mulligan.engine.claims import Claimer
-from mulligan.engine.layers import Layers
-from mulligan.engine.settle import settle
-from mulligan.engine.unique import DEFAULT_COVER, unique_hash
-from mulligan.event import Event
-from mulligan.ids import new_id
-from mulligan.job import SECOND, AttemptRow, JobRow, Micros, NewJob, WorkerRow
-from mulligan.policy.retry import Policy
-from mulligan.store import Store, open_store
-from mulligan.store.base import Inserted
-from mulligan.store.host import boot_id
+from mulligan.core.event import Event
+from mulligan.core.ids import new_id
+from mulligan.core.job import SECOND, AttemptRow, JobRow, Micros, NewJob, WorkerRow
+from mulligan.core.unique import DEFAULT_COVER, unique_hash
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.retries.policy import Policy
+from mulligan.storage import Store, open_store
+from mulligan.storage.base import Inserted
+from mulligan.storage.url import boot_id
+from mulligan.worker import upkeep
+from mulligan.worker.claim import Claimer
+from mulligan.worker.settle import settle
 from policy.builders import a_failure
 
 T = TypeVar("T")
 
 HOUR = 3600 * SECOND
 KINDS = frozenset({"render", "mail", "report"})
-POLICIES = Layers(Retry(), {})
+POLICIES = EffectivePolicies(RetrySection(), {})
 TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned", "limits", "meter",
           "schedule", "slot", "failure_group", "batch", "batch_progress", "operation", "operation_item",
           "job_arg", "api_key", "answer", "session", "reader", "subscription", "incident", "notified",
@@ -223,7 +223,7 @@ def take(store: Store, *ids: str, worker: str = "w1") -> list[Lease]:
 
 
 def finish(
-    store: Store, leases: Lease | Sequence[Lease], outcome: Outcome = RETURNED, *, policies: Layers = POLICIES
+    store: Store, leases: Lease | Sequence[Lease], outcome: Outcome = RETURNED, *, policies: EffectivePolicies = POLICIES
 ) -> list[Verdict]:
     found = [leases] if isinstance(leases, Lease) else leases
     with store.begin() as unit:
@@ -257,8 +257,8 @@ def once_more(store: Store, job_id: str, *, worker: str = "w1") -> Lease:
     return lease
 
 
-def policies(**system: Any) -> Layers:
-    return Layers(Retry(**system), {})
+def policies(**system: Any) -> EffectivePolicies:
+    return EffectivePolicies(RetrySection(**system), {})
 
 
 def without_retries() -> str:
@@ -267,7 +267,7 @@ def without_retries() -> str:
 
 def sweep(store: Store) -> list[Verdict]:
     """Settle what closed workers left behind."""
-    return upkeep.settle_orphans(store, Retry(), Random(7))
+    return upkeep.settle_orphans(store, RetrySection(), Random(7))
 
 
 # -- SQL by hand ------------------------------------------------------------------------------------

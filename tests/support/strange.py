@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan import Context, Fixed, Mulligan, Policy
-from mulligan.engine.life import MARK
+from mulligan.worker.liveness import MARK
 
 app = Mulligan()
 ONCE = Policy(max_retries=0)

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.config import read_settings
-from mulligan.engine.supervisor import fleet, obituary
-from mulligan.engine.supervisor.main import Options, Supervisor
-from mulligan.engine.supervisor.nursery import Nursery
-from mulligan.engine.supervisor.relay import RelayHandler
-from mulligan.errors import StoreUnavailable
-from mulligan.store import Store, open_store
+from mulligan.core.errors import StoreUnavailable
+from mulligan.storage import Store, open_store
+from mulligan.worker.supervisor import runner_process as obituary
+from mulligan.worker.supervisor import runners as fleet
+from mulligan.worker.supervisor.fork_server import ForkServer
+from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
+from mulligan.worker.supervisor.stderr import StderrHandler
 
 NO_FORK = "no-fork"  # no process can be started
 AWAY = "away"  # the database does not answer
@@ -110,15 +111,15 @@ class TroubledPopen(subprocess.Popen):  # type: ignore[type-arg]
 
 def main() -> int:
     form = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level="INFO", format=form, handlers=[RelayHandler()])
+    logging.basicConfig(level="INFO", format=form, handlers=[StderrHandler()])
     troubles = TroubledPopen.troubles = Troubles(Path.cwd())
     subprocess.Popen = TroubledPopen  # type: ignore[misc]
-    forked = Nursery.runner
+    forked = ForkServer.runner
 
-    def not_forked(nursery: Nursery, *arguments: Any) -> Any:
+    def not_forked(nursery: ForkServer, *arguments: Any) -> Any:
         return None if troubles.there(NO_FORK) else forked(nursery, *arguments)
 
-    Nursery.runner = not_forked  # type: ignore[method-assign]
+    ForkServer.runner = not_forked  # type: ignore[method-assign]
     clean = fleet.clean
 
     def clean_slowly(*arguments: Any) -> None:
@@ -132,7 +133,7 @@ def main() -> int:
     with closing(open_store(settings.database_url)) as store:
         store.prepare()
         troubled: Any = TroubledStore(store, troubles)
-        return asyncio.run(Supervisor(troubled, settings, Options(app=sys.argv[1])).run())
+        return asyncio.run(Supervisor(troubled, settings, WorkerOptions(app=sys.argv[1])).run())
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from mulligan import Mulligan
-from mulligan.engine.sessions import Sessions
-from mulligan.web.app import create_app
+from mulligan.access.keys import Sessions
+from mulligan.http.app import create_app
 
 MARK = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 

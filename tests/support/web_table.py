@@ -6,7 +6,7 @@ import itertools
 from typing import Any, NamedTuple
 
 from mulligan import Fail, Webhook
-from mulligan.engine.declared import speak
+from mulligan.manifest.declared import speak
 from support.store import open_worker
 from walk.tools import ran
 

@@ -14,8 +14,8 @@ import apsw
 from support.waiting import until
 
 HERE = Path(__file__).parent
-RUNNERS = (b"mulligan.engine.runner", b"mulligan.observe.runner")  # how its processes begin, without and with the doors
-NURSERY = b"mulligan.engine.runner.nursery"
+RUNNERS = (b"mulligan.worker.runner", b"mulligan.observability.runner")  # how its processes begin, without and with the doors
+NURSERY = b"mulligan.worker.runner.start"
 FAST = {
     "MULLIGAN_WORKER__LEASE": "4",
     "MULLIGAN_WORKER__HEARTBEAT": "1",

@@ -5,12 +5,12 @@ import logging
 import sys
 
 from mulligan.config import read_settings
-from mulligan.engine.supervisor.main import Options, Supervisor
-from mulligan.engine.supervisor.relay import RelayHandler
-from mulligan.store import open_store
+from mulligan.storage import open_store
+from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
+from mulligan.worker.supervisor.stderr import StderrHandler
 
-logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[RelayHandler()])
+logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[StderrHandler()])
 settings = read_settings()
 store = open_store(settings.database_url)
 store.prepare()
-sys.exit(asyncio.run(Supervisor(store, settings, Options(app=sys.argv[1])).run()))
+sys.exit(asyncio.run(Supervisor(store, settings, WorkerOptions(app=sys.argv[1])).run()))

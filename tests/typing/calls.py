@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from mulligan import Batch, Context, Fixed, Job, Kind, Mulligan, Policy, Retry, Table, Then, Unique
-from mulligan.engine.paging import Count, JobList
+from mulligan.jobs.search import CappedCount, JobList
 
 app = Mulligan("sqlite:///x.db")
 
@@ -96,7 +96,7 @@ assert_type(plain(7), dict[str, int])
 assert_type(app.enqueue("plain", {"clip": 7}, queue="render"), Job)
 assert_type(app.jobs.get("id"), Job)
 assert_type(app.jobs.list("state:dead"), JobList)
-assert_type(app.jobs.count("state:dead"), Count)
+assert_type(app.jobs.count("state:dead"), CappedCount)
 assert_type(plain.name, str)
 assert_type(perhaps_with_context.enqueue(clip=7), Job)
 takes_anything.enqueue(data={"a": 1}, note="x")  # a first parameter that could be a context: left unchecked

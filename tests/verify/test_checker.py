@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mulligan.event import EventType, NewEvent
-from mulligan.job import SECOND
-from mulligan.verify import Clients, verify, witness
+from mulligan.core.event import EventType, NewEvent
+from mulligan.core.job import SECOND
+from mulligan.doctor.verify import Clients, verify, witness
 from support.store import (
     FAILED,
     FATAL,

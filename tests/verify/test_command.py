@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mulligan import Mulligan
-from mulligan.verify import Clients
+from mulligan.doctor.verify import Clients
 
 pytestmark = pytest.mark.processes
 

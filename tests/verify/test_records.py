@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mulligan.errors import IllegalMove, StoreUnavailable
-from mulligan.verify.records import Clients, append, digest, read, witness, witnessed
+from mulligan.core.errors import IllegalMove, StoreUnavailable
+from mulligan.doctor.verify.records import Clients, append, digest, read, witness, witnessed
 
 CTX = SimpleNamespace(job=SimpleNamespace(id="job-1", kind="render"), attempt=1, token=3)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mulligan import Fail, Fixed, Kind, Mulligan, Policy
+from mulligan.alerts.chore import AlertChecker
+from mulligan.alerts.measures import MEASURES
+from mulligan.alerts.readings import Gauges, tallies_for
+from mulligan.alerts.rules import AlertDefinition
 from mulligan.config import read_settings
-from mulligan.engine.alerting import Alerting
-from mulligan.engine.gauging import Gauges, tallies_for
-from mulligan.errors import ConfigError, NotFound
-from mulligan.policy.alert import Rule
-from mulligan.policy.measures import MEASURES
+from mulligan.core.errors import ConfigError, NotFound
 from support.desk import Desk
 from support.store import close_worker, open_worker
 from walk.tools import advance
@@ -246,8 +246,8 @@ def test_what_is_measured_is_what_is_counted(app):
     assert found["retry_cost"] == {"": 0.5}
 
 
-def a_rule(measure: str) -> Rule:
-    return Rule(measure, measure, 0.0, "", window=600)
+def a_rule(measure: str) -> AlertDefinition:
+    return AlertDefinition(measure, measure, 0.0, "", window=600)
 
 
 # -- by hand ------------------------------------------------------------------------------------------
@@ -288,12 +288,12 @@ def test_nonsense_in_a_rule_is_refused_at_start(tmp_path):
     file = tmp_path / "bad.toml"
     file.write_text('[[alerts.rules]]\nname = "slow_jobs"\nabov = 3\n')
     with pytest.raises(ConfigError, match="did you mean 'above'"):
-        Alerting(read_settings(environ={}, file=file).alerts)
+        AlertChecker(read_settings(environ={}, file=file).alerts)
 
 
 def test_two_workers_that_look_at_once_tell_once(app, site):
     desk = Desk(app)
-    other = Alerting(app.settings.alerts)
+    other = AlertChecker(app.settings.alerts)
     site.calls(30, limited=10)
     desk.look()
     other.turn(app.store)

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from mulligan import Context, Fail, Policy
-from mulligan.engine.indexing import index_again, index_all
-from mulligan.engine.kinds import KindSpec, Manifest
-from mulligan.errors import ConfigError, NotFound, Refused
-from mulligan.store import skimming
+from mulligan.core.errors import ConfigError, NotFound, Refused
+from mulligan.jobs.search import index_again, index_all
+from mulligan.manifest.specs import KindSpec, Manifest
+from mulligan.storage import search_queries as skimming
 from support.store import sql
 
 

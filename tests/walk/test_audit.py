@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from mulligan import Fail, Park, Policy, Webhook
-from mulligan.engine.operate import turn
-from mulligan.engine.restored import restored
-from mulligan.engine.workers import request_drain
-from mulligan.errors import Refused
-from mulligan.event import EventType
+from mulligan.core.errors import Refused
+from mulligan.core.event import EventType
+from mulligan.operations.chore import turn
+from mulligan.storage.maintenance import restored
+from mulligan.worker.liveness import request_drain
 from support.store import a_job, open_worker
 from walk.tools import advance, ran
 
@@ -117,7 +117,7 @@ def down(app):
     """Opened by its breaker, so that it can be probed."""
     from dataclasses import replace
 
-    from mulligan.policy.guard import FRESH
+    from mulligan.guards.state import FRESH
 
     with app.store.begin() as unit:
         row = unit.guard(("dependency", "gateway"))

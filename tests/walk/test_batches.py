@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from mulligan import Cancel, Context, Fail, LeaseLost, Park, Policy, Retry, Unique
-from mulligan.errors import (
+from mulligan.core.errors import (
     BatchCancelled,
     BatchExpired,
     BatchOwner,
@@ -23,7 +23,7 @@ from mulligan.errors import (
     UniqueMismatch,
     UniqueTaken,
 )
-from mulligan.job import State
+from mulligan.core.job import State
 from support.store import together, undone
 from walk.tools import advance, drain_anywhere, row_of, stand_by
 

@@ -115,7 +115,7 @@ def test_retries_of_a_batch_and_of_an_operation_at_once_make_one_generation_of_e
 
 
 def tried(act, number):
-    from mulligan.errors import NothingFailed
+    from mulligan.core.errors import NothingFailed
 
     try:
         act(number)

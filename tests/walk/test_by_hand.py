@@ -12,10 +12,7 @@ import pytest
 
 from mulligan import Fail, Fixed, Policy, Then, Unique
 from mulligan.config import read_settings
-from mulligan.engine.amend import hidden
-from mulligan.engine.declared import speak
-from mulligan.engine.jobs import Jobs
-from mulligan.errors import (
+from mulligan.core.errors import (
     ChoiceRefused,
     ConfigError,
     DeadlineFirst,
@@ -30,7 +27,10 @@ from mulligan.errors import (
     RetryRefused,
     UniqueTaken,
 )
-from mulligan.policy.limits import share_of
+from mulligan.guards.limits import share_of
+from mulligan.jobs.preconditions import hidden
+from mulligan.jobs.service import Jobs
+from mulligan.manifest.declared import speak
 from support.store import sql, together
 from walk.tools import advance, attempts_of, ran, row_of, told
 
@@ -115,7 +115,7 @@ def test_processes_that_press_at_once_make_one_generation(app, dead, store_url, 
     press.write_text(
         "import sys\n"
         "from mulligan import Mulligan\n"
-        "from mulligan.errors import IllegalMove\n"
+        "from mulligan.core.errors import IllegalMove\n"
         f"app = Mulligan({store_url!r}).open()\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"

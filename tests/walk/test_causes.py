@@ -8,9 +8,9 @@ import json
 import pytest
 
 from mulligan import Fail, Fixed, Policy
-from mulligan.engine.causes import Causes
-from mulligan.errors import NotFound, Refused
-from mulligan.policy.cause import Death
+from mulligan.core.errors import NotFound, Refused
+from mulligan.guards.kind_breaker import KindDeath
+from mulligan.guards.observer import KindObserver
 from walk.tools import advance, ran
 
 OWNERS = ("acme", "zenith", "orbit")
@@ -200,10 +200,10 @@ def test_a_flush_without_deaths_leaves_no_memory(app, draw, world):
 def test_deaths_that_were_left_behind_are_folded_later(app, draw):
     """As another worker leaves them while the row is in somebody's hand."""
     with app.store.begin() as unit:
-        dead = [Death(f"j{n}", OWNERS[n % 3], unit.now(), "v2-x", "X", "It broke.", False) for n in range(5)]
+        dead = [KindDeath(f"j{n}", OWNERS[n % 3], unit.now(), "v2-x", "X", "It broke.", False) for n in range(5)]
         unit.append_tally(("kind", "draw"), json.dumps(dead))
     with app.store.begin() as unit:
-        Causes().tend(unit, Causes().waits(unit), unit.now())
+        KindObserver().tend(unit, KindObserver().waits(unit), unit.now())
     assert app.kinds.get("draw").held
     assert draw
 

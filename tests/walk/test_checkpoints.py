@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from mulligan import Context, Fixed, Policy, State
-from mulligan.engine import upkeep
-from mulligan.errors import Refused
+from mulligan.core.errors import Refused
+from mulligan.worker import upkeep
 from walk.tools import advance, code_of, ran, stand_by
 
 NOW = Policy(max_retries=9, backoff=Fixed(0))

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from mulligan import Context, Fixed, Park, Policy, Retry, Snooze, State
-from mulligan.engine.runner.context import MESSAGE_LIMIT
-from mulligan.errors import Refused
+from mulligan.core.errors import Refused
+from mulligan.worker.runner.context import MESSAGE_LIMIT
 from walk.tools import attempts_of, ran, ran_out, row_of
 
 NOW = Policy(max_retries=9, backoff=Fixed(0))
@@ -196,9 +196,9 @@ def test_log_lines_carry_job_kind_and_attempt(app, caplog):
         ctx.log.warning("half of %s", "it")
 
     job = talks.enqueue()
-    with caplog.at_level(logging.INFO, "mulligan.job"):
+    with caplog.at_level(logging.INFO, "mulligan.core.job"):
         ran(app, job)
-    [line] = [record for record in caplog.records if record.name == "mulligan.job"]
+    [line] = [record for record in caplog.records if record.name == "mulligan.core.job"]
     assert (line.getMessage(), line.job, line.kind, line.attempt) == ("half of it", job.id, talks.name, 1)
 
 

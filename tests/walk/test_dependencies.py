@@ -8,10 +8,10 @@ import json
 import pytest
 
 from mulligan import Fail, Fixed, Hold, Policy
-from mulligan.engine.claims import claimer_of
-from mulligan.errors import ConfigError, NotFound, Refused
-from mulligan.job import SECOND
-from mulligan.policy.guard import read_guard
+from mulligan.core.errors import ConfigError, NotFound, Refused
+from mulligan.core.job import SECOND
+from mulligan.guards.state import read_guard
+from mulligan.worker.claim import claimer_of
 from support.store import open_worker
 from walk.lines import RETRIES, drained, is_down, states
 from walk.tools import advance, attempts_of, ran

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import Context, Fail, Fixed, Policy, Snooze, Unique
-from mulligan.engine import upkeep
+from mulligan.worker import upkeep
 from support.waiting import until
 from walk.tools import advance, attempts_of, ran, told
 

@@ -8,9 +8,9 @@ from enum import StrEnum
 import pytest
 
 from mulligan import Mulligan
-from mulligan.engine.arguments import MOST_LEVELS, all_json, to_json
-from mulligan.errors import PayloadRefused
-from mulligan.job import Alike, NewJob, in_columns
+from mulligan.core.errors import PayloadRefused
+from mulligan.core.job import NewJob, NewJobColumns, in_columns
+from mulligan.manifest.arguments import MOST_LEVELS, all_json, to_json
 from support.store import log_of, sql
 
 PAYLOADS = [{"clip": n, "name": name} for n, name in enumerate(["a", 'b},{"', "\\c", "é", "d\x1fe\ud800"])]
@@ -146,7 +146,7 @@ def test_what_cannot_be_cut_or_written_is_left_to_one_by_one():
 def test_columns_are_the_rows_they_stand_for():
     rows = [NewJob(str(n), "render", "default", f'{{"n":{n}}}', owner="acme") for n in range(4)]
     alike = in_columns(rows)
-    assert isinstance(alike, Alike)
+    assert isinstance(alike, NewJobColumns)
     assert [*alike] == [alike[n] for n in range(4)] == rows
     assert [*alike[1:3]] == rows[1:3]
     assert in_columns(alike) is alike

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from mulligan import Context, Fixed, Mulligan, Policy, Then
-from mulligan.errors import ConfigError
+from mulligan.core.errors import ConfigError
 from walk.tools import advance, attempts_of, ran, row_of
 
 STEPS = [Then(queue="slow", settings={"preset": "fast"}), Then(settings={"preset": "tiny"})]

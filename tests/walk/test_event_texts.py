@@ -6,15 +6,16 @@ from random import Random
 
 import pytest
 
-from mulligan.config import Retry
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Ground, Outcome
-from mulligan.engine import news, recording
-from mulligan.engine.layers import Layers
-from mulligan.job import SECOND
-from mulligan.policy.decide import decide
+from mulligan.core.job import SECOND
+from mulligan.retries.decide import decide
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.worker import settlement as news
+from mulligan.worker import settlement as recording
 from policy.builders import NOW, a_failure, a_lease
 
-LAYERS = Layers(Retry(), {})
+LAYERS = EffectivePolicies(RetrySection(), {})
 ODD = 'a "quoted"\n\\ text, größer \u2028 \ud800 \x00'
 LEASES = [
     a_lease(),

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mulligan import Fail, Policy
-from mulligan.engine.recover import discard
-from mulligan.errors import NotFound, Refused
-from mulligan.policy.groups import GroupState
+from mulligan.core.errors import NotFound, Refused
+from mulligan.failures.groups import GroupState
+from mulligan.jobs.repair import discard
 from support.store import sql
 from walk.tools import advance
 
@@ -267,7 +267,7 @@ def test_all_of_it_awaitable(app, three):
 
 
 def test_a_deadline_that_passed_while_a_job_waited_is_a_cause_too(app, work):
-    from mulligan.engine.upkeep import expire_deadlines
+    from mulligan.worker.upkeep import expire_deadlines
 
     work.options(delay=3600, deadline=10).enqueue()
     advance(app, 11)

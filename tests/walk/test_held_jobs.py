@@ -7,9 +7,9 @@ import re
 import pytest
 
 from mulligan import Policy, Rule, Table, testing
-from mulligan.engine import upkeep
-from mulligan.engine.insight import _counted
-from mulligan.errors import ConfigError, IllegalMove, NotFound
+from mulligan.core.errors import ConfigError, IllegalMove, NotFound
+from mulligan.insight.service import _counted
+from mulligan.worker import upkeep
 from support.store import open_worker
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mulligan import Fail, Rule
-from mulligan.engine.hits import judged_by, rule_hits
+from mulligan.retries.service import judged_by, rule_hits
 
 
 @pytest.fixture

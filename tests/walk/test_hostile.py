@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from mulligan import Policy, State
-from mulligan.engine.runner.capture import capture
-from mulligan.policy.classify import classify
-from mulligan.policy.stored import FACTS
+from mulligan.failures.capture import capture
+from mulligan.failures.classify import classify_facts
+from mulligan.failures.facts import FACTS
 from support.hostile import HOSTILE
 from walk.tools import attempts_of, code_of, works
 
@@ -27,7 +27,7 @@ def test_a_hundred_kinds_of_hostile_failures_end_as_what_they_are(app):
     jobs = {name: kind.enqueue() for name, kind in zip(HOSTILE, kinds, strict=True)}
     app.run_inline()
     for name, job in jobs.items():
-        expected = classify(capture(HOSTILE[name]()))
+        expected = classify_facts(capture(HOSTILE[name]()))
         done = job.refresh()
         (attempt,) = attempts_of(app, done)
         assert (name, done.state, code_of(done)) == (name, State.DEAD, expected.code)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import Context, Mulligan, Policy, State
-from mulligan.errors import StoreUnavailable
+from mulligan.core.errors import StoreUnavailable
 from support.waiting import until
 from walk.tools import ran, told
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from mulligan import Context, Fixed, Park, Policy, State
-from mulligan.errors import NotFound, Refused, WaitTimeout
-from mulligan.ids import LENGTH
+from mulligan.core.errors import NotFound, Refused, WaitTimeout
+from mulligan.core.ids import LENGTH
 from support.waiting import until
 from walk.tools import ran, stand_by
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from mulligan.engine.keys import Role
-from mulligan.errors import NotFound, Refused
-from mulligan.job import SECOND
+from mulligan.access.keys import Role
+from mulligan.core.errors import NotFound, Refused
+from mulligan.core.job import SECOND
 from support.store import sql
 from walk.tools import advance
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import pytest
 
 from mulligan import Context, Fail, Policy, Table
-from mulligan.config import Log
+from mulligan.config import LogSection
 from mulligan.core.attempt import Ending
-from mulligan.engine.claims import Claimer
-from mulligan.engine.supervisor.chores import Chores
-from mulligan.engine.supervisor.turns import Turns
-from mulligan.engine.telling import log as engine_log
-from mulligan.job import SECOND
-from mulligan.observe.logs import MESSAGE, JsonForm, TextForm, handler_for
+from mulligan.core.job import SECOND
+from mulligan.observability.logs import MESSAGE, JsonForm, TextForm, handler_for
+from mulligan.worker.claim import Claimer
+from mulligan.worker.job_log import log as engine_log
+from mulligan.worker.supervisor.chores import Chores
+from mulligan.worker.supervisor.transactions import LoopTransactions
 from support.store import FATAL, KINDS, POLICIES, close_worker, enqueue, open_worker, take
 from walk.tools import advance, attempts_of, ran, told
 
@@ -44,7 +44,7 @@ class Lines(logging.Handler):
         self.records: list[logging.LogRecord] = []
         self.json: list[dict[str, object]] = []
         self.text: list[str] = []
-        handler_for(Log(), self)
+        handler_for(LogSection(), self)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
@@ -262,7 +262,7 @@ def test_a_job_that_succeeds_says_nothing_above_debug(app, lines):
 def test_of_many_that_fail_alike_the_first_are_told_and_then_their_number(app, lines):
     open_worker(app.store)
     leases = take(app.store, *enqueue(app.store, 31))
-    turns = Turns(app.store, POLICIES, Claimer("w1", KINDS))
+    turns = LoopTransactions(app.store, POLICIES, Claimer("w1", KINDS))
     turns.take([Ending(lease, FATAL, 1) for lease in leases[:30]], 0, 5 * SECOND, None)
     assert len([line for line in lines.json if "failed with" in str(line["message"])]) == 20
     assert lines.silent("more of render")

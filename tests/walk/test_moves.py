@@ -10,11 +10,12 @@ from random import Random
 import pytest
 
 from mulligan.core.attempt import Ending, Verb
-from mulligan.engine import recover, upkeep
-from mulligan.engine.settle import settle
-from mulligan.errors import IllegalMove, NotFound, Refused, UniqueTaken
-from mulligan.job import SECOND, State
-from mulligan.policy.lifecycle import MOVES, event_for
+from mulligan.core.errors import IllegalMove, NotFound, Refused, UniqueTaken
+from mulligan.core.job import SECOND, State
+from mulligan.core.lifecycle import MOVES, event_for
+from mulligan.jobs import repair as recover
+from mulligan.worker import upkeep
+from mulligan.worker.settle import settle
 from support.store import (
     CANCELLED,
     FAILED,

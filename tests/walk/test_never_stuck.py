@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from mulligan import Fail, Hold, Policy, Retry
-from mulligan.engine.claims import Places, claimer_of
-from mulligan.engine.kinds import DependencySpec
-from mulligan.engine.watch import Watch
-from mulligan.errors import IllegalMove
-from mulligan.policy.seen import Seen
+from mulligan.core.errors import IllegalMove
+from mulligan.guards.observer import DependencyObserver
+from mulligan.guards.window import DependencyTally
+from mulligan.manifest.specs import DependencySpec
+from mulligan.worker.claim import Places, claimer_of
 from support.store import open_worker
 from walk.lines import RETRIES, drained, is_down, states
 from walk.tools import advance
@@ -152,30 +152,30 @@ def test_a_hint_to_a_job_without_retries_holds_the_others_all_the_same(app, line
 
 
 def test_complaints_that_were_counted_before_still_mean_seven_tenths_of_what_runs(app, monkeypatch):
-    monkeypatch.setattr("mulligan.engine.watch._running", lambda *_: 10)
-    watch = Watch()
+    monkeypatch.setattr("mulligan.guards.observer._running", lambda *_: 10)
+    watch = DependencyObserver()
     with app.store.begin() as unit:
-        watch.fold(unit, "gateway", Seen(limited=3, ok=7), unit.now())
-        watch.fold(unit, "gateway", Seen(ok=15), unit.now())
+        watch.fold(unit, "gateway", DependencyTally(limited=3, ok=7), unit.now())
+        watch.fold(unit, "gateway", DependencyTally(ok=15), unit.now())
     assert watch.known["gateway"].reduced.limit == 7
 
 
 def test_what_another_worker_has_filled_up_is_not_thought_empty(app):
-    watch, other = Watch(), Watch()
+    watch, other = DependencyObserver(), DependencyObserver()
     with app.store.begin() as unit:
         now = unit.now()
-        watch.fold(unit, "gateway", Seen(retried=60), now)
+        watch.fold(unit, "gateway", DependencyTally(retried=60), now)
         assert watch.retries_left("gateway", now) == 0
-        other.fold(unit, "gateway", Seen(first_ok=600), now)
+        other.fold(unit, "gateway", DependencyTally(first_ok=600), now)
         watch.read(unit.look().guards)
         assert watch.retries_left("gateway", now) > 0
 
 
 def test_what_is_counted_while_guards_are_tended_is_told_once(app):
-    watch = Watch()
-    watch._seen = {"gateway": Seen(ok=1)}
+    watch = DependencyObserver()
+    watch._seen = {"gateway": DependencyTally(ok=1)}
     told = watch.taken()
-    watch._keep({"gateway": Seen(ok=2)})
+    watch._keep({"gateway": DependencyTally(ok=2)})
     assert (told["gateway"].ok, watch._seen["gateway"].ok) == (1, 2)
     watch.give_back(told)
     assert watch._seen["gateway"].ok == 3

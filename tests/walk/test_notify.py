@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from mulligan import Fail, Park, Policy, Webhook
-from mulligan.engine.declared import speak
-from mulligan.engine.kinds import DELIVER_KIND, DELIVERY_QUEUE
-from mulligan.errors import ConfigError, NotFound, Refused
-from mulligan.event import EventType, NewEvent
-from mulligan.notify.channels import Gone
-from mulligan.notify.dispatch import Dispatch
-from mulligan.notify.message import Message
+from mulligan.core.errors import ConfigError, NotFound, Refused
+from mulligan.core.event import EventType, NewEvent
+from mulligan.manifest.declared import speak
+from mulligan.manifest.specs import DELIVER_KIND, DELIVERY_QUEUE
+from mulligan.notifications.channels import Gone
+from mulligan.notifications.dispatcher import Dispatch
+from mulligan.notifications.message import Message
 from support.receivers import WebReceiver, receiving
 from walk.tools import advance, drain_anywhere, ran
 

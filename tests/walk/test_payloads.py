@@ -16,9 +16,9 @@ import pytest
 
 from mulligan import Context, Mulligan, Policy, State, Unique
 from mulligan.config import Settings
-from mulligan.errors import ConfigError, MulliganError, PayloadRefused, Refused
-from mulligan.ids import new_id
-from mulligan.job import NewJob
+from mulligan.core.errors import ConfigError, MulliganError, PayloadRefused, Refused
+from mulligan.core.ids import new_id
+from mulligan.core.job import NewJob
 from walk.tools import code_of, private_of, ran, works
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from mulligan.engine.arguments import Arguments
-from mulligan.engine.runner.context import Context
-from mulligan.errors import PayloadRefused
+from mulligan.core.errors import PayloadRefused
+from mulligan.manifest.arguments import Arguments
+from mulligan.worker.runner.context import Context
 
 
 def handler(number: int, text: str, share: float, flag: bool | None, either: int | str = 0) -> None: ...

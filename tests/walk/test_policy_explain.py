@@ -10,7 +10,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from mulligan import Fixed, Kind, Mulligan, Policy, Rule, Table, Then
-from mulligan.errors import NotFound
+from mulligan.core.errors import NotFound
 
 
 @pytest.fixture

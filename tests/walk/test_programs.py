@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from mulligan import Context, Fixed, Policy, ProcessFailed, State
-from mulligan.engine.life import MARK, marked
-from mulligan.engine.runner.program import OUTPUT_LIMIT, TAIL, Program
-from mulligan.errors import Refused, Stopped
+from mulligan.core.errors import Refused, Stopped
+from mulligan.worker.liveness import MARK, marked
+from mulligan.worker.runner.program import OUTPUT_LIMIT, TAIL, Program
 from support.waiting import until
 from walk.tools import attempts_of, private_of, ran
 

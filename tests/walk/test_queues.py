@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mulligan import Fixed, Policy
-from mulligan.errors import ConfigError, NotFound, Refused
-from mulligan.job import SECOND
-from mulligan.policy.limits import share_of
+from mulligan.core.errors import ConfigError, NotFound, Refused
+from mulligan.core.job import SECOND
+from mulligan.guards.limits import share_of
 from support.waiting import until
 from walk.tools import advance, ran, stand_by
 

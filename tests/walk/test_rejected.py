@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from mulligan import Fail, Rule, Unique
-from mulligan.errors import Refused
+from mulligan.core.errors import Refused
 from walk.tools import told
 
 NOT_A_PDF = Rule("not-pdf", verdict="BAD_FILE", code="NOT_PDF", cls="invalid_input", public="Only PDF files, please.")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mulligan import Context, Exponential, Fixed, Hold, Park, Policy, Retry, Snooze, State, Table
-from mulligan.engine import upkeep
+from mulligan.worker import upkeep
 from walk.tools import advance, attempts_of, code_of, ran, ran_out, row_of, stand_by, told
 
 

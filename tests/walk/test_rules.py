@@ -5,9 +5,9 @@ import json
 import pytest
 
 from mulligan import Context, Fixed, Policy, Retry, Rule, Then
-from mulligan.engine.layers import Layers
-from mulligan.errors import ConfigError
-from mulligan.policy.classify import renamed, timed_out
+from mulligan.core.errors import ConfigError
+from mulligan.failures.classify import renamed, timed_out
+from mulligan.retries.effective import EffectivePolicies
 from walk.tools import advance
 
 GIVE_UP = Rule(
@@ -63,7 +63,7 @@ def test_a_time_limit_can_be_renamed_by_a_rule_about_the_verdict(app):
     @app.job(name="render", rules=late)
     def render() -> None: ...
 
-    layers = Layers(app.settings.retry, app.manifest().ruled)
+    layers = EffectivePolicies(app.settings.retry, app.manifest().ruled)
     failure = renamed(timed_out(5), layers.books("render"))
     assert (failure.code, failure.public) == ("RENDER_TIMEOUT", "Rendering took too long.")
 

@@ -22,9 +22,13 @@ import pytest
 from mulligan import Context, Mulligan
 from mulligan.config import Settings
 from mulligan.core.attempt import Lease
-from mulligan.engine.board import Board
-from mulligan.engine.messages import (
+from mulligan.core.job import PreviousAttempts
+from mulligan.failures.facts import Wording
+from mulligan.worker.fast.lease_batch import LeaseBatch
+from mulligan.worker.protocol import (
     JUST_RETURNED,
+    StatusPage,
+    Wire,
     alike_from_wire,
     leases_from_wire,
     outcome_from_wire,
@@ -33,11 +37,7 @@ from mulligan.engine.messages import (
     words_from_wire,
     work_to_wire,
 )
-from mulligan.engine.runner.main import Runner
-from mulligan.engine.supervisor.lot import Lot
-from mulligan.engine.wire import Wire
-from mulligan.engine.wording import Wording
-from mulligan.job import Memory
+from mulligan.worker.runner.main import Runner
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -49,7 +49,7 @@ class Other:
     def __init__(self, app: Mulligan, folder: Path, slots: int) -> None:
         ours, theirs = socket.socketpair()
         self.wire = Wire.of_supervisor(ours)
-        self.board = Board.create(slots)
+        self.board = StatusPage.create(slots)
         self.ended: dict[int, list[Any]] = {}
         self.heard: list[list[Any]] = []
         self._theirs = Wire.of_runner(theirs)
@@ -62,7 +62,7 @@ class Other:
     def run(self, kind: str, payload: Any = None, *, send: bool = True, **changes: Any) -> Any:
         self._seq += 1
         lease = a_lease(kind, payload, self._seq)._replace(**changes)
-        message = work_to_wire([self._seq], Lot([lease]).columns, {})
+        message = work_to_wire([self._seq], LeaseBatch([lease]).columns, {})
         if send:
             self.wire.send(message)
             return self._seq
@@ -203,7 +203,7 @@ def test_what_cannot_be_accepted_is_given_back_and_what_comes_with_it_runs(app, 
     other = serve()
     leases = [a_lease("a", None, seq) for seq in (1, 2, 3)]
     for bad in ([{"page": "no JSON at all"}, None], [{}], [1, 2, 3]):
-        word, seqs, same, own, _ = work_to_wire([1, 2, 3], Lot(leases).columns, {})
+        word, seqs, same, own, _ = work_to_wire([1, 2, 3], LeaseBatch(leases).columns, {})
         other.ended.clear()
         other.say([word, seqs, same, own, {2: bad}])
         assert [other.end(seq)[1] for seq in seqs] == ["returned", "stopped", "returned"]
@@ -216,7 +216,7 @@ def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
         return "fine"
 
     other = serve()
-    word, seqs, same, own, memories = work_to_wire([1, 2], Lot([a_lease("a", None, seq) for seq in (1, 2)]).columns, {})
+    word, seqs, same, own, memories = work_to_wire([1, 2], LeaseBatch([a_lease("a", None, seq) for seq in (1, 2)]).columns, {})
     (place, column), *_ = own.items()
     for bad in (own | {place: column[:1]}, {}, own | {place: None}):
         other.ended.clear()
@@ -230,11 +230,11 @@ def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
 @pytest.mark.parametrize("many", [1, 2, 7])
 def test_leases_arrive_as_they_were_sent_whatever_they_have_in_common(many):
     leases = [a_lease("a", {"n": n % 2}, n)._replace(alone=n % 2 == 0, uses="b" * (n % 3)) for n in range(many)]
-    memories = {many: Memory({"page": "3"}, {"code": "GW_5XX"})}
-    said = marshal.dumps(work_to_wire([*range(1, many + 1)], Lot(leases).columns, memories))
+    memories = {many: PreviousAttempts({"page": "3"}, {"code": "GW_5XX"})}
+    said = marshal.dumps(work_to_wire([*range(1, many + 1)], LeaseBatch(leases).columns, memories))
     _, seqs, same, own, kept = marshal.loads(said)  # noqa: S302 - our own
     assert [*leases_from_wire(len(seqs), same, own)] == leases
-    assert {seq: Memory(*values) for seq, values in kept.items()} == memories
+    assert {seq: PreviousAttempts(*values) for seq, values in kept.items()} == memories
 
 
 def test_of_many_that_end_at_the_same_moment_none_is_forgotten(app, serve):

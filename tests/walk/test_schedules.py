@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from mulligan import Fixed, Mulligan, Policy, State, Unique
-from mulligan.engine import schedules as engine
-from mulligan.engine.kinds import Manifest
-from mulligan.errors import ConfigError, NotFound, PayloadRefused, Refused
-from mulligan.job import to_micros
+from mulligan.core.errors import ConfigError, NotFound, PayloadRefused, Refused
+from mulligan.core.job import to_micros
+from mulligan.manifest.specs import Manifest
+from mulligan.schedules import chore as engine
 from support.store import now as store_now
 from walk.tools import advance
 from walk.tools import drain_anywhere as drain

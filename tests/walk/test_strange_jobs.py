@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import Job, Mulligan, State
-from mulligan.engine.life import marked
+from mulligan.worker.liveness import marked
 from support.waiting import until
 from support.worker import FAST, Worker
 from walk.tools import code_of, private_of, row_of, told

@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan import Email, Fail, Fixed, Policy, Webhook
-from mulligan.engine.alerting import Alerting
-from mulligan.engine.sessions import Sessions
-from mulligan.observe.exporter import fresh
-from mulligan.observe.fold import Fold
-from mulligan.web.app import create_app
+from mulligan.access.keys import Sessions
+from mulligan.alerts.chore import AlertChecker
+from mulligan.http.app import create_app
+from mulligan.observability.event_counts import Fold
+from mulligan.observability.exporter import fresh
 from support.receivers import receiving
 from walk.tools import advance
 
@@ -42,7 +42,7 @@ def told(app, seconds=6):
     advance(app, seconds)
     while Fold(every=0).turn(app.store):
         pass
-    Alerting(app.settings.alerts).turn(app.store)
+    AlertChecker(app.settings.alerts).turn(app.store)
     app.run_inline()
 
 

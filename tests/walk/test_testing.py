@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from mulligan import Cancel, Context, Fail, Fixed, Hold, Mulligan, Park, Policy, Retry, Snooze, State
-from mulligan.errors import NotFound, Refused, UnknownKind
+from mulligan.core.errors import NotFound, Refused, UnknownKind
 from mulligan.testing import (
     Returns,
     StillBusy,

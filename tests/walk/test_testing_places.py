@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.errors import ConfigError, MulliganError, Refused
+from mulligan.core.errors import ConfigError, MulliganError, Refused
 from mulligan.testing import (
     advance,
     assert_enqueued,

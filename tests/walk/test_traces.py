@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from mulligan import Context, Fail
-from mulligan.engine.tracing import trace_text
-from mulligan.observe.logs import Attempt, JsonForm
+from mulligan.core.tracing import trace_text
+from mulligan.observability.logs import AttemptFilter, JsonForm
 from support.store import sql
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -59,7 +59,7 @@ def test_an_attempt_is_a_trace_of_its_own_with_a_link_to_who_enqueued_it(app, sp
     assert done.attributes["messaging.system"] == "mulligan"
     assert done.attributes["messaging.destination.name"] == "art"
     assert done.attributes["messaging.message.id"] == job.id
-    assert done.attributes["mulligan.job.attempt"] == 1
+    assert done.attributes["mulligan.core.job.attempt"] == 1
     assert done.attributes["mulligan.outcome"] == "returned"
 
 
@@ -96,7 +96,7 @@ def test_a_header_can_be_given_and_programs_and_log_lines_know_the_trace(app, sp
     @app.job(name="draw", queue="art")
     def draw(ctx: Context) -> str:
         record = logging.makeLogRecord({"msg": "hello"})
-        Attempt().filter(record)
+        AttemptFilter().filter(record)
         lines.append(json.loads(JsonForm().format(record)))
         return ctx.run(["sh", "-c", "echo $TRACEPARENT"]).strip()
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 import mulligan.dbapi
 from mulligan import Mulligan, State
-from mulligan.errors import UniqueMismatch
+from mulligan.core.errors import UniqueMismatch
 from support.django_connections import django_connection
 
 BOUND = 20.0  # seconds: nobody waits this long unless somebody waits for ever

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mulligan import Mulligan
-from mulligan.errors import ConnectionRefused
+from mulligan.core.errors import ConnectionRefused
 
 pytest.importorskip("greenlet", reason="SQLAlchemy runs its async engines on greenlet: pip install sqlalchemy[asyncio]")
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine

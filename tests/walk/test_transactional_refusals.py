@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 
 import mulligan.dbapi
 from mulligan import Mulligan
-from mulligan.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
+from mulligan.core.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
 
 WAYS_OUT = r"(?s)\(1\).*\(2\)"
 

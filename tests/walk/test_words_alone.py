@@ -11,18 +11,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mulligan import Exponential, Fixed, Policy, Then
-from mulligan.config import Retry
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Ending, Outcome
-from mulligan.engine.kinds import KindSpec
-from mulligan.engine.layers import Layers
-from mulligan.engine.likewise import Alike
-from mulligan.engine.messages import Common, alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
-from mulligan.engine.runner.alike import Likeness, Worded
-from mulligan.engine.runner.outcomes import raised
-from mulligan.engine.supervisor.child import GARBLED
-from mulligan.engine.wording import TOLD, Wording
-from mulligan.job import SECOND
-from mulligan.plain_json import encode
+from mulligan.core.job import SECOND
+from mulligan.core.json import encode
+from mulligan.failures.facts import TOLD, Wording
+from mulligan.manifest.specs import KindSpec
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.worker.fast.failure_cache import Likeness, Worded
+from mulligan.worker.fast.grouped_endings import GroupedEndings
+from mulligan.worker.protocol import Common, alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
+from mulligan.worker.runner.outcomes import raised
+from mulligan.worker.supervisor.runner_process import GARBLED
 from policy.builders import NOW, a_failure, a_lease
 
 PRIVATE = {"exception": "builtins.OSError", "message": "x", "trace": "y", "facts": {"exception_types": ["größe\n"]}}
@@ -171,7 +171,7 @@ LEASES = {
 @pytest.mark.parametrize("shadow", [None, POLICIES["never"].to_json()])
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_rows_are_the_same_as_if_each_were_decided_alone(policy, shadow):
-    layers = Layers(Retry(), {"noop": KindSpec("noop", policy=policy.to_json(), shadow=shadow)})
+    layers = EffectivePolicies(RetrySection(), {"noop": KindSpec("noop", policy=policy.to_json(), shadow=shadow)})
     words = [f"request {n} was reset" for n in range(3)]
     found, heard = told(*(words * len(LEASES)))
     leases = [a_lease(kind="noop", **{"id": f"{n}-{i}", **changes}) for i in range(3) for n, changes in LEASES.items()]
@@ -179,7 +179,7 @@ def test_rows_are_the_same_as_if_each_were_decided_alone(policy, shadow):
     apart = [Ending(lease, outcome._replace(ended_at=None), 7) for outcome, lease in zip(found, leases, strict=True)]
 
     def rows(endings):
-        alike = Alike(layers, NOW, Random(7))
+        alike = GroupedEndings(layers, NOW, Random(7))
         decisions = [alike.decide(ending) for ending in endings]
         return [alike.row(ending, decision) for ending, decision in zip(endings, decisions, strict=True)], decisions
 

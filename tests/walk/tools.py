@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from mulligan import Job, Mulligan, testing
-from mulligan.ids import new_id
-from mulligan.job import SECOND, AttemptRow, JobRow
+from mulligan.core.ids import new_id
+from mulligan.core.job import SECOND, AttemptRow, JobRow
 from support.store import open_worker
 
 # A test's store is its own, whoever made it.

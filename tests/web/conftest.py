@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 
 from mulligan import Fail, Mulligan, Park, Policy
 from mulligan.config import Settings, read_settings
-from mulligan.engine.declared import speak
-from mulligan.web.api import create_api
-from mulligan.web.app import create_app
+from mulligan.http.api import create_api
+from mulligan.http.app import create_app
+from mulligan.manifest.declared import speak
 from support.schema import Document
 
 

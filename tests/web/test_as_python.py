@@ -8,7 +8,7 @@ from functools import cached_property
 import pytest
 
 from mulligan import Mulligan
-from mulligan.nouns import Nouns
+from mulligan.app.services import Nouns
 from support.web_table import ROUTES
 
 

@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from mulligan.web.api import create_api
-from mulligan.web.app import create_app
+from mulligan.http.api import create_api
+from mulligan.http.app import create_app
 from support.waiting import until
 from walk.tools import advance
 
@@ -153,7 +153,7 @@ def test_only_json_is_read(app, client, key):
 
 
 def test_a_database_that_is_away_is_a_503_that_may_be_asked_again(app, client, key, monkeypatch):
-    from mulligan.web import asking
+    from mulligan.http import services as asking
 
     headers = key()
     monkeypatch.setattr(asking.Opening, "__call__", lambda _: (_ for _ in ()).throw(asking.StoreUnavailable("gone")))
@@ -166,7 +166,7 @@ def test_a_database_that_is_away_is_a_503_that_may_be_asked_again(app, client, k
 
 @pytest.mark.security("S28")
 def test_what_nobody_thought_of_is_told_without_details(app, client, key, monkeypatch):
-    from mulligan.engine.jobs import Jobs
+    from mulligan.jobs.service import Jobs
 
     monkeypatch.setattr(Jobs, "list", lambda *_, **__: 1 // 0)
     answer = client.get("/api/v1/jobs", headers=key())

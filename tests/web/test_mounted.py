@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mulligan.web.app import create_app
+from mulligan.http.app import create_app
 from walk.tools import ran
 
 PREFIX = "/ops/jobs"

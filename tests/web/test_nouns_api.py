@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mulligan import Fail
-from mulligan.engine.declared import speak
+from mulligan.manifest.declared import speak
 from support.store import open_worker
 from walk.tools import ran
 

@@ -6,10 +6,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan.config import Settings, read_settings
-from mulligan.web.api import limiting
-from mulligan.web.app import create_app
-from mulligan.web.pages.signing import TRIES
-from mulligan.web.rates import Buckets
+from mulligan.http import middleware as limiting
+from mulligan.http.app import create_app
+from mulligan.http.dashboard.sign_in import TRIES
+from mulligan.http.middleware import Buckets
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_key_that_was_good_and_is_not_any_more_is_a_wrong_one(app, client, mon
 def test_a_network_of_ipv6_is_one_place(monkeypatch):
     from types import SimpleNamespace
 
-    from mulligan.web.rates import place_of
+    from mulligan.http.middleware import place_of
 
     def asked_from(host):
         return place_of(SimpleNamespace(client=SimpleNamespace(host=host)))

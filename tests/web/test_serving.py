@@ -3,8 +3,8 @@
 import asyncio
 import socket
 
-from mulligan.engine.hearing import concerns, hears
-from mulligan.web.serve import _listen
+from mulligan.events.service import concerns, hears
+from mulligan.http.serve import _listen
 
 
 def test_what_is_answered_leaves_at_once_and_does_not_wait_for_more():

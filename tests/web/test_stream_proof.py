@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from mulligan.event import EventType, NewEvent
-from mulligan.store import open_store
+from mulligan.core.event import EventType, NewEvent
+from mulligan.storage import open_store
 from support.serving import Ear, get, served, served_apart
 from support.store import is_postgres, log_of, sql, together
 from support.waiting import until

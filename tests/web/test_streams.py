@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mulligan.config import read_settings
-from mulligan.event import EventType, NewEvent
-from mulligan.web.api import hub as hubs
-from mulligan.web.api import stream as streams
-from mulligan.web.api.frames import frame
+from mulligan.core.event import EventType, NewEvent
+from mulligan.http.api import event_hub as hubs
+from mulligan.http.api import event_stream as streams
+from mulligan.http.api.event_hub import frame
 from support.serving import Ear, get, served
 from support.waiting import until
 

@@ -17,8 +17,8 @@ from typing import Any
 import apsw
 from talk import AT_ONCE, SQLITE, Agent, by_turns, serve
 
-from mulligan.ids import new_id
-from mulligan.store import open_store
+from mulligan.core.ids import new_id
+from mulligan.storage import open_store
 
 WIDE = "x" * 33  # makes a row as wide as ours: `about` tells both
 TABLE = """

@@ -11,7 +11,7 @@ import bodies
 from talk import CASE, CONCURRENCY, FAST, Agent, serve
 
 from mulligan import Fixed, Mulligan, Policy
-from mulligan.job import SECOND, Gate
+from mulligan.core.job import SECOND, Gate
 
 app = Mulligan()
 

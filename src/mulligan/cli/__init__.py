@@ -5,14 +5,37 @@ A command's module is imported when the command is run, so that `mulligan --help
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import Any
 
 import click
 
-from mulligan import errors
 from mulligan._version import __version__
-from mulligan.cli.family import Family
+from mulligan.core import errors
+
+# Groups of commands: a wrong name gets the nearest right one, and help keeps the order of the source.
+
+class Family(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = str(args[0])
+        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(no_such("command", name, self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+def no_such(what: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+    return f"No such {what} {name!r}. {hint}"
+
+
+# The command line. Data goes to stdout, talk to stderr; exit codes are in `EXIT`.
 
 EXIT = {
     errors.AccessDenied: 4,
@@ -48,30 +71,30 @@ NO_ACCESS = frozenset({"28000", "28P01", "42501"})  # SQLSTATE
 
 COMMANDS = {
     "demo": ("mulligan.cli.demo:demo", "A running Mulligan with something to look at; prints its address."),
-    "init": ("mulligan.cli.init:init", "Write a first jobs.py and mulligan.toml."),
-    "up": ("mulligan.cli.up:up", "A worker and the page, together."),
+    "init": ("mulligan.cli.admin:init", "Write a first jobs.py and mulligan.toml."),
+    "up": ("mulligan.cli.worker:up", "A worker and the page, together."),
     "worker": ("mulligan.cli.worker:worker", "Run the jobs of an app."),
-    "web": ("mulligan.cli.web:web", "Serve the page."),
-    "migrate": ("mulligan.cli.migrate:migrate", "Bring the database's schema up to date."),
-    "backup": ("mulligan.cli.backup:backup", "Copy a live SQLite database to a file."),
-    "restored": ("mulligan.cli.backup:restored", "Once after a restore, before workers start."),
+    "web": ("mulligan.cli.worker:web", "Serve the page."),
+    "migrate": ("mulligan.cli.admin:migrate", "Bring the database's schema up to date."),
+    "backup": ("mulligan.cli.admin:backup", "Copy a live SQLite database to a file."),
+    "restored": ("mulligan.cli.admin:restored", "Once after a restore, before workers start."),
     "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),
     "batches": ("mulligan.cli.batches:batches", "Batches of jobs: list, show, seal, retry what failed, cancel."),
     "failures": ("mulligan.cli.failures:failures", "Dead jobs by cause: list, show, retry, mute, resolve."),
     "ops": ("mulligan.cli.ops:ops", "One careful action on many jobs: start, show, items, pause, resume, abort."),
-    "queues": ("mulligan.cli.queues:queues", "List queues, pause and resume them, set their limits."),
-    "deps": ("mulligan.cli.deps:deps", "What jobs use: list it, hold it, let it go, look now, set limits."),
-    "kinds": ("mulligan.cli.kinds:kinds", "List kinds; hold one, or release one that is held."),
-    "alerts": ("mulligan.cli.alerts:alerts", "What is worth attention now, by which rules; silence one."),
+    "queues": ("mulligan.cli.gates:queues", "List queues, pause and resume them, set their limits."),
+    "deps": ("mulligan.cli.gates:deps", "What jobs use: list it, hold it, let it go, look now, set limits."),
+    "kinds": ("mulligan.cli.gates:kinds", "List kinds; hold one, or release one that is held."),
+    "alerts": ("mulligan.cli.monitoring:alerts", "What is worth attention now, by which rules; silence one."),
     "policy": ("mulligan.cli.policy:policy", "What holds when a job fails, who says so, and when it is tried again."),
     "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
-    "insight": ("mulligan.cli.insight:insight", "What retries are worth, what failures cost, what that advises."),
+    "insight": ("mulligan.cli.monitoring:insight", "What retries are worth, what failures cost, what that advises."),
     "notify": ("mulligan.cli.notify:notify", "Who is told of what, to where, and what became of each message."),
-    "metrics": ("mulligan.cli.metrics:metrics", "Numbers for Prometheus, alert rules, a dashboard for Grafana."),
+    "metrics": ("mulligan.cli.monitoring:metrics", "Numbers for Prometheus, alert rules, a dashboard for Grafana."),
     "workers": ("mulligan.cli.workers:workers", "List workers, let one drain, check that one lives."),
-    "keys": ("mulligan.cli.keys:keys", "Who may ask over HTTP: make a key, list them, revoke one."),
+    "keys": ("mulligan.cli.admin:keys", "Who may ask over HTTP: make a key, list them, revoke one."),
     "events": ("mulligan.cli.events:events", "What happened, and what happens."),
     "completion": ("mulligan.cli.completion:completion", "Print a script that completes commands in your shell."),
 }
@@ -110,7 +133,7 @@ def exit_code(error: errors.MulliganError) -> int:
 
 def complain(error: errors.MulliganError) -> int:
     """One line on stderr; its exit code."""
-    from mulligan.policy.redact import without_secrets
+    from mulligan.failures.redact import without_secrets
 
     click.echo(f"mulligan: {without_secrets(' '.join(str(error).split()))} [{error.code}]", err=True)
     return exit_code(error)

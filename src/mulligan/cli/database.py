@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from mulligan.config import Settings, read_settings
-from mulligan.engine.jobs import Jobs
-from mulligan.errors import AccessDenied, ConfigError, StoreUnavailable
-from mulligan.policy.redact import without_secrets
-from mulligan.store import POSTGRES, SQLITE, Store, open_store
-from mulligan.store.urls import shown_url, sqlite_file
+from mulligan.core.errors import AccessDenied, ConfigError, StoreUnavailable
+from mulligan.failures.redact import without_secrets
+from mulligan.jobs.service import Jobs
+from mulligan.storage import POSTGRES, SQLITE, Store, open_store
+from mulligan.storage.url import shown_url, sqlite_file
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ def _opened(settings: Settings) -> Iterator[Store]:
         store.close()
 
 
-class Desk(NamedTuple):
+class CommandServices(NamedTuple):
     """What a command that looks or repairs works with."""
 
     store: Store
@@ -97,10 +97,10 @@ class Desk(NamedTuple):
 
 
 @contextmanager
-def desk(database: str | None) -> Iterator[Desk]:
+def open_services(database: str | None) -> Iterator[CommandServices]:
     settings = settings_with(database)
     with existing(settings) as store:
-        yield Desk(store, Jobs(lambda: store, settings, actor=actor()))
+        yield CommandServices(store, Jobs(lambda: store, settings, actor=actor()))
 
 
 def patiently(question: Callable[[], T], deadline: float | None = None) -> T:

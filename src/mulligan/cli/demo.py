@@ -2,14 +2,88 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 import tempfile
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from mulligan.cli import options as shared
+
+# `mulligan demo NAME`: one of the applications in apps/, started as its own README says.
+
+PACKAGE = Path(__file__).parent.parent
+PLACES = (PACKAGE / "apps", PACKAGE.parent.parent / "apps")  # installed; in the repository
+NEEDED = ("PIL", "imageio_ffmpeg", "multipart", "numpy", "sqlalchemy")  # some of the extra `apps`
+
+
+def run_application(name: str, database: str | None, host: str | None, port: int | None) -> NoReturn:
+    """In our place: signals and the terminal are the application's."""
+    folder = _folder_of(name)
+    if any(importlib.util.find_spec(module) is None for module in NEEDED):
+        message = "the applications need a few more packages: pip install 'mulligan[apps]'"
+        raise click.ClickException(message)
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    said = {"--database": database, "--host": host, "--port": port}
+    flags = [str(word) for flag, value in said.items() if value is not None for word in (flag, value)]
+    os.execve(  # noqa: S606 - no shell
+        sys.executable, [sys.executable, "-m", name, *flags], {**os.environ, "PYTHONPATH": path}
+    )
+
+
+def applications() -> dict[str, Path]:
+    """By name, where it lies."""
+    return {main.parent.name: place for place in reversed(PLACES) for main in sorted(place.glob("[!_.]*/__main__.py"))}
+
+
+def _folder_of(name: str) -> Path:
+    known = applications()
+    if name not in known:
+        message = f"there is no application {name!r}; there are: {', '.join(known) or 'none in this installation'}"
+        raise click.UsageError(message)
+    return known[name]
+
+
+# Where the demo's webhooks go: a receiver on this machine that has its bad moments.
+
+REFUSES = 3  # one of so many
+
+
+class Receiver:
+    """`/hook` refuses one message of three, for the first time it comes; `/moved` is gone for good."""
+
+    def __init__(self) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler())
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="receiver", daemon=True).start()
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}{path}"
+
+
+def _handler() -> type[BaseHTTPRequestHandler]:
+    numbers = count()
+
+    class ReceiverHandler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", "0")))
+            self.send_response(410 if self.path == "/moved" else 503 if next(numbers) % REFUSES == 0 else 204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    return ReceiverHandler
+
+
+# `mulligan demo`: jobs that succeed, fail and recover, on a database of their own.
 
 APP = "mulligan.cli.demo_jobs:app"
 
@@ -32,7 +106,7 @@ def demo(
     Everything is in a temporary directory that goes with the demo, unless --database names a place.
     """
     if name is not None:
-        from mulligan.cli.demo_apps import run_application
+        pass
 
         run_application(name, database, host, port)
     if database is not None:
@@ -42,12 +116,12 @@ def demo(
 
 
 def _run(database: str, seconds: int, log_level: str, host: str | None, port: int | None) -> int:
-    from mulligan.cli import working
+    from mulligan.cli import worker as working
     from mulligan.cli.database import say, settings_with
-    from mulligan.engine.supervisor.main import Options
-    from mulligan.policy.redact import without_secrets
-    from mulligan.store import open_store
-    from mulligan.store.urls import shown_url, sqlite_file
+    from mulligan.failures.redact import without_secrets
+    from mulligan.storage import open_store
+    from mulligan.storage.url import shown_url, sqlite_file
+    from mulligan.worker.supervisor.main import WorkerOptions
 
     working.begin()
     os.environ["MULLIGAN_DATABASE_URL"] = database  # for the runners and the feeder
@@ -61,7 +135,7 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
     say(f"database: {sqlite_file(database) or without_secrets(shown_url(database))}")
     say(f"try in another terminal: mulligan jobs list state:dead --database {without_secrets(shown_url(database))}")
     feeder = working.Companion("mulligan.cli.demo_feeder", str(seconds))
-    options = Options(APP)
+    options = WorkerOptions(APP)
     try:
         return working.run_with_page(store, settings, options, may_move=port is None, others=[feeder])
     finally:

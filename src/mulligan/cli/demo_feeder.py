@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from mulligan import Webhook
 from mulligan.cli import demo_jobs as shop
-from mulligan.cli.demo_receiver import Receiver
-from mulligan.errors import IllegalMove, Refused, StoreUnavailable
-from mulligan.job import Job
+from mulligan.cli.demo import Receiver
+from mulligan.core.errors import IllegalMove, Refused, StoreUnavailable
+from mulligan.core.job import Job
 
 PAUSE = (0.15, 0.6)  # seconds between two jobs
 

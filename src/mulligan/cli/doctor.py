@@ -3,17 +3,94 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from mulligan._version import __version__
-from mulligan.checks import FAIL, Check, examine, in_force
+from mulligan.cli import BROKEN
 from mulligan.cli import options as shared
-from mulligan.cli.database import say, settings_with
+from mulligan.cli.database import existing, say, settings_with
 from mulligan.cli.output import as_json, cell, chosen, show_rows
-from mulligan.policy.phrase import duration
+from mulligan.core.format import duration
+from mulligan.doctor import FAIL, Check, examine, in_force
+from mulligan.doctor.verify import VerifyReport, verify
+from mulligan.doctor.verify.case import Violation
+
+# `mulligan doctor --verify`: the histories held against each other, and each broken promise with its evidence.
+
+EVERY = 20_000  # jobs between two words about how far it is
+
+
+def verified(
+    database: str | None,
+    output: str | None,
+    *,
+    clients: tuple[str, ...],
+    witness: tuple[str, ...],
+    settled: bool,
+    slack: float | None,
+) -> int:
+    settings = settings_with(database)
+    with existing(settings) as store:
+        report = verify(
+            store,
+            clients=clients,
+            witness=witness,
+            settled=settled,
+            slack=slack,
+            settings=settings,
+            progress=_progress,
+        )
+    _print_report(report, chosen(output))
+    say(_summary(report))
+    return 0 if report.ok else BROKEN
+
+
+def _progress(jobs: int) -> None:
+    if jobs % EVERY == 0 and jobs and sys.stderr.isatty():
+        say(f"{jobs:,} jobs so far")
+
+
+def _summary(report: VerifyReport) -> str:
+    looked = f"{report.jobs} jobs, {report.events} events, {report.calls} calls, {report.lines} witness lines"
+    torn = f", {report.unreadable} lines that cannot be read" if report.unreadable else ""
+    if report.ok:
+        return f"{looked}{torn}: {len(report.checked)} invariants hold"
+    broken = ", ".join(f"{name} × {n}" for name, n in sorted(report.counts.items()))
+    return f"{looked}{torn}: broken: {broken}"
+
+
+def _print_report(report: VerifyReport, form: str) -> None:
+    if form == "json":
+        click.echo(as_json(report.to_plain(), 2))
+    elif form == "jsonl":
+        for found in report.violations:
+            click.echo(as_json(found.to_plain()))
+    elif form == "tsv":
+        for found in report.violations:
+            click.echo("\t".join(map(cell, (found.invariant, found.subject, found.what, found.sentence))))
+    else:
+        for found in report.violations:
+            _tell(found)
+
+
+def _tell(found: Violation) -> None:
+    click.echo(f"{found.invariant}  {found.sentence}")
+    click.echo(f"    {cell(found.subject)}: {cell(found.what)}" if found.subject else f"    {cell(found.what)}")
+    for history, lines in found.evidence.items():
+        for line in lines:
+            click.echo(f"    {history:<8} {cell(line)}")
+    if found.story:
+        click.echo("    its story:")
+        for line in found.story.splitlines():
+            click.echo(f"      {cell(line)}")
+    click.echo()
+
+
+# `mulligan doctor`: every setting with its origin, and what is wrong, with what to type next.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,8 +106,8 @@ def _files(name: str, help_text: str) -> Callable[[F], F]:
 
 @click.command()
 @click.option("--verify", is_flag=True, help="Hold what is stored against every promise. Exit code 7: one is broken.")
-@_files("--clients", "With --verify: what callers were told, as `mulligan.verify.Clients` writes it.")
-@_files("--witness", "With --verify: what handlers saw, as `mulligan.verify.witness` writes it.")
+@_files("--clients", "With --verify: what callers were told, as `mulligan.doctor.verify.Clients` writes it.")
+@_files("--witness", "With --verify: what handlers saw, as `mulligan.doctor.verify.witness` writes it.")
 @click.option("--settled", is_flag=True, help="With --verify: all is calm, so what should have ended must have.")
 @click.option("--slack", type=float, metavar="SECONDS", help="With --settled: how long something may be on its way.")
 @shared.database
@@ -38,7 +115,7 @@ def _files(name: str, help_text: str) -> Callable[[F], F]:
 def doctor(database: str | None, output: str | None, *, verify: bool, **said: Any) -> int:
     """Show every setting with its origin and check what can go wrong. Exit code 1: something fails."""
     if verify:
-        from mulligan.cli.verifying import verified
+        pass
 
         return verified(database, output, **said)
     if any(said.values()):
@@ -47,13 +124,13 @@ def doctor(database: str | None, output: str | None, *, verify: bool, **said: An
     settings = settings_with(database)
     facts, checks = examine(settings)
     facts = {"mulligan": __version__, "python": platform.python_version(), "system": platform.platform()} | facts
-    _print(in_force(settings), facts, checks, chosen(output))
+    _print_checks(in_force(settings), facts, checks, chosen(output))
     failing = [check for check in checks if check.status == FAIL]
     say(f"{len(failing)} of {len(checks)} checks fail" if failing else f"{len(checks)} checks, none fails")
     return 1 if failing else 0
 
 
-def _print(settings: list[dict[str, Any]], facts: dict[str, str], checks: list[Check], form: str) -> None:
+def _print_checks(settings: list[dict[str, Any]], facts: dict[str, str], checks: list[Check], form: str) -> None:
     found = [check._asdict() for check in checks]
     if form in {"json", "jsonl"}:
         told = {"facts": facts, "settings": settings, "checks": found}

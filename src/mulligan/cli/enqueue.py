@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
-from mulligan.app import Mulligan
+from mulligan.app.mulligan import Mulligan
 from mulligan.cli import options as shared
-from mulligan.cli.complete import batch_ids, kinds, queues
+from mulligan.cli.completion import batch_ids, kinds, queues
 from mulligan.cli.database import actor, prepared, say, settings_with
-from mulligan.cli.fitting import misfit
 from mulligan.cli.output import as_json, job_record
 from mulligan.config import Settings
-from mulligan.engine.declared import stored_kinds
-from mulligan.engine.upkeep import known_kinds
-from mulligan.job import Job
-from mulligan.policy.phrase import duration
-from mulligan.store import Store
+from mulligan.core.format import duration
+from mulligan.core.job import Job
+from mulligan.manifest.declared import stored_kinds
+from mulligan.storage import Store
+from mulligan.worker.upkeep import known_kinds
 
+# Does a payload fit what a worker has said of its kind? By names alone: values are the handler's to judge.
+
+def misfit(schema: Mapping[str, Any], given: Iterable[str]) -> str:
+    """What is missing and what is too many, in one sentence; nothing if it fits or nobody knows."""
+    if not schema:
+        return ""
+    names, takes = set(given), list(schema.get("properties", {}))
+    missing = [name for name in schema.get("required", []) if name not in names]
+    surplus = [] if schema.get("additionalProperties") else sorted(names.difference(takes))
+    faults = [f"{word} {', '.join(found)}" for word, found in (("lacks", missing), ("does not take", surplus)) if found]
+    return f"{' and '.join(faults)}; it takes {', '.join(takes) or 'nothing'}" if faults else ""
+
+
+# `mulligan enqueue KIND k=v…`.
 
 @click.command()
 @click.argument("kind", shell_complete=kinds)

@@ -2,14 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
+from mulligan.cli import Family, exit_code
 from mulligan.cli import options as shared
-from mulligan.cli.complete import filters, job_ids, kinds, queues
-from mulligan.cli.family import Family
+from mulligan.cli.completion import filters, job_ids, kinds, queues
+from mulligan.cli.database import CommandServices, open_services, say
+from mulligan.cli.enqueue import pairs_of
+from mulligan.cli.output import as_json, cell, chosen, job_record, show_rows
+from mulligan.core.attempt import Verb
+from mulligan.core.errors import (
+    ChoiceRefused,
+    DeadlineFirst,
+    DependencyOpen,
+    IllegalMove,
+    MulliganError,
+    NotFound,
+    OverrideRefused,
+    PayloadRefused,
+    RetryLimited,
+    RetryRefused,
+    UniqueTaken,
+)
+from mulligan.core.job import Job
+from mulligan.jobs.explain import so_far
+from mulligan.jobs.repair import foretell
+
+# `mulligan jobs retry, cancel, release, discard`: one verb for one or many jobs, each with its own answer.
+
+VERBS = {
+    "retry": Verb.RETRY_BY_HAND,
+    "cancel": Verb.CANCEL,
+    "release": Verb.RELEASE,
+    "discard": Verb.DISCARD,
+}
+# Anything else would be wrong for the others too.
+OF_ONE_JOB = (
+    ChoiceRefused, DeadlineFirst, DependencyOpen, IllegalMove, NotFound, OverrideRefused, PayloadRefused, RetryLimited,
+    RetryRefused, UniqueTaken,
+)  # fmt: skip
+OVERRIDES = ("max_retries", "queue", "priority", "timeout")
+
+
+class RepairResult(NamedTuple):
+    id: str
+    record: dict[str, Any]
+    error: MulliganError | None = None
+
+
+def run_repair(
+    name: str, ids: tuple[str, ...], said: dict[str, Any], database: str | None, output: str | None, *, dry_run: bool
+) -> int:
+    with open_services(database) as at:
+        if len(ids) == 1:
+            results = [_one(at, name, ids[0], said, dry_run=dry_run)]
+        else:
+            results = [_each(at, name, one, said, dry_run=dry_run) for one in dict.fromkeys(ids)]
+    _print(results, output, alone=len(ids) == 1)
+    return _tell(name, results, chosen(output), dry_run=dry_run)
+
+
+def run_repair_of_many(
+    name: str, filter_: str, said: dict[str, Any], database: str | None, output: str | None, *, dry_run: bool, yes: bool
+) -> int:
+    """All that a filter finds: an operation."""
+    from mulligan.cli.ops import begin
+
+    how = {"dry_run": dry_run, "yes": yes}
+    if name != "retry":
+        return begin(name, filter_, {**said, **how}, database, output)
+    if said["at"] is not None:
+        message = "--at is for jobs that are named; an operation begins now, at its --rate (mulligan ops start)"
+        raise click.UsageError(message)
+    return begin(name, filter_, {"reason": said["reason"], **how}, database, output, overrides=_overrides(said))
+
+
+def _each(at: CommandServices, name: str, given: str, said: dict[str, Any], *, dry_run: bool) -> RepairResult:
+    """A job that cannot be moved does not keep the others."""
+    try:
+        return _one(at, name, given, said, dry_run=dry_run)
+    except OF_ONE_JOB as error:
+        return RepairResult(given, {"id": given, "error": {"code": error.code, "message": str(error)}}, error)
+
+
+def _one(at: CommandServices, name: str, given: str, said: dict[str, Any], *, dry_run: bool) -> RepairResult:
+    job_id = at.jobs.resolve(given)
+    if dry_run:
+        return _foretold(at, name, job_id, said)
+    job = _act(at, name, job_id, said)
+    return RepairResult(job_id, job_record(job) | ({"so_far": so_far(job)} if name == "retry" else {}))
+
+
+def _foretold(at: CommandServices, name: str, job_id: str, said: dict[str, Any]) -> RepairResult:
+    job = at.jobs.get(job_id)
+    record: dict[str, Any] = {"id": job_id, "state": job.state, "kind": job.kind}
+    if name != "retry":
+        return RepairResult(job_id, {**record, "would_be": foretell(VERBS[name], job.state)})
+    seen = at.jobs.preview_retry(job_id, overrides=_overrides(said), at=said["at"])
+    record |= {"so_far": so_far(job), "changes": dict(seen.changes)}
+    if not seen.refused:
+        return RepairResult(job_id, {**record, "would_be": foretell(VERBS[name], job.state)})
+    told = [{"code": error.code, "message": str(error)} for error in seen.refused]
+    return RepairResult(job_id, {**record, "error": told[0], "refused": told}, seen.refused[0])
+
+
+def _overrides(said: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: said[name] for name in OVERRIDES if said[name] is not None}
+    return plain | ({"payload": pairs_of(said["fields"], "--set")} if said["fields"] else {})
+
+
+def _act(at: CommandServices, name: str, job_id: str, said: dict[str, Any]) -> Job:
+    if name == "retry":
+        return at.jobs.retry(job_id, reason=said["reason"], overrides=_overrides(said), at=said["at"])
+    act = {"cancel": at.jobs.cancel, "release": at.jobs.release, "discard": at.jobs.discard}[name]
+    done: Job = act(job_id, **said)
+    return done
+
+
+def _print(results: list[RepairResult], output: str | None, *, alone: bool) -> None:
+    form = chosen(output)
+    if form in {"json", "jsonl"} and alone:
+        click.echo(as_json(results[0].record, 2 if form == "json" else None))
+    elif form in {"json", "jsonl"}:
+        show_rows([result.record for result in results], (), output)
+    else:
+        done = [result.record for result in results if result.error is None]
+        columns = ("id", "state", "would_be") if done and "would_be" in done[0] else ("id", "state", "phase")
+        more = ("kind", "so_far", "changes") if done and "changes" in done[0] else ("kind", "why")
+        show_rows(done, columns if form == "tsv" else (*columns, *more), output, short="why" if "why" in more else "")
+
+
+def _tell(name: str, results: list[RepairResult], form: str, *, dry_run: bool) -> int:
+    failed = [result for result in results if result.error is not None]
+    for result in failed:
+        for told in result.record.get("refused") or [result.record["error"]]:
+            say(f"{result.id}: {cell(told['message'])} [{told['code']}]")
+    if len(results) > 1 or dry_run:
+        verb = f"would {name}" if dry_run else name
+        say(f"{verb}: {len(results) - len(failed)} of {len(results)}" + ("; nothing was changed" if dry_run else ""))
+        for line in _changes(results) if dry_run else ():
+            say(line)
+    elif form != "table":
+        say(cell(results[0].record["why"]))
+    if name == "retry" and len(results) == 1 and not failed:
+        say(f"so far: {results[0].record['so_far']}")
+    return exit_code(failed[0].error) if failed and failed[0].error is not None else 0
+
+
+def _changes(results: list[RepairResult]) -> Iterator[str]:
+    for result in results:
+        for name, change in result.record.get("changes", {}).items():
+            yield f"{result.id}: {cell(name)}: {_value(change['before'])} → {_value(change['after'])}"
+
+
+def _value(value: Any) -> str:
+    return "unset" if value is None else cell(value)
+
+
+# `mulligan jobs …`. An id may be given by as many of its first characters as make it unique.
 
 FILTER = (
     "FILTER: state:dead,parked phase:held kind:render queue:pdf owner:acme batch:… since:2h code:GW_5XX class:timeout "
@@ -38,7 +191,7 @@ many_ids = click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job
 def list_(
     words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None, *, page: bool
 ) -> None:
-    from mulligan.cli.listing import show_list
+    from mulligan.cli.job_views import show_list
 
     show_list(words, limit, cursor, database, output, page=page)
 
@@ -49,10 +202,10 @@ def list_(
 @shared.output
 def show(job_id: str, database: str | None, output: str | None) -> None:
     """Everything about one job: facts, why, attempts (newest first, with their private half), events."""
-    from mulligan.cli.database import desk
-    from mulligan.cli.story import show_story
+    from mulligan.cli.database import open_services
+    from mulligan.cli.job_views import show_story
 
-    with desk(database) as at:
+    with open_services(database) as at:
         show_story(at, at.jobs.resolve(job_id), output)
 
 
@@ -63,7 +216,7 @@ def show(job_id: str, database: str | None, output: str | None) -> None:
 @shared.output
 def explain(job_id: str, database: str | None, output: str | None, *, private: bool) -> None:
     """A job's story in sentences, why it is where it is, what holds for it, and what to type next."""
-    from mulligan.cli.explaining import show_explanation
+    from mulligan.cli.job_views import show_explanation
 
     show_explanation(job_id, database, output, private=private)
 
@@ -73,7 +226,7 @@ def explain(job_id: str, database: str | None, output: str | None, *, private: b
 @click.option("--attempts", is_flag=True, help="With every finished attempt, both halves of its failure.")
 @shared.database
 def export(words: tuple[str, ...], database: str | None, *, attempts: bool) -> None:
-    from mulligan.cli.exporting import run_export
+    from mulligan.cli.job_transfer import run_export
 
     run_export(words, database, attempts=attempts)
 
@@ -90,7 +243,7 @@ def import_(file: BinaryIO, database: str | None, output: str | None, *, dry_run
     say their state only dead, parked and cancelled ones are taken. One that has no unique key gets import:ID, so that a
     file read twice makes no job twice. Exit code 1: some lines were refused; they are told, the others are in.
     """
-    from mulligan.cli.importing import run_import
+    from mulligan.cli.job_transfer import run_import
 
     return run_import(file, database, output, dry_run=dry_run)
 
@@ -100,7 +253,7 @@ def import_(file: BinaryIO, database: str | None, output: str | None, *, dry_run
 @shared.database
 def index(kind: str, database: str | None) -> None:
     """Let `arg.` filters find jobs of KIND that were enqueued before it declared its index."""
-    from mulligan.cli.importing import run_index
+    from mulligan.cli.job_transfer import run_index
 
     run_index(kind, database)
 
@@ -115,7 +268,7 @@ def index(kind: str, database: str | None) -> None:
 def watch(
     words: tuple[str, ...], timeout: float | None, database: str | None, output: str | None, *, follow: bool
 ) -> int:
-    from mulligan.cli import watching
+    from mulligan.cli import job_views as watching
 
     if len(words) == 1 and ":" not in words[0]:
         return watching.watch_job(words[0], timeout, database, output)
@@ -136,7 +289,7 @@ def repair(name: str, words: str, *more: Callable[[Any], Any]) -> None:
         yes: bool,
         **said: Any,
     ) -> int:
-        from mulligan.cli.repairing import run_repair, run_repair_of_many
+        pass
 
         if bool(ids) == (filter_ is not None):
             message = "name jobs by their ids, or all that a --filter finds; one of both"

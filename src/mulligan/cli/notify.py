@@ -9,19 +9,20 @@ from typing import Any
 
 import click
 
-from mulligan.cli import complete, setting
+from mulligan.cli import Family
+from mulligan.cli import completion as complete
+from mulligan.cli import gates as setting
 from mulligan.cli import options as shared
 from mulligan.cli.database import actor, existing, say, settings_with
-from mulligan.cli.family import Family
 from mulligan.cli.output import chosen, show_rows
-from mulligan.job import State
-from mulligan.notify.apprise import Apprise
-from mulligan.notify.channels import Channel
-from mulligan.notify.deliveries import Deliveries, Delivery
-from mulligan.notify.mail import Email
-from mulligan.notify.subscriptions import Subscription, Subscriptions
-from mulligan.notify.webhook import Webhook
-from mulligan.policy.subscription import FORMS
+from mulligan.core.job import State
+from mulligan.notifications.apprise import Apprise
+from mulligan.notifications.channels import Channel
+from mulligan.notifications.deliveries import Deliveries, Delivery
+from mulligan.notifications.email import Email
+from mulligan.notifications.rules import FORMS
+from mulligan.notifications.subscriptions import Subscription, Subscriptions
+from mulligan.notifications.webhook import Webhook
 
 COLUMNS = ("id", "on", "form", "channel", "to", "for", "status")
 DELIVERED = ("id", "subscription", "state", "attempts", "type", "age", "summary")
@@ -146,7 +147,7 @@ def test(subscription: str, database: str | None, output: str | None) -> None:
     """Send a message that says that it is a test. A worker delivers it."""
     with _subscriptions(database) as api:
         made = api.test(api.resolve(subscription))
-    setting.show_one(_delivery(made, output), DELIVERED, output)
+    setting.print_record(_delivery(made, output), DELIVERED, output)
     say(f"mulligan jobs watch {made.id}  waits until it has arrived")
 
 
@@ -174,12 +175,12 @@ def deliveries(
 
 # -- how it is shown ----------------------------------------------------------------------------------
 def _report(subscription: Subscription, output: str | None) -> None:
-    setting.show_one(_record(subscription, output), COLUMNS, output)
+    setting.print_record(_record(subscription, output), COLUMNS, output)
 
 
 def _record(one: Subscription, output: str | None) -> dict[str, Any]:
     if chosen(output) in {"json", "jsonl"}:
-        return {name: setting.plain(value) for name, value in asdict(one).items()}
+        return {name: setting.to_plain(value) for name, value in asdict(one).items()}
     whose = [one.owner or "", f"batch:{one.batch}" if one.batch else "", one.filter]
     return {
         "id": one.id,
@@ -196,13 +197,13 @@ def _status(one: Subscription) -> str:
     if not one.enabled:
         return f"off: {one.reason}"
     if one.failing_since is not None:
-        return f"failing for {setting.since(one.failing_since)}"
+        return f"failing for {setting.time_since(one.failing_since)}"
     return "on"
 
 
 def _delivery(one: Delivery, output: str | None) -> dict[str, Any]:
     if chosen(output) in {"json", "jsonl"}:
-        return {name: setting.plain(value) for name, value in asdict(one).items()}
+        return {name: setting.to_plain(value) for name, value in asdict(one).items()}
     told = f"{one.summary} ({one.error})" if one.error and one.state != State.SUCCEEDED else one.summary
     return {
         "id": one.id,
@@ -210,6 +211,6 @@ def _delivery(one: Delivery, output: str | None) -> dict[str, Any]:
         "state": one.state.value,
         "attempts": str(one.attempts),
         "type": one.type,
-        "age": setting.since(one.created_at),
+        "age": setting.time_since(one.created_at),
         "summary": told,
     }

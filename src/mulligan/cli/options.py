@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mulligan.cli.complete import queues
+from mulligan.cli.completion import queues
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +71,7 @@ class When(click.ParamType[Any]):
     name = "when"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from mulligan.engine.filters import seconds
+        from mulligan.jobs.filter import seconds
 
         found = seconds(str(value))
         if found is not None:
@@ -93,7 +93,7 @@ class Length(click.ParamType[float]):
     name = "length"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from mulligan.engine.filters import seconds
+        from mulligan.jobs.filter import seconds
 
         found = seconds(str(value))
         if found is None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
+from mulligan.cli import Family
 from mulligan.cli import options as shared
-from mulligan.cli.database import actor, desk, say
-from mulligan.cli.family import Family
+from mulligan.cli.database import actor, open_services, say
+from mulligan.cli.gates import reason as why
+from mulligan.cli.gates import until as for_how_long
 from mulligan.cli.output import as_json, chosen, job_record, show_rows
-from mulligan.cli.setting import reason as why
-from mulligan.cli.setting import until as for_how_long
-from mulligan.engine.calendar import Schedule, Schedules
-from mulligan.policy.phrase import duration, who
+from mulligan.core.format import duration, who
+from mulligan.schedules.service import Schedule, Schedules
 
 COLUMNS = ("name", "cron", "timezone", "kind", "missed", "next_at", "last_at", "last_job_id", "paused", "paused_until")
 FOR_PEOPLE = ("name", "cron", "timezone", "kind", "missed", "next", "last", "paused")
@@ -32,7 +32,7 @@ def schedules() -> None:
 
 @contextmanager
 def _book(database: str | None) -> Iterator[Schedules]:
-    with desk(database) as at:
+    with open_services(database) as at:
         yield Schedules(lambda: at.store, at.jobs, {}, actor())
 
 

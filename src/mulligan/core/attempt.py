@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from mulligan.job import Micros, State
+from mulligan.core.job import Micros, State
 
 
 class Cls(StrEnum):
@@ -198,7 +198,7 @@ class Decision(NamedTuple):
     verb: Verb
     state: State
     ground: Ground
-    reason: str  # sentence for people, made in policy/reasons.py together with the ground
+    reason: str  # sentence for people, made in retries/reasons.py together with the ground
     run_at: Micros | None = None  # when queued again
     failures: int = 0
     losses: int = 0

@@ -2,7 +2,7 @@
 
     create_engine("sqlite:///app.db", module=mulligan.dbapi)
 
-One SQLite file is opened through one SQLite library per process (`store/onelibrary.py` says why). This module puts
+One SQLite file is opened through one SQLite library per process (`storage/sqlite_handle.py` says why). This module puts
 SQLAlchemy, or any code written for `sqlite3`, on Mulligan's. It behaves like `sqlite3` except where that hurts:
 
 - A transaction begins before the first statement that writes, and it begins IMMEDIATE. A deferred one that has read
@@ -34,11 +34,9 @@ from sqlite3 import (  # the same classes: `except sqlite3.IntegrityError` goes 
 
 import apsw
 
-from mulligan.dbapi.connection import Connection, Release
-from mulligan.dbapi.cursor import Cursor
-from mulligan.dbapi.translate import adapt, translated
-from mulligan.store import onelibrary
-from mulligan.store.handle import BUSY_MS, ApswHandle
+from mulligan.dbapi.connection import Connection, Cursor, Release, adapt, translated
+from mulligan.storage import sqlite_handle as onelibrary
+from mulligan.storage.sqlite_handle import BUSY_MS, ApswHandle
 
 apilevel = "2.0"
 threadsafety = 1  # threads may share the module, not a connection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mulligan import Park
-from mulligan.engine import operate
+from mulligan.operations import chore as operate
 from support.store import sql
 from walk.operations.tools import AT_ONCE, feed, states
 from walk.tools import advance

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from mulligan import Policy
-from mulligan.engine import operate, upkeep
+from mulligan.operations import chore as operate
+from mulligan.worker import upkeep
 from support.store import sql, together
 from walk.operations.tools import AT_ONCE, feed, told, truth
 from walk.tools import advance

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from mulligan.engine import operate
-from mulligan.errors import IllegalMove, KeyMismatch, NotFound, OverrideRefused, ReasonMissing, Refused
+from mulligan.core.errors import IllegalMove, KeyMismatch, NotFound, OverrideRefused, ReasonMissing, Refused
+from mulligan.operations import chore as operate
 from support.store import sql
 from walk.operations.tools import states, told
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mulligan import Kind, Mulligan, State
-from mulligan.event import Event
-from mulligan.policy.operation import Tally
+from mulligan.core.event import Event
+from mulligan.operations.rules import ItemCounts
 
 CAUSES = {"moov": "BAD_FILE", "gateway": "GW_5XX", "disk": "DISK_FULL"}
 AT_ONCE: dict[str, Any] = {"steps": ["rest"], "rate": 1000}
@@ -23,13 +23,13 @@ def told(app: Mulligan, prefix: str = "operation.") -> list[Event]:
         return [event for event in unit.events_after(0, 10_000) if event.type.startswith(prefix)]
 
 
-def truth(app: Mulligan, operation: str) -> Tally:
+def truth(app: Mulligan, operation: str) -> ItemCounts:
     """The tallies as the items themselves say."""
-    counts = dict.fromkeys(Tally._fields, 0)
+    counts = dict.fromkeys(ItemCounts._fields, 0)
     for item in app.operations.items(operation):
         counts["size"] += 1
         counts[item.outcome or item.state] += 1
-    return Tally(**counts)
+    return ItemCounts(**counts)
 
 
 def states(app: Mulligan, ids: Sequence[str]) -> list[State]:

@@ -1,0 +1,1 @@
+"""Access: API keys, dashboard sessions and status links."""

@@ -1,0 +1,1 @@
+"""Alerts: conditions that need a person, and automatic reactions to them."""

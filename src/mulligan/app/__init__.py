@@ -1,0 +1,1 @@
+"""The app object that developers create, its decorators and services."""

@@ -1,0 +1,1 @@
+"""Batches: jobs with a common outcome."""

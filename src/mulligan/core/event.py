@@ -1,0 +1,116 @@
+"""Everything that can happen, by name. An event row is written in the transaction of the change it tells of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from mulligan.core.job import Micros
+
+
+class EventType(StrEnum):
+    JOB_QUEUED = "job.queued"
+    JOB_STARTED = "job.started"
+    JOB_RETRY_SCHEDULED = "job.retry_scheduled"
+    JOB_SNOOZED = "job.snoozed"
+    JOB_SUCCEEDED = "job.succeeded"
+    JOB_DIED = "job.died"
+    JOB_CANCELLED = "job.cancelled"
+    JOB_CANCEL_REQUESTED = "job.cancel_requested"
+    JOB_PARKED = "job.parked"
+    JOB_RELEASED = "job.released"
+    JOB_LOST = "job.lost"
+    JOB_RETRIED = "job.retried"
+    JOB_DISCARDED = "job.discarded"
+    JOB_EDITED = "job.edited"
+    JOB_PRUNED = "job.pruned"
+    JOB_STALE_REFUSED = "job.stale_refused"
+    BATCH_SEALED = "batch.sealed"
+    BATCH_READY = "batch.ready"
+    BATCH_PARTIAL = "batch.partial"
+    BATCH_FAILED = "batch.failed"
+    BATCH_RECOVERED = "batch.recovered"
+    BATCH_REOPENED = "batch.reopened"
+    BATCH_CANCELLED = "batch.cancelled"
+    BATCH_EXPIRED = "batch.expired"
+    DEPENDENCY_OPENED = "dependency.opened"
+    DEPENDENCY_PROBING = "dependency.probing"
+    DEPENDENCY_CLOSED = "dependency.closed"
+    DEPENDENCY_CHANGED = "dependency.changed"
+    KIND_HELD = "kind.held"
+    KIND_RELEASED = "kind.released"
+    QUEUE_PAUSED = "queue.paused"
+    QUEUE_RESUMED = "queue.resumed"
+    QUEUE_CHANGED = "queue.changed"
+    FAILURE_MUTED = "failure.muted"
+    FAILURE_RESOLVED = "failure.resolved"
+    FAILURE_REOPENED = "failure.reopened"
+    OPERATION_STARTED = "operation.started"
+    OPERATION_PAUSED = "operation.paused"
+    OPERATION_RESUMED = "operation.resumed"
+    OPERATION_STOPPED = "operation.stopped"
+    OPERATION_ABORTED = "operation.aborted"
+    OPERATION_FINISHED = "operation.finished"
+    SUBSCRIPTION_CREATED = "subscription.created"
+    SUBSCRIPTION_CHANGED = "subscription.changed"
+    SUBSCRIPTION_DISABLED = "subscription.disabled"
+    SUBSCRIPTION_REMOVED = "subscription.removed"
+    SCHEDULE_SKIPPED = "schedule.skipped"
+    SCHEDULE_PAUSED = "schedule.paused"
+    SCHEDULE_RESUMED = "schedule.resumed"
+    WORKER_STARTED = "worker.started"
+    WORKER_DRAIN_REQUESTED = "worker.drain_requested"
+    WORKER_LOST = "worker.lost"
+    KEY_CREATED = "key.created"
+    KEY_REVOKED = "key.revoked"
+    WORKER_RUNNER_DIED = "worker.runner_died"
+    DATABASE_RESTORED = "database.restored"
+    ALERT_FIRED = "alert.fired"
+    ALERT_RESOLVED = "alert.resolved"
+    ALERT_SILENCED = "alert.silenced"
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event about to be written; `at` is stamped by the store."""
+
+    type: EventType
+    job_id: str | None = None
+    batch_id: str | None = None
+    owner: str = ""
+    attempt: int | None = None
+    token: int | None = None
+    actor: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Event(NamedTuple):
+    """An event as read back, in the order of `id`."""
+
+    id: int
+    at: Micros
+    type: str
+    job_id: str | None
+    batch_id: str | None
+    owner: str
+    attempt: int | None
+    token: int | None
+    actor: str
+    data: Mapping[str, Any]
+
+
+# Actors that are no people.
+OURSELVES = frozenset({"", "alert", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})
+
+
+# What is in the data of an event and not for the owner of a job: who runs it where, and what people changed.
+NOT_FOR_OWNERS = frozenset({"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"})
+
+
+def for_owners(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in NOT_FOR_OWNERS}
+
+
+Listener = Callable[[NewEvent], None]

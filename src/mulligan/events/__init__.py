@@ -1,0 +1,1 @@
+"""Events: the log of everything that happened."""

@@ -1,0 +1,1 @@
+"""Failures: capture, classify, fingerprint and group what went wrong."""

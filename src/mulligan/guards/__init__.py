@@ -1,0 +1,1 @@
+"""Guards: circuit breakers, retry budgets, limits and gates that make jobs wait."""

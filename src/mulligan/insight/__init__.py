@@ -1,0 +1,1 @@
+"""Insight: statistics over many jobs."""

@@ -1,0 +1,1 @@
+"""Jobs: enqueue, find, explain and repair."""

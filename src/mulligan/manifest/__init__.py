@@ -1,0 +1,1 @@
+"""Manifest: the app as data, shared by workers, web and command line."""

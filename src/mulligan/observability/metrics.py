@@ -1,0 +1,217 @@
+"""Every metric: its name, its labels, what it means, and which of the counted numbers it is made of.
+
+Counters and histograms come from what the fold has counted since ever, so they only grow and survive every restart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from mulligan.core.attempt import Cls
+from mulligan.observability.event_counts import DELAY_SECONDS, OUTCOMES, RUN_SECONDS, STATES, TRIES, WAIT_SECONDS
+from mulligan.storage.stat_queries import StatRow
+
+USER_CAUSED = frozenset({Cls.INVALID_INPUT.value, Cls.CANCELLED.value})
+WORKER_LOST = "WORKER_LOST"  # the code of an attempt whose lease ran out
+NTH = ("first", "retry")
+JOB = {"kind": "kind", "queue": "queue"}
+FAILURE = {"error_code": "code", "error_class": "class"}
+
+Labels = tuple[str, ...]  # values, in the order of the metric's labels
+
+
+class Counter(NamedTuple):
+    name: str
+    help: str
+    stat: str
+    labels: Mapping[str, str]  # the metric's → the stat's
+    where: Mapping[str, str] = {}
+    of: str = "n"
+    zeros: tuple[Labels, ...] = ()  # told from the beginning: a rate needs a value before the first event
+
+
+class Histogram(NamedTuple):
+    name: str
+    help: str
+    stat: str
+    labels: Mapping[str, str]
+    bounds: Sequence[float]
+
+
+_CLASSES = tuple(cls.value for cls in Cls)
+_FAILING = ("retry", "dead", "lost", "snoozed")
+_VERDICTS = tuple(
+    (outcome, cls, nth)
+    for outcome in OUTCOMES.values()
+    for cls in ("", *(_CLASSES if outcome in _FAILING else ()))
+    for nth in NTH
+)
+_ENDS = tuple((state, cls) for state in STATES.values() for cls in ("", *(_CLASSES if state == "dead" else ())))
+
+COUNTERS = (
+    Counter("mulligan_jobs_enqueued_total", "Jobs that were enqueued.", "enqueued", JOB),
+    Counter(
+        "mulligan_jobs_ended_total",
+        "Jobs that ended: succeeded, dead or cancelled.",
+        "ends",
+        {**JOB, "state": "state", **FAILURE},
+    ),
+    Counter(
+        "mulligan_job_ends_total",
+        "The same without kind, queue and code, every series from the beginning: for alerts.",
+        "finished",
+        {"state": "state", "error_class": "class"},
+        zeros=_ENDS,
+    ),
+    Counter(
+        "mulligan_attempts_total",
+        "Attempts that ended, by what became of the job: succeeded, retry, dead, cancelled, parked, released, lost, "
+        "snoozed.",
+        "attempts",
+        {**JOB, "outcome": "outcome", **FAILURE},
+    ),
+    Counter(
+        "mulligan_attempt_ends_total",
+        "The same without kind, queue and code, by first try or retry, every series from the beginning: for alerts.",
+        "verdicts",
+        {"outcome": "outcome", "error_class": "class", "nth": "nth"},
+        zeros=_VERDICTS,
+    ),
+    Counter(
+        "mulligan_tries_total",
+        "Attempts by their number in a job's life, failures before counted; 8 is 8 and more.",
+        "tries",
+        {"kind": "kind", "try": "try", "outcome": "outcome"},
+    ),
+    Counter(
+        "mulligan_dependency_calls_total",
+        "Attempts of jobs that use a dependency; a job that uses several counts for each.",
+        "calls",
+        {"dependency": "dependency", "outcome": "outcome", "error_class": "class"},
+    ),
+    Counter(
+        "mulligan_retries_scheduled_total",
+        "Retries that were scheduled, by the class of the failure.",
+        "retries",
+        {**JOB, "reason": "class", "error_code": "code"},
+    ),
+    Counter("mulligan_manual_retries_total", "Retries by hand.", "manual", JOB),
+    Counter(
+        "mulligan_attempt_cost_total",
+        "What attempts cost, in the unit that handlers give.",
+        "cost",
+        {"kind": "kind", "nth": "nth", "outcome": "outcome", "error_class": "class"},
+        of="total",
+    ),
+    Counter(
+        "mulligan_lease_expired_total",
+        "Attempts whose worker went away under them.",
+        "attempts",
+        JOB,
+        where={"code": WORKER_LOST},
+    ),
+    Counter("mulligan_worker_starts_total", "Workers that started.", "workers", {}, {"what": "started"}, zeros=((),)),
+    Counter(
+        "mulligan_workers_lost_total", "Workers found dead or silent.", "workers", {}, {"what": "lost"}, zeros=((),)
+    ),
+    Counter(
+        "mulligan_runners_died_total",
+        "Processes that run jobs and died; those we end ourselves are not counted.",
+        "workers",
+        {},
+        {"what": "runner_died"},
+        zeros=((),),
+    ),
+    Counter(
+        "mulligan_breaker_changes_total",
+        "How often a dependency was opened, probed, closed.",
+        "breakers",
+        {"dependency": "dependency", "to": "to"},
+    ),
+    Counter(
+        "mulligan_notifications_total",
+        "Attempts to deliver a message.",
+        "deliveries",
+        {"channel": "channel", "outcome": "outcome"},
+    ),
+    Counter("mulligan_events_total", "Events of all types.", "events", {"type": "type"}),
+    Counter(
+        "mulligan_jobs_failed_total",
+        "Jobs that died, by code.",
+        "ends",
+        {"error_code": "code"},
+        where={"state": "dead"},
+    ),
+    Counter("mulligan_manual_retry_total", "mulligan_manual_retries_total without labels.", "manual", {}, zeros=((),)),
+    Counter(
+        "mulligan_worker_failures_total",
+        "Attempts that failed; is_permanent: the job died of it, duration_bucket: how long it ran.",
+        "failures",
+        {"error_type": "code", "is_permanent": "final", "duration_bucket": "length"},
+    ),
+)
+HISTOGRAMS = (
+    Histogram("mulligan_attempt_duration_seconds", "How long handlers ran.", "run", JOB, RUN_SECONDS),
+    Histogram("mulligan_job_wait_seconds", "From due to started.", "wait", JOB, WAIT_SECONDS),
+    Histogram(
+        "mulligan_attempts_to_success", "Attempts that a success took, losses aside.", "needed", {"kind": "kind"}, TRIES
+    ),
+    Histogram(
+        "mulligan_retry_delay_seconds",
+        "From a failure to the retry that was scheduled.",
+        "delay",
+        {"error_class": "class"},
+        DELAY_SECONDS,
+    ),
+    Histogram(
+        "mulligan_job_processing_duration_seconds",
+        "mulligan_attempt_duration_seconds of all queues.",
+        "run",
+        {"kind": "kind"},
+        RUN_SECONDS,
+    ),
+)
+
+
+def families(rows: Iterable[StatRow]) -> Iterator[Metric]:
+    """All counters and histograms, also those of which nothing was counted yet."""
+    by_name: defaultdict[str, list[tuple[dict[str, str], StatRow]]] = defaultdict(list)
+    for row in rows:
+        by_name[row.name].append((json.loads(row.labels), row))
+    for counter in COUNTERS:
+        yield _counter(counter, by_name[counter.stat])
+    for histogram in HISTOGRAMS:
+        yield _histogram(histogram, by_name[histogram.stat])
+
+
+def _counter(counter: Counter, rows: Iterable[tuple[dict[str, str], StatRow]]) -> Metric:
+    sums = dict.fromkeys(counter.zeros, 0.0)
+    for said, row in rows:
+        if counter.where.items() <= said.items():
+            values = tuple(said.get(name, "") for name in counter.labels.values())
+            sums[values] = sums.get(values, 0.0) + (row.n if counter.of == "n" else row.total)
+    family = CounterMetricFamily(counter.name, counter.help, labels=tuple(counter.labels))
+    for values, value in sorted(sums.items()):
+        family.add_metric(values, value)
+    return family
+
+
+def _histogram(histogram: Histogram, rows: Iterable[tuple[dict[str, str], StatRow]]) -> Metric:
+    places = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+    counts: defaultdict[Labels, dict[str, int]] = defaultdict(lambda: dict.fromkeys(places, 0))
+    totals: defaultdict[Labels, float] = defaultdict(float)
+    for said, row in rows:
+        values = tuple(said.get(name, "") for name in histogram.labels.values())
+        counts[values][said["le"]] += row.n
+        totals[values] += row.total
+    family = HistogramMetricFamily(histogram.name, histogram.help, labels=tuple(histogram.labels))
+    for values, found in sorted(counts.items()):
+        rising = accumulate(found[place] for place in places)
+        family.add_metric(values, list(zip(places, map(float, rising), strict=True)), totals[values])
+    return family

@@ -1,0 +1,1 @@
+"""Operations: one careful action on many jobs, step by step."""

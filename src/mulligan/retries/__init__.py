@@ -1,0 +1,1 @@
+"""Retries: policies, backoffs and the pure decision what happens after an attempt."""

@@ -1,0 +1,1 @@
+"""Schedules: jobs enqueued by the clock."""

@@ -1,0 +1,708 @@
+-- The schema of Mulligan on SQLite (3.37 or later).
+--
+-- Times and durations are integer microseconds; times are UTC. Columns that hold JSON say so.
+-- {p} is replaced by the prefix of every name. The migrator creates and fills the table {p}schema.
+-- There are no foreign keys: retention removes jobs, attempts and events at different times.
+
+
+-- meta: single facts about this database, such as the id below which events were pruned.
+CREATE TABLE {p}meta (
+  key   TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+
+-- job: one row per job with its state, schedule, counters, lease, payload and result.
+--
+-- lane                    what a claim takes from: "queue|kind|dependencies|1" (0: fresh, 1: retry)
+-- uses                    names of dependencies, sorted and separated by commas
+-- deadline_span           length of the deadline, used to renew it for a new generation
+-- worker, token           the lease: the worker that runs the job, and the fencing token
+-- alone                   the next attempt runs in a process without other jobs
+-- announced               the event job.queued is written; if the caller's transaction inserts the
+--                         job, upkeep writes it after the commit
+-- unique_key              the key as the caller set it
+-- unique_hash             hash of the key while this job holds it, else NULL
+-- unique_cover            the states in which the job holds its key
+-- unique_until            when the job gives its key up, whatever its state
+-- choices, choice         JSON list offered while parked; the choice a person made
+-- reason                  why the job is in this state, as a sentence
+-- error                   JSON of the failure that made the job dead
+-- counts                  JSON: failures of this generation by class and by code
+-- settings                JSON: what an escalation changed for the next attempts
+-- died_code, _class, _group   code, class and fingerprint of the failure; only while dead
+-- must_have               the batch fails if this member fails
+-- trace                   W3C trace context of the enqueuer: traceparent, a space, tracestate
+-- ran_by                  worker of a job that succeeded with its first attempt. Such a job has no
+--                         row in attempt: its own row holds everything that belongs there
+CREATE TABLE {p}job (
+  id               TEXT PRIMARY KEY,
+  kind             TEXT NOT NULL,
+  queue            TEXT NOT NULL,
+  owner            TEXT NOT NULL DEFAULT '',
+  state            TEXT NOT NULL DEFAULT 'queued',
+  priority         INTEGER NOT NULL DEFAULT 0,
+  lane             TEXT NOT NULL,
+  uses             TEXT NOT NULL DEFAULT '',
+  run_at           INTEGER NOT NULL,
+  created_at       INTEGER NOT NULL,
+  started_at       INTEGER,
+  first_started_at INTEGER,
+  finished_at      INTEGER,
+  deadline_at      INTEGER,
+  deadline_span    INTEGER,
+  worker           TEXT,
+  token            INTEGER NOT NULL DEFAULT 0,
+  generation       INTEGER NOT NULL DEFAULT 1,
+  attempt          INTEGER NOT NULL DEFAULT 0,
+  failures         INTEGER NOT NULL DEFAULT 0,
+  losses           INTEGER NOT NULL DEFAULT 0,
+  snoozes          INTEGER NOT NULL DEFAULT 0,
+  alone            INTEGER NOT NULL DEFAULT 0,
+  announced        INTEGER NOT NULL DEFAULT 0,
+  max_retries      INTEGER,
+  policy           TEXT,
+  timeout          INTEGER,
+  unique_key       TEXT,
+  unique_hash      TEXT,
+  unique_cover     TEXT,
+  unique_until     INTEGER,
+  batch_id         TEXT,
+  cancel_reason    TEXT,
+  choice           TEXT,
+  choices          TEXT,
+  reason           TEXT NOT NULL DEFAULT '',
+  progress         REAL,
+  progress_message TEXT NOT NULL DEFAULT '',
+  cost             REAL NOT NULL DEFAULT 0,
+  error            TEXT,
+  payload          TEXT NOT NULL,
+  result           TEXT,
+  counts           TEXT,
+  settings         TEXT,
+  died_code        TEXT CHECK (died_code IS NULL OR state = 'dead'),
+  died_class       TEXT CHECK (died_class IS NULL OR state = 'dead'),
+  died_group       TEXT CHECK (died_group IS NULL OR state = 'dead'),
+  must_have        INTEGER NOT NULL DEFAULT 0 CHECK (NOT must_have OR batch_id IS NOT NULL),
+  trace            TEXT,
+  ran_by           TEXT,
+  CONSTRAINT job_sound CHECK (CASE state
+    WHEN 'running'
+    THEN worker IS NOT NULL AND finished_at IS NULL
+         AND result IS NULL AND error IS NULL AND choices IS NULL
+    WHEN 'succeeded'
+    THEN worker IS NULL AND finished_at IS NOT NULL
+         AND error IS NULL AND choices IS NULL
+    WHEN 'queued'
+    THEN worker IS NULL AND finished_at IS NULL
+         AND result IS NULL AND error IS NULL AND choices IS NULL
+    WHEN 'dead'
+    THEN worker IS NULL AND finished_at IS NOT NULL
+         AND result IS NULL AND error IS NOT NULL AND choices IS NULL
+    WHEN 'cancelled'
+    THEN worker IS NULL AND finished_at IS NOT NULL
+         AND result IS NULL AND error IS NULL AND choices IS NULL
+    WHEN 'parked'
+    THEN worker IS NULL AND finished_at IS NULL
+         AND result IS NULL AND error IS NULL
+    ELSE 0 END),
+  CONSTRAINT job_priority CHECK (priority BETWEEN -9 AND 9),
+  CONSTRAINT job_counters CHECK (generation >= 1 AND attempt BETWEEN 0 AND token
+                                 AND failures >= 0 AND losses >= 0 AND snoozes >= 0)
+) STRICT;
+
+-- Claim: list the lanes that have queued jobs, and read the next jobs of one lane in order.
+CREATE INDEX {p}job_for_claim ON {p}job (lane, priority, run_at, id) WHERE state = 'queued';
+-- Sweep and renewal: list the jobs that a worker runs.
+CREATE INDEX {p}job_for_sweep ON {p}job (worker) WHERE state = 'running';
+-- Enqueue: at most one job holds a unique key.
+CREATE UNIQUE INDEX {p}job_for_unique ON {p}job (unique_hash) WHERE unique_hash IS NOT NULL;
+-- Upkeep: find waiting jobs whose deadline has passed.
+CREATE INDEX {p}job_for_deadline ON {p}job (deadline_at)
+  WHERE deadline_at IS NOT NULL AND state IN ('queued', 'parked');
+-- Retention: find finished jobs of a state that are old enough. Also finds the newest successes.
+CREATE INDEX {p}job_for_retention ON {p}job (state, finished_at) WHERE finished_at IS NOT NULL;
+-- Upkeep: find jobs of callers' transactions whose event job.queued is not written yet.
+CREATE INDEX {p}job_for_announcement ON {p}job (id) WHERE NOT announced;
+-- Search: list and count dead jobs, newest first.
+CREATE INDEX {p}job_for_dead ON {p}job (id, died_class, owner, kind, queue) WHERE state = 'dead';
+-- Search: list the dead jobs of one code, newest first.
+CREATE INDEX {p}job_for_code ON {p}job (died_code, id, owner, kind) WHERE state = 'dead';
+-- Search: list the dead jobs of one failure group, newest first.
+CREATE INDEX {p}job_for_group ON {p}job (died_group, id, owner, kind) WHERE state = 'dead';
+-- Failure groups: count the deaths of each group by time, kind, code and class.
+CREATE INDEX {p}job_for_deaths
+  ON {p}job (died_group, finished_at, owner, kind, died_code, died_class) WHERE state = 'dead';
+-- Failure groups of one owner: count the deaths of each group by time, kind, code and class.
+CREATE INDEX {p}job_for_owner_deaths
+  ON {p}job (owner, died_group, finished_at, kind, died_code, died_class) WHERE state = 'dead';
+-- Search: find jobs whose unique key starts with a prefix.
+CREATE INDEX {p}job_for_key ON {p}job (unique_key) WHERE unique_key IS NOT NULL;
+-- Batch completion: test for an unfinished member, and count the members of each state.
+CREATE INDEX {p}job_for_batch ON {p}job (batch_id, state, must_have, id) WHERE batch_id IS NOT NULL;
+-- Search: list the jobs of one owner, newest first.
+CREATE INDEX {p}job_for_owner ON {p}job (owner, id) WHERE owner <> '';
+-- Search: list the members of one batch, newest first.
+CREATE INDEX {p}job_for_batch_list ON {p}job (batch_id, id) WHERE batch_id IS NOT NULL;
+-- Search: list and count parked jobs. Holds the kind, so that counting reads no job.
+CREATE INDEX {p}job_for_parked ON {p}job (id, kind) WHERE state = 'parked';
+-- Search: list and count cancelled jobs. Holds the kind, so that counting reads no job.
+CREATE INDEX {p}job_for_cancelled ON {p}job (id, kind) WHERE state = 'cancelled';
+-- Failure groups: find jobs that were retried manually, to count those that recovered.
+CREATE INDEX {p}job_for_retried ON {p}job (id) WHERE generation > 1;
+
+
+-- job_arg: arguments of jobs that "arg." filters can look up, for kinds that declare an index.
+CREATE TABLE {p}job_arg (
+  name   TEXT NOT NULL,
+  value  TEXT NOT NULL,
+  job_id TEXT NOT NULL,
+  kind   TEXT NOT NULL,
+  PRIMARY KEY (name, value, job_id)
+) STRICT, WITHOUT ROWID;
+
+-- Retention: find the arguments of a job that is removed.
+CREATE INDEX {p}job_arg_for_retention ON {p}job_arg (job_id);
+
+
+-- attempt: one row per finished attempt: how it ended, its failure, and the decision about it.
+--
+-- settled_by              the worker that wrote the row: its own, or the one that found it lost
+-- ended, verb             the outcome of the attempt; the decision
+-- code ... fingerprint    the failure; public is the text for owners, evidence and private are JSON
+-- judged                  JSON: rule table, dissenting rules, changes of policy and next attempt
+--
+-- With a rowid: rows are appended in the order in which attempts end. Ordered by primary key, a
+-- second attempt would go between full pages and split them.
+CREATE TABLE {p}attempt (
+  job_id      TEXT NOT NULL,
+  token       INTEGER NOT NULL,
+  generation  INTEGER NOT NULL,
+  attempt     INTEGER NOT NULL,
+  worker      TEXT NOT NULL,
+  settled_by  TEXT NOT NULL,
+  started_at  INTEGER NOT NULL,
+  ended_at    INTEGER NOT NULL,
+  ended       TEXT NOT NULL,
+  verb        TEXT NOT NULL,
+  code        TEXT,
+  cls         TEXT,
+  rule        TEXT,
+  public      TEXT,
+  evidence    TEXT,
+  private     TEXT,
+  fingerprint TEXT,
+  next_run_at INTEGER,
+  reason      TEXT NOT NULL DEFAULT '',
+  cost        REAL NOT NULL DEFAULT 0,
+  judged      TEXT,
+  PRIMARY KEY (job_id, token)
+) STRICT;
+
+-- Failure groups: find jobs that once died with a fingerprint, whatever happened to them since.
+CREATE INDEX {p}attempt_for_recovery ON {p}attempt (fingerprint, job_id, generation)
+  WHERE verb = 'die';
+
+
+-- checkpoint: named values that an attempt saves for later attempts of the same job.
+CREATE TABLE {p}checkpoint (
+  job_id TEXT NOT NULL,
+  name   TEXT NOT NULL,
+  value  TEXT NOT NULL,
+  token  INTEGER NOT NULL,
+  at     INTEGER NOT NULL,
+  PRIMARY KEY (job_id, name)
+) STRICT, WITHOUT ROWID;
+
+
+-- event: the append-only log of everything that happened to jobs, batches and the system.
+--
+-- Events of one type and time about many jobs share one row, a bundle: `bundle` is their number,
+-- `id` the last of their consecutive ids, and `data` has one line per job (see storage/event_bundles.py).
+CREATE TABLE {p}event (
+  id       INTEGER PRIMARY KEY AUTOINCREMENT,
+  at       INTEGER NOT NULL,
+  type     TEXT NOT NULL,
+  job_id   TEXT,
+  batch_id TEXT,
+  owner    TEXT NOT NULL DEFAULT '',
+  attempt  INTEGER,
+  token    INTEGER,
+  actor    TEXT NOT NULL DEFAULT '',
+  data     TEXT NOT NULL DEFAULT '{}',
+  bundle   INTEGER
+) STRICT;
+
+-- History of a job: its events that are not in a bundle.
+CREATE INDEX {p}event_for_story ON {p}event (job_id) WHERE job_id IS NOT NULL;
+-- History of a job: the bundles written at the times at which the job changed.
+CREATE INDEX {p}event_for_bundles ON {p}event (at) WHERE bundle IS NOT NULL;
+-- History of a batch: events of the batch itself, without those of its members.
+CREATE INDEX {p}event_for_batch ON {p}event (batch_id)
+  WHERE batch_id IS NOT NULL AND job_id IS NULL;
+-- Audit: actions of people, newest first. The condition equals that of by_people.part.sql.
+CREATE INDEX {p}event_for_audit ON {p}event (id)
+  WHERE actor NOT IN ('', 'alert', 'breaker', 'guard', 'handler', 'hint', 'schedule', 'upkeep')
+    AND type <> 'job.stale_refused';
+
+-- Events are append-only; retention may delete them.
+CREATE TRIGGER {p}events_are_never_changed BEFORE UPDATE ON {p}event
+  BEGIN SELECT RAISE(ABORT, 'events are never changed'); END;
+
+
+-- pruned: how many jobs of a kind, state, owner and code retention has removed, and their id range.
+CREATE TABLE {p}pruned (
+  id       INTEGER PRIMARY KEY AUTOINCREMENT,
+  at       INTEGER NOT NULL,
+  kind     TEXT NOT NULL,
+  state    TEXT NOT NULL,
+  owner    TEXT NOT NULL,
+  code     TEXT NOT NULL,
+  count    INTEGER NOT NULL,
+  first_id TEXT NOT NULL,
+  last_id  TEXT NOT NULL
+) STRICT;
+
+
+-- worker: one row per worker process; renewing the row renews the leases of all its jobs.
+--
+-- lease                   how long a renewal is valid
+-- renewed_mono            CLOCK_MONOTONIC of the host's boot `boot_id` at the last renewal
+-- life_path, _dev, _ino   the file that the worker keeps locked while it is alive
+-- drain_reason            why a person asked the worker to finish its jobs and exit, else NULL
+CREATE TABLE {p}worker (
+  id           TEXT PRIMARY KEY,
+  host         TEXT NOT NULL,
+  pid          INTEGER NOT NULL,
+  boot_id      TEXT NOT NULL,
+  lease        INTEGER NOT NULL,
+  started_at   INTEGER NOT NULL,
+  renewed_at   INTEGER NOT NULL,
+  renewed_mono INTEGER NOT NULL,
+  closed_at    INTEGER,
+  close_reason TEXT NOT NULL DEFAULT '',
+  life_path    TEXT NOT NULL DEFAULT '',
+  life_dev     INTEGER NOT NULL DEFAULT 0,
+  life_ino     INTEGER NOT NULL DEFAULT 0,
+  kinds        TEXT NOT NULL DEFAULT '[]',
+  queues       TEXT NOT NULL DEFAULT '[]',
+  concurrency  INTEGER NOT NULL DEFAULT 1,
+  release      TEXT NOT NULL DEFAULT '',
+  draining     INTEGER NOT NULL DEFAULT 0,
+  drain_reason TEXT
+) STRICT, WITHOUT ROWID;
+
+-- Sweep: find workers whose last renewal is too old.
+CREATE INDEX {p}worker_for_sweep ON {p}worker (renewed_at) WHERE closed_at IS NULL;
+
+
+-- manifest: apps as data (JSON): kinds, policies, rules, dependencies, schedules, release.
+CREATE TABLE {p}manifest (
+  id         TEXT PRIMARY KEY,
+  app        TEXT NOT NULL,
+  release    TEXT NOT NULL,
+  body       TEXT NOT NULL,
+  first_seen INTEGER NOT NULL,
+  last_named INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+
+-- gate: closed queues, kinds and dependencies. probe_at: when the breaker probes a dependency next.
+CREATE TABLE {p}gate (
+  scope    TEXT NOT NULL CHECK (scope IN ('queue', 'kind', 'dependency')),
+  key      TEXT NOT NULL,
+  since    INTEGER NOT NULL,
+  until    INTEGER,
+  reason   TEXT NOT NULL DEFAULT '',
+  actor    TEXT NOT NULL DEFAULT '',
+  probe_at INTEGER,
+  PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+
+
+-- limits: concurrency and rate limits that operators set for queues and dependencies.
+CREATE TABLE {p}limits (
+  scope       TEXT NOT NULL CHECK (scope IN ('queue', 'dependency')),
+  key         TEXT NOT NULL,
+  concurrency INTEGER,
+  rate        REAL,
+  since       INTEGER NOT NULL,
+  until       INTEGER,
+  reason      TEXT NOT NULL DEFAULT '',
+  actor       TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+
+
+-- meter: token buckets of rate limits; a claim under a limit locks its row.
+CREATE TABLE {p}meter (
+  scope  TEXT NOT NULL,
+  key    TEXT NOT NULL,
+  tokens REAL NOT NULL,
+  at     INTEGER NOT NULL,
+  PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+
+
+-- guard: state (JSON) of the circuit breaker, ramp and retry budget of a dependency or kind.
+CREATE TABLE {p}guard (
+  scope   TEXT NOT NULL CHECK (scope IN ('dependency', 'kind')),
+  key     TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  active  INTEGER NOT NULL,
+  seen_at INTEGER NOT NULL,
+  body    TEXT NOT NULL,
+  PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+
+-- Claim: read the guards that restrict claims; a healthy fleet has none.
+CREATE INDEX {p}guard_for_claim ON {p}guard (key) WHERE active;
+
+
+-- tally: outcomes (JSON) to be added to a guard that another worker had locked when they happened.
+CREATE TABLE {p}tally (
+  id    INTEGER PRIMARY KEY,
+  scope TEXT NOT NULL,
+  key   TEXT NOT NULL,
+  body  TEXT NOT NULL
+) STRICT;
+
+-- Guard update: take the tallies of one guard in the order in which they were written.
+CREATE INDEX {p}tally_for_fold ON {p}tally (scope, key, id);
+
+
+-- failure_group: failure groups that people muted or resolved; scope is one owner, or '*' for all.
+CREATE TABLE {p}failure_group (
+  fingerprint TEXT NOT NULL,
+  scope       TEXT NOT NULL,
+  state       TEXT NOT NULL CHECK (state IN ('open', 'muted', 'resolved')),
+  until       INTEGER,
+  note        TEXT NOT NULL DEFAULT '',
+  actor       TEXT NOT NULL DEFAULT '',
+  at          INTEGER NOT NULL,
+  resolved_at INTEGER,
+  PRIMARY KEY (fingerprint, scope)
+) STRICT, WITHOUT ROWID;
+
+
+-- batch: definitions of batches. Adding members locks the row in shared mode, sealing exclusively.
+--
+-- tolerance               how many members may die: "3", or a share such as "10%"
+-- on_complete             JSON of the job that is enqueued when the batch completes
+CREATE TABLE {p}batch (
+  id            TEXT PRIMARY KEY,
+  name          TEXT NOT NULL,
+  owner         TEXT NOT NULL DEFAULT '',
+  tolerance     TEXT NOT NULL DEFAULT '0',
+  on_complete   TEXT,
+  unique_key    TEXT,
+  unique_hash   TEXT,
+  created_at    INTEGER NOT NULL,
+  sealed_at     INTEGER,
+  cancelled_at  INTEGER,
+  cancel_reason TEXT,
+  CONSTRAINT batch_cancelled CHECK (cancelled_at IS NULL OR sealed_at IS NOT NULL)
+) STRICT;
+
+-- Creation of a batch: at most one batch holds a unique key.
+CREATE UNIQUE INDEX {p}batch_for_unique ON {p}batch (unique_hash) WHERE unique_hash IS NOT NULL;
+
+
+-- batch_progress: outcomes of batches. Apart from batch, so that ending a member never waits for
+-- a transaction that adds members.
+--
+-- previous                outcome of the generation before
+-- told                    the event batch.sealed is written
+-- leaving                 retention has begun to remove members, so none may be retried
+CREATE TABLE {p}batch_progress (
+  id         TEXT PRIMARY KEY,
+  generation INTEGER NOT NULL DEFAULT 1,
+  outcome    TEXT,
+  outcome_at INTEGER,
+  previous   TEXT,
+  told       INTEGER NOT NULL DEFAULT 0,
+  expires_at INTEGER,
+  expired_at INTEGER,
+  leaving    INTEGER NOT NULL DEFAULT 0,
+  CONSTRAINT batch_outcome    CHECK (outcome IN ('ready', 'partial', 'failed')),
+  CONSTRAINT batch_outcome_at CHECK ((outcome IS NULL) = (outcome_at IS NULL)),
+  CONSTRAINT batch_previous   CHECK (previous IS NULL OR previous IN ('ready', 'partial', 'failed')
+                                     AND generation > 1),
+  CONSTRAINT batch_generation CHECK (generation >= 1),
+  CONSTRAINT batch_expired    CHECK (expired_at IS NULL
+                                     OR (outcome IS NOT NULL AND expires_at IS NOT NULL)),
+  CONSTRAINT batch_leaving    CHECK (NOT leaving OR outcome IS NOT NULL)
+) STRICT;
+
+-- Upkeep: find batches without an outcome whose members have all ended.
+CREATE INDEX {p}batch_for_sweep ON {p}batch_progress (id) WHERE outcome IS NULL;
+-- Upkeep: find batches whose time to expire has come.
+CREATE INDEX {p}batch_for_expiry ON {p}batch_progress (expires_at)
+  WHERE expires_at IS NOT NULL AND expired_at IS NULL;
+-- Retention: find batches that completed long ago.
+CREATE INDEX {p}batch_for_retention ON {p}batch_progress (outcome_at) WHERE outcome_at IS NOT NULL;
+
+
+-- schedule: cron schedules; every slot up to `cursor` has a job or was skipped with an event.
+--
+-- named_at                when a manifest in use last declared the schedule, to the day
+CREATE TABLE {p}schedule (
+  name         TEXT PRIMARY KEY,
+  cron         TEXT NOT NULL,
+  timezone     TEXT NOT NULL,
+  cursor       INTEGER NOT NULL,
+  named_at     INTEGER NOT NULL,
+  paused_at    INTEGER,
+  paused_until INTEGER,
+  pause_reason TEXT NOT NULL DEFAULT '',
+  paused_by    TEXT NOT NULL DEFAULT ''
+) STRICT;
+
+
+-- slot: the job of each slot of a schedule; the primary key lets only one worker create it.
+CREATE TABLE {p}slot (
+  schedule TEXT NOT NULL,
+  slot     INTEGER NOT NULL,
+  job_id   TEXT NOT NULL,
+  PRIMARY KEY (schedule, slot)
+) STRICT, WITHOUT ROWID;
+
+-- Retention: find slots that are old enough.
+CREATE INDEX {p}slot_for_retention ON {p}slot (slot);
+
+
+-- operation: bulk actions such as "retry these 10,000 jobs", with their settings and progress.
+--
+-- asked, fixed            the filter as written; JSON of the filter with relative times resolved
+-- params, steps, tallies  JSON: arguments of the action; planned steps; results of each step
+-- rate, stop_if           jobs per second; share of repeated failures that stops the operation
+-- scope, key, digest      owner or '*'; idempotency key; hash of the whole request
+-- recent                  outcomes of the last jobs of this step, one letter each
+-- tokens, tokens_at       token bucket that enforces the rate
+-- active, due_at          there is work left; when a worker may continue it
+-- moved_at                when a job was last sent or ended
+CREATE TABLE {p}operation (
+  id          TEXT PRIMARY KEY,
+  action      TEXT NOT NULL CHECK (action IN ('retry', 'cancel', 'discard', 'release', 'move')),
+  asked       TEXT NOT NULL,
+  fixed       TEXT NOT NULL,
+  params      TEXT NOT NULL DEFAULT '{}',
+  steps       TEXT NOT NULL,
+  rate        REAL NOT NULL CHECK (rate > 0),
+  stop_if     REAL NOT NULL CHECK (stop_if BETWEEN 0 AND 1),
+  scope       TEXT NOT NULL,
+  actor       TEXT NOT NULL DEFAULT '',
+  reason      TEXT NOT NULL DEFAULT '',
+  key         TEXT,
+  digest      TEXT NOT NULL,
+  state       TEXT NOT NULL
+    CHECK (state IN ('gathering', 'running', 'paused', 'stopped', 'aborted', 'finished')),
+  step        INTEGER NOT NULL DEFAULT 0,
+  total       INTEGER NOT NULL DEFAULT 0,
+  tallies     TEXT NOT NULL DEFAULT '[]',
+  recent      TEXT NOT NULL DEFAULT '',
+  tokens      REAL NOT NULL DEFAULT 0,
+  tokens_at   INTEGER NOT NULL DEFAULT 0,
+  version     INTEGER NOT NULL DEFAULT 1,
+  active      INTEGER NOT NULL DEFAULT 1,
+  due_at      INTEGER NOT NULL,
+  moved_at    INTEGER NOT NULL,
+  created_at  INTEGER NOT NULL,
+  started_at  INTEGER,
+  finished_at INTEGER,
+  note        TEXT NOT NULL DEFAULT '',
+  CHECK ((state IN ('stopped', 'aborted', 'finished')) = (finished_at IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+-- Worker: find operations that are due to continue.
+CREATE INDEX {p}operation_for_turn ON {p}operation (due_at) WHERE active;
+-- Start of an operation: at most one has an idempotency key.
+CREATE UNIQUE INDEX {p}operation_for_key ON {p}operation (scope, key) WHERE key IS NOT NULL;
+-- Start of an operation: at most one unfinished operation has the same content.
+CREATE UNIQUE INDEX {p}operation_for_twin ON {p}operation (digest)
+  WHERE state IN ('gathering', 'running', 'paused');
+-- Retention: find operations that finished long ago.
+CREATE INDEX {p}operation_for_retention ON {p}operation (finished_at) WHERE NOT active;
+
+
+-- operation_item: one row per job of an operation: how it was at the start, and what became of it.
+--
+-- place                   position within the operation, from 1, in order of job ids
+-- was, cause, code        state, failure group and code of the job when the operation started
+CREATE TABLE {p}operation_item (
+  operation  TEXT NOT NULL,
+  place      INTEGER NOT NULL,
+  job_id     TEXT NOT NULL,
+  generation INTEGER NOT NULL,
+  was        TEXT NOT NULL,
+  cause      TEXT,
+  code       TEXT,
+  state      TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'ended')),
+  outcome    TEXT CHECK (outcome IN ('recovered', 'same', 'other', 'done', 'refused', 'skipped')),
+  why        TEXT NOT NULL DEFAULT '',
+  ended_at   INTEGER,
+  PRIMARY KEY (operation, place),
+  CHECK ((state = 'ended') = (outcome IS NOT NULL) AND (state = 'ended') = (ended_at IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+-- Preview: test whether a job belongs to an operation. Unique: a job is an item once.
+CREATE UNIQUE INDEX {p}operation_item_for_job ON {p}operation_item (operation, job_id);
+-- Worker: read the next items to act on.
+CREATE INDEX {p}operation_item_for_sending ON {p}operation_item (operation, place)
+  WHERE state = 'waiting';
+-- Worker: read the items whose jobs were retried and may have ended.
+CREATE INDEX {p}operation_item_for_ends ON {p}operation_item (operation, place)
+  WHERE state = 'sent';
+
+
+-- reader: how far each consumer has read the event log; a consumer locks its row while it reads.
+CREATE TABLE {p}reader (
+  name       TEXT PRIMARY KEY,
+  cursor     INTEGER NOT NULL,
+  body       TEXT NOT NULL DEFAULT '',
+  updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+
+-- subscription: which events are sent where. If `declared`, the manifest holds the definition.
+--
+-- patterns                event types, separated by commas
+-- form                    one message per event, or one per incident
+-- body                    JSON of the channel's configuration, with its secrets
+-- endpoint                the dependency that deliveries use
+-- after                   only events with a higher id are sent
+CREATE TABLE {p}subscription (
+  id            TEXT PRIMARY KEY,
+  declared      INTEGER NOT NULL,
+  name          TEXT NOT NULL DEFAULT '',
+  patterns      TEXT NOT NULL DEFAULT '',
+  owner         TEXT,
+  batch_id      TEXT,
+  filter        TEXT NOT NULL DEFAULT '',
+  form          TEXT NOT NULL CHECK (form IN ('each', 'incident')),
+  channel       TEXT NOT NULL DEFAULT '',
+  body          TEXT NOT NULL DEFAULT '{}',
+  endpoint      TEXT NOT NULL DEFAULT '',
+  after         INTEGER NOT NULL,
+  state         TEXT NOT NULL DEFAULT 'on' CHECK (state IN ('on', 'off')),
+  reason        TEXT NOT NULL DEFAULT '',
+  version       INTEGER NOT NULL DEFAULT 1,
+  failures      INTEGER NOT NULL DEFAULT 0,
+  failing_since INTEGER,
+  created_at    INTEGER NOT NULL,
+  created_by    TEXT NOT NULL DEFAULT ''
+) STRICT, WITHOUT ROWID;
+
+-- Retention: find subscriptions of batches that were removed.
+CREATE INDEX {p}subscription_for_batch ON {p}subscription (batch_id) WHERE batch_id IS NOT NULL;
+
+
+-- incident: failures with one cause that a subscription reports to an owner as one growing message.
+--
+-- key                     a failure group or a batch
+-- due_at                  when the dispatcher looks at the incident next
+CREATE TABLE {p}incident (
+  id           TEXT PRIMARY KEY,
+  subscription TEXT NOT NULL,
+  owner        TEXT NOT NULL,
+  key          TEXT NOT NULL,
+  body         TEXT NOT NULL,
+  due_at       INTEGER NOT NULL,
+  opened_at    INTEGER NOT NULL,
+  closed_at    INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- Dispatcher: find the open incident that an event belongs to. Unique: there is at most one.
+CREATE UNIQUE INDEX {p}incident_for_fold ON {p}incident (key, subscription, owner)
+  WHERE closed_at IS NULL;
+-- Dispatcher: find open incidents that are due.
+CREATE INDEX {p}incident_for_turn ON {p}incident (due_at) WHERE closed_at IS NULL;
+-- Retention: find incidents that were closed long ago.
+CREATE INDEX {p}incident_for_retention ON {p}incident (closed_at) WHERE closed_at IS NOT NULL;
+
+
+-- notified: messages that a subscription sent to an owner, and withheld, in the hour from `since`.
+CREATE TABLE {p}notified (
+  subscription TEXT NOT NULL,
+  owner        TEXT NOT NULL,
+  since        INTEGER NOT NULL,
+  sent         INTEGER NOT NULL,
+  withheld     INTEGER NOT NULL,
+  PRIMARY KEY (subscription, owner)
+) STRICT, WITHOUT ROWID;
+
+
+-- alert: the state of each alert rule for each key; key '*' is a silence of the whole rule.
+--
+-- seen_at                 when the rule was last evaluated for this key
+-- acted                   JSON of the alert's action that is still in force, or empty
+CREATE TABLE {p}alert (
+  rule     TEXT NOT NULL,
+  key      TEXT NOT NULL,
+  state    TEXT NOT NULL CHECK (state IN ('pending', 'firing', 'resolved', 'silenced')),
+  since    INTEGER NOT NULL,
+  seen_at  INTEGER NOT NULL,
+  value    REAL NOT NULL,
+  evidence TEXT NOT NULL,
+  acted    TEXT NOT NULL DEFAULT '',
+  until    INTEGER,
+  actor    TEXT NOT NULL DEFAULT '',
+  reason   TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (rule, key)
+) STRICT, WITHOUT ROWID;
+
+
+-- stat: counters per minute, after a day per hour; minute 0 holds the totals, which only grow.
+CREATE TABLE {p}stat (
+  minute INTEGER NOT NULL,
+  name   TEXT NOT NULL,
+  labels TEXT NOT NULL,
+  n      INTEGER NOT NULL,
+  total  REAL NOT NULL,
+  PRIMARY KEY (minute, name, labels)
+) STRICT, WITHOUT ROWID;
+
+
+-- api_key: keys for the HTTP API, stored as hashes; scope is one owner, or '*' for all.
+CREATE TABLE {p}api_key (
+  id           TEXT PRIMARY KEY,
+  hash         TEXT NOT NULL,
+  name         TEXT NOT NULL DEFAULT '',
+  scope        TEXT NOT NULL CHECK (scope <> ''),
+  role         TEXT NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
+  created_at   INTEGER NOT NULL,
+  created_by   TEXT NOT NULL DEFAULT '',
+  expires_at   INTEGER,
+  last_used_at INTEGER,
+  revoked_at   INTEGER
+) STRICT, WITHOUT ROWID;
+
+
+-- answer: responses to HTTP requests with an Idempotency-Key; status is NULL until there is one.
+CREATE TABLE {p}answer (
+  key_id  TEXT NOT NULL,
+  name    TEXT NOT NULL,
+  request TEXT NOT NULL,
+  at      INTEGER NOT NULL,
+  status  INTEGER,
+  body    TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (key_id, name)
+) STRICT, WITHOUT ROWID;
+
+-- Retention: find responses that are old enough.
+CREATE INDEX {p}answer_for_retention ON {p}answer (at);
+
+
+-- session: dashboard sessions, and sign-in links that work once (is_link), stored as hashes.
+CREATE TABLE {p}session (
+  hash       TEXT PRIMARY KEY,
+  is_link    INTEGER NOT NULL,
+  key_id     TEXT,
+  scope      TEXT NOT NULL CHECK (scope <> ''),
+  role       TEXT NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Retention: find expired sessions and links.
+CREATE INDEX {p}session_for_retention ON {p}session (expires_at);

@@ -1,0 +1,356 @@
+"""Verbs that find jobs by a filter, newest first: all of them, or no more than a look at so many allows.
+
+Whoever waits for the answer gets it soon, however many jobs there are: a skim passes 50,000 jobs at most, along the
+index that promises to pass the fewest, and says where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mulligan.core.ids import first_id
+from mulligan.core.job import SECOND, JobRow, State
+from mulligan.core.json import kept, needles, text_at
+
+# Which jobs are meant: a filter made into conditions, and the way by which such jobs are come by.
+
+Where = Mapping[str, str | tuple[str, ...]]
+Shape = tuple[tuple[str, int | tuple[str, ...]], ...]
+
+OF_THE_DEAD = ("code", "class", "group")  # known of no other job
+WRITTEN_OUT = ("state", "phase")
+READ, INDEXED = "arg.", "indexed."  # how arguments begin: to be read in each payload, to be found by an index
+IN_ORDER = (State.DEAD.value, State.PARKED.value, State.CANCELLED.value)  # each has an index of its own, by id
+LAST = "~"  # above every id
+_STATE_OF = {"held": "queued", "scheduled": "queued", "backing_off": "queued", "stopping": "running"}
+
+
+class Matching(NamedTuple):
+    shape: Shape  # field, and how many values; or the values themselves where they are written out
+    params: dict[str, Any]
+    reads: tuple[tuple[str, str], ...] = ()  # path and text of what must still be compared in the payload
+
+
+class Way(NamedTuple):
+    """How jobs are come by: newest first along an index that these fields lead; or gathered by them, then sorted."""
+
+    fields: tuple[str, ...] = ()
+    gather: bool = False
+
+
+WALK = Way()  # along all jobs
+BY_STATE = Way(("state",), gather=True)
+
+
+def matching(where: Where) -> Matching:
+    """Any of state, phase, kind, queue, owner, batch_id, since (a length in microseconds), from, code, class, group.
+
+    And `near`: jobs that a word was found for, each "id:…" or "group:…"; `begun`: enqueued since this moment; `until`:
+    as it was at this moment; `arg.…` and `indexed.…`: arguments.
+    """
+    fields = fields_of(where)
+    shape: list[tuple[str, int | tuple[str, ...]]] = []
+    params: dict[str, Any] = {}
+    for name, values in sorted(fields.items()):
+        if name in WRITTEN_OUT:
+            shape.append((name, tuple(sorted(values))))
+        elif name == "near":
+            shape.append((name, tuple(value.partition(":")[0] for value in values)))
+            params |= {f"near_{place}": value.partition(":")[2] for place, value in enumerate(values)}
+        elif not name.startswith((READ, INDEXED)):
+            shape.append((name, len(values)))
+            params |= {f"{name}_{place}": value for place, value in enumerate(values)}
+    args, said, reads = _arguments(fields)
+    return Matching((*shape, *args), params | said, reads)
+
+
+def fields_of(where: Where) -> dict[str, tuple[str, ...]]:
+    """What was asked, and what follows from it."""
+    fields = {name: (said,) if isinstance(said, str) else tuple(said) for name, said in where.items()}
+    if any(name in fields for name in OF_THE_DEAD):
+        fields["state"] = tuple({*fields.get("state", (State.DEAD.value,))} & {State.DEAD.value})
+    if "phase" in fields and "state" not in fields:
+        fields["state"] = tuple({_STATE_OF.get(phase, phase) for phase in fields["phase"]})
+    if "kind" not in fields:
+        fields["others"] = ()
+    return fields
+
+
+def _arguments(fields: Mapping[str, tuple[str, ...]]) -> tuple[Shape, dict[str, Any], tuple[tuple[str, str], ...]]:
+    shape: list[tuple[str, int | tuple[str, ...]]] = []
+    params: dict[str, Any] = {}
+    reads: list[tuple[str, str]] = []
+    for place, name in enumerate(sorted(name for name in fields if name.startswith(INDEXED))):
+        shape.append(("indexed", (f"indexed_{place}",)))
+        said = {"name": name.removeprefix(INDEXED), "value": kept(fields[name][0])}
+        params |= {f"indexed_{place}_{part}": value for part, value in said.items()}
+    for place, name in enumerate(sorted(name for name in fields if name.startswith(READ))):
+        path, text = name.removeprefix(READ), fields[name][0]
+        found = {f"arg_{place}_{at}": needle for at, needle in enumerate(needles(path, text))}
+        shape.append(("arg", tuple(found)))
+        params |= found
+        reads.append((path, text))
+    return tuple(shape), params, tuple(reads)
+
+
+# -- ways -------------------------------------------------------------------------------------------
+def way_of(where: Where) -> Way:
+    """The one that promises to pass the fewest jobs. BY_STATE only if few are in these states, which we cannot know."""
+    fields = fields_of(where)
+    if "near" in fields:
+        return Way(("near",), gather=True)
+    if any(name.startswith(INDEXED) for name in fields):
+        return Way(("indexed",), gather=True)
+    for name in ("group", "code"):
+        if name in fields:
+            return Way(("state", name)) if len(fields[name]) == 1 else Way((name,), gather=True)
+    if "batch_id" in fields:
+        return Way(("batch_id",))
+    states = fields.get("state", (State.SUCCEEDED.value,))
+    if len(states) == 1 and states[0] in IN_ORDER:
+        return Way(("state",))
+    reads = any(name.startswith(READ) for name in fields)
+    return otherwise(where) if State.SUCCEEDED.value in states or reads else BY_STATE
+
+
+def otherwise(where: Where) -> Way:
+    """The way where states are of no help."""
+    return Way(("owner",)) if where.get("owner") else WALK
+
+
+def along(asked: Matching, way: Way) -> Matching:
+    """The same jobs, found on this way and no other: conditions that do not lead it are not offered to an index.
+
+    `from` is left to whoever says where to stop.
+    """
+    parts = [part for part in asked.shape if part[0] != "from"]  # of two lower bounds a database may take the wrong one
+    led = tuple(_led(part, way, first=_first(asked.shape, part)) for part in parts)
+    return asked._replace(shape=led + _owned(way))
+
+
+def _led(part: tuple[str, Any], way: Way, *, first: bool) -> tuple[str, Any]:
+    name, values = part
+    if way.gather and name in way.fields and first:
+        return f"in.{name}", values
+    return (name if name in way.fields and not way.gather else f"+{name}"), values
+
+
+def _first(shape: Shape, part: tuple[str, Any]) -> bool:
+    return next(one for one in shape if one[0] == part[0]) == part
+
+
+def leading(asked: Matching, way: Way) -> Matching:
+    """Only what leads the way: which jobs are passed on it."""
+    kept_parts = tuple(part for part in asked.shape if part[0] in {*way.fields, "from"})
+    return asked._replace(shape=kept_parts + _owned(way), reads=())
+
+
+def _owned(way: Way) -> Shape:
+    """Only those that have an owner are in the index of owners, and it must be told so."""
+    return (("owned", ()),) if way.fields == ("owner",) else ()
+
+
+# Verbs that find jobs by a filter, newest first: all of them, or no more than a look at so many allows.
+
+EXAMINED = 50_000
+AT_FIRST = 2_000  # most answers are full after so many
+STEP = 1_000
+SKEW = 86_400 * SECOND  # by so much the clock of whoever made an id may differ from ours
+
+
+class Skimmed(NamedTuple):
+    rows: list[JobRow]
+    stopped: str | None  # there are more jobs before this one, and nobody has looked at them
+
+
+class Counted(NamedTuple):
+    jobs: int
+    stopped: str | None
+
+
+class ArgRow(NamedTuple):
+    """An argument by which a job is found."""
+
+    job_id: str
+    kind: str
+    name: str
+    value: str
+
+
+class SearchQueries(ABC):
+    """Part of every `Unit`."""
+
+    @abstractmethod
+    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
+        """Newest first, however long it takes."""
+
+    @abstractmethod
+    def skim(self, where: Where, limit: int, before: str | None) -> Skimmed:
+        """The same, but at most 50,000 jobs are looked at."""
+
+    @abstractmethod
+    def count_matching(self, where: Where, cap: int) -> int:
+        """How many `page` would find in all, stopping at `cap`."""
+
+    @abstractmethod
+    def skim_count(self, where: Where, cap: int) -> Counted:
+        """How many `skim` would find, stopping at `cap`."""
+
+    @abstractmethod
+    def counts(self, cap: int) -> list[tuple[str, int]]:
+        """Jobs per state, each stopping at `cap`."""
+
+    @abstractmethod
+    def write_args(self, rows: Sequence[ArgRow]) -> None:
+        """Index what jobs carry; what is indexed already stays."""
+
+    @abstractmethod
+    def forget_args(self, ids: Sequence[str]) -> None:
+        """As if these jobs had never been indexed."""
+
+
+class SqlSearchQueries(SearchQueries):
+    @abstractmethod
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def ids(self, ids: Sequence[str]) -> Any: ...
+
+    # -- pages ------------------------------------------------------------------------------------
+    def page(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
+        return self._skimmed(where, limit, before or LAST, None).rows
+
+    def skim(self, where: Where, limit: int, before: str | None) -> Skimmed:
+        return self._skimmed(where, limit, before or LAST, EXAMINED)
+
+    def _skimmed(self, given: Where, limit: int, before: str, examined: int | None) -> Skimmed:
+        where = _bounded(given)
+        way = self._way(where)
+        found = self._look(where, WALK if way == BY_STATE else way, limit, before, AT_FIRST)
+        if len(found.rows) >= limit or found.stopped is None:
+            return found
+        return self._look(where, way, limit, before, examined, "page" if way.fields else "page_sparse")
+
+    def _look(
+        self, where: Where, way: Way, limit: int, before: str, examined: int | None, verb: str = "page"
+    ) -> Skimmed:
+        asked = matching(where)
+        floor = self._floor(asked, way, before, examined)
+        rows: list[JobRow] = []
+        for found in self._pages(verb, along(asked, way), limit, before, floor or _low(asked)):
+            rows += (row for row in map(JobRow._make, found) if _reads(row.payload, asked))
+            if len(rows) >= limit:
+                return Skimmed(rows[:limit], None)
+        return Skimmed(rows, floor)
+
+    def _pages(self, verb: str, asked: Matching, most: int, before: str, floor: str) -> Iterator[list[tuple[Any, ...]]]:
+        """More than one only where a payload must still be read."""
+        while True:
+            found = self.asked(verb, asked, before=before, floor=floor, most=most)
+            yield found
+            if len(found) < most or not asked.reads:
+                return
+            before = found[-1][0]
+
+    # -- counts -----------------------------------------------------------------------------------
+    def count_matching(self, where: Where, cap: int) -> int:
+        return self._counted(where, cap, None).jobs
+
+    def skim_count(self, where: Where, cap: int) -> Counted:
+        return self._counted(where, cap, EXAMINED)
+
+    def counts(self, cap: int) -> list[tuple[str, int]]:
+        return [(state.value, self.skim_count({"state": state.value}, cap).jobs) for state in State]
+
+    def _counted(self, given: Where, cap: int, examined: int | None) -> Counted:
+        where = _bounded(given)
+        asked, fields = matching(where), fields_of(where)
+        way = self._way(where)
+        if way == BY_STATE or (fields.keys() == {"state", "others"} and len(fields["state"]) == 1):
+            return Counted(self._among(where, fields["state"], cap), None)
+        floor = self._floor(asked, way, LAST, examined)
+        count = self._number(along(asked, way), floor or _low(asked), cap)
+        return Counted(count, None if count >= cap else floor)
+
+    def _among(self, where: Where, states: Sequence[str], cap: int) -> int:
+        """In no order: the first index of such jobs will do."""
+        left = cap
+        for state in states:
+            asked = along(matching({**where, "state": state}), Way(("state",)))
+            left -= int(self.asked("count_any", _by_lane(asked) if state == State.QUEUED else asked, cap=left)[0][0])
+        return cap - left
+
+    def _number(self, asked: Matching, floor: str, cap: int) -> int:
+        if not asked.reads:
+            return int(self.asked("count_matching", asked, before=LAST, floor=floor, cap=cap)[0][0])
+        count = 0
+        for found in self._pages("payloads", asked, STEP, LAST, floor):
+            count += sum(_reads(payload, asked) for _, payload in found)
+            if count >= cap:
+                return cap
+        return count
+
+    # -- ways -------------------------------------------------------------------------------------
+    def _way(self, where: Where) -> Way:
+        way = way_of(where)
+        if way != BY_STATE or self._are_few(fields_of(where)["state"]):
+            return way
+        return otherwise(where)
+
+    def _are_few(self, states: Sequence[str]) -> bool:
+        """In these states, so that all of them can be gathered."""
+        left = EXAMINED
+        for state in states:
+            left -= int(self.asked("count_any", Matching((("state", (state,)),), {}), cap=left)[0][0])
+        return left > 0
+
+    def _floor(self, asked: Matching, way: Way, before: str, examined: int | None) -> str | None:
+        """The last of so many jobs on this way, if there are more."""
+        if examined is None or (way.gather and way.fields != ("indexed",)):
+            return None
+        verb = "arg_floor" if way.gather else "floor"
+        found = self.asked(verb, leading(asked, way), before=before, low=_low(asked), skip=examined - 1)
+        return found[0][0] if len(found) > 1 else None
+
+    # -- arguments --------------------------------------------------------------------------------
+    def write_args(self, rows: Sequence[ArgRow]) -> None:
+        for row in rows:
+            self.rows("write_arg", **row._asdict())
+
+    def forget_args(self, ids: Sequence[str]) -> None:
+        if ids:
+            self.rows("prune_arg", ids=self.ids(ids))
+
+
+def _bounded(where: Where) -> Where:
+    """Ids are made in the order of time: what was enqueued since then has none below this one."""
+    since = where.get("since")
+    if not isinstance(since, str):
+        return where
+    return {**where, "from": first_id((time.time_ns() // 1000 - int(since) - SKEW) // 1000)}
+
+
+def _by_lane(asked: Matching) -> Matching:
+    """Which are our own kinds is told by the lane."""
+    return asked._replace(shape=tuple(("waiting_others", said) if name == "+others" else (name, said)
+                                      for name, said in asked.shape))  # fmt: skip
+
+
+def _low(asked: Matching) -> str:
+    """No job below it is meant."""
+    return str(asked.params.get("from_0", ""))
+
+
+def _reads(payload: str, asked: Matching) -> bool:
+    """Does it say, at each path, just this?"""
+    if not asked.reads:
+        return True
+    value = json.loads(payload)
+    return all(text_at(value, path) == text for path, text in asked.reads)

@@ -1,0 +1,200 @@
+"""Verbs of what was counted: numbers by minute, name and labels, which only grow."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mulligan.core.event import EventType
+from mulligan.core.job import SECOND, Micros
+from mulligan.storage.event_bundles import MOST, opened
+from mulligan.storage.notification_queries import ReaderRow
+
+MINUTE = 60 * SECOND
+HOUR = 60  # minutes
+EVER = 0  # the minute of what was counted since counting began
+FAR = 2**62
+
+
+class StatRow(NamedTuple):
+    minute: int  # since 1970; of what is older than a day the first minute of its hour
+    name: str
+    labels: str  # JSON, sorted
+    n: int
+    total: float  # of what is summed beside the count: seconds, or cost
+
+
+# As much of an event as is counted: at, type, attempt, data; and how many are like it, where that is known.
+NewsRow = tuple[Any, ...]
+
+
+class DepthRow(NamedTuple):
+    """What waits in a lane at one priority."""
+
+    lane: str
+    first: Micros  # when the first of them is due
+    due: int
+    later: int
+
+
+class StatQueries(ABC):
+    """Part of every `Unit`."""
+
+    @abstractmethod
+    def readers(self) -> list[ReaderRow]:
+        """All who read the events. A look: nobody is kept from going on."""
+
+    @abstractmethod
+    def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
+        """Up to which event one may count, at most so many ids further; and what is counted of those between."""
+
+    @abstractmethod
+    def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
+        """Of at most so many lanes; each count stops at the cap."""
+
+    @abstractmethod
+    def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
+        """What was counted from the minute of `since` to before that of `until`, in order of time."""
+
+    @abstractmethod
+    def stats_ever(self) -> list[StatRow]:
+        """Everything since counting began, one row for each name and its labels."""
+
+    @abstractmethod
+    def add_stats(self, rows: Sequence[StatRow]) -> None:
+        """Add to what is there, also to what was counted ever. Only for who holds the reader that counts."""
+
+    @abstractmethod
+    def roll_stats(self, since: int, until: int) -> int:
+        """Make one hour of the minutes of the first that has any; returns the minute from which to go on."""
+
+    @abstractmethod
+    def drop_stats(self, before: int) -> None:
+        """Forget when it was; what was counted ever stays."""
+
+
+class SqlStatQueries(StatQueries):
+    @abstractmethod
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def ids(self, ids: Sequence[Any]) -> Any: ...
+
+    @abstractmethod
+    def newest_event(self, above: int = -1) -> int: ...
+
+    @abstractmethod
+    def write_stats(self, rows: Sequence[StatRow]) -> None: ...
+
+    def readers(self) -> list[ReaderRow]:
+        return [ReaderRow._make(row) for row in self.rows("readers")]
+
+    def news_after(self, cursor: int, most: int) -> tuple[int, list[NewsRow]]:
+        top = min(self.newest_event(cursor), cursor + most)
+        if top <= cursor:
+            return cursor, []
+        span = {"cursor": cursor, "top": top}
+        alone = (*self.rows("queued_between", **span), *self.rows("news_between", **span))
+        bundled = self.rows("bundles_between", **span, beyond=top + MOST)
+        return top, [*alone, *(news for row in bundled for news in _news(row, cursor, top))]
+
+    def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
+        return [DepthRow._make(row) for row in self.rows("depths", moment=moment, cap=cap, most=most)]
+
+    def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
+        span = {"since": max(since // MINUTE, EVER + 1), "until": FAR if until is None else until // MINUTE}
+        return [StatRow._make(row) for row in self.rows("stats", names=self.ids(names), **span)]
+
+    def stats_ever(self) -> list[StatRow]:
+        return [StatRow._make(row) for row in self.rows("stats_ever")]
+
+    def add_stats(self, rows: Sequence[StatRow]) -> None:
+        if rows:
+            self.write_stats([*rows, *_ever(rows)])
+
+    def roll_stats(self, since: int, until: int) -> int:
+        first: int | None = self.rows("stats_first", since=max(since, HOUR), until=until)[0][0]
+        if first is None:
+            return until
+        hour = first // HOUR * HOUR
+        self.rows("roll_stats", hour=hour, beyond=hour + HOUR)
+        self.rows("drop_stats", after=hour, before=hour + HOUR)
+        return hour + HOUR
+
+    def drop_stats(self, before: int) -> None:
+        self.rows("drop_stats", after=EVER, before=before)
+
+
+def _news(row: Sequence[Any], cursor: int, top: int) -> Iterator[NewsRow]:
+    """What a bundle tells, each text once."""
+    _, at, kind, *_ = row
+    said = Counter(data for number, _, data in opened(row) if cursor < number <= top)
+    attempt = None if kind == EventType.JOB_QUEUED else 1
+    return ((at, kind, attempt, data, n) for data, n in said.items())
+
+
+def _ever(rows: Sequence[StatRow]) -> list[StatRow]:
+    """The same, whenever it was."""
+    sums: dict[tuple[str, str], StatRow] = {}
+    for row in rows:
+        known = sums.get((row.name, row.labels), row._replace(minute=EVER, n=0, total=0.0))
+        sums[row.name, row.labels] = known._replace(n=known.n + row.n, total=known.total + row.total)
+    return list(sums.values())
+
+
+# Verbs of the alerts: how each rule stands, and what was counted, summed over a time.
+
+class AlertRow(NamedTuple):
+    rule: str
+    key: str
+    state: str
+    since: Micros
+    seen_at: Micros
+    value: float
+    evidence: str  # JSON
+    acted: str  # JSON; empty: nothing was done that still holds
+    until: Micros | None
+    actor: str
+    reason: str
+
+
+class AlertQueries(ABC):
+    """Part of every `Unit`."""
+
+    @abstractmethod
+    def alerts(self) -> list[AlertRow]: ...
+
+    @abstractmethod
+    def write_alert(self, row: AlertRow) -> None:
+        """As it stands now, whatever it was. Only for who holds the reader of the alerts, or a person."""
+
+    @abstractmethod
+    def forget_alerts(self, before: Micros) -> int:
+        """Delete those that were over before then, and silences that had ended."""
+
+    @abstractmethod
+    def stat_sums(self, names: Sequence[str], since: Micros) -> list[tuple[str, str, int, float]]:
+        """What was counted from the minute of `since` on: name, labels, n, total."""
+
+
+class SqlAlertQueries(AlertQueries):
+    @abstractmethod
+    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def ids(self, ids: Sequence[Any]) -> Any: ...
+
+    def alerts(self) -> list[AlertRow]:
+        return [AlertRow._make(row) for row in self.rows("alerts")]
+
+    def write_alert(self, row: AlertRow) -> None:
+        self.rows("write_alert", **row._asdict())
+
+    def forget_alerts(self, before: Micros) -> int:
+        return len(self.rows("forget_alerts", before=before))
+
+    def stat_sums(self, names: Sequence[str], since: Micros) -> list[tuple[str, str, int, float]]:
+        found = self.rows("stat_sums", names=self.ids(names), since=max(1, since // MINUTE))
+        return [(name, labels, int(n), float(total)) for name, labels, n, total in found]

@@ -1,0 +1,1 @@
+"""Accelerators of claim, settle and enqueue."""
