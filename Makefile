@@ -71,8 +71,8 @@ all: ## everything: check, test, slow
 	$(MAKE) slow
 
 bench: $(STAMP) ## ours beside other systems and the databases alone: docs/performance.md; an hour or two, or ARGS='drain'
-	@$(RUN) compileall -q src bench
-	$(RUN) bench peers $(ARGS)
+	@$(RUN) compileall -q src tools
+	PYTHONPATH=tools $(RUN) bench peers $(ARGS)
 
 # make simulate SEEDS=2000 · FIRST=17 SEEDS=1 · STORES=sqlite,postgres · PLAY='[["enqueue",0,0,0,0]]'
 SEEDS ?= 2000
@@ -89,10 +89,10 @@ audit: $(STAMP) ## known vulnerabilities, licences and hashes of what we use
 	$(BIN)/python docs/audit.py build/audit/bin/pip-audit
 
 storm: $(STAMP) ## half an hour of faults on each store, and a verdict; ARGS='--minutes 5 --store sqlite'
-	$(RUN) storm $(ARGS)
+	PYTHONPATH=tools:tests $(RUN) storm $(ARGS)
 
 points: $(STAMP) ## fall at every point around every commit; ARGS='--store postgres --most 200'
-	$(RUN) storm.points $(ARGS)
+	PYTHONPATH=tools:tests $(RUN) storm.points $(ARGS)
 
 format: $(STAMP) ## let ruff put the source in order
 	$(RUN) ruff check --fix

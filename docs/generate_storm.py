@@ -18,7 +18,7 @@ PAGE = """\
 # The fault storm
 
 Real workers, a web server and clients on a real store; faults drawn from a seed; then a verdict from outside. It lives in
-`storm/` beside the tests, and uses nothing of the engine to judge it.
+`tools/storm/` beside the tests, and uses nothing of the engine to judge it.
 
 ```text
 make storm                                             # half an hour on each store

@@ -11,9 +11,9 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.config import read_settings
+from support.app_tools import advance
 from support.waiting import until
 from support.worker import Worker
-from walk.tools import advance
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

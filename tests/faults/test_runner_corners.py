@@ -33,7 +33,7 @@ from mulligan.worker.supervisor import runner_process as obituary
 from mulligan.worker.supervisor import runners as fleets
 from mulligan.worker.supervisor.runner_process import GARBLED, Flight, RunnerCommand, RunnerProcess, StopReason
 from mulligan.worker.supervisor.runners import Runners
-from policy.builders import a_failure, a_lease
+from support.builders import a_failure, a_lease
 from support.reluctant import FORGET, STAY
 from support.store import RELEASED, RETURNED, finish, running, sql
 from support.troubled import HASTE, NO_FORK, PROGRAM, Troubles

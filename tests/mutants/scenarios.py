@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mulligan import Webhook
-from mulligan.doctor.verify import Report
+from mulligan.doctor.verify import VerifyReport
 from mutants.stage import TESTS, Stage
 from support.worker import Worker, _writable
 
@@ -31,7 +31,7 @@ def hoped(moment, patience: float = LONG) -> bool:
     return False
 
 
-def frozen(stage: Stage) -> Report:
+def frozen(stage: Stage) -> VerifyReport:
     """A worker is frozen until its lease is lost and another runs its job; then it thaws and says how it ended."""
     one = stage.worker(worker__lease=LEASE)
     gates = stage.folder / "gate"
@@ -55,7 +55,7 @@ def frozen(stage: Stage) -> Report:
     return stage.report()
 
 
-def frozen_with_a_checkpoint(stage: Stage) -> Report:
+def frozen_with_a_checkpoint(stage: Stage) -> VerifyReport:
     """What a handler keeps reaches its supervisor, which is frozen; by the time it thaws its lease is lost."""
     one = stage.worker(worker__lease=LEASE)
     gates = stage.folder / "gate"
@@ -73,7 +73,7 @@ def frozen_with_a_checkpoint(stage: Stage) -> Report:
     return stage.report()
 
 
-def crowd(stage: Stage) -> Report:
+def crowd(stage: Stage) -> VerifyReport:
     """Three idle workers hear of the same jobs at the same moment, a few times."""
     workers = [stage.worker() for _ in range(3)]
     for _ in range(8):
@@ -87,7 +87,7 @@ def crowd(stage: Stage) -> Report:
     return stage.report()
 
 
-def deadly(stage: Stage) -> Report:
+def deadly(stage: Stage) -> VerifyReport:
     """A job that kills its process each time."""
     stage.worker()
     job = stage.enqueue("poison")
@@ -95,7 +95,7 @@ def deadly(stage: Stage) -> Report:
     return stage.report()
 
 
-def failing(stage: Stage) -> Report:
+def failing(stage: Stage) -> VerifyReport:
     """A job that fails each time."""
     stage.worker()
     job = stage.enqueue("work", {"n": 1, "fails": 9})
@@ -103,14 +103,14 @@ def failing(stage: Stage) -> Report:
     return stage.report()
 
 
-def killed_client(stage: Stage) -> Report:
+def killed_client(stage: Stage) -> VerifyReport:
     """A client dies as soon as it was answered."""
     stage.app.open()
     stage.client("enqueue_and_die", "20")
     return stage.report()
 
 
-def killed_teller(stage: Stage) -> Report:
+def killed_teller(stage: Stage) -> VerifyReport:
     """The worker is killed when it has read the event that somebody hears of."""
     stage.app.notify(on="job.succeeded", to=Webhook("https://hooks.invalid/x"), stored=True, form="each")
     worker = stage.worker()
@@ -123,7 +123,7 @@ def killed_teller(stage: Stage) -> Report:
     return stage.report()
 
 
-def members_tried_again(stage: Stage) -> Report:
+def members_tried_again(stage: Stage) -> VerifyReport:
     """A batch whose first members fail a few times while the time of the last has not come."""
     batch = stage.app.batch("all of them")
     jobs = [stage.enqueue("work", {"n": n, "fails": 2}, batch=batch) for n in range(2)]
@@ -134,7 +134,7 @@ def members_tried_again(stage: Stage) -> Report:
     return stage.report()
 
 
-def ticking(stage: Stage) -> Report:
+def ticking(stage: Stage) -> VerifyReport:
     """Two workers and a schedule that fires every two seconds."""
     stage.extra["MUTANT_CRON"] = "*/2 * * * * *"
     workers = [stage.worker() for _ in range(2)]
@@ -145,7 +145,7 @@ def ticking(stage: Stage) -> Report:
     return stage.report()
 
 
-def cut_off(stage: Stage) -> Report:
+def cut_off(stage: Stage) -> VerifyReport:
     """The server ends every connection, again and again, while jobs end."""
     worker = stage.worker()
     jobs = [stage.enqueue("work", {"n": n, "seconds": 0.05}) for n in range(150)]
@@ -165,7 +165,7 @@ def cut_off(stage: Stage) -> Report:
     return report
 
 
-def wrong_clock(stage: Stage) -> Report:
+def wrong_clock(stage: Stage) -> VerifyReport:
     """The clock of one worker is a quarter of an hour late; another one watches."""
     path = f"{SKEWED}:{stage.environ['PYTHONPATH']}"
     stage.worker({"PYTHONPATH": path, "MUTANT_SKEW": "-900"}, worker__lease=LEASE)
@@ -176,7 +176,7 @@ def wrong_clock(stage: Stage) -> Report:
     return stage.report()
 
 
-def late_commit(stage: Stage) -> Report:
+def late_commit(stage: Stage) -> VerifyReport:
     """Somebody's event is written, and waits to be committed, while others are told of."""
     stage.app.notify(on="job.cancelled", to=Webhook("https://hooks.invalid/x"), stored=True, form="each")
     batch = stage.app.batch("held")
@@ -202,14 +202,14 @@ def _waits(stage: Stage) -> bool:
     return waits_for_a_lock(stage.app.store)
 
 
-def same_keys(stage: Stage) -> Report:
+def same_keys(stage: Stage) -> VerifyReport:
     """Eight threads want the same keys at once."""
     stage.app.open()
     stage.client("same_keys", "15", "8")
     return stage.report()
 
 
-def pressed(stage: Stage) -> Report:
+def pressed(stage: Stage) -> VerifyReport:
     """Eight people press retry at once."""
     worker = stage.worker()
     jobs = [stage.enqueue("dies", {"n": n}) for n in range(3)]
@@ -220,7 +220,7 @@ def pressed(stage: Stage) -> Report:
     return stage.report()
 
 
-def asked_to_stop(stage: Stage) -> Report:
+def asked_to_stop(stage: Stage) -> VerifyReport:
     """A job fails before its worker, which is slow to hear, knows that somebody wants it to stop."""
     worker = stage.worker()
     gate = stage.folder / "gate"
@@ -244,7 +244,7 @@ def _held_still(worker: Worker, url: str) -> bool:
     return False
 
 
-def not_yet(stage: Stage) -> Report:
+def not_yet(stage: Stage) -> VerifyReport:
     """Jobs whose time has not come, beside one whose has."""
     stage.worker()
     later = [stage.enqueue("work", {"n": n}, delay=300) for n in range(3)]
@@ -254,7 +254,7 @@ def not_yet(stage: Stage) -> Report:
     return stage.report()
 
 
-def paused(stage: Stage) -> Report:
+def paused(stage: Stage) -> VerifyReport:
     """A queue is paused, and work comes in."""
     worker = stage.worker()
     first = stage.enqueue("work", {"n": 0})
@@ -268,7 +268,7 @@ def paused(stage: Stage) -> Report:
     return stage.report()
 
 
-def deadline(stage: Stage) -> Report:
+def deadline(stage: Stage) -> VerifyReport:
     """A deadline passes while nobody may start the job."""
     stage.worker()
     job = stage.enqueue("work", {"n": 1}, delay=300, deadline=1)
@@ -276,7 +276,7 @@ def deadline(stage: Stage) -> Report:
     return stage.report()
 
 
-def side_by_side(stage: Stage) -> Report:
+def side_by_side(stage: Stage) -> VerifyReport:
     """Many jobs end at the same moment on one runner."""
     jobs = [stage.enqueue("light", {"n": n}) for n in range(80)]
     worker = stage.worker()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan import Mulligan
-from mulligan.doctor.verify import Clients, Report, verify
+from mulligan.doctor.verify import Clients, VerifyReport, verify
 from mulligan.doctor.verify.records import read
 from support.waiting import until
 from support.worker import Worker
@@ -100,7 +100,7 @@ class Stage:
         with psycopg.connect(self.url) as connection:
             yield connection
 
-    def report(self, *, settled: bool = False, slack: float = 5.0) -> Report:
+    def report(self, *, settled: bool = False, slack: float = 5.0) -> VerifyReport:
         witness = [self.seen] if self.seen.exists() else []
         clients = [self.clients.path] if Path(self.clients.path).exists() else []
         return verify(self.app.store, clients=clients, witness=witness, settled=settled, slack=slack)

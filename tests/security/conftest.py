@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from doors.conftest import app, call, file_app, folder, impatient, start  # noqa: F401 - fixtures
+from support.cli_fixtures import app, call, file_app, folder, impatient, start  # noqa: F401 - fixtures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from doors.conftest import app_on
+from support.cli_fixtures import app_on
 from support.waiting import until
 
 pytestmark = pytest.mark.processes

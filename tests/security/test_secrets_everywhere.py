@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
-from doors.conftest import app_on
 from mulligan import Context, Email, Webhook
 from mulligan.access.keys import Sessions
 from mulligan.http.app import create_app
+from support.cli_fixtures import app_on
 from support.contents import contents
 from support.receivers import WebReceiver, receiving
 from support.receiving import mail_server

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mulligan.core.attempt import Cls, Ended, Failure, Outcome
 from mulligan.core.job import SECOND
 from mulligan.failures import codes as ends
-from policy.builders import a_failure
+from support.builders import a_failure
 
 WELL = Outcome(Ended.RETURNED, result='{"healthy":true}')
 

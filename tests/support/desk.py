@@ -6,7 +6,7 @@ from mulligan import Mulligan
 from mulligan.alerts.chore import AlertChecker
 from mulligan.core.event import Event
 from mulligan.observability.event_counts import Fold
-from walk.tools import advance
+from support.app_tools import advance
 
 
 class Desk:

@@ -24,7 +24,7 @@ from mulligan.storage.url import boot_id
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
 from mulligan.worker.settle import settle
-from policy.builders import a_failure
+from support.builders import a_failure
 
 T = TypeVar("T")
 

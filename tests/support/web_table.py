@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from mulligan import Fail, Webhook
 from mulligan.manifest.declared import speak
+from support.app_tools import ran
 from support.store import open_worker
-from walk.tools import ran
 
 ROLES = ("viewer", "operator", "admin")
 UNKNOWN = "0" * 28

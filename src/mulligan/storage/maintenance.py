@@ -17,7 +17,7 @@ from mulligan.storage.sqlite_handle import UNAVAILABLE, ApswHandle
 
 # Migrate the schema: numbered SQL files, stored checksums, one lock, one transaction.
 
-FOLDER = Path(__file__).parent / "migrations"
+FOLDER = Path(__file__).parent / "schema"
 
 
 class Step(NamedTuple):

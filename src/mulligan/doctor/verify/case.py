@@ -145,7 +145,7 @@ ALL = {one.id: one for one in (*SAFETY, *TOGETHER, *OUTBOX, *LIVENESS, *STORAGE)
 
 # Why some of what can be asked of a job system is not asked by this program.
 ELSEWHERE = {
-    "L3": "how soon a worker takes a fresh job is a measurement, and needs one: bench/ and the fault storm take it",
+    "L3": "how soon a worker takes a fresh job is a measurement, and needs one: tools/bench/ and the fault storm take it",
     "L5": "how fast a backlog shrinks is a measurement too",
     "D2": "both stores fed the same script: needs two stores, so the simulation does it",
     "D3": "the size of logs and tables is watched while faults are made, by the fault storm",

@@ -1,0 +1,3 @@
+"""Fixtures: commands run as a user runs them."""
+
+from support.cli_fixtures import *  # noqa: F403 - pytest finds fixtures by name here

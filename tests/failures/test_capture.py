@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+import socket
+import subprocess
+from datetime import UTC, datetime, timedelta
+
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mulligan.core import errors
+from mulligan.core.attempt import Cls, Ended
+from mulligan.core.job import SECOND, to_datetime
+from mulligan.failures.capture import capture
+from mulligan.failures.classify import classify_facts
+from mulligan.failures.facts import FACTS
+from mulligan.worker.runner.outcomes import outcome_of, raised
+from support.builders import NOW
+from support.hostile import HOSTILE, ClassTrap, OddClass, StrRaises, Traps
+
+
+def thrown(exc, cause=None):
+    """The exception as it looks after flying through a frame."""
+    try:
+        raise exc from cause
+    except BaseException as caught:  # noqa: BLE001
+        return caught
+
+
+def judged(exc):
+    return classify_facts(capture(thrown(exc)))
+
+
+# ordinary
+
+
+def test_an_ordinary_exception_gives_type_message_and_trace():
+    facts = capture(thrown(ValueError("bad clip 7")))
+    assert facts.exception_types == ("builtins.ValueError",)
+    assert facts.message == "bad clip 7"
+    first, frame = facts.trace.splitlines()
+    assert first == "builtins.ValueError: bad clip 7"
+    assert frame.startswith(f"  {__file__}:")
+    assert frame.endswith("in thrown")
+
+
+@pytest.mark.parametrize(
+    ("exc", "rule"),
+    [
+        (KeyError("x"), "py.programming-error"),
+        (ValueError("x"), "unknown"),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), "py.connection"),
+        (socket.gaierror(-2, "no name"), "dns.unknown"),
+        (TimeoutError(), "py.timeout"),
+        (OSError(errno.ENOSPC, "full"), "os.disk-full"),
+        (PermissionError(errno.EACCES, "no"), "py.permission"),
+        (FileNotFoundError(errno.ENOENT, "no"), "py.not-found"),
+        (MemoryError(), "py.memory"),
+        (SystemExit(429), "py.handler-exit"),
+        (KeyboardInterrupt(), "py.interrupted"),
+        (subprocess.TimeoutExpired("x", 1), "py.timeout"),
+        (subprocess.CalledProcessError(-9, ["/usr/bin/ffmpeg", "-i"]), "process.killed"),
+        (subprocess.CalledProcessError(127, "foo --bar"), "process.not-runnable"),
+        (errors.ProcessFailed("ffmpeg", exit_code=1, stderr="boom"), "process.failed"),
+        (errors.ProcessFailed("ffmpeg", timed_out=True, signal=9), "process.timeout"),
+        (errors.StoreUnavailable("gone"), "mulligan.unavailable"),
+        (errors.UniqueMismatch("other payload"), "mulligan.refused"),
+        (ExceptionGroup("g", [KeyError("a"), ConnectionError()]), "py.connection"),
+        (ExceptionGroup("g", [ExceptionGroup("h", [KeyError("a")])]), "py.programming-error"),
+    ],
+)
+def test_exceptions_of_the_field_meet_their_rule(exc, rule):
+    assert judged(exc).rule == rule
+
+
+def test_a_refused_payload_is_invalid_input():
+    with pytest.raises(pydantic.ValidationError) as info:
+        pydantic.TypeAdapter(int).validate_python("x")
+    assert judged(info.value).rule == "file.validation"
+
+
+def test_a_failed_program_shows_its_name_and_keeps_its_stderr_private():
+    failure = judged(errors.ProcessFailed("/opt/bin/ffmpeg", exit_code=183, stderr="moov atom not found"))
+    assert dict(failure.evidence) == {"exit_code": 183, "program": "ffmpeg"}
+    assert failure.private["stderr"] == "moov atom not found"
+
+
+def test_the_cause_chain_is_read_and_told():
+    failure = classify_facts(capture(thrown(RuntimeError("render failed"), thrown(ConnectionError("reset")))))
+    assert failure.rule == "py.connection"
+    assert "caused by builtins.ConnectionError: reset" in failure.private["trace"]
+    assert failure.private["exception"] == "builtins.RuntimeError"
+
+
+def test_a_failed_program_may_be_a_cause():
+    failure = classify_facts(capture(thrown(RuntimeError("x"), errors.ProcessFailed("ffmpeg", signal=9, stderr="s"))))
+    assert (failure.rule, failure.evidence["signal"], failure.private["stderr"]) == ("process.killed", 9, "s")
+
+
+def test_an_exception_that_was_being_handled_does_not_forbid_a_retry():
+    def fetch():
+        try:
+            return {}["x"]
+        except KeyError:
+            raise RuntimeError("cache miss, and then this")  # noqa: B904 - the point of the story
+
+    with pytest.raises(RuntimeError) as info:
+        fetch()
+    assert classify_facts(capture(info.value)).cls == Cls.UNKNOWN
+
+
+def test_a_context_that_was_suppressed_is_no_part_of_the_story():
+    exc = RuntimeError("outer")
+    exc.__context__ = ConnectionError("inner")
+    assert classify_facts(capture(exc)).cls == Cls.TRANSIENT
+    exc.__suppress_context__ = True
+    assert classify_facts(capture(exc)).cls == Cls.UNKNOWN
+    assert "inner" not in capture(exc).trace
+
+
+@pytest.mark.parametrize(
+    ("attributes", "status"),
+    [
+        ({"response": type("R", (), {"status_code": 503})()}, 503),
+        ({"response": type("R", (), {"status": 502})()}, 502),
+        ({"status": 429}, 429),
+        ({"status_code": 404}, 404),
+        ({"code": 500}, 500),
+        ({"code": 5}, None),
+        ({"code": "E500"}, None),
+        ({"status": True}, None),
+    ],
+)
+def test_an_http_status_is_found_by_its_shape(attributes, status):
+    exc = RuntimeError("x")
+    vars(exc).update(attributes)
+    assert capture(exc).http_status == status
+
+
+def test_secrets_are_gone_before_anybody_sees_them():
+    facts = capture(thrown(RuntimeError("x"), ValueError("postgres://ann:hunter2@db/x password=hunter2")))
+    assert "hunter2" not in repr(facts)
+
+
+def test_only_the_last_frames_are_kept():
+    def dive(n):
+        if n == 0:
+            raise ValueError("deep")
+        dive(n - 1)
+
+    with pytest.raises(ValueError, match="deep") as info:
+        dive(200)
+    trace = capture(info.value).trace
+    assert len(trace.splitlines()) == 31
+    assert len(trace) <= 8192
+
+
+# hostile
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_recording_a_failure_never_fails(name):
+    facts = capture(thrown(HOSTILE[name]()))
+    failure = classify_facts(facts)
+    told = {name: value for name, value in failure.private.items() if name != FACTS}
+    json.dumps(failure.private).encode()
+    for text in (failure.code, failure.public, *told.values(), *facts.exception_types):
+        assert type(text) is str
+        assert len(text) <= 8192
+        assert "\0" not in text
+        text.encode("utf-8")
+    json.dumps(dict(failure.evidence))
+    outcome = raised(thrown(HOSTILE[name]()), NOW)
+    assert outcome.ended == Ended.FAILED
+
+
+@pytest.mark.parametrize("make", [Traps, ClassTrap])
+def test_even_an_unreadable_exception_has_a_type(make):
+    assert capture(make()).exception_types[0].endswith(f".{make.__name__}")
+
+
+@settings(deadline=None)  # the first text files all patterns
+@given(st.text(st.characters(codec=None, exclude_categories=[])))
+def test_any_text_can_be_captured(text):
+    failure = classify_facts(capture(RuntimeError(text)))
+    json.dumps(dict(failure.private)).encode("utf-8")
+
+
+# outcomes
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (errors.Retry(), {"ended": Ended.RETRY, "after": None, "until": None}),
+        (errors.Retry(30, "busy"), {"after": 30 * SECOND, "reason": "busy"}),
+        (errors.Retry(timedelta(minutes=1)), {"after": 60 * SECOND}),
+        (errors.Retry(to_datetime(NOW + 5)), {"after": None, "until": NOW + 5}),
+        (errors.Snooze(0.5), {"ended": Ended.SNOOZED, "after": SECOND // 2}),
+        (errors.Snooze(0), {"after": 0}),
+        (errors.Cancel("gone"), {"ended": Ended.CANCELLED, "reason": "gone"}),
+        (errors.Park("which?", ["a", "b"]), {"ended": Ended.PARKED, "reason": "which?", "choices": ("a", "b")}),
+        (errors.Hold("gateway"), {"ended": Ended.HELD, "dependency": "gateway", "after": None, "until": None}),
+        (errors.Hold("gateway", 60, "down"), {"after": 60 * SECOND, "reason": "down"}),
+        (errors.Fail("X", final=True), {"ended": Ended.FAILED, "final": True}),
+    ],
+)
+def test_what_a_handler_asks_for_becomes_an_outcome(request_, expected):
+    for outcome in (outcome_of(request_, NOW), raised(thrown(request_), NOW)):
+        assert {name: getattr(outcome, name) for name in expected} == expected
+        assert outcome.ended_at == NOW
+
+
+def test_fail_carries_its_facts():
+    request = errors.Fail("GW_5XX", "secret=abc", "more", "The gateway is down.", retry_after=timedelta(seconds=9))
+    failure = outcome_of(request, NOW).failure
+    assert (failure.code, failure.cls, failure.public, failure.retry_after) == (
+        "GW_5XX",
+        Cls.UNKNOWN,
+        "The gateway is down.",
+        9.0,
+    )
+    assert failure.private["message"] == "secret=[redacted]"
+    assert failure.private["detail"] == "more"
+
+
+def test_fail_may_name_the_moment_of_a_hint():
+    assert outcome_of(errors.Fail("X", retry_after=to_datetime(NOW + 3 * SECOND)), NOW).failure.retry_after == 3.0
+    assert outcome_of(errors.Fail("X", retry_after=to_datetime(NOW - SECOND)), NOW).failure.retry_after == 0.0
+
+
+def test_fail_keeps_the_trace_of_what_it_was_raised_from():
+    failure = raised(thrown(errors.Fail("X"), thrown(ValueError("why"))), NOW).failure
+    assert "caused by builtins.ValueError: why" in failure.private["trace"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (errors.Retry(-1), "after must be between"),
+        (errors.Retry(math.nan), "after must be between"),
+        (errors.Retry(math.inf), "after must be between"),
+        (errors.Retry(True), "after must be seconds"),
+        (errors.Retry("soon"), "after must be seconds"),
+        (errors.Snooze(timedelta(seconds=-1)), "seconds must be between"),
+        (errors.Snooze(datetime(2026, 1, 1)), "has no time zone"),  # noqa: DTZ001 - the point of the story
+        (errors.Snooze(None), "seconds must be"),
+        (errors.Snooze(10**400), "seconds must be between"),
+        (errors.Hold("gateway", -1), "until must be between"),
+        (errors.Hold(7), "dependency must be a str"),
+        (errors.Park("x", [1]), "choices must be a str"),
+        (errors.Cancel(None), "reason must be a str"),
+        (errors.Fail(""), "code must not be empty"),
+        (errors.Fail(7), "code must be a str"),
+        (errors.Fail("X", retry_after=-1), "retry_after must be between"),
+        (ValueError("returned"), "returned builtins.ValueError; raise exceptions"),
+        (errors.OutcomeRequest(), "OutcomeRequest"),
+    ],
+)
+def test_nonsense_becomes_a_failure_that_says_what_is_wrong(request_, words):
+    outcome = outcome_of(request_, NOW)
+    assert (outcome.ended, outcome.failure.code, outcome.failure.cls) == (Ended.FAILED, "BAD_OUTCOME", Cls.PERMANENT)
+    assert words in outcome.failure.private["message"]
+
+
+@pytest.mark.parametrize("make", [Traps, StrRaises, ClassTrap, OddClass])
+def test_a_hostile_exception_that_was_returned_is_nonsense(make):
+    assert outcome_of(make(), NOW).failure.code == "BAD_OUTCOME"
+
+
+def test_an_outcome_whose_fields_were_lost_is_nonsense_too():
+    class Half(errors.Snooze):
+        def __init__(self):
+            Exception.__init__(self)
+
+    assert outcome_of(Half(), NOW).failure.code == "BAD_OUTCOME"
+
+
+def test_times_with_a_zone_are_read_exactly():
+    at = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    assert to_datetime(outcome_of(errors.Snooze(at), NOW).until) == at

@@ -1,0 +1,404 @@
+"""The second writer of endings: writes during a turn, loses no ending, frees no slot too early."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from faults.loop_harness import Scene, StoreFault
+from mulligan.core.attempt import Ended, Ending, Lease, Outcome
+from mulligan.storage import Store
+from mulligan.worker.fast import side_writer as aside
+from support.builders import a_lease
+from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told
+
+pytestmark = pytest.mark.processes
+
+FEW = 5
+SHORT = 1  # ms
+RELEASED = Outcome(Ended.RELEASED, reason="given back")
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with migrated(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "ENOUGH", FEW)
+    monkeypatch.setattr(aside, "PATIENCE", 60.0)  # no slow machine decides who writes
+
+
+def states(store: Store) -> list[str]:
+    return sorted(row.state for row in all_rows(store))
+
+
+class Slow:
+    """A turn that waits until it is released."""
+
+    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.under_way, self.may_go_on = threading.Event(), threading.Event()
+        take = scene.turns.take
+
+        def slow(*arguments: Any, **options: Any) -> Any:
+            self.under_way.set()
+            assert self.may_go_on.wait(30)
+            return take(*arguments, **options)
+
+        self.begin = lambda: monkeypatch.setattr(scene.turns, "take", slow)
+
+
+async def running(scene: Scene, count: int) -> list[Lease]:
+    enqueue(scene.store, count)
+    await scene.hint()
+    await scene.until(lambda: scene.fleet.count == count)
+    return scene.fleet.leases
+
+
+def end_short(scene: Scene, leases: list[Lease], outcome: Outcome = RETURNED) -> None:
+    """Report the end of jobs that took a millisecond."""
+    scene.fleet.end(leases, outcome, SHORT)
+
+
+def test_short_jobs_that_returned_are_written_while_a_turn_is_under_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
+    slow = Slow(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 12)
+        slow.begin()
+        end_short(scene, leases[:1])
+        await scene.until(slow.under_way.is_set)
+        end_short(scene, leases[1:11])
+        await scene.until(lambda: states(store).count("succeeded") == 10)
+        assert not slow.may_go_on.is_set()
+        end_short(scene, leases[11:])  # too few for a write of their own
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 12
+        assert all(told(store, lease.id) == ["queued", "started", "succeeded"] for lease in leases)
+
+    scene.play(act)
+
+
+class Blocked:
+    """Block the second writer, as a held lock does. Record how many endings each write has."""
+
+    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_write, self.calls, self.written = threading.Event(), 0, list[int]()
+        finish = scene.turns.finish
+
+        def slow(endings: list[Ending], *arguments: Any) -> None:
+            self.calls += 1
+            assert self.may_write.wait(30)
+            self.written.append(len(endings))
+            finish(endings, *arguments)
+
+        monkeypatch.setattr(scene.turns, "finish", slow)
+
+
+def record_turns(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Record how many endings each turn writes and how many jobs it may claim."""
+    recorded: list[tuple[int, int]] = []
+
+    def take(endings: list[Ending], free: int, *arguments: Any, **options: Any) -> Any:
+        recorded.append((len(endings), free))
+        return type(scene.turns).take(scene.turns, endings, free, *arguments, **options)
+
+    monkeypatch.setattr(scene.turns, "take", take)
+    return recorded
+
+
+def test_a_turn_claims_while_the_second_writer_settles_short_jobs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 12)
+        blocked, turns = Blocked(scene, monkeypatch), record_turns(scene, monkeypatch)
+        end_short(scene, leases)
+        await scene.until(lambda: turns)
+        assert turns == [(0, 8)]  # endings that are not durable yet hold their places
+        blocked.may_write.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 12
+
+    scene.play(act)
+
+
+def test_endings_that_arrive_during_a_write_wait_for_the_next_write_and_delay_no_claim(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=40, second_writer=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 24)
+        blocked, turns = Blocked(scene, monkeypatch), record_turns(scene, monkeypatch)
+        end_short(scene, leases[:10])
+        await scene.until(lambda: turns == [(0, 16)])
+        end_short(scene, leases[10:20])
+        end_short(scene, leases[20:21], RELEASED)  # a turn has to judge this one
+        await scene.until(lambda: turns[-1] == (1, 17))
+        blocked.may_write.set()
+        await scene.until(lambda: blocked.written == [10, 10])
+        end_short(scene, leases[21:])  # too few: the next turn writes them
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store).count("succeeded") == 23
+        assert max(count for count, _ in turns) == 3
+
+    scene.play(act)
+
+
+class Threadless:
+    def submit(self, *_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+def test_turns_write_all_endings_when_no_thread_can_be_started(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=40, second_writer=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        monkeypatch.setattr(scene.desk._aside, "_thread", Threadless())
+        end_short(scene, leases)
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 20
+
+    scene.play(act)
+
+
+def test_a_turn_writes_the_waiting_endings_when_the_second_writer_is_blocked_for_long(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside, "PATIENCE", 0.05)
+    scene = Scene(store, concurrency=40, second_writer=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        blocked = Blocked(scene, monkeypatch)
+        end_short(scene, leases[:10])
+        await scene.until(lambda: blocked.calls)
+        end_short(scene, leases[10:])
+        await scene.until(lambda: scene.desk._aside is not None and not scene.desk._aside.brisk)
+        scene.desk.wake.set()
+        await scene.until(lambda: states(store).count("succeeded") == 10)
+        blocked.may_write.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 20
+
+    scene.play(act)
+
+
+def test_a_loop_that_stops_writes_the_endings_that_waited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=40, second_writer=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        blocked = Blocked(scene, monkeypatch)
+        end_short(scene, leases[:10])
+        await scene.until(lambda: blocked.calls)
+        end_short(scene, leases[10:])
+        scene.desk.leaving = True
+        scene.desk.wake.set()
+        blocked.may_write.set()
+
+    scene.play(act)
+    assert scene.desk.all_written
+    assert states(store) == ["succeeded"] * 20
+
+
+def test_endings_that_the_second_writer_could_not_write_are_written_by_the_next_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=40, second_writer=True)
+    slow, tries = Slow(scene, monkeypatch), []
+
+    def refuse(endings: list[Ending], *_: object) -> None:
+        tries.append(len(endings))
+        raise ValueError("refused")
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        monkeypatch.setattr(scene.turns, "finish", refuse)
+        slow.begin()
+        end_short(scene, leases[:1])
+        await scene.until(slow.under_way.is_set)
+        end_short(scene, leases[1:])
+        await scene.until(lambda: tries and len(scene.desk.unwritten) == len(scene.desk.endings))
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 20
+        assert tries == [19]
+
+    scene.play(act)
+
+
+def test_the_second_writer_writes_at_most_so_many_endings_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside, "MOST", 8)
+    scene = Scene(store, concurrency=40, second_writer=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        blocked = Blocked(scene, monkeypatch)
+        blocked.may_write.set()
+        end_short(scene, leases)
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 20
+        assert blocked.written[0] == max(blocked.written) == 8
+
+    scene.play(act)
+
+
+def test_the_loop_claims_ahead_after_short_jobs_that_the_second_writer_settled(store: Store) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 20)
+        enqueue(store, 40)
+        end_short(scene, leases)
+        await scene.until(lambda: scene.fleet.count == 40)  # twenty run, twenty wait in the runner
+
+    scene.play(act)
+
+
+def test_short_jobs_that_failed_are_written_by_the_second_writer_and_retried(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
+    slow = Slow(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 8)
+        slow.begin()
+        end_short(scene, leases[:1])
+        await scene.until(slow.under_way.is_set)
+        end_short(scene, leases[1:], FAILED)
+        await scene.until(lambda: states(store).count("queued") == 7)
+        assert {row.failures for row in all_rows(store) if row.state == "queued"} == {1}
+        assert told(store, leases[-1].id) == ["queued", "started", "retry_scheduled"]
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+
+    scene.play(act)
+
+
+@pytest.mark.parametrize(
+    "turned",
+    [
+        lambda ending: ending._replace(outcome=RELEASED),
+        lambda ending: ending._replace(duration_ms=1000),
+        lambda ending: ending._replace(duration_ms=None),
+        lambda ending: ending._replace(lease=ending.lease._replace(uses="gateway")),
+        lambda ending: ending._replace(lease=ending.lease._replace(batch_id="b1")),
+        lambda ending: ending._replace(lease=ending.lease._replace(alone=True)),
+        lambda ending: ending._replace(lease=ending.lease._replace(queue="mulligan.deliveries")),
+    ],
+)
+def test_the_second_writer_refuses_endings_that_a_turn_has_to_judge(turned: Callable[[Ending], Ending]) -> None:
+    plain = Ending(a_lease(), RETURNED, SHORT)
+    assert aside.is_plain(plain)
+    assert not aside.is_plain(turned(plain))
+
+
+def test_an_ending_with_unwritten_progress_waits_for_the_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
+    slow = Slow(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 8)
+        slow.begin()
+        end_short(scene, leases[:1])
+        await scene.until(slow.under_way.is_set)
+        scene.desk.news[leases[1].fence] = (0.5, "half")
+        end_short(scene, leases[1:])
+        await scene.until(lambda: [ending.lease for ending in scene.desk.unwritten] == [leases[1]])
+        assert states(store).count("succeeded") == 6
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+
+    scene.play(act)
+    assert states(store) == ["succeeded"] * 8
+    assert {row.progress_message for row in all_rows(store)} == {"", "half"}
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_outage_during_a_write_leaves_each_job_ended_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    fault = StoreFault(store, monkeypatch, committed=committed)
+    scene = Scene(store, concurrency=20, second_writer=True)
+    slow = Slow(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 8)
+        slow.begin()
+        end_short(scene, leases[:1])
+        await scene.until(slow.under_way.is_set)
+        fault.active = True
+        end_short(scene, leases[1:])
+        await scene.until(lambda: fault.failures)
+        fault.active = False
+        slow.may_go_on.set()
+        await scene.until(lambda: scene.desk.all_written)
+        assert states(store) == ["succeeded"] * 8
+        assert all(told(store, lease.id).count("succeeded") == 1 for lease in leases)
+        assert not scene.fleet.leases  # none of them was dispatched again as an unknown lease
+
+    scene.play(act)
+
+
+def test_a_loop_that_stops_waits_for_the_second_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(store, concurrency=20, second_writer=True)
+    slow = Slow(scene, monkeypatch)
+    writes, may_write = scene.turns.finish, threading.Event()
+
+    def late(*arguments: Any) -> None:
+        assert may_write.wait(30)
+        writes(*arguments)
+
+    monkeypatch.setattr(scene.turns, "finish", late)
+
+    async def act(scene: Scene) -> None:
+        leases = await running(scene, 8)
+        slow.begin()
+        end_short(scene, leases[:1])
+        await scene.until(slow.under_way.is_set)
+        end_short(scene, leases[1:])
+        scene.desk.leaving = True
+        slow.may_go_on.set()
+        await scene.until(lambda: states(store).count("succeeded") == 1)
+        assert not scene.desk.all_written
+        may_write.set()
+
+    scene.play(act)  # returns when the loop has ended
+    assert states(store) == ["succeeded"] * 8
+
+
+def test_a_slot_is_free_only_when_its_ending_is_durable_and_no_job_is_lost_or_repeated(store: Store) -> None:
+    scene, total = Scene(store, concurrency=12, second_writer=True), 600
+    enqueue(store, total)
+
+    async def act(scene: Scene) -> None:
+        rng = Random(5)
+        await scene.hint()
+        while any(row.state != "succeeded" for row in all_rows(store)):
+            scene.fleet.end_some(rng, 0.8, SHORT)
+            under_way = sum(row.state == "running" for row in all_rows(store))
+            assert under_way <= scene.desk._pace.room(0)
+            await asyncio.sleep(rng.random() * 0.002)  # jobs end at random moments
+
+    scene.play(act)
+    assert scene.turns.overlaps == 0
+    assert len(scene.fleet.dispatched) == len(set(scene.fleet.dispatched)) == total

@@ -1,0 +1,275 @@
+"""A kind whose jobs die of one cause, on both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from mulligan import Fail, Fixed, Policy
+from mulligan.core.errors import NotFound, Refused
+from mulligan.guards.kind_breaker import KindDeath
+from mulligan.guards.observer import KindObserver
+from support.app_tools import advance, ran
+
+OWNERS = ("acme", "zenith", "orbit")
+
+
+class World:
+    """What is broken now."""
+
+    broken = "render-farm certificate expired"
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def draw(app, world):
+    @app.job(name="draw")
+    def draw(n: int = 0) -> int:
+        if world.broken:
+            raise KeyError(world.broken)
+        return n
+
+    return draw
+
+
+def feed(kind, jobs, owners=OWNERS):
+    return [kind.options(owner=owners[n % len(owners)]).enqueue(n=n) for n in range(jobs)]
+
+
+def states(jobs):
+    return [job.refresh().state.value for job in jobs]
+
+
+def told(app, *prefixes):
+    with app.store.read() as unit:
+        return [event for event in unit.events_after(0, 10_000) if event.type.startswith(prefixes)]
+
+
+def test_many_jobs_one_cause_no_success_hold_the_kind_and_tell_one_person_once(app, draw):
+    jobs = feed(draw, 30)
+    app.run_inline()
+    assert states(jobs) == ["dead"] * 4 + ["queued"] * 26
+    (held,) = [kind for kind in app.kinds.list() if kind.held]
+    assert (held.name, held.actor, held.jobs, held.owners, held.ready) == ("draw", "guard", 5, 3, 26)
+    assert held.reason.startswith("5 jobs of 3 owners died of")
+    (alert,) = told(app, "alert.")
+    assert (alert.type, alert.actor, alert.job_id) == ("alert.fired", "guard", jobs[4].id)
+    assert alert.data["kind"] == "draw"
+    assert alert.data["fingerprint"] == held.fingerprint
+    assert (alert.data["code"], alert.data["jobs"], alert.data["owners"]) == (held.code, 5, 3)
+    assert "certificate" not in json.dumps(alert.data), "the public half only"
+
+
+def test_who_was_in_flight_when_it_was_held_is_not_charged(app, draw):
+    jobs = feed(draw, 6)
+    app.run_inline()
+    last = jobs[4].refresh()
+    assert (last.state, last.phase, last.failures, last.attempts) == ("queued", "held", 0, 1)
+    assert "kind draw is held since" in last.why
+    assert "by its guard" in last.why
+    assert "mulligan kinds release draw" in last.why
+
+
+def test_explain_says_who_since_when_why_and_what_to_type(app, draw):
+    jobs = feed(draw, 6)
+    app.run_inline()
+    now = app.jobs.explain(jobs[5].id).now
+    assert "kind draw is held, since" in now
+    assert 'by its guard, with the reason "5 jobs of 3 owners died' in now
+    assert now.endswith("until somebody releases it. Sooner: mulligan kinds release draw")
+
+
+def test_one_action_releases_all_and_the_alert_is_over(app, draw, world):
+    jobs = feed(draw, 30)
+    app.run_inline()
+    world.broken = ""
+    advance(app, 3600)
+    status = app.kinds.release("draw", reason="renewed the certificate")
+    assert (status.held, status.ready, status.code) == (False, 26, "")
+    app.run_inline()
+    assert states(jobs) == ["dead"] * 4 + ["succeeded"] * 26
+    assert [event.type for event in told(app, "alert.", "kind.")] == [
+        "kind.held", "alert.fired", "alert.resolved", "kind.released",
+    ]  # fmt: skip
+    story = app.jobs.explain(jobs[5].id).text
+    assert "kind draw was held by its guard" in story
+    assert "when a program (through Python) opened it, with the reason 'renewed the certificate'" in story
+
+
+def test_the_same_again_after_the_release_is_told_again(app, draw):
+    jobs = feed(draw, 30)
+    app.run_inline()
+    app.kinds.release("draw")
+    app.run_inline()
+    assert [event.type for event in told(app, "alert.")] == ["alert.fired", "alert.resolved", "alert.fired"]
+    assert states(jobs).count("dead") == 8
+
+
+def test_other_kinds_go_on(app, draw):
+    @app.job
+    def mail() -> str:
+        return "sent"
+
+    feed(draw, 30)
+    app.run_inline()
+    assert ran(app, mail.enqueue()).state == "succeeded"
+
+
+def test_a_kind_that_succeeds_in_between_is_not_held(app, world):
+    @app.job(name="draw")
+    def draw(n: int = 0) -> int:
+        if n % 3:
+            raise KeyError(world.broken)
+        return n
+
+    jobs = feed(draw, 60)
+    app.run_inline()
+    assert set(states(jobs)) == {"dead", "succeeded"}
+    assert not app.kinds.get("draw").held
+
+
+def test_one_owner_whose_jobs_never_worked_just_sees_them_die(app, draw):
+    jobs = feed(draw, 40, owners=("",))
+    app.run_inline()
+    assert states(jobs) == ["dead"] * 40
+
+
+def test_one_owner_whose_jobs_worked_before_is_held_after_twenty(app, draw, world):
+    trouble, world.broken = world.broken, ""
+    assert ran(app, draw.enqueue()).state == "succeeded"
+    world.broken = trouble
+    jobs = feed(draw, 40, owners=("",))
+    app.run_inline()
+    assert states(jobs).count("dead") == 19
+    assert app.kinds.get("draw").held
+
+
+def test_bad_files_hold_nothing(app):
+    @app.job
+    def read(n: int) -> Fail:
+        return Fail("INVALID_INPUT", "cannot be read")
+
+    jobs = feed(read, 30)
+    app.run_inline()
+    assert states(jobs) == ["dead"] * 30
+
+
+def test_a_job_that_will_be_tried_again_is_no_sign(app):
+    @app.job(policy=Policy(max_retries=1, backoff=Fixed(60)))
+    def fetch(n: int) -> None:
+        raise ConnectionError("refused")
+
+    jobs = feed(fetch, 12)
+    app.run_inline()
+    assert states(jobs) == ["queued"] * 12
+    assert not app.kinds.get(fetch.name).held
+    advance(app, 3600)
+    app.run_inline()
+    assert states(jobs).count("dead") == 4
+    assert app.kinds.get(fetch.name).held
+
+
+def test_it_can_be_switched_off(make_app, world):
+    app = make_app(guards__same_cause="0")
+
+    @app.job
+    def fail(n: int) -> None:
+        raise KeyError(world.broken)
+
+    jobs = feed(fail, 30)
+    app.run_inline()
+    assert states(jobs) == ["dead"] * 30
+    with app.store.read() as unit:
+        assert unit.guards() == []
+
+
+def test_a_flush_without_deaths_leaves_no_memory(app, draw, world):
+    world.broken = ""
+    feed(draw, 10)
+    app.run_inline()
+    with app.store.read() as unit:
+        assert unit.guards() == []
+
+
+def test_deaths_that_were_left_behind_are_folded_later(app, draw):
+    """As another worker leaves them while the row is in somebody's hand."""
+    with app.store.begin() as unit:
+        dead = [KindDeath(f"j{n}", OWNERS[n % 3], unit.now(), "v2-x", "X", "It broke.", False) for n in range(5)]
+        unit.append_tally(("kind", "draw"), json.dumps(dead))
+    with app.store.begin() as unit:
+        KindObserver().tend(unit, KindObserver().waits(unit), unit.now())
+    assert app.kinds.get("draw").held
+    assert draw
+
+
+def test_the_last_success_is_found_by_kind_as_far_back_as_is_looked(app, draw, world):
+    @app.job
+    def other() -> None: ...
+
+    world.broken = ""
+    done = ran(app, draw.enqueue())
+    advance(app, 10)
+    for _ in range(3):
+        ran(app, other.enqueue())
+    with app.store.read() as unit:
+        at, looked = unit.last_success("draw", 10)
+        assert at is not None
+        assert done.finished_at is not None
+        assert abs(at / 1e6 - done.finished_at.timestamp()) < 0.001
+        assert looked == at
+        at, looked = unit.last_success("draw", 3)
+        assert at is None
+        assert looked > 0
+        assert unit.last_success("nothing", 10) == (None, 0)
+
+
+# -- by hand -------------------------------------------------------------------------------------------
+def test_a_person_holds_a_kind_for_a_while(app, draw, world):
+    world.broken = ""
+    status = app.kinds.hold("draw", until=3600, reason="the farm moves")
+    assert (status.held, status.reason, status.actor, status.code) == (True, "the farm moves", "python", "")
+    assert status.until is not None
+    job = ran(app, draw.enqueue())
+    assert (job.state, job.phase) == ("queued", "held")
+    advance(app, 3601)
+    assert ran(app, job).state == "succeeded"
+    assert told(app, "alert.") == []
+
+
+def test_a_person_who_holds_what_the_guard_holds_has_taken_over(app, draw, world):
+    jobs = feed(draw, 6)
+    app.run_inline()
+    app.kinds.hold("draw", until=60, reason="mine")
+    assert app.kinds.get("draw").reason == "mine"
+    assert [event.type for event in told(app, "alert.")] == ["alert.fired", "alert.resolved"]
+    advance(app, 61)
+    world.broken = ""
+    assert ran(app, jobs[5]).state == "succeeded"
+
+
+def test_what_is_not_held_stays_as_it_is(app, draw):
+    assert not app.kinds.release("draw").held
+    assert told(app, "alert.", "kind.") == []
+    assert not app.kinds.release("nobody-knows-it").held
+    with pytest.raises(NotFound, match="nobody-knows-it"):
+        app.kinds.get("nobody-knows-it")
+    with pytest.raises(Refused, match="until"):
+        app.kinds.hold("draw", until=-1)
+    assert draw
+
+
+def test_the_same_awaitable(app, draw):
+    async def talk():
+        await app.aio.kinds.hold("draw", reason="later")
+        held = [kind.name for kind in await app.aio.kinds.list() if kind.held]
+        assert (await app.aio.kinds.get("draw")).held
+        return held, (await app.aio.kinds.release("draw")).held
+
+    assert asyncio.run(talk()) == (["draw"], False)
+    assert draw

@@ -1,0 +1,73 @@
+"""Whatever is sent: an answer with a code, never a 500, and nothing that was not meant."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from support.app_tools import ran
+
+TEXTS = (
+    "", " ", "\x00", "a\x00b", "\r\nid: 7\r\n\r\n", "<script>alert(1)</script>", "' OR 1=1;--", "%", "_", "../../x",
+    "{{7*7}}", "\u202e\u2028",
+    "\U0001f600", "x" * 1001, "*", "mulligan.x", "0", "-1", "1e400", "state:dead", '"', "kind:",
+)  # fmt: skip
+VALUES = (
+    *TEXTS, None, True, 0, -1, 0.5, 10**18, 2**63, -(10**30), 1e308, [], [[]], {}, {"a": {"b": ["\x00"]}},
+    [None], ["job.died"], {"max_retries": -1}, {"payload": {"text": "\x00"}}, {"policy": {"max_retries": 1}},
+    {"queue": "a b", "priority": 99, "timeout": -1}, "2027-01-01T00:00:00Z",
+    "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z",
+)  # fmt: skip
+
+
+def paths(document):
+    for path, verbs in document["paths"].items():
+        for verb, operation in verbs.items():
+            if path != "/events":
+                yield verb.upper(), path, operation
+
+
+def filled(path, value):
+    while "{" in path:
+        begin, _, rest = path.partition("{")
+        path = f"{begin}{value}{rest.partition('}')[2]}"
+    return f"/api/v1{path}"
+
+
+def fine(answer, what):
+    assert answer.status_code < 500, (what, answer.text)
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == "application/problem+json", (what, answer.text)
+        assert answer.json()["code"], what
+
+
+@pytest.mark.security("S19")
+@pytest.mark.slow
+def test_hostile_names_in_every_path_and_question_are_answered(app, client, key):
+    headers = key()
+    for verb, path, operation in paths(client.get("/openapi.json").json()):
+        for text in TEXTS if "{" in path else ():
+            where = filled(path, quote(text, safe=""))
+            fine(client.request(verb, where, headers=headers, json={"reason": "x"}), where)
+        for one in operation.get("parameters", ()):
+            for text in TEXTS if one["in"] == "query" else ():
+                fine(client.request(verb, filled(path, "x"), headers=headers, params={one["name"]: text}), (path, text))
+
+
+@pytest.mark.security("S17", "S20")
+@pytest.mark.slow
+def test_hostile_values_in_every_body_are_answered(app, client, key):
+    headers = key()
+    dead = ran(app, app.enqueue("fails", owner="acme"))
+    names = {"jobs": dead.id, "batches": app.batch("spring").id, "failures": app.failures.groups()[0].fingerprint}
+    for verb, path, operation in paths(client.get("/openapi.json").json()):
+        content = operation.get("requestBody", {}).get("content", {})
+        schema = content.get("application/json", {}).get("schema", {})
+        needed = dict.fromkeys(schema.get("required", ()), "works")
+        needed |= {"scope": "acme", "role": "viewer"} if path == "/keys" else {}
+        where = filled(path, names.get(path.split("/")[1], "default"))
+        for field in schema.get("properties", ()):
+            for value in VALUES:
+                fine(client.request(verb, where, headers=headers, json={**needed, field: value}), (where, field, value))
+    assert app.jobs.get(dead.id).state in {"dead", "queued", "cancelled"}

@@ -1,0 +1,532 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.core import lifecycle
+from mulligan.core.attempt import RETRYABLE, Cls, Ended, Ground, Outcome, Verb
+from mulligan.core.job import SECOND, State
+from mulligan.retries.backoff import Fixed
+from mulligan.retries.decide import decide
+from mulligan.retries.policy import Policy, RetrySettings, layer
+from support.builders import NOW, a_failure, a_lease
+
+STEADY = layer(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10)))
+HOUR = 3600 * SECOND
+
+
+def judge(outcome, policy=STEADY, seed=0, now=NOW, **lease):
+    return decide(a_lease(**lease), outcome, policy, now, Random(seed))
+
+
+def failed(cls=Cls.TRANSIENT, *, final=False, **facts):
+    return Outcome(Ended.FAILED, failure=a_failure(cls, **facts), final=final)
+
+
+# What ends at once
+
+
+def test_what_returned_has_succeeded():
+    decision = judge(Outcome(Ended.RETURNED, result="42", cost=1.5), failures=2, snoozes=1)
+    assert (decision.verb, decision.state, decision.result, decision.cost) == ("succeed", "succeeded", "42", 1.5)
+    assert (decision.failures, decision.snoozes) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"failures": 1}, {"losses": 2}, {"snoozes": 3}, {"counts": "{}"}, {"settings": "{}"}, {"cancel_reason": ""}],
+)
+@pytest.mark.parametrize("more", [{}, {"cost": 1.5}, {"skipped": True}])
+def test_what_returned_nothing_is_told_with_all_that_was_counted(changes, more):
+    decision = judge(Outcome(Ended.RETURNED, result="null", **more), **changes)
+    counted = ("failures", "losses", "snoozes", "counts", "settings")
+    assert {name: getattr(decision, name) for name in counted} == {
+        name: changes.get(name, 0 if name in counted[:3] else None) for name in counted
+    }
+    assert (decision.state, decision.result, decision.run_at, decision.failure) == ("succeeded", "null", None, None)
+    assert (decision.cost, decision.skipped) == (more.get("cost", 0.0), more.get("skipped", False))
+    assert decision.reason.endswith("before it could be stopped") is ("cancel_reason" in changes)
+
+
+def test_a_result_that_came_first_stands_against_a_request_to_stop():
+    decision = judge(Outcome(Ended.RETURNED, result="42"), cancel_reason="wrong file")
+    assert decision.state == State.SUCCEEDED
+    assert decision.reason == "returned before it could be stopped"
+
+
+@pytest.mark.parametrize("ended", [ended for ended in Ended if ended != Ended.RETURNED])
+def test_after_a_request_to_stop_any_other_end_is_a_stop(ended):
+    decision = judge(Outcome(ended, failure=a_failure()), cancel_reason="wrong file")
+    assert (decision.verb, decision.state) == (Verb.STOP, State.CANCELLED)
+    assert decision.reason == "stopped on request: wrong file"
+
+
+def test_a_handler_may_cancel_its_own_job():
+    decision = judge(Outcome(Ended.CANCELLED, reason="no longer wanted"))
+    assert (decision.state, decision.reason) == (State.CANCELLED, "no longer wanted")
+
+
+def test_a_parked_job_carries_its_choices():
+    decision = judge(Outcome(Ended.PARKED, reason="two matches", choices=("a", "b")))
+    assert (decision.state, decision.choices, decision.reason) == (State.PARKED, ("a", "b"), "two matches")
+
+
+# What is given back or lost
+
+
+def test_what_is_given_back_costs_nothing():
+    decision = judge(Outcome(Ended.RELEASED), failures=1, losses=1, snoozes=1)
+    assert (decision.verb, decision.run_at, decision.alone) == (Verb.GIVE_BACK, NOW, False)
+    assert (decision.failures, decision.losses, decision.snoozes) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(("asked", "was"), [(True, False), (False, True)])
+def test_what_is_given_back_stays_or_becomes_alone(asked, was):
+    decision = judge(Outcome(Ended.RELEASED, alone=asked), alone=was, losses=1)
+    assert decision.alone
+    assert decision.losses == 1
+
+
+def test_a_loss_spends_no_retry_and_the_next_attempt_runs_alone():
+    decision = judge(Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")), failures=3)
+    assert (decision.verb, decision.run_at, decision.alone) == (Verb.LOSE, NOW, True)
+    assert (decision.failures, decision.losses) == (3, 1)
+    assert decision.reason == "lost, 1 of 2 allowed; the next attempt runs alone in its process"
+
+
+@given(st.integers(0, 10))
+def test_a_poison_job_is_dead_after_max_losses_and_one_starts(max_losses):
+    policy = layer(RetrySettings(max_losses=max_losses))
+    lease, starts = a_lease(), 0
+    while True:
+        starts += 1
+        decision = decide(lease, Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")), policy, NOW, Random(0))
+        if decision.state == State.DEAD:
+            break
+        lease = lease._replace(losses=decision.losses, alone=decision.alone)
+    assert starts == max_losses + 1
+    assert decision.failure.code == "PROCESS_DIED"
+
+
+@pytest.mark.parametrize("ended", [Ended.RETURNED, Ended.FAILED, Ended.RETRY, Ended.SNOOZED, Ended.PARKED, Ended.HELD])
+def test_who_survives_alone_gets_a_loss_back_and_company_again(ended):
+    outcome = Outcome(ended, failure=a_failure(), after=1, dependency="gateway")
+    decision = judge(outcome, alone=True, losses=2, uses="gateway")
+    assert (decision.losses, decision.alone) == (1, False)
+    assert judge(outcome, alone=True, losses=0, uses="gateway").losses == 0
+    assert judge(outcome, alone=False, losses=2, uses="gateway").losses == 2
+
+
+# What waits uncharged
+
+
+def test_a_snooze_counts_as_a_snooze_alone():
+    decision = judge(Outcome(Ended.SNOOZED, after=5 * SECOND, reason="not ready"), failures=1)
+    assert (decision.verb, decision.run_at, decision.snoozes, decision.failures) == (
+        Verb.SNOOZE,
+        NOW + 5 * SECOND,
+        1,
+        1,
+    )
+    assert decision.reason == "snoozed for 5 s: not ready"
+
+
+def test_a_snooze_may_name_a_moment():
+    assert judge(Outcome(Ended.SNOOZED, until=NOW + 7 * SECOND)).run_at == NOW + 7 * SECOND
+
+
+@pytest.mark.parametrize("asked", [{"after": 0}, {"after": 7}, {"until": NOW - 7}, {"until": NOW + 7}, {}])
+def test_a_snooze_lasts_a_second_at_least_for_nothing_is_charged_for_it(asked):
+    assert judge(Outcome(Ended.SNOOZED, **asked)).run_at == NOW + SECOND
+
+
+def test_too_many_snoozes_end_the_job():
+    policy = layer(RetrySettings(max_snoozes=2))
+    assert judge(Outcome(Ended.SNOOZED, after=0), policy, snoozes=1).state == State.QUEUED
+    decision = judge(Outcome(Ended.SNOOZED, after=0), policy, snoozes=2)
+    assert (decision.state, decision.failure.code, decision.failure.cls) == (State.DEAD, "SNOOZE_LIMIT", Cls.PERMANENT)
+
+
+@pytest.mark.parametrize(
+    ("after", "until", "expected"),
+    [
+        (None, None, 60 * SECOND),
+        (90 * SECOND, None, 90 * SECOND),
+        (None, NOW + 9 * SECOND, 9 * SECOND),
+        (9 * HOUR, None, HOUR),
+        (0, None, SECOND),  # uncharged and instant would be a job that spins for ever
+    ],
+)
+def test_a_hold_requeues_uncharged_and_closes_the_dependency(after, until, expected):
+    outcome = Outcome(Ended.HELD, dependency="gateway", after=after, until=until)
+    decision = judge(outcome, uses="gateway,s3", failures=1)
+    assert (decision.verb, decision.run_at, decision.failures) == (Verb.HOLD, NOW, 1)
+    assert decision.hold == ("gateway", NOW + expected, decision.reason)
+
+
+@pytest.mark.parametrize("dependency", ["gate", "", "gateway,s3"])
+def test_only_what_the_job_uses_can_be_held(dependency):
+    decision = judge(Outcome(Ended.HELD, dependency=dependency), uses="gateway,s3")
+    assert (decision.state, decision.hold) == (State.DEAD, None)
+    assert decision.failure.code == "HOLD_UNKNOWN_DEPENDENCY"
+
+
+# What is tried again
+
+
+def test_a_transient_failure_is_retried_with_a_reason():
+    decision = judge(failed(), failures=1)
+    assert (decision.verb, decision.state, decision.failures) == (Verb.RETRY, State.QUEUED, 2)
+    assert decision.run_at == NOW + 10 * SECOND
+    assert decision.reason == "retry 2 of 3 in 10 s: transient"
+
+
+def test_retries_end_when_they_are_used():
+    decision = judge(failed(), failures=3)
+    assert (decision.state, decision.failures, decision.reason) == (State.DEAD, 4, "3 of 3 retries used")
+    assert decision.failure.code == "BOOM"
+
+
+@pytest.mark.parametrize("cls", [cls for cls in Cls if cls not in RETRYABLE])
+def test_no_count_widens_what_a_class_forbids(cls):
+    policy = layer(RetrySettings(max_retries=9), None, Policy(max_retries=9, classes={cls: Policy(max_retries=9)}))
+    decision = judge(failed(cls), policy)
+    assert decision.state == State.DEAD
+    assert decision.reason.startswith(f"not retried: class {cls} by rule test.rule; to retry it all the same")
+
+
+def test_a_programming_error_says_how_to_change_that():
+    outcome = failed(Cls.PERMANENT, rule="py.programming-error")
+    decision = judge(outcome)
+    assert decision.reason == (
+        "not retried: class permanent by rule py.programming-error; "
+        "to retry such errors, use Policy(retry_unknown=True)"
+    )
+    assert judge(outcome, layer(RetrySettings(), None, Policy(retry_unknown=True))).verb == Verb.RETRY
+
+
+def test_final_means_final():
+    decision = judge(failed(final=True))
+    assert (decision.state, decision.reason) == (State.DEAD, "not retried: the handler declared the failure final")
+
+
+def test_retries_can_be_switched_off_for_all():
+    policy = layer(RetrySettings(enabled=False), None, Policy(max_retries=9))
+    assert judge(failed(), policy).reason == "not retried: retries are switched off (retry.enabled)"
+    assert judge(Outcome(Ended.RETRY), policy).state == State.DEAD
+    assert judge(Outcome(Ended.LOST), policy).state == State.QUEUED
+
+
+def test_none_allowed_says_by_whom():
+    policy = layer(RetrySettings(), None, Policy(max_retries=0))
+    assert judge(failed(), policy).reason == "not retried: the kind allows no retries"
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed"),
+    [
+        (Policy(), 2),
+        (Policy(max_retries=5), 5),
+        (Policy(retry_unknown=True), 3),
+        (Policy(retry_unknown=False), 0),
+        (Policy(max_retries=5, classes={"unknown": Policy(max_retries=1)}), 1),
+    ],
+)
+def test_how_often_an_unknown_failure_is_retried(policy, allowed):
+    effective, lease = layer(RetrySettings(), None, policy), a_lease()
+    retries = 0
+    while (decision := decide(lease, failed(Cls.UNKNOWN), effective, NOW, Random(0))).verb == Verb.RETRY:
+        retries += 1
+        lease = lease._replace(failures=decision.failures, counts=decision.counts)
+    assert retries == allowed
+
+
+def test_a_request_to_retry_counts_against_the_total_alone():
+    policy = layer(RetrySettings(), None, Policy(max_retries=2, classes={c: Policy(max_retries=0) for c in Cls}))
+    assert judge(Outcome(Ended.RETRY, reason="again"), policy, failures=1).verb == Verb.RETRY
+    decision = judge(Outcome(Ended.RETRY, reason="again"), policy, failures=2)
+    assert (decision.state, decision.reason) == (State.DEAD, "2 of 2 retries used")
+    assert decision.failure.code == "RETRY_REQUESTED"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wait"),
+    [
+        (Outcome(Ended.RETRY, after=7 * SECOND), 7 * SECOND),
+        (Outcome(Ended.RETRY, until=NOW + 8 * SECOND), 8 * SECOND),
+        (Outcome(Ended.RETRY), 10 * SECOND),
+    ],
+)
+def test_a_request_to_retry_waits_as_asked_or_as_the_backoff_says(outcome, wait):
+    assert judge(outcome).run_at == NOW + wait
+
+
+def test_a_request_to_retry_has_no_class_so_it_takes_the_general_backoff():
+    special = {cls: Policy(backoff=Fixed(99)) for cls in Cls}
+    policy = layer(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), classes=special))
+    assert judge(Outcome(Ended.RETRY), policy).run_at == NOW + 10 * SECOND
+    assert judge(failed(), policy).run_at == NOW + 99 * SECOND
+
+
+def test_what_no_rule_can_change_gives_no_advice():
+    decision = judge(failed(Cls.PERMANENT, rule="mulligan.bad-outcome"))
+    assert decision.reason == "not retried: class permanent by rule mulligan.bad-outcome"
+
+
+@given(st.floats(0.001, 10**7), st.integers())
+def test_a_hint_is_a_floor_and_spread(hint, seed):
+    wait = (judge(failed(retry_after=hint), seed=seed).run_at - NOW) / SECOND
+    floor = max(10.0, hint)
+    assert floor - 1e-5 <= wait <= floor + min(0.1 * hint, 60) + 1e-5
+
+
+@pytest.mark.parametrize("hint", [-1.0, 0.0, float("nan"), float("inf")])
+def test_an_absurd_hint_is_ignored(hint):
+    assert judge(failed(retry_after=hint)).run_at == NOW + 10 * SECOND
+
+
+def test_the_first_retry_takes_the_first_delay():
+    policy = layer(RetrySettings(base_delay=7, jitter="none"), None, Policy(max_retries=3))
+    assert judge(failed(), policy).run_at == NOW + 7 * SECOND
+    assert judge(failed(), policy, failures=1).run_at == NOW + 14 * SECOND
+
+
+# What comes too late
+
+
+def test_max_age_does_not_run_while_a_job_is_held():
+    policy = layer(RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100))
+    outcome = Outcome(Ended.FAILED, failure=a_failure())
+    times = {"first_started_at": NOW - 3670 * SECOND, "started_at": NOW - SECOND}
+    held = a_lease(**times, run_at=NOW - 3650 * SECOND, attempt=2, failures=1)
+    decision = decide(held, outcome, policy, NOW, Random(1))
+    assert decision.verb is Verb.RETRY
+    later = a_lease(**times, run_at=NOW - SECOND, attempt=3, failures=2, counts=decision.counts)
+    assert decide(later, outcome, policy, NOW + 60 * SECOND, Random(1)).verb is Verb.DIE
+    assert decide(held._replace(run_at=NOW - SECOND), outcome, policy, NOW, Random(1)).verb is Verb.DIE
+
+
+def test_a_dependency_that_is_down_costs_a_job_nothing_three_times():
+    policy, lease = layer(RetrySettings()), a_lease(uses="gateway")
+    outcome = Outcome(Ended.FAILED, failure=a_failure())
+    for _ in range(3):
+        decision = decide(lease, outcome, policy, NOW, Random(1), down="gateway")
+        assert (decision.verb, decision.state, decision.failures, decision.run_at) == (
+            Verb.HOLD,
+            State.QUEUED,
+            0,
+            NOW,
+        )
+        assert decision.failure is outcome.failure
+        lease = lease._replace(counts=decision.counts)
+    assert decide(lease, outcome, policy, NOW, Random(1), down="gateway").verb is Verb.RETRY
+    final = Outcome(Ended.FAILED, failure=a_failure(), final=True)
+    assert decide(a_lease(uses="gateway"), final, policy, NOW, Random(1), down="gateway").verb is Verb.DIE
+
+
+@pytest.mark.parametrize(
+    ("uses", "hint", "until"),
+    [("gateway", 90, 90), ("gateway", 10**9, 86_400), ("gateway", 0.5, None), ("a,b", 90, None), ("", 90, None)],
+)
+def test_a_hint_teaches_the_only_dependency_there_is(uses, hint, until):
+    failure = a_failure(Cls.RATE_LIMITED, retry_after=hint)
+    decision = decide(
+        a_lease(uses=uses), Outcome(Ended.FAILED, failure=failure), layer(RetrySettings()), NOW, Random(1)
+    )
+    assert (decision.hold and decision.hold[:2]) == (until and (uses, NOW + until * SECOND))
+
+
+def test_a_quota_that_comes_back_is_waited_for_and_one_that_does_not_is_the_end():
+    def after(uses, hint, counts=None):
+        outcome = Outcome(Ended.FAILED, failure=a_failure(Cls.QUOTA, retryable=False, retry_after=hint))
+        return decide(a_lease(uses=uses, counts=counts), outcome, layer(RetrySettings()), NOW, Random(1))
+
+    decision = after("gateway", 7200)
+    assert (decision.verb, decision.failures) == (Verb.HOLD, 0)
+    assert decision.hold == ("gateway", NOW + 7200 * SECOND, "its quota is used up")
+    assert decision.reason == "no retry charged: the quota of gateway is used up"
+    assert after("gateway", None).verb is Verb.DIE
+    assert after("", 7200).verb is Verb.DIE
+    assert after("gateway", 7200, counts='{"spared": 3}').verb is Verb.DIE
+
+
+def test_a_retry_beyond_max_age_is_the_end_with_the_same_failure():
+    policy = layer(RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100))
+    assert judge(failed(), policy, first_started_at=NOW - 40 * SECOND).verb == Verb.RETRY
+    decision = judge(failed(), policy, first_started_at=NOW - 41 * SECOND)
+    assert (decision.state, decision.failure.code) == (State.DEAD, "BOOM")
+    assert "max_age" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("outcome", "after"),
+    [
+        (failed(evidence={"http_status": 503}, private={"trace": "t"}), "BOOM"),
+        (Outcome(Ended.RETRY, failure=a_failure(evidence={"http_status": 503}, private={"trace": "t"})), "BOOM"),
+        (Outcome(Ended.SNOOZED, after=10 * SECOND), "snoozed"),
+        (Outcome(Ended.RELEASED), "released"),
+        (Outcome(Ended.HELD, dependency="gateway"), "held"),
+        (Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")), "PROCESS_DIED"),
+    ],
+)
+def test_a_requeue_beyond_the_deadline_is_the_end_and_keeps_the_facts(outcome, after):
+    decision = judge(outcome, deadline_at=NOW - 1, uses="gateway")
+    assert (decision.verb, decision.state, decision.run_at, decision.hold) == (Verb.DIE, State.DEAD, None, None)
+    assert decision.failure.code == "DEADLINE_PASSED"
+    assert decision.failure.evidence["after"] == after
+    if after == "BOOM":
+        assert decision.failure.evidence["http_status"] == 503
+        assert decision.failure.private == {"trace": "t"}
+
+
+def test_at_the_deadline_is_in_time():
+    assert judge(failed(), deadline_at=NOW + 10 * SECOND).verb == Verb.RETRY
+    assert judge(failed(), deadline_at=NOW + 10 * SECOND - 1).verb == Verb.DIE
+
+
+# Whatever comes
+
+moments = st.none() | st.integers(-(2**60), 2**60)
+outcomes = st.builds(
+    Outcome,
+    ended=st.sampled_from(Ended),
+    failure=st.none()
+    | st.builds(a_failure, st.sampled_from(Cls), retry_after=st.none() | st.floats(), retryable=st.booleans()),
+    after=moments,
+    until=moments,
+    reason=st.sampled_from(["", "because"]),
+    dependency=st.sampled_from(["", "gateway", "other"]),
+    final=st.booleans(),
+    alone=st.booleans(),
+)
+leases = st.builds(
+    a_lease,
+    failures=st.integers(0, 12),
+    losses=st.integers(0, 12),
+    snoozes=st.integers(0, 12),
+    uses=st.sampled_from(["", "gateway", "gateway,s3"]),
+    deadline_at=st.none() | st.integers(NOW - HOUR, NOW + HOUR),
+    first_started_at=st.integers(NOW - HOUR, NOW),
+    alone=st.booleans(),
+    cancel_reason=st.sampled_from([None, None, "", "stop"]),
+)
+effective = st.builds(
+    layer,
+    st.builds(RetrySettings, enabled=st.booleans(), max_snoozes=st.none() | st.integers(0, 9)),
+    st.none(),
+    st.builds(
+        Policy,
+        max_retries=st.none() | st.integers(0, 9),
+        max_age=st.none() | st.integers(0, 7200),
+        retry_unknown=st.none() | st.booleans(),
+    ),
+)
+
+
+@given(leases, outcomes, effective, st.integers())
+def test_every_decision_is_a_legal_move_with_a_reason_and_honest_counters(lease, outcome, policy, seed):
+    decision = decide(lease, outcome, policy, NOW, Random(seed))
+    assert decision.state == lifecycle.move(decision.verb, State.RUNNING)
+    assert decision.reason
+    assert min(decision.failures, decision.losses, decision.snoozes) >= 0
+    assert (decision.run_at is not None) == (decision.state == State.QUEUED)
+    assert (decision.failure is not None) or decision.state != State.DEAD
+    if decision.run_at is not None:
+        assert NOW <= decision.run_at < 2**62
+        assert lease.deadline_at is None or decision.run_at <= lease.deadline_at
+
+
+@given(leases, outcomes, effective, st.integers())
+def test_the_same_seed_decides_the_same(lease, outcome, policy, seed):
+    first, second = (decide(lease, outcome, policy, NOW, Random(seed)) for _ in range(2))
+    assert repr(first) == repr(second)
+
+
+@given(leases, outcomes, effective)
+def test_counters_move_by_one_at_most(lease, outcome, policy):
+    decision = decide(lease, outcome, policy, NOW, Random(0))
+    assert decision.failures - lease.failures in {0, 1}
+    assert decision.snoozes - lease.snoozes in {0, 1}
+    assert decision.losses - lease.losses in {-1, 0, 1}
+
+
+def test_evidence_of_every_decision_can_be_written_as_json():
+    decision = judge(failed(evidence={"exit_code": 1}), deadline_at=NOW)
+    assert json.loads(json.dumps(dict(decision.failure.evidence))) == {"exit_code": 1, "after": "BOOM"}
+
+
+# What a held kind spares
+
+
+def spared(outcome, times=0, **lease):
+    counts = json.dumps({"spared": times}) if times else None
+    return decide(a_lease(counts=counts, **lease), outcome, STEADY, NOW, Random(0), held="render")
+
+
+@pytest.mark.parametrize("cls", [Cls.PERMANENT, Cls.UNKNOWN])
+def test_who_fails_of_what_its_kind_is_held_for_goes_back_uncharged(cls):
+    decision = spared(failed(cls), failures=1)
+    assert (decision.verb, decision.state, decision.run_at, decision.failures) == ("hold", "queued", NOW, 1)
+    assert decision.failure is not None
+    assert decision.reason == "no retry charged: kind render is on hold; the job waits until the kind is released"
+
+
+def test_but_not_for_ever_and_not_against_its_handlers_word():
+    assert spared(failed(Cls.PERMANENT), times=2).verb == Verb.HOLD
+    assert spared(failed(Cls.PERMANENT), times=3).verb == Verb.DIE
+    assert spared(failed(Cls.PERMANENT, final=True)).verb == Verb.DIE
+
+
+@pytest.mark.parametrize("switch", [{"enabled": False}, {"only": frozenset({Cls.TRANSIENT})}])
+def test_not_even_an_outage_makes_run_twice_what_the_switches_forbid(switch):
+    policy = replace(STEADY, **switch)
+    decision = decide(a_lease(uses="gateway"), failed(Cls.TIMEOUT), policy, NOW, Random(0), down="gateway")
+    assert decision.verb is Verb.DIE
+
+
+# -- grounds ----------------------------------------------------------------------------------------
+LIMITED = layer(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), max_losses=1, max_snoozes=1))
+GROUNDS = [
+    (Ground.RETURNED, Outcome(Ended.RETURNED, result="1"), {}),
+    (Ground.RETURNED_BEFORE_STOP, Outcome(Ended.RETURNED, result="1"), {"cancel_reason": ""}),
+    (Ground.SKIPPED, Outcome(Ended.RETURNED, result="1", skipped=True), {}),
+    (Ground.SKIPPED, Outcome(Ended.RETURNED, result="1", skipped=True), {"cancel_reason": ""}),
+    (Ground.STOP_REQUESTED, Outcome(Ended.LOST), {"cancel_reason": "wrong file"}),
+    (Ground.CANCELLED_BY_HANDLER, Outcome(Ended.CANCELLED, reason="no longer needed"), {}),
+    (Ground.PARKED_BY_HANDLER, Outcome(Ended.PARKED), {}),
+    (Ground.RETRY, failed(), {}),
+    (Ground.RETRY_REQUESTED, Outcome(Ended.RETRY), {}),
+    (Ground.MAX_RETRIES, Outcome(Ended.RETRY), {"failures": 3}),
+    (Ground.LOST, Outcome(Ended.LOST), {}),
+    (Ground.MAX_LOSSES, Outcome(Ended.LOST), {"losses": 1}),
+    (Ground.SNOOZED, Outcome(Ended.SNOOZED, after=SECOND), {}),
+    (Ground.MAX_SNOOZES, Outcome(Ended.SNOOZED, after=SECOND), {"snoozes": 1}),
+    (Ground.HELD, Outcome(Ended.HELD, dependency="gateway"), {"uses": "gateway"}),
+    (Ground.CLASS_NOT_RETRYABLE, Outcome(Ended.HELD, dependency="other"), {"uses": "gateway"}),
+    (Ground.RELEASED, Outcome(Ended.RELEASED), {}),
+    (Ground.QUOTA_USED_UP, failed(Cls.QUOTA, retry_after=60.0), {"uses": "gateway"}),
+    (Ground.FINAL, failed(final=True), {}),
+    (Ground.DEADLINE, failed(), {"deadline_at": NOW}),
+    (Ground.DEADLINE, Outcome(Ended.LOST), {"deadline_at": NOW - SECOND}),
+    (Ground.MANUAL_RETRY_REFUSED, Outcome(Ended.REFUSED), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ground", "outcome", "lease"), GROUNDS)
+def test_every_decision_has_its_ground(ground, outcome, lease):
+    decision = judge(outcome, LIMITED, **lease)
+    assert decision.ground is ground, decision.reason
+    assert decision.reason
+    counted = {Ground.RETRY: "1 of 3", Ground.RETRY_REQUESTED: "1 of 3"}
+    assert decision.retry_count == counted.get(ground, "")
+
+
+def test_a_failure_that_is_not_charged_says_what_it_waits_for():
+    down = decide(a_lease(), failed(), STEADY, NOW, Random(0), down="gateway")
+    held = decide(a_lease(), failed(), STEADY, NOW, Random(0), held="render")
+    assert (down.ground, held.ground) == (Ground.DEPENDENCY_DOWN, Ground.KIND_HELD)

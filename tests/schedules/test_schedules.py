@@ -1,0 +1,392 @@
+"""`app.schedule` and `app.schedules`, from the declaration to the job that ran."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from mulligan import Fixed, Mulligan, Policy, State, Unique
+from mulligan.core.errors import ConfigError, NotFound, PayloadRefused, Refused
+from mulligan.core.job import to_micros
+from mulligan.manifest.specs import Manifest
+from mulligan.schedules import chore as engine
+from support.app_tools import advance
+from support.app_tools import drain_anywhere as drain
+from support.store import now as store_now
+
+DAY, HOUR, MINUTE = 86_400, 3600, 60
+
+
+def move_to(app, *parts, zone=UTC):
+    """Set the store's clock, for everybody who uses it."""
+    app.store.shift_clock(to_micros(datetime(*parts, tzinfo=zone)) - store_now(app.store))
+
+
+def with_report(app):
+    """A kind to schedule."""
+
+    @app.job(name="report", queue="reports")
+    def report(day: date, sections: int = 1) -> str:
+        return f"{day:%d.%m.} {sections}"
+
+    return report
+
+
+def between_slots(app):
+    """No slot of a minute or an hour comes by itself while a test looks."""
+    move_to(app, 2026, 11, 4, 10, 20, 10)
+    return app
+
+
+@pytest.fixture
+def app(app):
+    return between_slots(app)
+
+
+@pytest.fixture
+def sums(app):
+    return with_report(app)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """An app that never opens its database: a declaration is checked without one."""
+    yield Mulligan(f"sqlite:///{tmp_path}/never.db")
+    assert not (tmp_path / "never.db").exists()
+
+
+def jobs(app):
+    return app.jobs.list(limit=1000)[::-1]
+
+
+def skips(app):
+    with app.store.read() as unit:
+        return [event for event in unit.events_after(0, 10_000) if event.type == "schedule.skipped"]
+
+
+# -- declare ----------------------------------------------------------------------------------------------
+def test_a_slot_that_came_runs_with_the_declared_payload(app, sums):
+    app.schedule("nightly", "0 3 * * *", sums, payload={"day": date(2026, 5, 4)}, timezone="Europe/Berlin")
+    move_to(app, 2026, 5, 4, 0, 59)
+    assert app.run_inline() == 0
+    advance(app, 2 * MINUTE)
+    assert app.run_inline() == 1
+    [job] = jobs(app)
+    assert (job.kind, job.queue, job.state, job.result) == ("report", "reports", State.SUCCEEDED, "04.05. 1")
+    assert job.run_at == datetime(2026, 5, 4, 1, tzinfo=UTC)
+    assert app.run_inline() == 0
+
+
+def test_everything_that_may_be_said_of_a_job_may_be_said_of_a_schedule(app, sums):
+    app.schedule("all", "* * * * *", "report", {"day": "2026-05-04"}, queue="slow", priority=-3, owner="acme",
+                 max_retries=7, policy=Policy(backoff=Fixed(1)), timeout=timedelta(minutes=2),
+                 deadline=HOUR)  # fmt: skip
+    app.run_inline()
+    advance(app, MINUTE)
+    app.run_inline()
+    [job] = jobs(app)
+    assert (job.queue, job.priority, job.owner, job.max_retries) == ("slow", -3, "acme", 7)
+    assert job.deadline_at - max(job.run_at, job.created_at) <= timedelta(hours=1)
+    assert job.deadline_at - job.run_at >= timedelta(hours=1)
+    spec = app.manifest().schedules["all"]
+    assert spec.timeout == 120_000_000
+    assert Manifest.from_json(app.manifest().to_json()) == app.manifest()
+
+
+def test_a_kind_may_be_named_before_its_handler_and_is_checked_then(bare):
+    bare.schedule("early", "* * * * *", "later", {"n": "7"})
+
+    @bare.job(name="later", uses=lambda payload: f"bucket-{payload['n']}")
+    def later(n: int) -> int:
+        return n
+
+    spec = bare.manifest().schedules["early"]
+    assert (spec.payload, spec.uses) == ('{"n":7}', "bucket-7")
+    bare.schedule("wrong", "* * * * *", "latest", {"n": "seven"})
+    with pytest.raises(PayloadRefused, match=r"schedule 'wrong'.*n: .*integer"):
+
+        @bare.job(name="latest")
+        def latest(n: int) -> int:
+            return n
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        ({"cron": "0 25 * * *"}, ConfigError, "bad hour.*minute hour day month weekday"),
+        ({"cron": None}, ConfigError, "no expression"),
+        ({"timezone": "europe/berlin"}, ConfigError, "write a name like 'Europe/Berlin'"),
+        ({"timezone": "CET+1"}, ConfigError, "'UTC'"),
+        ({"timezone": "../../etc/passwd"}, ConfigError, "unknown"),
+        ({"timezone": ["UTC"]}, ConfigError, "unknown"),
+        ({"timezone": None}, ConfigError, "unknown"),
+        ({"missed": "some"}, ConfigError, "'latest'.*'all'.*'skip'"),
+        ({"name": "with space"}, ConfigError, "a name is"),
+        ({"name": ""}, ConfigError, "a name is"),
+        ({"name": ["a"]}, ConfigError, "a name is"),
+        ({"kind": 7}, ConfigError, "decorated with @app.job"),
+        ({"kind": "a b"}, ConfigError, "a name is"),
+        ({"kind": lambda: None}, ConfigError, "decorated with @app.job"),
+        ({"payload": {"day": "someday"}}, PayloadRefused, "schedule 'nightly'.*day"),
+        ({"payload": {}}, PayloadRefused, "day: Field required"),
+        ({"payload": [1]}, PayloadRefused, "maps names"),
+        ({"queue": "a|b"}, ConfigError, "a name is"),
+        ({"priority": 10}, Refused, "priority"),
+        ({"deadline": datetime(2030, 1, 1, tzinfo=UTC)}, Refused, "deadline must be seconds"),
+        ({"owner": "a\x00"}, Refused, "owner"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_at_once_and_leaves_nothing(bare, said, error, words):
+    sums = with_report(bare)
+    right = {"name": "nightly", "cron": "0 3 * * *", "kind": sums, "payload": {"day": "2026-05-04"}}
+    with pytest.raises(error, match=words):
+        bare.schedule(**(right | said))
+    assert bare.manifest().schedules == {}
+
+
+def test_a_name_is_declared_once_and_options_are_said_to_the_schedule(bare):
+    sums = with_report(bare)
+    bare.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
+    with pytest.raises(ConfigError, match="twice"):
+        bare.schedule("nightly", "0 4 * * *", sums, {"day": "2026-05-04"})
+    with pytest.raises(ConfigError, match=r"not with options\(\)"):
+        bare.schedule("other", "0 4 * * *", sums.options(owner="acme"), {"day": "2026-05-04"})
+
+
+def test_a_machine_without_zones_says_what_to_install_and_utc_still_works(bare, monkeypatch):
+    sums = with_report(bare)
+    monkeypatch.setattr(engine, "available_timezones", set)
+    monkeypatch.setattr(engine, "ZoneInfo", lambda name: (_ for _ in ()).throw(LookupError(name)))
+    engine.zone_of.cache_clear()
+    with pytest.raises(ConfigError, match="pip install tzdata"):
+        bare.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"}, timezone="Europe/Berlin")
+    bare.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
+    engine.zone_of.cache_clear()
+
+
+def test_the_jobs_of_slots_hold_no_unique_key(app):
+    @app.job(unique=Unique())
+    def once() -> None: ...
+
+    app.schedule("hourly", "0 * * * *", once, missed="all")
+    app.run_inline()
+    advance(app, 3 * HOUR)
+    assert app.run_inline() == 3
+    assert [job.unique_key for job in jobs(app)] == [None] * 3
+
+
+def test_a_test_that_moves_the_clock_and_drains_sees_the_slot(app, sums):
+    app.schedule("hourly", "0 * * * *", sums, {"day": "2026-05-04"})
+    assert drain(app).attempts == 0
+    advance(app, HOUR)
+    assert [job.result for job in drain(app).of(sums)] == ["04.05. 1"]
+
+
+# -- missed -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("missed", "runs", "skipped"),
+    [("latest", [7], [3, 4, 5, 6]), ("all", [3, 4, 5, 6, 7], []), ("skip", [], [3, 4, 5, 6, 7])],
+)
+def test_after_an_absence_missed_slots_run_as_declared(app, sums, missed, runs, skipped):
+    app.schedule("hourly", "0 * * * *", sums, {"day": "2026-05-04"}, missed=missed, owner="acme")
+    move_to(app, 2026, 5, 4, 2, 30)
+    app.run_inline()
+    move_to(app, 2026, 5, 4, 7, 30)
+    assert app.run_inline() == len(runs)
+    assert [job.run_at for job in jobs(app)] == [datetime(2026, 5, 4, hour, tzinfo=UTC) for hour in runs]
+    told = [(e.data["schedule"], e.data["first"], e.data["last"], e.data["count"], e.owner) for e in skips(app)]
+    ends = [to_micros(datetime(2026, 5, 4, hour, tzinfo=UTC)) for hour in (skipped[0], skipped[-1])] if skipped else []
+    assert told == ([("hourly", *ends, len(skipped), "acme")] if skipped else [])
+    assert all(missed in event.data["reason"] for event in skips(app))
+    move_to(app, 2026, 5, 4, 8, 0)
+    assert app.run_inline() == 1
+
+
+# -- clocks that change -------------------------------------------------------------------------------------
+CHANGES = [
+    # zone, the day, then how often in that local day: a fixed time within the changed hour, every hour
+    ("Europe/Berlin", (2026, 3, 29), "30 2 * * *", ["03:00+0200"], 23),
+    ("Europe/Berlin", (2026, 10, 25), "30 2 * * *", ["02:30+0200"], 25),
+    ("America/New_York", (2026, 3, 8), "30 2 * * *", ["03:00-0400"], 23),
+    ("America/New_York", (2026, 11, 1), "30 1 * * *", ["01:30-0400"], 25),
+]
+
+
+@pytest.mark.parametrize(("zone", "day", "fixed", "once", "hours"), CHANGES)
+def test_over_a_change_of_clocks_a_fixed_time_runs_once_and_a_star_follows_real_time(
+    app, sums, zone, day, fixed, once, hours
+):
+    local = ZoneInfo(zone)
+    move_to(app, *day, zone=local)
+    app.schedule("fixed", fixed, sums, {"day": "2026-05-04"}, timezone=zone, owner="fixed", missed="all")
+    app.schedule("star", "15 * * * *", sums, {"day": "2026-05-04"}, timezone=zone, owner="star", missed="all")
+    app.run_inline()
+    advance(app, hours * HOUR)
+    assert app.run_inline() == hours + 1
+    assert [f"{job.run_at.astimezone(local):%H:%M%z}" for job in jobs(app) if job.owner == "fixed"] == once
+    star = sorted(job.run_at for job in jobs(app) if job.owner == "star")
+    assert star == [star[0] + n * timedelta(hours=1) for n in range(hours)]
+
+
+# -- look and run -------------------------------------------------------------------------------------------
+def test_list_tells_when_each_schedule_runs_next_and_what_ran_last(app, sums):
+    app.schedule("nightly", "30 2 * * *", sums, {"day": "2026-05-04"}, timezone="Europe/Berlin")
+    app.schedule("hourly", "0 * * * *", "elsewhere", queue="far")
+    move_to(app, 2026, 3, 28, 12)
+    app.run_inline()
+    move_to(app, 2026, 3, 29, 1, 0)
+    app.run_inline()
+    hourly, nightly = app.schedules.list()
+    assert (hourly.name, hourly.queue, hourly.kind, nightly.queue) == ("hourly", "far", "elsewhere", "reports")
+    assert nightly.last_at.isoformat() == "2026-03-29T03:00:00+02:00"
+    assert nightly.next_at.isoformat() == "2026-03-30T02:30:00+02:00"
+    assert app.jobs.get(nightly.last_job_id).payload == nightly.payload == {"day": "2026-05-04"}
+
+
+def test_another_process_without_the_app_sees_what_was_declared(app, sums, make_app):
+    app.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
+    stranger = make_app()
+    assert [schedule.name for schedule in app.schedules.list()] == ["nightly"]
+    assert stranger.schedules.list() == []
+    app.run_inline()
+    assert stranger.schedules.list() == app.schedules.list()
+
+
+def test_next_tells_slots_in_the_zone_of_the_schedule(app, sums):
+    app.schedule("nightly", "30 2 * * *", sums, {"day": "2026-05-04"}, timezone="Europe/Berlin")
+    move_to(app, 2026, 3, 28, 0)
+    found = [at.isoformat() for at in app.schedules.next("nightly", 3)]
+    assert found == ["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]
+    assert len(app.schedules.next("nightly")) == 5
+    for n in (0, -1, 1001, 2.5, "3"):
+        with pytest.raises(Refused, match="n must be"):
+            app.schedules.next("nightly", n)
+
+
+def test_run_makes_a_job_now_that_is_no_slot_and_tells_who_and_why(app, sums):
+    app.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"}, owner="acme")
+    app.run_inline()
+    job = app.schedules.run("nightly", reason="the disk was full")
+    assert app.run_inline() == 1
+    assert (job.refresh().state, job.refresh().owner) == (State.SUCCEEDED, "acme")
+    queued = app.jobs.history(job.id)[0]
+    assert (queued.type, queued.actor) == ("job.queued", "python")
+    assert (queued.data["schedule"], queued.data["reason"]) == ("nightly", "the disk was full")
+    [nightly] = app.schedules.list()
+    assert nightly.last_at is None
+    advance(app, DAY)
+    assert app.run_inline() == 1
+
+
+def test_a_name_nobody_declared_is_not_found_with_the_nearest_one(app, sums):
+    with pytest.raises(NotFound, match="none yet"):
+        app.schedules.next("nightly")
+    app.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
+    with pytest.raises(NotFound, match="did you mean nightly"):
+        app.schedules.run("nightli")
+
+
+def test_all_of_it_is_awaitable(app, sums):
+    app.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
+
+    async def look() -> tuple[str, int, str]:
+        [schedule] = await app.aio.schedules.list()
+        times = await app.aio.schedules.next("nightly", 2)
+        job = await app.aio.schedules.run("nightly", reason="asked")
+        return schedule.name, len(times), job.kind
+
+    assert asyncio.run(look()) == ("nightly", 2, "report")
+
+
+# -- releases -----------------------------------------------------------------------------------------------
+def release(make_app, cron=None, **said) -> Mulligan:
+    app = make_app()
+    app.job(name="work")(lambda: None)
+    if cron is not None:
+        app.schedule("tick", cron, "work", **said)
+    return app
+
+
+def test_a_new_release_may_change_a_schedule_and_an_old_one_may_come_back(make_app):
+    old, new = release(make_app, "0 * * * *"), release(make_app, "30 * * * *")
+    between_slots(old).run_inline()
+    advance(old, 1)
+    new.run_inline()
+    assert release(make_app).schedules.list()[0].cron == "30 * * * *"
+    advance(old, 20 * MINUTE)
+    old.run_inline()
+    assert release(make_app).schedules.list()[0].cron == "0 * * * *"
+
+
+def test_a_schedule_put_back_into_the_code_makes_up_for_nothing_but_one_whose_workers_were_away_does(make_app):
+    with_it, without = release(make_app, "0 * * * *", missed="all"), release(make_app)
+    between_slots(with_it).run_inline()
+    advance(with_it, 24 * 60 * MINUTE)
+    assert with_it.run_inline() == 24
+    advance(without, 60 * MINUTE)
+    without.run_inline()
+    advance(without, 24 * 60 * MINUTE)
+    without.run_inline()
+    advance(with_it, 5 * 60 * MINUTE)
+    assert with_it.run_inline() == 0
+    advance(with_it, 60 * MINUTE)
+    assert with_it.run_inline() == 1
+
+
+def test_a_release_without_the_schedule_ends_it(make_app):
+    with_it, without = release(make_app, "* * * * *"), release(make_app)
+    between_slots(with_it).run_inline()
+    advance(without, 20 * MINUTE)
+    assert without.run_inline() == 0
+    assert without.schedules.list() == []
+
+
+# -- pause ------------------------------------------------------------------------------------------------
+def told(app, type_):
+    with app.store.read() as unit:
+        return [event for event in unit.events_after(0, 10_000) if event.type == type_]
+
+
+def test_a_paused_schedule_makes_no_jobs_and_what_came_meanwhile_is_not_made_up_for(app, sums):
+    app.schedule("each", "* * * * *", sums, payload={"day": date(2026, 5, 4)}, missed="all")
+    app.run_inline()
+    paused = app.schedules.pause("each", reason="the source is being moved")
+    assert (paused.paused, paused.paused_until, paused.reason, paused.actor) == (
+        True, None, "the source is being moved", "python",
+    )  # fmt: skip
+    advance(app, 10 * MINUTE)
+    assert app.run_inline() == 0
+    assert not app.schedules.resume("each", reason="moved").paused
+    assert app.run_inline() == 0
+    advance(app, MINUTE)
+    assert app.run_inline() == 1
+    [event] = told(app, "schedule.resumed")
+    assert (event.data["schedule"], event.data["reason"], event.actor) == ("each", "moved", "python")
+    assert skips(app) == []
+    app.schedules.resume("each")
+    assert len(told(app, "schedule.resumed")) == 1
+
+
+def test_a_pause_ends_by_itself_also_where_the_schedule_was_changed_meanwhile(app, sums):
+    app.schedule("each", "* * * * *", sums, payload={"day": date(2026, 5, 4)}, missed="all")
+    app.run_inline()
+    app.schedules.pause("each", until=5 * MINUTE)
+    assert app.schedules.get("each").paused
+    with app.store.begin() as unit:
+        [row] = unit.schedules()
+        assert not unit.advance_schedule(row, seen=row.cursor)  # whoever had looked before the pause
+    advance(app, 8 * MINUTE)
+    assert not app.schedules.get("each").paused
+    assert app.run_inline() == 3  # of the eight minutes those after the pause
+    assert [event.actor for event in told(app, "schedule.resumed")] == ["upkeep"]
+
+
+def test_a_schedule_that_no_worker_has_begun_can_be_paused_and_an_unknown_one_cannot(app, sums):
+    app.schedule("later", "0 3 * * *", sums, payload={"day": date(2026, 5, 4)})
+    assert app.schedules.pause("later", until=HOUR).paused
+    assert app.schedules.run("later").kind == "report"
+    with pytest.raises(NotFound, match="did you mean later"):
+        app.schedules.pause("latr")

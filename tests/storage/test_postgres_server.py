@@ -1,0 +1,470 @@
+"""A server that goes away, comes back, or stands behind a pooler."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import Random
+
+import psycopg
+import pytest
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+from storm.proxy import Proxies
+
+from mulligan.core.attempt import Ended, Ending, Outcome
+from mulligan.core.errors import StoreUnavailable
+from mulligan.retries.decide import decide
+from mulligan.storage import open_store
+from mulligan.storage import sql as statements
+from mulligan.storage.base import Around
+from mulligan.storage.rows import array
+from mulligan.storage.sql import load
+from mulligan.worker.settlement import row_of
+from support.builders import a_failure
+from support.store import (
+    HOUR,
+    POLICIES,
+    RETURNED,
+    Background,
+    a_job,
+    all_rows,
+    claim,
+    enqueue,
+    finish,
+    get,
+    insert,
+    jobs,
+    open_worker,
+    sql,
+    take,
+    together,
+    unique_job,
+)
+from support.waiting import until
+
+pytestmark = pytest.mark.processes
+
+FILES = Path(statements.__file__).parent
+
+
+def end_all_others(url):
+    """Every session of this database but our own."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        until(lambda: not admin.execute(others).fetchall(), 10, "they have gone")
+
+
+def test_a_connection_cut_in_the_middle_is_told_as_unavailable_and_the_next_use_works(postgres, postgres_url):
+    with pytest.raises(StoreUnavailable), postgres.begin() as unit:
+        cut_while_inserting(unit, postgres_url)
+    assert all_rows(postgres) == []
+    enqueue(postgres)
+    assert len(all_rows(postgres)) == 1
+
+
+def cut_while_inserting(unit, url):
+    unit.insert([a_job()], announce=True)
+    end_all_others(url)
+    unit.insert([a_job()], announce=True)
+
+
+def test_connections_that_died_in_their_sleep_cost_at_most_one_call(postgres, postgres_url):
+    together(*[lambda: enqueue(postgres, 50) for _ in range(8)])
+    end_all_others(postgres_url)
+    failures = 0
+    for _ in range(10):
+        try:
+            enqueue(postgres)
+        except StoreUnavailable:
+            failures += 1
+    assert failures <= 1
+    assert len(all_rows(postgres)) == 400 + 10 - failures
+
+
+def test_a_server_killed_and_started_again_has_every_acknowledged_row(postgres, postgres_server):
+    if not postgres_server.owned:
+        pytest.skip("the server was given to us and is not ours to restart")
+    open_worker(postgres)
+    ids = enqueue(postgres, 20)
+    (lease,) = claim(postgres)
+    postgres_server.restart("immediate")
+    for _ in range(20):
+        try:
+            finish(postgres, lease)
+            break
+        except StoreUnavailable:
+            continue
+    assert get(postgres, ids[0]).state == "succeeded"
+    assert [row.id for row in all_rows(postgres)] == ids
+
+
+def test_a_server_that_is_not_there_is_unavailable(postgres_server):
+    with closing(open_store("postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=2")) as store:
+        store._open_pool().timeout = 1.0
+        with pytest.raises(StoreUnavailable):
+            store.migrate()
+
+
+def test_a_database_that_only_reads_is_unavailable_for_writing(postgres):
+    name = sql(postgres, "SELECT current_database()")[0][0]
+    sql(postgres, f"ALTER DATABASE {name} SET default_transaction_read_only TO on")
+    postgres.close()
+    with pytest.raises(StoreUnavailable):
+        enqueue(postgres)
+    with pytest.raises(StoreUnavailable), postgres.once() as unit:
+        unit.insert([a_job()], announce=True)
+    assert all_rows(postgres) == []
+
+
+def test_everything_works_without_prepared_statements(postgres_url):
+    with closing(open_store(postgres_url)) as store:
+        store.prepared = False
+        store.migrate()
+        open_worker(store)
+        for n in (1, 30, 1):
+            ids = enqueue(store, n)
+            assert [lease.id for lease in claim(store, n)] == ids
+            with store.begin() as unit:
+                finished = unit.claimed("w1")
+            finish(store, finished)
+        assert {row.state for row in all_rows(store)} == {"succeeded"}
+        with store.transaction() as connection:
+            assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+
+
+def test_the_url_people_see_has_no_password(postgres, postgres_url):
+    secret = postgres_url.split(":")[2].split("@")[0]
+    assert secret not in postgres.url
+    assert secret not in str(postgres.facts())
+
+
+# -- who hears ------------------------------------------------------------------------------------------------
+@contextmanager
+def asked_by_the_hint(store):
+    """The server processes a hint's questions went to, one after the other."""
+    pids, stop = [], threading.Event()
+
+    def hint():
+        with store.once() as unit:
+            pids.append(unit._connection.info.backend_pid)
+
+    listener = Background(lambda: store.watch(hint, stop))
+    try:
+        yield pids
+    finally:
+        stop.set()
+        listener.answer()
+
+
+def hears(store, pids):
+    """Insert until a second hint arrives. The first is the one that every listener gives itself."""
+
+    def hinted_again():
+        insert(store, a_job())
+        return len(pids) > 2
+
+    until(hinted_again, 30, "a hint after an insert")
+
+
+def test_the_first_claim_after_a_hint_need_not_wait_for_a_plan(postgres):
+    kept, stop = queue.SimpleQueue(), threading.Event()
+    asked = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%%job.started%%'"
+
+    def hint():
+        if postgres.at_hand is not None:
+            kept.put(postgres.at_hand.execute(asked, prepare=False).fetchall())
+
+    listener = Background(lambda: postgres.watch(hint, stop))
+    try:
+        until(lambda: insert(postgres, a_job()) and not kept.empty(), 10, "a hint was heard")
+    finally:
+        stop.set()
+    listener.answer()
+    assert kept.get() == [(1, 0)]
+
+
+def test_what_is_asked_because_of_a_hint_goes_over_the_connection_that_heard_it(postgres):
+    with asked_by_the_hint(postgres) as pids:
+        hears(postgres, pids)
+        with postgres.once() as unit:
+            assert unit._connection.info.backend_pid != pids[-1], "others have their own"
+    assert len(set(pids[2:])) == 1
+    with postgres.once() as unit:
+        assert unit._connection.info.backend_pid not in pids[2:], "it is closed with the watch"
+
+
+def test_a_connection_of_its_own_for_listening_does_nothing_else(postgres, postgres_url):
+    store = open_store(postgres_url, listen_url=f"{postgres_url}?sslmode=prefer")
+    with closing(store), asked_by_the_hint(store) as pids:
+        hears(store, pids)
+        last_words = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+        ((ear,),) = sql(store, last_words)
+    assert len(pids) > 2
+    assert ear not in pids
+
+
+def test_a_connection_that_was_idle_is_asked_only_if_the_server_had_something_to_say(
+    postgres, postgres_url, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr("mulligan.storage.postgres.IDLE_TRUST", 0.0)
+    monkeypatch.setattr(
+        "mulligan.storage.postgres.ConnectionPool.check_connection",
+        lambda connection: asked.append(connection.execute("SELECT 1")),
+    )
+    enqueue(postgres)
+    asked.clear()
+    enqueue(postgres)
+    assert asked == []
+    end_all_others(postgres_url)
+    enqueue(postgres)
+
+
+# -- plans ----------------------------------------------------------------------------------------------------
+def rows_of_jobs_read(node):
+    """How many rows of the job table the scans of a plan looked at."""
+    own = 0
+    if node.get("Relation Name") == "job" and "Scan" in node["Node Type"]:
+        removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        own = (node["Actual Rows"] + removed) * node["Actual Loops"]
+    return own + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
+
+
+def explained(store, verb, params, *, prepared, lone=False):
+    """The plan as it was executed; prepared: the one that is kept for any parameters."""
+    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load(verb, "postgres", store.prefix, lone=lone)
+    with store.transaction() as connection:
+        if prepared:
+            connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        return connection.execute(statement, params, prepare=prepared).fetchone()[0][0]["Plan"]
+
+
+@pytest.fixture(params=["never analysed", "analysed", "analysed while all was finished"])
+def old_jobs(postgres, request):
+    """A table with many finished jobs, whatever the planner knows of it."""
+    open_worker(postgres)
+    sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
+    insert(postgres, *jobs(6000))
+    sql(
+        postgres,
+        "UPDATE {p}job SET state = 'succeeded', finished_at = 1, attempt = 1, token = 1 WHERE state = 'queued'",
+    )
+    if request.param == "analysed while all was finished":
+        sql(postgres, "ANALYZE {p}job")
+    ids = enqueue(postgres, 300)
+    if request.param == "analysed":
+        sql(postgres, "ANALYZE {p}job")
+    return ids
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_claim_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    params = {"worker": "w1", "id": array(old_jobs), "most": 100}
+    plan = explained(postgres, "take", params, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+    assert len(all_rows(postgres)) == 6300
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_claim_from_one_lane_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    params = {"worker": "w1", "lane": "default|render||0", "priority": 0, "most": 100}
+    plan = explained(postgres, "take_due", params, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    plain = {"plain": array(["default|render||0"]), "since": 0, "until": 1 << 62}
+    plan = explained(postgres, "look_and_take", {"worker": "w1", "most": 100, "lanes": 100, **plain}, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_look_that_takes_one_reads_no_more_than_a_few_rows(postgres, old_jobs, prepared):
+    plain = {"plain": array(["default|render||0"]), "since": 0, "until": 1 << 62}
+    params = {"worker": "w1", "most": 1, "lanes": 100, **plain}
+    plan = explained(postgres, "look_and_take_one", params, prepared=prepared, lone=True)
+    assert 0 < rows_of_jobs_read(plan) <= 10
+    assert len(old_jobs) == 300
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_claim_that_goes_on_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    mark = {"lane": "default|render||0", "priority": 0, "run_at": 0, "since": 0, "until": 1 << 62}
+    plan = explained(postgres, "take_on", {"worker": "w1", "most": 100, **mark}, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+
+
+def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_read():
+    verbs = {
+        file.name.split(".")[0] for file in FILES.glob("*.sql") if not file.name.endswith((".part.sql", ".sqlite.sql"))
+    }
+    long = {verb for verb in verbs if len(load(verb, "postgres", '"mulligan".')) > MAX_CACHED_STATEMENT_LENGTH}
+    assert verbs
+    assert not long
+
+
+def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, monkeypatch):
+    monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW", 1e9)  # a busy machine must not drop it before its time
+    open_worker(postgres)
+    sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
+    with psycopg.connect(postgres.dsn, autocommit=True) as other:
+        other.execute(f"VACUUM ANALYZE {postgres.prefix}job")  # now it is known to be empty
+    with postgres.begin() as unit:  # one connection has one memory of plans
+        for _ in range(12):
+            enqueue_and_take(unit)
+        unit.insert(jobs(9000, delay=HOUR), announce=True)
+        assert rows_read_by(unit, enqueue_and_take) > 9000, "the kept plan reads the whole table"
+        monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW", 0.0)
+        enqueue_and_take(unit)
+        assert rows_read_by(unit, enqueue_and_take) < 10
+
+
+def kept(store):
+    """How its connections treat plans, and after how many times they prepare a statement."""
+    with store.begin() as unit:
+        mode = unit._connection.execute("SHOW plan_cache_mode", prepare=False).fetchone()[0]
+        return mode, unit._connection.prepare_threshold
+
+
+def test_who_asks_the_same_over_and_over_has_connections_that_keep_plans_at_once(postgres):
+    apart = postgres.apart()
+    assert apart is postgres.apart() is not postgres
+    assert kept(apart) == ("force_generic_plan", 1)
+    assert kept(postgres) == ("auto", 5)
+    open_worker(apart)
+    ids = enqueue(postgres, 3)
+    assert [lease.id for lease in claim(apart, 3)] == ids
+    postgres.close()
+    assert apart._pool is None
+
+
+def test_plans_that_are_kept_are_not_compiled_each_time_they_run(postgres):
+    """Of many that wait they seem to want a tenth, which is expensive enough."""
+    with postgres.apart().begin() as unit:
+        assert unit._connection.execute("SHOW jit", prepare=False).fetchone()[0] == "off"
+
+
+def test_a_pooler_is_left_no_setting_of_ours(postgres, monkeypatch):
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 1)
+    assert kept(postgres.apart()) == ("auto", None)
+
+
+def test_where_statements_cannot_be_prepared_nobody_prepares_them(postgres):
+    apart = postgres.apart()
+    postgres.without_prepared()
+    assert kept(apart)[1] is None
+    assert kept(postgres)[1] is None
+
+
+def enqueue_and_take(unit):
+    unit.insert([a_job()], announce=True)
+    assert len(unit.take_due("w1", "default|render||0", 0, 20)) == 1
+
+
+def rows_read_by(unit, what):
+    table = f"'{unit._store.prefix}job'::regclass"
+    statement = f"SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = {table}"  # noqa: S608
+
+    def so_far():
+        return unit._connection.execute(statement).fetchone()[0]
+
+    before = so_far()
+    what(unit)
+    return so_far() - before
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+    leases = take(postgres, *old_jobs)
+    with postgres.begin() as unit:
+        now = unit.now()
+    rows = [
+        row_of(Ending(lease, RETURNED), decide(lease, RETURNED, POLICIES.of(lease), now, None), POLICIES, now, "w1")
+        for lease in leases
+    ]
+    columns = dict(zip(rows[0]._fields, map(array, zip(*rows, strict=True)), strict=True))
+    plan = explained(postgres, "settle", columns, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+    assert {row.state for row in all_rows(postgres)} == {"succeeded"}
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+@pytest.mark.parametrize("verb", ["finish_alone", "retry_alone"])
+def test_endings_that_are_a_transaction_go_to_their_rows_and_no_others(postgres, old_jobs, prepared, verb):
+    leases = take(postgres, *old_jobs)
+    many = len(leases)
+    found = {"id": array([lease.id for lease in leases]), "lies_at": array([lease.lies_at for lease in leases])}
+    if verb == "finish_alone":
+        own = {"token": array([1] * many), "result": array(["1"] * many), "data": array(["{}"] * many), "worker": "w1"}
+    else:
+        lease = leases[0]
+        outcome = Outcome(Ended.FAILED, failure=a_failure())
+        decision = decide(lease, outcome, POLICIES.of(lease), lease.started_at, Random(7))
+        row = row_of(Ending(lease, outcome), decision, POLICIES, lease.started_at, "w1")
+        own = {**row._asdict(), **Around("{", "", "}", "{", "")._asdict()}
+        own |= {"said": array(["no"] * many), "took": array([1] * many), "waited": array([2] * many)}
+    plan = explained(postgres, verb, own | found, prepared=prepared)
+    assert rows_of_jobs_read(plan) <= many
+    assert {row.state for row in all_rows(postgres)} == {"succeeded", *(["queued"] if verb == "retry_alone" else [])}
+
+
+def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
+    values = [
+        None,
+        "",
+        "NULL",
+        "null",
+        "a,b",
+        "{c}",
+        'quote " inside',
+        "back \\ slash",
+        "\\",
+        "é 🎈",
+        " spaces ",
+        "'",
+        "%s",
+    ]
+    with postgres.transaction() as connection:
+        assert connection.execute("SELECT CAST(%s AS text[])", (array(values),)).fetchone()[0] == values
+        for numbers in ([None, 0, -(2**62), 7], [0, -(2**62), 7], [7], []):
+            assert connection.execute("SELECT CAST(%s AS bigint[])", (array(numbers),)).fetchone()[0] == numbers
+        assert connection.execute("SELECT CAST(%s AS boolean[])", (array([True, None, False]),)).fetchone()[0] == [
+            True,
+            None,
+            False,
+        ]
+        floats = [0.1, 1e300, -0.0, None]
+        assert connection.execute("SELECT CAST(%s AS double precision[])", (array(floats),)).fetchone()[0] == floats
+
+
+def test_a_caller_in_a_long_transaction_holds_up_nobody_who_claims_or_settles(postgres):
+    open_worker(postgres)
+    with postgres.transaction() as caller:
+        postgres.join(caller).insert([*jobs(5), unique_job("k")], announce=False)
+        ids = enqueue(postgres, 5)
+        assert len(finish(postgres, claim(postgres, 5))) == 5
+        assert {get(postgres, job_id).state for job_id in ids} == {"succeeded"}
+
+
+def test_one_answer_too_many_is_told_as_unavailable_and_the_line_is_not_used_again(postgres_url):
+    proxies = Proxies()
+    parts = psycopg.conninfo.conninfo_to_dict(postgres_url)
+    proxy = proxies.to(int(parts["port"]))
+    url = postgres_url.replace(f":{parts['port']}/", f":{proxy.port}/")
+    try:
+        with closing(open_store(url)) as store:
+            store.prepare()
+            enqueue(store)
+            proxy.add(b"C\x00\x00\x00\x0dSELECT 1\x00")
+            with pytest.raises(StoreUnavailable, match="2 results"):
+                insert(store, unique_job("a"))
+            assert enqueue(store)
+    finally:
+        proxies.close()

@@ -1,0 +1,199 @@
+"""Failures that differ in their words alone travel, are decided and are written together, and nobody can tell."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mulligan import Exponential, Fixed, Policy, Then
+from mulligan.config import RetrySection
+from mulligan.core.attempt import Ending, Outcome
+from mulligan.core.job import SECOND
+from mulligan.core.json import encode
+from mulligan.failures.facts import TOLD, Wording
+from mulligan.manifest.specs import KindSpec
+from mulligan.retries.effective import EffectivePolicies
+from mulligan.worker.fast.failure_cache import Likeness, Worded
+from mulligan.worker.fast.grouped_endings import GroupedEndings
+from mulligan.worker.protocol import Common, alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
+from mulligan.worker.runner.outcomes import raised
+from mulligan.worker.supervisor.runner_process import GARBLED
+from support.builders import NOW, a_failure, a_lease
+
+PRIVATE = {"exception": "builtins.OSError", "message": "x", "trace": "y", "facts": {"exception_types": ["größe\n"]}}
+ODD = 'a "quoted"\n\\ text, größer \u2028 \ud800 \x00 \U0001f600'
+
+
+# -- one text ---------------------------------------------------------------------------------------
+@given(st.text(), st.text(), st.text())
+@example(ODD, ODD, ODD)
+@example("", "x" * (TOLD + 1), "")
+@example("\ud83d", "\ude00" * TOLD + "x", "\n")
+def test_the_private_half_is_written_as_if_it_were_one(head, words, tail):
+    whole = {**PRIVATE, "message": words, "trace": f"{head}{words[:TOLD]}{tail}"}
+    wording = Wording(PRIVATE, head, tail)
+    assert wording.whole(words) == whole
+    assert [*wording.whole(words)] == [*whole]
+    assert wording.text(words) == encode(whole)
+
+
+@pytest.mark.parametrize(
+    "private", [{"message": "", "trace": ""}, {"a": 1, "message": "", "b": [2], "trace": "", "c": {}}]
+)
+def test_whatever_stands_between_the_texts_stays_there(private):
+    whole = {**private, "message": "words", "trace": "a words z"}
+    assert Wording(private, "a ", " z").text("words") == encode(whole)
+
+
+# -- over the wire ----------------------------------------------------------------------------------
+def failed(exc: BaseException) -> Outcome:
+    """Raised at always the same place."""
+    try:
+        raise exc
+    except BaseException as caught:  # noqa: BLE001
+        return raised(caught, NOW)
+
+
+def likeness(outcome: Outcome) -> Likeness | None:
+    return outcome.like if isinstance(outcome, Worded) else None
+
+
+def told(*words: str) -> tuple[list[Outcome], list[Ending]]:
+    """What a runner found of each, and what a supervisor hears of them."""
+    failed(ConnectionError("the first"))
+    found = [failed(ConnectionError(said)) for said in words]
+    likes = [likeness(outcome) for outcome in found]
+    assert likes[0] is not None
+    assert all(like is likes[0] for like in likes)
+    said = [outcome.failure.private["message"] for outcome in found]
+    message = alike_to_wire(*likes[0][:2], [one for seq, text in enumerate(said) for one in (seq, 7, text)])
+    _, item, head, tail, triples = json.loads(json.dumps(message))
+    outcome = alike_from_wire(item, head, tail)
+    return found, [
+        Ending(a_lease(id=f"job{seq}"), outcome, ms, said)
+        for seq, ms, said in zip(*words_from_wire(triples), strict=True)
+    ]
+
+
+def test_what_a_supervisor_hears_is_what_the_runner_found():
+    found, heard = told("request 1 was reset", ODD, "x" * 2000)
+    for outcome, ending in zip(found, heard, strict=True):
+        assert ending.outcome.failure.private.whole(ending.words) == outcome.failure.private
+        assert ending.outcome.failure.code == outcome.failure.code
+        assert ending.duration_ms == 7
+
+
+def test_of_a_failure_with_more_to_say_more_is_said():
+    failed(ConnectionError("the first"))
+    outcome = failed(ConnectionError("request 1"))
+    assert likeness(outcome) is not None
+    assert likeness(outcome._replace(cost=1.5)) is None
+    elsewhere = replace(outcome.failure, evidence={"asked": "done"})  # not by the handler, but before it
+    assert likeness(outcome._replace(failure=elsewhere)) is None
+    assert likeness(failed(ValueError("words matter"))) is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [], [7], [7, 1], [7, 1, 8], [7, 1, "w", 8], [7, "1", "w"], [True, 1, "w"], [7, 1, None], [7, 1, ["w"]],
+        [-1, 1, "w"], [7, 2**53, "w"], [7, 1.0, "w"], ["w", 7, 1], "7w", {"7": 1}, 7, None,
+    ],
+)  # fmt: skip
+def test_words_are_believed_only_with_numbers_before_them(told):
+    with pytest.raises(GARBLED):
+        words_from_wire(told)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"head": None}, {"tail": 7}, {"item": None}, {"private": {}}, {"private": {"message": ""}},
+        {"private": {"trace": "", "message": ""}}, {"private": []}, {"code": 7},
+    ],
+)  # fmt: skip
+def test_what_failures_cannot_have_in_common_is_not_believed(odd):
+    _, [ending, *_] = told("request 1")
+    wording = ending.outcome.failure.private
+    _, item, head, tail, _ = json.loads(json.dumps(alike_to_wire(ending.outcome.failure, wording, [])))
+    assert alike_from_wire(item, head, tail) == ending.outcome
+    item = odd.get("item", [odd.get("code", item[0]), *item[1:7], odd.get("private", item[7]), *item[8:]])
+    with pytest.raises(GARBLED):
+        alike_from_wire(item, odd.get("head", head), odd.get("tail", tail))
+
+
+def test_what_is_heard_again_in_common_is_the_same_outcome():
+    failed(ConnectionError("the first"))
+    _, *common, _ = json.loads(json.dumps(alike_to_wire(*likeness(failed(ConnectionError("request 1")))[:2], [])))
+    heard = Common()
+    first = heard.outcome(common)
+    assert heard.outcome(json.loads(json.dumps(common))) is first
+    for number in range(20):
+        assert heard.outcome([*common[:-1], f"{number}"]).failure.private.tail == f"{number}"
+    assert heard.outcome(common) == first
+
+
+# -- decided and written ----------------------------------------------------------------------------
+POLICIES = {
+    "at once": Policy(max_retries=3, backoff=Fixed(0)),
+    "by chance": Policy(max_retries=3, backoff=Exponential(5)),
+    "not for long": Policy(max_retries=3, backoff=Fixed(0), max_age=10),
+    "once": Policy(max_retries=1, backoff=Fixed(0)),
+    "never": Policy(max_retries=0),
+    "with more time": Policy(max_retries=3, backoff=Fixed(0), then=Then(timeout=60, settings={"a": 1}, queue="slow")),
+}
+LEASES = {
+    "plain": {},
+    "again": {
+        "failures": 1,
+        "counts": '{"classes":{"transient":1},"codes":{"CONNECTION":1}}',
+        "attempt": 2,
+        "token": 2,
+    },
+    "late": {"started_at": NOW + 3 * SECOND},
+    "long ago": {"first_started_at": NOW - 60 * SECOND, "attempt": 2},
+    "with a deadline": {"deadline_at": NOW - 1},
+    "of somebody": {"owner": "größe", "batch_id": "b1"},
+    "of another queue": {"queue": "other"},
+    "with a key": {"unique_key": "k", "unique_cover": "running"},
+    "asked to stop": {"cancel_reason": "enough"},
+    "using something": {"uses": "gateway"},
+    "of another day": {"created_at": 1, "run_at": 2, "first_started_at": 3, "started_at": NOW - SECOND},
+    "with more to tell": {"payload": '{"a":1}', "choice": "b", "unique_key": "c", "trace": "d", "lies_at": "e"},
+}
+
+
+@pytest.mark.parametrize("shadow", [None, POLICIES["never"].to_json()])
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_rows_are_the_same_as_if_each_were_decided_alone(policy, shadow):
+    layers = EffectivePolicies(RetrySection(), {"noop": KindSpec("noop", policy=policy.to_json(), shadow=shadow)})
+    words = [f"request {n} was reset" for n in range(3)]
+    found, heard = told(*(words * len(LEASES)))
+    leases = [a_lease(kind="noop", **{"id": f"{n}-{i}", **changes}) for i in range(3) for n, changes in LEASES.items()]
+    together = [ending._replace(lease=lease) for ending, lease in zip(heard, leases, strict=True)]
+    apart = [Ending(lease, outcome._replace(ended_at=None), 7) for outcome, lease in zip(found, leases, strict=True)]
+
+    def rows(endings):
+        alike = GroupedEndings(layers, NOW, Random(7))
+        decisions = [alike.decide(ending) for ending in endings]
+        return [alike.row(ending, decision) for ending, decision in zip(endings, decisions, strict=True)], decisions
+
+    (one, decided), (other, _) = rows(together), rows(apart)
+    assert one == other
+    if policy is POLICIES["at once"] and shadow is None:
+        assert len({id(decision) for decision in decided}) < len(LEASES) + 1  # one of each, not of each job
+
+
+@pytest.mark.parametrize("where", ["head", "tail", "private", "public", "evidence"])
+def test_what_failures_have_in_common_is_brief_since_each_of_thousands_is_given_it(where):
+    long = "x" * 1_000_000
+    private = {"exception": long if where == "private" else "x", "message": "", "trace": "", "facts": {}}
+    said = {"private": private, "public": long if where == "public" else "x"}
+    item = failure_to_wire(a_failure(**said, evidence={"a": long} if where == "evidence" else {}))
+    with pytest.raises(GARBLED):
+        alike_from_wire(item, long if where == "head" else "x: ", long if where == "tail" else "")

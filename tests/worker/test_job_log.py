@@ -1,0 +1,122 @@
+"""Where the parts that tell meet: numbers, alerts, messages, pages. What one of them writes the other must read."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+
+from mulligan import Email, Fail, Fixed, Policy, Webhook
+from mulligan.access.keys import Sessions
+from mulligan.alerts.chore import AlertChecker
+from mulligan.http.app import create_app
+from mulligan.observability.event_counts import Fold
+from mulligan.observability.exporter import fresh
+from support.app_tools import advance
+from support.receivers import receiving
+
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
+
+LOCAL = {
+    "notify__allow_private": "127.0.0.0/8",
+    "web__public_url": "http://localhost",
+    "notify__gather": "0",
+}
+
+
+@pytest.fixture
+def app(make_app):
+    app = make_app(**LOCAL)
+
+    @app.job(name="bill", cost=0.5, policy=Policy(max_retries=1, backoff=Fixed(1)))
+    def bill() -> Fail:
+        return Fail("GATEWAY", public="The gateway said no.")
+
+    return app
+
+
+def told(app, seconds=6):
+    """What a worker does beside its jobs."""
+    advance(app, seconds)
+    while Fold(every=0).turn(app.store):
+        pass
+    AlertChecker(app.settings.alerts).turn(app.store)
+    app.run_inline()
+
+
+@pytest.fixture
+def web():
+    with receiving() as receiver:
+        yield receiver
+
+
+def test_what_retries_cost_is_counted_alerted_and_told(app, web):
+    hook = f"http://127.0.0.1:{web.port}/ops"
+    app.notify(on="alert.fired", to=Webhook(hook), name="ops")
+    told(app)
+    for _ in range(25):
+        app.enqueue("bill")
+    app.run_inline()
+    advance(app, 2)
+    app.run_inline()
+    told(app)
+    details = [one.body["data"]["details"] for one in web.received]
+    assert {one["rule"]: one["value"] for one in details}["retry_cost"] == pytest.approx(0.5)
+    assert [one.rule for one in app.alerts.list() if one.rule == "retry_cost"] == ["retry_cost"]
+
+
+def test_a_message_leads_to_a_page_that_is_there(app, web):
+    app.notify(on="job.died", to=Webhook(f"http://127.0.0.1:{web.port}/each"), name="each")
+    app.notify(on="job.died", to=Webhook(f"http://127.0.0.1:{web.port}/grown"), name="grown", form="incident")
+    app.run_inline()
+    job = app.enqueue("bill", owner="acme")
+    for _ in range(3):
+        app.run_inline()
+        advance(app, 2)
+    app.run_inline()
+    links = {one.to.strip("/"): json.dumps(one.body) for one in web.received}
+    assert set(links) == {"each", "grown"}
+    with TestClient(create_app(app.settings), base_url="http://localhost") as client:
+        client.post("/sign-in", data={"link": Sessions(lambda: app.store).link()})
+        found = [link for body in links.values() for link in re.findall(r'http://localhost(/[^"\\]*)', body)]
+        assert {f"/jobs/{job.id}"} < set(found)
+        assert {client.get(link).status_code for link in found} == {200}
+
+
+def test_messages_are_counted_apart_and_are_no_jobs_of_anybody(app, web):
+    app.notify(on="job.*", to=Webhook(f"http://127.0.0.1:{web.port}/all"), name="all")
+    told(app)
+    app.enqueue("bill", owner="acme")
+    for _ in range(4):
+        app.run_inline()
+        advance(app, 2)
+    told(app)
+    assert len(web.received) >= 4
+    assert {one.body["data"]["details"]["kind"] for one in web.received} == {"bill"}
+    page = fresh(app.store)
+    counted = re.findall(
+        r'^mulligan_notifications_total\{channel="webhook",outcome="succeeded"\} (\S+)$', page, re.MULTILINE
+    )
+    assert [float(number) for number in counted] == [len(web.received)]
+    assert "mulligan.deliver" not in page
+    assert [job.kind for job in app.jobs.list()] == ["bill"]
+    assert app.insight().numbers.jobs == 1
+
+
+def test_without_a_mail_server_nothing_breaks_and_the_page_says_why(app):
+    app.notify(on="job.died", to=Email("ops@example.com"), name="ops")
+    app.run_inline()
+    app.enqueue("bill")
+    for _ in range(3):
+        app.run_inline()
+        advance(app, 2)
+    app.run_inline()
+    (delivery,) = app.deliveries.list()
+    assert delivery.state == "succeeded"
+    with TestClient(create_app(app.settings), base_url="http://localhost") as client:
+        client.post("/sign-in", data={"link": Sessions(lambda: app.store).link()})
+        page = client.get("/notifications").text
+        assert "email · ops · in code" in page
+        assert delivery.message in page

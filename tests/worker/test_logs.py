@@ -1,0 +1,271 @@
+"""What is logged: one line a record, whatever is in it; what failed, what is tried again and when, who asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from mulligan import Context, Fail, Policy, Table
+from mulligan.config import LogSection
+from mulligan.core.attempt import Ending
+from mulligan.core.job import SECOND
+from mulligan.observability.logs import MESSAGE, JsonForm, TextForm, handler_for
+from mulligan.worker.claim import Claimer
+from mulligan.worker.job_log import log as engine_log
+from mulligan.worker.supervisor.chores import Chores
+from mulligan.worker.supervisor.transactions import LoopTransactions
+from support.app_tools import advance, attempts_of, ran, told
+from support.store import FATAL, KINDS, POLICIES, close_worker, enqueue, open_worker, take
+
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
+
+HOSTILE = [
+    'first\n2026-01-01T00:00:00Z ERROR forged {"level":"error"}',
+    "a\r\nb\rc",
+    "\x00\x1b[31mred\x1b[0m\x07",
+    "lines\u2028and\u2029paragraphs\x85more",
+    '"}\n{"level":"error","message":"forged"}',
+    "x" * 1_000_000,
+    "\ud800 alone",
+    "%s %d %(nothing)s {}",
+]
+
+
+class Lines(logging.Handler):
+    """Records as they are, and as each form makes them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+        self.json: list[dict[str, object]] = []
+        self.text: list[str] = []
+        handler_for(LogSection(), self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+        self.json.append(json.loads(JsonForm().format(record)))
+        self.text.append(TextForm().format(record))
+
+    def said(self, words: str) -> dict[str, object]:
+        found = [line for line in self.json if words in str(line["message"])]
+        assert found, [line["message"] for line in self.json]
+        return found[0]
+
+    def silent(self, words: str) -> bool:
+        return not any(words in str(line["message"]) for line in self.json)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    root, handler = logging.getLogger(), Lines()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel("INFO")
+    yield handler
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+def a_record(text: str, **more: object) -> logging.LogRecord:
+    record = logging.makeLogRecord({"name": "their.app", "levelname": "INFO", "msg": text, **more})
+    record.exc_info = more.get("exc_info")  # type: ignore[assignment]
+    return record
+
+
+# -- one line -----------------------------------------------------------------------------------------
+@pytest.mark.security("S51")
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_any_text_is_one_bounded_line_in_json(text):
+    line = JsonForm().format(a_record(text, job=text, mine={text: [text]}))
+    assert len(line.splitlines()) == 1
+    assert len(line) < 6 * (MESSAGE + 20_000)
+    said = json.loads(line)
+    assert (said["level"], said["logger"]) == ("info", "their.app")
+
+
+@pytest.mark.security("S51")
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_any_text_is_one_bounded_line_in_text(text):
+    line = TextForm().format(a_record(text, job=text))
+    assert len(line.splitlines()) == 1
+    assert len(line) < 2 * MESSAGE
+    assert "\x1b" not in line
+
+
+@pytest.mark.security("S51")
+def test_a_traceback_cannot_pass_for_a_record():
+    class Nasty(Exception):
+        def __str__(self) -> str:
+            return "boom\n2026-01-01T00:00:00Z ERROR forged"
+
+    try:
+        raise Nasty
+    except Nasty as error:
+        record = a_record("it failed", exc_info=(Nasty, error, error.__traceback__))
+    first, *rest = TextForm().format(record).splitlines()
+    assert first.endswith("it failed")
+    assert all(line.startswith("    ") for line in rest)
+    assert "forged" in json.loads(JsonForm().format(record))["trace"]
+
+
+def test_what_cannot_be_shown_and_what_does_not_fit_still_make_a_line():
+    class Mute:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert "RuntimeError" in json.loads(JsonForm().format(a_record("x", it=Mute())))["it"]
+    broken = a_record("two: %s %s", args=("one",))
+    assert "TypeError" in json.loads(JsonForm().format(broken))["message"]
+    assert json.loads(JsonForm().format(a_record("x", n=float("nan"), big=10**400)))["n"] == "nan"
+
+
+@pytest.mark.security("S44")
+def test_secrets_do_not_reach_the_log():
+    line = JsonForm().format(a_record("to postgresql://me:hunter2@db/x", url="https://u:hunter2@host/"))
+    assert "hunter2" not in line
+
+
+def test_fields_of_a_caller_do_not_replace_ours():
+    said = json.loads(JsonForm().format(a_record("x", level="forged", time="never", logger="nobody")))
+    assert (said["level"], said["logger"]) == ("info", "their.app")
+
+
+# -- ids ------------------------------------------------------------------------------------------------
+def test_every_line_a_handler_logs_carries_its_job_and_attempt(app, lines):
+    @app.job
+    def sync(ctx: Context) -> None:
+        logging.getLogger("their.library").info("plain")
+        thread = threading.Thread(target=lambda: ctx.log.info("on a thread", extra={"page": 3}))
+        thread.start()
+        thread.join()
+
+    @app.job
+    async def nap(ctx: Context) -> None:
+        await asyncio.sleep(0)
+        await asyncio.to_thread(logging.getLogger("their.library").warning, "from a helper")
+
+    one, two = sync.enqueue(), nap.enqueue()
+    app.run_inline()
+    logging.getLogger("their.library").info("afterwards")
+    for words, job in (("plain", one), ("on a thread", one), ("from a helper", two)):
+        line = lines.said(words)
+        assert (line["job"], line["kind"], line["attempt"]) == (job.id, job.kind, 1)
+    assert lines.said("on a thread")["page"] == 3
+    assert "job" not in lines.said("afterwards")
+    assert f"job={one.id}" in next(line for line in lines.text if " plain" in line)
+
+
+# -- what the engine says: requirements of the five specifications -------------------------------------
+@pytest.mark.seed("000-38")
+def test_a_failure_is_an_error_with_job_kind_and_error_and_the_log_alone_has_the_reason(app, lines):
+    """000-38, 001-61, 003-53."""
+
+    @app.job(name="convert")
+    def convert() -> None:
+        raise RuntimeError("the gateway's internals: table 7 is corrupt")
+
+    job = ran(app, convert.enqueue())
+    line = lines.said("attempt 1 of convert failed")
+    assert (line["level"], line["job"], line["kind"]) == ("error", job.id, "convert")
+    assert "table 7 is corrupt" in str(line["error"])
+    assert "RuntimeError" in str(line["error_trace"])
+    assert "table 7" not in json.dumps([event.data for event in app.jobs.history(job.id)])
+
+
+@pytest.mark.seed("002-38", "003-53", "004-27")
+def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app, lines):
+    """002-38, 004-27."""
+
+    @app.job(name="fetch", policy=Policy(max_retries=1, backoff=Table([60])))
+    def fetch() -> None:
+        raise ConnectionError("no route")
+
+    job = ran(app, fetch.enqueue())
+    line = lines.said("attempt 2 of fetch in 1 min")
+    assert (line["level"], line["job"], line["next_attempt"], line["delay"]) == ("info", job.id, 2, 60.0)
+    assert "step 1 of the schedule" in str(line["computed"])
+    assert line["code"] == job.error["code"] if job.error else line["code"]
+    assert lines.silent("found due")
+    advance(app, 61)
+    app.run_inline()
+    assert lines.said("1 retries found due")["retries"] == 1
+    app.jobs.retry(job.id, reason="the route is back")
+    asked = lines.said("manual retry")
+    assert (asked["job"], asked["actor"], asked["reason"]) == (job.id, "python", "the route is back")
+
+
+@pytest.mark.seed("004-20")
+def test_an_end_for_good_is_logged_once_after_one_attempt(app, lines):
+    """004-20, 003-55."""
+
+    @app.job(name="check")
+    def check() -> Fail:
+        return Fail("BAD_FILE", "no moov atom", public="This file could not be read.", final=True)
+
+    job = ran(app, check.enqueue())
+    line = lines.said("check ended for good")
+    assert (line["job"], line["permanent"], line["code"]) == (job.id, True, "BAD_FILE")
+    assert lines.silent("attempt 2")
+    assert told(app, job) == ["queued", "started", "died"]
+
+
+def test_what_a_program_printed_is_in_the_private_half_and_in_the_log(app, lines):
+    """003-54."""
+
+    @app.job(name="encode")
+    def encode(ctx: Context) -> None:
+        ctx.run(["sh", "-c", "echo 'moov atom not found' >&2; exit 1"])
+
+    job = ran(app, encode.enqueue())
+    assert "moov atom not found" in str(lines.said("attempt 1 of encode failed")["error_stderr"])
+    assert "moov atom not found" in json.loads(attempts_of(app, job)[0].private or "{}")["stderr"]
+
+
+@pytest.mark.seed("000-90")
+def test_a_sweep_warns_with_the_count_of_what_it_put_back_and_says_nothing_when_idle(app, lines, tmp_path):
+    """000-90."""
+
+    @app.job
+    def nap() -> None: ...
+
+    job = nap.enqueue()
+    chores = Chores(app.store, app.settings, tmp_path)
+    open_worker(app.store, "w_gone")
+    assert take(app.store, job.id, worker="w_gone")
+    close_worker(app.store, "w_gone")
+    assert chores.recover("w_me") == 1
+    assert lines.said("jobs of lost workers")["count"] == 1
+    before = len(lines.json)
+    chores.recover("w_me")
+    assert len(lines.json) == before
+
+
+def test_a_job_that_succeeds_says_nothing_above_debug(app, lines):
+    @app.job(name="fine")
+    def fine() -> None: ...
+
+    fine.enqueue()
+    app.run_inline()
+    assert not [line for line in lines.json if line["logger"] == engine_log.name]
+    engine_log.setLevel("DEBUG")
+    fine.enqueue()
+    app.run_inline()
+    engine_log.setLevel("NOTSET")
+    assert lines.said("attempt 1 of fine succeeded")
+
+
+def test_of_many_that_fail_alike_the_first_are_told_and_then_their_number(app, lines):
+    open_worker(app.store)
+    leases = take(app.store, *enqueue(app.store, 31))
+    turns = LoopTransactions(app.store, POLICIES, Claimer("w1", KINDS))
+    turns.take([Ending(lease, FATAL, 1) for lease in leases[:30]], 0, 5 * SECOND, None)
+    assert len([line for line in lines.json if "failed with" in str(line["message"])]) == 20
+    assert lines.silent("more of render")
+    turns.take([Ending(leases[30], FATAL, 1)], 0, 6 * SECOND, None)
+    more = lines.said("and 10 more of render")
+    assert (more["untold"], more["kind"], more["verb"]) == (10, "render", "die")

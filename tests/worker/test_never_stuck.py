@@ -1,0 +1,232 @@
+"""Odd ends of an outage: nobody waits for ever, nobody is asked in a storm, nobody pays who should not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mulligan import Fail, Hold, Policy, Retry
+from mulligan.core.errors import IllegalMove
+from mulligan.guards.observer import DependencyObserver
+from mulligan.guards.window import DependencyTally
+from mulligan.manifest.specs import DependencySpec
+from mulligan.worker.claim import Places, claimer_of
+from support.app_tools import advance
+from support.log_lines import RETRIES, drained, is_down, states
+from support.store import open_worker
+
+
+def are_down(app, line, kind, jobs=12):
+    line.down()
+    made = [kind.enqueue(n=n) for n in range(jobs)]
+    for _ in range(20):
+        app.run_inline()
+        advance(app, 1)
+    return made
+
+
+def test_two_dependencies_that_went_down_together_both_come_back(app, line):
+    @app.job(name="both", uses=["gateway", "bucket"], policy=RETRIES)
+    def both(n: int = 0) -> int:
+        return line.call(n)
+
+    jobs = are_down(app, line, both)
+    assert {app.dependencies.get(key).state for key in ("gateway", "bucket")} == {"open"}
+    line.up()
+    advance(app, 31)
+    drained(app, jobs)
+    assert states(jobs) == {"succeeded"}
+
+
+def test_two_dependencies_that_are_down_and_fail_fast_hold_nobody(app, line):
+    @app.job(name="both", uses=["gateway", "bucket"], policy=RETRIES)
+    def both(n: int = 0) -> int:
+        return line.call(n)
+
+    app.dependency("gateway", mode="fail_fast")
+    app.dependency("bucket", mode="fail_fast")
+    are_down(app, line, both)
+    assert {app.dependencies.get(key).state for key in ("gateway", "bucket")} == {"open"}
+    job = both.enqueue(n=99)
+    app.run_inline()
+    assert job.refresh().state == "dead"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda: Hold("gateway", until=600), id="hold"),
+        pytest.param(lambda: Fail("RATE_LIMITED"), id="rate-limited"),
+        pytest.param(lambda: Fail("RATE_LIMITED", retry_after=60), id="rate-limited-hint"),
+        pytest.param(lambda: Fail("QUOTA", retry_after=60), id="quota"),
+        pytest.param(lambda: Retry(after=5), id="retry"),
+    ],
+)
+def test_a_probe_that_is_told_to_come_later_is_no_invitation_to_knock_again_at_once(app, line, call, answer):
+    is_down(app, line, call, jobs=20)
+    before = len(line.called)
+    line.error = answer()
+    advance(app, 31)
+    app.run_inline()
+    assert len(line.called) == before + 1
+    assert app.dependencies.get("gateway").state == "open"
+
+
+def test_a_probe_that_is_told_to_slow_down_costs_its_job_nothing(app, line, call):
+    jobs = is_down(app, line, call, jobs=20)
+    charged = sum(job.refresh().failures for job in jobs)
+    line.error = Fail("RATE_LIMITED")
+    advance(app, 31)
+    app.run_inline()
+    assert sum(job.refresh().failures for job in jobs) == charged
+
+
+class Answers:
+    async def __call__(self) -> bool:
+        return False
+
+
+async def unwell() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("probe", [Answers(), lambda: unwell() or None], ids=["object", "lambda"])
+def test_a_function_that_returns_an_awaitable_is_awaited(app, line, call, probe):
+    is_down(app, line, call, probe=probe)
+    advance(app, 31)
+    app.run_inline()
+    assert app.dependencies.get("gateway").state == "open"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_whatever_a_function_raises_it_is_an_answer(app, line, call, error):
+    def look() -> None:
+        raise error
+
+    is_down(app, line, call, probe=look)
+    advance(app, 31)
+    app.run_inline()
+    assert app.dependencies.get("gateway").state == "open"
+    [probe] = app.jobs.list("kind:mulligan.probe")
+    assert probe.result["healthy"] is False
+
+
+def test_after_a_clock_was_set_back_it_does_not_wait_for_the_old_time(app, line, call):
+    is_down(app, line, call)
+    line.up()
+    advance(app, -6 * 3600)
+    jobs = [call.enqueue(n=n) for n in range(5)]
+    drained(app, jobs)
+    assert states(jobs) == {"succeeded"}
+
+
+def test_a_hint_does_not_end_what_a_person_said(app, line, call):
+    app.dependencies.close("gateway", until=3600, reason="we watch it ourselves")
+    line.error = Fail("RATE_LIMITED", retry_after=5)
+    call.enqueue(n=1)
+    app.run_inline()
+    assert app.dependencies.get("gateway").state == "open"
+    advance(app, 6)
+    line.down()
+    for n in range(40):
+        call.enqueue(n=n)
+    for _ in range(40):
+        app.run_inline()
+        advance(app, 1)
+    assert app.dependencies.get("gateway").state != "open"
+    assert app.dependencies.get("gateway").until is not None
+
+
+def test_a_hint_to_a_job_without_retries_holds_the_others_all_the_same(app, line):
+    @app.job(name="once", uses="gateway", policy=Policy(max_retries=0))
+    def once(n: int = 0) -> int:
+        return line.call(n)
+
+    line.error = Fail("RATE_LIMITED", retry_after=60)
+    for n in range(5):
+        once.enqueue(n=n)
+    app.run_inline()
+    assert len(line.called) == 1
+
+
+def test_complaints_that_were_counted_before_still_mean_seven_tenths_of_what_runs(app, monkeypatch):
+    monkeypatch.setattr("mulligan.guards.observer._running", lambda *_: 10)
+    watch = DependencyObserver()
+    with app.store.begin() as unit:
+        watch.fold(unit, "gateway", DependencyTally(limited=3, ok=7), unit.now())
+        watch.fold(unit, "gateway", DependencyTally(ok=15), unit.now())
+    assert watch.known["gateway"].reduced.limit == 7
+
+
+def test_what_another_worker_has_filled_up_is_not_thought_empty(app):
+    watch, other = DependencyObserver(), DependencyObserver()
+    with app.store.begin() as unit:
+        now = unit.now()
+        watch.fold(unit, "gateway", DependencyTally(retried=60), now)
+        assert watch.retries_left("gateway", now) == 0
+        other.fold(unit, "gateway", DependencyTally(first_ok=600), now)
+        watch.read(unit.look().guards)
+        assert watch.retries_left("gateway", now) > 0
+
+
+def test_what_is_counted_while_guards_are_tended_is_told_once(app):
+    watch = DependencyObserver()
+    watch._seen = {"gateway": DependencyTally(ok=1)}
+    told = watch.taken()
+    watch._keep({"gateway": DependencyTally(ok=2)})
+    assert (told["gateway"].ok, watch._seen["gateway"].ok) == (1, 2)
+    watch.give_back(told)
+    assert watch._seen["gateway"].ok == 3
+
+
+def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_looks(app, line, call):
+    is_down(app, line, call)
+    line.up()
+    open_worker(app.store, "w9")
+    manifest = app.manifest()
+    mine = replace(manifest, dependencies={})
+    theirs = replace(manifest, app="theirs", kinds={}, dependencies={"gateway": DependencySpec("gateway", probe=True)})
+    with app.store.begin() as unit:
+        unit.store_manifest("theirs", "theirs", "", theirs.to_json())
+    claimer = claimer_of("w9", mine)
+    advance(app, 31)
+    with app.store.begin() as unit:
+        assert claimer.claim(unit, 1).leases == []
+    advance(app, 61)
+    with app.store.begin() as unit:
+        assert [lease.kind for lease in claimer.claim(unit, 1).leases] == ["call"]
+
+
+def test_who_cannot_be_probed_says_until_when_it_is_held(app, call):
+    app.dependencies.open("gateway", reason="maintenance")
+    with pytest.raises(IllegalMove, match=r"until somebody closes it; to let it go: mulligan deps close gateway"):
+        app.dependencies.probe("gateway")
+    app.dependencies.open("gateway", until=600)
+    with pytest.raises(IllegalMove, match=r"it is held until 20.* UTC"):
+        app.dependencies.probe("gateway")
+
+
+@pytest.mark.parametrize(("shared", "taken"), [(frozenset(), 3), (frozenset({"gateway"}), 4)])
+def test_a_place_is_kept_for_what_does_not_use_it_unless_everything_does(app, call, shared, taken):
+    call.enqueue_many([{"n": n} for n in range(9)])
+    open_worker(app.store, "w9")
+    claimer = claimer_of("w9", app.manifest())
+    with app.store.begin() as unit:
+        leases = claimer.claim(unit, 4, places=Places(4, 3, {}, shared)).leases
+    assert len(leases) == taken
+
+
+def test_a_ramp_does_not_wait_for_a_queue_that_is_paused(app, call):
+    call.enqueue(n=1)
+    advance(app, 5)
+    open_worker(app.store, "w9")
+    claimer = claimer_of("w9", app.manifest())
+    with app.store.read() as unit:
+        claimer.claim(unit, 0)
+    assert claimer.watch.waiting == {"gateway"}
+    app.queues.pause("default")
+    with app.store.read() as unit:
+        claimer.claim(unit, 0)
+    assert claimer.watch.waiting == frozenset()

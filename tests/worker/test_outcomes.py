@@ -1,0 +1,257 @@
+"""What a handler may answer, returned or raised: the move, the event, the counters, the moment."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mulligan import Cancel, Context, Fail, Fixed, Hold, Job, Park, Policy, Retry, Snooze, State
+from support.app_tools import advance, attempts_of, code_of, private_of, ran, ran_out, row_of, stand_by, told, works
+
+POLICY = Policy(max_retries=1, backoff=Fixed(100))
+
+
+@pytest.fixture
+def answering(app):
+    """Four jobs that answer the same: returned or raised, sync or async."""
+
+    def make(answer: Any, **options: Any) -> list[Job]:
+        def returns() -> Any:
+            return answer
+
+        def raises() -> Any:
+            raise answer
+
+        async def returns_async() -> Any:
+            return answer
+
+        async def raises_async() -> Any:
+            raise answer
+
+        register = app.job(**({"policy": POLICY} | options))
+        return [register(function).enqueue() for function in (returns, raises, returns_async, raises_async)]
+
+    return make
+
+
+def all_ran(app, jobs: list[Job]) -> list[Job]:
+    app.run_inline(seed=7)
+    return [job.refresh() for job in jobs]
+
+
+def wait_of(app, job) -> float:
+    """Seconds from the end of the last attempt to the next."""
+    return (row_of(app, job).run_at - attempts_of(app, job)[-1].ended_at) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "event", "counts", "code", "wait"),
+    [
+        (Retry(), State.QUEUED, "retry_scheduled", (1, 0), "RETRY_REQUESTED", 100),
+        (Retry(after=7), State.QUEUED, "retry_scheduled", (1, 0), "RETRY_REQUESTED", 7),
+        (
+            Retry(after=timedelta(minutes=2), reason="slow"),
+            State.QUEUED,
+            "retry_scheduled",
+            (1, 0),
+            "RETRY_REQUESTED",
+            120,
+        ),
+        (Snooze(30), State.QUEUED, "snoozed", (0, 1), "", 30),
+        (Snooze(timedelta(hours=1), "later"), State.QUEUED, "snoozed", (0, 1), "", 3600),
+        (Cancel("not wanted"), State.CANCELLED, "cancelled", (0, 0), "", None),
+        (Fail("GW_5XX"), State.QUEUED, "retry_scheduled", (1, 0), "GW_5XX", 100),
+        (Fail("GW_5XX", retry_after=500), State.QUEUED, "retry_scheduled", (1, 0), "GW_5XX", (500, 550)),
+        (Fail("BROKEN", final=True), State.DEAD, "died", (1, 0), "BROKEN", None),
+        (Fail("AUTH"), State.DEAD, "died", (1, 0), "AUTH", None),  # a code the table knows brings its class
+        (Park("who pays?", choices=["us", "them"]), State.PARKED, "parked", (0, 0), "", None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_each_outcome_has_its_move_its_event_and_its_counter(app, answering, answer, state, event, counts, code, wait):
+    for done in all_ran(app, answering(answer)):
+        assert (done.state, (done.failures, row_of(app, done).snoozes), done.losses) == (state, counts, 0)
+        assert told(app, done) == ["queued", "started", event]
+        assert code_of(done) == code
+        if wait is not None:
+            low, high = wait if isinstance(wait, tuple) else (wait, wait)
+            assert low - 1 <= wait_of(app, done) <= high + 1
+            assert done.next_retry_at == done.run_at
+
+
+def test_a_moment_may_be_a_datetime_with_a_zone(app, answering):
+    at = datetime.now(UTC) + timedelta(hours=3)
+    assert [done.run_at for done in all_ran(app, answering(Snooze(at)))] == [at] * 4
+
+
+def test_the_words_of_an_outcome_reach_the_people(app, answering):
+    for done in all_ran(app, answering(Cancel("superseded by order 7"))):
+        assert "superseded by order 7" in done.why
+
+
+def test_parked_with_its_choices(app, answering):
+    for done in all_ran(app, answering(Park("who pays?", choices=("us", "them")))):
+        assert "who pays?" in done.why
+        assert row_of(app, done).choices == '["us", "them"]'
+
+
+def test_facts_given_with_a_failure_are_kept_in_their_halves(app, answering):
+    public = "This clip cannot be read."
+    fail = Fail("BAD_CLIP", message="moov atom not found", detail="stream 3", public=public, final=True)
+    for done in all_ran(app, answering(fail)):
+        assert done.error["message"] == public
+        assert done.error["rule"] == "handler.declared"
+        assert private_of(app, done)["message"] == "moov atom not found"
+        assert private_of(app, done)["detail"] == "stream 3"
+        died = app.jobs.history(done.id)[-1].data
+        assert (died["code"], died["message"]) == ("BAD_CLIP", public)
+        assert "moov" not in str(died)
+
+
+IMPOSSIBLE = [
+    Retry(after=-1),
+    Retry(after=float("nan")),
+    Retry(after="soon"),
+    Retry(reason=7),
+    Snooze(float("inf")),
+    Snooze(None),
+    Snooze(datetime(2031, 1, 1)),  # noqa: DTZ001 - the point
+    Snooze(True),
+    Cancel(None),
+    Fail(""),
+    Fail(None),
+    Fail("X", retry_after=-5),
+    Fail("X", public=7),
+    Park(7),
+    Park("x", choices=[1, 2]),
+    Hold(None),
+    Hold("gateway", until="soon"),
+]
+
+
+def test_an_impossible_outcome_is_a_failure_that_says_what_is_wrong(app):
+    @app.job(uses="gateway")
+    def asks(n: int) -> object:
+        return IMPOSSIBLE[n]
+
+    jobs = asks.enqueue_many({"n": n} for n in range(len(IMPOSSIBLE)))
+    for done in all_ran(app, jobs):
+        assert (done.state, code_of(done)) == (State.DEAD, "BAD_OUTCOME"), IMPOSSIBLE[done.payload["n"]]
+        assert private_of(app, done)["message"]
+    works(app)
+
+
+def test_an_outcome_class_instead_of_an_outcome_is_no_success(app):
+    @app.job
+    def forgets_the_call() -> object:
+        return Retry
+
+    assert code_of(ran(app, forgets_the_call.enqueue())) == "RESULT_NOT_JSON"
+
+
+def test_an_exception_returned_is_a_failure_not_a_result(app, answering):
+    returned, raised, *_ = all_ran(app, answering(ValueError("lost"), policy=Policy(max_retries=0)))
+    assert (returned.state, code_of(returned)) == (State.DEAD, "BAD_OUTCOME")
+    assert (raised.state, code_of(raised)) == (State.DEAD, "UNKNOWN_ERROR")
+
+
+# -- snoozes ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("by", ["kind", "job", "system"])
+def test_max_snoozes_ends_a_job_that_puts_itself_off_for_ever(make_app, by):
+    app = make_app(**({"retry__max_snoozes": "2"} if by == "system" else {}))
+
+    @app.job(policy=Policy(max_snoozes=2) if by == "kind" else None)
+    def lazy() -> object:
+        return Snooze(0)
+
+    job = lazy.options(policy=Policy(max_snoozes=2) if by == "job" else None).enqueue()
+    done = ran_out(app, job)
+    assert (done.state, code_of(done), done.attempt) == (State.DEAD, "SNOOZE_LIMIT", 3)
+    assert told(app, job).count("snoozed") == 2
+
+
+def test_without_a_limit_a_job_may_snooze_as_often_as_it_likes(app):
+    @app.job
+    def lazy(ctx: Context) -> object:
+        return Snooze(0) if ctx.attempt < 30 else "awake"
+
+    assert ran_out(app, lazy.enqueue()).result == "awake"
+
+
+# -- holds ------------------------------------------------------------------------------------------
+def test_hold_closes_its_dependency_for_everybody_who_uses_it_and_costs_nothing(app, answering):
+    @app.job(uses="gateway")
+    def neighbour() -> str:
+        return "went through"
+
+    @app.job(uses="bucket")
+    def stranger() -> str:
+        return "went through"
+
+    first, *others = answering(Hold("gateway", until=600, reason="503 from it"), uses=["gateway", "bucket"])
+    stand_by(app)
+    for other in others:
+        app.jobs.cancel(other.id)
+    app.run_inline(until_idle=False)
+    waits, passes = neighbour.enqueue(), stranger.enqueue()
+    held, waits, passes = all_ran(app, [first, waits, passes])
+    assert (held.state, held.phase, held.failures, held.losses) == (State.QUEUED, "held", 0, 0)
+    assert (waits.state, waits.phase, waits.attempt) == (State.QUEUED, "held", 0)
+    assert "503 from it" in waits.why
+    assert passes.result == "went through"
+    assert told(app, first)[:3] == ["queued", "started", "snoozed"]
+    app.jobs.cancel(first.id)
+    advance(app, 601)
+    assert ran(app, waits).result == "went through"
+
+
+def test_a_hold_is_a_minute_unless_it_says_otherwise_and_an_hour_at_most(app):
+    @app.job(uses="a")
+    def short() -> object:
+        return Hold("a")
+
+    @app.job(uses="b")
+    def long() -> object:
+        return Hold("b", until=timedelta(days=30))
+
+    short.enqueue(), long.enqueue()
+    app.run_inline()
+    with app.store.read() as unit:
+        spans = {gate.key: (gate.until - gate.since) / 1e6 for gate in unit.gates()}
+    assert spans == {"a": pytest.approx(60, abs=2), "b": pytest.approx(3600, abs=2)}
+
+
+def test_the_opening_is_told_once_as_an_event(app):
+    @app.job(uses="gateway")
+    def down() -> object:
+        return Hold("gateway", reason="down")
+
+    down.enqueue()
+    app.run_inline()
+    with app.store.read() as unit:
+        [opened] = [event for event in unit.events_after(0, 100) if event.type == "dependency.opened"]
+    assert (opened.data["dependency"], opened.actor) == ("gateway", "handler")
+
+
+@pytest.mark.parametrize("uses", [None, "bucket"])
+def test_a_hold_on_what_the_job_does_not_use_is_a_failure_and_closes_nothing(app, answering, uses):
+    for done in all_ran(app, answering(Hold("gateway"), uses=uses)):
+        assert (done.state, code_of(done)) == (State.DEAD, "HOLD_UNKNOWN_DEPENDENCY")
+    with app.store.read() as unit:
+        assert unit.gates() == []
+
+
+# -- an outcome raised from something ---------------------------------------------------------------
+def test_a_failure_raised_from_its_cause_keeps_both(app):
+    @app.job(policy=Policy(max_retries=0))
+    def wraps() -> None:
+        try:
+            raise ConnectionResetError("peer went away")
+        except ConnectionResetError as error:
+            raise Fail("UPLOAD", message="upload failed") from error
+
+    job = wraps.enqueue()
+    assert code_of(ran(app, job)) == "UPLOAD"
+    assert "peer went away" in private_of(app, job)["trace"]

@@ -1,0 +1,56 @@
+"""python -m bench.releases: compare ways to let a backlog go, print the tables and draw the picture of the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.chart import drawn
+from bench.recovery import GATEWAY, RELEASES, SETTINGS, UNKNOWN, Run, Setting, ramped
+
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "recovery.svg"
+FIGURES = ("drained after", "times the ideal", "failed dispatches", "share", "highest second / capacity")
+
+
+def compared(setting: Setting) -> dict[str, Run]:
+    """All of them in one setting."""
+    return {name: Run(setting, release(setting)) for name, release in RELEASES.items()}
+
+
+def everywhere() -> dict[str, Run]:
+    """Ours in every setting."""
+    return {setting.name: Run(setting, ramped(setting)) for setting in SETTINGS}
+
+
+def by_release(runs: Mapping[str, Run]) -> str:
+    return table("release", runs)
+
+
+def by_setting(runs: Mapping[str, Run]) -> str:
+    return table("the dependency can do", runs)
+
+
+def table(what: str, runs: Mapping[str, Run]) -> str:
+    rows = [(what, *FIGURES), ("---",) * 6, *((name, *figures(run)) for name, run in runs.items())]
+    return "\n".join(f"| {' | '.join(row)} |".replace(" --- ", "---") for row in rows)
+
+
+def figures(run: Run) -> tuple[str, ...]:
+    rest = f"{run.failures:,}", f"{run.share:.2%}".replace("%", " %"), f"{run.highest:.2f}"
+    if run.drained is None:
+        return f"never: {run.waiting[-1]:,} wait in the end", "–", *rest
+    return f"{run.drained:,} s", f"{run.drained / run.setting.ideal():.1f}", *rest
+
+
+def main() -> None:
+    for setting in (GATEWAY, UNKNOWN):
+        runs = compared(setting)
+        about = f"{setting.held:,} held, {setting.fresh:g}/s fresh, ideal {setting.ideal():,.0f} s"
+        print(f"{setting.name}: {about}\n{by_release(runs)}\n", flush=True)
+        if setting is GATEWAY:
+            PICTURE.write_text(drawn(runs), encoding="utf-8")
+    print(by_setting(everywhere()))
+
+
+if __name__ == "__main__":
+    main()
