@@ -183,7 +183,7 @@ def test_who_leaves_gives_back_what_stands_under_its_name_though_it_never_heard_
     for lease in unheard:
         assert charges(store, lease) == ("queued", 0, 0)
         assert told(store, lease.id) == ["queued", "started", "released"]
-        assert get(store, lease.id).reason == "its worker left"
+        assert get(store, lease.id).reason == "its worker shut down"
     assert stands(store, somebody_elses)
 
 

@@ -195,7 +195,7 @@ class AttemptRow(NamedTuple):
     next_run_at: Micros | None
     reason: str
     cost: float
-    judged: str | None = None  # JSON: table, rules that disagreed, terms of the rule, what the next attempt gets
+    judged: str | None = None  # JSON: rule table, ground, retry_count, terms, then, shadow verdicts
 
 
 class WorkerRow(NamedTuple):

@@ -64,7 +64,7 @@ def when_stopped(flight: Flight, why: StopReason, now: Micros, *, cost: float = 
 
 def when_refused(flight: Flight, now: Micros) -> Ending:
     """Its runner could not even begin. Nobody is charged, but it must not come straight back for ever either."""
-    reason = "its runner could not take it; given back for a moment"
+    reason = "the runner could not accept the job; queued again after a short pause"
     return Ending(flight.lease, Outcome(Ended.RELEASED, reason=reason, after=REFUSED_PAUSE, ended_at=now))
 
 
@@ -79,7 +79,7 @@ def _stopped(flight: Flight, why: StopReason) -> Outcome:
         case StopReason.CANCEL:
             return Outcome(Ended.CANCELLED, reason=flight.lease.cancel_reason or "cancelled")
         case StopReason.RELEASE:
-            return Outcome(Ended.RELEASED, reason="given back by its worker")
+            return Outcome(Ended.RELEASED, reason="released by its worker")
 
 
 def after_death(
@@ -96,7 +96,7 @@ def _of_one(flight: Flight, started: frozenset[int], failure: Failure, child: Ru
         return when_stopped(flight, StopReason.RELEASE, now)
     if child.killed == "unresponsive":
         # Nobody can tell which of them held the loop: nobody is charged, and each goes on alone.
-        outcome = Outcome(Ended.RELEASED, reason="its runner did not answer", alone=True, ended_at=now)
+        outcome = Outcome(Ended.RELEASED, reason="the runner stopped responding", alone=True, ended_at=now)
         return Ending(flight.lease, outcome)
     if child.killed:
         return when_stopped(flight, flight.asked or StopReason.RELEASE, now)

@@ -131,7 +131,7 @@ class LoopTransactions:
         self.settle_each(endings, now)
         with self._store.read() as unit:
             held = [lease for lease in unit.claimed(self._claimer.worker) if lease.fence not in self.given_up]
-        back = Outcome(Ended.RELEASED, reason="its worker left")
+        back = Outcome(Ended.RELEASED, reason="its worker shut down")
         self.settle_each([Ending(lease, back) for lease in held], now)
 
     def _settle_one(self, ending: Ending, now: Micros) -> None:
