@@ -17,7 +17,7 @@ PAGE = """\
 
 # HTTP
 
-Under `/api/v1`, JSON. `mulligan web` and `mulligan up` serve it; [mounted in your own application](../howto/live-events.md#can-it-live-in-my-own-application) it is under the prefix you choose. The
+Under `/api/v1`, JSON. `mulligan web` and `mulligan up` serve it; [mounted in your own application](../howto/live-events.md#can-i-mount-it-in-my-own-application) it is under the prefix you choose. The
 OpenAPI document is `/openapi.json`.
 
 ## How do I begin?
