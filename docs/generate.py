@@ -45,35 +45,35 @@ def _cell(value: str) -> str:
 MEANING = {
     "database_url": "`sqlite:///path`, `sqlite+stdlib:///path` or `postgresql://…`",
     "schema_name": "the PostgreSQL schema that holds all tables; SQLite ignores it",
-    "release": "a name for what is deployed; stored with the manifest and the worker",
-    "retry.enabled": "`false`: no failure is retried, whatever a policy says",
-    "retry.only": "classes that may be retried, and no others: `timeout,rate_limited`; unset: all that can be",
-    "retry.max_retries": "retries of one generation: 3 means at most 4 attempts that fail",
-    "retry.factor": "each delay is this many times the one before",
-    "retry.jitter": "how a delay is spread: `full` 0 to all of it, `equal` half to all, a number ± that share",
-    "retry.max_snoozes": "how often a job may put itself off; unset: no limit",
-    "worker.concurrency": "how many jobs one worker runs side by side",
-    "worker.runners": "how many processes share them; more than one uses more than one core",
-    "retention.succeeded": "seconds a succeeded job stays, with its attempts; a kind may say otherwise",
-    "retention.dead": "the same for dead jobs",
-    "retention.cancelled": "the same for cancelled jobs",
-    "retention.events": "seconds events stay, also those of jobs that are still there",
-    "retention.workers": "seconds the row of a worker that has left stays",
-    "limits.payload": "bytes of JSON a payload may have; more is refused at enqueue",
-    "limits.result": "bytes of JSON a result may have; more ends the job with `RESULT_TOO_LARGE`",
-    "web.host": "where page and API are served; beyond loopback only once there is a key",
-    "web.port": "its port; 0: any free one",
+    "release": "name of the deployed version; stored with the manifest and the worker",
+    "retry.enabled": "`false`: no failure is retried, regardless of policies",
+    "retry.only": "only these classes may be retried: `timeout,rate_limited`; unset: all retryable ones",
+    "retry.max_retries": "retries per generation: 3 means at most 4 failed attempts",
+    "retry.factor": "factor between two delays",
+    "retry.jitter": "spread of a delay: `full` 0 to 100 %, `equal` 50 to 100 %, a number ± that share",
+    "retry.max_snoozes": "how often a job may snooze; unset: no limit",
+    "worker.concurrency": "jobs that one worker runs at the same time",
+    "worker.runners": "runner processes that share these slots; use more than one for several cores",
+    "retention.succeeded": "seconds a succeeded job is kept, with its attempts; a kind may override it",
+    "retention.dead": "seconds a dead job is kept",
+    "retention.cancelled": "seconds a cancelled job is kept",
+    "retention.events": "seconds events are kept, also those of existing jobs",
+    "retention.workers": "seconds the row of a stopped worker is kept",
+    "limits.payload": "maximum size of a payload in bytes of JSON; more is refused at enqueue",
+    "limits.result": "maximum size of a result in bytes of JSON; more ends the job with `RESULT_TOO_LARGE`",
+    "web.host": "address of dashboard and API; beyond loopback only if a key exists",
+    "web.port": "port of dashboard and API; 0: any free one",
 }
 SECTIONS = {
     "": "The database and the app",
-    "retry": "Retries: what holds where neither the job nor its kind says anything",
+    "retry": "Retries: defaults for jobs and kinds without their own policy",
     "retry.classes.transient": "Retries of one class",
     "worker": "One worker: a supervisor and its runners",
-    "retention": "How long history stays",
+    "retention": "Retention",
     "guards": "When a kind is held because its jobs die of one cause",
-    "limits": "Sizes and limits",
-    "web": "The page",
-    "alerts": "Alerts: what is looked for, and what is done about it",
+    "limits": "Limits",
+    "web": "Dashboard and API",
+    "alerts": "Alerts",
     "log": "Log lines",
     "trace": "Traces",
 }
@@ -84,10 +84,10 @@ SETTINGS = """\
 
 # Settings
 
-Order: defaults, then `mulligan.toml`, then the environment, then flags; the later one wins. A name that does not
-exist is refused with the nearest one that does. `mulligan doctor` prints every value and where it came from.
+Order: defaults, then `mulligan.toml`, then the environment, then flags; the later one wins. An unknown name
+is refused with the nearest valid one. `mulligan doctor` prints every value and where it came from.
 
-`MULLIGAN_CONFIG` names another file than `./mulligan.toml`. Lengths of time are seconds.
+`MULLIGAN_CONFIG` names another file than `./mulligan.toml`. Durations are in seconds.
 
 ```toml
 # mulligan.toml
@@ -118,7 +118,7 @@ def settings_page() -> str:
 
 ONE_CLASS = """\
 For `CLASS` write `transient`, `timeout`, `rate_limited`, `resource` or `unknown`; other classes are never retried.
-A kind's own numbers for a class stand above these; `retry.enabled` and `retry.only` above everything."""
+A kind's own numbers for a class override these; `retry.enabled` and `retry.only` override everything."""
 PREFACE = {"retry.classes.transient": (ONE_CLASS,)}
 
 

@@ -23,8 +23,9 @@ HEAD = """\
 Messages link to the entry of a failure code or an alert. Publish this page, or your own with the same headings,
 and set `notify.runbook_url` to its URL.
 
-Each entry says what it means, what Mulligan does automatically, what to check, and what to do. To list all jobs that died with
-one code, and to retry them in steps once the cause is fixed (one, then ten, then the rest):
+Each entry says what it means, what Mulligan does automatically, what to check, and what to do.
+To list all jobs that died with one code, and to retry them in steps once the cause is fixed
+(one, then ten, then the rest):
 
 ```text
 mulligan failures list 'code:HTTP_5XX'
