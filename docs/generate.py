@@ -212,36 +212,40 @@ CLASSES = {
     Cls.RESOURCE: "memory, disk or another resource was short",
     Cls.QUOTA: "a quota is used up",
     Cls.AUTH: "credentials were not accepted",
-    Cls.INVALID_INPUT: "the input cannot be worked on",
-    Cls.PERMANENT: "it will never work unchanged",
-    Cls.CANCELLED: "somebody did not want it any more",
-    Cls.UNKNOWN: "nothing is known about it",
+    Cls.INVALID_INPUT: "the input is invalid",
+    Cls.PERMANENT: "a retry will fail the same way",
+    Cls.CANCELLED: "it was cancelled",
+    Cls.UNKNOWN: "no rule matches",
 }
 
 # (the failure, when it happens, what it counts as)
 ENDS: tuple[tuple[Failure, str, str], ...] = (
     (ends.timed_out(300), "an attempt ran longer than its `timeout`", "failure"),
     (ends.memory_limit(1, 2), "an attempt used more than its `memory_limit`", "failure"),
-    (ends.process_died(signal=9), "the runner process died under the attempt", "loss"),
-    (ends.process_died(signal=9, oom=True), "the same, and the kernel's counter says: out of memory", "loss"),
-    (ends.worker_lost("w"), "the whole worker is gone", "loss"),
-    (ends.unknown_kind("k"), "no worker has known the kind for `worker.unknown_kind_after`", "end"),
-    (ends.deadline_passed(), "the job's `deadline` came first", "end"),
+    (ends.process_died(signal=9), "the runner process died during the attempt", "loss"),
+    (
+        ends.process_died(signal=9, oom=True),
+        "the runner process died, and the kernel counted an out-of-memory kill",
+        "loss",
+    ),
+    (ends.worker_lost("w"), "the worker died or its lease expired", "loss"),
+    (ends.unknown_kind("k"), "no worker has had the kind for `worker.unknown_kind_after`", "end"),
+    (ends.deadline_passed(), "the job's `deadline` has passed", "end"),
     (ends.payload_refused(""), "the stored payload does not fit the handler's annotations", "failure"),
     (ends.result_refused("RESULT_NOT_JSON", ""), "the result cannot be written as JSON", "failure"),
     (ends.result_refused("RESULT_TOO_LARGE", ""), "the result is larger than `limits.result`", "failure"),
-    (ends.bad_outcome(""), "the handler returned or raised an outcome that makes no sense", "failure"),
-    (ends.hold_unknown_dependency("d", ""), "`Hold` names something the job does not use", "failure"),
+    (ends.bad_outcome(""), "the handler returned or raised an invalid outcome", "failure"),
+    (ends.hold_unknown_dependency("d", ""), "`Hold` names a dependency that the job does not use", "failure"),
     (
         ends.dependency_unavailable("d", ""),
         'a dependency of `mode="fail_fast"` is down; the job was not started',
         "end",
     ),
-    (ends.retry_refused(""), "retried by hand, and `can_retry` of its kind says that it must not run again", "end"),
+    (ends.retry_refused(""), "the kind's `can_retry` refused a manual retry", "end"),
     (ends.snooze_limit(1), "more snoozes than `max_snoozes`", "end"),
     (ends.retry_requested(""), "the handler returned `Retry`", "failure"),
-    (ends.unrecordable(""), "the store refused to write the ending as it was; this is written instead", "failure"),
-    (ends.unreported(), "an attempt failed and brought no reason; should not happen", "failure"),
+    (ends.unrecordable(""), "the database refused to store the ending; this is stored instead", "failure"),
+    (ends.unreported(), "an attempt failed without a reason; should not happen", "failure"),
 )
 
 
@@ -250,29 +254,29 @@ CODES = """\
 
 # Failure codes and rules
 
-A failure gets a *code* (stable, for programs), a *class* (decides whether to try again) and the id of the *rule* that
-judged it. How that happens: [How a failure becomes a decision](../explain/failures.md).
+A failure gets a *code* (stable, for programs), a *class* (decides whether to retry) and the id of the *rule* that
+classified it. See [How a failure becomes a decision](../explain/failures.md).
 
 ## Which classes are retried?
 
 {classes}
 
-## What Mulligan itself ends
+## Endings without an exception
 
-These have no exception: Mulligan saw them happen or made them happen. A *loss* counts against `max_losses`, a
+Mulligan detects or causes these itself. A *loss* counts against `max_losses`, a
 *failure* against `max_retries`, an *end* is final at once.
 
 {ends}
 
-## What is read from exceptions
+## Classification of exceptions
 
-The nearest link of the cause chain that matches a row decides. Within a link the exception's type comes first, then
+The nearest exception of the cause chain that matches a row decides. Its type comes first, then
 its program (exit code, signal), then errno, then HTTP status.
 
 {rows}
 
 `Fail("CODE")` with a code of this page gets the class of that code (of the first row that has it) and the rule
-`handler.declared`. A code of your own gets class `unknown`.
+`handler.declared`. Your own code gets class `unknown`.
 
 ## Exceptions of Mulligan
 
@@ -290,9 +294,9 @@ def codes_page() -> str:
         notice=NOTICE,
         classes=table(("class", "retried", "means"), _classes()),
         ends=table(("code", "class", "counts as", "rule", "when"), _ends()),
-        rows=table(("code", "class", "retried", "what an owner reads", "rules", "matches"), _rows()),
+        rows=table(("code", "class", "retried", "public sentence", "rules", "matches"), _rows()),
         tree=_tree(),
-        exceptions=table(("exception", "code", "worth repeating the call"), _exceptions()),
+        exceptions=table(("exception", "code", "repeat the call"), _exceptions()),
     )
 
 
