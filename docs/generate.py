@@ -270,8 +270,8 @@ Mulligan detects or causes these itself. A *loss* counts against `max_losses`, a
 
 ## Classification of exceptions
 
-The nearest exception of the cause chain that matches a row decides. Its type comes first, then
-its program (exit code, signal), then errno, then HTTP status.
+Provider codes come first, then exception types, then numbers (HTTP and gRPC status, SQLSTATE, errno,
+exit code, signal), then text. For each of these the deepest matching exception of the cause chain decides.
 
 {rows}
 
