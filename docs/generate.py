@@ -46,35 +46,35 @@ def _cell(value: str) -> str:
 MEANING = {
     "database_url": "`sqlite:///path`, `sqlite+stdlib:///path` or `postgresql://…`",
     "schema_name": "the PostgreSQL schema that holds all tables; SQLite ignores it",
-    "release": "a name for what is deployed; stored with the manifest and the worker",
-    "retry.enabled": "`false`: no failure is retried, whatever a policy says",
-    "retry.only": "classes that may be retried, and no others: `timeout,rate_limited`; unset: all that can be",
-    "retry.max_retries": "retries of one generation: 3 means at most 4 attempts that fail",
-    "retry.factor": "each delay is this many times the one before",
-    "retry.jitter": "how a delay is spread: `full` 0 to all of it, `equal` half to all, a number ± that share",
-    "retry.max_snoozes": "how often a job may put itself off; unset: no limit",
-    "worker.concurrency": "how many jobs one worker runs side by side",
-    "worker.runners": "how many processes share them; more than one uses more than one core",
-    "retention.succeeded": "seconds a succeeded job stays, with its attempts; a kind may say otherwise",
-    "retention.dead": "the same for dead jobs",
-    "retention.cancelled": "the same for cancelled jobs",
-    "retention.events": "seconds events stay, also those of jobs that are still there",
-    "retention.workers": "seconds the row of a worker that has left stays",
-    "limits.payload": "bytes of JSON a payload may have; more is refused at enqueue",
-    "limits.result": "bytes of JSON a result may have; more ends the job with `RESULT_TOO_LARGE`",
-    "web.host": "where page and API are served; beyond loopback only once there is a key",
-    "web.port": "its port; 0: any free one",
+    "release": "name of the deployed version; stored with the manifest and the worker",
+    "retry.enabled": "`false`: no failure is retried, regardless of policies",
+    "retry.only": "only these classes may be retried: `timeout,rate_limited`; unset: all retryable ones",
+    "retry.max_retries": "retries per generation: 3 means at most 4 failed attempts",
+    "retry.factor": "factor between two delays",
+    "retry.jitter": "spread of a delay: `full` 0 to 100 %, `equal` 50 to 100 %, a number ± that share",
+    "retry.max_snoozes": "how often a job may snooze; unset: no limit",
+    "worker.concurrency": "jobs that one worker runs at the same time",
+    "worker.runners": "runner processes that share these slots; use more than one for several cores",
+    "retention.succeeded": "seconds a succeeded job is kept, with its attempts; a kind may override it",
+    "retention.dead": "seconds a dead job is kept",
+    "retention.cancelled": "seconds a cancelled job is kept",
+    "retention.events": "seconds events are kept, also those of existing jobs",
+    "retention.workers": "seconds the row of a stopped worker is kept",
+    "limits.payload": "maximum size of a payload in bytes of JSON; more is refused at enqueue",
+    "limits.result": "maximum size of a result in bytes of JSON; more ends the job with `RESULT_TOO_LARGE`",
+    "web.host": "address of dashboard and API; beyond loopback only if a key exists",
+    "web.port": "port of dashboard and API; 0: any free one",
 }
 SECTIONS = {
     "": "The database and the app",
-    "retry": "Retries: what holds where neither the job nor its kind says anything",
+    "retry": "Retries: defaults for jobs and kinds without their own policy",
     "retry.classes.transient": "Retries of one class",
     "worker": "One worker: a supervisor and its runners",
-    "retention": "How long history stays",
+    "retention": "Retention",
     "guards": "When a kind is held because its jobs die of one cause",
-    "limits": "Sizes and limits",
-    "web": "The page",
-    "alerts": "Alerts: what is looked for, and what is done about it",
+    "limits": "Limits",
+    "web": "Dashboard and API",
+    "alerts": "Alerts",
     "log": "Log lines",
     "trace": "Traces",
 }
@@ -85,10 +85,10 @@ SETTINGS = """\
 
 # Settings
 
-Order: defaults, then `mulligan.toml`, then the environment, then flags; the later one wins. A name that does not
-exist is refused with the nearest one that does. `mulligan doctor` prints every value and where it came from.
+Order: defaults, then `mulligan.toml`, then the environment, then flags; the later one wins. An unknown name
+is refused with the nearest valid one. `mulligan doctor` prints every value and where it came from.
 
-`MULLIGAN_CONFIG` names another file than `./mulligan.toml`. Lengths of time are seconds.
+`MULLIGAN_CONFIG` names another file than `./mulligan.toml`. Durations are in seconds.
 
 ```toml
 # mulligan.toml
@@ -119,7 +119,7 @@ def settings_page() -> str:
 
 ONE_CLASS = """\
 For `CLASS` write `transient`, `timeout`, `rate_limited`, `resource` or `unknown`; other classes are never retried.
-A kind's own numbers for a class stand above these; `retry.enabled` and `retry.only` above everything."""
+A kind's own numbers for a class override these; `retry.enabled` and `retry.only` override everything."""
 PREFACE = {"retry.classes.transient": (ONE_CLASS,)}
 
 
@@ -213,36 +213,40 @@ CLASSES = {
     Cls.RESOURCE: "memory, disk or another resource was short",
     Cls.QUOTA: "a quota is used up",
     Cls.AUTH: "credentials were not accepted",
-    Cls.INVALID_INPUT: "the input cannot be worked on",
-    Cls.PERMANENT: "it will never work unchanged",
-    Cls.CANCELLED: "somebody did not want it any more",
-    Cls.UNKNOWN: "nothing is known about it",
+    Cls.INVALID_INPUT: "the input is invalid",
+    Cls.PERMANENT: "a retry will fail the same way",
+    Cls.CANCELLED: "it was cancelled",
+    Cls.UNKNOWN: "no rule matches",
 }
 
 # (the failure, when it happens, what it counts as)
 ENDS: tuple[tuple[Failure, str, str], ...] = (
     (ends.timed_out(300), "an attempt ran longer than its `timeout`", "failure"),
     (ends.memory_limit(1, 2), "an attempt used more than its `memory_limit`", "failure"),
-    (ends.process_died(signal=9), "the runner process died under the attempt", "loss"),
-    (ends.process_died(signal=9, oom=True), "the same, and the kernel's counter says: out of memory", "loss"),
-    (ends.worker_lost("w"), "the whole worker is gone", "loss"),
-    (ends.unknown_kind("k"), "no worker has known the kind for `worker.unknown_kind_after`", "end"),
-    (ends.deadline_passed(), "the job's `deadline` came first", "end"),
+    (ends.process_died(signal=9), "the runner process died during the attempt", "loss"),
+    (
+        ends.process_died(signal=9, oom=True),
+        "the runner process died, and the kernel counted an out-of-memory kill",
+        "loss",
+    ),
+    (ends.worker_lost("w"), "the worker died or its lease expired", "loss"),
+    (ends.unknown_kind("k"), "no worker has had the kind for `worker.unknown_kind_after`", "end"),
+    (ends.deadline_passed(), "the job's `deadline` has passed", "end"),
     (ends.payload_refused(""), "the stored payload does not fit the handler's annotations", "failure"),
     (ends.result_refused("RESULT_NOT_JSON", ""), "the result cannot be written as JSON", "failure"),
     (ends.result_refused("RESULT_TOO_LARGE", ""), "the result is larger than `limits.result`", "failure"),
-    (ends.bad_outcome(""), "the handler returned or raised an outcome that makes no sense", "failure"),
-    (ends.hold_unknown_dependency("d", ""), "`Hold` names something the job does not use", "failure"),
+    (ends.bad_outcome(""), "the handler returned or raised an invalid outcome", "failure"),
+    (ends.hold_unknown_dependency("d", ""), "`Hold` names a dependency that the job does not use", "failure"),
     (
         ends.dependency_unavailable("d", ""),
         'a dependency of `mode="fail_fast"` is down; the job was not started',
         "end",
     ),
-    (ends.retry_refused(""), "retried by hand, and `can_retry` of its kind says that it must not run again", "end"),
+    (ends.retry_refused(""), "the kind's `can_retry` refused a manual retry", "end"),
     (ends.snooze_limit(1), "more snoozes than `max_snoozes`", "end"),
     (ends.retry_requested(""), "the handler returned `Retry`", "failure"),
-    (ends.unrecordable(""), "the store refused to write the ending as it was; this is written instead", "failure"),
-    (ends.unreported(), "an attempt failed and brought no reason; should not happen", "failure"),
+    (ends.unrecordable(""), "the database refused to store the ending; this is stored instead", "failure"),
+    (ends.unreported(), "an attempt failed without a reason; should not happen", "failure"),
 )
 
 
@@ -251,29 +255,29 @@ CODES = """\
 
 # Failure codes and rules
 
-A failure gets a *code* (stable, for programs), a *class* (decides whether to try again) and the id of the *rule* that
-judged it. How that happens: [How a failure becomes a decision](../explain/failures.md).
+A failure gets a *code* (stable, for programs), a *class* (decides whether to retry) and the id of the *rule* that
+classified it. See [How a failure becomes a decision](../explain/failures.md).
 
 ## Which classes are retried?
 
 {classes}
 
-## What Mulligan itself ends
+## Endings without an exception
 
-These have no exception: Mulligan saw them happen or made them happen. A *loss* counts against `max_losses`, a
+Mulligan detects or causes these itself. A *loss* counts against `max_losses`, a
 *failure* against `max_retries`, an *end* is final at once.
 
 {ends}
 
-## What is read from exceptions
+## Classification of exceptions
 
-The nearest link of the cause chain that matches a row decides. Within a link the exception's type comes first, then
-its program (exit code, signal), then errno, then HTTP status.
+Provider codes come first, then exception types, then numbers (HTTP and gRPC status, SQLSTATE, errno,
+exit code, signal), then text. For each of these the deepest matching exception of the cause chain decides.
 
 {rows}
 
 `Fail("CODE")` with a code of this page gets the class of that code (of the first row that has it) and the rule
-`handler.declared`. A code of your own gets class `unknown`.
+`handler.declared`. Your own code gets class `unknown`.
 
 ## Exceptions of Mulligan
 
@@ -291,9 +295,9 @@ def codes_page() -> str:
         notice=NOTICE,
         classes=table(("class", "retried", "means"), _classes()),
         ends=table(("code", "class", "counts as", "rule", "when"), _ends()),
-        rows=table(("code", "class", "retried", "what an owner reads", "rules", "matches"), _rows()),
+        rows=table(("code", "class", "retried", "public sentence", "rules", "matches"), _rows()),
         tree=_tree(),
-        exceptions=table(("exception", "code", "worth repeating the call"), _exceptions()),
+        exceptions=table(("exception", "code", "repeat the call"), _exceptions()),
     )
 
 

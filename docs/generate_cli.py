@@ -14,20 +14,20 @@ PAGE = """\
 
 # The command line
 
-`mulligan COMMAND --help` says the same. `python -m mulligan` is the same program.
+`mulligan COMMAND --help` prints the same text. `python -m mulligan` is the same program.
 
-| habit | |
+| convention | |
 | --- | --- |
-| what goes where | data on stdout, talk and hints on stderr |
-| forms | a table on a terminal, TSV in a pipe; `-o table`, `-o tsv`, `-o json`, `-o jsonl`. JSON carries every field |
+| streams | data on stdout, messages and hints on stderr |
+| formats | a table on a terminal, TSV in a pipe; `-o table`, `-o tsv`, `-o json`, `-o jsonl`. JSON has every field |
 | colours | on a terminal; `NO_COLOR=1` never, `FORCE_COLOR=1` always |
-| which database | `--database`, else what the [settings](settings.md) say, else `sqlite:///mulligan.db` |
-| ids | as many of the first characters as make one unique; if they fit several, those are named |
+| which database | `--database`, else the [settings](settings.md), else `sqlite:///mulligan.db` |
+| ids | a unique prefix is enough; if several match, they are listed |
 | filters | `state:dead,parked kind:render since:2h code:GW_5XX arg.clip:7 "moov"`; all match ([fields]({fields})) |
 | counts | stop at 10,000 and say so |
-| lists | look at 50,000 jobs at most, say so, and how to go on |
-| lengths of time | `30`, `30s`, `5m`, `2h`, `1d` |
-| wrong names | of commands, options, fields, events and settings get the nearest right one |
+| lists | read at most 50,000 jobs; an incomplete list says how to continue |
+| durations | `30`, `30s`, `5m`, `2h`, `1d` |
+| wrong names | commands, options, fields, events and settings: the error names the nearest valid one |
 
 ## Exit codes
 

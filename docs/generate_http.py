@@ -17,10 +17,10 @@ PAGE = """\
 
 # HTTP
 
-Under `/api/v1`, JSON. `mulligan web` and `mulligan up` serve it; [mounted in your own application](../howto/live-events.md#can-it-live-in-my-own-application) it is under the prefix you choose. The
+Under `/api/v1`, JSON. `mulligan web` and `mulligan up` serve it; [mounted in your own application](../howto/live-events.md#can-i-mount-it-in-my-own-application) it is under the prefix you choose. The
 OpenAPI document is `/openapi.json`.
 
-## How do I begin?
+## How do I start?
 
 ```python
 # jobs.py
@@ -34,7 +34,7 @@ def render(clip: int) -> str:
     return f"clip {{clip}}"
 ```
 
-A key is made on the command line, printed once, and kept as a hash.
+Create a key on the command line. It is printed once and stored as a hash.
 
 ```console
 $ mulligan migrate
@@ -54,41 +54,41 @@ $ curl -s -H "Authorization: Bearer $KEY" http://127.0.0.1:8000/api/v1/queues
 
 ## What is a key?
 
-A scope and a role, which say different things. It goes into `Authorization: Bearer …`, and nowhere else: a key in a URL is refused.
+A key has a scope and a role. Send it in `Authorization: Bearer …`; a key in a URL is refused.
 
-| scope | sees and makes |
+| scope | access |
 | --- | --- |
-| one owner | jobs, batches, groups, operations, webhooks of that owner. Anybody else's answer exactly like what does not exist |
-| `*` | everything, also what is shared: queues, workers, dependencies, metrics. Alone it may say `owner` in a body |
+| one owner | jobs, batches, groups, operations, webhooks of that owner. Other owners' objects get the same answer as unknown ones |
+| `*` | everything, including shared things: queues, workers, dependencies, metrics. Only this scope may set `owner` in a body |
 
 | role | may |
 | --- | --- |
-| viewer | look; of failures the public half, of payloads what is no secret, of actions that somebody did them |
-| operator | act, and see the private half |
-| admin | make and revoke keys: of its own scope, or with `*` of every one |
+| viewer | read: the public part of failures, payloads without secrets, actions without their actors |
+| operator | act, and read the private part |
+| admin | create and revoke keys: of its own scope, or of all with `*` |
 
-`mulligan keys list` shows when each was last used, to the minute. A revoked key lets nobody in from that moment; [streams](../howto/live-events.md) that are open with it end within a minute.
+`mulligan keys list` shows when each was last used, to the minute. A revoked key stops working at once; its open [streams](../howto/live-events.md) end within a minute.
 Without a key the server listens on loopback only.
 
-## How do I ask twice without doing it twice?
+## How do I repeat a request safely?
 
-`Idempotency-Key: …` on any POST but the one that makes keys: the same request gets the same answer for 24 hours, with `Idempotent-Replayed: true`. Names belong to your API key. Another body under the same name is 422, while the
-first is being worked on it is 409. What was refused was not done, and may be asked again. Of a job the answer is stored in the transaction that inserts it.
+`Idempotency-Key: …` on any POST except the one that creates keys: the same request gets the same answer for 24 hours, with `Idempotent-Replayed: true`. Values are separate per API key. Another body with the same value is 422; while the
+first request is in progress it is 409. A refused request had no effect and may be repeated. The answer for a new job is stored in the transaction that inserts it.
 
 ## What do errors look like?
 
-RFC 9457, `application/problem+json`: `type`, `title`, `status`, `detail`, `code`, `retryable`; of a body that does not fit also `errors`, each with `where` and `what`. What is `retryable` carries `Retry-After`.
+RFC 9457, `application/problem+json`: `type`, `title`, `status`, `detail`, `code`, `retryable`; for an invalid body also `errors`, each with `where` and `what`. A `retryable` error carries `Retry-After`.
 
 {statuses}
 
-## How often may I ask?
+## What are the rate limits?
 
-`web.rate` times a second and `web.burst` at once with one key, counted by each server for itself. Opening streams is counted apart, health is not. Every answer says what is left (`RateLimit`, `RateLimit-Policy`); more is 429 `RATE_LIMITED` with `Retry-After`.
-Keys that are none are counted by where they come from: 100, then one a second.
+`web.rate` requests a second and `web.burst` at once per key, counted by each server separately. Opening streams is counted separately, health is not counted. Every response shows what remains (`RateLimit`, `RateLimit-Policy`); above the limit it is 429 `RATE_LIMITED` with `Retry-After`.
+Invalid keys are counted per address: 100, then one a second.
 
-## What may a body hold?
+## What may a body contain?
 
-A body has at most `limits.payload` and 64 KiB beside it, and is strict JSON: no NaN, no name twice, no more than 100 levels, valid Unicode, no field that nobody knows. Lists go on at `next`, said as `cursor`; it belongs to
+A body has at most `limits.payload` plus 64 KiB, and is strict JSON: no NaN, no duplicate names, at most 100 levels, valid Unicode, no unknown fields. To continue a list, pass its `next` as `cursor`; it belongs to
 your key and your filter.
 
 ## Which calls are there?
@@ -97,7 +97,7 @@ your key and your filter.
 
 ## What do the answers look like?
 
-As in `/openapi.json`, where every call names its own. A field with `?` is not in every answer; more fields may come with a later version.
+As described in `/openapi.json` for every call. A field with `?` is optional; later versions may add fields.
 
 {answers}
 """
@@ -106,7 +106,7 @@ TITLES = {
     "jobs": "Jobs", "failures": "Failures", "operations": "Operations", "batches": "Batches",
     "queues": "Queues and workers", "kinds": "Kinds", "dependencies": "Dependencies", "policies": "Policies and insight",
     "schedules": "Schedules", "alerts": "Alerts", "webhooks": "Webhooks and deliveries", "keys": "Keys", "audit": "Audit",
-    "events": "Events", "health": "Health and numbers",
+    "events": "Events", "health": "Health and metrics",
 }  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def page(notice: str, table: Table) -> str:
     for router in ROUTERS:
         title = TITLES[str(router.tags[0])]
         rows = [_row(route, document) for route in router.routes if getattr(route, "include_in_schema", False)]
-        parts += [f"### {title}", table(("call", "key", "says and does", "answer"), rows)]
+        parts += [f"### {title}", table(("call", "key", "description", "answer"), rows)]
     answers = table(("answer", "fields"), _answers(document))
     statuses = table(("status", "codes"), _statuses())
     return PAGE.format(notice=notice, statuses=statuses, routes="\n\n".join(parts), answers=answers)

@@ -17,12 +17,12 @@ PAGE = """\
 
 # Metrics
 
-`mulligan metrics` prints them, `GET /metrics` serves them. All come from the database: it does not matter which process
-is asked, and one is enough. [Monitoring](../operate/monitoring.md) says how to use them.
+`mulligan metrics` prints them, `GET /metrics` serves them. All values come from the database, so scrape any one
+process. [Monitoring](../operate/monitoring.md) says how to use them.
 
 ## Counters
 
-They only grow, also over restarts and retention. A job is counted when its event is folded, about a second later.
+They only grow, also across restarts and retention. An event is counted about a second after it happened.
 
 {counters}
 
@@ -39,26 +39,26 @@ They only grow, also over restarts and retention. A job is counted when its even
 
 ## Gauges
 
-Looked up when they are asked for, at most once in five seconds. Nothing is locked, and counts stop at 10,000.
+Read on demand, at most every five seconds, without locks. Counts stop at 10,000.
 
 {gauges}
 
-## What do labels hold?
+## What do labels contain?
 
-No label names a job, a batch, a failure group or an owner. Of names from outside the first {kinds} kinds, {queues} queues,
-{codes} codes and {dependencies} dependencies keep theirs for good; all that come later are counted as `other`. A name has
-at most {longest} characters; what cannot be printed is `?`. Kinds `mulligan.*` are counted nowhere but in `mulligan_notifications_total`.
+No label names a job, a batch, a failure group or an owner. The first {kinds} kinds, {queues} queues,
+{codes} codes and {dependencies} dependencies keep their names; later ones are counted as `other`. A name has
+at most {longest} characters; unprintable ones become `?`. Kinds `mulligan.*` are counted only in `mulligan_notifications_total`.
 
 | label | values |
 |---|---|
-| `outcome` | `succeeded`, `retry`, `dead`, `cancelled`, `parked`, `released` (given back unharmed), `lost` (its process or worker died), `snoozed` (put off, held, or failed without being charged) |
+| `outcome` | `succeeded`, `retry`, `dead`, `cancelled`, `parked`, `released` (returned uncharged), `lost` (its process or worker died), `snoozed` (snoozed, held, or failed without being charged) |
 | `error_code`, `error_type` | a code of the [registry](codes.md) or of your rules |
 | `error_class`, `reason` | a class: `transient`, `timeout`, …; empty: no failure |
-| `try` | 1 + counted failures before; `8` is 8 and more |
+| `try` | 1 + counted failures before; `8` means 8 or more |
 | `nth` | `first` or `retry` |
 | `state` of a breaker | `closed`, `open`, `probing`, `ramping`: one of them is 1 |
 
-## Names that others use
+## Aliases
 
 | name | is |
 |---|---|
@@ -72,8 +72,8 @@ at most {longest} characters; what cannot be printed is `?`. Kinds `mulligan.*` 
 
 ## What is stored?
 
-Table `stat`: what was counted in a minute under a name and labels, at most {most:,} events in one step. After a day minutes become hours, after 30 days
-only the sum since ever is left (minute 0), from which all counters come.
+Table `stat`: counts per minute, name and labels, at most {most:,} events per step. After a day minutes are merged into hours; after 30 days
+only the total is left (minute 0), which all counters use.
 """
 
 

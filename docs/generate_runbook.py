@@ -13,18 +13,19 @@ from mulligan.failures import codes
 
 SAID: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "runbook.toml").read_text(encoding="utf-8"))
 DOES = {
-    "reduce": "lets fewer run until it is over",
-    "open": "holds it until it is over",
-    "pause": "pauses it for a while",
+    "reduce": "reduces the concurrency until the alert ends",
+    "open": "holds the dependency until the alert ends",
+    "pause": "pauses the queue for a while",
 }
 HEAD = """\
 # Runbook
 
-Messages link here: to the code of what failed, or to the alert. Put this page, or your own with the same headings,
-where your people can read it, and set `notify.runbook_url` to its address.
+Messages link to the entry of a failure code or an alert. Publish this page, or your own with the same headings,
+and set `notify.runbook_url` to its URL.
 
-Each entry says what it means, what Mulligan does by itself, what to look at, and what to do. To see all that died of
-one code, and to retry them carefully once the cause is gone (the first one alone, then ten, then the rest):
+Each entry says what it means, what Mulligan does automatically, what to check, and what to do.
+To list all jobs that died with one code, and to retry them in steps once the cause is fixed
+(one, then ten, then the rest):
 
 ```text
 mulligan failures list 'code:HTTP_5XX'
@@ -32,7 +33,7 @@ mulligan failures show GROUP
 mulligan failures retry GROUP --reason "gateway is back"
 ```
 
-A code that is not here is one of your own app's: read on under its class."""
+If a code is not listed, your own app defined it: read the entry of its class."""
 
 
 def page(notice: str) -> str:
@@ -58,7 +59,7 @@ def _alerts() -> Iterator[str]:
         yield "## Alerts"
     for rule in rules:
         means = rule.summary.replace("{}", "…")
-        by_itself = DOES.get(rule.action, "tells you once, and again when it is over")
+        by_itself = DOES.get(rule.action, "sends one message, and another when it ends")
         yield _entry(f"Alert {rule.name}", f"{means[:1].upper()}{means[1:]}.", by_itself, SAID["alerts"][rule.name])
 
 
@@ -70,7 +71,7 @@ def _rules() -> tuple[Any, ...]:
 
 
 def _entry(title: str, means: str, by_itself: str, said: dict[str, str]) -> str:
-    told = (("By itself", by_itself), ("Look at", said["look"]), ("Do", said["do"]))
+    told = (("Automatic", by_itself), ("Check", said["look"]), ("Do", said["do"]))
     rows = "\n".join(f"- **{label}:** {text}." for label, text in told)
     return "\n\n".join(part for part in (f"### {title}", means, rows) if part)
 

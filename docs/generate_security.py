@@ -17,8 +17,8 @@ FIELDS = {"id", "text", "otherwise", "why"}
 MARK = "pytest.mark.security"
 OPENING = """# Security checks
 
-Every check has a test that runs with `make test` or `make slow`, or a reason why it is done otherwise. What is defended
-and what is not: [Security](security.md).
+Every check has a test that runs with `make test` or `make slow`, or a reason why it is handled differently.
+[Security](security.md) says what is defended and what is not.
 
 {told}
 """

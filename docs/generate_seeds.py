@@ -17,14 +17,14 @@ KINDS = ("must", "should", "future", "trap")
 FIELDS = {"id", "kind", "text", "where", "otherwise", "why"}
 OPENING = """# The five specifications
 
-Mulligan grew out of five documents of five teams that had built the same thing by hand. Each becomes an application in
-`apps/`. Here is every requirement of theirs: where it lives, and which test proves it.
+Mulligan grew out of five specifications by five teams that had each built the same thing. Each is an application in
+`apps/`. This page lists every requirement, its code, and the tests that prove it.
 
 | kind | meaning |
 |---|---|
-| must, should | asked for firmly, or softly |
-| future | put off by the document itself |
-| trap | wrong, impossible or contradicted as it was written; what is done instead is told |
+| must, should | required, or recommended |
+| future | postponed by the specification itself |
+| trap | wrong, impossible or contradictory; the page says what is done instead |
 """
 
 

@@ -17,62 +17,62 @@ PAGE = """\
 
 # The fault storm
 
-Real workers, a web server and clients on a real store; faults drawn from a seed; then a verdict from outside. It lives in
-`tools/storm/` beside the tests, and uses nothing of the engine to judge it.
+The storm runs real workers, a web server and clients on a real database, injects faults planned from a seed, and checks the result from outside. It is in
+`storm/` and uses no code of the engine for its verdict.
 
 ```text
-make storm                                             # half an hour on each store
-make storm ARGS='--store sqlite --minutes 5 --seed 7'  # one store, a seed of one's own
+make storm                                             # half an hour on each database
+make storm ARGS='--store sqlite --minutes 5 --seed 7'  # one database, your own seed
 make storm ARGS='--faults kill_runner,full_disk'       # only these
-make storm ARGS='--replay FOLDER'                      # judge again what a storm left behind
-make points                                            # fall at every point around every commit
+make storm ARGS='--replay FOLDER'                      # check the results of a storm again
+make points                                            # crash before and after every commit
 ```
 
-The seed is printed first. One seed is one plan of faults; when exactly they meet which line of code is the machine's
-choice, so a run that found something keeps its folder: histories, logs, database.
+The seed is printed first. A seed determines the plan of faults, but not which line of code runs when a fault happens,
+so a run that found something keeps its folder: histories, logs, database.
 
-## What is going on meanwhile?
+## What runs during the storm?
 
-| who | does |
+| process | does |
 |---|---|
-| three workers, two runners each | jobs that return, raise, sleep, overstay, hold the GIL, eat memory, kill their process, checkpoint, enqueue children in a transaction, wait for a person. One worker has a pid namespace of its own, on PostgreSQL one works behind pgbouncer in transaction mode |
-| clients in Python | enqueue alone, in sets, in transactions, in transactions that are rolled back, with unique keys and in batches; retry, cancel, release, discard, by hand and in bulk |
+| three workers, two runners each | jobs that return, raise, sleep, exceed their time limit, hold the GIL, use too much memory, kill their process, write checkpoints, enqueue children in a transaction, wait for a person. One worker has its own pid namespace; on PostgreSQL one works behind pgbouncer in transaction mode |
+| clients in Python | enqueue single jobs, many at once, in transactions, in transactions that are rolled back, with unique keys and in batches; retry, cancel, release, discard, one by one and in bulk |
 | clients over HTTP | the same through the API; some requests twice with one `Idempotency-Key` |
 | schedules | a job every three seconds, another every seven |
 
-Clients write down what they asked and what they were told, handlers what they saw. Anything a client gets that is not an answer of ours (an exception of a driver, a 500) is a violation too.
+Clients record their requests and the answers, handlers record their starts and ends. A client that gets anything but a documented answer (a driver's exception, a 500) is a violation too.
 
 ## What is injected?
 
 {faults}
 
-What a machine cannot do (no root, no compiler, no pgbouncer, no libfaketime) is left out, and the table of the run says so.
+Faults that a machine does not support (no root, no compiler, no pgbouncer, no libfaketime) are left out, and the table of the run says so.
 
-## When is it good?
+## When does a storm pass?
 
-1. Thirty seconds after the last fault a fresh job has run. Nobody was restarted for it, but those who were killed.
-2. Every job has ended, or waits for a person; never does nobody come to an end for two and a half minutes.
-   (Both bounds grow with the load of a machine that is busy with other things; the table says by how much.)
-3. No process ended by itself; told to leave, each worker leaves in order and leaves nothing behind.
-4. Counting alone finds nothing wrong: what was accepted is there, what was rolled back is not, nothing ended twice,
-   nothing succeeded whose handler had not come to its end.
-5. The checker finds no violation of any invariant. Where the clock was stepped, three that compare times with each other are
+1. Within thirty seconds after the last fault a new job has run. Only killed processes were restarted.
+2. Every job has ended, or waits for a person, and there was never a gap of two and a half minutes without an ending.
+   (Both bounds grow with other load on the machine; the table says by how much.)
+3. No process exited by itself; on SIGTERM each worker exits cleanly and leaves nothing behind.
+4. A simple independent count agrees: accepted jobs exist, rolled back ones do not, no job ended twice,
+   and no job succeeded whose handler had not finished.
+5. The checker finds no violation of any invariant. If the clock was moved, three invariants that compare times are
    only counted.
 
-## What came of it?
+## What are the results?
 
-The longest run on each store.
+The longest run on each database.
 
 {storms}
 
-## Every point around every commit
+## Crashes around every commit
 
-A storm meets the moments it happens to meet. `make points` meets all of them: a life of clients and workers in one process writes down
-which transactions it commits; then it is led again once for every commit, before and after it, and ends there with
-kill -9, or is told that the connection is gone. Somebody else comes, puts in order what is left, and the checker judges.
+A storm hits random points. `make points` hits all of them: a scenario with clients and workers in one process records
+its commits; then it runs again twice for every commit, and ends before or after it with
+kill -9 or a lost connection. Another worker recovers what is left, and the checker verifies the result.
 
-The points are made by a wrapper around the store, from outside: the engine knows nothing of them, and a new transaction
-has its points without anybody naming them.
+A wrapper around the database connection creates these points, so the engine has no test code, and new transactions
+are covered automatically.
 
 {points}
 
