@@ -18,7 +18,7 @@ PAGE = """\
 # The fault storm
 
 The storm runs real workers, a web server and clients on a real database, injects faults planned from a seed, and checks the result from outside. It is in
-`storm/` and uses no code of the engine for its verdict.
+`tools/storm/` and uses no code of the engine for its verdict.
 
 ```text
 make storm                                             # half an hour on each database
