@@ -44,7 +44,10 @@ def _repeats_on_postgres(item: pytest.Item) -> bool:
     parameters = _parameters(item)
     if parameters.get("on_store") == "postgres":
         return True
-    return parameters.get("store_url") == "postgres" and item.get_closest_marker("any_store") is not None
+    return (
+        parameters.get("store_url") == "postgres"
+        and item.get_closest_marker("any_store") is not None
+    )
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, Any]:

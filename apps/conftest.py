@@ -14,7 +14,9 @@ from mulligan.testing import workers as places
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def on_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Mulligan, str], Helper]]:
+def on_store(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[[Mulligan, str], Helper]]:
     """`on_store(app, "watermark.jobs:app")`: the application on a fresh store; a test that takes it runs on each.
 
     As `mulligan.testing.temporary`, but on a copy of a database that has our tables: to make them takes longer than

@@ -38,7 +38,9 @@ class Stage:
         host, port = self.listening.getsockname()[:2]
         return f"http://{host}:{port}"
 
-    def play(self, web: Any, jobs: str, way_in: str = "/", *, more: str = "", dashboard: bool = False) -> None:
+    def play(
+        self, web: Any, jobs: str, way_in: str = "/", *, more: str = "", dashboard: bool = False
+    ) -> None:
         """A worker and the page, until somebody ends them. The first line on stdout is where to go."""
         with beside(jobs, page=dashboard):
             print(f"{self.url}{way_in}", flush=True)
@@ -52,10 +54,14 @@ class Stage:
 def opened(name: str, about: str) -> Iterator[Stage]:
     """Everything is in a temporary folder that goes with it, unless --folder or --database name a place."""
     said = _arguments(name, about)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn raises it once more, when it has stopped
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit()
+    )  # uvicorn raises it once more, when it has stopped
     with ExitStack() as stack:
         stack.enter_context(suppress(KeyboardInterrupt))
-        folder = said.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix=f"mulligan-{name}-"))
+        folder = said.folder or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix=f"mulligan-{name}-")
+        )
         place = Path(folder).absolute()
         listening = stack.enter_context(socket.create_server((said.host, said.port)))
         os.environ["MULLIGAN_DATABASE_URL"] = said.database or f"sqlite:///{place / name}.db"
@@ -65,7 +71,9 @@ def opened(name: str, about: str) -> Iterator[Stage]:
 
 def _arguments(name: str, about: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"mulligan demo {name}", description=about)
-    parser.add_argument("--database", help="sqlite:///… or postgresql://…; default: a file in the folder")
+    parser.add_argument(
+        "--database", help="sqlite:///… or postgresql://…; default: a file in the folder"
+    )
     parser.add_argument("--folder", type=Path, help="default: a temporary one")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
@@ -112,7 +120,14 @@ class Emulator(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def send(self, status: int, body: bytes, kind: str, headers: Mapping[str, str], length: int | None = None) -> None:
+    def send(
+        self,
+        status: int,
+        body: bytes,
+        kind: str,
+        headers: Mapping[str, str],
+        length: int | None = None,
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body) if length is None else length))

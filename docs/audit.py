@@ -67,17 +67,31 @@ def _needed(known: metadata.Distribution, extras: tuple[str, ...]) -> Iterator[s
 def licence_of(known: metadata.Distribution) -> str:
     told: Any = known.metadata
     classified = [
-        one.rpartition("::")[2].strip() for one in told.get_all("Classifier") or () if one.startswith("License")
+        one.rpartition("::")[2].strip()
+        for one in told.get_all("Classifier") or ()
+        if one.startswith("License")
     ]
-    return str(told.get("License-Expression") or (classified or [""])[0] or (told.get("License") or "")[:60])
+    return str(
+        told.get("License-Expression")
+        or (classified or [""])[0]
+        or (told.get("License") or "")[:60]
+    )
 
 
 def wrong() -> list[str]:
     """What needs no network, in sentences."""
     said, pins = shipped(), pinned()
     return [
-        *(f"{name} is not in constraints.txt" for name in said if name not in pins and name != "mulligan"),
-        *(f"{name} has the licence {one!r}: may we use it?" for name, one in said.items() if not LICENCES.search(one)),
+        *(
+            f"{name} is not in constraints.txt"
+            for name in said
+            if name not in pins and name != "mulligan"
+        ),
+        *(
+            f"{name} has the licence {one!r}: may we use it?"
+            for name, one in said.items()
+            if not LICENCES.search(one)
+        ),
         *_vendored(),
     ]
 
@@ -91,7 +105,17 @@ def _vendored() -> Iterator[str]:
 
 def asked(program: str) -> tuple[list[str], int, int]:
     """(what is known, how many were asked for, of how many nothing could be learned)."""
-    command = [program, "-r", str(CONSTRAINTS), "--no-deps", "--disable-pip", "-f", "json", "--progress-spinner", "off"]
+    command = [
+        program,
+        "-r",
+        str(CONSTRAINTS),
+        "--no-deps",
+        "--disable-pip",
+        "-f",
+        "json",
+        "--progress-spinner",
+        "off",
+    ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         rows = json.loads(answer.stdout)["dependencies"]
@@ -108,15 +132,26 @@ def asked(program: str) -> tuple[list[str], int, int]:
 
 def main() -> int:
     said = shipped()
-    print(f"{len(said) - 1} distributions come with Mulligan and its extras {', '.join(EXTRAS)}; licences:")
+    print(
+        f"{len(said) - 1} distributions come with Mulligan and its extras {', '.join(EXTRAS)}; licences:"
+    )
     for licence in sorted(set(said.values())):
-        print(f"  {licence}: {', '.join(sorted(name for name, one in said.items() if one == licence))}")
+        print(
+            f"  {licence}: {', '.join(sorted(name for name, one in said.items() if one == licence))}"
+        )
     troubles = wrong()
-    print("\n".join(troubles) or "all are pinned, all licences are known, vendored files are what their manifest says")
+    print(
+        "\n".join(troubles)
+        or "all are pinned, all licences are known, vendored files are what their manifest says"
+    )
     known, many, unasked = asked(sys.argv[1])
-    print("\n".join(known) or f"no known vulnerability in {many - unasked} of {many} pinned versions")
+    print(
+        "\n".join(known) or f"no known vulnerability in {many - unasked} of {many} pinned versions"
+    )
     if unasked:
-        print(f"of {unasked} nothing could be learned: the advisories could not be reached, or do not know the version")
+        print(
+            f"of {unasked} nothing could be learned: the advisories could not be reached, or do not know the version"
+        )
     if troubles or known:
         return FOUND
     return UNKNOWN if unasked else 0

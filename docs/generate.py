@@ -108,7 +108,11 @@ base_delay = 5
 def settings_page() -> str:
     parts = []
     for section, title in SECTIONS.items():
-        rows = [_setting(name, value) for name, value in Settings().values() if _section(name) == section]
+        rows = [
+            _setting(name, value)
+            for name, value in Settings().values()
+            if _section(name) == section
+        ]
         parts += [
             f"## {title}",
             *PREFACE.get(section, ()),
@@ -163,7 +167,11 @@ def _used(name: str) -> bool:
 
 
 def _source(*without: str) -> list[str]:
-    return [path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py") if path.name not in without]
+    return [
+        path.read_text(encoding="utf-8")
+        for path in SOURCE.rglob("*.py")
+        if path.name not in without
+    ]
 
 
 def _field(name: str) -> Any:
@@ -180,23 +188,38 @@ def _allowed(name: str) -> str:
     if field.annotation is bool:
         return "`true`, `false`"
     arms = typing.get_args(field.annotation)
-    return " or ".join(filter(None, (_arm(arm) for arm in arms))) if arms else _bounds(field.metadata)
+    return (
+        " or ".join(filter(None, (_arm(arm) for arm in arms))) if arms else _bounds(field.metadata)
+    )
 
 
 def _arm(arm: Any) -> str:
     """One choice of a union."""
     if typing.get_origin(arm) is typing.Literal:
         return ", ".join(f"`{value}`" for value in typing.get_args(arm))
-    return _bounds(part for given in getattr(arm, "__metadata__", ()) for part in getattr(given, "metadata", ()))
+    return _bounds(
+        part
+        for given in getattr(arm, "__metadata__", ())
+        for part in getattr(given, "metadata", ())
+    )
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
     found = {
-        key: getattr(part, key) for part in metadata for key in ("ge", "gt", "le", "pattern") if hasattr(part, key)
+        key: getattr(part, key)
+        for part in metadata
+        for key in ("ge", "gt", "le", "pattern")
+        if hasattr(part, key)
     }
     if "pattern" in found:
         return f"`{found['pattern']}`"
-    least = f"above {_plain(found['gt'])}" if "gt" in found else f"from {_plain(found['ge'])}" if "ge" in found else ""
+    least = (
+        f"above {_plain(found['gt'])}"
+        if "gt" in found
+        else f"from {_plain(found['ge'])}"
+        if "ge" in found
+        else ""
+    )
     return f"{least} to {_number(found['le'])}" if least and "le" in found else least
 
 
@@ -232,11 +255,23 @@ ENDS: tuple[tuple[Failure, str, str], ...] = (
     (ends.worker_lost("w"), "the worker died or its lease expired", "loss"),
     (ends.unknown_kind("k"), "no worker has had the kind for `worker.unknown_kind_after`", "end"),
     (ends.deadline_passed(), "the job's `deadline` has passed", "end"),
-    (ends.payload_refused(""), "the stored payload does not fit the handler's annotations", "failure"),
+    (
+        ends.payload_refused(""),
+        "the stored payload does not fit the handler's annotations",
+        "failure",
+    ),
     (ends.result_refused("RESULT_NOT_JSON", ""), "the result cannot be written as JSON", "failure"),
-    (ends.result_refused("RESULT_TOO_LARGE", ""), "the result is larger than `limits.result`", "failure"),
+    (
+        ends.result_refused("RESULT_TOO_LARGE", ""),
+        "the result is larger than `limits.result`",
+        "failure",
+    ),
     (ends.bad_outcome(""), "the handler returned or raised an invalid outcome", "failure"),
-    (ends.hold_unknown_dependency("d", ""), "`Hold` names a dependency that the job does not use", "failure"),
+    (
+        ends.hold_unknown_dependency("d", ""),
+        "`Hold` names a dependency that the job does not use",
+        "failure",
+    ),
     (
         ends.dependency_unavailable("d", ""),
         'a dependency of `mode="fail_fast"` is down; the job was not started',
@@ -245,7 +280,11 @@ ENDS: tuple[tuple[Failure, str, str], ...] = (
     (ends.retry_refused(""), "the kind's `can_retry` refused a manual retry", "end"),
     (ends.snooze_limit(1), "more snoozes than `max_snoozes`", "end"),
     (ends.retry_requested(""), "the handler returned `Retry`", "failure"),
-    (ends.unrecordable(""), "the database refused to store the ending; this is stored instead", "failure"),
+    (
+        ends.unrecordable(""),
+        "the database refused to store the ending; this is stored instead",
+        "failure",
+    ),
     (ends.unreported(), "an attempt failed without a reason; should not happen", "failure"),
 )
 
@@ -317,14 +356,20 @@ def _ends() -> Iterator[list[str]]:
 
 def _every_end_is_told() -> None:
     makers = {name for name, thing in vars(ends).items() if _makes_failures(thing)}
-    told = {name for name in makers if f"ends.{name}(" in Path(__file__).read_text(encoding="utf-8")}
+    told = {
+        name for name in makers if f"ends.{name}(" in Path(__file__).read_text(encoding="utf-8")
+    }
     if makers - told:
         message = f"docs/generate.py: ENDS does not tell of {', '.join(sorted(makers - told))}"
         raise LookupError(message)
 
 
 def _makes_failures(thing: Any) -> bool:
-    return inspect.isfunction(thing) and thing.__module__ == ends.__name__ and not thing.__name__.startswith("_")
+    return (
+        inspect.isfunction(thing)
+        and thing.__module__ == ends.__name__
+        and not thing.__name__.startswith("_")
+    )
 
 
 def _rows() -> Iterator[list[str]]:
@@ -332,8 +377,18 @@ def _rows() -> Iterator[list[str]]:
     for code in codes.CODES.values():
         rules = [rule for rule in (*RULES, PROCESS_FAILED, UNKNOWN) if rule.code == code.name]
         names = ", ".join(f"`{rule.id}`" for rule in rules)
-        matched = "; ".join(dict.fromkeys(filter(None, map(_matches, rules)))) or "set by Mulligan or by `Fail`"
-        yield [f"`{code.name}`", f"`{code.cls}`", _yes(answer=code.retryable), code.public, names, matched]
+        matched = (
+            "; ".join(dict.fromkeys(filter(None, map(_matches, rules))))
+            or "set by Mulligan or by `Fail`"
+        )
+        yield [
+            f"`{code.name}`",
+            f"`{code.cls}`",
+            _yes(answer=code.retryable),
+            code.public,
+            names,
+            matched,
+        ]
 
 
 FEW = 4  # of a kind are named; the rest is counted: the table itself is in policy/builtin
@@ -370,7 +425,10 @@ def _few(names: Iterable[Any]) -> str:
 
 def _errno(number: int) -> str:
     """The shortest of its names: some systems have two for one number."""
-    return min((name for name in dir(errno) if getattr(errno, name) == number), key=lambda name: (len(name), name))
+    return min(
+        (name for name in dir(errno) if getattr(errno, name) == number),
+        key=lambda name: (len(name), name),
+    )
 
 
 def _tree() -> str:
@@ -475,7 +533,9 @@ def house() -> str:
     parts = []
     for title, imports, rooms in LAYERS:
         files = [path for room in rooms for path in _files(room)]
-        rows = [[f"`{path.relative_to(SOURCE)}`", _opening(path)] for path in files if _opening(path)]
+        rows = [
+            [f"`{path.relative_to(SOURCE)}`", _opening(path)] for path in files if _opening(path)
+        ]
         parts += [f"### {title}", f"May import: {imports}.", table(("file", "what it is"), rows)]
     _no_room_is_missing()
     return "\n\n".join(parts)
@@ -485,12 +545,18 @@ def _files(room: str) -> list[Path]:
     path = SOURCE / room
     if path.is_file():
         return [path]
-    return sorted(path.rglob("*.py"), key=lambda file: (len(file.relative_to(path).parts) > 1, str(file)))
+    return sorted(
+        path.rglob("*.py"), key=lambda file: (len(file.relative_to(path).parts) > 1, str(file))
+    )
 
 
 def _no_room_is_missing() -> None:
     rooms = {room.rstrip("/") for _, _, names in LAYERS for room in names}
-    there = {path.name for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    there = {
+        path.name
+        for path in SOURCE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
     if there - rooms:
         message = f"docs/generate.py: LAYERS has no place for {', '.join(sorted(there - rooms))}"
         raise LookupError(message)
@@ -551,7 +617,9 @@ def within(text: str) -> str:
 def wanted() -> dict[Path, str]:
     """Every generated file as it should be."""
     whole = {ROOT / name: make() for name, make in PAGES.items()}
-    return whole | {ROOT / name: within((ROOT / name).read_text(encoding="utf-8")) for name in PARTLY}
+    return whole | {
+        ROOT / name: within((ROOT / name).read_text(encoding="utf-8")) for name in PARTLY
+    }
 
 
 def main() -> None:

@@ -42,11 +42,15 @@ FIELDS = "../operate/dead-letters.md#which-jobs-can-i-find"
 
 def page(notice: str) -> str:
     codes = table(("exit code", "means"), ([str(code), words] for code, words in MEANINGS.items()))
-    parts = [part for path, command in every(cli, ("mulligan",)) for part in _command(path, command)]
+    parts = [
+        part for path, command in every(cli, ("mulligan",)) for part in _command(path, command)
+    ]
     return PAGE.format(notice=notice, fields=FIELDS, codes=codes, commands="\n\n".join(parts))
 
 
-def every(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def every(
+    command: click.Command, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command that does something, with its words."""
     if not isinstance(command, click.Group):
         yield path, command
@@ -84,5 +88,9 @@ def _option(option: click.Option) -> list[str]:
 
 
 def table(head: tuple[str, ...], rows: Iterator[list[str]] | list[list[str]]) -> str:
-    cells = [list(head), ["---"] * len(head), *([value.replace("|", "\\|") for value in row] for row in rows)]
+    cells = [
+        list(head),
+        ["---"] * len(head),
+        *([value.replace("|", "\\|") for value in row] for row in rows),
+    ]
     return "\n".join("| " + " | ".join(row) + " |" for row in cells)

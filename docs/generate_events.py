@@ -98,7 +98,10 @@ DATA = (
     ("changes", "of a retry with overrides: each field before and after, payloads redacted"),
     ("skipped", "of `job.succeeded`: the result existed, the handler was not called"),
     ("worker, host, pid", "of a worker"),
-    ("worker, runner, signal, exit_code, jobs", "of a dead runner: how it ended, and how many jobs it had"),
+    (
+        "worker, runner, signal, exit_code, jobs",
+        "of a dead runner: how it ended, and how many jobs it had",
+    ),
     (
         "wait_ms, failed_before, uses, cost",
         "of an attempt: time since it was due, failures before it, dependencies, cost",
@@ -110,9 +113,18 @@ DATA = (
     ("losses, max_losses", "of a loss, and of a death by losses: count and limit"),
     ("group, failures, max_retries", "of a death or retry: cause, count and limit of failures"),
     ("subscription, name", "of a subscription"),
-    ("before, job, jobs, asked_to_stop, outcome, expires_at", "of a batch: its former state, retried or stopped jobs"),
-    ("kind, fingerprint, code, message, job, jobs, owners, since", "of the alert of a held kind; `job` is an example"),
-    ("rule, key, value, threshold, window, severity, evidence, runbook", "of an alert: rule, subject, value"),
+    (
+        "before, job, jobs, asked_to_stop, outcome, expires_at",
+        "of a batch: its former state, retried or stopped jobs",
+    ),
+    (
+        "kind, fingerprint, code, message, job, jobs, owners, since",
+        "of the alert of a held kind; `job` is an example",
+    ),
+    (
+        "rule, key, value, threshold, window, severity, evidence, runbook",
+        "of an alert: rule, subject, value",
+    ),
     ("action, did, limit, until", "of an alert with an action: which, and until when"),
     (
         "fingerprint, until, note",
@@ -125,7 +137,10 @@ DATA = (
     ("before, after", "of a change: values before and after"),
     ("run_at", "of `job.queued`: when it is due, in microseconds"),
     ("schedule, slot_at", "of `job.queued`: the schedule and the slot, in microseconds"),
-    ("schedule, first, last, count", "of `schedule.skipped`: which slots, in microseconds; counting stops at 10,000"),
+    (
+        "schedule, first, last, count",
+        "of `schedule.skipped`: which slots, in microseconds; counting stops at 10,000",
+    ),
 )
 
 

@@ -103,11 +103,22 @@ As described in `/openapi.json` for every call. A field with `?` is optional; la
 """
 
 TITLES = {
-    "jobs": "Jobs", "failures": "Failures", "operations": "Operations", "batches": "Batches",
-    "queues": "Queues and workers", "kinds": "Kinds", "dependencies": "Dependencies", "policies": "Policies and insight",
-    "schedules": "Schedules", "alerts": "Alerts", "webhooks": "Webhooks and deliveries", "keys": "Keys", "audit": "Audit",
-    "events": "Events", "health": "Health and metrics",
-}  # fmt: skip
+    "jobs": "Jobs",
+    "failures": "Failures",
+    "operations": "Operations",
+    "batches": "Batches",
+    "queues": "Queues and workers",
+    "kinds": "Kinds",
+    "dependencies": "Dependencies",
+    "policies": "Policies and insight",
+    "schedules": "Schedules",
+    "alerts": "Alerts",
+    "webhooks": "Webhooks and deliveries",
+    "keys": "Keys",
+    "audit": "Audit",
+    "events": "Events",
+    "health": "Health and metrics",
+}
 
 
 def page(notice: str, table: Table) -> str:
@@ -115,7 +126,11 @@ def page(notice: str, table: Table) -> str:
     parts = []
     for router in ROUTERS:
         title = TITLES[str(router.tags[0])]
-        rows = [_row(route, document) for route in router.routes if getattr(route, "include_in_schema", False)]
+        rows = [
+            _row(route, document)
+            for route in router.routes
+            if getattr(route, "include_in_schema", False)
+        ]
         parts += [f"### {title}", table(("call", "key", "description", "answer"), rows)]
     answers = table(("answer", "fields"), _answers(document))
     statuses = table(("status", "codes"), _statuses())
@@ -129,12 +144,19 @@ def _row(route: Any, document: Mapping[str, Any]) -> list[str]:
     fields = ", ".join(_fields(route))
     said = f"`{{{fields}}}`" if fields else ""
     operation = document["paths"][path][method.lower()]
-    return [f"`{method} {path}`", _key(operation), " ".join(filter(None, (said, told))), _answer(operation)]
+    return [
+        f"`{method} {path}`",
+        _key(operation),
+        " ".join(filter(None, (said, told))),
+        _answer(operation),
+    ]
 
 
 def _answer(operation: Mapping[str, Any]) -> str:
     """Each status with the name of what comes."""
-    found = {status: one for status, one in operation["responses"].items() if status.startswith("2")}
+    found = {
+        status: one for status, one in operation["responses"].items() if status.startswith("2")
+    }
     return ", ".join(f"{status} {_content(one)}".strip() for status, one in found.items())
 
 
@@ -151,7 +173,8 @@ def _answers(document: Mapping[str, Any]) -> Iterator[list[str]]:
         elif name != "Problem":
             needed = set(schema.get("required", ()))
             each = (
-                f"`{field}{'' if field in needed else '?'}` {_type(one)}" for field, one in schema["properties"].items()
+                f"`{field}{'' if field in needed else '?'}` {_type(one)}"
+                for field, one in schema["properties"].items()
             )
             yield [f"`{name}`", ", ".join(each)]
 
@@ -165,9 +188,13 @@ def _type(schema: Mapping[str, Any]) -> str:
         return f"list of {_type(schema['items'])}"
     if schema.get("format") == "date-time":
         return "time"
-    return {"string": "text", "integer": "number", "number": "number", "boolean": "yes or no", "null": "null"}.get(
-        schema.get("type", ""), "JSON" if "type" not in schema else "object"
-    )
+    return {
+        "string": "text",
+        "integer": "number",
+        "number": "number",
+        "boolean": "yes or no",
+        "null": "null",
+    }.get(schema.get("type", ""), "JSON" if "type" not in schema else "object")
 
 
 def _key(operation: Mapping[str, Any]) -> str:
@@ -189,9 +216,19 @@ def _statuses() -> Iterator[list[str]]:
         found.setdefault(status, []).append(kind.code)  # type: ignore[attr-defined]
     found[409] += ["IDEMPOTENCY_IN_FLIGHT"]
     found[413], found[415] = ["TOO_LARGE"], ["NOT_JSON"]
-    found[422] += ["INVALID", "CURSOR", "IDEMPOTENCY_MISMATCH", "and the code of every other refusal"]
+    found[422] += [
+        "INVALID",
+        "CURSOR",
+        "IDEMPOTENCY_MISMATCH",
+        "and the code of every other refusal",
+    ]
     found[429] += ["RATE_LIMITED", "TOO_MANY_STREAMS"]
     found[500] = ["INTERNAL"]
     found[503] += ["NOT_READY", "TOO_MANY_STREAMS"]
     for status in sorted(found):
-        yield [str(status), ", ".join(f"`{code}`" if code.isupper() else code for code in dict.fromkeys(found[status]))]
+        yield [
+            str(status),
+            ", ".join(
+                f"`{code}`" if code.isupper() else code for code in dict.fromkeys(found[status])
+            ),
+        ]

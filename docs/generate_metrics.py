@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mulligan.observability.event_counts import DELAY_SECONDS, LONGEST, MOST, RUN_SECONDS, TRIES, WAIT_SECONDS
+from mulligan.observability.event_counts import (
+    DELAY_SECONDS,
+    LONGEST,
+    MOST,
+    RUN_SECONDS,
+    TRIES,
+    WAIT_SECONDS,
+)
 from mulligan.observability.event_counts import MOST_LABELS as NAMES
 from mulligan.observability.exporter import GAUGES
 from mulligan.observability.metrics import COUNTERS, HISTOGRAMS

@@ -11,7 +11,9 @@ from typing import Any
 from mulligan.core.attempt import Cls
 from mulligan.failures import codes
 
-SAID: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "runbook.toml").read_text(encoding="utf-8"))
+SAID: dict[str, dict[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "runbook.toml").read_text(encoding="utf-8")
+)
 DOES = {
     "reduce": "reduces the concurrency until the alert ends",
     "open": "holds the dependency until the alert ends",
@@ -38,7 +40,10 @@ If a code is not listed, your own app defined it: read the entry of its class.""
 
 def page(notice: str) -> str:
     _nothing_is_missing()
-    return "\n\n".join([notice, HEAD, "## Classes", *_classes(), "## Codes", *_codes(), *_alerts()]) + "\n"
+    return (
+        "\n\n".join([notice, HEAD, "## Classes", *_classes(), "## Codes", *_codes(), *_alerts()])
+        + "\n"
+    )
 
 
 def _classes() -> Iterator[str]:
@@ -60,7 +65,12 @@ def _alerts() -> Iterator[str]:
     for rule in rules:
         means = rule.summary.replace("{}", "…")
         by_itself = DOES.get(rule.action, "sends one message, and another when it ends")
-        yield _entry(f"Alert {rule.name}", f"{means[:1].upper()}{means[1:]}.", by_itself, SAID["alerts"][rule.name])
+        yield _entry(
+            f"Alert {rule.name}",
+            f"{means[:1].upper()}{means[1:]}.",
+            by_itself,
+            SAID["alerts"][rule.name],
+        )
 
 
 def _rules() -> tuple[Any, ...]:
@@ -79,7 +89,11 @@ def _entry(title: str, means: str, by_itself: str, said: dict[str, str]) -> str:
 def _nothing_is_missing() -> None:
     alerts = {rule.name for rule in _rules()} or set(SAID["alerts"])
     wanted = {"classes": set(map(str, Cls)), "codes": set(codes.CODES), "alerts": alerts}
-    wrong = {part: sorted(names ^ set(SAID[part])) for part, names in wanted.items() if names != set(SAID[part])}
+    wrong = {
+        part: sorted(names ^ set(SAID[part]))
+        for part, names in wanted.items()
+        if names != set(SAID[part])
+    }
     if wrong:
         message = f"docs/runbook.toml: missing, or not known to anybody: {wrong}"
         raise LookupError(message)

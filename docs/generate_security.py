@@ -62,7 +62,9 @@ def _all_of(node: ast.Assign) -> list[str]:
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test_"
+        ):
             yield node.name, [one for decorator in node.decorator_list for one in _ids(decorator)]
 
 
@@ -81,7 +83,10 @@ def wrong() -> list[str]:
             f"{one} is proved by {proved[one][0].test}, but checks.toml has no such check"
             for one in sorted(set(proved) - set(names))
         ),
-        *(f"{one} is there twice" for one in sorted({name for name in names if names.count(name) > 1})),
+        *(
+            f"{one} is there twice"
+            for one in sorted({name for name in names if names.count(name) > 1})
+        ),
         *(f"{one['id']}: {trouble}" for one in known for trouble in _troubles(one, proved)),
     ]
 
@@ -114,5 +119,8 @@ def _row(one: dict[str, str], tests: list[Proof]) -> str:
     said = one["text"]
     if one.get("otherwise"):
         said += f". **Otherwise here:** {one['otherwise']}; {one['why']}"
-    shown = "<br>".join(f"[{test.test.removeprefix('test_').replace('_', ' ')}](../../{test.file})" for test in tests)
+    shown = "<br>".join(
+        f"[{test.test.removeprefix('test_').replace('_', ' ')}](../../{test.file})"
+        for test in tests
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in (one["id"], said, shown)) + " |"

@@ -45,7 +45,10 @@ def seeds() -> dict[str, Seed]:
     """By number: "000" and its neighbours."""
     files = sorted((ROOT / "docs" / "seeds").glob("*.toml"))
     read = {file.stem: tomllib.loads(file.read_text(encoding="utf-8")) for file in files}
-    return {number: Seed(said["application"], said["complete"], said["requirement"]) for number, said in read.items()}
+    return {
+        number: Seed(said["application"], said["complete"], said["requirement"])
+        for number, said in read.items()
+    }
 
 
 def proofs() -> dict[str, list[Proof]]:
@@ -63,7 +66,9 @@ def proofs() -> dict[str, list[Proof]]:
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test_"
+        ):
             ids = [one for decorator in node.decorator_list for one in _ids(decorator)]
             if ids:
                 yield node.name, ids
@@ -79,10 +84,19 @@ def wrong() -> list[str]:
     """What is missing, unknown or without proof, in sentences."""
     proved = proofs()
     known = [one for seed in seeds().values() for one in seed.rows]
-    firm = [one for seed in seeds().values() if seed.complete for one in seed.rows if one["kind"] == "must"]
+    firm = [
+        one
+        for seed in seeds().values()
+        if seed.complete
+        for one in seed.rows
+        if one["kind"] == "must"
+    ]
     strange = sorted(set(proved) - {one["id"] for one in known})
     return [
-        *(f"{one} is proved by {proved[one][0].test}, but no file of docs/seeds has it" for one in strange),
+        *(
+            f"{one} is proved by {proved[one][0].test}, but no file of docs/seeds has it"
+            for one in strange
+        ),
         *(f"{one['id']}: {trouble}" for one in known for trouble in _troubles(one)),
         *(
             f"{one['id']} is a must with neither a test nor a decision"
@@ -121,6 +135,8 @@ def _row(one: dict[str, Any], tests: list[Proof]) -> str:
     said = one["text"]
     if one.get("otherwise"):
         said += f". **Otherwise here:** {one['otherwise']}; {one['why']}"
-    shown = "<br>".join(f"[{test.test.removeprefix('test_').replace('_', ' ')}](../{test.file})" for test in tests)
+    shown = "<br>".join(
+        f"[{test.test.removeprefix('test_').replace('_', ' ')}](../{test.file})" for test in tests
+    )
     cells = (one["id"], one["kind"], said, one.get("where", ""), shown)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -13,7 +13,9 @@ OPTIONS = {CLIENTS: "`--clients`", WITNESS: "`--witness`"}
 def page(_: str, table: Callable[..., str]) -> str:
     rows: list[list[Any]] = []
     for one in ALL.values():
-        with_what = [OPTIONS[need] for need in one.needs if need in OPTIONS] + (["`--settled`"] if one.settled else [])
+        with_what = [OPTIONS[need] for need in one.needs if need in OPTIONS] + (
+            ["`--settled`"] if one.settled else []
+        )
         rows.append([one.id, one.sentence, ", ".join(with_what)])
     return table(("", "what must hold", "only with"), rows)
 

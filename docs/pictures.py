@@ -34,7 +34,9 @@ WITHIN = 90  # seconds: all that the demo shows happens within a minute
 
 class Shot(NamedTuple):
     name: str
-    reach: Callable[[Visit, Mulligan], Page]  # waits until there is to be seen what the caption says
+    reach: Callable[
+        [Visit, Mulligan], Page
+    ]  # waits until there is to be seen what the caption says
     width: int = WIDE
     height: int = 900
     theme: str = "light"
@@ -57,7 +59,11 @@ def _failures(person: Visit, _: Mulligan) -> Page:
 
 
 def _group(person: Visit, app: Mulligan) -> Page:
-    groups = until(lambda: [one for one in app.failures.groups() if one.code == "BAD_FILE"], WITHIN, "a bad file")
+    groups = until(
+        lambda: [one for one in app.failures.groups() if one.code == "BAD_FILE"],
+        WITHIN,
+        "a bad file",
+    )
     return _shown(person, f"/failures/{groups[0].fingerprint}", ".jobs tbody tr")
 
 
@@ -65,7 +71,11 @@ def _job(person: Visit, app: Mulligan) -> Page:
     """One that failed three times and recovered."""
 
     def recovered() -> list[Job]:
-        return [job for job in app.jobs.list("kind:send_receipt state:succeeded", limit=1000) if job.failures == 3]
+        return [
+            job
+            for job in app.jobs.list("kind:send_receipt state:succeeded", limit=1000)
+            if job.failures == 3
+        ]
 
     return _shown(person, f"/jobs/{until(recovered, WITHIN)[0].id}", ".attempts li:nth-child(4)")
 
@@ -79,7 +89,11 @@ def _batches(person: Visit, _: Mulligan) -> Page:
 
 
 def _status(person: Visit, app: Mulligan) -> Page:
-    dead = until(lambda: app.jobs.list("state:dead kind:import_table", limit=1), WITHIN, "a table that was not read")
+    dead = until(
+        lambda: app.jobs.list("state:dead kind:import_table", limit=1),
+        WITHIN,
+        "a table that was not read",
+    )
     return _shown(person, app.status.link(dead[0]), "button")
 
 
@@ -98,9 +112,22 @@ SHOTS = (
 @contextmanager
 def a_demo(folder: str) -> Iterator[tuple[str, Mulligan]]:
     """`mulligan demo` in a folder of its own; its address, and its database."""
-    command = [sys.executable, "-m", "mulligan", "demo", "--port", "0", "--database", "sqlite:///demo.db"]
+    command = [
+        sys.executable,
+        "-m",
+        "mulligan",
+        "demo",
+        "--port",
+        "0",
+        "--database",
+        "sqlite:///demo.db",
+    ]
     with subprocess.Popen(
-        [*command, "--log-level", "ERROR"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*command, "--log-level", "ERROR"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as demo:
         try:
             home = str(demo.stdout and demo.stdout.readline()).partition("/sign-in")[0]
@@ -135,7 +162,9 @@ def every_screen(browser: Browser, home: str, app: Mulligan, folder: Path) -> No
             with browsers.visit(browser, home, width=width, color_scheme=theme) as person:
                 person.enter(f"{home}/sign-in?link={Sessions(lambda: app.store).link()}")
                 for name, path in _paths(app).items():
-                    person.go(path).screenshot(path=folder / f"{name}-{width}-{theme}.png", full_page=True)
+                    person.go(path).screenshot(
+                        path=folder / f"{name}-{width}-{theme}.png", full_page=True
+                    )
 
 
 def _paths(app: Mulligan) -> dict[str, str]:
@@ -144,7 +173,10 @@ def _paths(app: Mulligan) -> dict[str, str]:
         return f"/jobs/{found[0].id}" if found else "/jobs"
 
     menu = {screen.name: screen.path for _, screens in MENU for screen in screens}
-    jobs = {f"job-{state}": job(f"state:{state}") for state in ("dead", "parked", "running", "succeeded")}
+    jobs = {
+        f"job-{state}": job(f"state:{state}")
+        for state in ("dead", "parked", "running", "succeeded")
+    }
     batch, operation = app.batches.list()[1], app.operations.list()[0]
     one: dict[str, Any] = {
         "group": f"/failures/{app.failures.groups()[0].fingerprint}",
@@ -163,7 +195,11 @@ def main(everything: str = "") -> None:
         sys.exit(browsers.MISSING)
     for name in [name for name in os.environ if name.startswith("MULLIGAN_")]:
         del os.environ[name]
-    with tempfile.TemporaryDirectory() as folder, a_demo(folder) as (home, app), browsers.browser(found) as browser:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        a_demo(folder) as (home, app),
+        browsers.browser(found) as browser,
+    ):
         for shot in SHOTS:
             take(browser, home, app, shot)
         if everything:

@@ -27,7 +27,9 @@ HEIGHTS = {  # of the pictures that the READMEs show
 }
 
 
-def take(chromium: Browser, page: Page, goal: Path, width: int, height: int, theme: str = "light") -> None:
+def take(
+    chromium: Browser, page: Page, goal: Path, width: int, height: int, theme: str = "light"
+) -> None:
     look = {"viewport": {"width": width, "height": height or 900}, "color_scheme": theme}
     with opened(chromium, page, **look) as seen:
         seen.screenshot(path=goal, full_page=not height)

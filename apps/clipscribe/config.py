@@ -31,7 +31,9 @@ PHASES = {
 @dataclass(frozen=True)
 class Config:
     phase_name: str = "production"
-    url: str = "http://127.0.0.1:8004"  # of the service itself: it tells itself what became of its jobs
+    url: str = (
+        "http://127.0.0.1:8004"  # of the service itself: it tells itself what became of its jobs
+    )
     model_url: str = "http://127.0.0.1:8005/model"
     model_timeout: float = 60  # seconds
     download_timeout: float = 60
@@ -53,8 +55,13 @@ class Config:
     @property
     def mulligan(self) -> dict[str, str]:
         """What Mulligan's worker and the service must both know."""
-        known = {"MULLIGAN_CONFIG": str(Path(__file__).parent / "mulligan.toml")}  # retention and alerts
-        switch = {"none": {"MULLIGAN_RETRY__ENABLED": "false"}, "timeout": {"MULLIGAN_RETRY__ONLY": "timeout"}}
+        known = {
+            "MULLIGAN_CONFIG": str(Path(__file__).parent / "mulligan.toml")
+        }  # retention and alerts
+        switch = {
+            "none": {"MULLIGAN_RETRY__ENABLED": "false"},
+            "timeout": {"MULLIGAN_RETRY__ONLY": "timeout"},
+        }
         logs = {"MULLIGAN_LOG__LEVEL": "DEBUG"} if self.phase.tell_all else {}
         return known | switch.get(self.phase.retries, {}) | logs
 

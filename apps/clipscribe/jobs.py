@@ -62,7 +62,11 @@ notices.subscribe(app)
     editable=("model",),
 )
 def process_job(
-    ctx: Context, url: str, duration: float | None = None, size: int | None = None, model: str = "gemini-pro"
+    ctx: Context,
+    url: str,
+    duration: float | None = None,
+    size: int | None = None,
+    model: str = "gemini-pro",
 ) -> Analysis | Park:
     media.refuse_large(size)
     try:
@@ -79,7 +83,9 @@ def _process(ctx: Context, url: str, declared: float, model: str) -> Analysis | 
         return Park(SUPPORT, choices=("process", "refuse"))
     video = media.fetch(url, ctx.workdir / "video")
     seconds = media.length(ctx, video)
-    storage.write(f"jobs/{ctx.job.id}/video.json", {"duration": seconds, "size": video.stat().st_size})
+    storage.write(
+        f"jobs/{ctx.job.id}/video.json", {"duration": seconds, "size": video.stat().st_size}
+    )
     if seconds >= 8 * HOUR and not ctx.choice:
         return Park(SUPPORT, choices=("process", "refuse"))
     if ctx.choice == "refuse":

@@ -20,7 +20,12 @@ failures = Counter(
     ["error_type", "is_permanent", "duration_bucket"],
     registry=registry,
 )
-rate = Gauge("clipscribe_worker_failure_rate", "share of the attempts that failed", ["window"], registry=registry)
+rate = Gauge(
+    "clipscribe_worker_failure_rate",
+    "share of the attempts that failed",
+    ["window"],
+    registry=registry,
+)
 size = Gauge("clipscribe_dlq_size", "dead letters", registry=registry)
 _counted: dict[str, None] = {}
 
@@ -54,14 +59,30 @@ def success(app: Mulligan) -> list[dict[str, Any]]:
     numbers = app.insight(timedelta(days=1), kind=KIND).numbers
     shares = [
         ("Retry Success Rate", numbers.retry_success, "> 60 %", lambda value: value > 0.6),
-        ("User Experience (permanent failures)", numbers.permanent_failure, "< 2 %", lambda value: value < 0.02),
+        (
+            "User Experience (permanent failures)",
+            numbers.permanent_failure,
+            "< 2 %",
+            lambda value: value < 0.02,
+        ),
         ("Videos that cannot be processed", numbers.user_failure, "", None),
         ("Errors no rule knows", numbers.unknown, "", None),
     ]
-    found = [_goal(name, one.value, f"{one.part} of {one.whole}", goal, met) for name, one, goal, met in shares]
+    found = [
+        _goal(name, one.value, f"{one.part} of {one.whole}", goal, met)
+        for name, one, goal, met in shares
+    ]
     cost = numbers.retry_cost_per_job
-    return [*found, _goal("Cost Efficiency (dollars for retries, by job)", cost, f"{numbers.jobs} jobs", "< 0.10",
-                          lambda value: value < 0.1)]  # fmt: skip
+    return [
+        *found,
+        _goal(
+            "Cost Efficiency (dollars for retries, by job)",
+            cost,
+            f"{numbers.jobs} jobs",
+            "< 0.10",
+            lambda value: value < 0.1,
+        ),
+    ]
 
 
 def _goal(name: str, value: float | None, cohort: str, goal: str, met: Any) -> dict[str, Any]:

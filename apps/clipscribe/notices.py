@@ -15,18 +15,35 @@ ENDS = "job.retry_scheduled, job.died, job.succeeded, job.parked, job.retried, j
 
 def own_secret() -> str:
     """Of what the service tells itself."""
-    return "whsec_" + base64.b64encode(hashlib.sha256(f"hook {CONFIG.secret}".encode()).digest()).decode()
+    return (
+        "whsec_"
+        + base64.b64encode(hashlib.sha256(f"hook {CONFIG.secret}".encode()).digest()).decode()
+    )
 
 
 def subscribe(app: Mulligan) -> None:
     phase = CONFIG.phase
     itself = Webhook(f"{CONFIG.url}/hooks/jobs", secret=own_secret(), allow_private=True)
     app.notify(ENDS, itself, filter=MINE, form="each", name="manifest")
-    app.notify("job.parked", Email(CONFIG.admin, render=review), filter=MINE, form="each", name="review")
+    app.notify(
+        "job.parked", Email(CONFIG.admin, render=review), filter=MINE, form="each", name="review"
+    )
     if phase.tell_all:
-        app.notify("job.retry_scheduled, job.died", Email(CONFIG.admin), filter=MINE, form="incident", name="alpha")
+        app.notify(
+            "job.retry_scheduled, job.died",
+            Email(CONFIG.admin),
+            filter=MINE,
+            form="incident",
+            name="alpha",
+        )
     else:
-        app.notify("job.died", Email(CONFIG.admin), filter=f"{MINE} code:UnknownError", form="incident", name="unknown")
+        app.notify(
+            "job.died",
+            Email(CONFIG.admin),
+            filter=f"{MINE} code:UnknownError",
+            form="incident",
+            name="unknown",
+        )
     if phase.letters:
         app.notify("job.died", Email(owner, render=sorry), filter=MINE, form="each", name="owners")
     for name, to in alarms().items():
@@ -40,12 +57,18 @@ def owner(message: Message) -> str | None:
 
 def sorry(message: Message) -> dict[str, str]:
     said = message.data.get("message", "")
-    return {"subject": f"Your video could not be processed: {said}", "text": f"{said}\n\nJob {message.job_id}"}
+    return {
+        "subject": f"Your video could not be processed: {said}",
+        "text": f"{said}\n\nJob {message.job_id}",
+    }
 
 
 def review(message: Message) -> dict[str, str]:
     said = f"A video over 8 hours waits for a decision: job {message.job_id} of {message.owner}"
-    return {"subject": "Manual review: a video over 8 hours", "text": f"{said}\n\n{CONFIG.url}/admin"}
+    return {
+        "subject": "Manual review: a video over 8 hours",
+        "text": f"{said}\n\n{CONFIG.url}/admin",
+    }
 
 
 # -- alerts -----------------------------------------------------------------------------------------

@@ -29,17 +29,31 @@ from clipscribe.notices import own_secret
 from mulligan import Job, redact
 from mulligan.core.errors import MulliganError, NotFound
 
-STATES = {"queued": "QUEUED", "running": "PROCESSING", "succeeded": "COMPLETED", "dead": "FAILED",
-          "cancelled": "CANCELLED", "parked": "MANUAL_REVIEW"}  # fmt: skip
+STATES = {
+    "queued": "QUEUED",
+    "running": "PROCESSING",
+    "succeeded": "COMPLETED",
+    "dead": "FAILED",
+    "cancelled": "CANCELLED",
+    "parked": "MANUAL_REVIEW",
+}
 MINE = "kind:process_job"
 SAMPLES = {
-    "talk.mp4": "a talk", "busy-1.mp4": "the model is busy twice", "limited-1.mp4": "the model wants us to slow down",
-    "private.mp4": "private", "missing.mp4": "not there", "locked.mp4": "not for us", "huge.mp4": "11 GB",
-    "talk-7h.mp4": "seven hours", "talk-9h.mp4": "nine hours", "odd.mp4": "an answer nobody knows",
-}  # fmt: skip
+    "talk.mp4": "a talk",
+    "busy-1.mp4": "the model is busy twice",
+    "limited-1.mp4": "the model wants us to slow down",
+    "private.mp4": "private",
+    "missing.mp4": "not there",
+    "locked.mp4": "not for us",
+    "huge.mp4": "11 GB",
+    "talk-7h.mp4": "seven hours",
+    "talk-9h.mp4": "nine hours",
+    "odd.mp4": "an answer nobody knows",
+}
 _writing = threading.Lock()
 pages = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=select_autoescape(default=True),
 )
 
 if not CONFIG.secret:
@@ -82,7 +96,11 @@ def mine(job_id: str) -> Job:
 
 
 def admin(request: Request, key: str = "") -> None:
-    given = key or request.cookies.get("admin", "") or request.headers.get("authorization", "").removeprefix("Bearer ")
+    given = (
+        key
+        or request.cookies.get("admin", "")
+        or request.headers.get("authorization", "").removeprefix("Bearer ")
+    )
     if not CONFIG.admin_key or not hmac.compare_digest(given.encode(), CONFIG.admin_key.encode()):
         raise HTTPException(403, "For admins")
 
@@ -119,7 +137,9 @@ def one(job: Owned) -> dict[str, Any]:
 
 
 @web.post("/jobs/{job_id}/retry")
-def again(job: Owned, model: Annotated[Literal["gemini-pro", "gemini-flash"] | None, Form()] = None) -> Response:
+def again(
+    job: Owned, model: Annotated[Literal["gemini-pro", "gemini-flash"] | None, Form()] = None
+) -> Response:
     """By the owner, perhaps with the cheaper model."""
     switched_on("self_service")
     overrides = {"payload": {"model": model}} if model and model != job.payload["model"] else None
@@ -132,7 +152,12 @@ def feedback(job: Owned, text: Annotated[str, Form(min_length=1, max_length=2000
     switched_on("feedback")
     if job.state not in ("dead", "parked"):
         raise HTTPException(409, "Feedback is about failures")
-    said = {"job_id": job.id, "user": job.owner, "error_type": seen(job)["error"]["type"], "text": text}
+    said = {
+        "job_id": job.id,
+        "user": job.owner,
+        "error_type": seen(job)["error"]["type"],
+        "text": text,
+    }
     storage.write(f"feedback/{job.id}.json", said)
     return RedirectResponse(link(job.id), 303)
 
@@ -157,7 +182,9 @@ def record(said: dict[str, Any]) -> None:
     metrics.count(said["data"]["id"], said["type"], said["data"]["details"], _duration(job))
     with _writing:  # or what was seen first might be written last
         now = app.jobs.get(job.id)
-        storage.write(f"jobs/{job.id}/manifest.json", seen(now) | {"url": redact(now.payload["url"])})
+        storage.write(
+            f"jobs/{job.id}/manifest.json", seen(now) | {"url": redact(now.payload["url"])}
+        )
 
 
 def _duration(job: Job) -> float | None:
@@ -235,7 +262,12 @@ def home() -> str:
 def status(job: Owned, key: str) -> str:
     said = storage.read(f"feedback/{job.id}.json")
     return pages.get_template("status.html").render(
-        job=seen(job), result=job.result, key=key, model=job.payload["model"], phase=CONFIG.phase, feedback=said
+        job=seen(job),
+        result=job.result,
+        key=key,
+        model=job.payload["model"],
+        phase=CONFIG.phase,
+        feedback=said,
     )
 
 
@@ -318,4 +350,9 @@ def failure(job: Job) -> dict[str, Any] | None:
 def _error(kind: str, message: str, job: Job, *, permanent: bool) -> dict[str, Any]:
     ended = [one.ended_at for one in app.jobs.attempts(job.id)]
     at = metrics.moment(ended[-1]) if ended else job.finished_at or job.created_at
-    return {"type": kind, "message": message, "is_permanent": permanent, "timestamp": at.isoformat()}
+    return {
+        "type": kind,
+        "message": message,
+        "is_permanent": permanent,
+        "timestamp": at.isoformat(),
+    }

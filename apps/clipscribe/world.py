@@ -45,7 +45,9 @@ def video(hours: float) -> bytes:
         file = Path(folder) / "video.mp4"
         source = f"testsrc=size=160x90:rate={rate}:duration={seconds:g}"
         quiet = ["-nostdin", "-loglevel", "error", "-f", "lavfi", "-i", source]
-        subprocess.run([ffmpeg(), *quiet, "-c:v", "mpeg4", "-movflags", "+faststart", str(file)], check=True)
+        subprocess.run(
+            [ffmpeg(), *quiet, "-c:v", "mpeg4", "-movflags", "+faststart", str(file)], check=True
+        )
         return file.read_bytes()
 
 
@@ -84,7 +86,9 @@ async def model(call: str, request: Request) -> Response:
         if status == 200:
             return Response("<html>Something else</html>", media_type="text/html")
         if not times or asked[f"model {name}"] <= times:
-            return JSONResponse({"error": {"code": status, "status": word, "message": said}}, status)
+            return JSONResponse(
+                {"error": {"code": status, "status": word, "message": said}}, status
+            )
     size = len(await request.body())
     return JSONResponse({"text": f"{call.partition(':')[0]} sees a test card ({size} bytes)"})
 

@@ -40,8 +40,17 @@ def as_xml(pdf: bytes, mapping: str) -> bytes:
         return out.getvalue()
     parts = ["<?xml version='1.0' encoding='utf-8'?><document>"]
     for number, page in enumerate(extract_pages(BytesIO(pdf)), 1):
-        lines = [text for box in page if isinstance(box, LTTextContainer) for text in box.get_text().splitlines()]
-        parts += [f"<page number='{number}'>", *(f"<line>{printable(text)}</line>" for text in lines), "</page>"]
+        lines = [
+            text
+            for box in page
+            if isinstance(box, LTTextContainer)
+            for text in box.get_text().splitlines()
+        ]
+        parts += [
+            f"<page number='{number}'>",
+            *(f"<line>{printable(text)}</line>" for text in lines),
+            "</page>",
+        ]
     return "".join([*parts, "</document>"]).encode()
 
 
@@ -82,7 +91,9 @@ class Desk:
     def standing(self) -> str:
         """What it does to everybody until it is told otherwise."""
         with self.lock:
-            return next((o["do"] for o in self.orders if "document" not in o and not o.get("times")), "ok")
+            return next(
+                (o["do"] for o in self.orders if "document" not in o and not o.get("times")), "ok"
+            )
 
 
 class Handler(stage.Emulator):
@@ -94,7 +105,10 @@ class Handler(stage.Emulator):
         elif self.path == "/calls":
             self.answer(200, json.dumps(self.desk.calls).encode())
         else:
-            buttons = "".join(f'<button name="do" value="{do}">{do}</button> ' for do in ("ok", "503", "400", "hang"))
+            buttons = "".join(
+                f'<button name="do" value="{do}">{do}</button> '
+                for do in ("ok", "503", "400", "hang")
+            )
             self.show("Gateway", PAGE.format(now=self.desk.standing, buttons=buttons))
 
     def delete(self) -> None:
@@ -158,10 +172,18 @@ class Handler(stage.Emulator):
         length: int | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        self.send(status, body, kind or ("application/xml" if status == 200 else "text/plain"), headers or {}, length)
+        self.send(
+            status,
+            body,
+            kind or ("application/xml" if status == 200 else "text/plain"),
+            headers or {},
+            length,
+        )
 
 
 if __name__ == "__main__":
-    with suppress(Exception):  # no PDF, but now all is loaded that the first one would have to wait for
+    with suppress(
+        Exception
+    ):  # no PDF, but now all is loaded that the first one would have to wait for
         as_xml(b"", "text")
     Handler.stay(stage.asked_port(8090))

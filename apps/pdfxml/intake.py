@@ -37,7 +37,11 @@ class Refusal(Exception):
     retryable: bool = False
 
     def plain(self) -> dict[str, Any]:
-        said = {"error_code": self.code, "error_message": self.line or line(self.code), "retryable": self.retryable}
+        said = {
+            "error_code": self.code,
+            "error_message": self.line or line(self.code),
+            "retryable": self.retryable,
+        }
         return said | ({"job_id": self.job} if self.job else {})
 
 
@@ -50,7 +54,14 @@ class Upload:
     body: BinaryIO
 
     def payload(self, **more: Any) -> dict[str, Any]:
-        return {"name": self.name, "mapping": self.mapping, "size": self.size, "sha256": "", "source": "", **more}
+        return {
+            "name": self.name,
+            "mapping": self.mapping,
+            "size": self.size,
+            "sha256": "",
+            "source": "",
+            **more,
+        }
 
 
 def clean_name(name: str) -> str:
@@ -123,6 +134,10 @@ def enqueued(owner: str, payload: dict[str, Any]) -> Job:
     """A twin whose result is gone is no answer: then its successor is, and there is one for all who ask."""
     mine = convert.options(owner=owner)
     job = mine.enqueue(**payload)
-    while job.deduplicated and job.state is State.SUCCEEDED and not storage.exists(result_path(job.id)):
+    while (
+        job.deduplicated
+        and job.state is State.SUCCEEDED
+        and not storage.exists(result_path(job.id))
+    ):
         job = mine.enqueue(**{**payload, "replaces": job.id})
     return job

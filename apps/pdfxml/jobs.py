@@ -18,7 +18,9 @@ from pdfxml.settings import SETTINGS
 DAY = timedelta(days=1)
 UPLOADING = timedelta(hours=1)  # longer than it can take from a file to its job
 NEAR_THE_LIMIT = 60  # seconds beside the gateway's own limit, for reading and writing
-SAFE = re.compile(r"[A-Z][\w ,’'-]{2,80}\.")  # of the gateway's own words: a plain sentence, nothing that names a place
+SAFE = re.compile(
+    r"[A-Z][\w ,’'-]{2,80}\."
+)  # of the gateway's own words: a plain sentence, nothing that names a place
 
 app = Mulligan()
 storage = files.opened(SETTINGS.storage)
@@ -62,7 +64,9 @@ def disconnect(state: Any) -> None:
 
 def ask(gateway: httpx2.Client, pdf: bytes, mapping: str, sha256: str) -> bytes:
     """The XML. What comes instead is raised, and judged by the rules of the pack."""
-    answer = gateway.post("/convert", params={"mapping": mapping}, content=pdf, headers={"X-Document": sha256})
+    answer = gateway.post(
+        "/convert", params={"mapping": mapping}, content=pdf, headers={"X-Document": sha256}
+    )
     try:
         answer.raise_for_status()
     except httpx2.HTTPStatusError as error:
@@ -104,7 +108,9 @@ def source_is_there(source: str) -> str | None:
     policy=POLICY,
     rules=PACK.rules,
     timeout=SETTINGS.gateway_timeout + NEAR_THE_LIMIT,
-    unique=Unique(by=("owner", "payload.sha256", "payload.mapping", "payload.size", "payload.replaces")),
+    unique=Unique(
+        by=("owner", "payload.sha256", "payload.mapping", "payload.size", "payload.replaces")
+    ),
     done=converted,
     can_retry=source_is_there,
     index="source",

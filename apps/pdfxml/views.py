@@ -52,7 +52,11 @@ def shown(job: Job) -> dict[str, Any]:
         "failed_at": job.finished_at if status == "failed" else None,
         "result_path": job.result["path"] if status == "complete" else None,
         "notice": notice(job),
-        **(error_of(job) if status == "failed" else dict.fromkeys(("error_code", "error_message", "error_reason"))),
+        **(
+            error_of(job)
+            if status == "failed"
+            else dict.fromkeys(("error_code", "error_message", "error_reason"))
+        ),
     }
 
 
@@ -95,7 +99,11 @@ def events_of(job: Job) -> list[dict[str, Any]]:
     """Its `job_event`s, in order."""
     told = sorted(app.jobs.history(job.id), key=lambda event: (event.at, event.id))
     return [
-        {"event": EVENTS[event.type], "at": datetime.fromtimestamp(event.at / 1e6, UTC), "meta": meta_of(event)}
+        {
+            "event": EVENTS[event.type],
+            "at": datetime.fromtimestamp(event.at / 1e6, UTC),
+            "meta": meta_of(event),
+        }
         for event in told
         if event.type in EVENTS
     ]
@@ -106,7 +114,13 @@ def meta_of(event: Any) -> dict[str, Any]:
     return meta | ({"error_code": known(meta["error_code"])} if meta["error_code"] else {})
 
 
-METRICS = ("jobs_failed_total", "job_processing_duration_seconds", "queue_depth", "jobs_active", "manual_retry_total")
+METRICS = (
+    "jobs_failed_total",
+    "job_processing_duration_seconds",
+    "queue_depth",
+    "jobs_active",
+    "manual_retry_total",
+)
 
 
 def metrics() -> str:

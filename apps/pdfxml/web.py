@@ -15,7 +15,13 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.encoders import jsonable_encoder
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from obstore.exceptions import BaseError
@@ -23,7 +29,14 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from mulligan import Fail, Job, State
-from mulligan.core.errors import DependencyOpen, IllegalMove, MulliganError, NotFound, RetryRefused, UniqueTaken
+from mulligan.core.errors import (
+    DependencyOpen,
+    IllegalMove,
+    MulliganError,
+    NotFound,
+    RetryRefused,
+    UniqueTaken,
+)
 from pdfxml import views
 from pdfxml.intake import Refusal, Upload, accept, check_the_door, clean_name, rejected
 from pdfxml.jobs import app, storage
@@ -100,14 +113,18 @@ def refused(_: Request, refusal: Refusal) -> JSONResponse:
 
 @web.exception_handler(HTTPException)
 def no_such_way(_: Request, error: HTTPException) -> JSONResponse:
-    return JSONResponse(Refusal(error.status_code, UNKNOWN, str(error.detail)).plain(), error.status_code)
+    return JSONResponse(
+        Refusal(error.status_code, UNKNOWN, str(error.detail)).plain(), error.status_code
+    )
 
 
 @web.exception_handler(OSError)
 @web.exception_handler(BaseError)
 def broken(_: Request, error: Exception) -> JSONResponse:
     log.error("storage does not answer", exc_info=error)
-    return JSONResponse(Refusal(503, "IO_ERROR", retryable=True).plain(), 503, {"Retry-After": "30"})
+    return JSONResponse(
+        Refusal(503, "IO_ERROR", retryable=True).plain(), 503, {"Retry-After": "30"}
+    )
 
 
 @web.exception_handler(MulliganError)
@@ -116,7 +133,9 @@ def troubled(_: Request, error: Exception) -> JSONResponse:
     """The database is away, most likely; the details are in the log."""
     log.error("a request failed", exc_info=error)
     away = isinstance(error, MulliganError) and error.retryable
-    return JSONResponse(Refusal(503 if away else 500, UNKNOWN, retryable=away).plain(), 503 if away else 500)
+    return JSONResponse(
+        Refusal(503 if away else 500, UNKNOWN, retryable=away).plain(), 503 if away else 500
+    )
 
 
 # -- uploads ----------------------------------------------------------------------------------------
@@ -177,13 +196,17 @@ def events(job: Annotated[Job, Depends(own_job)]) -> list[dict[str, Any]]:
 def download(job: Annotated[Job, Depends(own_job)]) -> Response:
     if job.state is not State.SUCCEEDED:
         ended = job.finished_at is not None
-        raise Refusal(409, "NOT_READY", headers={} if ended else {"Retry-After": "5"}, retryable=not ended)
+        raise Refusal(
+            409, "NOT_READY", headers={} if ended else {"Retry-After": "5"}, retryable=not ended
+        )
     xml = storage.read(job.result["path"])
     if xml is None:
         raise Refusal(404, "EXPIRED")
     name = re.sub(r"[^\w. -]", "_", job.payload["name"].removesuffix(".pdf"), flags=re.ASCII)
     return Response(
-        xml, media_type="application/xml", headers={"Content-Disposition": f'attachment; filename="{name}.xml"'}
+        xml,
+        media_type="application/xml",
+        headers={"Content-Disposition": f'attachment; filename="{name}.xml"'},
     )
 
 
@@ -215,13 +238,20 @@ def metrics() -> PlainTextResponse:
 @web.get("/")
 def queue(request: Request, owner: Owner, said: str = "") -> HTMLResponse:
     rows = [{**views.shown(job), **views.about_files(job)} for job in views.listed(owner)]
-    busy = any(found.key == "gateway" and found.state == "open" for found in app.dependencies.list())
+    busy = any(
+        found.key == "gateway" and found.state == "open" for found in app.dependencies.list()
+    )
     try:
         check_the_door()
         door = ""
     except Refusal as refusal:
         door = refusal.line
-    words = {"rows": rows, "busy": BUSY if busy else "", "door": door, "said": line(said) if said else ""}
+    words = {
+        "rows": rows,
+        "busy": BUSY if busy else "",
+        "door": door,
+        "said": line(said) if said else "",
+    }
     return pages.TemplateResponse(request, "queue.html", words)
 
 

@@ -26,14 +26,19 @@ class Config:
     def worker(self) -> dict[str, str]:
         """What Mulligan's worker must know: a job without a sign of life is taken from whoever had it."""
         lease = self.stalled_interval_ms / MS
-        return {"MULLIGAN_WORKER__LEASE": f"{lease:g}", "MULLIGAN_WORKER__HEARTBEAT": f"{lease / 6:g}"}
+        return {
+            "MULLIGAN_WORKER__LEASE": f"{lease:g}",
+            "MULLIGAN_WORKER__HEARTBEAT": f"{lease / 6:g}",
+        }
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> Config:
     numbers = {
         name: type(default)(environ[name.upper()])
         for name, default in vars(Config()).items()
-        if isinstance(default, int | float) and not isinstance(default, bool) and name.upper() in environ
+        if isinstance(default, int | float)
+        and not isinstance(default, bool)
+        and name.upper() in environ
     }
     return Config(
         **numbers,

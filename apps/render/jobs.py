@@ -43,15 +43,22 @@ bad_picture = Rule(  # perhaps it was only fetched badly: it is fetched again, o
 RULES = [too_long, bad_picture, *known.rules]
 policy = Policy(
     max_retries=CONFIG.max_retries,
-    backoff=Exponential(CONFIG.initial_backoff_ms / MS, factor=CONFIG.backoff_multiplier, jitter="none"),
+    backoff=Exponential(
+        CONFIG.initial_backoff_ms / MS, factor=CONFIG.backoff_multiplier, jitter="none"
+    ),
     max_losses=CONFIG.max_stalled_count,
 )
 
 
-@app.job(name="render", queue="render", timeout=CONFIG.job_timeout_ms / MS, policy=policy, rules=RULES)
+@app.job(
+    name="render", queue="render", timeout=CONFIG.job_timeout_ms / MS, policy=policy, rules=RULES
+)
 async def render(ctx: Context, timeline: Timeline) -> dict[str, str]:
     ctx.progress(0.0, "fetching the pictures")
-    pictures = [await _fetch(clip, ctx.workdir / f"picture-{number}") for number, clip in enumerate(timeline.clips)]
+    pictures = [
+        await _fetch(clip, ctx.workdir / f"picture-{number}")
+        for number, clip in enumerate(timeline.clips)
+    ]
     video = await _render(ctx, timeline, pictures)
     ctx.progress(0.95, "storing the video")
     return {"video": await _store(video, f"{ctx.job.id}.mp4")}
@@ -73,20 +80,36 @@ async def _fetch(clip: Clip, file: Path) -> Path:
 
 async def _bytes(url: str) -> bytes:
     found = bytearray()
-    async with httpx2.AsyncClient(follow_redirects=True, timeout=None) as client, client.stream("GET", url) as answer:
+    async with (
+        httpx2.AsyncClient(follow_redirects=True, timeout=None) as client,
+        client.stream("GET", url) as answer,
+    ):
         answer.raise_for_status()
         async for part in answer.aiter_bytes():
             found += part
             if len(found) > MOST_BYTES:
-                raise Fail("IMAGE_DOWNLOAD_FAILED", public="Failed to download image: it is too large", final=True)
+                raise Fail(
+                    "IMAGE_DOWNLOAD_FAILED",
+                    public="Failed to download image: it is too large",
+                    final=True,
+                )
     if not is_picture(bytes(found[:16])):
-        raise Fail("IMAGE_DOWNLOAD_FAILED", public="Failed to download image: this is not an image", final=True)
+        raise Fail(
+            "IMAGE_DOWNLOAD_FAILED",
+            public="Failed to download image: this is not an image",
+            final=True,
+        )
     return bytes(found)
 
 
 def _not_fetched(clip: Clip, why: str) -> Fail:
     said = f"Failed to download image: {why}"
-    return Fail("IMAGE_DOWNLOAD_FAILED", said, detail=json.dumps({"url": _without_secrets(clip.image)}), public=said)
+    return Fail(
+        "IMAGE_DOWNLOAD_FAILED",
+        said,
+        detail=json.dumps({"url": _without_secrets(clip.image)}),
+        public=said,
+    )
 
 
 def _without_secrets(url: str) -> str:
@@ -99,7 +122,8 @@ def _without_secrets(url: str) -> str:
 async def _render(ctx: Context, timeline: Timeline, pictures: list[Path]) -> Path:
     video = ctx.workdir / "video.mp4"
     clips = [
-        (picture, _drawn(clip, picture), clip.duration) for clip, picture in zip(timeline.clips, pictures, strict=True)
+        (picture, _drawn(clip, picture), clip.duration)
+        for clip, picture in zip(timeline.clips, pictures, strict=True)
     ]
 
     def so_far(line: str) -> None:

@@ -32,18 +32,51 @@ def draw_text(text: str, file: Path) -> None:
     lines = "\n".join(textwrap.wrap(printable, COLUMNS))
     pen, font = ImageDraw.Draw(picture), ImageFont.load_default(size=28)
     place = (WIDTH // 2, HEIGHT - 24)
-    pen.text(place, lines, "white", font, anchor="md", align="center", stroke_width=3, stroke_fill="black")
+    pen.text(
+        place,
+        lines,
+        "white",
+        font,
+        anchor="md",
+        align="center",
+        stroke_width=3,
+        stroke_fill="black",
+    )
     picture.save(file)
 
 
 def command(clips: Sequence[tuple[Path, Path, float]], video: Path) -> list[str]:
     """One input for each picture, one for its words; each pair for its seconds, one after the other."""
-    inputs = [part for picture, words, _ in clips for file in (picture, words) for part in ("-i", str(file))]
+    inputs = [
+        part
+        for picture, words, _ in clips
+        for file in (picture, words)
+        for part in ("-i", str(file))
+    ]
     steps = [_clip(number, seconds) for number, (_, _, seconds) in enumerate(clips)]
     joined = "".join(f"[c{number}]" for number in range(len(clips)))
     steps.append(f"{joined}concat=n={len(clips)}:v=1[all]")
-    quiet = ["-nostdin", "-hide_banner", "-loglevel", "error", "-progress", "pipe:1", "-y", "-xerror"]
-    out = ["-map", "[all]", "-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", str(video)]
+    quiet = [
+        "-nostdin",
+        "-hide_banner",
+        "-loglevel",
+        "error",
+        "-progress",
+        "pipe:1",
+        "-y",
+        "-xerror",
+    ]
+    out = [
+        "-map",
+        "[all]",
+        "-c:v",
+        "libx264",
+        "-preset",
+        "ultrafast",
+        "-pix_fmt",
+        "yuv420p",
+        str(video),
+    ]
     return [ffmpeg(), *quiet, *inputs, "-filter_complex", ";".join(steps), *out]
 
 

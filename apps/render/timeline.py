@@ -21,7 +21,12 @@ def _refuse(words: str) -> PydanticCustomError:
 def _address(value: str) -> str:
     try:
         parts = urlsplit(value)
-        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and value.isprintable() and " " not in value
+        good = (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and value.isprintable()
+            and " " not in value
+        )
         good = good and parts.port != 0  # to ask for one that is too large raises
     except ValueError:
         good = False
@@ -88,6 +93,8 @@ def _sentence(refused: ValidationError) -> str:
     first = refused.errors(include_url=False, include_input=False)[0]
     if first["type"] == "refused":
         return first["msg"]
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+    path = "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]
+    ).lstrip(".")
     said = {"missing": "is required", "extra_forbidden": "is not known"}.get(first["type"])
     return f"{path or 'the body'} {said}" if said else f"{path or 'the body'}: {first['msg']}"

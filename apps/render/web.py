@@ -12,7 +12,13 @@ from typing import Any
 
 import obstore
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from obstore.exceptions import BaseError
 from starlette.exceptions import HTTPException
@@ -23,9 +29,15 @@ from render.jobs import CONFIG, app, render, storage
 from render.timeline import read_order
 
 MOST_BODY = 256 * 1024
-WORDS = {"running": "PROCESSING", "parked": "PROCESSING", "succeeded": "COMPLETED", "dead": "FAILED"}
+WORDS = {
+    "running": "PROCESSING",
+    "parked": "PROCESSING",
+    "succeeded": "COMPLETED",
+    "dead": "FAILED",
+}
 templates = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=select_autoescape(default=True),
 )
 
 
@@ -49,7 +61,10 @@ async def order(request: Request) -> Response:
     try:
         timeline = read_order(json.loads(bytes(body)))
     except (ValueError, RecursionError) as error:
-        return refused(400, str(error) if not isinstance(error, json.JSONDecodeError) else "the body is not JSON")
+        return refused(
+            400,
+            str(error) if not isinstance(error, json.JSONDecodeError) else "the body is not JSON",
+        )
     return JSONResponse(seen(await render.enqueue_async(timeline=timeline)), 201)
 
 
@@ -92,7 +107,9 @@ def video(job_id: str) -> Response:
 @web.get("/", response_class=HTMLResponse)
 def page() -> str:
     jobs = [seen(job) for job in app.jobs.list("kind:render", limit=30)]
-    return templates.get_template("jobs.html").render(jobs=jobs, images=os.environ.get("IMAGES", ""))
+    return templates.get_template("jobs.html").render(
+        jobs=jobs, images=os.environ.get("IMAGES", "")
+    )
 
 
 @web.exception_handler(NotFound)
@@ -116,7 +133,9 @@ def refused(status: int, message: str) -> Response:
     """In the form that callers know, whatever refuses it."""
     headers = {"Retry-After": "30"} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     said = message.encode(errors="replace").decode()  # it may name a field that nobody can write
-    return JSONResponse({"statusCode": status, "message": said, "error": HTTPStatus(status).phrase}, status, headers)
+    return JSONResponse(
+        {"statusCode": status, "message": said, "error": HTTPStatus(status).phrase}, status, headers
+    )
 
 
 # -- a job, as callers know it ----------------------------------------------------------------------
@@ -136,7 +155,11 @@ def seen(job: Job) -> dict[str, Any]:
 
 def word(job: Job) -> str:
     """Between two tries it stays PROCESSING."""
-    return "PROCESSING" if job.state == "queued" and job.attempts else WORDS.get(job.state, job.state.upper())
+    return (
+        "PROCESSING"
+        if job.state == "queued" and job.attempts
+        else WORDS.get(job.state, job.state.upper())
+    )
 
 
 def failure(job: Job) -> dict[str, Any] | None:

@@ -20,7 +20,9 @@ def main() -> None:
         from videogen.web import web  # noqa: PLC0415 - the same
 
         app.open()
-        key = app.keys.create("*", "operator", name="demo", expires=86_400, reason="printed by the demo")
+        key = app.keys.create(
+            "*", "operator", name="demo", expires=86_400, reason="printed by the demo"
+        )
         more = f"The providers do as they are told at {providers.url}/"
         here.play(web, "videogen.jobs:app", f"/#{key.text}", more=more)
 

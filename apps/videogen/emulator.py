@@ -34,8 +34,16 @@ HANG, SLOW = 120, 4  # seconds
 WISH = re.compile(r"\[(\w+)(?: x(\d+))?\]")
 LIMITED = {"Retry-After": "45"}
 ANSWERS = {
-    "warming": (503, {"error": {"code": "model_warming_up", "message": "The model is being loaded"}}, {}),
-    "policy": (400, {"error": {"code": "content_policy", "message": "Your prompt was rejected"}}, {}),
+    "warming": (
+        503,
+        {"error": {"code": "model_warming_up", "message": "The model is being loaded"}},
+        {},
+    ),
+    "policy": (
+        400,
+        {"error": {"code": "content_policy", "message": "Your prompt was rejected"}},
+        {},
+    ),
     "later": (429, {"error": {"code": "rate_limit_exceeded", "message": "Slow down"}}, LIMITED),
 }
 ROW = """<tr><th>{name}<td>{now}<td><form method="post" action="/say"><input type="hidden" name="provider"
@@ -49,9 +57,23 @@ def made(prompt: str, seconds: int, size: str) -> bytes:
     """Colours that flow, and other ones for other words."""
     program, seed = imageio_ffmpeg.get_ffmpeg_exe(), zlib.crc32(prompt.encode())
     picture = f"gradients=size={size}:rate=12:duration={seconds}:seed={seed}:speed=0.02:nb_colors=4"
-    command = [program, "-v", "error", "-f", "lavfi", "-i", picture, "-c:v", "libx264", "-preset", "ultrafast"]
+    command = [
+        program,
+        "-v",
+        "error",
+        "-f",
+        "lavfi",
+        "-i",
+        picture,
+        "-c:v",
+        "libx264",
+        "-preset",
+        "ultrafast",
+    ]
     streamed = ["-pix_fmt", "yuv420p", "-movflags", "frag_keyframe+empty_moov", "-f", "mp4", "-"]
-    return subprocess.run([*command, *streamed], check=True, capture_output=True, stdin=subprocess.DEVNULL).stdout
+    return subprocess.run(
+        [*command, *streamed], check=True, capture_output=True, stdin=subprocess.DEVNULL
+    ).stdout
 
 
 @dataclass
@@ -65,7 +87,12 @@ class Video:
         now = time.monotonic()
         if now < self.ready_at:
             share = (now - self.started) / (self.ready_at - self.started)
-            return {"id": number, "status": "processing", "progress": round(share, 2), "error": None}
+            return {
+                "id": number,
+                "status": "processing",
+                "progress": round(share, 2),
+                "error": None,
+            }
         if self.breaks:
             error = {"code": "generation_error", "message": "sampler diverged at /srv/gpu/7"}
             return {"id": number, "status": "failed", "progress": 0, "error": error}
@@ -95,7 +122,9 @@ class Desk:
             self.wishes[task] += 1
             granted = found and (not found[2] or self.wishes[task] <= int(found[2]))
             do = self.standing.get(provider) or (found[1] if found and granted else "ok")
-            self.calls.append({"provider": provider, "key": key, "prompt": prompt, "did": do, "at": time.time()})
+            self.calls.append(
+                {"provider": provider, "key": key, "prompt": prompt, "did": do, "at": time.time()}
+            )
             return do
 
     def begin(self, key: str, order: dict[str, Any], do: str) -> str:
@@ -122,9 +151,13 @@ class Handler(stage.Emulator):
                 self.answer(200, self.desk.videos[number].state(number))
             case [_, "generations", number, "content"] if number in self.desk.videos:
                 order = self.desk.videos[number].order
-                self.answer(200, made(WISH.sub("", order["prompt"]), order["seconds"], order["size"]))
+                self.answer(
+                    200, made(WISH.sub("", order["prompt"]), order["seconds"], order["size"])
+                )
             case [""]:
-                rows = [ROW.format(name=name, now=self.desk.standing.get(name, "ok")) for name in NAMES]
+                rows = [
+                    ROW.format(name=name, now=self.desk.standing.get(name, "ok")) for name in NAMES
+                ]
                 self.show("Providers", f"<h1>Providers</h1><table>{''.join(rows)}</table>")
             case _:
                 self.answer(404, {"error": {"code": "not_found", "message": "No such video"}})
@@ -166,11 +199,18 @@ class Handler(stage.Emulator):
             case "warming" | "policy" | "later" as do:
                 self.answer(*ANSWERS[do])
             case status:
-                self.answer(int(status), {"error": {"code": "told_to", "message": f"Told to answer {status}"}})
+                self.answer(
+                    int(status),
+                    {"error": {"code": "told_to", "message": f"Told to answer {status}"}},
+                )
 
     def answer(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
         kinds = {bytes: "video/mp4", str: "text/html"}
-        raw = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
+        raw = (
+            body
+            if isinstance(body, bytes)
+            else (body if isinstance(body, str) else json.dumps(body)).encode()
+        )
         self.send(status, raw, kinds.get(type(body), "application/json"), headers or {})
 
 

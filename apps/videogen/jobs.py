@@ -73,10 +73,14 @@ async def remembered(ctx: Context) -> SoFar:
 
 def calling(provider: Provider) -> httpx2.AsyncClient:
     url = f"{SETTINGS.provider_url}/{provider.name}"
-    return httpx2.AsyncClient(base_url=url, timeout=SETTINGS.provider_timeout, verify=url.startswith("https:"))
+    return httpx2.AsyncClient(
+        base_url=url, timeout=SETTINGS.provider_timeout, verify=url.startswith("https:")
+    )
 
 
-async def begun(ctx: Context, provider: httpx2.AsyncClient, order: dict[str, Any], so_far: SoFar) -> SoFar:
+async def begun(
+    ctx: Context, provider: httpx2.AsyncClient, order: dict[str, Any], so_far: SoFar
+) -> SoFar:
     """Under the same key until a video was given up: an answer that was lost is no second video."""
     headers = {"Idempotency-Key": f"{ctx.job.id}-{so_far['given_up']}"}
     answer = await provider.post("/generations", json=order, headers=headers)
@@ -99,7 +103,9 @@ async def finished(ctx: Context, provider: httpx2.AsyncClient, so_far: SoFar) ->
         if now["status"] == "succeeded":
             return
         if now["status"] == "failed":
-            await ctx.checkpoint_async("so_far", {**so_far, "video": None, "given_up": so_far["given_up"] + 1})
+            await ctx.checkpoint_async(
+                "so_far", {**so_far, "video": None, "given_up": so_far["given_up"] + 1}
+            )
             raise GenerationError(now["error"]["code"], now["error"]["message"])
         ctx.progress(now["progress"])
         await asyncio.sleep(pause)
@@ -165,7 +171,9 @@ def told(message: Message) -> dict[str, Any]:
 for owner, hook in SETTINGS.webhooks.items():
     app.notify(
         on=list(STATUS_OF),
-        to=Webhook(hook.url, secret=hook.secret, render=told, allow_private=SETTINGS.private_webhooks),
+        to=Webhook(
+            hook.url, secret=hook.secret, render=told, allow_private=SETTINGS.private_webhooks
+        ),
         owner=owner,
         filter=f"kind:{','.join(BY_KIND)}",
         name=f"webhook-{owner}",

@@ -29,7 +29,13 @@ class Provider:
 PROVIDERS = (
     Provider("nimbus", ("nimbus-1", "nimbus-1-fast"), 0.10, read_retries("nimbus", Retries())),
     # It is away for minutes when it is away, and asks to be left alone meanwhile.
-    Provider("quartz", ("quartz-2",), 0.25, read_retries("quartz", Retries(2, base_delay=120, budget="10/m")), QUARTZ),
+    Provider(
+        "quartz",
+        ("quartz-2",),
+        0.25,
+        read_retries("quartz", Retries(2, base_delay=120, budget="10/m")),
+        QUARTZ,
+    ),
 )
 BY_MODEL = {model: provider for provider in PROVIDERS for model in provider.models}
 BY_KIND = {provider.kind: provider for provider in PROVIDERS}

@@ -34,8 +34,12 @@ def kept(name: str, seconds: float, count: Callable[[], Any]) -> Any:
 
 def ranked() -> list[dict[str, Any]]:
     """Those that fail most come first."""
-    states = {found.key: found.state for found in app.dependencies.list()}  # of those that a worker has named
-    rows = [{"state": states.get(provider.name, "closed"), **about(provider)} for provider in PROVIDERS]
+    states = {
+        found.key: found.state for found in app.dependencies.list()
+    }  # of those that a worker has named
+    rows = [
+        {"state": states.get(provider.name, "closed"), **about(provider)} for provider in PROVIDERS
+    ]
     return sorted(rows, key=lambda row: -(row["failureRate"] or 0))
 
 
@@ -51,7 +55,9 @@ def about(provider: Provider) -> dict[str, Any]:
         "failureRate": numbers.permanent_failure.value,
         "attemptsPerTask": numbers.amplification,
         "retrySuccessRate": numbers.retry_success.value,
-        "retrySuccessByAttempt": {n: {"succeeded": s, "of": of} for n, (s, of) in sorted(by_attempt.items())},
+        "retrySuccessByAttempt": {
+            n: {"succeeded": s, "of": of} for n, (s, of) in sorted(by_attempt.items())
+        },
         "failuresByType": failures(provider),
         "meanSecondsToSuccess": numbers.time_to_success.rescued_mean,
         "attemptsNeeded": attempts_needed(provider),
@@ -79,7 +85,8 @@ def chance_of(job: Job) -> dict[str, Any] | None:
     fitting = [
         one
         for one in chances(BY_KIND[job.kind])
-        if (one.code, one.cls) == (job.error["code"], job.error["class"]) and one.attempt <= job.failures + 1
+        if (one.code, one.cls) == (job.error["code"], job.error["class"])
+        and one.attempt <= job.failures + 1
     ]
     last = max(fitting, key=lambda one: one.attempt, default=None)
     return {"share": round(last.chance.mean, 2), "of": last.chance.trials} if last else None

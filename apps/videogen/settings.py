@@ -59,12 +59,19 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     plain = Settings()
     return Settings(
         enable_retries=_switch(environ, "EnableRetries", otherwise=plain.enable_retries),
-        check_interval=_number(environ, "RetryCheckIntervalSeconds", plain.check_interval, least=0.1),
+        check_interval=_number(
+            environ, "RetryCheckIntervalSeconds", plain.check_interval, least=0.1
+        ),
         provider_url=environ.get(f"{PREFIX}ProviderUrl", plain.provider_url).rstrip("/"),
-        provider_timeout=_number(environ, "ProviderTimeoutSeconds", plain.provider_timeout, least=0.01),
+        provider_timeout=_number(
+            environ, "ProviderTimeoutSeconds", plain.provider_timeout, least=0.01
+        ),
         task_timeout=_number(environ, "TaskTimeoutSeconds", plain.task_timeout, least=1),
         folder=environ.get(f"{PREFIX}Folder", plain.folder),
-        webhooks={owner: Hook(**said) for owner, said in json.loads(environ.get(f"{PREFIX}Webhooks", "{}")).items()},
+        webhooks={
+            owner: Hook(**said)
+            for owner, said in json.loads(environ.get(f"{PREFIX}Webhooks", "{}")).items()
+        },
         private_webhooks=_switch(environ, "PrivateWebhooks", otherwise=plain.private_webhooks),
     )
 
@@ -78,7 +85,11 @@ def read_retries(provider: str, own: Retries, environ: Mapping[str, str] = os.en
         return _number(environ, f"Providers__{provider}__{name}", general, least)
 
     most = int(number("MaxRetries", own.max_retries, plain.max_retries, 0))
-    general = own.budget if own.budget != plain.budget else environ.get(f"{PREFIX}RetryBudget", plain.budget)
+    general = (
+        own.budget
+        if own.budget != plain.budget
+        else environ.get(f"{PREFIX}RetryBudget", plain.budget)
+    )
     return Retries(
         max_retries=most if retries else 0,
         base_delay=number("BaseDelaySeconds", own.base_delay, plain.base_delay, 0.001),

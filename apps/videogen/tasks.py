@@ -42,7 +42,9 @@ def task(job: Job) -> dict[str, Any]:
         "cost": round(job.cost or 0, 4),
         "createdAt": moment(job.created_at),
         "finishedAt": moment(job.finished_at),
-        "video": f"/v1/videos/generations/tasks/{PREFIX}{job.id}/content" if status == "succeeded" else None,
+        "video": f"/v1/videos/generations/tasks/{PREFIX}{job.id}/content"
+        if status == "succeeded"
+        else None,
     }
 
 
@@ -75,7 +77,12 @@ def moment(at: datetime | None) -> str | None:
 def listed(owner: str | None, limit: int) -> list[dict[str, Any]]:
     """The newest; what is archived is not among them."""
     states = ",".join(state.value for state in State if state is not State.CANCELLED)
-    return [task(job) for job in app.jobs.list(f"kind:{','.join(BY_KIND)} state:{states}", owner=owner, limit=limit)]
+    return [
+        task(job)
+        for job in app.jobs.list(
+            f"kind:{','.join(BY_KIND)} state:{states}", owner=owner, limit=limit
+        )
+    ]
 
 
 def archive(job: Job) -> None:

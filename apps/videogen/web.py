@@ -65,7 +65,9 @@ def refused(_: Request, refusal: Refusal) -> JSONResponse:
 def unfit(request: Request, error: RequestValidationError) -> JSONResponse:
     """Which field, and what is wrong with it; no task is made."""
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"][1:]).encode(errors="replace").decode() or "body"
+    field = (
+        ".".join(str(part) for part in first["loc"][1:]).encode(errors="replace").decode() or "body"
+    )
     return refused(request, Refusal(400, "invalid_request", f"{field}: {first['msg']}"))
 
 
@@ -91,7 +93,10 @@ async def with_headers(request: Request, call_next: Any) -> Response:
     said = request.headers.get("content-length", "0")
     if "transfer-encoding" in request.headers or not said.isdecimal() or int(said) > MOST_BODY:
         return refused(
-            request, Refusal(413, "too_large", f"An order has at most {MOST_BODY} bytes, and says how many.")
+            request,
+            Refusal(
+                413, "too_large", f"An order has at most {MOST_BODY} bytes, and says how many."
+            ),
         )
     answer: Response = await call_next(request)
     answer.headers.update(HEADERS)
@@ -103,7 +108,9 @@ def virtual_key(request: Request) -> Any:
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     key = app.keys.known(text.strip()) if kind.lower() == "bearer" else None
     if key is None:
-        raise Refusal(401, "invalid_api_key", "Please give a valid virtual key: Authorization: Bearer …")
+        raise Refusal(
+            401, "invalid_api_key", "Please give a valid virtual key: Authorization: Bearer …"
+        )
     if request.method != "GET" and key.role == "viewer":
         raise Refusal(403, "key_may_only_read", "This key may only read.")
     return key
@@ -115,7 +122,11 @@ VirtualKey = Annotated[Any, Depends(virtual_key)]
 def own_task(task_id: str, key: VirtualKey) -> Job:
     """Somebody else's, an archived one and one that never was answer alike."""
     job = app.jobs.get(task_id.removeprefix(tasks.PREFIX), owner=key.owner)
-    if job.kind not in BY_KIND or job.state is State.CANCELLED or not task_id.startswith(tasks.PREFIX):
+    if (
+        job.kind not in BY_KIND
+        or job.state is State.CANCELLED
+        or not task_id.startswith(tasks.PREFIX)
+    ):
         raise NotFound(task_id)
     return job
 
@@ -173,7 +184,10 @@ def retry(job: OwnTask, key: VirtualKey) -> dict[str, Any]:
             409, "task_not_failed", f"Only a failed task can be retried; it is {STATUS[job.state]}."
         ) from None
     most = tasks.max_retries(again)
-    return {**tasks.task(again), "message": f"Retry scheduled; up to {most} more follow by themselves."}
+    return {
+        **tasks.task(again),
+        "message": f"Retry scheduled; up to {most} more follow by themselves.",
+    }
 
 
 @web.delete("/v1/videos/generations/tasks/{task_id}", status_code=204)
@@ -181,14 +195,18 @@ def archive(job: OwnTask) -> Response:
     try:
         tasks.archive(job)
     except IllegalMove:
-        raise Refusal(409, "task_succeeded", "A task that succeeded is kept until its time is over.") from None
+        raise Refusal(
+            409, "task_succeeded", "A task that succeeded is kept until its time is over."
+        ) from None
     return Response(status_code=204)
 
 
 @web.get("/v1/videos/generations/tasks/{task_id}/content")
 def content(job: OwnTask) -> Response:
     if job.state is not State.SUCCEEDED:
-        raise Refusal(409, "task_not_succeeded", f"There is no video: the task is {STATUS[job.state]}.")
+        raise Refusal(
+            409, "task_not_succeeded", f"There is no video: the task is {STATUS[job.state]}."
+        )
     if not video_of(job.id).exists():
         raise Refusal(404, "video_gone", "The video is not there any more.")
     return FileResponse(video_of(job.id), media_type="video/mp4")

@@ -29,9 +29,13 @@ def publish(session: Session, campaign: Campaign) -> None:
     if until is not None and until <= datetime.now(UTC):
         raise Refused("The campaign would have expired before it began.")
     key = f"campaign {campaign.id}"
-    with app.batch(campaign.name, owner=campaign.account_id, expires_in=until, unique=key, connection=session) as batch:
+    with app.batch(
+        campaign.name, owner=campaign.account_id, expires_in=until, unique=key, connection=session
+    ) as batch:
         for token in campaign.tokens:
-            job = watermark.options(batch=batch, unique=token.id, connection=session).enqueue(token=token.id)
+            job = watermark.options(batch=batch, unique=token.id, connection=session).enqueue(
+                token=token.id
+            )
             token.job_id = job.id
     campaign.batch_id, campaign.state = batch.id, "PROCESSING"
     campaign.published_at = campaign.published_at or now()
@@ -83,7 +87,13 @@ class CampaignView:
 def campaign_view(campaign: Campaign) -> CampaignView:
     """Its batch knows how it stands; before it is published there is none."""
     if not campaign.batch_id:
-        counts = {"total": len(campaign.tokens), "completed": 0, "failed": 0, "pending": 0, "running": 0}
+        counts = {
+            "total": len(campaign.tokens),
+            "completed": 0,
+            "failed": 0,
+            "pending": 0,
+            "running": 0,
+        }
         return CampaignView(campaign.id, campaign.name, campaign.state, counts)
     batch = app.batches.get(campaign.batch_id)
     seen = batch.counts

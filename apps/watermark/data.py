@@ -39,7 +39,9 @@ class Account(Base):
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     name: Mapped[str]
     email: Mapped[str]
-    key: Mapped[str] = mapped_column(unique=True, default=secrets.token_urlsafe)  # signs the owner in
+    key: Mapped[str] = mapped_column(
+        unique=True, default=secrets.token_urlsafe
+    )  # signs the owner in
 
 
 class Asset(Base):
@@ -62,20 +64,26 @@ class Campaign(Base):
     __tablename__ = "campaigns"
     __table_args__ = (CheckConstraint(f"state IN {STATES}"),)
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
-    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id", ondelete="CASCADE"), index=True)
+    account_id: Mapped[str] = mapped_column(
+        ForeignKey("accounts.id", ondelete="CASCADE"), index=True
+    )
     asset_id: Mapped[str] = mapped_column(ForeignKey("assets.id"))
     name: Mapped[str]
     max_downloads: Mapped[int | None]
     expires_at: Mapped[str | None]
     visible_wm: Mapped[int] = mapped_column(default=1)
     invisible_wm: Mapped[int] = mapped_column(default=1)
-    state: Mapped[str] = mapped_column(default="DRAFT")  # until it is published; from then on its batch knows
+    state: Mapped[str] = mapped_column(
+        default="DRAFT"
+    )  # until it is published; from then on its batch knows
     created_at: Mapped[str] = mapped_column(default=now)
     published_at: Mapped[str | None]
     batch_id: Mapped[str | None]
     account: Mapped[Account] = relationship()
     asset: Mapped[Asset] = relationship()
-    tokens: Mapped[list[Token]] = relationship(back_populates="campaign", order_by="Token.id", passive_deletes=True)
+    tokens: Mapped[list[Token]] = relationship(
+        back_populates="campaign", order_by="Token.id", passive_deletes=True
+    )
 
 
 class Token(Base):
@@ -118,7 +126,11 @@ def engine(url: str) -> Engine:
 
 
 def connected(url: str) -> Engine:
-    made = create_engine(url.replace("sqlite:", "sqlite+mulligan:").replace("postgresql:", "postgresql+psycopg:"))
+    made = create_engine(
+        url.replace("sqlite:", "sqlite+mulligan:").replace("postgresql:", "postgresql+psycopg:")
+    )
     if made.dialect.name == "sqlite":
-        event.listen(made, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
+        event.listen(
+            made, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON")
+        )
     return made

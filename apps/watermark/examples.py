@@ -40,7 +40,16 @@ def fill(key: str) -> None:
 def video(name: str) -> Path:
     goal = files() / "uploads" / f"{name}.mp4"
     goal.parent.mkdir(parents=True, exist_ok=True)
-    inputs = ["-f", "lavfi", "-i", "testsrc2=duration=6:size=640x360:rate=25", "-f", "lavfi", "-i", "sine=duration=6"]
+    inputs = [
+        "-f",
+        "lavfi",
+        "-i",
+        "testsrc2=duration=6:size=640x360:rate=25",
+        "-f",
+        "lavfi",
+        "-i",
+        "sine=duration=6",
+    ]
     subprocess.run([marks.ffmpeg(), "-loglevel", "error", "-y", *inputs, str(goal)], check=True)
     return goal
 
@@ -49,12 +58,18 @@ def published(key: str, name: str, source: Path) -> str:
     """Returns the id of its first job."""
     with db() as session:
         owner = session.scalars(select(Account).where(Account.key == key)).one()
-        whom = [Recipient(account_id=owner.id, name=one, email=f"{one.lower()}@example.com") for one in PEOPLE]
+        whom = [
+            Recipient(account_id=owner.id, name=one, email=f"{one.lower()}@example.com")
+            for one in PEOPLE
+        ]
         asset = Asset(account_id=owner.id, name=source.name, path=str(source))
         session.add(asset)
         session.flush()
         made = Campaign(
-            account_id=owner.id, asset_id=asset.id, name=name, tokens=[Token(recipient=one) for one in whom]
+            account_id=owner.id,
+            asset_id=asset.id,
+            name=name,
+            tokens=[Token(recipient=one) for one in whom],
         )
         session.add(made)
         session.flush()

@@ -39,8 +39,16 @@ def subscribe(app: Mulligan, db: Callable[[], Any]) -> None:
             campaign = session.scalar(select(Campaign).where(Campaign.batch_id == message.batch_id))
             return campaign and hook(campaign, message)
 
-    app.notify("job.died", Email(owner, render=job_failed), filter="kind:watermark", form=FORM, name="token-failed")
-    app.notify("batch.partial, batch.failed", Email(owner, render=campaign_ended), name="campaign-failed")
+    app.notify(
+        "job.died",
+        Email(owner, render=job_failed),
+        filter="kind:watermark",
+        form=FORM,
+        name="token-failed",
+    )
+    app.notify(
+        "batch.partial, batch.failed", Email(owner, render=campaign_ended), name="campaign-failed"
+    )
     if HOOK:
         to = Webhook(HOOK, secret=SECRET, render=campaign_ready, allow_private=True)
         app.notify("batch.ready, batch.partial, batch.failed", to, name="campaign_ready")
@@ -58,7 +66,11 @@ def told_of_job(token: Token, message: Message) -> dict[str, str]:
 
 def told_of_campaign(campaign: Campaign, figures: Any) -> dict[str, str]:
     completed, failed = figures["succeeded"], figures["dead"]
-    partly = f"{completed} copies are ready, {failed} failed" if completed else f"all {failed} copies failed"
+    partly = (
+        f"{completed} copies are ready, {failed} failed"
+        if completed
+        else f"all {failed} copies failed"
+    )
     return {
         "subject": f"{campaign.name}: {partly}",
         "text": f"Hello {campaign.account.name},\n\nthe campaign {campaign.name!r} has ended: {partly}.\n\n"

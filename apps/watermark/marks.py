@@ -34,7 +34,11 @@ class Broken(SystemExit):
 
 
 def ffmpeg() -> str:
-    return os.environ.get("WATERMARK_FFMPEG") or shutil.which("ffmpeg") or imageio_ffmpeg.get_ffmpeg_exe()
+    return (
+        os.environ.get("WATERMARK_FFMPEG")
+        or shutil.which("ffmpeg")
+        or imageio_ffmpeg.get_ffmpeg_exe()
+    )
 
 
 # -- bits -----------------------------------------------------------------------------------------------
@@ -95,10 +99,23 @@ class Video:
         graph = f"[0:v]{even}[v];[v][1:v]overlay=16:16" if overlay else f"[0:v]{even}"
         inputs = ["-i", str(source), *(["-i", str(overlay)] if overlay else [])]
         self.process = subprocess.Popen(
-            [ffmpeg(), "-nostdin", "-hide_banner", "-loglevel", "error", *inputs, "-filter_complex", graph,
-             "-pix_fmt", "yuv420p", "-f", "yuv4mpegpipe", "pipe:1"],
+            [
+                ffmpeg(),
+                "-nostdin",
+                "-hide_banner",
+                "-loglevel",
+                "error",
+                *inputs,
+                "-filter_complex",
+                graph,
+                "-pix_fmt",
+                "yuv420p",
+                "-f",
+                "yuv4mpegpipe",
+                "pipe:1",
+            ],
             stdout=subprocess.PIPE,
-        )  # fmt: skip
+        )
         assert self.process.stdout is not None  # noqa: S101 - it was asked for
         self.stream: IO[bytes] = self.process.stdout
         self.head = self.stream.readline()
@@ -114,7 +131,10 @@ class Video:
         with self.process:
             while self.stream.readline():
                 raw = self.stream.read(size * 3 // 2)
-                yield np.frombuffer(raw[:size], np.uint8).reshape(self.height, self.width), raw[size:]
+                yield (
+                    np.frombuffer(raw[:size], np.uint8).reshape(self.height, self.width),
+                    raw[size:],
+                )
         if self.process.returncode:
             raise Broken(self.process.returncode)
 
@@ -124,11 +144,37 @@ def embed(source: Path, target: Path, mark: str | None, label: str | None) -> No
     overlay = _overlay(label, target.with_suffix(".png")) if label else None
     video = Video(source, overlay)
     writer = subprocess.Popen(
-        [ffmpeg(), "-nostdin", "-hide_banner", "-loglevel", "error", "-y", "-f", "yuv4mpegpipe", "-i", "pipe:0",
-         "-i", str(source), "-map", "0:v", "-map", "1:a?", "-c:v", "libx264", "-preset", "veryfast", "-crf", "20",
-         "-c:a", "copy", "-movflags", "+faststart", str(target)],
+        [
+            ffmpeg(),
+            "-nostdin",
+            "-hide_banner",
+            "-loglevel",
+            "error",
+            "-y",
+            "-f",
+            "yuv4mpegpipe",
+            "-i",
+            "pipe:0",
+            "-i",
+            str(source),
+            "-map",
+            "0:v",
+            "-map",
+            "1:a?",
+            "-c:v",
+            "libx264",
+            "-preset",
+            "veryfast",
+            "-crf",
+            "20",
+            "-c:a",
+            "copy",
+            "-movflags",
+            "+faststart",
+            str(target),
+        ],
         stdin=subprocess.PIPE,
-    )  # fmt: skip
+    )
     assert writer.stdin is not None  # noqa: S101 - it was asked for
     bits = bits_of(mark) if mark else None
     try:
@@ -163,9 +209,15 @@ def _overlay(label: str, file: Path) -> Path:
 def frames_in(source: Path) -> int:
     """About how many, for the progress; 0: nobody knows."""
     told = subprocess.run(
-        [ffmpeg(), "-nostdin", "-hide_banner", "-i", str(source)], capture_output=True, text=True, check=False
+        [ffmpeg(), "-nostdin", "-hide_banner", "-i", str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
     ).stderr
-    length, rate = re.search(r"Duration: (\d+):(\d+):([\d.]+)", told), re.search(r"([\d.]+) fps", told)
+    length, rate = (
+        re.search(r"Duration: (\d+):(\d+):([\d.]+)", told),
+        re.search(r"([\d.]+) fps", told),
+    )
     if not length or not rate:
         return 0
     hours, minutes, seconds = (float(part) for part in length.groups())

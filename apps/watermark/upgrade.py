@@ -28,12 +28,21 @@ def steps(folder: Path = STEPS) -> dict[int, Path]:
     return found
 
 
-def upgrade(engine: Engine, folder: Path = STEPS, create: Callable[[Connection], None] = lambda _: None) -> None:
+def upgrade(
+    engine: Engine, folder: Path = STEPS, create: Callable[[Connection], None] = lambda _: None
+) -> None:
     """All steps that are missing, then `create`. Who comes meanwhile waits, and finds it done."""
     todo = steps(folder)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection, _alone(connection):
-        old = "jobs" in inspect(connection).get_table_names()  # new tables are made as they should be
-        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_steps (number INTEGER PRIMARY KEY, name TEXT)")
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        _alone(connection),
+    ):
+        old = (
+            "jobs" in inspect(connection).get_table_names()
+        )  # new tables are made as they should be
+        connection.exec_driver_sql(
+            "CREATE TABLE IF NOT EXISTS schema_steps (number INTEGER PRIMARY KEY, name TEXT)"
+        )
         taken = set(connection.exec_driver_sql("SELECT number FROM schema_steps").scalars())
         for number, file in todo.items():
             if number not in taken:
@@ -46,7 +55,9 @@ def _alone(connection: Connection) -> Iterator[None]:
     """One transaction, and no other process at it."""
     sqlite = connection.dialect.name == "sqlite"
     if sqlite:
-        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")  # or dropping a table would take its children along
+        connection.exec_driver_sql(
+            "PRAGMA foreign_keys = OFF"
+        )  # or dropping a table would take its children along
     connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "BEGIN")
     try:
         if not sqlite:

@@ -15,7 +15,13 @@ from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
 from fastapi import Depends, FastAPI, Form, HTTPException, Request, UploadFile
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import (
+    FileResponse,
+    HTMLResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from sqlalchemy import select
@@ -23,7 +29,17 @@ from sqlalchemy.exc import DataError, DBAPIError
 
 from mulligan.core.errors import MulliganError, NotFound
 from watermark import campaigns
-from watermark.data import Account, Asset, Campaign, Recipient, Session, Token, copy_of, files, new_id
+from watermark.data import (
+    Account,
+    Asset,
+    Campaign,
+    Recipient,
+    Session,
+    Token,
+    copy_of,
+    files,
+    new_id,
+)
 from watermark.jobs import app, db, detect
 
 HERE = Path(__file__).parent
@@ -119,7 +135,11 @@ def unreadable(_: Request, error: Exception) -> Response:
 @web.exception_handler(MulliganError)
 def not_now(_: Request, error: MulliganError) -> Response:
     """The database is away, most likely; else it is told what is wrong."""
-    return Response("Please try again in a moment.", 503) if error.retryable else Response(str(error), 400)
+    return (
+        Response("Please try again in a moment.", 503)
+        if error.retryable
+        else Response(str(error), 400)
+    )
 
 
 @web.get("/")
@@ -139,7 +159,9 @@ def enter(key: Annotated[str, Form()]) -> RedirectResponse:
 @web.get("/campaigns")
 def list_campaigns(request: Request, session: DB, account: Owner) -> HTMLResponse:
     own = session.scalars(
-        select(Campaign).where(Campaign.account_id == account.id).order_by(Campaign.created_at.desc())
+        select(Campaign)
+        .where(Campaign.account_id == account.id)
+        .order_by(Campaign.created_at.desc())
     )
     assets = session.scalars(select(Asset).where(Asset.account_id == account.id)).all()
     shown = [campaigns.campaign_view(one) for one in own]
@@ -196,7 +218,9 @@ def people(account: str, lines: str) -> Iterator[Recipient]:
     """One a line: Ada Lovelace <ada@example.com>."""
     for line in filter(None, map(str.strip, lines.splitlines())):
         named = re.fullmatch(r"(.*?)\s*<(.*)>", line)
-        yield Recipient(account_id=account, name=named[1] if named else line, email=named[2] if named else "")
+        yield Recipient(
+            account_id=account, name=named[1] if named else line, email=named[2] if named else ""
+        )
 
 
 def in_utc(at: datetime) -> datetime:
@@ -211,13 +235,24 @@ def show_campaign(request: Request, campaign: Own) -> HTMLResponse:
 def show(request: Request, campaign: Campaign, status: int = 200, flash: str = "") -> HTMLResponse:
     seen = campaigns.campaign_view(campaign)
     tokens = campaigns.token_views(campaign, seen.state)
-    return page(request, "campaign_detail.html", status, campaign=seen, row=campaign, tokens=tokens, flash=flash)
+    return page(
+        request,
+        "campaign_detail.html",
+        status,
+        campaign=seen,
+        row=campaign,
+        tokens=tokens,
+        flash=flash,
+    )
 
 
 @web.get("/campaigns/{id}/tokens")
 def tokens(campaign: Own) -> dict[str, Any]:
     seen = campaigns.campaign_view(campaign)
-    return {**asdict(seen), "tokens": [asdict(one) for one in campaigns.token_views(campaign, seen.state)]}
+    return {
+        **asdict(seen),
+        "tokens": [asdict(one) for one in campaigns.token_views(campaign, seen.state)],
+    }
 
 
 @web.post("/campaigns/{id}/publish")
@@ -282,7 +317,11 @@ def told(key: str, before: Any, after: Any) -> Iterator[tuple[str, dict[str, Any
     if key == "campaign":
         yield "campaign", asdict(after)
         return
-    if after.failed and before is not None and (not before.failed or before.generation != after.generation):
+    if (
+        after.failed
+        and before is not None
+        and (not before.failed or before.generation != after.generation)
+    ):
         yield "token_failed", {"token_id": after.id, "error": after.error}
     yield "token", {**asdict(after), "token_id": after.id}
 
@@ -305,7 +344,9 @@ def fetch(tokenID: str, session: DB) -> FileResponse:  # noqa: N803 - the path's
         raise HTTPException(409, "The video is not ready yet.")
     if not campaigns.download(session, token):
         raise HTTPException(410, "This link is consumed.")
-    return FileResponse(copy_of(token.id), media_type="video/mp4", filename=token.campaign.asset.name)
+    return FileResponse(
+        copy_of(token.id), media_type="video/mp4", filename=token.campaign.asset.name
+    )
 
 
 # -- detection ------------------------------------------------------------------------------------------

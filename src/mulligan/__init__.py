@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from mulligan.app.mulligan import Mulligan
     from mulligan.batches.service import Batch
     from mulligan.core.attempt import Failure
-    from mulligan.core.errors import Cancel, Fail, Hold, MulliganError, Park, ProcessFailed, Retry, Snooze
+    from mulligan.core.errors import (
+        Cancel,
+        Fail,
+        Hold,
+        MulliganError,
+        Park,
+        ProcessFailed,
+        Retry,
+        Snooze,
+    )
     from mulligan.core.job import Job, State
     from mulligan.core.unique import Unique
     from mulligan.failures.capture import classify
@@ -39,7 +48,16 @@ _HOMES = {
     "mulligan.failures.rule_sources": ("Pack", "pack"),
     "mulligan.worker.runner.context": ("Context", "LeaseLost"),
     "mulligan.core.unique": ("Unique",),
-    "mulligan.core.errors": ("Cancel", "Fail", "Hold", "MulliganError", "Park", "ProcessFailed", "Retry", "Snooze"),
+    "mulligan.core.errors": (
+        "Cancel",
+        "Fail",
+        "Hold",
+        "MulliganError",
+        "Park",
+        "ProcessFailed",
+        "Retry",
+        "Snooze",
+    ),
     "mulligan.core.attempt": ("Failure",),
     "mulligan.core.job": ("Job", "State"),
     "mulligan.notifications.apprise": ("Apprise",),

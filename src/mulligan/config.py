@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.core.errors import ConfigError
@@ -77,17 +85,31 @@ def _classes(value: Any) -> Any:
     for name in names:
         if name not in RETRIED:
             near = difflib.get_close_matches(name, RETRIED, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"classes that may be retried: {', '.join(RETRIED)}"
-            message = f"class {name} is never retried" if name in list(Cls) else f"unknown class {name!r}; {hint}"
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"classes that may be retried: {', '.join(RETRIED)}"
+            )
+            message = (
+                f"class {name} is never retried"
+                if name in list(Cls)
+                else f"unknown class {name!r}; {hint}"
+            )
             raise ValueError(message)
     return names
 
 
-Positive = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=10 * 365 * DAY)]
-NotNegative = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=10 * 365 * DAY)]
+Positive = Annotated[
+    float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=10 * 365 * DAY)
+]
+NotNegative = Annotated[
+    float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=10 * 365 * DAY)
+]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000)]
 Growth = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=100)]
-Jitter = Annotated[Literal["full", "equal", "none"] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_jitter)]
+Jitter = Annotated[
+    Literal["full", "equal", "none"] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_jitter)
+]
 
 
 class Section(BaseModel):
@@ -97,8 +119,12 @@ class Section(BaseModel):
 class ClassRetrySection(Section):
     """What the system layer says of one class; a delay that is unset is the general one."""
 
-    max_retries: Count | None = Field(None, description="retries after failures of this class; 0: none")
-    base_delay: NotNegative | None = Field(None, description="seconds before the first of them, before jitter")
+    max_retries: Count | None = Field(
+        None, description="retries after failures of this class; 0: none"
+    )
+    base_delay: NotNegative | None = Field(
+        None, description="seconds before the first of them, before jitter"
+    )
     max_delay: NotNegative | None = Field(None, description="seconds; the cap of the nominal delay")
     factor: Growth | None = Field(None, description="each delay is this many times the one before")
     jitter: Jitter | None = Field(None, description="as in `retry.jitter`")
@@ -122,13 +148,19 @@ class RetrySection(Section):
         None, description="classes that may be retried, and no others; unset: all that can be"
     )
     max_retries: Count = 3
-    base_delay: NotNegative = Field(30.0, description="seconds before the first retry, before jitter")
+    base_delay: NotNegative = Field(
+        30.0, description="seconds before the first retry, before jitter"
+    )
     max_delay: NotNegative = Field(3600.0, description="seconds; the cap of the nominal delay")
     factor: Growth = 2.0
     jitter: Jitter = "full"
-    max_losses: Count = Field(2, description="how often the process may die under a job before it is dead")
+    max_losses: Count = Field(
+        2, description="how often the process may die under a job before it is dead"
+    )
     max_snoozes: Count | None = None
-    unknown_retries: Count = Field(2, description="retries of class unknown where no scope names a number")
+    unknown_retries: Count = Field(
+        2, description="retries of class unknown where no scope names a number"
+    )
     classes: ClassRetrySections = ClassRetrySections.model_construct()
 
     @model_validator(mode="after")
@@ -149,17 +181,31 @@ class RetrySection(Section):
 class WorkerSection(Section):
     """One worker process: a supervisor and its runners."""
 
-    lease: Positive = Field(30.0, description="seconds without a renewal after which others may take its jobs")
+    lease: Positive = Field(
+        30.0, description="seconds without a renewal after which others may take its jobs"
+    )
     heartbeat: Positive = Field(5.0, description="seconds between renewals")
-    sweep: Positive = Field(5.0, description="seconds between looks for lost workers and due upkeep")
+    sweep: Positive = Field(
+        5.0, description="seconds between looks for lost workers and due upkeep"
+    )
     poll: Positive = Field(0.5, description="seconds between looks for work when no hint arrives")
     concurrency: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10_000)] = 10
     runners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=256)] = 1
-    shutdown_grace: NotNegative = Field(30.0, description="seconds running jobs get to finish after SIGTERM")
-    kill_grace: NotNegative = Field(5.0, description="seconds between a request to stop and the kill")
-    neighbour_grace: NotNegative = Field(60.0, description="seconds a doomed runner's other jobs get to finish")
-    unknown_kind_after: Positive = Field(600.0, description="seconds a due job of a kind nobody knows waits")
-    state_dir: str = Field("", description="where life files and work directories go; empty: chosen")
+    shutdown_grace: NotNegative = Field(
+        30.0, description="seconds running jobs get to finish after SIGTERM"
+    )
+    kill_grace: NotNegative = Field(
+        5.0, description="seconds between a request to stop and the kill"
+    )
+    neighbour_grace: NotNegative = Field(
+        60.0, description="seconds a doomed runner's other jobs get to finish"
+    )
+    unknown_kind_after: Positive = Field(
+        600.0, description="seconds a due job of a kind nobody knows waits"
+    )
+    state_dir: str = Field(
+        "", description="where life files and work directories go; empty: chosen"
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -176,14 +222,18 @@ class RetentionSection(Section):
     dead: Positive = 90 * DAY
     cancelled: Positive = 30 * DAY
     batches: Positive = Field(
-        30 * DAY, description="a batch with all its members, counted from its outcome, or its expiry if it has one"
+        30 * DAY,
+        description="a batch with all its members, counted from its outcome, or its expiry if it has one",
     )
     events: Positive = 30 * DAY
     audit: Positive = Field(
-        365 * DAY, description="seconds the events of what people did stay; never shorter than `retention.events`"
+        365 * DAY,
+        description="seconds the events of what people did stay; never shorter than `retention.events`",
     )
     workers: Positive = 7 * DAY
-    operations: Positive = Field(90 * DAY, description="seconds operations that have ended stay, with all their items")
+    operations: Positive = Field(
+        90 * DAY, description="seconds operations that have ended stay, with all their items"
+    )
     records: Positive = Field(365 * DAY, description="summary records of what was pruned")
 
 
@@ -193,12 +243,15 @@ Few = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=200)]
 class GuardSection(Section):
     """When a kind is held because its jobs die of one cause and none succeeds."""
 
-    same_cause: Few = Field(5, description="jobs of several owners that died of one cause hold their kind; 0: never")
+    same_cause: Few = Field(
+        5, description="jobs of several owners that died of one cause hold their kind; 0: never"
+    )
     same_cause_owners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=200)] = Field(
         2, description="how many owners are several"
     )
     same_cause_alone: Few = Field(
-        20, description="the same for one owner, or where the cause may be a customer's own; 0: never"
+        20,
+        description="the same for one owner, or where the cause may be a customer's own; 0: never",
     )
 
 
@@ -218,7 +271,9 @@ def _networks(value: Any) -> Any:
 def _address(value: str) -> str:
     """Of a page of ours, to which a path is added: without a slash at its end."""
     parts = urlsplit(value)
-    if value and (parts.scheme not in {"http", "https"} or not parts.hostname or not value.isprintable()):
+    if value and (
+        parts.scheme not in {"http", "https"} or not parts.hostname or not value.isprintable()
+    ):
         message = "must be an address like https://jobs.example.com"
         raise ValueError(message)
     if parts.username is not None or any(sign in value for sign in " <>\"'"):
@@ -234,17 +289,25 @@ PublicUrl = Annotated[str, AfterValidator(_address)]
 class MailSection(Section):
     """How e-mail is sent. Without a host none is, and nothing else changes."""
 
-    host: str = Field("", description="the SMTP server; empty: no mail is sent, and nothing else changes")
+    host: str = Field(
+        "", description="the SMTP server; empty: no mail is sent, and nothing else changes"
+    )
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=65535)] = 587
     username: str = ""
     password: str = Field("", repr=False, description="never shown; better in `mail.password_file`")
     password_file: str = Field("", description="a file with the password in its first line")
-    sender: str = Field("", description="`Jobs <jobs@example.com>`; empty: mulligan@ and this host's name")
-    tls: Literal["starttls", "tls", "none"] = Field(
-        "starttls", description="`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked"
+    sender: str = Field(
+        "", description="`Jobs <jobs@example.com>`; empty: mulligan@ and this host's name"
     )
-    timeout: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=60)] = Field(
-        30.0, description="seconds one mail may take, from connecting to the server's answer; at most 60"
+    tls: Literal["starttls", "tls", "none"] = Field(
+        "starttls",
+        description="`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked",
+    )
+    timeout: Annotated[
+        float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=60)
+    ] = Field(
+        30.0,
+        description="seconds one mail may take, from connecting to the server's answer; at most 60",
     )
 
     @model_validator(mode="after")
@@ -258,25 +321,41 @@ class MailSection(Section):
 class NotifySection(Section):
     """Messages to people and programs about what happened."""
 
-    gather: NotNegative = Field(5.0, description="seconds deaths of one cause are gathered before the first message")
-    update_every: Positive = Field(60.0, description="seconds before an incident's first update; doubles each time")
-    quiet: Positive = Field(900.0, description="seconds without another death after which an incident is over")
-    cap: Count = Field(20, description="messages about incidents per subscription, owner and hour; 0: no limit")
+    gather: NotNegative = Field(
+        5.0, description="seconds deaths of one cause are gathered before the first message"
+    )
+    update_every: Positive = Field(
+        60.0, description="seconds before an incident's first update; doubles each time"
+    )
+    quiet: Positive = Field(
+        900.0, description="seconds without another death after which an incident is over"
+    )
+    cap: Count = Field(
+        20, description="messages about incidents per subscription, owner and hour; 0: no limit"
+    )
     allow_private: Networks = Field(
-        (), description="private networks webhooks may reach: `127.0.0.0/8, 10.1.0.0/16`; unset: not even loopback"
+        (),
+        description="private networks webhooks may reach: `127.0.0.0/8, 10.1.0.0/16`; unset: not even loopback",
     )
     allow_http: bool = Field(default=False, description="webhooks without TLS to public addresses")
-    runbook_url: PublicUrl = Field("", description="where your runbook is; messages link to `#code` on it")
+    runbook_url: PublicUrl = Field(
+        "", description="where your runbook is; messages link to `#code` on it"
+    )
 
 
 Rate = Annotated[str, Field(pattern=r"^[1-9]\d{0,5}/(s|sec|second|m|min|minute|h|hour|d|day)$")]
 
 
 class LimitSection(Section):
-    payload: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
-    result: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(1024 * 1024, description="bytes of JSON")
+    payload: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(
+        1024 * 1024, description="bytes of JSON"
+    )
+    result: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(
+        1024 * 1024, description="bytes of JSON"
+    )
     retries_by_hand: Rate | None = Field(
-        None, description="how many jobs who acts as an owner may retry by hand: `20/h`; unset: as many as they like"
+        None,
+        description="how many jobs who acts as an owner may retry by hand: `20/h`; unset: as many as they like",
     )
 
 
@@ -292,24 +371,33 @@ class WebSection(Section):
     streams_per_owner: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
         300, description="how many of them with all keys of one owner together"
     )
-    rate: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1_000_000)] = Field(
-        300.0, description="calls of the API a second with one key, counted by each server; `0`: no limit"
+    rate: Annotated[
+        float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1_000_000)
+    ] = Field(
+        300.0,
+        description="calls of the API a second with one key, counted by each server; `0`: no limit",
     )
     burst: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = Field(
         3000, description="how many of them at once"
     )
-    public_url: PublicUrl = Field("", description="where people reach the page; messages link to it")
+    public_url: PublicUrl = Field(
+        "", description="where people reach the page; messages link to it"
+    )
 
 
 class AlertSection(Section):
     """What is worth a person's attention, and what is done about it at once."""
 
     enabled: bool = Field(default=True, description="`false`: nothing is looked for")
-    act: bool = Field(default=True, description="`false`: alerts tell what they would do, and do nothing")
-    every: Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=300)] = Field(
-        5.0, description="seconds between looks"
+    act: bool = Field(
+        default=True, description="`false`: alerts tell what they would do, and do nothing"
     )
-    rules: tuple[dict[str, Any], ...] = Field((), description="changes to built-in alerts, by name, and your own ones")
+    every: Annotated[
+        float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=300)
+    ] = Field(5.0, description="seconds between looks")
+    rules: tuple[dict[str, Any], ...] = Field(
+        (), description="changes to built-in alerts, by name, and your own ones"
+    )
 
 
 class LogSection(Section):
@@ -325,9 +413,12 @@ class LogSection(Section):
 class TraceSection(Section):
     """Spans, where the app has set up OpenTelemetry."""
 
-    enabled: bool = Field(default=True, description="`false`: no spans, whatever the app has set up")
+    enabled: bool = Field(
+        default=True, description="`false`: no spans, whatever the app has set up"
+    )
     parenting: Literal["link", "child"] = Field(
-        "link", description="an attempt's span begins a trace with a link to the enqueuer, or is a `child` of its span"
+        "link",
+        description="an attempt's span begins a trace with a link to the enqueuer, or is a `child` of its span",
     )
 
 
@@ -336,8 +427,12 @@ class Settings(Section):
 
     database_url: str = DEFAULT_URL
     schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,39}$")] = "mulligan"
-    listen_url: str = Field("", description="a direct connection for LISTEN when database_url is a pooler")
-    notify_callers: bool = Field(default=True, description="NOTIFY inside callers' own transactions")
+    listen_url: str = Field(
+        "", description="a direct connection for LISTEN when database_url is a pooler"
+    )
+    notify_callers: bool = Field(
+        default=True, description="NOTIFY inside callers' own transactions"
+    )
     release: str = ""
     retry: RetrySection = RetrySection.model_construct()
     worker: WorkerSection = WorkerSection.model_construct()
@@ -350,7 +445,9 @@ class Settings(Section):
     alerts: AlertSection = AlertSection.model_construct()
     log: LogSection = LogSection.model_construct()
     trace: TraceSection = TraceSection.model_construct()
-    rules: tuple[dict[str, Any], ...] = Field((), description="rules of your own, tried before those in code")
+    rules: tuple[dict[str, Any], ...] = Field(
+        (), description="rules of your own, tried before those in code"
+    )
     packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
     _origins: dict[str, str] = {}
 
@@ -425,7 +522,9 @@ def _validated(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as errors:
-        raise ConfigError("; ".join(_sentence(error, origins) for error in errors.errors())) from None
+        raise ConfigError(
+            "; ".join(_sentence(error, origins) for error in errors.errors())
+        ) from None
 
 
 def _sentence(error: Any, origins: Mapping[str, str]) -> str:
@@ -451,7 +550,11 @@ def _known(name: str, origin: str) -> None:
     names = [known for known, _ in Settings().values()]
     if name in names:
         return
-    if hopeless := [cls for cls in Cls if cls not in RETRYABLE and f"{name}.".startswith(f"retry.classes.{cls}.")]:
+    if hopeless := [
+        cls
+        for cls in Cls
+        if cls not in RETRYABLE and f"{name}.".startswith(f"retry.classes.{cls}.")
+    ]:
         message = f"{name}: class {hopeless[0]} is never retried, so nothing can be set for it (from {origin})"
         raise ConfigError(message)
     spell = _spelled if origin == "environment" else str

@@ -18,8 +18,21 @@ def test_a_key_is_known_by_its_text_alone(app):
     assert made.text.startswith("mk_")
     assert len(made.text) >= 35
     found = app.keys.known(made.text)
-    assert (found.id, found.scope, found.owner, found.role) == (made.key.id, "acme", "acme", Role.OPERATOR)
-    for wrong in (made.text[:-1], made.text + "0", made.key.id, made.text.upper(), f"{made.text}\x00", "", "mk_ä"):
+    assert (found.id, found.scope, found.owner, found.role) == (
+        made.key.id,
+        "acme",
+        "acme",
+        Role.OPERATOR,
+    )
+    for wrong in (
+        made.text[:-1],
+        made.text + "0",
+        made.key.id,
+        made.text.upper(),
+        f"{made.text}\x00",
+        "",
+        "mk_ä",
+    ):
         assert app.keys.known(wrong) is None
     twisted = made.text[:-1] + ("0" if made.text[-1] != "0" else "1")
     assert app.keys.known(twisted) is None
@@ -28,7 +41,9 @@ def test_a_key_is_known_by_its_text_alone(app):
 @pytest.mark.security("S04")
 def test_the_key_itself_is_nowhere(app):
     made = app.keys.create("*", "admin")
-    dump = repr([*sql(app.store, "SELECT * FROM {p}api_key"), *sql(app.store, "SELECT * FROM {p}event")])
+    dump = repr(
+        [*sql(app.store, "SELECT * FROM {p}api_key"), *sql(app.store, "SELECT * FROM {p}event")]
+    )
     assert made.key.id in dump
     assert made.text not in dump
     assert made.text[15:] not in dump
@@ -95,7 +110,9 @@ def test_keys_can_be_awaited(app):
         made = await app.aio.keys.create("acme", "viewer")
         assert (await app.aio.keys.known(made.text)).id == made.key.id
         assert (await app.aio.keys.revoke(made.key.id)).state == "revoked"
-        assert [key.id for key in await app.aio.keys.list()] == [(await app.aio.keys.get(made.key.id)).id]
+        assert [key.id for key in await app.aio.keys.list()] == [
+            (await app.aio.keys.get(made.key.id)).id
+        ]
 
     asyncio.run(walk())
 

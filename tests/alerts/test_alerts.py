@@ -56,7 +56,11 @@ def test_a_spike_of_rate_limits_lowers_concurrency_and_gives_it_back_step_by_ste
     assert (fired["action"], fired["limit"], fired["threshold"]) == ("reduce", 7, 0.05)
     assert fired["evidence"] == {"bad": 10, "of": 30}
     changed = desk.event("queue.changed")
-    assert (changed.actor, changed.data["before"], changed.data["after"]["concurrency"]) == ("alert", {}, 7)
+    assert (changed.actor, changed.data["before"], changed.data["after"]["concurrency"]) == (
+        "alert",
+        {},
+        7,
+    )
     assert limit_of(app) == 7
     site.calls(20, limited=10)
     desk.look()
@@ -135,7 +139,11 @@ def test_an_error_nobody_knows_is_told_once(app):
     app.run_inline()
     desk.look()
     fired = desk.event("alert.fired").data
-    assert (fired["rule"], fired["evidence"]["kind"], fired["evidence"]["class"]) == ("unknown_error", "odd", "unknown")
+    assert (fired["rule"], fired["evidence"]["kind"], fired["evidence"]["class"]) == (
+        "unknown_error",
+        "odd",
+        "unknown",
+    )
     odd.enqueue()
     app.run_inline()
     desk.look()
@@ -165,13 +173,17 @@ def test_a_kind_that_no_worker_runs_and_a_worker_that_is_silent_are_told(app):
     open_worker(app.store, "w_silent")
     desk = Desk(app)
     desk.look(62)
-    assert {("alert.fired", "no_worker", "lonely"), ("alert.fired", "no_heartbeat", "w_silent")} <= set(desk.told())
+    assert {
+        ("alert.fired", "no_worker", "lonely"),
+        ("alert.fired", "no_heartbeat", "w_silent"),
+    } <= set(desk.told())
     close_worker(app.store, "w_silent")
     app.run_inline()
     desk.look()
-    assert {("alert.resolved", "no_worker", "lonely"), ("alert.resolved", "no_heartbeat", "w_silent")} <= set(
-        desk.told()
-    )
+    assert {
+        ("alert.resolved", "no_worker", "lonely"),
+        ("alert.resolved", "no_heartbeat", "w_silent"),
+    } <= set(desk.told())
 
 
 def test_a_dependency_that_is_held_for_long_is_told(app):
@@ -205,7 +217,12 @@ action = "open"
     site.calls(20, limited=15)
     desk.look()
     queue, gateway = app.queues.get("pages"), app.dependencies.get("gateway")
-    assert (queue.paused, queue.actor, gateway.state, gateway.actor) == (True, "alert", "open", "alert")
+    assert (queue.paused, queue.actor, gateway.state, gateway.actor) == (
+        True,
+        "alert",
+        "open",
+        "alert",
+    )
     assert queue.paused_until is not None
     assert gateway.until is not None
     assert desk.event("queue.paused").actor == "alert"
@@ -218,7 +235,13 @@ action = "open"
 def test_what_is_measured_is_what_is_counted(app):
     """Every share, number, duration and cost sees real jobs: names and labels are those of the fold."""
 
-    @app.job(name="pay", queue="money", uses="bank", cost=2.0, policy=Policy(max_retries=1, backoff=Fixed(10)))
+    @app.job(
+        name="pay",
+        queue="money",
+        uses="bank",
+        cost=2.0,
+        policy=Policy(max_retries=1, backoff=Fixed(10)),
+    )
     def pay(n: int) -> None:
         if n:
             raise RuntimeError("the flux capacitor is out of plutonium")
@@ -231,16 +254,25 @@ def test_what_is_measured_is_what_is_counted(app):
     desk.look()
     with app.store.read() as unit:
         gauges = Gauges(unit, unit.now(), tallies_for([a_rule(name) for name in MEASURES]), {})
-        found = {name: {one.key: one.value for one in gauges.samples(a_rule(name))} for name in MEASURES}
+        found = {
+            name: {one.key: one.value for one in gauges.samples(a_rule(name))} for name in MEASURES
+        }
     assert found["dead_share"] == {"": 0.25}
     assert found["dead_share_by_kind"] == {"pay": 0.25}
     assert found["dead_share_by_queue"] == {"money": 0.25}
     assert found["failed_share"] == {"pay": 0.4}
     assert found["failed_share_by_queue"] == {"money": 0.4}
     assert found["failed_share_by_dependency"] == {"bank": 0.4}
-    assert (found["rate_limited_share"], found["rate_limited_share_by_queue"]) == ({"bank": 0.0}, {})
+    assert (found["rate_limited_share"], found["rate_limited_share_by_queue"]) == (
+        {"bank": 0.0},
+        {},
+    )
     assert found["unknown_share"] == {"": 1.0}
-    assert (found["dead"], found["dead_by_kind"], found["restarts"]) == ({"": 1}, {"pay": 1}, {"": 0})
+    assert (found["dead"], found["dead_by_kind"], found["restarts"]) == (
+        {"": 1},
+        {"pay": 1},
+        {"": 0},
+    )
     assert 0 < found["duration_p95"]["pay"] < 5
     assert found["retry_ratio"] == {"": 0.25}
     assert found["retry_cost"] == {"": 0.5}

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.alerts.measures import BUILTIN, KNOWN, MEASURES, BadRule, StatCount, jump, quantile, read_counts, rules_of
+from mulligan.alerts.measures import (
+    BUILTIN,
+    KNOWN,
+    MEASURES,
+    BadRule,
+    StatCount,
+    jump,
+    quantile,
+    read_counts,
+    rules_of,
+)
 from mulligan.alerts.rules import (
     FIRING,
     PENDING,
@@ -24,11 +34,15 @@ from mulligan.alerts.rules import (
 )
 from mulligan.core.job import SECOND
 
-RULE = AlertDefinition("limited", "rate_limited_share", 0.05, "{} of its calls", least=20, clear=0.01)
+RULE = AlertDefinition(
+    "limited", "rate_limited_share", 0.05, "{} of its calls", least=20, clear=0.01
+)
 NOW = 1_000_000 * SECOND
 
 
-def stand(rule: AlertDefinition, *steps: tuple[float, Sample | None], silenced: bool = False) -> tuple[Alert | None, list[str]]:
+def stand(
+    rule: AlertDefinition, *steps: tuple[float, Sample | None], silenced: bool = False
+) -> tuple[Alert | None, list[str]]:
     """(seconds, what was measured) one after the other: how it stands in the end, and what was told."""
     stood: dict[str, Alert] = {}
     told: list[str] = []
@@ -60,7 +74,9 @@ def test_a_few_calls_are_no_share():
 
 
 def test_between_both_thresholds_nothing_changes():
-    assert stand(RULE, (0, share(0.06)), (5, share(0.02)), (10, share(0.06)), (15, share(0.01)))[1] == [
+    assert stand(RULE, (0, share(0.06)), (5, share(0.02)), (10, share(0.06)), (15, share(0.01)))[
+        1
+    ] == [
         "fired",
         "resolved",
     ]
@@ -133,7 +149,10 @@ def test_rate_limits_are_a_share_of_the_calls_of_each_dependency():
         count("calls", 5, dependency="b", outcome="succeeded"),
         count("calls", 9, dependency="a", outcome="snoozed"),
     ]
-    found = {sample.key: (sample.value, sample.volume) for sample in MEASURES["rate_limited_share"].samples(counts)}
+    found = {
+        sample.key: (sample.value, sample.volume)
+        for sample in MEASURES["rate_limited_share"].samples(counts)
+    }
     assert found == {"a": (0.05, 20), "b": (0.0, 5)}
 
 
@@ -168,9 +187,19 @@ def test_a_spike_is_many_times_what_is_usual():
 @pytest.mark.seed("003-49", "003-50", "003-51", "003-52")
 def test_every_alert_that_the_specifications_name_is_built_in():
     assert {rule.name for rule in BUILTIN} >= {
-        "failure_share", "failures_fast", "dead_letters", "failure_spike", "rate_limited", "queue_ageing", "slow_jobs",
-        "worker_restarts", "breaker_open", "no_heartbeat", "retry_cost", "unknown_error",
-    }  # fmt: skip
+        "failure_share",
+        "failures_fast",
+        "dead_letters",
+        "failure_spike",
+        "rate_limited",
+        "queue_ageing",
+        "slow_jobs",
+        "worker_restarts",
+        "breaker_open",
+        "no_heartbeat",
+        "retry_cost",
+        "unknown_error",
+    }
     assert rules_of([rule_as_said(rule) for rule in BUILTIN]) == BUILTIN
 
 
@@ -191,12 +220,20 @@ def rule_as_said(rule: AlertDefinition) -> dict[str, object]:
 def test_settings_change_a_built_in_rule_and_add_one():
     rules = {
         rule.name: rule
-        for rule in rules_of([
-            {"name": "slow_jobs", "above": 30, "severity": "page"},
-            {"name": "queue_ageing", "enabled": False},
-            {"name": "mine", "measure": "failed_share_by_queue", "above": 0.5, "action": "pause", "for": 10},
-        ])
-    }  # fmt: skip
+        for rule in rules_of(
+            [
+                {"name": "slow_jobs", "above": 30, "severity": "page"},
+                {"name": "queue_ageing", "enabled": False},
+                {
+                    "name": "mine",
+                    "measure": "failed_share_by_queue",
+                    "above": 0.5,
+                    "action": "pause",
+                    "for": 10,
+                },
+            ]
+        )
+    }
     assert (rules["slow_jobs"].above, rules["slow_jobs"].window) == (30, 900)
     assert not rules["queue_ageing"].enabled
     assert (rules["mine"].action, rules["mine"].for_) == ("pause", 10)
@@ -244,6 +281,8 @@ def test_of_one_trouble_the_loudest_rule_tells_and_the_others_have_nothing_to_ad
 
 def test_who_covers_others_is_judged_before_them():
     place = {rule.name: number for number, rule in enumerate(in_order(BUILTIN))}
-    named = [(rule.name, other.strip()) for rule in BUILTIN for other in rule.unless.split(",") if other]
+    named = [
+        (rule.name, other.strip()) for rule in BUILTIN for other in rule.unless.split(",") if other
+    ]
     assert [(name, other) for name, other in named if other not in place] == []
     assert all(place[other] < place[name] for name, other in named)

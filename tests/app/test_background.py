@@ -51,7 +51,9 @@ def test_a_worker_beside_a_program_gets_time_for_what_it_runs(app, folder):
 
 def test_a_program_that_is_killed_takes_its_worker_along(app, folder):
     environ = {**os.environ, "MULLIGAN_WORKER__SHUTDOWN_GRACE": "1"}
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, cwd=folder, env=environ)
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, cwd=folder, env=environ
+    )
     try:
         worker = int(program.stdout.readline())
         job = app.enqueue("wait_for", {"path": str(folder / "never")})

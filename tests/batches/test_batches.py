@@ -30,7 +30,9 @@ from support.store import together, undone
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FATES = {
     "well": lambda: "done",
-    "dies": lambda: Fail("BAD_FILE", "moov atom", public="This file could not be read.", final=True),
+    "dies": lambda: Fail(
+        "BAD_FILE", "moov atom", public="This file could not be read.", final=True
+    ),
     "parks": lambda: Park("who pays?", choices=("us", "them")),
     "waits": lambda: Retry(after=60, reason="not yet"),
     "stops": lambda: Cancel("nobody wants it"),
@@ -107,7 +109,13 @@ def test_the_event_of_an_outcome_carries_the_counts(app, work):
     batch = made(app, work, *["well"] * 4, "dies", "stops", owner="acme")
     [event] = news(app, batch, "partial")
     assert event.owner == "acme"
-    assert {"name": "spring", "total": 6, "succeeded": 4, "dead": 1, "cancelled": 1}.items() <= event.data.items()
+    assert {
+        "name": "spring",
+        "total": 6,
+        "succeeded": 4,
+        "dead": 1,
+        "cancelled": 1,
+    }.items() <= event.data.items()
     assert (batch.counts.succeeded, batch.counts.dead, batch.counts.cancelled) == (4, 1, 1)
 
 
@@ -115,7 +123,11 @@ def test_before_it_is_sealed_nothing_completes(app, work):
     batch = app.batch("spring")
     work.options(batch=batch).enqueue()
     app.run_inline()
-    assert (batch.refresh().state, batch.refresh().sealed, told(app, batch)) == ("processing", False, [])
+    assert (batch.refresh().state, batch.refresh().sealed, told(app, batch)) == (
+        "processing",
+        False,
+        [],
+    )
     sealed = batch.seal()
     assert (sealed.state, sealed.sealed, told(app, batch)) == ("ready", True, ["sealed", "ready"])
 
@@ -152,7 +164,9 @@ def test_a_member_that_waits_for_its_retry_keeps_the_batch_processing_until_it_e
     assert batch.refresh().state == "ready"
 
 
-@pytest.mark.parametrize(("act", "outcome"), [("release", "ready"), ("cancel", "ready"), ("discard", "ready")])
+@pytest.mark.parametrize(
+    ("act", "outcome"), [("release", "ready"), ("cancel", "ready"), ("discard", "ready")]
+)
 def test_a_parked_member_keeps_it_processing_until_a_person_decides(app, work, act, outcome):
     batch = made(app, work, "well", "parks")
     [parked] = app.batches.members(batch.id, "state:parked")
@@ -185,13 +199,19 @@ def test_a_member_of_a_kind_nobody_knows_dies_within_a_bound_and_the_batch_ends(
     advance(app, app.settings.worker.unknown_kind_after + 1)
     drain_anywhere(app)
     assert batch.refresh().state == "partial"
-    assert [(one.code, one.count) for one in app.batches.failures(batch.id)] == [("KIND_UNKNOWN", 1)]
+    assert [(one.code, one.count) for one in app.batches.failures(batch.id)] == [
+        ("KIND_UNKNOWN", 1)
+    ]
 
 
 def test_failures_of_members_are_told_by_code_with_their_public_sentence(app, work):
     batch = made(app, work, "well", "dies", "dies")
     [failed] = app.batches.failures(batch.id)
-    assert (failed.code, failed.count, failed.message) == ("BAD_FILE", 2, "This file could not be read.")
+    assert (failed.code, failed.count, failed.message) == (
+        "BAD_FILE",
+        2,
+        "This file could not be read.",
+    )
     assert app.jobs.get(failed.job).state is State.DEAD
 
 
@@ -227,7 +247,13 @@ def test_sealed_twice_is_refused_and_changes_nothing(app, work):
 def test_a_batch_that_does_not_exist_is_refused(app, work):
     with pytest.raises(NotFound, match="no batch 'spring'"):
         work.options(batch="spring").enqueue()
-    for call in (app.batches.get, app.batches.seal, app.batches.cancel, app.batches.retry_failed, app.batches.failures):
+    for call in (
+        app.batches.get,
+        app.batches.seal,
+        app.batches.cancel,
+        app.batches.retry_failed,
+        app.batches.failures,
+    ):
         with pytest.raises(NotFound, match="no batch 'spring'"):
             call("spring")
     assert app.jobs.list() == []
@@ -356,12 +382,21 @@ def test_a_unique_batch_is_one_per_owner(app):
 def test_what_makes_no_sense_is_refused_before_anything_is_written(app, work):
     app.open()
     for said, words in [
-        ({"name": ""}, "name"), ({"name": 7}, "name"), ({"name": "x" * 501}, "name"), ({"name": "nul\x00"}, "name"),
-        ({"owner": None}, "owner"), ({"tolerance": -1}, "tolerance"), ({"tolerance": "many"}, "tolerance"),
-        ({"expires_in": -1}, "expires_in"), ({"expires_in": 0}, "expires_in"), ({"expires_in": LONG_AGO}, "future"),
-        ({"expires_in": "soon"}, "expires_in"), ({"unique": ""}, "unique"),
-        ({"on_complete": 7}, "kind"), ({"connection": 7}, "connection"),
-    ]:  # fmt: skip
+        ({"name": ""}, "name"),
+        ({"name": 7}, "name"),
+        ({"name": "x" * 501}, "name"),
+        ({"name": "nul\x00"}, "name"),
+        ({"owner": None}, "owner"),
+        ({"tolerance": -1}, "tolerance"),
+        ({"tolerance": "many"}, "tolerance"),
+        ({"expires_in": -1}, "expires_in"),
+        ({"expires_in": 0}, "expires_in"),
+        ({"expires_in": LONG_AGO}, "future"),
+        ({"expires_in": "soon"}, "expires_in"),
+        ({"unique": ""}, "unique"),
+        ({"on_complete": 7}, "kind"),
+        ({"connection": 7}, "connection"),
+    ]:
         with pytest.raises((Refused, ConfigError), match=words):
             app.batch(**{"name": "spring", **said})
     assert app.batches.list() == []
@@ -402,7 +437,12 @@ def test_the_job_that_completes_a_batch_is_enqueued_once_with_each_outcome(app, 
     batch = made(app, work, "well", "dies", on_complete=ended, owner="acme")
     assert app.heard == [("spring", "partial", 1)]
     [job] = app.jobs.list("kind:ended")
-    assert (job.owner, job.queue, job.batch_id, job.payload) == ("acme", "mail", None, {"batch": batch.id})
+    assert (job.owner, job.queue, job.batch_id, job.payload) == (
+        "acme",
+        "mail",
+        None,
+        {"batch": batch.id},
+    )
     assert batch.on_complete == "ended"
     assert news(app, batch, "partial")[0].data["on_complete"] == job.id
     app.fates["dies"] = "well"
@@ -438,13 +478,22 @@ def test_retry_of_the_failed_turns_partial_into_ready(app, work):
     batch = made(app, work, "well", "dies", "dies")
     app.fates["dies"] = "well"
     done = app.batches.retry_failed(batch.id, reason="the disk was full")
-    assert (done.batch.state, done.batch.generation, len(done.jobs), done.refused) == ("processing", 2, 2, {})
+    assert (done.batch.state, done.batch.generation, len(done.jobs), done.refused) == (
+        "processing",
+        2,
+        2,
+        {},
+    )
     app.run_inline()
     batch = batch.refresh()
     assert (batch.state, batch.previous, batch.counts.succeeded) == ("ready", "partial", 3)
     assert told(app, batch) == ["sealed", "partial", "reopened", "ready", "recovered"]
     [reopened] = news(app, batch, "reopened")
-    assert (reopened.actor, reopened.data["reason"], reopened.data["jobs"]) == ("python", "the disk was full", 2)
+    assert (reopened.actor, reopened.data["reason"], reopened.data["jobs"]) == (
+        "python",
+        "the disk was full",
+        2,
+    )
     assert news(app, batch, "recovered")[0].data["previous"] == "partial"
 
 
@@ -478,7 +527,10 @@ def test_a_cancelled_member_may_be_retried_too(app, work):
     [stopped] = app.batches.members(batch.id, "state:cancelled")
     app.jobs.retry(stopped.id)
     app.run_inline()
-    assert (batch.refresh().state, told(app, batch)) == ("partial", ["sealed", "ready", "reopened", "partial"])
+    assert (batch.refresh().state, told(app, batch)) == (
+        "partial",
+        ["sealed", "ready", "reopened", "partial"],
+    )
 
 
 def test_a_retry_before_the_outcome_opens_nothing(app, work):
@@ -512,7 +564,9 @@ def test_twenty_who_press_at_once_make_one_generation(app, work):
 
     assert sorted(together(*[press] * 20)) == [0] * 19 + [5]
     assert (batch.refresh().generation, told(app, batch)) == (2, ["sealed", "partial", "reopened"])
-    assert {row_of(app, job).generation for job in app.batches.members(batch.id, "state:queued")} == {2}
+    assert {
+        row_of(app, job).generation for job in app.batches.members(batch.id, "state:queued")
+    } == {2}
 
 
 def test_a_member_whose_key_is_taken_stays_dead_and_keeps_no_other(app):
@@ -547,7 +601,9 @@ def test_when_every_member_is_refused_nothing_is_opened(app):
 
 
 # -- expiry -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("fates", "outcome"), [("well", "ready"), ("well dies", "partial"), ("dies", "failed")])
+@pytest.mark.parametrize(
+    ("fates", "outcome"), [("well", "ready"), ("well dies", "partial"), ("dies", "failed")]
+)
 def test_a_finished_batch_expires_at_its_time(app, work, fates, outcome):
     batch = made(app, work, *fates.split(), expires_in=3600)
     app.run_inline()
@@ -556,7 +612,11 @@ def test_a_finished_batch_expires_at_its_time(app, work, fates, outcome):
     app.run_inline()
     app.run_inline()
     batch = batch.refresh()
-    assert (batch.state, batch.outcome, told(app, batch)) == ("expired", outcome, ["sealed", outcome, "expired"])
+    assert (batch.state, batch.outcome, told(app, batch)) == (
+        "expired",
+        outcome,
+        ["sealed", outcome, "expired"],
+    )
 
 
 def test_one_that_is_still_processing_gets_its_outcome_first(app, work):
@@ -608,7 +668,12 @@ def test_cancel_seals_and_stops_what_waits(app, work):
     work.options(batch=open_one, delay=60).enqueue()
     app.run_inline()
     done = app.batches.cancel(open_one.id, reason="wrong list")
-    assert (done.state, done.cancelled, done.sealed, done.cancel_reason) == ("ready", True, True, "wrong list")
+    assert (done.state, done.cancelled, done.sealed, done.cancel_reason) == (
+        "ready",
+        True,
+        True,
+        "wrong list",
+    )
     assert (done.counts.succeeded, done.counts.cancelled) == (1, 2)
     assert told(app, open_one) == ["sealed", "cancelled", "ready"]
     [event] = news(app, open_one, "cancelled")
@@ -659,7 +724,12 @@ def test_lists_are_newest_first_and_by_state_and_owner(app, work):
     open_one = app.batch("open")
     ids = [batch.id for batch in app.batches.list()]
     assert ids == [open_one.id, gone.id, partial.id, ready.id]
-    for state, batch in (("ready", ready), ("partial", partial), ("expired", gone), ("processing", open_one)):
+    for state, batch in (
+        ("ready", ready),
+        ("partial", partial),
+        ("expired", gone),
+        ("processing", open_one),
+    ):
         assert [one.id for one in app.batches.list(state=state)] == [batch.id]
     assert [one.id for one in app.batches.list(owner="acme")] == [ready.id]
     assert [one.id for one in app.batches.list(limit=2, before=gone.id)] == ids[2:]
@@ -702,7 +772,10 @@ def test_from_async_code(app, work, ended):
         assert [one.code for one in await app.aio.batches.failures(batch.id)] == ["BAD_FILE"]
         assert [one.id for one in await app.aio.batches.list(state="partial")] == [batch.id]
         assert (await app.aio.batches.get(batch.id)).name == "spring"
-        assert [event.type for event in await app.aio.batches.history(batch.id)] == ["batch.sealed", "batch.partial"]
+        assert [event.type for event in await app.aio.batches.history(batch.id)] == [
+            "batch.sealed",
+            "batch.partial",
+        ]
         assert len((await app.aio.batches.retry_failed(batch.id)).jobs) == 1
         other = await app.aio.batch("summer")
         assert (await app.aio.batches.seal(other.id)).state == "ready"
@@ -715,5 +788,9 @@ def test_what_is_stored_of_the_completing_job_is_plain(app, work, ended):
     with app.store.read() as unit:
         row = unit.batch(batch.id)
     said = json.loads(row.on_complete)
-    assert (said["kind"], said["owner"], json.loads(said["payload"])) == ("ended", "acme", {"batch": batch.id})
+    assert (said["kind"], said["owner"], json.loads(said["payload"])) == (
+        "ended",
+        "acme",
+        {"batch": batch.id},
+    )
     assert not {"id", "batch_id", "unique_key"} & set(said)

@@ -42,7 +42,9 @@ def outcomes(app, ids):
     return [app.batches.get(one).state for one in ids]
 
 
-def test_an_operation_over_one_cause_makes_every_batch_ready_that_was_partial_for_it(app, render, broken):
+def test_an_operation_over_one_cause_makes_every_batch_ready_that_was_partial_for_it(
+    app, render, broken
+):
     ids = campaigns(app, render, 3, 4)
     assert outcomes(app, ids) == ["partial"] * 3
     broken.clear()
@@ -86,10 +88,14 @@ def test_an_operation_retries_no_member_of_an_expired_batch_and_all_others(app, 
     assert app.batches.get(lasting).state == "ready"
 
 
-def test_an_operation_with_overrides_changes_each_job_and_refuses_what_a_kind_does_not_allow(app, render, broken):
+def test_an_operation_with_overrides_changes_each_job_and_refuses_what_a_kind_does_not_allow(
+    app, render, broken
+):
     job = render.enqueue(clip=1)
     app.run_inline()
-    app.operations.start("retry", "state:dead", overrides={"payload": {"clip": 2}, "max_retries": 5}, steps=["rest"])
+    app.operations.start(
+        "retry", "state:dead", overrides={"payload": {"clip": 2}, "max_retries": 5}, steps=["rest"]
+    )
     app.run_inline()
     done = app.jobs.get(job.id)
     assert (done.state, done.payload, done.max_retries) == ("succeeded", {"clip": 2}, 5)
@@ -97,7 +103,9 @@ def test_an_operation_with_overrides_changes_each_job_and_refuses_what_a_kind_do
     assert retried.data["changes"]["payload.clip"] == {"before": 1, "after": 2}
 
 
-def test_retries_of_a_batch_and_of_an_operation_at_once_make_one_generation_of_each_job(app, render, broken):
+def test_retries_of_a_batch_and_of_an_operation_at_once_make_one_generation_of_each_job(
+    app, render, broken
+):
     ids = campaigns(app, render, 2, 6)
     broken.clear()
 
@@ -110,7 +118,11 @@ def test_retries_of_a_batch_and_of_an_operation_at_once_make_one_generation_of_e
     acts = [by_batch, by_operation]
     together(*[lambda number=number: tried(acts[number % 2], number // 2) for number in range(4)])
     app.run_inline()
-    assert {job.generation for job in app.jobs.list("state:succeeded", limit=50) if job.payload["clip"] % 2} == {2}
+    assert {
+        job.generation
+        for job in app.jobs.list("state:succeeded", limit=50)
+        if job.payload["clip"] % 2
+    } == {2}
     assert outcomes(app, ids) == ["ready"] * 2
 
 

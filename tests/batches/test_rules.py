@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.batches.rules import BatchCounts, BatchState, checked_tolerance, counted, reckoned, recovered, shown
+from mulligan.batches.rules import (
+    BatchCounts,
+    BatchState,
+    checked_tolerance,
+    counted,
+    reckoned,
+    recovered,
+    shown,
+)
 from mulligan.core.errors import Refused
 
 
@@ -54,20 +62,32 @@ def test_a_batch_with_a_dead_member_is_never_ready_unless_that_was_tolerated(cou
 
 @pytest.mark.parametrize(
     ("given", "kept"),
-    [(0, "0"), (3, "3"), (0.1, "10%"), ("10%", "10%"), (" 12.5% ", "12.5%"), (0.0, "0%"), (1.0, "100%")],
+    [
+        (0, "0"),
+        (3, "3"),
+        (0.1, "10%"),
+        ("10%", "10%"),
+        (" 12.5% ", "12.5%"),
+        (0.0, "0%"),
+        (1.0, "100%"),
+    ],
 )
 def test_a_tolerance_is_a_count_or_a_share(given, kept):
     assert checked_tolerance(given) == kept
 
 
-@pytest.mark.parametrize("given", [-1, 1.5, -0.1, math.nan, math.inf, "ten", "-1%", "101%", "3", None, True, [1], "%"])
+@pytest.mark.parametrize(
+    "given", [-1, 1.5, -0.1, math.nan, math.inf, "ten", "-1%", "101%", "3", None, True, [1], "%"]
+)
 def test_a_tolerance_that_makes_no_sense_is_refused(given):
     with pytest.raises(Refused, match="tolerance"):
         checked_tolerance(given)
 
 
 def test_members_are_counted_by_state_and_missed_must_haves_apart():
-    counts = counted([("succeeded", True, 2), ("succeeded", False, 3), ("dead", True, 1), ("cancelled", True, 1)])
+    counts = counted(
+        [("succeeded", True, 2), ("succeeded", False, 3), ("dead", True, 1), ("cancelled", True, 1)]
+    )
     assert counts == BatchCounts(succeeded=5, dead=1, cancelled=1, missed=2)
     assert (counts.total, counts.ended, counts.share) == (7, 7, 1.0)
     assert BatchCounts().share == 1.0

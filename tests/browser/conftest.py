@@ -28,15 +28,24 @@ class Site:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.folder = folder
-        self.worker = Worker(url, folder, app=APP, program=("-m", "mulligan", "up"), web__port="0", worker__runners="1")
-        self.app = Mulligan(settings=read_settings({"database_url": url}, environ={}, file=folder / "none.toml"))
+        self.worker = Worker(
+            url,
+            folder,
+            app=APP,
+            program=("-m", "mulligan", "up"),
+            web__port="0",
+            worker__runners="1",
+        )
+        self.app = Mulligan(
+            settings=read_settings({"database_url": url}, environ={}, file=folder / "none.toml")
+        )
 
     def ready(self) -> Site:
         self.worker.ready()
         until(lambda: "http://" in self.worker.text(), 20, "an address")
-        self.home = next(word for word in self.worker.text().split() if word.startswith("http://")).partition(
-            "sign-in"
-        )[0]
+        self.home = next(
+            word for word in self.worker.text().split() if word.startswith("http://")
+        ).partition("sign-in")[0]
         self.home = self.home.rstrip("/")
         return self
 
@@ -68,11 +77,17 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     """One for all stories: to start it costs more than most of them, and each has jobs of its own."""
     folder = tmp_path_factory.mktemp("site")
     sqlite = request.param == "sqlite"
-    url = f"sqlite:///{folder}/mulligan.db" if sqlite else request.getfixturevalue("postgres_server").create_database()
+    url = (
+        f"sqlite:///{folder}/mulligan.db"
+        if sqlite
+        else request.getfixturevalue("postgres_server").create_database()
+    )
     with closing(open_store(url)) as store:
         store.prepare()
     site = Site(url, folder)

@@ -18,10 +18,16 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulligan, list[str]]]:
+def furnished(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, Mulligan, list[str]]]:
     """A server with something on each of its screens, and their paths."""
     with a_house(tmp_path_factory.mktemp("furnished")) as (home, app):
-        yield home, app, Background(lambda: furnish(app, Words())).answer(60)  # this thread has the browser's loop
+        yield (
+            home,
+            app,
+            Background(lambda: furnish(app, Words())).answer(60),
+        )  # this thread has the browser's loop
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,9 @@ def test_axe_finds_nothing_serious_on_any_screen(chromium, request, house, theme
 
 @pytest.mark.slow
 @pytest.mark.parametrize("letters", ["100%", "200%"])
-def test_no_screen_scrolls_sideways_on_a_phone_also_with_letters_twice_as_large(chromium, furnished, letters):
+def test_no_screen_scrolls_sideways_on_a_phone_also_with_letters_twice_as_large(
+    chromium, furnished, letters
+):
     home, app, paths = furnished
 
     def look(page: Page) -> list[str]:

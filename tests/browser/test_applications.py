@@ -16,14 +16,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.
 
 
 @pytest.fixture(scope="module", params=FURNISHED)
-def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Page]]:
+def pages(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Page]]:
     with demo(request.param, tmp_path_factory.mktemp(request.param)) as running:
         yield FURNISHED[request.param](running)
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious_and_nothing_scrolls_sideways(chromium: Browser, pages, theme, width):
+def test_axe_finds_nothing_serious_and_nothing_scrolls_sideways(
+    chromium: Browser, pages, theme, width
+):
     found = []
     for one in pages:
         with opened(chromium, one, width=width, color_scheme=theme) as page:

@@ -34,9 +34,11 @@ def look(page: Page) -> list[str]:
 @pytest.mark.security("S25")
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_hostile_words_are_only_words_on_every_screen(text, chromium, tmp_path, store_url):
-    name = "".join(letter for letter in text if letter not in " |,\t\r\n\x0b\x0c\u2028\u2029" and letter.isprintable())[
-        :200
-    ]
+    name = "".join(
+        letter
+        for letter in text
+        if letter not in " |,\t\r\n\x0b\x0c\u2028\u2029" and letter.isprintable()
+    )[:200]
     with a_house(tmp_path, store_url) as (home, app):
         paths = Background(lambda: furnish(app, Words(text, name, text[:100]))).answer(60)
         with inside(chromium, home, app, width=NARROW) as person:

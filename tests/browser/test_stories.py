@@ -101,7 +101,9 @@ def test_what_happens_while_the_page_reads_itself_is_not_missed(site, visit):
     page = visit().go("/jobs?filter=kind:encode")
     badge = page.locator("tbody tr").first.locator(".badge")
     expect(badge).to_contain_text("running")
-    page.evaluate("(new EventSource('/live')).addEventListener('job.succeeded', () => { window.heard = true; })")
+    page.evaluate(
+        "(new EventSource('/live')).addEventListener('job.succeeded', () => { window.heard = true; })"
+    )
     seen = []
 
     def slow(route):
@@ -150,7 +152,11 @@ def test_rows_are_walked_ticked_and_retried_from_the_keyboard(site, visit):
     expect(page.locator("tbody tr").first.get_by_role("checkbox")).to_be_checked()
     keys.press("r")
     expect(page.get_by_text("1 of 1 done")).to_be_visible()
-    until(lambda: [job.generation for job in site.app.jobs.list("code:LOWER_GONE")] == [2, 1, 1], 20, "one was retried")
+    until(
+        lambda: [job.generation for job in site.app.jobs.list("code:LOWER_GONE")] == [2, 1, 1],
+        20,
+        "one was retried",
+    )
     expect(page.locator("#pulse")).to_contain_text("live")  # the new page listens
     keys.press("/")
     page.keyboard.type("state:succeeded")
@@ -169,7 +175,9 @@ def test_all_of_it_works_as_plain_links_and_forms_without_javascript(site, visit
     page.get_by_role("link", name="Retry these 3").click()
     page.get_by_label("Why").fill("the disk is back")
     page.get_by_role("button", name="Retry 3 jobs").click()
-    until(lambda: site.app.operations.list()[0].state == "finished", 30, "an operation that is over")
+    until(
+        lambda: site.app.operations.list()[0].state == "finished", 30, "an operation that is over"
+    )
     page.reload()
     expect(page.locator("h1 .badge")).to_contain_text("finished")
     page.goto(f"{site.home}/jobs/{parked.id}")

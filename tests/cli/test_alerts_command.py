@@ -9,7 +9,9 @@ def test_rules_are_listed_as_the_settings_have_changed_them_and_one_can_be_silen
     rules = {rule["name"]: rule for rule in json.loads(call("alerts", "rules", "-o", "json").out)}
     assert rules["slow_jobs"]["above"] == 30
     assert json.loads(call("alerts", "list", "-o", "json").out) == []
-    silenced = call("alerts", "silence", "slow_jobs", "--until", "2h", "--reason", "the import", "-o", "json")
+    silenced = call(
+        "alerts", "silence", "slow_jobs", "--until", "2h", "--reason", "the import", "-o", "json"
+    )
     assert json.loads(silenced.out)["silenced_until"]
     assert "silent for" in call("alerts", "rules", "-o", "tsv").out
     assert call("alerts", "silence", "slow_jobs", "--off").code == 0

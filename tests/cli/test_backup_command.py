@@ -51,7 +51,9 @@ def acknowledged(folder, sqlite_url):
         process.wait()
 
 
-def test_under_load_it_has_every_job_acknowledged_before_it_began(call, start, folder, acknowledged, sqlite_url):
+def test_under_load_it_has_every_job_acknowledged_before_it_began(
+    call, start, folder, acknowledged, sqlite_url
+):
     start("worker", "jobs:app", "--database", sqlite_url).says("concurrency")
     until(lambda: len(acknowledged()) > 100, 20)
     for number in range(3):
@@ -116,7 +118,10 @@ def test_postgresql_is_told_its_own_tool(call, postgres_url):
 def dumped(url: str, tmp_path: Path) -> None:
     """Into a dump, and from it over what is there now, as docs/operate/backup.md says."""
     binaries, dump = find_binaries(), str(tmp_path / "jobs.dump")
-    subprocess.run([binaries / "pg_dump", "--format=custom", "--schema=mulligan", "--file", dump, url], check=True)
+    subprocess.run(
+        [binaries / "pg_dump", "--format=custom", "--schema=mulligan", "--file", dump, url],
+        check=True,
+    )
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA mulligan CASCADE")
     subprocess.run([binaries / "pg_restore", "--dbname", url, dump], check=True)
@@ -131,9 +136,15 @@ def copied(call, url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.any_store
-def test_after_a_restore_what_ran_runs_again_under_a_token_never_seen(app, call, start, store_url, tmp_path):
+def test_after_a_restore_what_ran_runs_again_under_a_token_never_seen(
+    app, call, start, store_url, tmp_path
+):
     (Path.cwd() / "slow.py").write_text(SLOW)
-    quick = {"MULLIGAN_WORKER__LEASE": "1", "MULLIGAN_WORKER__HEARTBEAT": "0.3", "MULLIGAN_WORKER__SWEEP": "0.3"}
+    quick = {
+        "MULLIGAN_WORKER__LEASE": "1",
+        "MULLIGAN_WORKER__HEARTBEAT": "0.3",
+        "MULLIGAN_WORKER__SWEEP": "0.3",
+    }
     job = app.enqueue("naps", {"seconds": 30})
     first = start("worker", "slow:app", **quick)
     until(lambda: app.jobs.get(job.id).state == State.RUNNING, 20)

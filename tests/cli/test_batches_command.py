@@ -52,7 +52,9 @@ def test_a_page_names_the_next(call, app):
     ids = [app.batch(f"b{n}").id for n in range(3)]
     answer = call("batches", "list", "--limit", 2)
     assert f"--cursor {ids[1]}" in answer.err
-    assert [row[0] for row in rows(call("batches", "list", "--limit", 2, "--cursor", ids[1]))] == [ids[0]]
+    assert [row[0] for row in rows(call("batches", "list", "--limit", 2, "--cursor", ids[1]))] == [
+        ids[0]
+    ]
 
 
 def test_an_empty_list_says_how_to_begin(call, app):

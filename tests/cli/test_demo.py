@@ -14,7 +14,9 @@ from support.waiting import until
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = 120.0  # seconds, for a machine that has other things to do; an idle one needs less than thirty
+PATIENCE = (
+    120.0  # seconds, for a machine that has other things to do; an idle one needs less than thirty
+)
 
 SEEN: dict[str, Callable[[Mulligan], Any]] = {
     "a flaky job recovered": lambda app: any(
@@ -30,21 +32,29 @@ SEEN: dict[str, Callable[[Mulligan], Any]] = {
     "a batch is ready": lambda app: app.batches.list(state="ready"),
     "a batch is partial": lambda app: app.batches.list(state="partial"),
     "a batch was mended": lambda app: _happened(app, "batch.recovered"),
-    "an operation finished": lambda app: any(one.state == "finished" for one in app.operations.list()),
-    "an operation stopped by itself": lambda app: any(one.state == "stopped" for one in app.operations.list()),
+    "an operation finished": lambda app: any(
+        one.state == "finished" for one in app.operations.list()
+    ),
+    "an operation stopped by itself": lambda app: any(
+        one.state == "stopped" for one in app.operations.list()
+    ),
     "there are schedules": lambda app: len(app.schedules.list()) == 2,
     "an alert fired": lambda app: _happened(app, "alert.fired"),
     "a message was delivered": lambda app: app.deliveries.list(state="succeeded"),
-    "a message was refused at first": lambda app: any(one.failures for one in app.deliveries.list(limit=200)),
+    "a message was refused at first": lambda app: any(
+        one.failures for one in app.deliveries.list(limit=200)
+    ),
     "a message was given up": lambda app: app.deliveries.list(state="dead"),
-    "people did things": lambda app: {"queue.paused", "kind.held", "job.cancelled", "job.retried", "dependency.changed"}
-    <= {event.type for event in app.events.list(limit=200)},
+    "people did things": lambda app: (
+        {"queue.paused", "kind.held", "job.cancelled", "job.retried", "dependency.changed"}
+        <= {event.type for event in app.events.list(limit=200)}
+    ),
     "a rule in shadow spoke": lambda app: any(
         "feed-not-there" in (one.judged or "")
         for job in app.jobs.list("kind:parse_feed")
         for one in app.jobs.attempts(job.id)
     ),
-}  # fmt: skip
+}
 
 
 def _died(app: Mulligan, code: str) -> Any:
@@ -52,13 +62,17 @@ def _died(app: Mulligan, code: str) -> Any:
 
 
 def _attempt(app: Mulligan, filter: str, code: str) -> bool:  # noqa: A002 - as everywhere
-    return any(one.code == code for job in app.jobs.list(filter) for one in app.jobs.attempts(job.id))
+    return any(
+        one.code == code for job in app.jobs.list(filter) for one in app.jobs.attempts(job.id)
+    )
 
 
 def _happened(app: Mulligan, type_: str, dependency: str = "") -> bool:
     with app.store.read() as unit:
         events = unit.events_after(0, 20_000)
-    return any(one.type == type_ and dependency in ("", one.data.get("dependency")) for one in events)
+    return any(
+        one.type == type_ and dependency in ("", one.data.get("dependency")) for one in events
+    )
 
 
 @pytest.mark.slow

@@ -42,7 +42,15 @@ def test_an_application_is_started_in_our_place_with_what_was_said(monkeypatch):
     demo_apps.run_application("watermark", "postgresql://db/x", None, 8400)
     ((program, words, environ),) = started
     assert program == sys.executable
-    assert words == [program, "-m", "watermark", "--database", "postgresql://db/x", "--port", "8400"]
+    assert words == [
+        program,
+        "-m",
+        "watermark",
+        "--database",
+        "postgresql://db/x",
+        "--port",
+        "8400",
+    ]
     assert environ["PYTHONPATH"].split(":")[0] == str(ROOT / "apps")
 
 
@@ -55,7 +63,9 @@ def test_an_application_runs_on_one_file_and_leaves_nothing(name, tmp_path, monk
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     words = [sys.executable, "-m", "mulligan", "demo", name, "--port", str(port)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path) as demo:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
+    ) as demo:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+\S*", demo.stdout.readline())[0]
             until(lambda: answers(address), 60, "its page")
@@ -85,7 +95,9 @@ def test_an_application_that_is_killed_leaves_nobody_behind(name, tmp_path, monk
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("MULLIGAN_WORKER__SHUTDOWN_GRACE", "1")
     words = [sys.executable, "-m", "mulligan", "demo", name]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path) as demo:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
+    ) as demo:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+\S*", demo.stdout.readline())[0]
             until(lambda: answers(address), 60, "its page")
@@ -99,7 +111,9 @@ def test_an_application_that_is_killed_leaves_nobody_behind(name, tmp_path, monk
 @pytest.mark.slow
 def test_a_wheel_has_the_applications_without_their_tests(tmp_path):
     build = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    name = subprocess.check_output([sys.executable, "-c", build, str(tmp_path)], cwd=ROOT, text=True).split()[-1]
+    name = subprocess.check_output(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=ROOT, text=True
+    ).split()[-1]
     inside = zipfile.ZipFile(tmp_path / name).namelist()
     for app in NAMES:
         assert f"mulligan/apps/{app}/__main__.py" in inside

@@ -108,7 +108,9 @@ def test_set_changes_one_limit_and_keeps_the_other_until_cleared(call, app, call
         (("open", "gateway", "--for", "soon"), "2h"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(call, app, call_gateway, arguments, words):
+def test_what_makes_no_sense_is_refused_and_changes_nothing(
+    call, app, call_gateway, arguments, words
+):
     app.run_inline()
     answer = call("deps", *arguments)
     assert answer.code == 2

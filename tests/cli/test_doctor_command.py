@@ -12,7 +12,11 @@ def test_every_setting_is_told_with_its_origin(call, app, folder, monkeypatch):
     monkeypatch.setenv("MULLIGAN_WORKER__LEASE", "20")
     app.enqueue("ask")
     told = {one["name"]: one for one in json.loads(call("doctor", "-o", "json").out)["settings"]}
-    assert told["worker.concurrency"] == {"name": "worker.concurrency", "value": 3, "origin": "mulligan.toml"}
+    assert told["worker.concurrency"] == {
+        "name": "worker.concurrency",
+        "value": 3,
+        "origin": "mulligan.toml",
+    }
     assert told["worker.lease"]["origin"] == "environment MULLIGAN_WORKER__LEASE"
     assert told["worker.poll"]["origin"] == "default"
 
@@ -23,7 +27,10 @@ def test_a_healthy_database_fails_nothing(call, app):
     answer = call("doctor", "-o", "json")
     found = checks(answer)
     assert answer.code == 0
-    assert {found[name]["status"] for name in ("database", "schema", "durability", "clock", "lease", "kinds")} == {"ok"}
+    assert {
+        found[name]["status"]
+        for name in ("database", "schema", "durability", "clock", "lease", "kinds")
+    } == {"ok"}
     assert found["workers"]["next"] == "mulligan worker APP"
 
 
@@ -45,11 +52,21 @@ def test_an_empty_database_fails_with_what_to_type(call, postgres_url):
     answer = call("doctor", "-o", "json", "--database", postgres_url)
     assert answer.code == 1
     schema = checks(answer)["schema"]
-    assert (schema["status"], schema["found"], schema["next"]) == ("fail", "none yet", "mulligan migrate")
+    assert (schema["status"], schema["found"], schema["next"]) == (
+        "fail",
+        "none yet",
+        "mulligan migrate",
+    )
 
 
 def test_a_server_that_is_away_fails_and_no_password_is_shown(call, impatient):
-    answer = call("doctor", "-o", "json", "--database", "postgresql://nobody:s3cret@127.0.0.1:1/none?connect_timeout=1")
+    answer = call(
+        "doctor",
+        "-o",
+        "json",
+        "--database",
+        "postgresql://nobody:s3cret@127.0.0.1:1/none?connect_timeout=1",
+    )
     assert answer.code == 1
     assert checks(answer)["database"]["status"] == "fail"
     assert "s3cret" not in answer.out + answer.err

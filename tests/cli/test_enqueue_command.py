@@ -6,7 +6,16 @@ import pytest
 
 
 def test_values_are_json_where_they_are_json_else_text(call, app):
-    given = ("n=7", "yes=true", "list=[1, 2]", "text=hello there", 'quoted="7"', "empty=", "nan=NaN", "eq=a=b")
+    given = (
+        "n=7",
+        "yes=true",
+        "list=[1, 2]",
+        "text=hello there",
+        'quoted="7"',
+        "empty=",
+        "nan=NaN",
+        "eq=a=b",
+    )
     answer = call("enqueue", "any", *given)
     assert answer.code == 0
     assert app.jobs.get(answer.out.strip()).payload == {

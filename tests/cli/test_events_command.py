@@ -13,7 +13,10 @@ from support.waiting import until
 def test_the_newest_events_come_oldest_first(call, app):
     app.enqueue("refuse")
     app.run_inline()
-    events = [json.loads(line) for line in call("events", "tail", "-o", "jsonl", "--type", "job.*").out.splitlines()]
+    events = [
+        json.loads(line)
+        for line in call("events", "tail", "-o", "jsonl", "--type", "job.*").out.splitlines()
+    ]
     assert [event["type"] for event in events] == ["job.queued", "job.started", "job.died"]
     assert json.loads(call("events", "tail", "-n", "1", "-o", "json").out) == [events[-1]]
     assert len(call("events", "tail").out.splitlines()[0].split("\t")) == len(tailing.TAIL_COLUMNS)
@@ -24,7 +27,10 @@ def test_only_those_of_a_job_a_type_an_owner_or_a_code(call, app):
     app.run_inline()
 
     def types(*said):
-        return [json.loads(line)["type"] for line in call("events", "tail", "-o", "jsonl", *said).out.splitlines()]
+        return [
+            json.loads(line)["type"]
+            for line in call("events", "tail", "-o", "jsonl", *said).out.splitlines()
+        ]
 
     assert types("--job", second.id) == ["job.queued", "job.started", "job.succeeded"]
     assert types("--filter", "owner:acme") == ["job.queued", "job.started", "job.died"]

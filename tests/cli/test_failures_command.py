@@ -33,7 +33,14 @@ def rows(answer):
 def test_list_shows_causes_largest_first_and_what_to_type_next(call, groups):
     answer = call("failures", "list")
     first, second = rows(answer)
-    assert first[:6] == [groups["BAD_FILE"].fingerprint, "new", "4", "BAD_FILE", groups["BAD_FILE"].cls, "refuse"]
+    assert first[:6] == [
+        groups["BAD_FILE"].fingerprint,
+        "new",
+        "4",
+        "BAD_FILE",
+        groups["BAD_FILE"].cls,
+        "refuse",
+    ]
     assert first[-1] == "This file could not be read."
     assert second[2:6:3] == ["1", "crash"]
     assert f"mulligan failures show {first[0]}" in answer.err
@@ -58,7 +65,10 @@ def test_an_empty_list_says_what_would_be_there(call, app):
 
 def test_the_name_of_a_table_is_enough(call, groups):
     for group in groups.values():
-        assert dict(rows(call("failures", "show", group.fingerprint[:11])))["group"] == group.fingerprint
+        assert (
+            dict(rows(call("failures", "show", group.fingerprint[:11])))["group"]
+            == group.fingerprint
+        )
 
 
 def test_a_person_sees_a_table_with_a_line_of_bars(call, groups):
@@ -91,7 +101,12 @@ def test_the_private_half_is_shown_to_who_asks(call, groups):
     assert plain["sample"]["private"] is None
     private = json.loads(call("failures", "show", name, "--private", "-o", "json").out)
     assert private["sample"]["private"]["message"].startswith("moov atom")
-    assert (private["count"], private["capped"], len(private["hourly"]), len(private["daily"])) == (4, False, 24, 14)
+    assert (private["count"], private["capped"], len(private["hourly"]), len(private["daily"])) == (
+        4,
+        False,
+        24,
+        14,
+    )
 
 
 def test_mute_resolve_and_reopen_say_who_why_and_how_to_take_it_back(call, app, groups):
@@ -106,8 +121,14 @@ def test_mute_resolve_and_reopen_say_who_why_and_how_to_take_it_back(call, app, 
     assert f"mulligan failures retry {name}" in answer.err
     assert rows(call("failures", "reopen", name))[0][1] == "open"
     with app.store.read() as unit:
-        events = [event for event in unit.events_after(0, 10_000) if event.type.startswith("failure.")]
-    assert [event.type for event in events] == ["failure.muted", "failure.resolved", "failure.reopened"]
+        events = [
+            event for event in unit.events_after(0, 10_000) if event.type.startswith("failure.")
+        ]
+    assert [event.type for event in events] == [
+        "failure.muted",
+        "failure.resolved",
+        "failure.reopened",
+    ]
     assert "failure.resolved" in call("events", "tail").out
 
 

@@ -61,7 +61,9 @@ def test_an_error_ends_with_its_code_in_one_line(error, code, monkeypatch, capsy
 def test_a_login_that_is_refused_ends_with_4_at_once(call, postgres_url):
     stranger = urlsplit(postgres_url)
     address = stranger.netloc.rpartition("@")[2]
-    answer = call("jobs", "list", "--database", stranger._replace(netloc=f"stranger@{address}").geturl())
+    answer = call(
+        "jobs", "list", "--database", stranger._replace(netloc=f"stranger@{address}").geturl()
+    )
     assert answer.code == 4
     assert "does not let us in" in answer.err
     assert "[ACCESS_DENIED]" in answer.err

@@ -24,7 +24,12 @@ def test_what_init_writes_runs_at_once_fails_once_and_succeeds(call, start, fold
         kill $worker; wait $worker
     """
     done = subprocess.run(
-        ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True, timeout=50
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
     )
     for words in (
         "code 0",
@@ -61,7 +66,9 @@ def completed(*words: str) -> list[str]:
         _mulligan_completion mulligan; printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], env=env, capture_output=True, text=True, check=True
+    )
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -83,7 +90,11 @@ def test_completing_makes_no_database_and_says_nothing(folder):
 
 
 def test_every_shell_has_its_script(call):
-    for shell, words in (("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")):
+    for shell, words in (
+        ("bash", "complete -o"),
+        ("zsh", "compdef"),
+        ("fish", "complete --no-files"),
+    ):
         answer = call("completion", shell)
         assert answer.code == 0
         assert words in answer.out

@@ -53,9 +53,12 @@ def test_nothing_is_wider_than_a_terminal(call, past):
 def test_as_json_every_share_has_its_counts_and_its_value(call, past):
     told = json.loads(call("insight", "--since", "30d", "-o", "json").out)
     assert told["numbers"]["retry_success"] == {
-        "part": 100, "whole": 200, "low": pytest.approx(0.43, abs=0.01), "high": pytest.approx(0.57, abs=0.01),
+        "part": 100,
+        "whole": 200,
+        "low": pytest.approx(0.43, abs=0.01),
+        "high": pytest.approx(0.57, abs=0.01),
         "value": 0.5,
-    }  # fmt: skip
+    }
     assert told["numbers"]["false_permanent"]["value"] is None
     assert told["numbers"]["chances"][0]["chance"]["trials"] == 100
     assert told["partial"] is False
@@ -116,5 +119,7 @@ def test_what_happened_lately_is_told_where_workers_have_counted_it(call, past):
             ]
         )
     told = call("insight", "-o", "table").out
-    assert "  last 5 minutes  2 of 10, 6–51 % of attempts failed (20 %); 80 % were retries" in told, told
+    assert (
+        "  last 5 minutes  2 of 10, 6–51 % of attempts failed (20 %); 80 % were retries" in told
+    ), told
     assert json.loads(call("insight", "-o", "json").out)["lately"][1]["failed"]["value"] == 0.2

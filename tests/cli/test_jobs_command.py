@@ -51,7 +51,9 @@ def test_list_as_a_table_has_a_header_and_prints_text_as_it_is(call, app, monkey
 def test_list_takes_a_filter_and_a_limit(call, app, dead):
     for _ in range(3):
         app.enqueue("add", {"a": 1, "b": 2})
-    assert [line.split("\t")[0] for line in call("jobs", "list", "state:dead").out.splitlines()] == [dead.id]
+    assert [
+        line.split("\t")[0] for line in call("jobs", "list", "state:dead").out.splitlines()
+    ] == [dead.id]
     limited = call("jobs", "list", "kind:add", "--limit", "2")
     assert len(limited.out.splitlines()) == 2
     assert "3 in all" in limited.err
@@ -63,7 +65,11 @@ def test_the_next_page_is_what_the_page_before_says(call, app):
     while said:
         answer = call(*said)
         seen += [line.split("\t")[0] for line in answer.out.splitlines()]
-        said = [*answer.err.rpartition("mulligan ")[2].split(), "--limit", "2"] if "--cursor" in answer.err else []
+        said = (
+            [*answer.err.rpartition("mulligan ")[2].split(), "--limit", "2"]
+            if "--cursor" in answer.err
+            else []
+        )
     assert seen == ids[::-1]
     assert call("jobs", "list", "--cursor", "nonsense").code == 2
 
@@ -72,8 +78,13 @@ def test_jobs_of_the_last_hours_can_be_asked_for(call, app):
     old = app.enqueue("add", {"a": 1, "b": 2})
     app.store.shift_clock(3 * 3600 * 1_000_000)
     new = app.enqueue("add", {"a": 1, "b": 2})
-    assert [line.split("\t")[0] for line in call("jobs", "list", "since:2h").out.splitlines()] == [new.id]
-    assert {line.split("\t")[0] for line in call("jobs", "list", "since:1d").out.splitlines()} == {old.id, new.id}
+    assert [line.split("\t")[0] for line in call("jobs", "list", "since:2h").out.splitlines()] == [
+        new.id
+    ]
+    assert {line.split("\t")[0] for line in call("jobs", "list", "since:1d").out.splitlines()} == {
+        old.id,
+        new.id,
+    }
     answer = call("jobs", "list", "since:yesterday")
     assert answer.code == 2
     assert "since:2h" in answer.err
@@ -82,7 +93,11 @@ def test_jobs_of_the_last_hours_can_be_asked_for(call, app):
 def test_counts_stop_where_they_say(app, call):
     for _ in range(3):
         app.enqueue("add", {"a": 1, "b": 2})
-    assert (app.jobs.count("kind:add"), app.jobs.count("kind:add", cap=2), app.jobs.count("kind:ask")) == (3, 2, 0)
+    assert (
+        app.jobs.count("kind:add"),
+        app.jobs.count("kind:add", cap=2),
+        app.jobs.count("kind:ask"),
+    ) == (3, 2, 0)
 
 
 @pytest.mark.parametrize("words", ["state:ded", "colour:red", "dead", 'kind:"x'])
@@ -98,7 +113,14 @@ def test_show_tells_facts_attempts_private_half_and_events(call, app):
     app.run_inline()
     answer = call("jobs", "show", job.id)
     assert answer.code == 0
-    for words in ("PROGRAMMING_ERROR", "ATTEMPTS (1)", "private trace", "in crash", "job.died", "why:"):
+    for words in (
+        "PROGRAMMING_ERROR",
+        "ATTEMPTS (1)",
+        "private trace",
+        "in crash",
+        "job.died",
+        "why:",
+    ):
         assert words in answer.out
     assert "\x1b" not in answer.out
 
@@ -115,7 +137,14 @@ def test_an_id_may_be_given_by_its_beginning(call, dead):
 
 
 def test_an_unknown_id_is_not_found(call, app, dead):
-    for verb in (("show",), ("cancel",), ("retry",), ("release",), ("discard", "--reason", "x"), ("watch",)):
+    for verb in (
+        ("show",),
+        ("cancel",),
+        ("retry",),
+        ("release",),
+        ("discard", "--reason", "x"),
+        ("watch",),
+    ):
         answer = call("jobs", *verb, "zzzz")
         assert (answer.code, answer.out) == (3, "")
         assert answer.err == "mulligan: no job 'zzzz' [NOT_FOUND]\n"
@@ -142,7 +171,12 @@ def test_cancel_stops_a_waiting_job_and_twice_is_a_conflict(call, app):
 def test_retry_brings_a_dead_job_back(call, app, dead):
     answer = call("jobs", "retry", dead.id, "--max-retries", "7", "-o", "json")
     record = json.loads(answer.out)
-    assert (answer.code, record["state"], record["generation"], record["max_retries"]) == (0, "queued", 2, 7)
+    assert (answer.code, record["state"], record["generation"], record["max_retries"]) == (
+        0,
+        "queued",
+        2,
+        7,
+    )
     assert call("jobs", "retry", dead.id).code == 5
 
 
@@ -183,14 +217,20 @@ def test_looking_makes_no_database(call, folder):
 
 
 def test_a_database_that_does_not_answer_is_one_clear_line(call, impatient):
-    answer = call("jobs", "list", "--database", "postgresql://nobody:s3cret@127.0.0.1:1/none?connect_timeout=1")
+    answer = call(
+        "jobs",
+        "list",
+        "--database",
+        "postgresql://nobody:s3cret@127.0.0.1:1/none?connect_timeout=1",
+    )
     assert answer.code == 1
     assert len(answer.err.splitlines()) == 1
     assert "s3cret" not in answer.err
 
 
 @pytest.mark.parametrize(
-    "command", [("jobs", "cancel"), ("jobs", "show"), ("workers", "drain"), ("workers", "check", "--id")]
+    "command",
+    [("jobs", "cancel"), ("jobs", "show"), ("workers", "drain"), ("workers", "check", "--id")],
 )
 def test_an_empty_id_is_nobody(call, app, command):
     """An unset variable in a shell must not mean the only one there is."""

@@ -14,7 +14,10 @@ from mulligan.storage import search_queries as skimming
 @pytest.fixture
 def letters(app, call, folder):
     """Three dead jobs in a file."""
-    made = [app.enqueue("refuse", {"text": f"row {n}"}, owner="acme", priority=n, max_retries=n) for n in range(3)]
+    made = [
+        app.enqueue("refuse", {"text": f"row {n}"}, owner="acme", priority=n, max_retries=n)
+        for n in range(3)
+    ]
     app.run_inline()
     file = folder / "dead.jsonl"
     file.write_text(call("jobs", "export", "state:dead").out)
@@ -37,8 +40,13 @@ def test_a_dead_letter_that_was_exported_and_imported_runs_again(call, app, lett
     assert not {job.id for job in new} & {job.id for job in made}
     for job, old in zip(new, reversed(made), strict=True):
         assert (job.kind, job.payload, job.owner, job.priority, job.max_retries, job.queue) == (
-            old.kind, old.payload, old.owner, old.priority, old.max_retries, old.queue,
-        )  # fmt: skip
+            old.kind,
+            old.payload,
+            old.owner,
+            old.priority,
+            old.max_retries,
+            old.queue,
+        )
     assert app.run_inline() == 3
     assert {app.jobs.get(job.id).state for job in new} == {"dead"}
 
@@ -102,7 +110,10 @@ def test_a_bad_line_is_told_with_its_number_and_keeps_no_other_out(call, app, fo
     assert [row[0] for row in imported(answer)] == ["1", str(len(lines))]
     told = answer.err.splitlines()
     for number, (line, words) in enumerate(BAD.items(), start=3):
-        assert any(one.startswith(f"line {number}: ") and words in one for one in told), (line, answer.err)
+        assert any(one.startswith(f"line {number}: ") and words in one for one in told), (
+            line,
+            answer.err,
+        )
     assert told[-1] == f"2 queued, {len(BAD)} refused"
     assert app.jobs.count() == 2
 
@@ -110,7 +121,12 @@ def test_a_bad_line_is_told_with_its_number_and_keeps_no_other_out(call, app, fo
 def test_as_json_refusals_are_among_the_answers(call, app, folder):
     (folder / "lines").write_text('{"kind": "ask"}\n{}\n')
     good, bad = json.loads(call("jobs", "import", "lines", "-o", "json").out)
-    assert (good["line"], good["outcome"], bad["line"], bad["error"]["code"]) == (1, "queued", 2, "PAYLOAD_REFUSED")
+    assert (good["line"], good["outcome"], bad["line"], bad["error"]["code"]) == (
+        1,
+        "queued",
+        2,
+        "PAYLOAD_REFUSED",
+    )
 
 
 def test_a_key_that_another_payload_holds_refuses_its_line_alone(call, app, folder):
@@ -131,7 +147,9 @@ def test_a_page_tells_programs_what_they_do_not_see(call, app):
     page = json.loads(call("jobs", "list", "kind:add", "--limit", "2", "--page", "-o", "json").out)
     assert ([job["payload"]["b"] for job in page["jobs"]], page["partial"]) == ([2, 1], False)
     assert page["count"] == {"jobs": 3, "capped": False, "partial": False}
-    rest = json.loads(call("jobs", "list", "kind:add", "--cursor", page["cursor"], "--page", "-o", "json").out)
+    rest = json.loads(
+        call("jobs", "list", "kind:add", "--cursor", page["cursor"], "--page", "-o", "json").out
+    )
     assert ([job["payload"]["b"] for job in rest["jobs"]], rest["cursor"]) == ([0], None)
     assert call("jobs", "list", "--page").code == 2
 
@@ -147,7 +165,9 @@ def test_a_partial_list_says_so_and_how_to_go_on(call, app, monkeypatch):
     assert "this is a part" in answer.err
     cursor = answer.err.split("--cursor ")[1].split()[0]
     assert call("jobs", "list", "kind:ask", "--cursor", cursor).out.startswith(job.id)
-    assert [json.loads(line)["id"] for line in call("jobs", "export", "kind:ask").out.splitlines()] == [job.id]
+    assert [
+        json.loads(line)["id"] for line in call("jobs", "export", "kind:ask").out.splitlines()
+    ] == [job.id]
     watched = json.loads(call("jobs", "watch", "kind:ask", "--timeout", "0.1", "-o", "json").out)
     assert (watched["partial"], watched["capped"]) == (["queued", "succeeded"], [])
 
@@ -164,6 +184,8 @@ def test_old_jobs_of_a_kind_are_indexed_by_a_command(call, app):
     assert call("jobs", "list", "arg.customer:7").out == ""
     assert call("jobs", "index", "bill").err == "1 jobs of bill are indexed\n"
     assert call("jobs", "list", "arg.customer:7").out.startswith(job.id)
-    assert complete.filters(click.Context(click.Command("x")), click.Argument(["words"]), "arg") == ["arg.customer:"]
+    assert complete.filters(
+        click.Context(click.Command("x")), click.Argument(["words"]), "arg"
+    ) == ["arg.customer:"]
     assert call("jobs", "index", "add").code == 2
     assert call("jobs", "list", "arg.a:1").code == 2

@@ -18,18 +18,24 @@ def three(app):
 
 
 # -- repair -----------------------------------------------------------------------------------------
-def test_each_of_several_jobs_has_its_own_answer_and_the_first_trouble_is_the_exit_code(call, app, three):
+def test_each_of_several_jobs_has_its_own_answer_and_the_first_trouble_is_the_exit_code(
+    call, app, three
+):
     dead, parked, done = three
     answer = call("jobs", "retry", dead.id, done.id, parked.id)
     assert answer.code == 5
-    assert answer.out == f"{dead.id}\tqueued\tready\n{parked.id}\tqueued\tready\n".replace("ready", "no_worker")
+    assert answer.out == f"{dead.id}\tqueued\tready\n{parked.id}\tqueued\tready\n".replace(
+        "ready", "no_worker"
+    )
     assert f"{done.id}: cannot retry" in answer.err
     assert "retry: 2 of 3" in answer.err
 
 
 def test_as_json_those_that_failed_are_told_too(call, three):
     dead, _, done = three
-    records = json.loads(call("jobs", "discard", dead.id, done.id, "nobody", "--reason", "x", "-o", "json").out)
+    records = json.loads(
+        call("jobs", "discard", dead.id, done.id, "nobody", "--reason", "x", "-o", "json").out
+    )
     assert [record.get("state") for record in records] == ["cancelled", None, None]
     assert [record["error"]["code"] for record in records[1:]] == ["ILLEGAL_MOVE", "NOT_FOUND"]
 
@@ -90,8 +96,12 @@ def test_the_private_half_is_told_only_if_it_is_asked_for(call, app):
     job = app.enqueue("crash", {"text": "boom"})
     app.run_inline()
     for form in ((), ("-o", "json")):
-        assert "boom" not in call("jobs", "explain", job.id, *form).out.replace('"text": "boom"', "")
-        assert "boom" in call("jobs", "explain", job.id, "--private", *form).out.replace('"text": "boom"', "")
+        assert "boom" not in call("jobs", "explain", job.id, *form).out.replace(
+            '"text": "boom"', ""
+        )
+        assert "boom" in call("jobs", "explain", job.id, "--private", *form).out.replace(
+            '"text": "boom"', ""
+        )
 
 
 def test_python_and_the_command_line_tell_the_same_story(call, app, three):
@@ -99,7 +109,9 @@ def test_python_and_the_command_line_tell_the_same_story(call, app, three):
         text, out = app.jobs.explain(job.id).text, call("jobs", "explain", job.id).out
         assert out.split("What happened")[1].startswith(text.split("What happened")[1].rstrip())
         told = json.loads(call("jobs", "explain", job.id, "-o", "json").out)
-        assert [one["text"] for one in told["story"]] == [one.text for one in app.jobs.explain(job.id).story]
+        assert [one["text"] for one in told["story"]] == [
+            one.text for one in app.jobs.explain(job.id).story
+        ]
 
 
 def test_an_explanation_of_a_parked_job_names_its_choices(call, app, three):
@@ -130,7 +142,9 @@ def test_an_explanation_of_a_job_in_a_paused_queue_says_how_to_resume_it(call, a
 def test_hints_name_the_database_that_was_named_without_its_password(call, app, store_url):
     job = app.enqueue("ask")
     (watch, *_) = [
-        line for line in call("jobs", "explain", job.id, "--database", store_url).out.splitlines() if "watch" in line
+        line
+        for line in call("jobs", "explain", job.id, "--database", store_url).out.splitlines()
+        if "watch" in line
     ]
     assert "--database" in watch
 
@@ -143,7 +157,12 @@ def test_a_filter_is_watched_until_nothing_waits_or_runs(call, app, three):
     everything = call("jobs", "watch", "-o", "json")
     assert everything.code == 6
     counts = json.loads(everything.out)
-    assert (counts["dead"], counts["parked"], counts["succeeded"], counts["stops_at"]) == (1, 1, 1, 10_000)
+    assert (counts["dead"], counts["parked"], counts["succeeded"], counts["stops_at"]) == (
+        1,
+        1,
+        1,
+        10_000,
+    )
 
 
 def test_a_watched_filter_gives_up_after_its_timeout(call, app):

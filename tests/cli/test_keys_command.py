@@ -4,7 +4,18 @@ import json
 
 
 def test_a_key_is_printed_once_listed_without_itself_and_revoked(file_app, call):
-    made = call("keys", "create", "--scope", "acme", "--role", "operator", "--expires", "90d", "--name", "backend")
+    made = call(
+        "keys",
+        "create",
+        "--scope",
+        "acme",
+        "--role",
+        "operator",
+        "--expires",
+        "90d",
+        "--name",
+        "backend",
+    )
     text = made.out.strip()
     assert made.code == 0
     assert file_app.keys.known(text).scope == "acme"

@@ -35,7 +35,12 @@ def test_list_shows_what_is_held_first_with_why_since_when_how_many_wait_and_an_
     assert {row[1] for row in others} == {"open"}
     assert [row[0] for row in rows(call("kinds", "list", "--held"))] == ["crash"]
     record = json.loads(call("kinds", "list", "--held", "-o", "json").out)[0]
-    assert (record["jobs"], record["owners"], record["ready"], record["job"]) == (5, 2, 4, held[4].id)
+    assert (record["jobs"], record["owners"], record["ready"], record["job"]) == (
+        5,
+        2,
+        4,
+        held[4].id,
+    )
     assert record["message"]
     assert record["fingerprint"]
 

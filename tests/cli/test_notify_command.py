@@ -25,9 +25,27 @@ def hook(call):
 
 
 def test_add_shows_the_secret_once(call):
-    answer = call("notify", "add", "job.died", "batch.*", "--webhook", HOOK, "--owner", "acme", "--filter", "kind:add")
+    answer = call(
+        "notify",
+        "add",
+        "job.died",
+        "batch.*",
+        "--webhook",
+        HOOK,
+        "--owner",
+        "acme",
+        "--filter",
+        "kind:add",
+    )
     (row,) = rows(answer)
-    assert row[1:] == ["job.died, batch.*", "each", "webhook", "https://example.com:443", "acme kind:add", "on"]
+    assert row[1:] == [
+        "job.died, batch.*",
+        "each",
+        "webhook",
+        "https://example.com:443",
+        "acme kind:add",
+        "on",
+    ]
     assert "whsec_" in answer.err
     assert f"mulligan notify test {row[0]}" in answer.err
     assert "whsec_" not in call("notify", "list", "-o", "json").out
@@ -38,8 +56,9 @@ def test_mail_and_others_show_to_where_without_secrets(call):
     call("notify", "add", "job.died", "--apprise", "ntfy://topic-that-is-secret")
     found = rows(call("notify", "list"))
     assert [(row[2], row[3], row[4]) for row in found] == [
-        ("incident", "email", "ann@example.com, bo@example.com"), ("incident", "apprise", "ntfy://…"),
-    ]  # fmt: skip
+        ("incident", "email", "ann@example.com, bo@example.com"),
+        ("incident", "apprise", "ntfy://…"),
+    ]
 
 
 def test_off_and_on_and_away_by_the_first_characters(call, hook):
@@ -57,7 +76,9 @@ def test_off_and_on_and_away_by_the_first_characters(call, hook):
 def test_a_test_message_is_a_delivery(call, hook):
     (sent,) = rows(call("notify", "test", hook["id"]))
     assert sent[2:5] == ["queued", "0", "subscription.test"]
-    (listed,) = rows(call("notify", "deliveries", "--subscription", hook["id"], "--state", "queued"))
+    (listed,) = rows(
+        call("notify", "deliveries", "--subscription", hook["id"], "--state", "queued")
+    )
     assert listed[0] == sent[0]
     assert rows(call("notify", "deliveries", "--owner", "acme")) == []
     record = json.loads(call("notify", "deliveries", "-o", "json", "--limit", "1").out)[0]

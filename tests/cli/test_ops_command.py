@@ -51,20 +51,32 @@ def test_a_dry_run_tells_everything_and_changes_nothing(call, app, dead):
     answer = call("ops", "start", "retry", "code:BAD_FILE", "--dry-run")
     said = facts(answer)
     assert answer.code == 0
-    assert (said["jobs"], said["codes"], said["kinds"], said["owners"]) == ("4", "BAD_FILE 4", "refuse 4", "acme 4")
+    assert (said["jobs"], said["codes"], said["kinds"], said["owners"]) == (
+        "4",
+        "BAD_FILE 4",
+        "refuse 4",
+        "acme 4",
+    )
     assert (said["steps"], said["chance"]) == ("1, 3", "nobody has tried yet")
     assert "would retry: 4; nothing was changed" in answer.err
     assert app.operations.list() == []
-    record = json.loads(call("ops", "start", "retry", "code:BAD_FILE", "--dry-run", "-o", "json").out)
+    record = json.loads(
+        call("ops", "start", "retry", "code:BAD_FILE", "--dry-run", "-o", "json").out
+    )
     assert (record["count"], record["codes"], record["chance"]) == (4, {"BAD_FILE": 4}, None)
 
 
 def test_start_follows_to_the_end_and_exits_with_six_when_it_stopped(call, app, dead, worker):
-    answer = call("ops", "start", "retry", "code:BAD_FILE", "--reason", "perhaps", "--stop-if", "50%")
+    answer = call(
+        "ops", "start", "retry", "code:BAD_FILE", "--reason", "perhaps", "--stop-if", "50%"
+    )
     assert answer.code == 6
     said = facts(answer)
     assert (said["state"], said["untouched"], said["reason"]) == ("stopped", "3", "perhaps")
-    assert "1 of the 1 of step 1 of 2 failed again of the same cause (BAD_FILE), more than 50 %" in answer.err
+    assert (
+        "1 of the 1 of step 1 of 2 failed again of the same cause (BAD_FILE), more than 50 %"
+        in answer.err
+    )
     assert "mulligan ops items" in answer.err
     assert app.operations.list()[0].actor.startswith("cli:")
 
@@ -75,7 +87,11 @@ def test_start_ends_well_when_all_is_done(call, app, dead):
     operate.turn(app.store)
     one = app.operations.list()[0]
     answer = call("ops", "show", one.id[:20], "--watch")
-    assert (answer.code, facts(answer)["state"], facts(answer)["ended"]) == (0, "finished", "4 done")
+    assert (answer.code, facts(answer)["state"], facts(answer)["ended"]) == (
+        0,
+        "finished",
+        "4 done",
+    )
 
 
 def test_list_show_and_items(call, app, dead):
@@ -107,13 +123,24 @@ def test_failures_retry_and_jobs_with_a_filter_are_the_same_operation(call, app,
     group = next(group for group in app.failures.groups() if group.code == "BAD_FILE")
     first = facts(call("failures", "retry", group.fingerprint[:8], "--no-wait"))
     assert (first["filter"], first["total"]) == (f"group:{group.fingerprint}", "4")
-    assert facts(call("failures", "retry", group.fingerprint, "owner:acme", "--dry-run"))["jobs"] == "4"
-    again = facts(call("jobs", "retry", "--filter", f"state:dead group:{group.fingerprint}", "--dry-run"))
+    assert (
+        facts(call("failures", "retry", group.fingerprint, "owner:acme", "--dry-run"))["jobs"]
+        == "4"
+    )
+    again = facts(
+        call("jobs", "retry", "--filter", f"state:dead group:{group.fingerprint}", "--dry-run")
+    )
     assert again["jobs"] == "4"
     assert (
-        facts(call("jobs", "discard", "--filter", "kind:crash", "--reason", "no", "--dry-run"))["action"] == "discard"
+        facts(call("jobs", "discard", "--filter", "kind:crash", "--reason", "no", "--dry-run"))[
+            "action"
+        ]
+        == "discard"
     )
-    assert facts(call("jobs", "cancel", "--filter", "kind:crash state:queued", "--dry-run"))["jobs"] == "0"
+    assert (
+        facts(call("jobs", "cancel", "--filter", "kind:crash state:queued", "--dry-run"))["jobs"]
+        == "0"
+    )
 
 
 def test_ids_or_a_filter_and_not_both(call, app, dead):
@@ -137,7 +164,7 @@ def test_ids_or_a_filter_and_not_both(call, app, dead):
         (("move", "state:queued"), 2, "needs the queue"),
         (("burn", "state:dead"), 2, "burn"),
     ],
-)  # fmt: skip
+)
 def test_nonsense_is_refused(call, app, dead, arguments, code, words):
     answer = call("ops", "start", *arguments)
     assert (answer.code, words in answer.err) == (code, True), answer.err
@@ -157,7 +184,9 @@ def many(app):
     app.run_inline()
 
 
-@pytest.mark.parametrize(("keys", "code", "begun"), [("101\n", 0, 1), ("yes\n", 130, 0), ("\n", 130, 0)])
+@pytest.mark.parametrize(
+    ("keys", "code", "begun"), [("101\n", 0, 1), ("yes\n", 130, 0), ("\n", 130, 0)]
+)
 def test_on_a_terminal_many_jobs_need_their_number_typed(terminal, app, many, keys, code, begun):
     answer = terminal("ops", "start", "retry", "state:dead", "--no-wait", keys=keys)
     assert "Type 101 to go on" in answer.out

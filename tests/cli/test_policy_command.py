@@ -29,7 +29,17 @@ def test_a_kind_is_told_in_fields_classes_and_tries(call):
     lines = [line.split("\t") for line in call("policy", "show", "add").out.splitlines()]
     assert {line[0] for line in lines} == {"field", "class", "try"}
     assert ["field", "max_retries", "3", "system", "default"] in lines
-    assert ["class", "auth", "no: such failures do not go away by themselves", "", "", "", "", "", ""] in lines
+    assert [
+        "class",
+        "auth",
+        "no: such failures do not go away by themselves",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+    ] in lines
     assert [line[2] for line in lines if line[:2] == ["try", "unknown"]] == ["1", "2", "3"]
 
 
@@ -37,7 +47,11 @@ def test_json_has_the_whole_of_it(call):
     told = json.loads(call("policy", "show", "add", "-o", "json").out)
     assert set(told) == {"kind", "queue", "fields", "classes", "rules"}
     unknown = next(one for one in told["classes"] if one["class"] == "unknown")
-    assert (unknown["limit"], unknown["limit_origin"], len(unknown["calendar"])) == (2, "default", 3)
+    assert (unknown["limit"], unknown["limit_origin"], len(unknown["calendar"])) == (
+        2,
+        "default",
+        3,
+    )
     assert len(call("policy", "show", "add", "-o", "jsonl").out.splitlines()) == 1
 
 
@@ -45,20 +59,39 @@ def test_a_table_draws_the_calendar(call, monkeypatch):
     monkeypatch.setenv("MULLIGAN_RETRY__ONLY", "timeout,unknown")
     out = call("policy", "show", "add", "-o", "table").out
     assert "If every attempt fails with timeout:" in out
-    assert "not retried: transient, rate_limited, resource (only timeout, unknown may be retried (retry.only))" in out
+    assert (
+        "not retried: transient, rate_limited, resource (only timeout, unknown may be retried (retry.only))"
+        in out
+    )
     assert "MULLIGAN_RETRY__ONLY" in out
     assert "●" in out
 
 
 def test_rules_with_terms_of_their_own_are_listed_and_their_secrets_are_not(app, call):
     step = Then(queue="big", settings={"model": "small", "api_key": "hunter2hunter2"})
-    busy = Rule("busy", http_status=503, code="BUSY", cls="transient", max_retries=1, backoff=Fixed(7), then=step)
+    busy = Rule(
+        "busy",
+        http_status=503,
+        code="BUSY",
+        cls="transient",
+        max_retries=1,
+        backoff=Fixed(7),
+        then=step,
+    )
     app.rules.add(busy, Rule("named", errno=5, code="NAMED", cls="transient"))
     app.run_inline()
     lines = [line.split("\t") for line in call("policy", "show", "add").out.splitlines()]
     listed = [line[1:] for line in lines if line[0] == "rule"]
     assert listed == [
-        ["busy", "BUSY", "transient", "1", "always 7 s", "queue big, api_key=[redacted], model=small", ""]
+        [
+            "busy",
+            "BUSY",
+            "transient",
+            "1",
+            "always 7 s",
+            "queue big, api_key=[redacted], model=small",
+            "",
+        ]
     ]
     plain = json.loads(call("policy", "show", "add", "-o", "json").out)["rules"]
     assert [(rule["id"], rule["max_retries"]) for rule in plain] == [("busy", 1)]
@@ -85,7 +118,9 @@ def test_a_file_that_is_not_there_is_a_mistake_of_the_caller(call, tmp_path):
 
 
 def test_a_verdict_says_what_the_name_of_its_group_is_made_of(call):
-    out = call("policy", "test", "HTTP Error 503: gone", "--exception", "urllib.error.HTTPError").out
+    out = call(
+        "policy", "test", "HTTP Error 503: gone", "--exception", "urllib.error.HTTPError"
+    ).out
     assert "made of\tclass transient; code HTTP_5XX; " in out
     told = json.loads(call("policy", "test", "order 7 is odd", "-o", "json").out)
     assert told["group_of"] == {

@@ -13,7 +13,9 @@ from mulligan.cli import COMMANDS, cli, main
 def test_help_names_every_command_and_loads_none_of_them(folder):
     heavy = "[name for name in ('rich', 'fastapi', 'jinja2') if name in sys.modules]"
     code = f"import sys, mulligan.cli; mulligan.cli.main(['--help']); print({heavy})"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
 
     assert all(f"  {name} " in answer.stdout for name in COMMANDS)
     assert answer.stdout.rstrip().endswith("[]")
@@ -28,18 +30,31 @@ def test_a_command_loads_no_more_than_it_needs(file_app):
     ):
         heavy = f"[name for name in {unwanted!r} if name in sys.modules]"
         code = f"import sys, mulligan.cli; mulligan.cli.main({words!r}); print({heavy})"
-        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        answer = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
         assert answer.stdout.rstrip().endswith("[]"), words
 
 
 def test_an_app_is_loaded_without_anything_that_talks_to_the_database():
     code = "import sys, mulligan.worker.runner.start; from mulligan import Mulligan; app = Mulligan()\n"
     code += "@app.job\ndef ask(i: int): pass\n"
-    unwanted = ("apsw", "psycopg", "mulligan.storage.base", "mulligan.jobs.service", "mulligan.batches.service",
-                "mulligan.worker.settle", "mulligan.notifications.channels")  # fmt: skip
+    unwanted = (
+        "apsw",
+        "psycopg",
+        "mulligan.storage.base",
+        "mulligan.jobs.service",
+        "mulligan.batches.service",
+        "mulligan.worker.settle",
+        "mulligan.notifications.channels",
+    )
     code += f"app.manifest(); print([name for name in {unwanted!r} if name in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout == "[]\n", "ten runners that start at once after a crash wait for each of these ten times"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "[]\n", (
+        "ten runners that start at once after a crash wait for each of these ten times"
+    )
 
 
 def test_every_command_explains_itself(call):

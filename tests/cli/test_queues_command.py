@@ -21,7 +21,10 @@ def test_list_shows_what_waits_where(call):
         ["default", "open", "1", "0", "0"],
         ["mail", "open", "0", "1", "0"],
     ]
-    assert [queue["ready"] for queue in json.loads(call("queues", "list", "-o", "json").out)] == [1, 0]
+    assert [queue["ready"] for queue in json.loads(call("queues", "list", "-o", "json").out)] == [
+        1,
+        0,
+    ]
 
 
 def test_pause_and_resume_say_who_and_why_and_what_to_type_next(call, app):

@@ -40,17 +40,43 @@ def dead(spoken):
 
 def test_what_is_said_with_a_retry_is_done_and_told(call, spoken, dead):
     answer = call(
-        "jobs", "retry", dead.id, "--queue", "big", "--priority", "-3", "--timeout", "10m", "--max-retries", "5",
-        "--set", "quality=low", "--reason", "ticket 4711", "-o", "json",
-    )  # fmt: skip
+        "jobs",
+        "retry",
+        dead.id,
+        "--queue",
+        "big",
+        "--priority",
+        "-3",
+        "--timeout",
+        "10m",
+        "--max-retries",
+        "5",
+        "--set",
+        "quality=low",
+        "--reason",
+        "ticket 4711",
+        "-o",
+        "json",
+    )
     assert answer.code == 0
     record = json.loads(answer.out)
-    assert (record["state"], record["queue"], record["priority"], record["max_retries"]) == ("queued", "big", -3, 5)
+    assert (record["state"], record["queue"], record["priority"], record["max_retries"]) == (
+        "queued",
+        "big",
+        -3,
+        5,
+    )
     assert (record["payload"]["quality"], record["so_far"]) == ("low", "1 attempt, cost 0.5")
     assert "so far: 1 attempt, cost 0.5" in answer.err
     (event,) = json.loads(call("events", "list", "--type", "job.retried", "-o", "json").out)
     assert (event["actor"].startswith("cli:"), event["data"]["reason"]) == (True, "ticket 4711")
-    assert set(event["data"]["changes"]) == {"queue", "priority", "timeout", "max_retries", "payload.quality"}
+    assert set(event["data"]["changes"]) == {
+        "queue",
+        "priority",
+        "timeout",
+        "max_retries",
+        "payload.quality",
+    }
     spoken.run_inline()
     assert spoken.jobs.get(dead.id).result == "low"
 
@@ -75,7 +101,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("said", "code", "words"), WRONG, ids=[" ".join(said) for said, _, _ in WRONG])
+@pytest.mark.parametrize(
+    ("said", "code", "words"), WRONG, ids=[" ".join(said) for said, _, _ in WRONG]
+)
 def test_what_makes_no_sense_is_refused_and_changes_nothing(call, spoken, dead, said, code, words):
     answer = call("jobs", "retry", dead.id, *said)
     assert (answer.code, words in answer.err) == (code, True), answer.err
@@ -86,7 +114,12 @@ def test_a_dry_run_shows_what_would_change_and_writes_nothing(call, spoken, dead
     said = ("--set", "quality=low", "--set", "token=s3cret", "--queue", "big")
     answer = call("jobs", "retry", dead.id, *said, "--dry-run")
     assert (answer.code, answer.out) == (0, f"{dead.id}\tdead\tqueued\n")
-    for words in ("queue: default → big", "payload.quality: unset → low", "nothing was changed", "1 attempt, cost 0.5"):
+    for words in (
+        "queue: default → big",
+        "payload.quality: unset → low",
+        "nothing was changed",
+        "1 attempt, cost 0.5",
+    ):
         assert words in answer.err
     assert "s3cret" not in answer.err
     assert spoken.jobs.get(dead.id).state == "dead"
@@ -96,7 +129,10 @@ def test_a_dry_run_names_all_that_is_in_the_way(call, spoken, dead):
     spoken.jobs.retry(dead.id)
     answer = call("jobs", "retry", dead.id, "--priority", "99", "--dry-run", "-o", "json")
     assert answer.code == 5
-    assert [one["code"] for one in json.loads(answer.out)["refused"]] == ["ILLEGAL_MOVE", "OVERRIDE_REFUSED"]
+    assert [one["code"] for one in json.loads(answer.out)["refused"]] == [
+        "ILLEGAL_MOVE",
+        "OVERRIDE_REFUSED",
+    ]
     assert "[OVERRIDE_REFUSED]" in answer.err
 
 
@@ -175,4 +211,7 @@ def test_only_what_is_different_is_shown():
         "after": {"state": "queued", "generation": 1, "until": 1_800_000_000_000_000},
         "changes": {"queue": {"before": None, "after": "big"}},
     }
-    assert change_of(data) == "state: dead → queued, until: unset → 2027-01-15 08:00:00, queue: unset → big"
+    assert (
+        change_of(data)
+        == "state: dead → queued, until: unset → 2027-01-15 08:00:00, queue: unset → big"
+    )

@@ -7,7 +7,9 @@ import pytest
 
 @pytest.fixture
 def nightly(app):
-    app.schedule("nightly", "30 2 * * *", "add", {"a": 1, "b": 2}, timezone="Europe/Berlin", owner="acme")
+    app.schedule(
+        "nightly", "30 2 * * *", "add", {"a": 1, "b": 2}, timezone="Europe/Berlin", owner="acme"
+    )
     app.schedule("weekly", "0 9 * * MON", "refuse", missed="skip")
     app.run_inline()
     return app
@@ -27,11 +29,17 @@ def test_list_is_tsv_when_piped_by_name(call, nightly):
 
 def test_list_as_json_and_jsonl_carries_every_field(call, nightly):
     first, _ = json.loads(call("schedules", "list", "-o", "json").out)
-    assert (first["payload"], first["owner"], first["last_job_id"]) == ({"a": 1, "b": 2}, "acme", None)
+    assert (first["payload"], first["owner"], first["last_job_id"]) == (
+        {"a": 1, "b": 2},
+        "acme",
+        None,
+    )
     assert json.loads(call("schedules", "list", "-o", "jsonl").out.splitlines()[0]) == first
 
 
-def test_list_as_a_table_has_a_header_and_without_schedules_a_hint(call, nightly, monkeypatch, tmp_path):
+def test_list_as_a_table_has_a_header_and_without_schedules_a_hint(
+    call, nightly, monkeypatch, tmp_path
+):
     monkeypatch.setenv("COLUMNS", "200")
     assert call("schedules", "list", "-o", "table").out.split()[:3] == ["NAME", "CRON", "TIMEZONE"]
 
@@ -44,7 +52,10 @@ def test_without_schedules_there_is_a_hint(call, app):
 
 
 def test_next_prints_as_many_slots_as_wanted_in_both_times(call, nightly):
-    rows = [line.split("\t") for line in call("schedules", "next", "nightly", "-n", "3").out.splitlines()]
+    rows = [
+        line.split("\t")
+        for line in call("schedules", "next", "nightly", "-n", "3").out.splitlines()
+    ]
     assert len(rows) == 3
     assert all(local[11:16] == "02:30" and utc.endswith("+00:00") for local, utc in rows)
     table = call("schedules", "next", "nightly", "-o", "table")

@@ -133,7 +133,10 @@ OWN = ("stderr", "declared", "reason", "parked", "progress", "death")
 
 @pytest.fixture
 def app(folder, store_url, monkeypatch):
-    halves = {name: (secret[: len(secret) // 2], secret[len(secret) // 2 :]) for name, secret in PLANTED.items()}
+    halves = {
+        name: (secret[: len(secret) // 2], secret[len(secret) // 2 :])
+        for name, secret in PLANTED.items()
+    }
     text = APP.replace("__HALVES__", repr(halves)).replace("__PLACES__", repr(PLACES))
     (folder / "jobs.py").write_text(text)
     with app_on(store_url, folder, monkeypatch) as made:
@@ -145,7 +148,9 @@ def stored(url: str) -> str:
     if url.startswith("sqlite"):
         file = Path(url.removeprefix("sqlite:///"))
         files = [file, file.with_name(f"{file.name}-wal")]
-        return "".join(path.read_bytes().decode("utf-8", "replace") for path in files if path.exists())
+        return "".join(
+            path.read_bytes().decode("utf-8", "replace") for path in files if path.exists()
+        )
     with psycopg.connect(url) as connection:
         rows = [
             row
@@ -158,10 +163,16 @@ def stored(url: str) -> str:
 @pytest.mark.security("S44", "S45")
 @pytest.mark.any_store
 def test_planted_secrets_appear_nowhere_an_outlet_could_read(app, store_url, start, call):
-    jobs = [app.enqueue("leak", {"what": name}) for name in PLANTED if name not in {*OWN, "payload"}]
+    jobs = [
+        app.enqueue("leak", {"what": name}) for name in PLANTED if name not in {*OWN, "payload"}
+    ]
     jobs += [app.enqueue(name, {}) for name in OWN]
     worker = start("worker", "jobs:app")
-    until(lambda: all(app.jobs.get(job.id).state in {"dead", "parked"} for job in jobs), 40, "every job has ended")
+    until(
+        lambda: all(app.jobs.get(job.id).state in {"dead", "parked"} for job in jobs),
+        40,
+        "every job has ended",
+    )
     said = worker.stop()
 
     seen = {"store": stored(store_url), "worker": said.out + said.err}
@@ -175,7 +186,12 @@ def test_planted_secrets_appear_nowhere_an_outlet_could_read(app, store_url, sta
             seen[path] = client.get(path).text
 
     assert len(jobs) == len(PLANTED) - 1
-    leaks = [(name, where) for name, secret in PLANTED.items() for where, text in seen.items() if secret in text]
+    leaks = [
+        (name, where)
+        for name, secret in PLANTED.items()
+        for where, text in seen.items()
+        if secret in text
+    ]
     own_words = ("death", "worker")  # what an app writes to its own stderr is passed on as it is
     assert [leak for leak in leaks if leak != own_words] == []
     assert "[redacted]" in seen["store"]
@@ -186,14 +202,23 @@ def test_what_owners_can_see_names_no_path_and_no_address(app):
     app.run_inline()
     for job in jobs:
         done = job.refresh()
-        public = repr((done.error, done.why, done.progress, [event.data for event in app.jobs.history(job.id)]))
+        public = repr(
+            (
+                done.error,
+                done.why,
+                done.progress,
+                [event.data for event in app.jobs.history(job.id)],
+            )
+        )
         assert [place for place in PLACES if place in public] == []
 
 
 @pytest.mark.security("S44")
 def test_a_refused_payload_is_not_repeated_with_what_it_held(app, call):
     text = json.dumps({"number": PLANTED["payload"]})
-    job = NewJob(id=new_id(), kind="payload", queue="default", payload=text)  # as from an older version of the app
+    job = NewJob(
+        id=new_id(), kind="payload", queue="default", payload=text
+    )  # as from an older version of the app
     with app.store.begin() as unit:
         unit.insert([job], announce=True)
     app.run_inline()

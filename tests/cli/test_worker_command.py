@@ -51,8 +51,14 @@ def test_a_worker_runs_jobs_to_their_end_and_leaves_in_order(start, call, app, s
     assert call("jobs", "watch", good, "--timeout", "20").code == 0
     assert call("jobs", "watch", bad, "--timeout", "20").code == 6
     assert app.jobs.get(good).result == 42
-    ends = ('{error_class="",state="succeeded"} 1.0', '{error_class="invalid_input",state="dead"} 1.0')
-    until(lambda: all(f"mulligan_job_ends_total{end}\n" in exporter.fresh(app.store) for end in ends), 20)
+    ends = (
+        '{error_class="",state="succeeded"} 1.0',
+        '{error_class="invalid_input",state="dead"} 1.0',
+    )
+    until(
+        lambda: all(f"mulligan_job_ends_total{end}\n" in exporter.fresh(app.store) for end in ends),
+        20,
+    )
     assert worker.stop().code == 0
 
 
@@ -103,7 +109,9 @@ def test_an_app_that_breaks_while_it_is_imported_shows_where(start, folder):
     assert answer.code == 1
     assert 'broken.py", line 1' in answer.err
     last = answer.err.splitlines()[-1]
-    assert last == "mulligan: cannot load broken:app: ZeroDivisionError: division by zero [APP_BROKEN]"
+    assert (
+        last == "mulligan: cannot load broken:app: ZeroDivisionError: division by zero [APP_BROKEN]"
+    )
 
 
 def test_up_is_a_worker_and_the_page_and_they_end_together(start, folder):
@@ -128,8 +136,17 @@ def test_the_page_does_not_outlive_an_up_that_is_killed(start):
 
 def test_a_page_whose_up_was_gone_before_it_had_begun_leaves_too(folder):
     asked = [sys.executable, "-m", "mulligan.http", "--leave-with-stdin"]
-    environment = {**os.environ, "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/mulligan.db", "MULLIGAN_WEB__PORT": "0"}
-    assert subprocess.run(asked, stdin=subprocess.DEVNULL, env=environment, timeout=50, check=False).returncode == 0
+    environment = {
+        **os.environ,
+        "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/mulligan.db",
+        "MULLIGAN_WEB__PORT": "0",
+    }
+    assert (
+        subprocess.run(
+            asked, stdin=subprocess.DEVNULL, env=environment, timeout=50, check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_a_page_that_falls_takes_up_along(start, folder):
@@ -145,9 +162,19 @@ def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_pa
     temporary.mkdir()
     demo = start("demo", "--port", "0", "--seconds", "20", TMPDIR=str(temporary))
     address, visitor = demo.address(), signed_in(demo.way_in())
-    words = ("succeeded", "dead", "parked", "running", "PROCESS_DIED", "BAD_FILE", "recovered: attempt")
+    words = (
+        "succeeded",
+        "dead",
+        "parked",
+        "running",
+        "PROCESS_DIED",
+        "BAD_FILE",
+        "recovered: attempt",
+    )
     until(
-        lambda: all(word in fetch(address, visitor) + fetch(f"{address}jobs", visitor) for word in words),
+        lambda: all(
+            word in fetch(address, visitor) + fetch(f"{address}jobs", visitor) for word in words
+        ),
         40,
         "pages with every ending",
     )
@@ -181,13 +208,19 @@ def test_an_address_that_is_not_loopback_is_refused(start):
 @pytest.mark.parametrize("host", ["::", "example.com", "192.0.2.1", "", "127.0.0.1.example.com"])
 def test_without_a_key_only_loopback_is_allowed(file_app, host):
     def where(host):
-        return allowed(read_settings({"database_url": file_app.settings.database_url, "web.host": host}))
+        return allowed(
+            read_settings({"database_url": file_app.settings.database_url, "web.host": host})
+        )
 
     for _ in ("no database", "no key"):
         with pytest.raises(ConfigError, match="not a loopback address"):
             where(host)
         file_app.store.prepare()
-    assert [where(host) for host in ("127.0.0.1", "::1", "localhost")] == ["127.0.0.1", "::1", "127.0.0.1"]
+    assert [where(host) for host in ("127.0.0.1", "::1", "localhost")] == [
+        "127.0.0.1",
+        "::1",
+        "127.0.0.1",
+    ]
     made = file_app.keys.create("acme", "viewer")
     assert where("192.0.2.1") == "192.0.2.1"
     file_app.keys.revoke(made.key.id)
@@ -222,14 +255,20 @@ def add(a: int, b: int) -> int:
 
 
 @pytest.mark.parametrize("command", ["worker", "up"])
-def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_library(start, call, folder, command):
+def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_library(
+    start, call, folder, command
+):
     (folder / "jobs.py").write_text(USES_SQLITE3)
     with closing(Mulligan("sqlite:///legacy.db")) as app, app.transaction() as tx:
         tx.execute("CREATE TABLE sums (n INTEGER)")
-    worker = start(command, "jobs:app", MULLIGAN_DATABASE_URL=f"sqlite+stdlib:///{folder}/legacy.db")
+    worker = start(
+        command, "jobs:app", MULLIGAN_DATABASE_URL=f"sqlite+stdlib:///{folder}/legacy.db"
+    )
     worker.says("concurrency")
     job = call("enqueue", "add", "a=40", "b=2", "--database", "sqlite:///legacy.db").out.strip()
-    assert call("jobs", "watch", job, "--timeout", "20", "--database", "sqlite:///legacy.db").code == 0
+    assert (
+        call("jobs", "watch", job, "--timeout", "20", "--database", "sqlite:///legacy.db").code == 0
+    )
     with closing(Mulligan("sqlite:///legacy.db")) as app:
         until(lambda: [job.state for job in app.jobs.list()] == ["succeeded"] * 2)
         with app.transaction() as tx:
@@ -238,7 +277,9 @@ def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_li
     assert worker.stop().code == 0
 
 
-def test_in_json_every_line_of_a_worker_is_an_object_and_those_of_a_handler_know_their_job(start, call, folder):
+def test_in_json_every_line_of_a_worker_is_an_object_and_those_of_a_handler_know_their_job(
+    start, call, folder
+):
     (folder / "jobs.py").write_text(
         (folder / "jobs.py").read_text()
         + "\nimport logging\n@app.job\ndef talk() -> None:\n"
@@ -250,5 +291,11 @@ def test_in_json_every_line_of_a_worker_is_an_object_and_those_of_a_handler_know
     worker.says("ended for good")
     lines = [json.loads(line) for line in worker.stop().err.splitlines()]
     said = {line["message"]: line for line in lines}
-    assert (said["two\nlines"]["job"], said["two\nlines"]["kind"], said["two\nlines"]["attempt"]) == (job, "talk", 1)
-    assert next(line for line in lines if "attempt 1 of talk failed" in line["message"])["job"] == job
+    assert (
+        said["two\nlines"]["job"],
+        said["two\nlines"]["kind"],
+        said["two\nlines"]["attempt"],
+    ) == (job, "talk", 1)
+    assert (
+        next(line for line in lines if "attempt 1 of talk failed" in line["message"])["job"] == job
+    )

@@ -7,13 +7,24 @@ import pytest
 
 from support.waiting import until
 
-QUICK = {"MULLIGAN_WORKER__HEARTBEAT": "0.2", "MULLIGAN_WORKER__LEASE": "5", "MULLIGAN_WORKER__SHUTDOWN_GRACE": "0.5"}
+QUICK = {
+    "MULLIGAN_WORKER__HEARTBEAT": "0.2",
+    "MULLIGAN_WORKER__LEASE": "5",
+    "MULLIGAN_WORKER__SHUTDOWN_GRACE": "0.5",
+}
 
 
 @pytest.fixture
 def worker(start, app):
     process = start(
-        "worker", "jobs:app", "--concurrency", "3", "--queues", "default,mail", MULLIGAN_RELEASE="r7", **QUICK
+        "worker",
+        "jobs:app",
+        "--concurrency",
+        "3",
+        "--queues",
+        "default,mail",
+        MULLIGAN_RELEASE="r7",
+        **QUICK,
     )
     process.says("concurrency")
     return process
@@ -24,9 +35,15 @@ def listed(call, *more):
 
 
 @pytest.mark.any_store
-def test_a_worker_is_listed_drains_for_as_long_as_its_job_takes_and_leaves(call, app, worker, folder):
+def test_a_worker_is_listed_drains_for_as_long_as_its_job_takes_and_leaves(
+    call, app, worker, folder
+):
     (row,) = listed(call)
-    assert (row["life"], row["host"], row["pid"]) == ("live", socket.gethostname(), worker.process.pid)
+    assert (row["life"], row["host"], row["pid"]) == (
+        "live",
+        socket.gethostname(),
+        worker.process.pid,
+    )
     assert (row["release"], row["queues"], row["concurrency"]) == ("r7", ["default", "mail"], 3)
     assert call("workers", "check").code == 0
 

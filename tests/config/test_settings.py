@@ -19,7 +19,12 @@ from mulligan.config import DEFAULT_URL, Settings, read_settings
 from mulligan.core.errors import ConfigError
 
 
-def read(tmp_path: Path, environ: dict[str, str] | None = None, toml: str = "", flags: dict[str, Any] | None = None):
+def read(
+    tmp_path: Path,
+    environ: dict[str, str] | None = None,
+    toml: str = "",
+    flags: dict[str, Any] | None = None,
+):
     file = tmp_path / "mulligan.toml"
     file.write_text(toml)
     return read_settings(flags, environ=environ or {}, file=file)
@@ -71,7 +76,13 @@ def _metadata(annotation: Any) -> list[Any]:
 
 def test_there_are_as_many_numbers_as_there_should_be():
     assert len(numbers()) >= 25
-    assert {"worker.lease", "retry.max_retries", "retention.dead", "limits.payload", "web.port"} <= set(numbers())
+    assert {
+        "worker.lease",
+        "retry.max_retries",
+        "retention.dead",
+        "limits.payload",
+        "web.port",
+    } <= set(numbers())
 
 
 @pytest.mark.parametrize("name", numbers())
@@ -107,7 +118,9 @@ def test_the_bounds_themselves_are_legal_and_one_step_beyond_is_not(tmp_path, na
     for value in [value for value in (low, high) if value is not None]:
         if name == "worker.heartbeat" and value == high:
             continue  # must stay below the lease, which has the same end
-        settings = read(tmp_path, others | {spelled(name): f"{value:g}" if value < 1e6 else f"{value:.0f}"})
+        settings = read(
+            tmp_path, others | {spelled(name): f"{value:g}" if value < 1e6 else f"{value:.0f}"}
+        )
         assert dict(settings.values())[name] == value
     beyond = [high * 2 + 1, -1.0 if low is None else low - 1]
     for value in beyond + ([above] if above is not None else []):
@@ -118,10 +131,19 @@ def test_the_bounds_themselves_are_legal_and_one_step_beyond_is_not(tmp_path, na
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"MULLIGAN_WORKER__HEARTBEAT": "30"}, r"worker.*heartbeat \(30\.0\) must be shorter than lease \(30\.0\)"),
-        ({"MULLIGAN_WORKER__LEASE": "4"}, r"worker.*heartbeat \(5\.0\) must be shorter than lease \(4\.0\)"),
+        (
+            {"MULLIGAN_WORKER__HEARTBEAT": "30"},
+            r"worker.*heartbeat \(30\.0\) must be shorter than lease \(30\.0\)",
+        ),
+        (
+            {"MULLIGAN_WORKER__LEASE": "4"},
+            r"worker.*heartbeat \(5\.0\) must be shorter than lease \(4\.0\)",
+        ),
         ({"MULLIGAN_WORKER__LEASE": "2", "MULLIGAN_WORKER__HEARTBEAT": "2"}, "heartbeat.*lease"),
-        ({"MULLIGAN_RETRY__BASE_DELAY": "7200"}, r"retry.*base_delay \(7200\.0\) must not exceed max_delay"),
+        (
+            {"MULLIGAN_RETRY__BASE_DELAY": "7200"},
+            r"retry.*base_delay \(7200\.0\) must not exceed max_delay",
+        ),
         ({"MULLIGAN_RETRY__MAX_DELAY": "1"}, "base_delay.*max_delay"),
         ({"MULLIGAN_RETRY__JITTER": "some"}, "retry.jitter"),
         ({"MULLIGAN_RETRY__ENABLED": "perhaps"}, "retry.enabled"),
@@ -134,7 +156,10 @@ def test_contradictions_are_refused_at_start(tmp_path, environ, words):
 
 
 def test_a_lease_of_four_seconds_is_legal(tmp_path):
-    environ = {spelled(f"worker.{name}"): value for name, value in (("lease", "4"), ("heartbeat", "1"), ("sweep", "1"))}
+    environ = {
+        spelled(f"worker.{name}"): value
+        for name, value in (("lease", "4"), ("heartbeat", "1"), ("sweep", "1"))
+    }
     assert read(tmp_path, environ).worker.lease == 4
 
 
@@ -161,7 +186,13 @@ def test_in_a_file_the_nearest_name_is_spelled_as_files_spell_it(tmp_path):
 
 @pytest.mark.parametrize(
     "toml",
-    ["retry = 5\n", "[retry.max_retries]\nx = 1\n", "[nonsense]\nx = 1\n", "x = 1\n", "[[retry]]\nmax_retries = 3\n"],
+    [
+        "retry = 5\n",
+        "[retry.max_retries]\nx = 1\n",
+        "[nonsense]\nx = 1\n",
+        "x = 1\n",
+        "[[retry]]\nmax_retries = 3\n",
+    ],
 )
 def test_a_file_of_the_wrong_shape_is_refused_in_a_sentence(tmp_path, toml):
     with pytest.raises(ConfigError):
@@ -169,20 +200,32 @@ def test_a_file_of_the_wrong_shape_is_refused_in_a_sentence(tmp_path, toml):
 
 
 def test_a_value_where_a_section_should_be_is_refused(tmp_path):
-    for environ in ({"MULLIGAN_RETRY": "5"}, {"MULLIGAN_RETRY": "5", "MULLIGAN_RETRY__MAX_RETRIES": "3"}):
+    for environ in (
+        {"MULLIGAN_RETRY": "5"},
+        {"MULLIGAN_RETRY": "5", "MULLIGAN_RETRY__MAX_RETRIES": "3"},
+    ):
         for pairs in (environ, dict(reversed(environ.items()))):
             with pytest.raises(ConfigError, match=r"retry|RETRY"):
                 read(tmp_path, pairs)
 
 
 # -- layers -----------------------------------------------------------------------------------------
-def test_flags_win_over_environment_over_file_over_defaults_and_each_value_knows_its_origin(tmp_path):
+def test_flags_win_over_environment_over_file_over_defaults_and_each_value_knows_its_origin(
+    tmp_path,
+):
     toml = "[worker]\nconcurrency = 2\nrunners = 2\npoll = 2\n"
     environ = {"MULLIGAN_WORKER__CONCURRENCY": "3", "MULLIGAN_WORKER__RUNNERS": "3"}
     settings = read(tmp_path, environ, toml, {"worker.concurrency": 4, "worker.lease": None})
     assert (settings.worker.concurrency, settings.worker.runners, settings.worker.poll) == (4, 3, 2)
-    origins = [settings.origin_of(f"worker.{name}") for name in ("concurrency", "runners", "poll", "lease")]
-    assert origins == ["flag", "environment MULLIGAN_WORKER__RUNNERS", str(tmp_path / "mulligan.toml"), "default"]
+    origins = [
+        settings.origin_of(f"worker.{name}") for name in ("concurrency", "runners", "poll", "lease")
+    ]
+    assert origins == [
+        "flag",
+        "environment MULLIGAN_WORKER__RUNNERS",
+        str(tmp_path / "mulligan.toml"),
+        "default",
+    ]
 
 
 def test_one_value_of_a_section_leaves_its_others_as_they_are(tmp_path):
@@ -193,7 +236,10 @@ def test_one_value_of_a_section_leaves_its_others_as_they_are(tmp_path):
 def test_two_readings_do_not_share_their_origins(tmp_path):
     first = read(tmp_path, {"MULLIGAN_RELEASE": "7"})
     second = read(tmp_path)
-    assert (first.origin_of("release"), second.origin_of("release")) == ("environment MULLIGAN_RELEASE", "default")
+    assert (first.origin_of("release"), second.origin_of("release")) == (
+        "environment MULLIGAN_RELEASE",
+        "default",
+    )
 
 
 def test_marks_and_names_of_other_programs_are_no_settings(tmp_path):
@@ -238,10 +284,16 @@ def test_a_secret_in_an_address_is_not_repeated_in_an_error(tmp_path):
 
 
 def test_a_worker_refuses_nonsense_before_it_does_anything(tmp_path):
-    env = {**os.environ, "MULLIGAN_WORKER__LEASE": str(math.nan), "MULLIGAN_DATABASE_URL": f"sqlite:///{tmp_path}/x.db"}
+    env = {
+        **os.environ,
+        "MULLIGAN_WORKER__LEASE": str(math.nan),
+        "MULLIGAN_DATABASE_URL": f"sqlite:///{tmp_path}/x.db",
+    }
     code = "from mulligan import Mulligan; Mulligan()"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0
     assert "worker.lease" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -249,21 +301,31 @@ def test_a_worker_refuses_nonsense_before_it_does_anything(tmp_path):
 
 # -- words ------------------------------------------------------------------------------------------
 def test_a_section_that_is_given_a_value_is_told_what_it_holds(tmp_path):
-    with pytest.raises(ConfigError, match=r"retry is a section, not a value \(from .*\.toml\); it has retry\.enabled"):
+    with pytest.raises(
+        ConfigError,
+        match=r"retry is a section, not a value \(from .*\.toml\); it has retry\.enabled",
+    ):
         read(tmp_path, toml="retry = 5\n")
-    with pytest.raises(ConfigError, match=r"MULLIGAN_RETRY is a section.*MULLIGAN_RETRY__MAX_RETRIES"):
+    with pytest.raises(
+        ConfigError, match=r"MULLIGAN_RETRY is a section.*MULLIGAN_RETRY__MAX_RETRIES"
+    ):
         read(tmp_path, {"MULLIGAN_RETRY": "5"})
 
 
 def test_a_contradiction_names_where_its_values_came_from(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"heartbeat \(9.0\).*lease \(8.0\), from .*\.toml and environment MULLIGAN_WOR"
+        ConfigError,
+        match=r"heartbeat \(9.0\).*lease \(8.0\), from .*\.toml and environment MULLIGAN_WOR",
     ):
-        read(tmp_path, {"MULLIGAN_WORKER__HEARTBEAT": "9"}, "[worker]\nlease = 8\nconcurrency = 3\n")
+        read(
+            tmp_path, {"MULLIGAN_WORKER__HEARTBEAT": "9"}, "[worker]\nlease = 8\nconcurrency = 3\n"
+        )
 
 
 def test_a_name_far_from_any_other_gets_what_there_is(tmp_path):
-    with pytest.raises(ConfigError, match=r"xyzzy: no such setting.*there are database_url.*worker"):
+    with pytest.raises(
+        ConfigError, match=r"xyzzy: no such setting.*there are database_url.*worker"
+    ):
         read(tmp_path, toml="xyzzy = 1\n")
 
 

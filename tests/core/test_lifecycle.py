@@ -47,7 +47,10 @@ def test_exactly_the_moves_of_the_design_are_legal(verb, start):
 
 
 def test_a_refusal_names_the_state_the_wish_and_what_is_legal():
-    with pytest.raises(IllegalMove, match="cannot release: the job is dead; from there one can retry by hand, discard"):
+    with pytest.raises(
+        IllegalMove,
+        match="cannot release: the job is dead; from there one can retry by hand, discard",
+    ):
         lifecycle.move(Verb.RELEASE, State.DEAD)
 
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from mulligan.core.statistics import Observation, beta_below, beta_quantile, chance, quantile, share
 
-COUNTS = st.integers(0, 5000).flatmap(lambda whole: st.tuples(st.integers(0, whole), st.just(whole)))
+COUNTS = st.integers(0, 5000).flatmap(
+    lambda whole: st.tuples(st.integers(0, whole), st.just(whole))
+)
 
 
 @given(COUNTS)
@@ -32,7 +34,10 @@ def test_more_of_the_same_makes_surer(counts, times):
 
 def test_wilsons_interval_as_in_the_books():
     found = share(2, 66)
-    assert (found.low, found.high) == (pytest.approx(0.0083, abs=1e-4), pytest.approx(0.1039, abs=1e-4))
+    assert (found.low, found.high) == (
+        pytest.approx(0.0083, abs=1e-4),
+        pytest.approx(0.1039, abs=1e-4),
+    )
     assert share(0, 10).high == pytest.approx(0.2775, abs=1e-4)
 
 
@@ -52,7 +57,9 @@ def test_the_beta_distribution_where_it_is_known(x, a, b, expected):
 
 
 def test_at_the_place_where_both_sides_are_as_good_one_is_taken():
-    assert beta_below(0.4482679215686244, 1935.6251514052906, 2382.6151741314025) == pytest.approx(0.5, abs=0.01)
+    assert beta_below(0.4482679215686244, 1935.6251514052906, 2382.6151741314025) == pytest.approx(
+        0.5, abs=0.01
+    )
 
 
 @given(st.floats(0.05, 3000), st.floats(0.05, 3000), st.floats(0.001, 0.999))
@@ -63,7 +70,11 @@ def test_a_quantile_has_its_share_below_it(a, b, q):
         assert beta_below(x, a, b) == pytest.approx(q, abs=0.02)
 
 
-@given(st.floats(0.01, 0.99), st.floats(1, 50), st.lists(st.tuples(st.floats(0, 1), COUNTS), max_size=5))
+@given(
+    st.floats(0.01, 0.99),
+    st.floats(1, 50),
+    st.lists(st.tuples(st.floats(0, 1), COUNTS), max_size=5),
+)
 def test_a_chance_lies_between_what_was_believed_and_what_was_seen(mean, weight, seen):
     found = chance(mean, weight, [(worth, whole, part) for worth, (part, whole) in seen])
     rates = [mean, *(part / whole for _, (part, whole) in seen if whole)]
@@ -87,7 +98,12 @@ def test_without_anything_cut_short_it_is_the_plain_quantile():
 
 def test_one_that_is_still_watched_counts_as_far_as_it_was_seen():
     """By the book: of four, two come at 1 and 4, one is watched until 2 only, one until 5."""
-    endings = [Observation(1, True, 1), Observation(2, False, 1), Observation(4, True, 1), Observation(5, False, 1)]
+    endings = [
+        Observation(1, True, 1),
+        Observation(2, False, 1),
+        Observation(4, True, 1),
+        Observation(5, False, 1),
+    ]
     assert quantile(0.25, endings) == 1
     assert quantile(0.5, endings) == 4
     assert quantile(0.8, endings) is None

@@ -20,7 +20,9 @@ class Block(NamedTuple):
 
 
 def pages() -> list[Path]:
-    return [ROOT / name for name in TOP] + sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("apps/*/README.md")])
+    return [ROOT / name for name in TOP] + sorted(
+        [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("apps/*/README.md")]
+    )
 
 
 def name_of(page: Path) -> str:

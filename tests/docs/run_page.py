@@ -24,9 +24,13 @@ from typing import Any
 
 from doc_pages import Block, blocks
 
-SAVED = re.compile(r"# ((?:[\w-]+/)*(?:[\w-]+\.(?:py|toml|service|txt|html)|Dockerfile))(, at the end)?\n")
+SAVED = re.compile(
+    r"# ((?:[\w-]+/)*(?:[\w-]+\.(?:py|toml|service|txt|html)|Dockerfile))(, at the end)?\n"
+)
 SHOWN = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
-SERVES = re.compile(r"mulligan (worker|up|web|demo)\b(?! check)|\buvicorn |\bflask .*\brun\b|manage\.py runserver")
+SERVES = re.compile(
+    r"mulligan (worker|up|web|demo)\b(?! check)|\buvicorn |\bflask .*\brun\b|manage\.py runserver"
+)
 READY = re.compile(r"concurrency \d+|http://\S+")
 PORT = "8000"
 DONE = "-- done --"
@@ -42,7 +46,11 @@ class Shell:
 
     def __init__(self) -> None:
         self._bash = subprocess.Popen(
-            ["bash", "--norc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["bash", "--norc"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self._served: list[int] = []
 
@@ -65,7 +73,9 @@ class Shell:
         """In the background; what it has said once it is ready."""
         log = Path(f"served-{len(self._served)}.log")
         log.touch()
-        self._served.append(int(self.run(f"{command.partition('#')[0]} > {log} 2>&1 & echo $!").split()[-1]))
+        self._served.append(
+            int(self.run(f"{command.partition('#')[0]} > {log} 2>&1 & echo $!").split()[-1])
+        )
         deadline = time.monotonic() + PATIENCE
         while not READY.search(log.read_text()):
             if time.monotonic() > deadline:
@@ -144,7 +154,9 @@ def compare(what: str, expected: list[str], said: str) -> None:
     """Each expected line is somewhere in what was said, after the one before it."""
     lines = iter(said.splitlines())
     for wanted in expected:
-        shape = re.compile(".*".join(re.escape(" ".join(part.split())) for part in wanted.split("…")))
+        shape = re.compile(
+            ".*".join(re.escape(" ".join(part.split())) for part in wanted.split("…"))
+        )
         if not any(shape.fullmatch(" ".join(line.split())) for line in lines):
             raise Wrong(f"{what}\nshould show: {wanted}\nit shows:\n{said}")
 

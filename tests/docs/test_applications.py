@@ -11,10 +11,20 @@ from doc_pages import ROOT, name_of
 
 pytestmark = pytest.mark.processes
 
-PUBLIC = {"mulligan", "mulligan.core.errors", "mulligan.http.api"}  # what docs/ imports outside of tests
+PUBLIC = {
+    "mulligan",
+    "mulligan.core.errors",
+    "mulligan.http.api",
+}  # what docs/ imports outside of tests
 FOR_TESTS = {"mulligan.testing"}
 APART = {"tests", "rules.py", "web.py"}  # its tests, its rule pack, its pages
-APART |= {"gateway.py", "emulator.py", "world.py", "mailbox.py", "examples.py"}  # the world outside, and a demo's
+APART |= {
+    "gateway.py",
+    "emulator.py",
+    "world.py",
+    "mailbox.py",
+    "examples.py",
+}  # the world outside, and a demo's
 MOST = 650  # lines of an application that hold something: "about 600"
 
 applications = sorted(main.parent for main in ROOT.glob("apps/*/__main__.py"))
@@ -38,6 +48,13 @@ def test_an_application_imports_public_names_only(path: Path) -> None:
 
 @pytest.mark.parametrize("folder", applications, ids=name_of)
 def test_an_application_is_small(folder: Path) -> None:
-    counted = [path for path in folder.rglob("*.py") if not APART & set(path.relative_to(folder).parts)]
-    lines = [line for path in counted for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    counted = [
+        path for path in folder.rglob("*.py") if not APART & set(path.relative_to(folder).parts)
+    ]
+    lines = [
+        line
+        for path in counted
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
     assert len(lines) <= MOST

@@ -20,7 +20,9 @@ PAGE = ROOT / "docs" / "reference" / "cli.md"
 
 def calls(page: Path) -> list[str]:
     """What stands behind `mulligan ` in blocks and in code font."""
-    texts = [block.text for block in blocks(page) if block.language in {"console", "sh", "ini", "text"}]
+    texts = [
+        block.text for block in blocks(page) if block.language in {"console", "sh", "ini", "text"}
+    ]
     lines = [line for text in texts for line in text.replace("\\\n", " ").splitlines()]
     typed = [line for line in lines if re.match(r"\s*(\$ |mulligan |ExecStart)", line)]
     found = [call for text in [*typed, *CODE.findall(prose(page))] for call in CALL.findall(text)]
@@ -46,7 +48,11 @@ def check(call: str) -> str:
         if found is None:
             return f"there is no command {name!r}"
         command = found
-    known = {name for parameter in command.params for name in parameter.opts} | {"--help", "-h", "--version"}
+    known = {name for parameter in command.params for name in parameter.opts} | {
+        "--help",
+        "-h",
+        "--version",
+    }
     options = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
     return ", ".join(f"there is no option {option}" for option in options if option not in known)
 

@@ -41,7 +41,9 @@ def file(name: str) -> str:
 
 
 def unit() -> dict[str, list[str]]:
-    pairs = [line.split("=", 1) for line in file("mulligan-worker.service").splitlines() if "=" in line]
+    pairs = [
+        line.split("=", 1) for line in file("mulligan-worker.service").splitlines() if "=" in line
+    ]
     return {name: [value for key, value in pairs if key == name] for name, _ in pairs}
 
 
@@ -63,12 +65,24 @@ def seconds_before_the_kill(settings: Settings) -> float:
 
 
 # -- what they say ----------------------------------------------------------------------------------
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here; the unit is parsed all the same")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None,
+    reason="no systemd here; the unit is parsed all the same",
+)
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
     here = tmp_path / "mulligan-worker.service"
-    here.write_text(file("mulligan-worker.service").replace("/srv/app/.venv/bin/mulligan", str(BIN / "mulligan")))
-    verified = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True, check=False)
-    assert (verified.returncode, [line for line in verified.stderr.splitlines() if here.name in line]) == (0, [])
+    here.write_text(
+        file("mulligan-worker.service").replace(
+            "/srv/app/.venv/bin/mulligan", str(BIN / "mulligan")
+        )
+    )
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", here], capture_output=True, text=True, check=False
+    )
+    assert (
+        verified.returncode,
+        [line for line in verified.stderr.splitlines() if here.name in line],
+    ) == (0, [])
 
 
 def test_systemd_waits_longer_than_the_worker_needs(tmp_path):
@@ -81,7 +95,8 @@ def test_systemd_waits_longer_than_the_worker_needs(tmp_path):
 def test_docker_waits_longer_than_the_worker_needs(tmp_path):
     settings = settings_of(environ_of(container()["ENV"]), tmp_path)
     waits = re.findall(
-        r"--stop-timeout (\d+)|terminationGracePeriodSeconds: (\d+)|stop_grace_period: (\d+)s", PAGE.read_text()
+        r"--stop-timeout (\d+)|terminationGracePeriodSeconds: (\d+)|stop_grace_period: (\d+)s",
+        PAGE.read_text(),
     )
     assert len(waits) == 4
     assert all(float("".join(wait)) > seconds_before_the_kill(settings) for wait in waits)
@@ -89,7 +104,9 @@ def test_docker_waits_longer_than_the_worker_needs(tmp_path):
 
 def test_every_setting_in_the_files_exists(tmp_path):
     env_file = environ_of(file("worker.env").splitlines()[1:])
-    settings = settings_of(env_file | environ_of(unit()["Environment"]) | environ_of(container()["ENV"]), tmp_path)
+    settings = settings_of(
+        env_file | environ_of(unit()["Environment"]) | environ_of(container()["ENV"]), tmp_path
+    )
     assert settings.origin_of("worker.runners") == "environment MULLIGAN_WORKER__RUNNERS"
 
 
@@ -97,19 +114,26 @@ def healthy(folder: Path, environ: dict[str, str]) -> bool:
     """What the container's own health check says."""
     _, _, check = container()["HEALTHCHECK"][0].partition("CMD ")
     program, *words = json.loads(check)
-    done = subprocess.run([BIN / program, *words], cwd=folder, env=environ, check=False, capture_output=True)
+    done = subprocess.run(
+        [BIN / program, *words], cwd=folder, env=environ, check=False, capture_output=True
+    )
     assert done.returncode in {0, 1}, done.stderr
     return done.returncode == 0
 
 
 # -- what they do -----------------------------------------------------------------------------------
 def test_what_the_image_runs_while_it_is_built_is_right(tmp_path):
-    requirements = next(block.text for block in blocks(PAGE) if block.text.startswith("# requirements.txt"))
+    requirements = next(
+        block.text for block in blocks(PAGE) if block.text.startswith("# requirements.txt")
+    )
     (tmp_path / "requirements.txt").write_text(requirements)
     (tmp_path / "wheels").mkdir()
     installs = [line for line in container()["RUN"] if line.startswith("pip ")]
     assert len(installs) == 1
-    environ = os.environ | {"PIP_NO_INDEX": "1", "PATH": f"{BIN}:{os.environ['PATH']}"}  # all of it is here already
+    environ = os.environ | {
+        "PIP_NO_INDEX": "1",
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+    }  # all of it is here already
     subprocess.run(["sh", "-ec", f"python -m {installs[0]}"], cwd=tmp_path, env=environ, check=True)
     for line in container()["RUN"]:
         subprocess.run(["sh", "-n", "-c", line], check=True)
@@ -134,7 +158,9 @@ def in_a_namespace(command: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [from_the_unit, from_the_image])
-def test_their_command_runs_jobs_and_gives_back_what_is_not_done_when_it_is_stopped(command, tmp_path, sqlite_url):
+def test_their_command_runs_jobs_and_gives_back_what_is_not_done_when_it_is_stopped(
+    command, tmp_path, sqlite_url
+):
     words = command()
     assert Path(words[0]).name == "mulligan"
     words = [str(BIN / "mulligan"), *words[1:]]
@@ -150,7 +176,13 @@ def test_their_command_runs_jobs_and_gives_back_what_is_not_done_when_it_is_stop
     with closing(Mulligan(sqlite_url)) as app, (tmp_path / "log").open("wb") as log:
         quick, slow = app.enqueue("naps", {"seconds": 0}), app.enqueue("naps", {"seconds": 600})
         with subprocess.Popen(words, cwd=tmp_path, env=environ, stdout=log, stderr=log) as worker:
-            until(lambda: quick.refresh().state == State.SUCCEEDED and slow.refresh().state == State.RUNNING, 20)
+            until(
+                lambda: (
+                    quick.refresh().state == State.SUCCEEDED
+                    and slow.refresh().state == State.RUNNING
+                ),
+                20,
+            )
             assert healthy(tmp_path, environ)
             os.kill(supervisor(worker.pid), signal.SIGTERM)
             assert worker.wait(20) == 0, (tmp_path / "log").read_text()

@@ -18,11 +18,23 @@ PATIENCE = 170  # seconds: a page may start three servers, and the machine may b
 DONE = {"python", "console", "sh", "toml"}
 SHOWN = {"text", "mermaid", "ini", "dockerfile"}
 LONG = {  # pages that take long: `make all` does what they show, and what pages show that start workers or servers
-    "docs/howto/flask.md", "docs/howto/scripts.md", "docs/howto/sqlalchemy.md", "docs/howto/test-your-jobs.md",
-    "docs/operate/backup.md", "docs/operate/bulk.md", "docs/operate/dead-letters.md", "docs/operate/held-kinds.md",
-    "docs/operate/insight.md", "docs/operate/outages.md", "docs/operate/repair.md", "docs/operate/audit.md",
-    "docs/howto/rules.md", "docs/howto/programs.md", "docs/howto/queues.md", "docs/howto/rollout.md",
-}  # fmt: skip
+    "docs/howto/flask.md",
+    "docs/howto/scripts.md",
+    "docs/howto/sqlalchemy.md",
+    "docs/howto/test-your-jobs.md",
+    "docs/operate/backup.md",
+    "docs/operate/bulk.md",
+    "docs/operate/dead-letters.md",
+    "docs/operate/held-kinds.md",
+    "docs/operate/insight.md",
+    "docs/operate/outages.md",
+    "docs/operate/repair.md",
+    "docs/operate/audit.md",
+    "docs/howto/rules.md",
+    "docs/howto/programs.md",
+    "docs/howto/queues.md",
+    "docs/howto/rollout.md",
+}
 SERVES = ("mulligan worker", "mulligan web", "mulligan up")
 ALWAYS = {"README.md", "docs/howto/notifications.md"}
 
@@ -30,7 +42,9 @@ ALWAYS = {"README.md", "docs/howto/notifications.md"}
 def is_long(page: Path) -> bool:
     if name_of(page) in ALWAYS:
         return False
-    return name_of(page) in LONG or any(words in block.text for block in blocks(page) for words in SERVES)
+    return name_of(page) in LONG or any(
+        words in block.text for block in blocks(page) for words in SERVES
+    )
 
 
 def with_examples() -> list[Path]:
@@ -61,8 +75,14 @@ def database_url(request: pytest.FixtureRequest, store: str) -> dict[str, str]:
 
 @pytest.mark.timeout(PATIENCE + 10)
 @pytest.mark.parametrize(("page", "store"), by_store())
-def test_what_a_page_shows_works(page: Path, store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MULLIGAN_", "PYTEST_"))}
+def test_what_a_page_shows_works(
+    page: Path, store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MULLIGAN_", "PYTEST_"))
+    }
     done = subprocess.run(
         [sys.executable, RUN, page],
         cwd=tmp_path,

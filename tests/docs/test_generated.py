@@ -24,16 +24,24 @@ generate = load()
 
 def test_the_printed_pages_are_current() -> None:
     wanted = generate.wanted()
-    stale = [name_of(page) for page, text in wanted.items() if page.read_text(encoding="utf-8") != text]
+    stale = [
+        name_of(page) for page, text in wanted.items() if page.read_text(encoding="utf-8") != text
+    ]
     assert stale == [], "run: python docs/generate.py"
     assert {ROOT / name for name in (*generate.PARTLY, *generate.PAGES)} == set(wanted)
 
 
 def test_the_state_diagram_is_the_table_of_moves() -> None:
-    shown = [block.text for block in blocks(ROOT / "ARCHITECTURE.md") if block.language == "mermaid"]
+    shown = [
+        block.text for block in blocks(ROOT / "ARCHITECTURE.md") if block.language == "mermaid"
+    ]
     assert shown == [f"{lifecycle.diagram()}\n"]
 
 
 def test_every_part_that_can_be_printed_is_marked_in_the_page() -> None:
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in generate.PARTLY)
-    assert [name for name in generate.PARTS if f"<!-- {name}: printed by docs/generate.py -->" not in text] == []
+    assert [
+        name
+        for name in generate.PARTS
+        if f"<!-- {name}: printed by docs/generate.py -->" not in text
+    ] == []

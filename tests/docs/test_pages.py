@@ -37,14 +37,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), f"{name_of(page)} links to {link}"
         if part:
             headings = re.findall(r"^#+ (.+)$", prose(target), re.MULTILINE)
-            assert part in [anchor(heading) for heading in headings], f"{name_of(page)} links to {link}"
+            assert part in [anchor(heading) for heading in headings], (
+                f"{name_of(page)} links to {link}"
+            )
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_a_test_that_is_cited_exists(page: Path) -> None:
     for file, name in CITED.findall(prose(page)):
         assert (ROOT / file).exists(), f"{name_of(page)} cites {file}"
-        assert not name or f"def {name}(" in (ROOT / file).read_text(), f"{name_of(page)} cites {file}::{name}"
+        assert not name or f"def {name}(" in (ROOT / file).read_text(), (
+            f"{name_of(page)} cites {file}::{name}"
+        )
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
@@ -54,7 +58,9 @@ def test_a_page_can_be_reached_from_the_readme(page: Path) -> None:
         here = waiting.pop()
         if here not in seen and here.suffix == ".md" and here.exists():
             seen.add(here)
-            links = [link.partition("#")[0] for link in LINK.findall(prose(here)) if "://" not in link]
+            links = [
+                link.partition("#")[0] for link in LINK.findall(prose(here)) if "://" not in link
+            ]
             waiting += [(here.parent / link).resolve() for link in links if link]
     assert page in seen, f"no page links to {name_of(page)}"
 
@@ -84,7 +90,11 @@ def test_every_file_named_in_the_architecture_exists() -> None:
 
 def words(page: Path) -> set[str]:
     """Every name the page writes in code font."""
-    return {word for code in re.findall(r"`([^`\n]+)`", prose(page)) for word in re.findall(r"\w+", code)}
+    return {
+        word
+        for code in re.findall(r"`([^`\n]+)`", prose(page))
+        for word in re.findall(r"\w+", code)
+    }
 
 
 def members(thing: type) -> set[str]:
@@ -117,7 +127,10 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
             set(inspect.signature(handler_of).parameters) - {"function", "keep", "app_rules"},
         ),
         ("the options of enqueue", set(inspect.signature(Kind.options).parameters) - {"self"}),
-        ("the fields of a job", {f.name for f in dataclasses.fields(mulligan.Job) if not f.name.startswith("_")}),
+        (
+            "the fields of a job",
+            {f.name for f in dataclasses.fields(mulligan.Job) if not f.name.startswith("_")},
+        ),
         ("the members of a context", members(mulligan.Context) - FOR_THE_RUNNER),
         ("the verbs of app.jobs", members(Jobs) - {"inserted", "fresh", "all_fresh"}),
         ("the verbs of app.batches", members(Batches) - {"begin"}),

@@ -43,7 +43,9 @@ def run_promtool(*arguments: str) -> None:
     tool = promtool()
     if tool is None:
         pytest.skip(MISSING)
-    told = subprocess.run([tool, *arguments], cwd=RULES, capture_output=True, text=True, check=False, timeout=150)
+    told = subprocess.run(
+        [tool, *arguments], cwd=RULES, capture_output=True, text=True, check=False, timeout=150
+    )
     assert told.returncode == 0, told.stdout + told.stderr
 
 
@@ -58,8 +60,16 @@ def test_every_alert_fires_when_it_should_and_only_then():
 
 
 def test_of_every_alert_a_case_is_tried_that_fires_and_one_that_does_not():
-    cases = [case for name in TESTS for case in yaml.safe_load(read(name))["tests"] if "promql_expr_test" in case]
-    tried = {(case["name"].partition(":")[0], bool(case["promql_expr_test"][0]["exp_samples"])) for case in cases}
+    cases = [
+        case
+        for name in TESTS
+        for case in yaml.safe_load(read(name))["tests"]
+        if "promql_expr_test" in case
+    ]
+    tried = {
+        (case["name"].partition(":")[0], bool(case["promql_expr_test"][0]["exp_samples"]))
+        for case in cases
+    }
     assert tried == {(rule["alert"], fires) for rule in alerts() for fires in (True, False)}
 
 
@@ -74,13 +84,19 @@ def test_every_metric_that_is_named_is_exported_with_the_labels_it_is_asked_for(
 
 def test_every_alert_says_what_it_is_and_where_to_read_on():
     page = (ROOT / "docs" / "operate" / "monitoring.md").read_text(encoding="utf-8")
-    anchors = {line.lstrip("# ").strip().lower().replace(" ", "-") for line in page.splitlines() if line[:1] == "#"}
+    anchors = {
+        line.lstrip("# ").strip().lower().replace(" ", "-")
+        for line in page.splitlines()
+        if line[:1] == "#"
+    }
     for rule in alerts():
         said = rule["annotations"]
         assert said["summary"], rule["alert"]
         assert said["description"], rule["alert"]
         page_name, _, anchor = said["runbook_url"].partition("#")
-        assert (page_name, anchor in anchors) == ("docs/operate/monitoring.md", True), said["runbook_url"]
+        assert (page_name, anchor in anchors) == ("docs/operate/monitoring.md", True), said[
+            "runbook_url"
+        ]
         assert rule["labels"]["severity"] in {"page", "warn", "ticket"}
 
 

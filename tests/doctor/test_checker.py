@@ -49,7 +49,14 @@ def event(store, job, kind, *, token=None, attempt=None, actor="", **data):
         "INSERT INTO {p}event (at, type, job_id, owner, attempt, token, actor, data) "
         "SELECT max(at), :type, :job, 'acme', CAST(:attempt AS INTEGER), CAST(:token AS INTEGER), :actor, :data "
         "FROM {p}event",
-        {"type": kind, "job": job, "attempt": attempt, "token": token, "actor": actor, "data": json.dumps(data)},
+        {
+            "type": kind,
+            "job": job,
+            "attempt": attempt,
+            "token": token,
+            "actor": actor,
+            "data": json.dumps(data),
+        },
     )
 
 
@@ -89,8 +96,11 @@ def test_an_ending_after_the_end_breaks_s2(store):
 
 def test_a_generation_that_nobody_began_breaks_s2(store):
     job = ended(store, FATAL)
-    sql(store, "UPDATE {p}job SET state = 'queued', generation = 2, attempt = 0, failures = 0, error = NULL, "
-        "finished_at = NULL, died_code = NULL, died_class = NULL, died_group = NULL")  # fmt: skip
+    sql(
+        store,
+        "UPDATE {p}job SET state = 'queued', generation = 2, attempt = 0, failures = 0, error = NULL, "
+        "finished_at = NULL, died_code = NULL, died_class = NULL, died_group = NULL",
+    )
     event(store, job, "job.retried", **{"from": "dead", "generation": 2})
     assert broken(store) == {"S2"}
 
@@ -225,7 +235,9 @@ def test_two_jobs_of_one_slot_break_c1(store):
     for job in (*enqueue(store), *enqueue(store)):
         event(store, job, "job.queued", schedule="nightly", slot_at=7, run_at=0)
         sql(
-            store, "DELETE FROM {p}event WHERE job_id = :job AND data NOT LIKE :said", {"job": job, "said": "%nightly%"}
+            store,
+            "DELETE FROM {p}event WHERE job_id = :job AND data NOT LIKE :said",
+            {"job": job, "said": "%nightly%"},
         )
     assert broken(store) == {"C1"}
 

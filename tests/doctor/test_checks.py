@@ -34,7 +34,10 @@ def statuses(checks):
 
 
 def settings(**environ):
-    return read_settings(environ={f"MULLIGAN_{name}": value for name, value in environ.items()}, file=Path(os.devnull))
+    return read_settings(
+        environ={f"MULLIGAN_{name}": value for name, value in environ.items()},
+        file=Path(os.devnull),
+    )
 
 
 # -- settings that fight ----------------------------------------------------------------------------
@@ -107,7 +110,9 @@ def test_what_this_user_cannot_write_fails(tmp_path):
     assert host.rights(file).status == "fail"
 
 
-@pytest.mark.parametrize(("free", "status"), [(50_000_000, "fail"), (500_000_000, "warn"), (5_000_000_000, "ok")])
+@pytest.mark.parametrize(
+    ("free", "status"), [(50_000_000, "fail"), (500_000_000, "warn"), (5_000_000_000, "ok")]
+)
 def test_little_room_is_a_warning_and_none_a_failure(monkeypatch, tmp_path, free, status):
     monkeypatch.setattr(host.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
     assert host.room(tmp_path).status == status
@@ -128,9 +133,14 @@ def test_an_old_database_is_told(facts, status):
 
 
 @pytest.mark.parametrize(
-    "facts", [{"synchronous": "1 (weaker than FULL)"}, {"synchronous_commit": "off (weaker than on)"}, {"fsync": "off"},
-              {"journal_mode": "delete"}]
-)  # fmt: skip
+    "facts",
+    [
+        {"synchronous": "1 (weaker than FULL)"},
+        {"synchronous_commit": "off (weaker than on)"},
+        {"fsync": "off"},
+        {"journal_mode": "delete"},
+    ],
+)
 def test_durability_that_was_weakened_is_told(facts):
     (found,) = [check for check in database.durability(facts) if check.status != "ok"]
     assert found.status == "warn"
@@ -214,7 +224,9 @@ def test_a_breaker_that_is_open_is_told_with_how_long_how_many_and_what_to_type(
 def test_a_dependency_that_asked_for_fewer_calls_is_told(guarded):
     with guarded.store.begin() as unit:
         row = unit.guard(("dependency", "gateway"))
-        body = GuardState(reduced=Reduced(limit=3, base=10, at=unit.now(), until=unit.now() + 900 * SECOND)).to_json()
+        body = GuardState(
+            reduced=Reduced(limit=3, base=10, at=unit.now(), until=unit.now() + 900 * SECOND)
+        ).to_json()
         unit.write_guard(row._replace(active=True, body=body))
     (check,) = found_of(guarded)
     assert check.found == "gateway asked for fewer calls: 3 at a time for now"

@@ -27,7 +27,11 @@ def test_a_call_that_returned_is_two_lines_with_its_job(clients):
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(IllegalMove("no"), "refused"), (StoreUnavailable("away"), "unknown"), (TimeoutError("cut"), "unknown")],
+    [
+        (IllegalMove("no"), "refused"),
+        (StoreUnavailable("away"), "unknown"),
+        (TimeoutError("cut"), "unknown"),
+    ],
 )
 def test_what_an_exception_leaves_open_is_unknown_and_a_refusal_is_a_no(clients, error, told):
     with pytest.raises(type(error)), clients.call("retry", job="job-1"):

@@ -28,8 +28,11 @@ def app(store_url):
 def doctor(url, *words):
     done = subprocess.run(
         [sys.executable, "-m", "mulligan", "doctor", "--verify", "--database", url, *words],
-        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": ""},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": ""},
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -42,7 +45,9 @@ def test_what_is_well_is_said_to_be_well(app, store_url, tmp_path):
     assert (code, "invariants hold" in talk) == (0, True), talk
 
 
-def test_a_broken_promise_is_told_with_its_evidence_and_an_exit_code_of_its_own(app, store_url, tmp_path):
+def test_a_broken_promise_is_told_with_its_evidence_and_an_exit_code_of_its_own(
+    app, store_url, tmp_path
+):
     clients = Clients(tmp_path / "clients.jsonl", "web-1")
     with clients.call("enqueue", kind="add") as call:
         call.ok("01-never-was")

@@ -67,7 +67,9 @@ def test_an_event_says_the_same_either_way(lease, outcome, took):
 @pytest.mark.parametrize("terms", [{}, {"max_retries": 1}])
 def test_how_a_verdict_came_about_is_said_the_same_either_way(judged, terms):
     failure = a_failure(judged=judged, terms=terms)
-    decision = decide(a_lease(), Outcome(Ended.FAILED, failure=failure), LAYERS.of(a_lease()), NOW, Random(1))
+    decision = decide(
+        a_lease(), Outcome(Ended.FAILED, failure=failure), LAYERS.of(a_lease()), NOW, Random(1)
+    )
     ground = {"ground": "retry", "retry_count": decision.retry_count}
     said = dict(judged) | ground | ({"terms": terms} if terms else {})
     assert decision.retry_count.startswith("1 of ")

@@ -11,7 +11,11 @@ from mulligan.retries.effective import EffectivePolicies
 from support.app_tools import advance
 
 GIVE_UP = Rule(
-    "gw.gone", http_status=503, code="GW_GONE", cls="permanent", public="The gateway is gone ({http_status})."
+    "gw.gone",
+    http_status=503,
+    code="GW_GONE",
+    cls="permanent",
+    public="The gateway is gone ({http_status}).",
 )
 
 
@@ -35,7 +39,11 @@ def test_a_kinds_rules_come_before_the_apps_and_name_the_attempt_they_judged(app
     mine, theirs = fetch.enqueue(), other.enqueue()
     app.run_inline()
     error = mine.refresh().error
-    assert (error["code"], error["rule"], error["message"]) == ("GW_GONE", "gw.gone", "The gateway is gone (503).")
+    assert (error["code"], error["rule"], error["message"]) == (
+        "GW_GONE",
+        "gw.gone",
+        "The gateway is gone (503).",
+    )
     assert theirs.refresh().error["rule"] == "app.503"
     attempt = app.jobs.explain(mine.id).attempts[0]
     assert attempt.rule == "gw.gone"
@@ -43,7 +51,9 @@ def test_a_kinds_rules_come_before_the_apps_and_name_the_attempt_they_judged(app
 
 
 def test_a_rules_own_schedule_and_limit_hold(app):
-    rule = Rule("slow", http_status=503, code="SLOW", cls="transient", max_retries=1, backoff=Fixed(7))
+    rule = Rule(
+        "slow", http_status=503, code="SLOW", cls="transient", max_retries=1, backoff=Fixed(7)
+    )
 
     @app.job(policy=Policy(max_retries=5), rules=rule)
     def fetch() -> None:
@@ -58,7 +68,13 @@ def test_a_rules_own_schedule_and_limit_hold(app):
 
 
 def test_a_time_limit_can_be_renamed_by_a_rule_about_the_verdict(app):
-    late = Rule("late", verdict="TIMEOUT", code="RENDER_TIMEOUT", cls="timeout", public="Rendering took too long.")
+    late = Rule(
+        "late",
+        verdict="TIMEOUT",
+        code="RENDER_TIMEOUT",
+        cls="timeout",
+        public="Rendering took too long.",
+    )
 
     @app.job(name="render", rules=late)
     def render() -> None: ...
@@ -150,10 +166,16 @@ def test_a_back_test_leaves_ends_of_our_own_alone_unless_a_rule_is_about_them(ap
         app.enqueue(kind, {})
     app.run_inline()
     same = app.policy.backtest()
-    assert (same.report.failures, same.report.changed, same.report.unreadable) == (3, 0, 0), same.report.changes
+    assert (same.report.failures, same.report.changed, same.report.unreadable) == (3, 0, 0), (
+        same.report.changes
+    )
     assert "Nothing would have been done differently." in same.text
-    other = app.policy.backtest([Rule("odd", verdict="RESULT_NOT_JSON", code="ODD", cls="transient")])
-    assert [(change.effect, times) for change, times in other.report.changes.items()] == [("tried again", 1)]
+    other = app.policy.backtest(
+        [Rule("odd", verdict="RESULT_NOT_JSON", code="ODD", cls="transient")]
+    )
+    assert [(change.effect, times) for change, times in other.report.changes.items()] == [
+        ("tried again", 1)
+    ]
 
 
 def test_an_escalation_step_of_a_rule_moves_the_next_attempt(app):
@@ -180,7 +202,10 @@ def test_an_escalation_step_of_a_rule_moves_the_next_attempt(app):
 
 
 def test_a_policy_in_shadow_changes_nothing_and_says_what_it_would_have_done(app):
-    @app.job(policy=Policy(max_retries=2, backoff=Fixed(0)), shadow=Policy(max_retries=1, backoff=Fixed(60)))
+    @app.job(
+        policy=Policy(max_retries=2, backoff=Fixed(0)),
+        shadow=Policy(max_retries=1, backoff=Fixed(60)),
+    )
     def fetch() -> None:
         raise Status(503)
 
@@ -196,9 +221,15 @@ def test_a_policy_in_shadow_changes_nothing_and_says_what_it_would_have_done(app
 
 def test_a_promise_stands_while_the_job_goes_on_and_goes_with_its_last_try(app):
     busy = Rule(
-        "busy", http_status=503, code="BUSY", cls="transient", public="It is busy.", promise="We’ll try again.",
-        max_retries=1, backoff=Fixed(60),
-    )  # fmt: skip
+        "busy",
+        http_status=503,
+        code="BUSY",
+        cls="transient",
+        public="It is busy.",
+        promise="We’ll try again.",
+        max_retries=1,
+        backoff=Fixed(60),
+    )
 
     @app.job(rules=busy)
     def fetch() -> None:

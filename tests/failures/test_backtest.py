@@ -22,7 +22,9 @@ OURS = [
 
 def judged_by(*rules):
     books = [Rulebook(rules)]
-    return lambda _kind, known: renamed(known, books) if hasattr(known, "rule") else classify_facts(known, books)
+    return lambda _kind, known: (
+        renamed(known, books) if hasattr(known, "rule") else classify_facts(known, books)
+    )
 
 
 def an_end_of_ours(failure, verb="retry"):

@@ -84,21 +84,31 @@ def test_a_refused_payload_is_invalid_input():
 
 
 def test_a_failed_program_shows_its_name_and_keeps_its_stderr_private():
-    failure = judged(errors.ProcessFailed("/opt/bin/ffmpeg", exit_code=183, stderr="moov atom not found"))
+    failure = judged(
+        errors.ProcessFailed("/opt/bin/ffmpeg", exit_code=183, stderr="moov atom not found")
+    )
     assert dict(failure.evidence) == {"exit_code": 183, "program": "ffmpeg"}
     assert failure.private["stderr"] == "moov atom not found"
 
 
 def test_the_cause_chain_is_read_and_told():
-    failure = classify_facts(capture(thrown(RuntimeError("render failed"), thrown(ConnectionError("reset")))))
+    failure = classify_facts(
+        capture(thrown(RuntimeError("render failed"), thrown(ConnectionError("reset"))))
+    )
     assert failure.rule == "py.connection"
     assert "caused by builtins.ConnectionError: reset" in failure.private["trace"]
     assert failure.private["exception"] == "builtins.RuntimeError"
 
 
 def test_a_failed_program_may_be_a_cause():
-    failure = classify_facts(capture(thrown(RuntimeError("x"), errors.ProcessFailed("ffmpeg", signal=9, stderr="s"))))
-    assert (failure.rule, failure.evidence["signal"], failure.private["stderr"]) == ("process.killed", 9, "s")
+    failure = classify_facts(
+        capture(thrown(RuntimeError("x"), errors.ProcessFailed("ffmpeg", signal=9, stderr="s")))
+    )
+    assert (failure.rule, failure.evidence["signal"], failure.private["stderr"]) == (
+        "process.killed",
+        9,
+        "s",
+    )
 
 
 def test_an_exception_that_was_being_handled_does_not_forbid_a_retry():
@@ -142,7 +152,9 @@ def test_an_http_status_is_found_by_its_shape(attributes, status):
 
 
 def test_secrets_are_gone_before_anybody_sees_them():
-    facts = capture(thrown(RuntimeError("x"), ValueError("postgres://ann:hunter2@db/x password=hunter2")))
+    facts = capture(
+        thrown(RuntimeError("x"), ValueError("postgres://ann:hunter2@db/x password=hunter2"))
+    )
     assert "hunter2" not in repr(facts)
 
 
@@ -204,8 +216,14 @@ def test_any_text_can_be_captured(text):
         (errors.Snooze(0.5), {"ended": Ended.SNOOZED, "after": SECOND // 2}),
         (errors.Snooze(0), {"after": 0}),
         (errors.Cancel("gone"), {"ended": Ended.CANCELLED, "reason": "gone"}),
-        (errors.Park("which?", ["a", "b"]), {"ended": Ended.PARKED, "reason": "which?", "choices": ("a", "b")}),
-        (errors.Hold("gateway"), {"ended": Ended.HELD, "dependency": "gateway", "after": None, "until": None}),
+        (
+            errors.Park("which?", ["a", "b"]),
+            {"ended": Ended.PARKED, "reason": "which?", "choices": ("a", "b")},
+        ),
+        (
+            errors.Hold("gateway"),
+            {"ended": Ended.HELD, "dependency": "gateway", "after": None, "until": None},
+        ),
         (errors.Hold("gateway", 60, "down"), {"after": 60 * SECOND, "reason": "down"}),
         (errors.Fail("X", final=True), {"ended": Ended.FAILED, "final": True}),
     ],
@@ -217,7 +235,9 @@ def test_what_a_handler_asks_for_becomes_an_outcome(request_, expected):
 
 
 def test_fail_carries_its_facts():
-    request = errors.Fail("GW_5XX", "secret=abc", "more", "The gateway is down.", retry_after=timedelta(seconds=9))
+    request = errors.Fail(
+        "GW_5XX", "secret=abc", "more", "The gateway is down.", retry_after=timedelta(seconds=9)
+    )
     failure = outcome_of(request, NOW).failure
     assert (failure.code, failure.cls, failure.public, failure.retry_after) == (
         "GW_5XX",
@@ -230,8 +250,16 @@ def test_fail_carries_its_facts():
 
 
 def test_fail_may_name_the_moment_of_a_hint():
-    assert outcome_of(errors.Fail("X", retry_after=to_datetime(NOW + 3 * SECOND)), NOW).failure.retry_after == 3.0
-    assert outcome_of(errors.Fail("X", retry_after=to_datetime(NOW - SECOND)), NOW).failure.retry_after == 0.0
+    assert (
+        outcome_of(
+            errors.Fail("X", retry_after=to_datetime(NOW + 3 * SECOND)), NOW
+        ).failure.retry_after
+        == 3.0
+    )
+    assert (
+        outcome_of(errors.Fail("X", retry_after=to_datetime(NOW - SECOND)), NOW).failure.retry_after
+        == 0.0
+    )
 
 
 def test_fail_keeps_the_trace_of_what_it_was_raised_from():
@@ -264,7 +292,11 @@ def test_fail_keeps_the_trace_of_what_it_was_raised_from():
 )
 def test_nonsense_becomes_a_failure_that_says_what_is_wrong(request_, words):
     outcome = outcome_of(request_, NOW)
-    assert (outcome.ended, outcome.failure.code, outcome.failure.cls) == (Ended.FAILED, "BAD_OUTCOME", Cls.PERMANENT)
+    assert (outcome.ended, outcome.failure.code, outcome.failure.cls) == (
+        Ended.FAILED,
+        "BAD_OUTCOME",
+        Cls.PERMANENT,
+    )
     assert words in outcome.failure.private["message"]
 
 

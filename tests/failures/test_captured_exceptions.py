@@ -26,10 +26,16 @@ def inside(found):
 def test_what_requests_wraps_is_a_cause_somebody_named():
     refused = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
     retries = make(
-        "urllib3.exceptions.MaxRetryError", "max", reason=make("urllib3.exceptions.NewConnectionError", refused)
+        "urllib3.exceptions.MaxRetryError",
+        "max",
+        reason=make("urllib3.exceptions.NewConnectionError", refused),
     )
     found = facts(make("requests.exceptions.ConnectionError", retries, base=OSError))
-    assert inside(found) == [("MaxRetryError", False), ("NewConnectionError", False), ("ConnectionRefusedError", False)]
+    assert inside(found) == [
+        ("MaxRetryError", False),
+        ("NewConnectionError", False),
+        ("ConnectionRefusedError", False),
+    ]
     assert found.causes[-1].errno == errno.ECONNREFUSED
     assert found.errno is None
 
@@ -37,13 +43,36 @@ def test_what_requests_wraps_is_a_cause_somebody_named():
 @pytest.mark.parametrize(
     ("exc", "name"),
     [
-        (make("sqlalchemy.exc.OperationalError", orig=make("pymysql.err.OperationalError", 2006)), "OperationalError"),
+        (
+            make(
+                "sqlalchemy.exc.OperationalError", orig=make("pymysql.err.OperationalError", 2006)
+            ),
+            "OperationalError",
+        ),
         (urllib.error.URLError(TimeoutError()), "TimeoutError"),
         (make("google.api_core.exceptions.RetryError", cause=ConnectionError()), "ConnectionError"),
         (make("azure.core.exceptions.AzureError", inner_exception=TimeoutError()), "TimeoutError"),
-        (make("urllib3.exceptions.ProtocolError", "aborted", ConnectionResetError()), "ConnectionResetError"),
-        (make("aiohttp.ClientConnectorError", -2, "x", base=OSError, os_error=socket.gaierror(-2, "x")), "gaierror"),
-        (make("tenacity.RetryError", last_attempt=SimpleNamespace(exception=lambda timeout: KeyError())), "KeyError"),
+        (
+            make("urllib3.exceptions.ProtocolError", "aborted", ConnectionResetError()),
+            "ConnectionResetError",
+        ),
+        (
+            make(
+                "aiohttp.ClientConnectorError",
+                -2,
+                "x",
+                base=OSError,
+                os_error=socket.gaierror(-2, "x"),
+            ),
+            "gaierror",
+        ),
+        (
+            make(
+                "tenacity.RetryError",
+                last_attempt=SimpleNamespace(exception=lambda timeout: KeyError()),
+            ),
+            "KeyError",
+        ),
     ],
 )
 def test_wrappers_hold_what_happened(exc, name):
@@ -97,7 +126,12 @@ def test_a_sentence_is_a_hint_of_last_resort():
         (ProcessFailed("/opt/ffprobe", exit_code=134), "ffprobe", 134, None),
         (ProcessFailed("C:\\bin\\ffmpeg.exe", exit_code=183), "ffmpeg", 183, None),
         (
-            make("sh.ErrorReturnCode_1", exit_code=1, full_cmd="/usr/bin/pdftotext a.pdf", stderr=b"x"),
+            make(
+                "sh.ErrorReturnCode_1",
+                exit_code=1,
+                full_cmd="/usr/bin/pdftotext a.pdf",
+                stderr=b"x",
+            ),
             "pdftotext",
             1,
             None,
@@ -105,17 +139,24 @@ def test_a_sentence_is_a_hint_of_last_resort():
         (make("asyncssh.ProcessError", command="ls /x", exit_status=2, stderr="no"), "ls", 2, None),
     ],
 )
-def test_137_and_minus_9_are_the_same_death_except_for_who_has_bytes_of_its_own(exc, program, exit_code, signal):
+def test_137_and_minus_9_are_the_same_death_except_for_who_has_bytes_of_its_own(
+    exc, program, exit_code, signal
+):
     found = facts(exc)
     assert (found.program, found.exit_code, found.signal) == (program, exit_code, signal)
 
 
 def test_stderr_is_kept_as_text_whoever_started_the_program():
-    assert facts(subprocess.CalledProcessError(1, "x", stderr=b"bad \xff end")).stderr == "bad \ufffd end"
+    assert (
+        facts(subprocess.CalledProcessError(1, "x", stderr=b"bad \xff end")).stderr
+        == "bad \ufffd end"
+    )
     assert facts(subprocess.CalledProcessError(1, "x", output="all in one")).stderr == "all in one"
     assert facts(subprocess.TimeoutExpired("x", 3, stderr=b"slow")).stderr == "slow"
     assert facts(subprocess.TimeoutExpired("x", 3)).timed_out
-    assert len(facts(subprocess.CalledProcessError(1, "x", stderr=b"y" * 20_000_000)).stderr) <= 8192
+    assert (
+        len(facts(subprocess.CalledProcessError(1, "x", stderr=b"y" * 20_000_000)).stderr) <= 8192
+    )
 
 
 def test_what_ffmpeg_says_of_itself_is_left_out():
@@ -132,7 +173,10 @@ def test_what_ffmpeg_says_of_itself_is_left_out():
     ("body", "codes"),
     [
         (b'{"error": "invalid_grant"}', ["invalid_grant"]),
-        (b'{"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"}', ["ThrottlingException"]),
+        (
+            b'{"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"}',
+            ["ThrottlingException"],
+        ),
         (b'[{"errorCode": "REQUEST_LIMIT_EXCEEDED", "message": "x"}]', ["REQUEST_LIMIT_EXCEEDED"]),
         (b'{"errors": [{"message": "x", "extensions": {"code": "FORBIDDEN"}}]}', ["FORBIDDEN"]),
         (b'{"type": "https://example.org/probs/out-of-credit", "status": 403}', ["out-of-credit"]),
@@ -182,7 +226,9 @@ def test_frames_are_those_of_the_jobs_own_code():
     with pytest.raises(json.JSONDecodeError) as info:
         parse()
     frames = capture(info.value, NOW).frames
-    assert frames[-1].endswith("test_captured:test_frames_are_those_of_the_jobs_own_code.<locals>.parse")
+    assert frames[-1].endswith(
+        "test_captured_exceptions:test_frames_are_those_of_the_jobs_own_code.<locals>.parse"
+    )
     assert not any(frame.startswith("json") for frame in frames)
 
 

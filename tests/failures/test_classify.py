@@ -33,15 +33,30 @@ CONNECTION = types("ConnectionResetError", "ConnectionError", "OSError")
             "py.programming-error",
         ),
         (Facts(types("ValueError")), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
-        (Facts(types("UnicodeDecodeError", "UnicodeError", "ValueError")), "INVALID_INPUT", Cls.INVALID_INPUT, None),
+        (
+            Facts(types("UnicodeDecodeError", "UnicodeError", "ValueError")),
+            "INVALID_INPUT",
+            Cls.INVALID_INPUT,
+            None,
+        ),
         (Facts(CONNECTION), "CONNECTION", Cls.TRANSIENT, "py.connection"),
-        (Facts(("socket.gaierror", *OS_ERROR), errno=-2), "CONNECTION", Cls.TRANSIENT, "dns.unknown"),
+        (
+            Facts(("socket.gaierror", *OS_ERROR), errno=-2),
+            "CONNECTION",
+            Cls.TRANSIENT,
+            "dns.unknown",
+        ),
         (Facts(types("TimeoutError", "OSError")), "TIMEOUT", Cls.TIMEOUT, "py.timeout"),
         (Facts(types("MemoryError")), "MEMORY", Cls.RESOURCE, "py.memory"),
         (Facts(OS_ERROR, errno=errno.ENOSPC), "DISK_FULL", Cls.RESOURCE, "os.disk-full"),
         (Facts(OS_ERROR, errno=errno.EDQUOT), "DISK_FULL", Cls.RESOURCE, "os.disk-full"),
         (Facts(OS_ERROR, errno=9999), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
-        (Facts(types("PermissionError", "OSError"), errno=errno.EACCES), "PERMISSION", Cls.PERMANENT, "py.permission"),
+        (
+            Facts(types("PermissionError", "OSError"), errno=errno.EACCES),
+            "PERMISSION",
+            Cls.PERMANENT,
+            "py.permission",
+        ),
         (Facts(types("FileNotFoundError", "OSError")), "NOT_FOUND", Cls.PERMANENT, "py.not-found"),
         (Facts(types("SystemExit")), "HANDLER_EXIT", Cls.UNKNOWN, "py.handler-exit"),
         (Facts(types("KeyboardInterrupt")), "STOPPED", Cls.CANCELLED, "py.interrupted"),
@@ -69,18 +84,24 @@ def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
     assert failure.fingerprint.startswith("v2-")
 
 
-@pytest.mark.parametrize("text", ["clip_404.mp4", "memory", "timeout", "deleted", "order 50312 imported", "billing"])
+@pytest.mark.parametrize(
+    "text", ["clip_404.mp4", "memory", "timeout", "deleted", "order 50312 imported", "billing"]
+)
 def test_a_bare_number_or_noun_in_a_text_decides_nothing(text):
     assert classify_facts(Facts(types("RuntimeError"), message=text)).cls == Cls.UNKNOWN
 
 
 def test_who_ended_it_comes_before_everything():
-    assert classify_facts(Facts(KEY_ERROR, code="X", ended_by="MEMORY_LIMIT")).code == "MEMORY_LIMIT"
+    assert (
+        classify_facts(Facts(KEY_ERROR, code="X", ended_by="MEMORY_LIMIT")).code == "MEMORY_LIMIT"
+    )
     assert classify_facts(Facts(KEY_ERROR, ended_by="MEMORY_LIMIT")).cls == Cls.RESOURCE
 
 
 def test_what_the_handler_declares_comes_before_types():
-    failure = classify_facts(Facts(KEY_ERROR, code="GW_5XX", public="The gateway is down.", retry_after=9.0, message="m"))
+    failure = classify_facts(
+        Facts(KEY_ERROR, code="GW_5XX", public="The gateway is down.", retry_after=9.0, message="m")
+    )
     assert (failure.code, failure.cls, failure.rule) == ("GW_5XX", Cls.UNKNOWN, "handler.declared")
     assert (failure.public, failure.retry_after) == ("The gateway is down.", 9.0)
     assert classify_facts(Facts(code="RATE_LIMITED")).cls == Cls.RATE_LIMITED
@@ -91,14 +112,20 @@ def test_the_cause_explains_what_the_wrapper_does_not():
     wrapped = Facts(types("RuntimeError"), causes=(Facts(types("ValueError")), Facts(CONNECTION)))
     assert classify_facts(wrapped).rule == "py.connection"
     assert classify_facts(Facts(KEY_ERROR, causes=(Facts(CONNECTION),))).rule == "py.connection"
-    assert classify_facts(Facts(types("RuntimeError"), causes=(Facts(KEY_ERROR),))).rule == "py.programming-error"
+    assert (
+        classify_facts(Facts(types("RuntimeError"), causes=(Facts(KEY_ERROR),))).rule
+        == "py.programming-error"
+    )
 
 
 def test_an_error_that_was_merely_being_handled_may_explain_a_retry_but_never_forbid_one():
     handled = Facts(KEY_ERROR, implied=True)
     assert classify_facts(Facts(types("RuntimeError"), causes=(handled,))).cls == Cls.UNKNOWN
     assert classify_facts(Facts(http_status=503, causes=(handled,))).rule == "http.unavailable"
-    assert classify_facts(Facts(types("RuntimeError"), causes=(Facts(CONNECTION, implied=True),))).cls == Cls.TRANSIENT
+    assert (
+        classify_facts(Facts(types("RuntimeError"), causes=(Facts(CONNECTION, implied=True),))).cls
+        == Cls.TRANSIENT
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +143,15 @@ def test_a_group_is_as_hopeful_as_its_most_hopeful_leaf(leaves, rule):
 
 def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
     failure = classify_facts(
-        Facts(("app.Secret",), "hunter2", "trace", "stderr", exit_code=3, program="ffmpeg", detail="more")
+        Facts(
+            ("app.Secret",),
+            "hunter2",
+            "trace",
+            "stderr",
+            exit_code=3,
+            program="ffmpeg",
+            detail="more",
+        )
     )
     assert dict(failure.evidence) == {"exit_code": 3, "program": "ffmpeg"}
     assert dict(failure.private) == {
@@ -134,16 +169,36 @@ def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
     ("failure", "code", "cls", "words"),
     [
         (rules.timed_out(300), "TIMEOUT", Cls.TIMEOUT, "limit of 5 min"),
-        (rules.process_died(signal=9, peak_rss=1_900_000_000), "PROCESS_DIED", Cls.UNKNOWN, "signal 9 (SIGKILL), peak"),
+        (
+            rules.process_died(signal=9, peak_rss=1_900_000_000),
+            "PROCESS_DIED",
+            Cls.UNKNOWN,
+            "signal 9 (SIGKILL), peak",
+        ),
         (rules.process_died(signal=9, oom=True), "PROCESS_DIED", Cls.RESOURCE, "OOM"),
-        (rules.process_died(exit_code=3, shared=True), "PROCESS_DIED", Cls.UNKNOWN, "exited with 3; other jobs"),
+        (
+            rules.process_died(exit_code=3, shared=True),
+            "PROCESS_DIED",
+            Cls.UNKNOWN,
+            "exited with 3; other jobs",
+        ),
         (rules.process_died(), "PROCESS_DIED", Cls.UNKNOWN, "died"),
         (rules.process_died(signal=999), "PROCESS_DIED", Cls.UNKNOWN, "signal 999"),
         (rules.worker_lost("w1"), "WORKER_LOST", Cls.TRANSIENT, "went away"),
-        (rules.memory_limit(1_000_000, 2_500_000), "MEMORY_LIMIT", Cls.RESOURCE, "2.5 MB of memory, more than"),
+        (
+            rules.memory_limit(1_000_000, 2_500_000),
+            "MEMORY_LIMIT",
+            Cls.RESOURCE,
+            "2.5 MB of memory, more than",
+        ),
         (rules.unknown_kind("render"), "KIND_UNKNOWN", Cls.PERMANENT, "render"),
         (rules.deadline_passed(), "DEADLINE_PASSED", Cls.PERMANENT, "deadline"),
-        (rules.result_refused("RESULT_NOT_JSON", "a set"), "RESULT_NOT_JSON", Cls.PERMANENT, "result"),
+        (
+            rules.result_refused("RESULT_NOT_JSON", "a set"),
+            "RESULT_NOT_JSON",
+            Cls.PERMANENT,
+            "result",
+        ),
         (rules.payload_refused("clip: missing"), "PAYLOAD_REFUSED", Cls.INVALID_INPUT, "payload"),
     ],
 )
@@ -159,13 +214,21 @@ def test_out_of_memory_is_said_only_when_the_kernel_said_so():
     assert "memory ran out" in rules.process_died(signal=9, oom=True).public
 
 
-@pytest.mark.parametrize("program", ["ffmpeg", "ffmpeg-linux-x86_64-v7.0.2", "ffmpeg.exe", "ffmpeg-6.1"])
+@pytest.mark.parametrize(
+    "program", ["ffmpeg", "ffmpeg-linux-x86_64-v7.0.2", "ffmpeg.exe", "ffmpeg-6.1"]
+)
 def test_a_program_is_known_by_its_name_whatever_its_package_adds(program):
-    failure = classify_facts(Facts(stderr="a.mp4: Invalid data found when processing input", exit_code=183, program=program))
+    failure = classify_facts(
+        Facts(
+            stderr="a.mp4: Invalid data found when processing input", exit_code=183, program=program
+        )
+    )
     assert (failure.code, failure.rule) == ("BAD_FILE", "ffmpeg.bad-file")
 
 
-@pytest.mark.parametrize("program", ["docker-compose", "git-lfs", "7z", "x264", "sha256sum", "s3cmd"])
+@pytest.mark.parametrize(
+    "program", ["docker-compose", "git-lfs", "7z", "x264", "sha256sum", "s3cmd"]
+)
 def test_digits_and_dashes_of_a_name_are_its_own(program):
     assert plain_name(program) == program
 
@@ -182,11 +245,24 @@ def test_of_several_rules_with_a_declared_code_the_one_that_fits_its_cause_says_
     book = [Rulebook([passing, gone])]
     for status, rule in ((503, "passing"), (404, "gone")):
         cause = Facts(types("httpx2.HTTPStatusError"), http_status=status)
-        assert classify_facts(Facts(types("mulligan.core.errors.Fail"), code="FETCH", causes=(cause,)), book).rule == rule
-    assert classify_facts(Facts(types("mulligan.core.errors.Fail"), code="FETCH"), book).rule == "passing"
+        assert (
+            classify_facts(
+                Facts(types("mulligan.core.errors.Fail"), code="FETCH", causes=(cause,)), book
+            ).rule
+            == rule
+        )
+    assert (
+        classify_facts(Facts(types("mulligan.core.errors.Fail"), code="FETCH"), book).rule
+        == "passing"
+    )
 
 
 def test_a_rule_about_a_verdict_and_a_program_fits_a_program_anywhere_in_the_chain():
-    rule = Rule("bad-clip", program="ffmpeg", verdict="BAD_FILE", code="BAD_CLIP", cls="invalid_input")
+    rule = Rule(
+        "bad-clip", program="ffmpeg", verdict="BAD_FILE", code="BAD_CLIP", cls="invalid_input"
+    )
     cause = Facts(types("OSError"), stderr="moov atom not found", exit_code=183, program="ffmpeg")
-    assert classify_facts(Facts(types("RuntimeError"), causes=(cause,)), [Rulebook([rule])]).code == "BAD_CLIP"
+    assert (
+        classify_facts(Facts(types("RuntimeError"), causes=(cause,)), [Rulebook([rule])]).code
+        == "BAD_CLIP"
+    )

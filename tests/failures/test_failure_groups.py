@@ -31,7 +31,12 @@ def work(app, world):
     @app.job(name="work", policy=Policy(max_retries=0))
     def work(cause: str = "moov", n: int = 0) -> int | Fail:
         if world.broken:
-            return Fail(CAUSES[cause], f"{cause} atom not found in part {n}", public=f"It is the {cause}.", final=True)
+            return Fail(
+                CAUSES[cause],
+                f"{cause} atom not found in part {n}",
+                public=f"It is the {cause}.",
+                final=True,
+            )
         return n
 
     return work
@@ -44,7 +49,9 @@ def feed(kind, cause, jobs=1, **options):
 
 def told(app):
     with app.store.read() as unit:
-        return [event for event in unit.events_after(0, 10_000) if event.type.startswith("failure.")]
+        return [
+            event for event in unit.events_after(0, 10_000) if event.type.startswith("failure.")
+        ]
 
 
 @pytest.fixture
@@ -62,15 +69,27 @@ def three(app, work):
 
 
 def test_groups_hold_the_dead_by_cause_with_counts_kinds_times_and_a_sample(app, three):
-    assert {code: group.count for code, group in three.items()} == {"BAD_FILE": 3, "GW_5XX": 2, "DISK_FULL": 1}
+    assert {code: group.count for code, group in three.items()} == {
+        "BAD_FILE": 3,
+        "GW_5XX": 2,
+        "DISK_FULL": 1,
+    }
     group = three["BAD_FILE"]
-    assert (group.kinds, group.codes, group.state, group.capped) == ({"work": 3}, {"BAD_FILE": 3}, "new", False)
+    assert (group.kinds, group.codes, group.state, group.capped) == (
+        {"work": 3},
+        {"BAD_FILE": 3},
+        "new",
+        False,
+    )
     assert group.message == "It is the moov."
     assert sum(group.hourly) == sum(group.daily) == 3
     assert group.first_seen <= group.last_seen <= datetime.now(UTC) + timedelta(seconds=5)
     assert group.recovered_share is None
     assert group.sample.private is None
-    assert "moov atom not found" in app.failures.get(group.fingerprint, private=True).sample.private["message"]
+    assert (
+        "moov atom not found"
+        in app.failures.get(group.fingerprint, private=True).sample.private["message"]
+    )
 
 
 def test_a_group_counts_the_jobs_that_its_list_shows(app, three):
@@ -84,13 +103,18 @@ def test_a_group_counts_the_jobs_that_its_list_shows(app, three):
 def test_an_owner_sees_a_group_of_their_own_jobs(app, three):
     mine = {group.code: group.count for group in app.failures.groups(owner="acme")}
     assert mine == {"BAD_FILE": 2, "GW_5XX": 2}
-    assert {group.code for group in app.failures.groups("owner:zenith")} == {"BAD_FILE", "DISK_FULL"}
+    assert {group.code for group in app.failures.groups("owner:zenith")} == {
+        "BAD_FILE",
+        "DISK_FULL",
+    }
     assert app.failures.get(three["BAD_FILE"].fingerprint, owner="acme").count == 2
     with pytest.raises(NotFound):
         app.failures.get(three["GW_5XX"].fingerprint, owner="zenith")
     with pytest.raises(Refused, match="only jobs of 'acme'"):
         app.failures.groups("owner:zenith", owner="acme")
-    assert app.failures.groups('"moov atom"', owner="acme") == []  # the private half is not theirs to search
+    assert (
+        app.failures.groups('"moov atom"', owner="acme") == []
+    )  # the private half is not theirs to search
     assert [group.code for group in app.failures.groups('"the moov"', owner="acme")] == ["BAD_FILE"]
 
 
@@ -127,7 +151,9 @@ def test_several_states_and_phases_are_one_part_of_a_filter(app, work):
     assert [job.phase for job in app.jobs.list("phase:scheduled")] == ["scheduled"]
     assert app.jobs.count("phase:scheduled,dead") == 2
     app.queues.pause("default", until=60)
-    assert app.jobs.count("phase:held") == 1  # the other's own time comes later than the end of the pause
+    assert (
+        app.jobs.count("phase:held") == 1
+    )  # the other's own time comes later than the end of the pause
     assert [job.phase for job in app.jobs.list("phase:scheduled")] == ["scheduled"]
     app.queues.resume("default")
     app.queues.pause("default")
@@ -204,10 +230,18 @@ def test_unmute_leaves_what_is_not_muted_and_reopen_takes_back_all(app, three):
     app.failures.resolve(name, note="fixed in 2026-03")
     assert app.failures.reopen(name, reason="it was not").state == "open"
     events = told(app)
-    assert [event.type.partition(".")[2] for event in events] == ["muted", "reopened", "resolved", "reopened"]
+    assert [event.type.partition(".")[2] for event in events] == [
+        "muted",
+        "reopened",
+        "resolved",
+        "reopened",
+    ]
     assert [(event.data["before"]["state"], event.data["after"]["state"]) for event in events] == [
-        ("new", "muted"), ("muted", "open"), ("open", "resolved"), ("resolved", "open"),
-    ]  # fmt: skip
+        ("new", "muted"),
+        ("muted", "open"),
+        ("open", "resolved"),
+        ("resolved", "open"),
+    ]
     assert events[2].data["note"] == "fixed in 2026-03"
     assert {event.actor for event in events} == {"python"}
 

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from mulligan.core.job import SECOND, MarkRow
 from mulligan.core.statistics import DeathCount, Deaths
-from mulligan.failures.groups import BEYOND, DAYS, FRESH, HOURS, GroupState, buckets, folded, share, standing
+from mulligan.failures.groups import (
+    BEYOND,
+    DAYS,
+    FRESH,
+    HOURS,
+    GroupState,
+    buckets,
+    folded,
+    share,
+    standing,
+)
 
 NOW = 1_000_000 * SECOND
 
@@ -49,7 +59,12 @@ HOURS_AGO = st.lists(st.tuples(st.integers(0, BEYOND), st.integers(1, 99)))
 @given(st.lists(deaths), HOURS_AGO)
 def test_all_numbers_of_a_group_describe_the_same_jobs(rows, hours):
     found = folded(Deaths(rows, hours, 3, 9))
-    assert found.count == sum(found.kinds.values()) == sum(found.codes.values()) == sum(found.classes.values())
+    assert (
+        found.count
+        == sum(found.kinds.values())
+        == sum(found.codes.values())
+        == sum(found.classes.values())
+    )
     assert len(found.hourly), len(found.daily) == (HOURS, DAYS)
     assert sum(found.hourly) == found.daily[-1]
     assert sum(found.daily) == sum(jobs for ago, jobs in hours if ago < BEYOND)

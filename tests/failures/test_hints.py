@@ -22,7 +22,10 @@ LATER = str(int(NOW) + 90)
         ({"retry-after": formatdate(NOW + 90, usegmt=True)}, 429, (90.0, "Retry-After")),
         # their clock is an hour ahead of ours: the wait is what they mean, not what we would compute
         (
-            {"retry-after": formatdate(NOW + 3690, usegmt=True), "date": formatdate(NOW + 3600, usegmt=True)},
+            {
+                "retry-after": formatdate(NOW + 3690, usegmt=True),
+                "date": formatdate(NOW + 3600, usegmt=True),
+            },
             503,
             (90.0, "Retry-After"),
         ),
@@ -33,8 +36,16 @@ LATER = str(int(NOW) + 90)
         ({"ratelimit": '"default";r=0;t=30'}, 429, (30.0, "RateLimit")),
         ({"ratelimit": "limit=100, remaining=0, reset=50"}, 429, (50.0, "RateLimit")),
         ({"ratelimit": '"default";r=12;t=30'}, 429, None),
-        ({"x-ratelimit-reset": LATER, "x-ratelimit-remaining": "0"}, 403, (90.0, "x-ratelimit-reset")),
-        ({"x-ratelimit-reset": LATER + "000", "x-ratelimit-remaining": "0"}, 429, (90.0, "x-ratelimit-reset")),
+        (
+            {"x-ratelimit-reset": LATER, "x-ratelimit-remaining": "0"},
+            403,
+            (90.0, "x-ratelimit-reset"),
+        ),
+        (
+            {"x-ratelimit-reset": LATER + "000", "x-ratelimit-remaining": "0"},
+            429,
+            (90.0, "x-ratelimit-reset"),
+        ),
         ({"x-ratelimit-reset": "17"}, 429, (17.0, "x-ratelimit-reset")),
         ({"x-rate-limit-reset": LATER}, 429, (90.0, "x-rate-limit-reset")),
         ({"x-ratelimit-reset-after": "1.25"}, 429, (1.25, "x-ratelimit-reset-after")),
@@ -133,7 +144,10 @@ def test_lengths_are_read_as_programs_write_them(value, seconds):
 
 @given(
     st.dictionaries(
-        st.sampled_from(["retry-after", "retry-after-ms", "ratelimit", "x-ratelimit-reset", "date"]), st.text()
+        st.sampled_from(
+            ["retry-after", "retry-after-ms", "ratelimit", "x-ratelimit-reset", "date"]
+        ),
+        st.text(),
     )
 )
 def test_no_header_does_any_harm(headers):

@@ -3,7 +3,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from labelled.score import GIVEN, MOST_HOPEFUL, MOST_HOPELESS, MOST_TRAPPED, plain_or_traps, rows_of, score
+from labelled.score import (
+    GIVEN,
+    MOST_HOPEFUL,
+    MOST_HOPELESS,
+    MOST_TRAPPED,
+    plain_or_traps,
+    rows_of,
+    score,
+)
 
 from mulligan.core.attempt import RETRYABLE, Cls
 
@@ -35,9 +43,13 @@ def test_every_row_has_a_source_a_reason_and_one_meaning():
     rows = [row for name in SETS for row in rows_of(name)]
     assert len(rows) >= 300
     assert len({row["id"] for row in rows}) == len(rows)
-    assert len({json.dumps([row["text"], *(row.get(name) for name in GIVEN)]) for row in rows}) == len(rows)
+    assert len(
+        {json.dumps([row["text"], *(row.get(name) for name in GIVEN)]) for row in rows}
+    ) == len(rows)
     for row in rows:
         assert row["source"].startswith("https://"), row["id"]
         assert row["why"]
         assert row["retryable"] == (Cls(row["cls"]) in RETRYABLE), row["id"]
-        assert set(row) <= {"id", "text", "cls", "retryable", "trap", "source", "why", *GIVEN}, row["id"]
+        assert set(row) <= {"id", "text", "cls", "retryable", "trap", "source", "why", *GIVEN}, row[
+            "id"
+        ]

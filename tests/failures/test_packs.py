@@ -33,7 +33,7 @@ def verdict(name, text="", **facts):
 @pytest.mark.parametrize("name", pack_names())
 def test_a_pack_is_short_and_each_of_its_codes_has_a_sentence_a_verdict_and_a_limit(name):
     mine = pack(name)
-    text = (files("mulligan") / "packs" / f"{name}.toml").read_text()
+    text = (files("mulligan") / "failures" / "packs" / f"{name}.toml").read_text()
     assert len(text.splitlines()) <= 40
     assert mine.policy.max_retries is not None
     for rule in mine.rules:
@@ -88,7 +88,9 @@ def test_render_waits_1_2_4_s(cls):
 @pytest.mark.seed("004-04", "004-05", "004-06", "004-07", "004-16")
 def test_clipscribe_has_a_number_and_a_wait_for_each_kind_of_trouble(code, cls, retries, expected):
     assert waits("clipscribe", cls, len(expected), code)[0] == expected
-    assert next(rule.max_retries for rule in pack("clipscribe").rules if rule.code == code) == retries
+    assert (
+        next(rule.max_retries for rule in pack("clipscribe").rules if rule.code == code) == retries
+    )
 
 
 @pytest.mark.seed("004-77")
@@ -102,9 +104,17 @@ def test_a_thousand_that_fail_at_once_do_not_come_back_at_once():
 @pytest.mark.parametrize(
     ("name", "facts", "expected"),
     [
-        ("watermark", {"text": "Invalid data found when processing input"}, ("CORRUPT_SOURCE", "invalid_input")),
+        (
+            "watermark",
+            {"text": "Invalid data found when processing input"},
+            ("CORRUPT_SOURCE", "invalid_input"),
+        ),
         ("watermark", {"text": "[mov] moov atom not found"}, ("CORRUPT_SOURCE", "invalid_input")),
-        ("watermark", {"text": "open input: no such file or directory"}, ("SOURCE_GONE", "invalid_input")),
+        (
+            "watermark",
+            {"text": "open input: no such file or directory"},
+            ("SOURCE_GONE", "invalid_input"),
+        ),
         ("watermark", {"text": "unknown job type: detct"}, ("UNKNOWN_JOB_TYPE", "permanent")),
         ("watermark", {"text": "exit status 137"}, ("OUT_OF_MEMORY", "resource")),
         ("watermark", {"text": "context deadline exceeded"}, ("ENCODE_TIMEOUT", "timeout")),
@@ -133,12 +143,24 @@ def test_a_thousand_that_fail_at_once_do_not_come_back_at_once():
         ("videogen", {"http_status": 503}, ("SERVICE_UNAVAILABLE", "transient")),
         (
             "render",
-            {"program": "ffmpeg", "exit_code": 1, "text": "Invalid data found when processing input"},
+            {
+                "program": "ffmpeg",
+                "exit_code": 1,
+                "text": "Invalid data found when processing input",
+            },
             ("FFMPEG_ERROR", "invalid_input"),
         ),
         ("render", {"program": "ffmpeg", "exit_code": 1}, ("FFMPEG_ERROR", "resource")),
-        ("render", {"exception_type": "builtins.ConnectionResetError"}, ("IMAGE_DOWNLOAD_FAILED", "transient")),
-        ("clipscribe", {"text": "Connection timeout while downloading"}, ("NetworkTimeout", "timeout")),
+        (
+            "render",
+            {"exception_type": "builtins.ConnectionResetError"},
+            ("IMAGE_DOWNLOAD_FAILED", "transient"),
+        ),
+        (
+            "clipscribe",
+            {"text": "Connection timeout while downloading"},
+            ("NetworkTimeout", "timeout"),
+        ),
         ("clipscribe", {"text": "Video is private"}, ("InvalidInput", "invalid_input")),
         ("clipscribe", {"http_status": 429}, ("RateLimitExceeded", "rate_limited")),
         ("clipscribe", {"http_status": 503}, ("TemporaryServiceError", "transient")),
@@ -146,8 +168,16 @@ def test_a_thousand_that_fail_at_once_do_not_come_back_at_once():
         ("clipscribe", {"http_status": 403}, ("AuthenticationFailure", "auth")),
         ("clipscribe", {"http_status": 402}, ("PaymentRequired", "quota")),
         ("clipscribe", {"text": "daily limit reached"}, ("QuotaExceeded", "quota")),
-        ("clipscribe", {"text": "Video exceeds maximum duration"}, ("VideoExceedsLimits", "invalid_input")),
-        ("clipscribe", {"text": "frame 404 of 9000: connection reset"}, ("NetworkTimeout", "timeout")),
+        (
+            "clipscribe",
+            {"text": "Video exceeds maximum duration"},
+            ("VideoExceedsLimits", "invalid_input"),
+        ),
+        (
+            "clipscribe",
+            {"text": "frame 404 of 9000: connection reset"},
+            ("NetworkTimeout", "timeout"),
+        ),
     ],
 )
 def test_each_seeds_table_gives_its_own_codes(name, facts, expected):
@@ -155,8 +185,13 @@ def test_each_seeds_table_gives_its_own_codes(name, facts, expected):
 
 
 def test_a_failed_write_of_pdfxml_is_tried_once_more_but_not_onto_a_full_disk():
-    found = {n: classify(OSError(n, "write"), rules=pack("pdfxml").rules) for n in (errno.EIO, errno.ENOSPC)}
-    assert {number: failure.code for number, failure in found.items()} == dict.fromkeys(found, "IO_ERROR")
+    found = {
+        n: classify(OSError(n, "write"), rules=pack("pdfxml").rules)
+        for n in (errno.EIO, errno.ENOSPC)
+    }
+    assert {number: failure.code for number, failure in found.items()} == dict.fromkeys(
+        found, "IO_ERROR"
+    )
     assert [failure.terms["max_retries"] for failure in found.values()] == [1, 0]
 
 
@@ -172,7 +207,9 @@ def test_a_pack_that_does_not_exist_names_those_that_do(tmp_path):
     with pytest.raises(ConfigError, match="clipscribe, pdfxml, render, videogen, watermark"):
         pack("nope")
     mine = tmp_path / "mine.toml"
-    mine.write_text('policy = { max_retries = 1 }\nrules = [{ id = "a", errno = 5, code = "A", cls = "quota" }]\n')
+    mine.write_text(
+        'policy = { max_retries = 1 }\nrules = [{ id = "a", errno = 5, code = "A", cls = "quota" }]\n'
+    )
     assert pack(str(mine)).policy == Policy(max_retries=1)
     mine.write_text("rulez = []\n")
     with pytest.raises(ConfigError, match="unknown part 'rulez'"):
@@ -189,8 +226,14 @@ def test_a_pack_that_does_not_exist_names_those_that_do(tmp_path):
         ("[policy]\nmax_retry = 1", "policy: max_retry: "),
         ("other = 1", "unknown part 'other'"),
         ("rules = [", "not valid TOML"),
-        (2 * '[[rules]]\nid = "a"\nerrno = 5\ncode = "X"\ncls = "timeout"\n', "rule 'a' is there twice"),
-        ('[[rules]]\nid = "a"\nerrno = 5\ncode = "X"\ncls = "timeout"\nbackoff = [5, -1]', "backoff.table.seconds.1: "),
+        (
+            2 * '[[rules]]\nid = "a"\nerrno = 5\ncode = "X"\ncls = "timeout"\n',
+            "rule 'a' is there twice",
+        ),
+        (
+            '[[rules]]\nid = "a"\nerrno = 5\ncode = "X"\ncls = "timeout"\nbackoff = [5, -1]',
+            "backoff.table.seconds.1: ",
+        ),
     ],
 )
 def test_a_file_that_is_no_pack_is_refused_with_its_name_and_the_reason(tmp_path, text, words):

@@ -33,7 +33,9 @@ def book(*rules):
         ({"provider_code": "40001"}, "transient"),
     ],
 )
-def test_a_text_written_by_an_attacker_does_not_steer_the_verdict_when_structure_says_otherwise(structure, cls):
+def test_a_text_written_by_an_attacker_does_not_steer_the_verdict_when_structure_says_otherwise(
+    structure, cls
+):
     assert classify("", **structure).cls == cls
     assert classify(HOSTILE, **structure).cls == cls
 
@@ -46,13 +48,18 @@ def test_a_providers_code_says_more_than_the_status_beside_it():
 
 def test_the_deepest_cause_that_says_something_decides():
     certificate = Facts(("ssl.SSLCertVerificationError", "ssl.SSLError", "builtins.OSError"))
-    wrapped = Facts(("openai.APIConnectionError",), causes=(Facts(("httpx.ConnectError",)), certificate))
+    wrapped = Facts(
+        ("openai.APIConnectionError",), causes=(Facts(("httpx.ConnectError",)), certificate)
+    )
     assert judged(wrapped).rule == "py.certificate"
 
 
 def test_a_special_class_is_asked_before_its_base():
     assert (
-        judged(Facts(("requests.exceptions.ConnectTimeout", "requests.exceptions.ConnectionError"))).cls == Cls.TIMEOUT
+        judged(
+            Facts(("requests.exceptions.ConnectTimeout", "requests.exceptions.ConnectionError"))
+        ).cls
+        == Cls.TIMEOUT
     )
     assert judged(Facts(("tarfile.ReadError",))).cls == Cls.INVALID_INPUT
     assert judged(Facts(("httpx.ReadError",))).cls == Cls.TRANSIENT
@@ -97,7 +104,9 @@ def test_a_rule_that_asks_for_more_knows_more():
 
 
 def test_a_rule_may_speak_about_a_dependency_and_about_the_built_in_verdict():
-    rules = book(Rule("gateway", verdict="timeout", dependency="gateway", code="GW_TIMEOUT", cls="timeout"))
+    rules = book(
+        Rule("gateway", verdict="timeout", dependency="gateway", code="GW_TIMEOUT", cls="timeout")
+    )
     timeout = ("builtins.TimeoutError",)
     assert judged(Facts(timeout, uses=("gateway", "s3")), [rules]).code == "GW_TIMEOUT"
     assert judged(Facts(timeout, uses=("s3",)), [rules]).code == "TIMEOUT"
@@ -105,7 +114,14 @@ def test_a_rule_may_speak_about_a_dependency_and_about_the_built_in_verdict():
 
 def test_an_end_without_an_exception_can_be_renamed_too():
     rules = book(
-        Rule("late", verdict="TIMEOUT", code="RENDER_TIMEOUT", cls="timeout", max_retries=1, public="Too slow.")
+        Rule(
+            "late",
+            verdict="TIMEOUT",
+            code="RENDER_TIMEOUT",
+            cls="timeout",
+            max_retries=1,
+            public="Too slow.",
+        )
     )
     failure = renamed(timed_out(300), [rules])
     assert (failure.code, failure.rule, failure.public, failure.terms) == (
@@ -121,20 +137,39 @@ def test_a_rule_in_shadow_changes_nothing_and_says_what_it_would_have_done():
     rules = book(Rule("new", http_status=503, code="GIVE_UP", cls="permanent", shadow=True))
     failure = judged(Facts(http_status=503), [rules])
     assert (failure.code, failure.retryable) == ("HTTP_5XX", True)
-    assert failure.judged["shadow"] == {"rule": "new", "code": "GIVE_UP", "class": "permanent", "retryable": False}
+    assert failure.judged["shadow"] == {
+        "rule": "new",
+        "code": "GIVE_UP",
+        "class": "permanent",
+        "retryable": False,
+    }
     assert "shadow" not in judged(Facts(http_status=404), [rules]).judged
 
 
 def test_a_public_sentence_repeats_numbers_and_names_of_the_failure_only():
     rules = book(
-        Rule("p", program="ffmpeg", exit_code=1, code="X", cls="permanent", public="{program} ended with {exit_code}.")
+        Rule(
+            "p",
+            program="ffmpeg",
+            exit_code=1,
+            code="X",
+            cls="permanent",
+            public="{program} ended with {exit_code}.",
+        )
     )
     assert judged(Facts(program="ffmpeg", exit_code=1), [rules]).public == "ffmpeg ended with 1."
 
 
 def test_a_code_the_handler_declares_takes_its_meaning_from_the_tables():
     rules = book(
-        Rule("gw", http_status="5xx", code="GW_5XX", cls="transient", public="The gateway is down.", max_retries=2)
+        Rule(
+            "gw",
+            http_status="5xx",
+            code="GW_5XX",
+            cls="transient",
+            public="The gateway is down.",
+            max_retries=2,
+        )
     )
     failure = judged(Facts(code="GW_5XX"), [rules])
     assert (failure.cls, failure.public, failure.rule, failure.terms) == (
@@ -143,7 +178,10 @@ def test_a_code_the_handler_declares_takes_its_meaning_from_the_tables():
         "gw",
         {"max_retries": 2},
     )
-    below = Facts(code="UPLOAD", causes=(Facts(("builtins.ConnectionResetError", "builtins.ConnectionError")),))
+    below = Facts(
+        code="UPLOAD",
+        causes=(Facts(("builtins.ConnectionResetError", "builtins.ConnectionError")),),
+    )
     assert (judged(below).code, judged(below).cls) == ("UPLOAD", "transient")
 
 
@@ -155,7 +193,10 @@ def test_a_text_that_says_how_long_to_wait_is_heard_as_an_exception_is():
 
 
 def test_the_table_that_judged_is_named_by_its_content():
-    one, other = Rule("a", http_status=503, code="A", cls="quota"), Rule("a", http_status=503, code="B", cls="quota")
+    one, other = (
+        Rule("a", http_status=503, code="A", cls="quota"),
+        Rule("a", http_status=503, code="B", cls="quota"),
+    )
     assert judged(Facts(http_status=503), [book(one)]).judged["table"] == book(one).version
     assert book(one).version != book(other).version
 
@@ -175,6 +216,8 @@ def test_failures_on_several_threads_meet_the_whole_table_from_the_first_one_on(
         first = threads.submit(judged, Facts(message="the gateway is sulking"), [rules])
         assert begun.wait(10)
         second = threads.submit(judged, Facts(message="the gateway is sulking"), [rules])
-        wait([second], timeout=0.2)  # without an order in it, this is when it would have judged by half a table
+        wait(
+            [second], timeout=0.2
+        )  # without an order in it, this is when it would have judged by half a table
         go_on.set()
         assert [first.result().code, second.result().code] == ["SULKS", "SULKS"]

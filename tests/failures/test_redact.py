@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from mulligan.core.format import LIMIT, safe
 from mulligan.failures.redact import form_of, is_innocent, redact, scrub, shown, without_secrets
 
-anything = st.text(st.characters(codec=None, exclude_categories=[]) | st.sampled_from("\0\ud800\n\t\r\x1b\x7f"))
+anything = st.text(
+    st.characters(codec=None, exclude_categories=[]) | st.sampled_from("\0\ud800\n\t\r\x1b\x7f")
+)
 
 
 @given(anything, st.integers(0, 200))
@@ -78,11 +80,19 @@ SECRETS = [
     ("token=abcdef123 x", "abcdef123", " x"),
     ("X-Api-Key: k1", "k1", "X-Api-Key"),
     ("('X-Auth-Token', 'abc1')", "abc1", "X-Auth-Token"),
-    ("Command '['mysql', '--password', 'hunter2', 'db']' returned 1", "hunter2", "'db']' returned 1"),
+    (
+        "Command '['mysql', '--password', 'hunter2', 'db']' returned 1",
+        "hunter2",
+        "'db']' returned 1",
+    ),
     ("mysql --password hunter2 db", "hunter2", " db"),
     ("curl -u ann:hunter2 https://x", "hunter2", " https://x"),
     ("mysql -u root -phunter2 db", "hunter2", " db"),
-    ("Command '['mysqldump', '-uroot', '-phunter2', 'db']' returned 1", "hunter2", "'db']' returned 1"),
+    (
+        "Command '['mysqldump', '-uroot', '-phunter2', 'db']' returned 1",
+        "hunter2",
+        "'db']' returned 1",
+    ),
     ("sshpass -p hunter2 ssh ann@host", "hunter2", " ssh "),
     ("redis-cli -a hunter2 ping", "hunter2", " ping"),
     ("<wsse:Password>hunter2</wsse:Password>", "hunter2", "</wsse:Password>"),
@@ -91,26 +101,54 @@ SECRETS = [
     ("your API key was 'k3y-of-ann', sir", "k3y-of-ann", ", sir"),
     ("CREATE USER ann IDENTIFIED BY 'hunter2'", "hunter2", "CREATE USER ann"),
     ("ALTER ROLE ann PASSWORD 'hunter2'", "hunter2", "ALTER ROLE ann"),
-    ("https://api.telegram.org/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/getMe", "AAHdqTcv", "api.telegram.org"),
+    (
+        "https://api.telegram.org/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/getMe",
+        "AAHdqTcv",
+        "api.telegram.org",
+    ),
     ("bot 123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw said", "AAHdqTcv", " said"),
     ("https://hooks.slack.com/services/T01/B01/abcDEF123 ok", "abcDEF123", " ok"),
     ("key AKIAIOSFODNN7EXAMPLE used", "AKIAIOSFODNN7EXAMPLE", "used"),
     ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln!", "eyJzdWIiOiIxIn0", "got "),
     ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nrest", "abc", "rest"),
     ("-----BEGIN PRIVATE KEY-----\nabc", "abc", ""),
-    ('{"private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE\\n-----END PRIVATE KEY-----\\n", "a": 1}', "MIIE", '"a": 1'),
+    (
+        '{"private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE\\n-----END PRIVATE KEY-----\\n", "a": 1}',
+        "MIIE",
+        '"a": 1',
+    ),
     *[
         (f"it was {prefix}{KEY[:length]} then", KEY[:length], " then")
         for prefix, length in [
-            ("sk-", 32), ("sk-proj-", 24), ("sk-ant-api03-", 24), ("sk-or-v1-", 32), ("sk_live_", 24), ("rk_live_", 24),
-            ("whsec_", 32), ("AIza", 35), ("ya29.", 40), ("xoxb-", 24), ("xapp-", 24), ("ghp_", 36), ("gho_", 36),
-            ("github_pat_", 40), ("glpat-", 20), ("npm_", 36), ("hf_", 34), ("pypi-", 40), ("gsk_", 40),
-            ("dckr_pat_", 27), ("hvs.", 24), ("glsa_", 32), ("ATATT3", 40), ("EAAC", 40),
+            ("sk-", 32),
+            ("sk-proj-", 24),
+            ("sk-ant-api03-", 24),
+            ("sk-or-v1-", 32),
+            ("sk_live_", 24),
+            ("rk_live_", 24),
+            ("whsec_", 32),
+            ("AIza", 35),
+            ("ya29.", 40),
+            ("xoxb-", 24),
+            ("xapp-", 24),
+            ("ghp_", 36),
+            ("gho_", 36),
+            ("github_pat_", 40),
+            ("glpat-", 20),
+            ("npm_", 36),
+            ("hf_", 34),
+            ("pypi-", 40),
+            ("gsk_", 40),
+            ("dckr_pat_", 27),
+            ("hvs.", 24),
+            ("glsa_", 32),
+            ("ATATT3", 40),
+            ("EAAC", 40),
         ]
     ],
     (f"SG.{KEY[:22]}.{KEY[:40]} x", KEY[:22], " x"),
     ("ghp_abcdefghijklmnop", "abcdefghijklmnop", ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.security("S44")
@@ -183,7 +221,10 @@ def test_redacting_twice_changes_nothing_more(text):
     assert redact(once) == once
 
 
-@given(st.lists(st.sampled_from([text for text, *_ in SECRETS]), min_size=1, max_size=4), st.sampled_from(" ,;\n|"))
+@given(
+    st.lists(st.sampled_from([text for text, *_ in SECRETS]), min_size=1, max_size=4),
+    st.sampled_from(" ,;\n|"),
+)
 def test_secrets_beside_secrets_are_removed_in_one_go(texts, between):
     once = redact(between.join(texts))
     assert redact(once) == once
@@ -192,7 +233,10 @@ def test_secrets_beside_secrets_are_removed_in_one_go(texts, between):
 @pytest.mark.parametrize("length", [*range(32_700, 32_800, 7), 65_536])
 def test_no_half_of_a_token_survives_the_cut_of_a_huge_text(length):
     token = "ghp_" + "Z9" * 30
-    for text in (f"{'x ' * (length // 2)}{token} " + "y " * 40_000, "y " * 40_000 + f"{token} {'x ' * (length // 2)}"):
+    for text in (
+        f"{'x ' * (length // 2)}{token} " + "y " * 40_000,
+        "y " * 40_000 + f"{token} {'x ' * (length // 2)}",
+    ):
         assert "Z9Z9" not in scrub(text, 70_000)
 
 
@@ -207,10 +251,41 @@ def test_no_half_of_a_secret_survives_the_cut():
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "piece",
-    ["x", "\0", "://", "://a:", "-eyJ", 'password="', "-----BEGIN A-----", "basic ", "a@", "/", "a/", "/a", "'/", "1.",
-     "::", "a:b", "cookie: a=b;", "authorization: ", "--password ", "-u a:", "sk-", "ghp_aA1", "key='\\", "?key=", "\\",
-     "~", "GET /a", "(b'key', ", "password='", "token=", "a@b.", "bot1:AA"],
-)  # fmt: skip
+    [
+        "x",
+        "\0",
+        "://",
+        "://a:",
+        "-eyJ",
+        'password="',
+        "-----BEGIN A-----",
+        "basic ",
+        "a@",
+        "/",
+        "a/",
+        "/a",
+        "'/",
+        "1.",
+        "::",
+        "a:b",
+        "cookie: a=b;",
+        "authorization: ",
+        "--password ",
+        "-u a:",
+        "sk-",
+        "ghp_aA1",
+        "key='\\",
+        "?key=",
+        "\\",
+        "~",
+        "GET /a",
+        "(b'key', ",
+        "password='",
+        "token=",
+        "a@b.",
+        "bot1:AA",
+    ],
+)
 def test_no_text_makes_it_slow(piece):
     text = piece * (20_000_000 // len(piece))
     assert len(scrub(text)) <= 8192
@@ -223,7 +298,9 @@ def other_numbers(text, by):
     return "".join(str((int(char) + by) % 10) if char in "0123456789" else char for char in text)
 
 
-@pytest.mark.parametrize("text", [text for text, *_ in SECRETS] + [f"r8_{'a' * 20}", f"ATATT3{'a' * 20}", "key 7"])
+@pytest.mark.parametrize(
+    "text", [text for text, *_ in SECRETS] + [f"r8_{'a' * 20}", f"ATATT3{'a' * 20}", "key 7"]
+)
 def test_a_text_is_not_trusted_because_one_with_other_numbers_was(text):
     for by in range(10):
         other = other_numbers(text, by)

@@ -12,7 +12,10 @@ from mulligan.retries.service import judged_by, rule_hits
 def shop(app):
     app.rules.add(Rule("odd", message=r"\bvery odd indeed\b", code="ODD", cls="permanent"))
 
-    @app.job(name="fail", rules=[Rule("maybe", type="KeyError", code="GONE", cls="transient", shadow=True)])
+    @app.job(
+        name="fail",
+        rules=[Rule("maybe", type="KeyError", code="GONE", cls="transient", shadow=True)],
+    )
     def fail(how: str):
         if how == "declared":
             return Fail("NO", "no", final=True)
@@ -27,7 +30,9 @@ def test_each_rule_has_what_it_judged_and_what_it_would_have_said_in_shadow(shop
     shop.run_inline()
     found = rule_hits(shop.store)
     assert not found.partial
-    assert {(row.rule, row.code, row.verb, row.would_rule, row.would_code): row.n for row in found.rows} == {
+    assert {
+        (row.rule, row.code, row.verb, row.would_rule, row.would_code): row.n for row in found.rows
+    } == {
         ("odd", "ODD", "die", None, None): 2,
         ("handler.declared", "NO", "die", None, None): 1,
         ("py.programming-error", "PROGRAMMING_ERROR", "die", "maybe", "GONE"): 1,

@@ -84,9 +84,15 @@ def test_a_rule_survives_the_journey_through_plain_data():
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"id": "a", "code": "X", "cls": "timeout", "progam": "x"}, "unknown field 'progam'; did you mean 'program'?"),
+        (
+            {"id": "a", "code": "X", "cls": "timeout", "progam": "x"},
+            "unknown field 'progam'; did you mean 'program'?",
+        ),
         ({"id": "a", "cls": "timeout"}, "code must be given"),
-        ({"id": "a", "code": "X", "cls": "timeout", "errno": 1, "backoff": {"base": -1}}, "backoff"),
+        (
+            {"id": "a", "code": "X", "cls": "timeout", "errno": 1, "backoff": {"base": -1}},
+            "backoff",
+        ),
     ],
 )
 def test_plain_data_that_is_no_rule_is_refused_with_the_rules_id(said, words):
@@ -106,7 +112,9 @@ def test_the_built_in_table_keeps_the_rules_it_asks_of_others():
         if not row.verdict and row not in FAINT.rules:
             said = {name: value for name, value in row.to_plain().items() if name != "id"}
             Rule(row.id, **said)
-    assert not [pattern for row in FAINT.rules for pattern in row.message if unfit(pattern, alone=False)]
+    assert not [
+        pattern for row in FAINT.rules for pattern in row.message if unfit(pattern, alone=False)
+    ]
     ids = [row.id for row in RULES]
     assert len(set(ids)) == len(ids)
 

@@ -32,7 +32,16 @@ FTP = ftplib.error_perm
 
 def told(exc):
     found = facts(exc)
-    names = ("provider_codes", "http_status", "grpc_status", "sqlstate", "errno", "exit_code", "signal", "retry_after")
+    names = (
+        "provider_codes",
+        "http_status",
+        "grpc_status",
+        "sqlstate",
+        "errno",
+        "exit_code",
+        "signal",
+        "retry_after",
+    )
     return {name: value for name in names if (value := getattr(found, name)) not in ((), "", None)}
 
 
@@ -67,11 +76,24 @@ class Rpc(Exception):
 
 QUOTA = {
     "@type": "type.googleapis.com/google.rpc.QuotaFailure",
-    "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier", "quotaMetric": "m"}],
+    "violations": [
+        {"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier", "quotaMetric": "m"}
+    ],
 }
 RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "21s"}
-INFO = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis.com"}
-GENAI = {"error": {"code": 429, "message": "quota", "status": "RESOURCE_EXHAUSTED", "details": [QUOTA, RETRY]}}
+INFO = {
+    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+    "reason": "API_KEY_INVALID",
+    "domain": "googleapis.com",
+}
+GENAI = {
+    "error": {
+        "code": 429,
+        "message": "quota",
+        "status": "RESOURCE_EXHAUSTED",
+        "details": [QUOTA, RETRY],
+    }
+}
 
 
 def packed(number, *parts):
@@ -138,12 +160,24 @@ CASES = {
         },
     ),
     "google.api_core over HTTP": (
-        make("google.api_core.exceptions.Forbidden", code=403, errors=[{"reason": "rateLimitExceeded"}], details=[]),
+        make(
+            "google.api_core.exceptions.Forbidden",
+            code=403,
+            errors=[{"reason": "rateLimitExceeded"}],
+            details=[],
+        ),
         {"provider_codes": ("rateLimitExceeded",), "http_status": 403},
     ),
     "google-genai, the day's quota": (
-        make("google.genai.errors.ClientError", code=429, status="RESOURCE_EXHAUSTED", details=GENAI),
-        {"provider_codes": DAY, "http_status": 429, "grpc_status": "RESOURCE_EXHAUSTED", "retry_after": 21.0},
+        make(
+            "google.genai.errors.ClientError", code=429, status="RESOURCE_EXHAUSTED", details=GENAI
+        ),
+        {
+            "provider_codes": DAY,
+            "http_status": 429,
+            "grpc_status": "RESOURCE_EXHAUSTED",
+            "retry_after": 21.0,
+        },
     ),
     "google-genai, a key that is none": (
         make(
@@ -151,7 +185,11 @@ CASES = {
             code=400,
             details={"error": {"status": "INVALID_ARGUMENT", "details": [INFO]}},
         ),
-        {"provider_codes": ("API_KEY_INVALID",), "http_status": 400, "grpc_status": "INVALID_ARGUMENT"},
+        {
+            "provider_codes": ("API_KEY_INVALID",),
+            "http_status": 400,
+            "grpc_status": "INVALID_ARGUMENT",
+        },
     ),
     "googleapiclient": (
         make(
@@ -189,14 +227,20 @@ CASES = {
             status_code=429,
             code="insufficient_quota",
             type="insufficient_quota",
-            body={"message": "You exceeded", "type": "insufficient_quota", "code": "insufficient_quota"},
+            body={
+                "message": "You exceeded",
+                "type": "insufficient_quota",
+                "code": "insufficient_quota",
+            },
             response=reply(429, headers={"x-ratelimit-reset-requests": "1m3.5s"}),
         ),
         {"provider_codes": ("insufficient_quota",), "http_status": 429, "retry_after": 63.5},
     ),
     "anthropic": (
         make(
-            "anthropic.APIStatusError", status_code=529, body={"type": "error", "error": {"type": "overloaded_error"}}
+            "anthropic.APIStatusError",
+            status_code=529,
+            body={"type": "error", "error": {"type": "overloaded_error"}},
         ),
         {"provider_codes": ("overloaded_error",), "http_status": 529},
     ),
@@ -207,13 +251,18 @@ CASES = {
         ),
         {"provider_codes": ("SlowDown",), "http_status": 503},
     ),
-    "requests, not read": (make("requests.HTTPError", response=Unread()), {"http_status": 503, "retry_after": 7.0}),
+    "requests, not read": (
+        make("requests.HTTPError", response=Unread()),
+        {"http_status": 503, "retry_after": 7.0},
+    ),
     "aiohttp": (
         make("aiohttp.ClientResponseError", status=429, headers={"Retry-After": "4"}),
         {"http_status": 429, "retry_after": 4.0},
     ),
     "urllib": (
-        urllib.error.HTTPError("http://x", 429, "Too Many", {"Retry-After": "5"}, io.BytesIO(b"{}")),
+        urllib.error.HTTPError(
+            "http://x", 429, "Too Many", {"Retry-After": "5"}, io.BytesIO(b"{}")
+        ),
         {"http_status": 429, "retry_after": 5.0},
     ),
     "azure": (
@@ -226,11 +275,20 @@ CASES = {
         {"provider_codes": ("BlobNotFound",), "http_status": 404},
     ),
     "azure, OData": (
-        make("azure.core.exceptions.HttpResponseError", status_code=400, error=SimpleNamespace(code="QuotaExceeded")),
+        make(
+            "azure.core.exceptions.HttpResponseError",
+            status_code=400,
+            error=SimpleNamespace(code="QuotaExceeded"),
+        ),
         {"provider_codes": ("QuotaExceeded",), "http_status": 400},
     ),
     "stripe": (
-        make("stripe.CardError", code="card_declined", http_status=402, json_body={"error": {"type": "card_error"}}),
+        make(
+            "stripe.CardError",
+            code="card_declined",
+            http_status=402,
+            json_body={"error": {"type": "card_error"}},
+        ),
         {"provider_codes": ("card_error", "card_declined"), "http_status": 402},
     ),
     "twilio": (
@@ -255,19 +313,32 @@ CASES = {
     ),
     "graphql": (
         make(
-            "gql.Error", response=reply(200, {"data": None, "errors": [{"extensions": {"code": "UNAUTHENTICATED_"}}]})
+            "gql.Error",
+            response=reply(
+                200, {"data": None, "errors": [{"extensions": {"code": "UNAUTHENTICATED_"}}]}
+            ),
         ),
         {"http_status": 200, "provider_codes": ("UNAUTHENTICATED_",)},
     ),
     "not what was expected, but no error": (
-        make("aiohttp.ContentTypeError", status=200, response=reply(200, {"type": "invoice", "code": "A7"})),
+        make(
+            "aiohttp.ContentTypeError",
+            status=200,
+            response=reply(200, {"type": "invoice", "code": "A7"}),
+        ),
         {"http_status": 200},
     ),
-    "telegram": (make("telegram.error.RetryAfter", "Flood control", retry_after=35), {"retry_after": 35.0}),
+    "telegram": (
+        make("telegram.error.RetryAfter", "Flood control", retry_after=35),
+        {"retry_after": 35.0},
+    ),
     "psycopg": (psycopg.errors.DeadlockDetected("x"), {"sqlstate": "40P01"}),
     "psycopg2": (make("psycopg2.errors.AdminShutdown", pgcode="57P01"), {"sqlstate": "57P01"}),
     "pyodbc": (make("pyodbc.ProgrammingError", "42S02", "[42S02] no table"), {"sqlstate": "42S02"}),
-    "pymysql": (make("pymysql.err.OperationalError", 1213, "Deadlock"), {"provider_codes": ("mysql:1213",)}),
+    "pymysql": (
+        make("pymysql.err.OperationalError", 1213, "Deadlock"),
+        {"provider_codes": ("mysql:1213",)},
+    ),
     "mysql.connector": (
         make("mysql.connector.errors.DatabaseError", errno=1205, sqlstate="HY000"),
         {"provider_codes": ("mysql:1205",), "sqlstate": "HY000"},
@@ -287,7 +358,13 @@ CASES = {
             sqlite_errorname="SQLITE_CONSTRAINT_UNIQUE",
             sqlite_errorcode=2067,
         ),
-        {"provider_codes": ("sqlite:SQLITE_CONSTRAINT_UNIQUE", "sqlite:SQLITE_CONSTRAINT", "sqlite:19")},
+        {
+            "provider_codes": (
+                "sqlite:SQLITE_CONSTRAINT_UNIQUE",
+                "sqlite:SQLITE_CONSTRAINT",
+                "sqlite:19",
+            )
+        },
     ),
     "redis": (
         make("redis.exceptions.BusyLoadingError", "x", status_code="LOADING"),
@@ -302,7 +379,11 @@ CASES = {
         {"provider_codes": ("redis:MISCONF",)},
     ),
     "mongo": (
-        make("pymongo.errors.OperationFailure", code=112, details={"codeName": "WriteConflict", "code": 112}),
+        make(
+            "pymongo.errors.OperationFailure",
+            code=112,
+            details={"codeName": "WriteConflict", "code": 112},
+        ),
         {"provider_codes": ("WriteConflict", "mongo:112")},
     ),
     "smtp": (
@@ -310,7 +391,9 @@ CASES = {
         {"provider_codes": ("smtp:5.3.4", "smtp:552")},
     ),
     "smtp, several recipients": (
-        smtplib.SMTPRecipientsRefused({"a@b.c": (550, b"5.1.1 unknown"), "d@e.f": (451, b"4.7.1 greylisted")}),
+        smtplib.SMTPRecipientsRefused(
+            {"a@b.c": (550, b"5.1.1 unknown"), "d@e.f": (451, b"4.7.1 greylisted")}
+        ),
         {"provider_codes": ("smtp:4.7.1", "smtp:451", "smtp:5.1.1", "smtp:550")},
     ),
     "aiosmtplib": (
@@ -327,7 +410,10 @@ CASES = {
         make("websockets.exceptions.ConnectionClosedError", code=1006),
         {"provider_codes": ("websockets:1006",)},
     ),
-    "rabbit": (make("amqp.exceptions.NotFound", code=404, reply_code=404), {"provider_codes": ("amqp:404",)}),
+    "rabbit": (
+        make("amqp.exceptions.NotFound", code=404, reply_code=404),
+        {"provider_codes": ("amqp:404",)},
+    ),
 }
 
 
@@ -339,7 +425,9 @@ def test_what_a_library_puts_into_its_exception_is_found(name):
 
 def test_a_response_of_a_real_client_is_read_from_memory():
     request = httpx2.Request("GET", "https://h/x")
-    body = {"error": {"code": "rate_limit_exceeded", "type": "tokens", "message": "Slow down, please"}}
+    body = {
+        "error": {"code": "rate_limit_exceeded", "type": "tokens", "message": "Slow down, please"}
+    }
     response = httpx2.Response(429, json=body, headers={"Retry-After": "20"}, request=request)
     found = facts(httpx2.HTTPStatusError("Client error 429", request=request, response=response))
     assert (found.http_status, found.provider_codes, found.retry_after) == (

@@ -22,7 +22,13 @@ WORDS = sorted(
         for word in re.findall(r"[A-Za-z_]{2,}", pattern)
     }
 )
-STARTS = ("", "request 7 of 9 ", "b'x\\\\n'", "/srv/data/authentication failed ", "AUTHENTICATION FAILED ")
+STARTS = (
+    "",
+    "request 7 of 9 ",
+    "b'x\\\\n'",
+    "/srv/data/authentication failed ",
+    "AUTHENTICATION FAILED ",
+)
 
 
 def some_facts(rng: Random) -> Facts:
@@ -51,14 +57,24 @@ def test_most_failures_that_a_type_explains_are_not_read(monkeypatch):
 
 
 def test_a_word_that_matters_is_read(monkeypatch):
-    facts = Facts(exception_types=("builtins.ConnectionError",), message="certificate verify failed")
-    assert judge(facts._replace(message="reset")).rule.id != judge(facts).rule.id == Reading(facts).by_builtin().rule.id
+    facts = Facts(
+        exception_types=("builtins.ConnectionError",), message="certificate verify failed"
+    )
+    assert (
+        judge(facts._replace(message="reset")).rule.id
+        != judge(facts).rule.id
+        == Reading(facts).by_builtin().rule.id
+    )
 
 
 def test_no_more_is_remembered_than_is_good(monkeypatch):
     monkeypatch.setattr(judging, "MOST_USUAL", 3)
     for number in range(10):
-        judge(Facts(exception_types=("builtins.ConnectionError", f"app.Error{number}"), message="reset"))
+        judge(
+            Facts(
+                exception_types=("builtins.ConnectionError", f"app.Error{number}"), message="reset"
+            )
+        )
         assert len(judging._known) <= 3
 
 
@@ -70,5 +86,9 @@ def test_facts_that_somebody_else_has_stored_may_hold_anything(odd):
 
 def test_a_failure_is_the_same_whether_it_is_the_first_or_not():
     judging._known.clear()
-    facts = Facts(exception_types=("builtins.ConnectionError", "builtins.OSError"), message="reset", frames=("app:f",))
+    facts = Facts(
+        exception_types=("builtins.ConnectionError", "builtins.OSError"),
+        message="reset",
+        frames=("app:f",),
+    )
     assert classify_facts(facts) == classify_facts(facts)

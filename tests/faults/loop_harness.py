@@ -66,12 +66,16 @@ class RecordedFleet(Runners):
         (runner,) = self._children
         return runner
 
-    def end(self, leases: Iterable[Lease], outcome: Outcome = RETURNED, duration_ms: int = LONG) -> None:
+    def end(
+        self, leases: Iterable[Lease], outcome: Outcome = RETURNED, duration_ms: int = LONG
+    ) -> None:
         """Report the end of these attempts as their runner does."""
         fences = {lease.fence for lease in leases}
         seqs = [seq for seq, flight in self.runner.flights.items() if flight.lease.fence in fences]
         assert len(seqs) == len(fences)
-        self._heard(self.runner, ["ended", [outcome_to_wire(seq, outcome, duration_ms) for seq in seqs]])
+        self._heard(
+            self.runner, ["ended", [outcome_to_wire(seq, outcome, duration_ms) for seq in seqs]]
+        )
 
     def end_some(self, rng: Random, share: float, duration_ms: int) -> None:
         """Report the end of a random share of the attempts in flight."""
@@ -104,7 +108,9 @@ class Scene:
     fleet: RecordedFleet
     desk: WorkLoop
 
-    def __init__(self, store: Store, *, concurrency: int = 4, second_writer: bool = False, poll: float = 60) -> None:
+    def __init__(
+        self, store: Store, *, concurrency: int = 4, second_writer: bool = False, poll: float = 60
+    ) -> None:
         # Unique on this machine: a fleet kills every process that carries the mark of its dead runner.
         self._worker = new_id()
         open_worker(store, self._worker)
@@ -122,7 +128,14 @@ class Scene:
 
     async def _play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         self._now = now(self.store)
-        self.desk = WorkLoop(self._settings, self._thread, self.clock, lambda _: None, lambda: self.may_claim, self._second)
+        self.desk = WorkLoop(
+            self._settings,
+            self._thread,
+            self.clock,
+            lambda _: None,
+            lambda: self.may_claim,
+            self._second,
+        )
         async with self._runner() as self.fleet:
             self.desk.serve(self.fleet, self.turns)
             self.desk.wake.clear()  # the runner became ready before the loop was there to notice

@@ -62,11 +62,18 @@ def server() -> Iterator[Server]:
 
 
 def test_a_spike_of_429s_lowers_concurrency_and_gives_it_back(store_url, tmp_path, server):
-    app = Mulligan(settings=read_settings({"database_url": store_url}, environ={}, file=tmp_path / "none.toml"))
+    app = Mulligan(
+        settings=read_settings({"database_url": store_url}, environ={}, file=tmp_path / "none.toml")
+    )
     app.open()
     environ = {"CALLED": f"http://127.0.0.1:{server.server_port}/"}
     worker = Worker(
-        store_url, tmp_path, app="support.limited:app", environ=environ, worker__concurrency="20", alerts__every="1"
+        store_url,
+        tmp_path,
+        app="support.limited:app",
+        environ=environ,
+        worker__concurrency="20",
+        alerts__every="1",
     )
     feeding = threading.Event()
 
@@ -78,7 +85,11 @@ def test_a_spike_of_429s_lowers_concurrency_and_gives_it_back(store_url, tmp_pat
     try:
         for _ in range(200):
             app.enqueue("fetch", queue="pages")
-        until(lambda: app.queues.get("pages").concurrency == 10, 30, "the worker has told what it declares")
+        until(
+            lambda: app.queues.get("pages").concurrency == 10,
+            30,
+            "the worker has told what it declares",
+        )
         server.limited = True
         until(lambda: app.queues.get("pages").concurrency == 7, 40, "fewer at a time")
         server.answers(20)  # what ran at that moment has ended
@@ -104,8 +115,9 @@ def test_a_spike_of_429s_lowers_concurrency_and_gives_it_back(store_url, tmp_pat
         with app.store.read() as unit:
             told = [event for event in unit.events_after(0, 1_000_000) if event.actor == "alert"]
         assert [event.type for event in told if event.data.get("rule") == "rate_limited_queue"] == [
-            "alert.fired", "alert.resolved",
-        ]  # fmt: skip
+            "alert.fired",
+            "alert.resolved",
+        ]
         assert {event.type for event in told} >= {"queue.changed"}
     finally:
         feeding.set()

@@ -29,7 +29,10 @@ def campaigns(app: Mulligan, count: int, most: int, rng: Random) -> dict[str, li
         fates = [rng.choice(only) for _ in range(rng.randint(0, most) if n else 0)]
         if n % KILLS == 1:
             fates.append("kills")
-        with app.transaction() as tx, app.batch(f"campaign {n}", on_complete="completed", connection=tx) as batch:
+        with (
+            app.transaction() as tx,
+            app.batch(f"campaign {n}", on_complete="completed", connection=tx) as batch,
+        ):
             for fate in fates:
                 app.enqueue("member", {"fate": fate}, batch=batch, connection=tx)
         made[batch.id] = fates
@@ -49,11 +52,15 @@ def everything(app: Mulligan) -> Iterator[Batch]:
         page = app.batches.list(limit=500, before=page[-1].id)
 
 
-def under_kills(app: Mulligan, start: Start, workers: list[Worker], rng: Random, kills: int, patience: float) -> None:
+def under_kills(
+    app: Mulligan, start: Start, workers: list[Worker], rng: Random, kills: int, patience: float
+) -> None:
     """Workers are killed and replaced, runners too, until every batch has its outcome."""
     ends = time.monotonic() + patience
     while not all(batch.outcome for batch in everything(app)):
-        assert time.monotonic() < ends, [batch for batch in everything(app) if not batch.outcome][:3]
+        assert time.monotonic() < ends, [batch for batch in everything(app) if not batch.outcome][
+            :3
+        ]
         if kills:
             kills -= 1
             place = rng.randrange(len(workers))
@@ -69,7 +76,10 @@ def under_kills(app: Mulligan, start: Start, workers: list[Worker], rng: Random,
 def settled(app: Mulligan, batch: Batch) -> None:
     """What is shown is what is there, and each generation was told and completed once."""
     members = Counter(job.state.value for job in app.jobs.list(f"batch:{batch.id}", limit=1000))
-    shown = {name: getattr(batch.counts, name) for name in ("queued", "running", "parked", "succeeded", "dead")}
+    shown = {
+        name: getattr(batch.counts, name)
+        for name in ("queued", "running", "parked", "succeeded", "dead")
+    }
     assert {name: count for name, count in shown.items() if count} == dict(members)
     names = [event.type.removeprefix("batch.") for event in app.batches.history(batch.id)]
     outcomes = [name for name in names if name in {"ready", "partial", "failed"}]
@@ -100,7 +110,11 @@ def prove(app: Mulligan, start: Start, count: int, most: int, kills: int, patien
         names = [event.type for event in app.batches.history(batch.id)]
         assert names.count("batch.recovered") == (batch.id in broken)
     wanted = len(made) + len(broken)
-    until(lambda: app.jobs.count("kind:completed state:succeeded") == wanted, patience, "each outcome has its job")
+    until(
+        lambda: app.jobs.count("kind:completed state:succeeded") == wanted,
+        patience,
+        "each outcome has its job",
+    )
     assert app.jobs.count("kind:completed") == wanted
 
 
@@ -112,5 +126,7 @@ def test_batches_end_once_each_while_workers_are_killed(app: Mulligan, start: St
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_hundred_batches_end_once_each_while_workers_are_killed(app: Mulligan, start: Start) -> None:
+def test_two_hundred_batches_end_once_each_while_workers_are_killed(
+    app: Mulligan, start: Start
+) -> None:
     prove(app, start, count=200, most=50, kills=12, patience=400)

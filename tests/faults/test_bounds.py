@@ -19,9 +19,13 @@ Starts = Callable[..., list[str]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_isolated_jobs_never_have_more_runners_than_the_concurrency_and_a_spare(app: Mulligan, start: Start) -> None:
+def test_isolated_jobs_never_have_more_runners_than_the_concurrency_and_a_spare(
+    app: Mulligan, start: Start
+) -> None:
     worker = start(worker__concurrency="2")
-    quick = [app.enqueue("says", {"text": "x", "times": 1}) for _ in range(200)]  # lets the line grow
+    quick = [
+        app.enqueue("says", {"text": "x", "times": 1}) for _ in range(200)
+    ]  # lets the line grow
     jobs = [app.enqueue("alone", {}) for _ in range(12)]
     most = 0
 
@@ -31,14 +35,18 @@ def test_isolated_jobs_never_have_more_runners_than_the_concurrency_and_a_spare(
         return all(job.refresh().state is State.SUCCEEDED for job in jobs)
 
     until(all_done, 40)
-    assert most <= 1 + 2 + 1 + 2  # the shared one, two at work, the spare, and two that are just leaving
+    assert (
+        most <= 1 + 2 + 1 + 2
+    )  # the shared one, two at work, the spare, and two that are just leaving
     assert len({job.refresh().result for job in jobs}) == len(jobs)
     assert {app.jobs.wait(job.id, 20).state for job in quick} == {State.SUCCEEDED}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_jobs_that_do_not_move_in_line_go_back_and_stay_back(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_jobs_that_do_not_move_in_line_go_back_and_stay_back(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     for _ in range(300):
         app.enqueue("says", {"text": "x", "times": 1})
     long = [app.enqueue("nap", {"seconds": 9}) for _ in range(2)]

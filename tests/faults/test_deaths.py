@@ -20,12 +20,16 @@ Starts = Callable[[str], list[str]]
 
 @pytest.mark.seed("003-32")
 @pytest.mark.any_store
-def test_kill_of_a_runner_requeues_its_ten_jobs_and_they_finish(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_kill_of_a_runner_requeues_its_ten_jobs_and_they_finish(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     seconds_to_requeue_after_kill_of_a_runner(app, start, starts)
 
 
 @pytest.mark.timing
-def test_kill_of_a_runner_requeues_its_ten_jobs_within_a_second(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_kill_of_a_runner_requeues_its_ten_jobs_within_a_second(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     assert seconds_to_requeue_after_kill_of_a_runner(app, start, starts) < 1.0
 
 
@@ -36,7 +40,9 @@ def seconds_to_requeue_after_kill_of_a_runner(app: Mulligan, start: Start, start
     [runner] = {int(starts(job.id)[0].split()[4]) for job in jobs}
     os.kill(runner, signal.SIGKILL)
     killed = time.monotonic()
-    until(lambda: all(any(e.type == "job.lost" for e in app.jobs.history(job.id)) for job in jobs), 10)
+    until(
+        lambda: all(any(e.type == "job.lost" for e in app.jobs.history(job.id)) for job in jobs), 10
+    )
     took = time.monotonic() - killed
     for job in jobs:
         done = app.jobs.wait(job.id, 15)
@@ -50,17 +56,23 @@ def seconds_to_requeue_after_kill_of_a_runner(app: Mulligan, start: Start, start
 
 def _runner_deaths(app: Mulligan) -> list[dict[str, object]]:
     with app.store.read() as unit:
-        events = [event for event in unit.events_after(0, 10_000) if event.type == "worker.runner_died"]
+        events = [
+            event for event in unit.events_after(0, 10_000) if event.type == "worker.runner_died"
+        ]
     return [{"signal": event.data["signal"], "jobs": event.data["jobs"]} for event in events]
 
 
 @pytest.mark.seed("000-07", "000-11", "003-48", "003-47")
-def test_kill_of_the_whole_worker_and_a_restart_recovers_its_jobs(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_kill_of_the_whole_worker_and_a_restart_recovers_its_jobs(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     seconds_to_recover_after_a_restart(app, start, starts)
 
 
 @pytest.mark.timing
-def test_recovery_after_a_restart_starts_within_two_seconds(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_recovery_after_a_restart_starts_within_two_seconds(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     assert seconds_to_recover_after_a_restart(app, start, starts) < 2.0
 
 
@@ -71,14 +83,18 @@ def seconds_to_recover_after_a_restart(app: Mulligan, start: Start, starts: Star
     first.kill()
     restarted = time.monotonic()
     start(wait=False)
-    until(lambda: all(any(e.type == "job.lost" for e in app.jobs.history(job.id)) for job in jobs), 20)
+    until(
+        lambda: all(any(e.type == "job.lost" for e in app.jobs.history(job.id)) for job in jobs), 20
+    )
     took = time.monotonic() - restarted
     assert {app.jobs.wait(job.id, 20).state for job in jobs} == {State.SUCCEEDED}
     return took
 
 
 @pytest.mark.any_store
-def test_runners_do_not_outlive_a_killed_supervisor(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_runners_do_not_outlive_a_killed_supervisor(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     worker = start()
     job = app.enqueue("nap", {"seconds": 60})
     until(lambda: starts(job.id))
@@ -123,7 +139,9 @@ def test_a_job_that_kills_the_whole_worker_is_dead_after_its_losses_and_takes_no
 
 
 @pytest.mark.any_store
-def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(app: Mulligan, start: Start) -> None:
+def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(
+    app: Mulligan, start: Start
+) -> None:
     start(retry__max_losses="0")
     dead = app.jobs.wait(app.enqueue("crash_hard", {}).id, 20)
     assert dead.error is not None
@@ -157,9 +175,15 @@ def test_a_worker_stopped_past_its_lease_is_refused_when_it_comes_back(
     done = app.jobs.wait(job.id, 20)
     assert (done.state, done.token) == (State.SUCCEEDED, 2)
     first.stop_all(signal.SIGCONT)
-    refused = until(lambda: [e for e in app.jobs.history(job.id) if e.type == "job.stale_refused"], 10)
+    refused = until(
+        lambda: [e for e in app.jobs.history(job.id) if e.type == "job.stale_refused"], 10
+    )
     assert refused[0].token == 1
-    endings = [e for e in app.jobs.history(job.id) if e.type in {"job.succeeded", "job.died", "job.cancelled"}]
+    endings = [
+        e
+        for e in app.jobs.history(job.id)
+        if e.type in {"job.succeeded", "job.died", "job.cancelled"}
+    ]
     assert len(endings) == 1
     assert app.jobs.get(job.id).token == 2
     another = app.enqueue("nap", {"seconds": 0})

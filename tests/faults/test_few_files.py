@@ -16,7 +16,12 @@ from mulligan import Mulligan, State
 from support.waiting import until
 from support.worker import Worker
 
-pytestmark = [pytest.mark.processes, pytest.mark.any_store, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.any_store,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
 
 LENGTH = 4.0  # seconds: a lease
 
@@ -40,7 +45,9 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_worker_without_descriptors_waits_quietly_and_goes_on(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_a_worker_without_descriptors_waits_quietly_and_goes_on(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     worker = start(worker__runners="1")
     job = app.enqueue("nap_first", {"seconds": 30})
     until(lambda: starts(job.id), 10)

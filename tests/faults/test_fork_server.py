@@ -30,7 +30,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is none"),
 ]
 
-only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # it is not about the store
+only_sqlite = pytest.mark.parametrize(
+    "store_url", ["sqlite"], indirect=True
+)  # it is not about the store
 
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
@@ -67,7 +69,9 @@ def runs(app: Mulligan, kind: str = "alone") -> object:
 
 # -- what a runner is -------------------------------------------------------------------------------
 @only_sqlite
-def test_a_runner_from_the_nursery_is_what_one_started_from_nothing_is(app: Mulligan, start: Start) -> None:
+def test_a_runner_from_the_nursery_is_what_one_started_from_nothing_is(
+    app: Mulligan, start: Start
+) -> None:
     worker = start()
     nursery = worker.nursery()
     for pid in worker.runners():
@@ -76,7 +80,9 @@ def test_a_runner_from_the_nursery_is_what_one_started_from_nothing_is(app: Mull
         assert command[1:4] == ["-m", "mulligan.observability.runner", "support.faulty:app"]
         assert command[command.index("--mark") + 1] == mark.partition("=")[2]
         assert command[-4:] == ["--wire", "3", "--board", "4"], "none of it is cut off"
-        assert set(environ) - {mark, ""} == {one for one in told(nursery, "environ") if "MULLIGAN_ATTEMPT" not in one}
+        assert set(environ) - {mark, ""} == {
+            one for one in told(nursery, "environ") if "MULLIGAN_ATTEMPT" not in one
+        }
         parent, session = int(stat(pid)[1]), int(stat(pid)[3])
         assert (parent, session) == (worker.pid, pid)
         assert open_files(pid)["0"] == os.devnull
@@ -120,7 +126,9 @@ def test_how_a_runner_ended_and_how_large_it_was_is_known(tmp_path: Path) -> Non
 
 # -- without it -------------------------------------------------------------------------------------
 @only_sqlite
-def test_a_killed_nursery_harms_no_runner_and_another_one_comes(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_a_killed_nursery_harms_no_runner_and_another_one_comes(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     worker = start()
     job = app.enqueue("nap_first", {"seconds": 60})
     until(lambda: starts(job.id))
@@ -191,7 +199,9 @@ def test_what_comes_too_late_out_of_the_nursery_never_becomes_a_runner(
                 child = await another(fleet, forked=False)
             kept = [child.process, *(one.process for one in fleet._children)]
             await moment(lambda: fleet._nursery.ready)  # another one
-            await moment(lambda: set(marked(WORKER)) == {one.pid for one in (*kept, fleet._nursery._process)})
+            await moment(
+                lambda: set(marked(WORKER)) == {one.pid for one in (*kept, fleet._nursery._process)}
+            )
             child.kill("test")
             child.process.wait()
             child.detach()
@@ -229,7 +239,9 @@ def test_however_a_worker_ends_its_nursery_ends_too(
     until(lambda: not alive(nursery) and not worker.runners_left(), 2)
 
 
-def test_orphans_that_came_to_the_supervisor_meanwhile_are_buried_and_go_to_init_again(tmp_path: Path) -> None:
+def test_orphans_that_came_to_the_supervisor_meanwhile_are_buried_and_go_to_init_again(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         async with a_fleet(tmp_path) as fleet:
             with fleet._nursery._adopting():
@@ -252,7 +264,9 @@ def test_orphans_that_came_to_the_supervisor_meanwhile_are_buried_and_go_to_init
 def an_orphan() -> int:
     """A child of a child of ours that has ended."""
     code = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout
         return int(parent.stdout.readline())
 
@@ -262,7 +276,12 @@ async def a_fleet(folder: Path) -> AsyncIterator[Runners]:
     """With its first runner, from its nursery."""
     env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
     env["MULLIGAN_DATABASE_URL"] = f"sqlite:///{folder}/mulligan.db"
-    fleet = Runners(RunnerCommand("support.faulty:app", WORKER, folder, env=env), WorkerSettings(), lambda _: None, lambda: 0)
+    fleet = Runners(
+        RunnerCommand("support.faulty:app", WORKER, folder, env=env),
+        WorkerSettings(),
+        lambda _: None,
+        lambda: 0,
+    )
     try:
         fleet.start()
         await fleet.loaded()
@@ -276,7 +295,9 @@ async def another(fleet: Runners, *, forked: bool = True) -> RunnerProcess:
     child = RunnerProcess(fleet.recipe, "x1", 1, solo=True, nursery=fleet._nursery)
     assert isinstance(child.process, ForkedProcess if forked else subprocess.Popen)
     heard: list[str] = []
-    child.attach(asyncio.get_running_loop(), lambda _, message: heard.append(message[0]), lambda _: None)
+    child.attach(
+        asyncio.get_running_loop(), lambda _, message: heard.append(message[0]), lambda _: None
+    )
     await moment(lambda: "ready" in heard)
     return child
 

@@ -95,7 +95,11 @@ def test_it_flaps_beginning_with_a_bad_half(gateway: Gateway) -> None:
 
 
 def test_questions_are_answered_by_the_moment() -> None:
-    calls = [Call(0.0, "a", 1, 1, 3.0, 200), Call(0.9, "b", 1, 2, 1.0, 503), Call(1.5, "c", 1, 2, None, None)]
+    calls = [
+        Call(0.0, "a", 1, 1, 3.0, 200),
+        Call(0.9, "b", 1, 2, 1.0, 503),
+        Call(1.5, "c", 1, 2, None, None),
+    ]
     assert per_second(calls, 0, 2) == [(1, 1), (0, 1), (0, 0)]
     assert busiest_second(calls, 0, inf) == 2
     assert [most_in_flight(calls, *span) for span in ((0, 9), (1.1, 1.4), (3.1, 9))] == [2, 1, 1]

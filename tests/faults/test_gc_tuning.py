@@ -50,7 +50,9 @@ def test_whoever_has_chosen_how_often_to_look_keeps_it() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "gone"), [(LONG, True), (LONG / 2, False)])
-def test_what_a_long_job_left_in_a_circle_is_gone_when_it_has_ended(seconds: float, gone: bool) -> None:
+def test_what_a_long_job_left_in_a_circle_is_gone_when_it_has_ended(
+    seconds: float, gone: bool
+) -> None:
     left = weakref.ref(Circle())
     clear_after(seconds)
     assert (left() is None) is gone

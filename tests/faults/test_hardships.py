@@ -45,7 +45,11 @@ def hire(tmp_path: Path) -> Iterator[Start]:
 
 
 def opened(url: str, folder: Path) -> Mulligan:
-    return Mulligan(settings=read_settings(environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "no.toml"))
+    return Mulligan(
+        settings=read_settings(
+            environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "no.toml"
+        )
+    )
 
 
 def all_well(app: Mulligan, accepted: list[str]) -> None:
@@ -137,8 +141,12 @@ def pooler(postgres_url: str, tmp_path: Path) -> Iterator[Pooler]:
     made.close()
 
 
-@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise")
-def test_the_pooler_is_gone_for_half_a_minute(pooler: Pooler, tmp_path: Path, starts: Starts, hire: Start) -> None:
+@pytest.mark.skipif(
+    shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise"
+)
+def test_the_pooler_is_gone_for_half_a_minute(
+    pooler: Pooler, tmp_path: Path, starts: Starts, hire: Start
+) -> None:
     app = opened(pooler.url, tmp_path).open()
     try:
         worker = hire(pooler.url)
@@ -166,7 +174,9 @@ def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_fr
     environ = {"LD_PRELOAD": str(library), "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     odd = rested(hire(store_url, environ=environ))
     begun = time.monotonic()
-    later = [app.enqueue("nap_async", {"seconds": 0}, delay=6).id for _ in range(6)]  # libfaketime refuses time.sleep
+    later = [
+        app.enqueue("nap_async", {"seconds": 0}, delay=6).id for _ in range(6)
+    ]  # libfaketime refuses time.sleep
     with bounded(odd):
         until(lambda: all(starts(job_id) for job_id in later), 40)
     assert min(float(starts(job_id)[0].split()[5]) for job_id in later) >= begun + 5.9
@@ -176,7 +186,9 @@ def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_fr
 
 @only_sqlite
 @pytest.mark.parametrize("step", [3600, -7200])
-def test_the_clock_of_the_host_steps(app: Mulligan, start: Start, starts: Starts, step: int) -> None:
+def test_the_clock_of_the_host_steps(
+    app: Mulligan, start: Start, starts: Starts, step: int
+) -> None:
     """By an hour ahead or two back: nobody is judged by it, and what comes now is done now."""
     workers = [patient(start(wait=False)) for _ in range(2)]
     long = [app.enqueue("nap", {"seconds": 5}).id for _ in range(3)]

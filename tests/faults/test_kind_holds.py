@@ -19,14 +19,20 @@ def test_two_workers_hold_a_broken_kind_tell_it_once_and_lose_few_jobs(start, ap
     start(app=APP, worker__concurrency="4")
     until(lambda: app.kinds.get("draw").held, 20, "draw is held")
     mails = [app.enqueue("mail", {"n": n}) for n in range(20)]
-    until(lambda: all(job.refresh().state == "succeeded" for job in mails), 20, "the other kind goes on")
+    until(
+        lambda: all(job.refresh().state == "succeeded" for job in mails),
+        20,
+        "the other kind goes on",
+    )
     until(lambda: app.jobs.count("kind:draw state:running") == 0, 20, "what ran has ended")
     died = app.jobs.count("kind:draw state:dead")
     assert died <= 20, "a few before it was noticed, and those in flight elsewhere"
     assert [event.type for event in alerts(app)] == ["alert.fired"]
     broken.unlink()
     app.kinds.release("draw", reason="the font is back")
-    until(lambda: app.jobs.count("kind:draw state:succeeded") == 200 - died, 30, "all others succeed")
+    until(
+        lambda: app.jobs.count("kind:draw state:succeeded") == 200 - died, 30, "all others succeed"
+    )
     assert [event.type for event in alerts(app)] == ["alert.fired", "alert.resolved"]
 
 

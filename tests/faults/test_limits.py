@@ -42,11 +42,20 @@ def test_a_time_limit_ends_it_and_leaves_nothing_behind(
     pid = int(starts(job.id)[0].split()[4])
     if kind not in {"sleeping_task", "process_tree"}:
         until(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), 5)
-    assert [p for n in ("611", "612", "613") for p in marked_processes(f"sleep {n}") if _ours(p, tmp_path)] == []
+    assert [
+        p
+        for n in ("611", "612", "613")
+        for p in marked_processes(f"sleep {n}")
+        if _ours(p, tmp_path)
+    ] == []
 
 
-@pytest.mark.parametrize("kind", ["holds_the_gil", pytest.param("blocks_the_loop", marks=pytest.mark.slow)])
-def test_a_neighbour_of_one_that_overstays_is_not_charged(app: Mulligan, start: Start, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["holds_the_gil", pytest.param("blocks_the_loop", marks=pytest.mark.slow)]
+)
+def test_a_neighbour_of_one_that_overstays_is_not_charged(
+    app: Mulligan, start: Start, kind: str
+) -> None:
     start()
     bad = app.enqueue(kind, {})
     good = [app.enqueue("nap", {"seconds": 2.5}), app.enqueue("nap_async", {"seconds": 2.5})]
@@ -63,11 +72,18 @@ def test_a_memory_limit_ends_the_attempt_with_its_own_code(app: Mulligan, start:
     assert (dead.state, dead.error["code"]) == (State.DEAD, "MEMORY_LIMIT")
 
 
-def test_an_escalation_gives_the_next_attempt_more_time(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_an_escalation_gives_the_next_attempt_more_time(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     start()
     job = app.enqueue("needs_time", {})
     done = app.jobs.wait(job.id, 25)
-    assert (done.state, done.result, done.failures, len(starts(job.id))) == (State.SUCCEEDED, "in time", 1, 2)
+    assert (done.state, done.result, done.failures, len(starts(job.id))) == (
+        State.SUCCEEDED,
+        "in time",
+        1,
+        2,
+    )
 
 
 def test_an_escalations_memory_limit_is_watched_in_a_runner_of_its_own(
@@ -142,7 +158,9 @@ def test_what_on_start_made_is_there(app: Mulligan, start: Start) -> None:
     assert app.jobs.wait(app.enqueue("state_of", {}).id, 10).result is True
 
 
-def test_a_kind_nobody_knows_waits_visibly_then_dies_with_its_own_code(app: Mulligan, start: Start) -> None:
+def test_a_kind_nobody_knows_waits_visibly_then_dies_with_its_own_code(
+    app: Mulligan, start: Start
+) -> None:
     start(worker__unknown_kind_after="1")
     job = app.enqueue("nobody.knows.this", {})
     assert job.refresh().phase == "no_worker"

@@ -22,7 +22,11 @@ pytestmark = pytest.mark.processes
 log = logging.getLogger("proof")
 
 APP = "support.notified:app"
-ALLOWED = {"notify__allow_private": "127.0.0.0/8", "guards__same_cause": "0", "guards__same_cause_alone": "0"}
+ALLOWED = {
+    "notify__allow_private": "127.0.0.0/8",
+    "guards__same_cause": "0",
+    "guards__same_cause_alone": "0",
+}
 
 
 @pytest.fixture
@@ -50,7 +54,11 @@ def mail() -> Iterator[MailReceiver]:
 @pytest.fixture
 def hire(start: Callable[..., Worker]) -> Callable[..., Worker]:
     def make(mail: MailReceiver | None = None, **said: Any) -> Worker:
-        server = {} if mail is None else {"mail__host": "127.0.0.1", "mail__port": str(mail.port), "mail__tls": "none"}
+        server = (
+            {}
+            if mail is None
+            else {"mail__host": "127.0.0.1", "mail__port": str(mail.port), "mail__tls": "none"}
+        )
         return start(app=APP, worker__concurrency="12", **ALLOWED, **server, **said)
 
     return make
@@ -75,7 +83,11 @@ def advance(app: Mulligan, seconds: float) -> None:
 
 def left(app: Mulligan) -> int:
     with app.store.read() as unit:
-        found = unit.skim({"queue": "mulligan.deliveries", "state": ("queued", "running"), "kind": KINDS}, 1000, None)
+        found = unit.skim(
+            {"queue": "mulligan.deliveries", "state": ("queued", "running"), "kind": KINDS},
+            1000,
+            None,
+        )
     return len(found.rows)
 
 
@@ -90,19 +102,30 @@ def test_a_healthy_receiver_does_not_wait_for_one_that_hangs(app, hire, web):
     hire()
     for n in range(10):
         die(app, n)
-        until(lambda n=n: len(healthy.received) > n, 10, "a message, before the hanging receiver times out")
+        until(
+            lambda n=n: len(healthy.received) > n,
+            10,
+            "a message, before the hanging receiver times out",
+        )
     assert len(set(healthy.ids())) == 10
     assert 1 <= len(hanging.received) <= 5, "soon nobody goes there any more"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then_no_more(app, hire, web, mail):
+def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then_no_more(
+    app, hire, web, mail
+):
     """Refused, hanging, crowded, dropped after it was taken, failing; and the worker is killed every few seconds."""
     refused = web()
     receivers = [
-        refused, web(*[HANG] * 3), web(*[CROWDED] * 5), web(*[DROP] * 5), web(*["503"] * 6, "404", "500"), web(),
-    ]  # fmt: skip
+        refused,
+        web(*[HANG] * 3),
+        web(*[CROWDED] * 5),
+        web(*[DROP] * 5),
+        web(*["503"] * 6, "404", "500"),
+        web(),
+    ]
     refused.refuse()
     mail.plan = Plan(["451", "ok", DROP, "421", "ok", "451"])
     subscribe(app, *receivers)
@@ -130,9 +153,13 @@ def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then
         counts = Counter(receiver.ids(confirmed=True))
         assert len(counts) == total, receiver.plans
         assert set(receiver.ids()) == set(counts), "one id however often"
-        assert sum(counts.values()) <= total + kills * 4, "again only what was under way when the worker was killed"
+        assert sum(counts.values()) <= total + kills * 4, (
+            "again only what was under way when the worker was killed"
+        )
     assert len(set(mail.ids(confirmed=True))) == total
-    assert Counter(delivery.state for delivery in app.deliveries.list(limit=500)) == {"succeeded": total * 7}
+    assert Counter(delivery.state for delivery in app.deliveries.list(limit=500)) == {
+        "succeeded": total * 7
+    }
     before = [len(receiver.received) for receiver in (*receivers, mail)]
     worker.kill()
     advance(app, 7200)
@@ -140,7 +167,9 @@ def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then
     die(app, total)
     until(lambda: len(receivers[-1].received) > before[-2], 20, "the next one")
     until(lambda: left(app) == 0, 20, "and it alone")
-    assert [len(receiver.received) for receiver in (*receivers, mail)] == [count + 1 for count in before]
+    assert [len(receiver.received) for receiver in (*receivers, mail)] == [
+        count + 1 for count in before
+    ]
 
 
 @pytest.mark.seed("000-79")
@@ -178,7 +207,12 @@ def test_ten_thousand_deaths_of_one_cause_are_a_handful_of_messages(app, hire, m
     until(lambda: any("Over" in str(one.headers) for one in mail.received), 30, "closed")
     assert 2 <= len(mail.received) <= 12
     assert worker.process.poll() is None
-    log.info("%s: 10,000 deaths in %.0f s, %d messages", store_url.partition(":")[0], took, len(mail.received))
+    log.info(
+        "%s: 10,000 deaths in %.0f s, %d messages",
+        store_url.partition(":")[0],
+        took,
+        len(mail.received),
+    )
 
 
 def _read_up(app: Mulligan) -> bool:
@@ -202,7 +236,9 @@ def test_a_strangers_long_transaction_delays_no_message(app, hire, web, store_ur
 
 
 @pytest.mark.any_store
-def test_messages_wait_for_no_long_job_and_no_hanging_address_on_the_smallest_worker(app, start, web):
+def test_messages_wait_for_no_long_job_and_no_hanging_address_on_the_smallest_worker(
+    app, start, web
+):
     hanging, healthy = web(then=HANG), web()
     for receiver in (hanging, healthy):
         app.subscriptions.add("job.started", Webhook(receiver.url(), timeout=15))

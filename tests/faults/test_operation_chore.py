@@ -40,7 +40,9 @@ def tended(chores: Chores, *, seen: bool, until: int) -> int:
             if seen:
                 supervisor._operate_now.set()
             while chores.calls < until or not supervisor._operate_now._waiters:  # noqa: ASYNC110 - a count of a thread
-                await asyncio.sleep(0.001)  # until the loop waits for the next call and does nothing by itself
+                await asyncio.sleep(
+                    0.001
+                )  # until the loop waits for the next call and does nothing by itself
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

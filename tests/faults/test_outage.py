@@ -108,7 +108,11 @@ def test_a_worker_that_dies_with_the_probe_in_its_hands_leaves_nothing_half_open
     place.gateway.become(HANG)
     ((_, by),) = until(place.gateway.in_flight, 10, "a probe hangs")
     next(worker for worker in place.workers if worker.pid == by).kill()
-    until(lambda: by not in [pid for _, pid in place.gateway.in_flight()], 5, "its runner has followed")
+    until(
+        lambda: by not in [pid for _, pid in place.gateway.in_flight()],
+        5,
+        "its runner has followed",
+    )
     place.gateway.become(OK)
     place.story(30).line_was_held(slack=LEASE + 3, others=LEASE + 2)
 
@@ -177,7 +181,9 @@ def test_one_job_that_alone_provokes_errors_dies_alone_in_company(on: On) -> Non
 
 
 @pytest.mark.slow
-def test_one_job_that_alone_provokes_errors_holds_up_those_who_come_later_only_briefly(on: On) -> None:
+def test_one_job_that_alone_provokes_errors_holds_up_those_who_come_later_only_briefly(
+    on: On,
+) -> None:
     place = on(ROOMY)
     place.gateway.poison("poison")
     place.hire()
@@ -216,12 +222,19 @@ def died_of_its_own_errors(place: Stage, job_id: str) -> None:
 
 @pytest.mark.any_store
 def test_fail_fast_ends_new_work_at_once_and_a_retry_by_hand_succeeds_afterwards(on: On) -> None:
-    place = begun_in_an_outage(on, replace(SHORT, declared={"cool_down": 1, "mode": "fail_fast"}, probed=True), 30)
+    place = begun_in_an_outage(
+        on, replace(SHORT, declared={"cool_down": 1, "mode": "fail_fast"}, probed=True), 30
+    )
     before = place.gateway.calls()
     late = place.call(20)
     jobs = place.ended(late, 5)
-    assert {(job.state, (job.error or {}).get("code")) for job in jobs} == {(State.DEAD, "DEPENDENCY_UNAVAILABLE")}
-    assert max((job.finished_at - job.created_at).total_seconds() for job in jobs if job.finished_at) < 1.5
+    assert {(job.state, (job.error or {}).get("code")) for job in jobs} == {
+        (State.DEAD, "DEPENDENCY_UNAVAILABLE")
+    }
+    assert (
+        max((job.finished_at - job.created_at).total_seconds() for job in jobs if job.finished_at)
+        < 1.5
+    )
     assert {call.tag for call in place.gateway.calls()[len(before) :]} <= {"probe"}
     place.gateway.become(OK)
     place.wait_closed(10)
@@ -232,7 +245,9 @@ def test_fail_fast_ends_new_work_at_once_and_a_retry_by_hand_succeeds_afterwards
 
 @pytest.mark.slow
 def test_fail_fast_without_a_probe_of_its_own_finds_the_recovery_by_new_work(on: On) -> None:
-    place = begun_in_an_outage(on, replace(SHORT, declared={"cool_down": 1, "mode": "fail_fast"}), 30)
+    place = begun_in_an_outage(
+        on, replace(SHORT, declared={"cool_down": 1, "mode": "fail_fast"}), 30
+    )
     calls = place.call_steadily(5)
     place.pass_time(2)
     place.gateway.become(OK)

@@ -108,10 +108,14 @@ def test_a_minute_at_ten_times_its_normal_time(on: On, tmp_path: Path) -> None:
     story.each_was_served_once()
     story.others_ran_at_once(1)
     if story.opens:  # half a second is slow, but no harm: whether it opens depends on how many it refuses meanwhile
-        story.line_was_held(slack=5, margin=MARGIN)  # it refuses only what is above its capacity, slow as it is
+        story.line_was_held(
+            slack=5, margin=MARGIN
+        )  # it refuses only what is above its capacity, slow as it is
 
 
-def test_workers_killed_with_the_probe_in_their_hands_twice_in_one_outage(on: On, tmp_path: Path) -> None:
+def test_workers_killed_with_the_probe_in_their_hands_twice_in_one_outage(
+    on: On, tmp_path: Path
+) -> None:
     place = on(replace(DEFAULTS, patience=120, declared={"cool_down": 10}))
     place.gateway.become(REFUSE)
     work_begins(place)
@@ -121,13 +125,19 @@ def test_workers_killed_with_the_probe_in_their_hands_twice_in_one_outage(on: On
     for _ in range(2):
         ((_, by),) = until(place.gateway.in_flight, 60, "a probe hangs")
         next(worker for worker in place.workers if worker.pid == by).kill()
-        until(lambda by=by: by not in [pid for _, pid in place.gateway.in_flight()], 5, "its runner has followed")
+        until(
+            lambda by=by: by not in [pid for _, pid in place.gateway.in_flight()],
+            5,
+            "its runner has followed",
+        )
     place.gateway.become(OK)
     story = told(place, tmp_path, "workers killed with the probe in their hands")
     story.line_was_held(slack=10, margin=MARGIN, others=6)
 
 
-def test_one_job_that_provokes_errors_for_ever_at_the_head_of_a_line_that_was_held(on: On, tmp_path: Path) -> None:
+def test_one_job_that_provokes_errors_for_ever_at_the_head_of_a_line_that_was_held(
+    on: On, tmp_path: Path
+) -> None:
     place = on(DEFAULTS)
     place.gateway.poison("poison")
     place.gateway.become(REFUSE)

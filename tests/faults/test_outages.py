@@ -54,7 +54,9 @@ class Client:
 def every_one_ended_once_and_uncharged(app: Mulligan, accepted: list[str]) -> None:
     for job_id in accepted:
         done = app.jobs.wait(job_id, 30)
-        assert (done.state, done.failures, done.losses) == (State.SUCCEEDED, 0, 0), app.jobs.history(job_id)
+        assert (done.state, done.failures, done.losses) == (State.SUCCEEDED, 0, 0), (
+            app.jobs.history(job_id)
+        )
         assert len([e for e in app.jobs.history(job_id) if e.type == "job.succeeded"]) == 1
 
 
@@ -97,7 +99,9 @@ def test_a_server_gone_for_longer_than_a_lease_costs_no_job(
 
 
 @pytest.mark.any_store
-def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     workers = [start(), start()]
     jobs = [app.enqueue("nap", {"seconds": 6.0}) for _ in range(8)]
     until(lambda: all(starts(job.id) for job in jobs))
@@ -114,7 +118,9 @@ def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(app: Mulligan, 
 
 @pytest.mark.slow
 @pytest.mark.any_store
-def test_a_step_of_the_clock_makes_nobody_judge_anybody(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_a_step_of_the_clock_makes_nobody_judge_anybody(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     workers = [start(), start()]
     before = [worker.runners() for worker in workers]
     jobs = [app.enqueue("nap", {"seconds": 5.0}) for _ in range(6)]
@@ -128,12 +134,18 @@ def test_a_step_of_the_clock_makes_nobody_judge_anybody(app: Mulligan, start: St
 
 
 @pytest.mark.any_store
-@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+@pytest.mark.skipif(
+    os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"
+)
 def test_workers_in_separate_pid_namespaces_never_judge_each_other_dead(
     app: Mulligan, store_url: str, tmp_path: Path, start: Start, starts: Starts
 ) -> None:
     contained = [
-        Worker(store_url, tmp_path, prefix=["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"])
+        Worker(
+            store_url,
+            tmp_path,
+            prefix=["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"],
+        )
         for _ in range(2)
     ]
     try:

@@ -61,7 +61,9 @@ def test_the_loop_goes_on_without_any_outlet() -> None:
     play([], lambda: asyncio.sleep(0))
 
 
-def test_a_thread_that_cannot_be_started_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_is_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     refused = []
 
     class Full(threading.Thread):

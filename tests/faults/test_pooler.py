@@ -21,7 +21,9 @@ from support.worker import FAST, Worker
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise"),
+    pytest.mark.skipif(
+        shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise"
+    ),
 ]
 
 CONFIG = """
@@ -53,7 +55,9 @@ def pooled_url(postgres_url: str, tmp_path: Path) -> Iterator[str]:
     )
     file.chmod(0o644)
     with (tmp_path / "pgbouncer.log").open("wb") as log:
-        pooler = subprocess.Popen(["pgbouncer", str(file)], stdout=log, stderr=log, **unprivileged_user())
+        pooler = subprocess.Popen(
+            ["pgbouncer", str(file)], stdout=log, stderr=log, **unprivileged_user()
+        )
     try:
         until(lambda: b"process up" in (tmp_path / "pgbouncer.log").read_bytes(), 10)
         yield f"postgresql://anybody@127.0.0.1:{listen}/pooled"
@@ -67,7 +71,11 @@ def pooled_url(postgres_url: str, tmp_path: Path) -> Iterator[str]:
 def test_workers_and_clients_work_behind_a_transaction_pooler(
     pooled_url: str, postgres_url: str, tmp_path: Path, direct: bool
 ) -> None:
-    app = Mulligan(settings=read_settings(environ={**FAST, "MULLIGAN_DATABASE_URL": pooled_url}, file=tmp_path / "no"))
+    app = Mulligan(
+        settings=read_settings(
+            environ={**FAST, "MULLIGAN_DATABASE_URL": pooled_url}, file=tmp_path / "no"
+        )
+    )
     extra = {"listen_url": postgres_url} if direct else {}
     worker = Worker(pooled_url, tmp_path, **extra).ready()
     try:
@@ -86,7 +94,9 @@ def test_workers_and_clients_work_behind_a_transaction_pooler(
         worker.process.wait()
 
 
-def test_doctor_sees_the_pooler_and_says_what_it_costs(pooled_url: str, postgres_url: str, tmp_path: Path) -> None:
+def test_doctor_sees_the_pooler_and_says_what_it_costs(
+    pooled_url: str, postgres_url: str, tmp_path: Path
+) -> None:
     def found(**more: str) -> tuple[str, str]:
         environ = {"MULLIGAN_DATABASE_URL": pooled_url, **more}
         facts, checks = examine(read_settings(environ=environ, file=tmp_path / "no"))

@@ -31,7 +31,13 @@ from mulligan.worker.protocol import (
 )
 from mulligan.worker.supervisor import runner_process as obituary
 from mulligan.worker.supervisor import runners as fleets
-from mulligan.worker.supervisor.runner_process import GARBLED, Flight, RunnerCommand, RunnerProcess, StopReason
+from mulligan.worker.supervisor.runner_process import (
+    GARBLED,
+    Flight,
+    RunnerCommand,
+    RunnerProcess,
+    StopReason,
+)
 from mulligan.worker.supervisor.runners import Runners
 from support.builders import a_failure, a_lease
 from support.reluctant import FORGET, STAY
@@ -46,7 +52,9 @@ Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 
 RELUCTANT = "support.reluctant:app"
-only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # it is not about the store
+only_sqlite = pytest.mark.parametrize(
+    "store_url", ["sqlite"], indirect=True
+)  # it is not about the store
 
 
 @pytest.fixture
@@ -236,7 +244,9 @@ def test_a_job_its_runner_cannot_accept_goes_back_uncharged_and_the_others_run(
     worker = start(app=RELUCTANT, program=PROGRAM)
     strange = [app.jobs.get(torn.id), unknown]
     until(lambda: [told(app, job, "released") for job in strange] == [2, 1], 10, worker.text())
-    assert all(job.refresh().run_at > now(app) for job in strange), "not straight back, again and again"
+    assert all(job.refresh().run_at > now(app) for job in strange), (
+        "not straight back, again and again"
+    )
     others = [app.enqueue("plain") for _ in range(5)]
     assert {app.jobs.wait(job.id, 10).state for job in others} == {State.SUCCEEDED}
     assert uncharged(app, *strange, *others)
@@ -249,7 +259,9 @@ def test_a_job_its_runner_cannot_accept_goes_back_uncharged_and_the_others_run(
 
 
 @pytest.mark.parametrize("asked", [None, StopReason.CANCEL, StopReason.TIMEOUT])
-def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(tmp_path: Path, asked: StopReason | None) -> None:
+def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(
+    tmp_path: Path, asked: StopReason | None
+) -> None:
     """A runner that is asked for what it does not have answers that it has stopped: perhaps in the same message."""
     endings: list[Ending] = []
 
@@ -261,7 +273,9 @@ def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(tmp_path:
             [child] = shared(fleet)
             flight = Flight(7, a_lease(), KindSpec("noop"), 0, asked=asked, recalled=True)
             child.flights[flight.seq] = flight
-            fleet._heard(child, ["ended", [outcome_to_wire(7, RETURNED, 3), stopped_to_wire(7, 0, 0.0)]])
+            fleet._heard(
+                child, ["ended", [outcome_to_wire(7, RETURNED, 3), stopped_to_wire(7, 0, 0.0)]]
+            )
             assert not child.flights
 
     asyncio.run(story())
@@ -278,7 +292,9 @@ def test_of_many_that_returned_each_is_known_by_its_number_and_once(tmp_path: Pa
             await fleet.loaded()
             [child] = shared(fleet)
             for seq, uses in ((7, ""), (8, "gateway")):
-                child.flights[seq] = Flight(seq, a_lease(id=f"job{seq}", uses=uses), KindSpec("noop"), 0)
+                child.flights[seq] = Flight(
+                    seq, a_lease(id=f"job{seq}", uses=uses), KindSpec("noop"), 0
+                )
             child.users[8] = child.flights[8]
             fleet._heard(child, ["returned", [7, 3, 99, 1, 8, 0, 7, 5]])
             fleet._heard(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
@@ -304,7 +320,16 @@ def test_who_failed_like_others_has_their_failure_and_words_of_its_own(tmp_path:
             [child] = shared(fleet)
             for seq in (7, 8):
                 child.flights[seq] = Flight(seq, a_lease(id=f"job{seq}"), KindSpec("noop"), 0)
-            fleet._heard(child, ["failed", item, "x: ", "", [7, 3, "one", 99, 1, "none", 8, 0, "two", 7, 5, "again"]])
+            fleet._heard(
+                child,
+                [
+                    "failed",
+                    item,
+                    "x: ",
+                    "",
+                    [7, 3, "one", 99, 1, "none", 8, 0, "two", 7, 5, "again"],
+                ],
+            )
             fleet._heard(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
             child.flights[9] = Flight(9, a_lease(id="job9"), KindSpec("noop"), 0)
             with pytest.raises(GARBLED):
@@ -312,13 +337,30 @@ def test_who_failed_like_others_has_their_failure_and_words_of_its_own(tmp_path:
             assert [child.flights.pop(9).seq] == [9]  # all of it is read before any is believed
 
     asyncio.run(story())
-    assert [(end.lease.id, end.words, end.duration_ms) for end in endings] == [("job7", "one", 3), ("job8", "two", 0)]
+    assert [(end.lease.id, end.words, end.duration_ms) for end in endings] == [
+        ("job7", "one", 3),
+        ("job8", "two", 0),
+    ]
     assert endings[0].outcome is endings[1].outcome
 
 
 @pytest.mark.parametrize(
     "told",
-    [[], [7], [7, 1, 8], [7, "1"], [7, True], [7, 1.0], [7, None], [7, -1], [7, 2**53], [[7], 1], "77", {"7": 1}, 7],
+    [
+        [],
+        [7],
+        [7, 1, 8],
+        [7, "1"],
+        [7, True],
+        [7, 1.0],
+        [7, None],
+        [7, -1],
+        [7, 2**53],
+        [[7], 1],
+        "77",
+        {"7": 1},
+        7,
+    ],
 )
 def test_numbers_of_jobs_that_returned_are_believed_only_if_they_are_numbers(told: object) -> None:
     with pytest.raises(GARBLED):
@@ -334,10 +376,18 @@ def test_a_time_that_cannot_be_one_is_not_believed(took: object) -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        {"code": ["BOOM"]}, {"public": None}, {"rule": 7}, {"fingerprint": {}}, {"evidence": []}, {"private": "{}"},
-        {"terms": None}, {"judged": [["table", "1"]]}, {"cls": "no class"}, {"cls": []},
+        {"code": ["BOOM"]},
+        {"public": None},
+        {"rule": 7},
+        {"fingerprint": {}},
+        {"evidence": []},
+        {"private": "{}"},
+        {"terms": None},
+        {"judged": [["table", "1"]]},
+        {"cls": "no class"},
+        {"cls": []},
     ],
-)  # fmt: skip
+)
 def test_a_failure_that_cannot_be_one_is_not_believed(odd: dict[str, object]) -> None:
     names = [spec.name for spec in fields(Failure)]
     said = dict(zip(names, failure_to_wire(a_failure()) or (), strict=True))
@@ -352,7 +402,9 @@ async def a_fleet(folder: Path, **settings: int) -> AsyncIterator[Runners]:
     env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
     env["MULLIGAN_DATABASE_URL"] = f"sqlite:///{folder}/mulligan.db"
     recipe = RunnerCommand("support.faulty:app", "w_test", folder, env=env)
-    fleet = Runners(recipe, WorkerSettings(**settings), lambda _: None, lambda: time.time_ns() // 1000)
+    fleet = Runners(
+        recipe, WorkerSettings(**settings), lambda _: None, lambda: time.time_ns() // 1000
+    )
     try:
         yield fleet
     finally:

@@ -49,12 +49,18 @@ class Ledger:
 
     def run_since(self, slot: int) -> int:
         """How many slots after this one have run."""
-        after = sql(self._app.store, "SELECT job_id FROM {p}slot WHERE slot > :slot", {"slot": slot})
+        after = sql(
+            self._app.store, "SELECT job_id FROM {p}slot WHERE slot > :slot", {"slot": slot}
+        )
         return len(self.ran() & {job_id for (job_id,) in after})
 
     def skipped(self) -> list[int]:
         with self._app.store.read() as unit:
-            told = [event.data for event in unit.events_after(0, 100_000) if event.type == "schedule.skipped"]
+            told = [
+                event.data
+                for event in unit.events_after(0, 100_000)
+                if event.type == "schedule.skipped"
+            ]
         ranges = [range(data["first"], data["last"] + 1, SECOND) for data in told]
         assert [len(gone) for gone in ranges] == [data["count"] for data in told]
         return [slot for gone in ranges for slot in gone]
@@ -83,7 +89,11 @@ def test_workers_that_are_killed_and_frozen_cost_no_slot_while_one_lives(
     first.kill()
     second.freeze(store_url)
     seen = ledger.slots()[-1]
-    until(lambda: ledger.run_since(seen) >= 5, 15, "the third worker goes on alone, for longer than a lease")
+    until(
+        lambda: ledger.run_since(seen) >= 5,
+        15,
+        "the third worker goes on alone, for longer than a lease",
+    )
     second.stop_all(signal.SIGCONT)
     third.kill()
     seen = ledger.slots()[-1]
@@ -91,7 +101,10 @@ def test_workers_that_are_killed_and_frozen_cost_no_slot_while_one_lives(
     assert second.end() == 0
     ledger.check()
     assert ledger.skipped() == []
-    times = sql(app.store, "SELECT slot, created_at, first_started_at FROM {p}slot JOIN {p}job ON id = job_id")
+    times = sql(
+        app.store,
+        "SELECT slot, created_at, first_started_at FROM {p}slot JOIN {p}job ON id = job_id",
+    )
     assert any(made < slot for slot, made, _ in times)
     assert all(begun >= slot for slot, _, begun in times if begun is not None)
 

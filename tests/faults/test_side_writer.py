@@ -164,7 +164,9 @@ class Threadless:
         raise RuntimeError("can't start new thread")
 
 
-def test_turns_write_all_endings_when_no_thread_can_be_started(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_write_all_endings_when_no_thread_can_be_started(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
@@ -199,7 +201,9 @@ def test_a_turn_writes_the_waiting_endings_when_the_second_writer_is_blocked_for
     scene.play(act)
 
 
-def test_a_loop_that_stops_writes_the_endings_that_waited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_stops_writes_the_endings_that_waited(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
@@ -261,7 +265,9 @@ def test_the_second_writer_writes_at_most_so_many_endings_at_once(
     scene.play(act)
 
 
-def test_the_loop_claims_ahead_after_short_jobs_that_the_second_writer_settled(store: Store) -> None:
+def test_the_loop_claims_ahead_after_short_jobs_that_the_second_writer_settled(
+    store: Store,
+) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
 
     async def act(scene: Scene) -> None:
@@ -306,13 +312,17 @@ def test_short_jobs_that_failed_are_written_by_the_second_writer_and_retried(
         lambda ending: ending._replace(lease=ending.lease._replace(queue="mulligan.deliveries")),
     ],
 )
-def test_the_second_writer_refuses_endings_that_a_turn_has_to_judge(turned: Callable[[Ending], Ending]) -> None:
+def test_the_second_writer_refuses_endings_that_a_turn_has_to_judge(
+    turned: Callable[[Ending], Ending],
+) -> None:
     plain = Ending(a_lease(), RETURNED, SHORT)
     assert aside.is_plain(plain)
     assert not aside.is_plain(turned(plain))
 
 
-def test_an_ending_with_unwritten_progress_waits_for_the_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ending_with_unwritten_progress_waits_for_the_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
     slow = Slow(scene, monkeypatch)
 
@@ -359,7 +369,9 @@ def test_an_outage_during_a_write_leaves_each_job_ended_once(
     scene.play(act)
 
 
-def test_a_loop_that_stops_waits_for_the_second_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_stops_waits_for_the_second_writer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
     slow = Slow(scene, monkeypatch)
     writes, may_write = scene.turns.finish, threading.Event()
@@ -386,7 +398,9 @@ def test_a_loop_that_stops_waits_for_the_second_writer(store: Store, monkeypatch
     assert states(store) == ["succeeded"] * 8
 
 
-def test_a_slot_is_free_only_when_its_ending_is_durable_and_no_job_is_lost_or_repeated(store: Store) -> None:
+def test_a_slot_is_free_only_when_its_ending_is_durable_and_no_job_is_lost_or_repeated(
+    store: Store,
+) -> None:
     scene, total = Scene(store, concurrency=12, second_writer=True), 600
     enqueue(store, total)
 

@@ -54,13 +54,19 @@ def test_a_runner_buried_while_the_database_is_away_costs_each_of_its_jobs_one_l
     until(lambda: KEPT in worker.text(), 10, "a turn in doubt")
     troubles.end(AWAY)
     other = app.enqueue("nap", {"seconds": 0})
-    assert app.jobs.wait(other.id, 10).state is State.SUCCEEDED  # so the doubt is over, and nobody else has the three
+    assert (
+        app.jobs.wait(other.id, 10).state is State.SUCCEEDED
+    )  # so the doubt is over, and nobody else has the three
     assert [told(app, job) for job in jobs] == [["queued", "started"]] * 3
     assert [len(starts(job.id)) for job in jobs] == [1] * 3
 
     troubles.begin(AWAY)
     troubles.end(SLOW_BURIALS)
-    until(lambda: "with 3 jobs" in worker.text() and worker.text().count(KEPT) >= 2, 10, "endings that must wait")
+    until(
+        lambda: "with 3 jobs" in worker.text() and worker.text().count(KEPT) >= 2,
+        10,
+        "endings that must wait",
+    )
     troubles.begin(LOST_ANSWERS)
     troubles.end(AWAY)
     until(lambda: all("lost" in told(app, job) for job in jobs), 10)
@@ -83,7 +89,10 @@ def test_a_claim_whose_answer_was_lost_is_found_again_and_runs_once(
     worker = start(program=PROGRAM, worker__lease=LONG)
     troubles.begin(LOST_ANSWERS)
     jobs = [app.enqueue("nap", {"seconds": 0}) for _ in range(3)]
-    until(lambda: any(job.refresh().state is State.RUNNING for job in jobs) and KEPT in worker.text(), 10)
+    until(
+        lambda: any(job.refresh().state is State.RUNNING for job in jobs) and KEPT in worker.text(),
+        10,
+    )
     assert [starts(job.id) for job in jobs] == [[]] * 3
     troubles.end(LOST_ANSWERS)
     for job in jobs:
@@ -109,7 +118,9 @@ def test_a_job_whose_ending_is_refused_in_any_form_is_not_run_again_and_the_othe
     worker = start(program=PROGRAM)
     until(lambda: "not even that can be recorded" in worker.text(), 10, worker.text())
     others = [app.enqueue("nap", {"seconds": 0}) for _ in range(3)]
-    assert {app.jobs.wait(job.id, 10).state for job in others} == {State.SUCCEEDED}  # the doubt is over
+    assert {app.jobs.wait(job.id, 10).state for job in others} == {
+        State.SUCCEEDED
+    }  # the doubt is over
     assert worker.end() == 0
     assert told(app, bad) == ["queued", "started"]
     assert len(starts(bad.id)) == 1
@@ -165,7 +176,9 @@ def test_sigterm_while_it_writes_its_row_leaves_no_open_row(
 
 @only_sqlite
 @pytest.mark.slow
-def test_runners_that_are_killed_while_they_load_the_app_are_replaced(app: Mulligan, start: Start) -> None:
+def test_runners_that_are_killed_while_they_load_the_app_are_replaced(
+    app: Mulligan, start: Start
+) -> None:
     worker = start(wait=False, environ={"SLOW_IMPORT": "1.5"}, worker__runners="2")
     for pid in until(lambda: len(worker.runners()) == 2 and worker.runners(), 60):
         os.kill(pid, signal.SIGKILL)

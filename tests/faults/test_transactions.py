@@ -58,7 +58,9 @@ def refuse(store: Store, what: str) -> None:
     """The database takes no such change of a job. `what` is SQL about its OLD and NEW row."""
     if is_postgres(store):
         body = "BEGIN RAISE EXCEPTION 'not this one'; END"
-        sql(store, f"CREATE FUNCTION {{p}}refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
+        sql(
+            store, f"CREATE FUNCTION {{p}}refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$"
+        )
         sql(
             store,
             "CREATE TRIGGER refuse BEFORE UPDATE ON {p}job FOR EACH ROW "
@@ -93,8 +95,14 @@ def test_an_ending_the_store_refuses_is_recorded_as_refused_and_its_neighbours_a
 ) -> None:
     before, bad, after = (running(store) for _ in range(3))
     refuse(store, "NEW.result LIKE '%poison%'")
-    turns.settle_each([Ending(before, RETURNED), Ending(bad, POISON), Ending(after, RETURNED)], now(store))
-    assert [get(store, lease.id).state for lease in (before, bad, after)] == ["succeeded", "dead", "succeeded"]
+    turns.settle_each(
+        [Ending(before, RETURNED), Ending(bad, POISON), Ending(after, RETURNED)], now(store)
+    )
+    assert [get(store, lease.id).state for lease in (before, bad, after)] == [
+        "succeeded",
+        "dead",
+        "succeeded",
+    ]
     [attempt] = attempts(store, bad.id)
     assert attempt.code == "OUTCOME_REFUSED"
     assert "not this one" in (attempt.private or "")
@@ -108,18 +116,26 @@ def test_an_ending_the_store_refuses_in_any_form_is_left_alone_and_its_neighbour
     refuse(store, any_ending_of(bad))
     with caplog.at_level(logging.ERROR):
         turns.settle_each([Ending(lease, RETURNED) for lease in (before, bad, after)], now(store))
-    assert [get(store, lease.id).state for lease in (before, bad, after)] == ["succeeded", "running", "succeeded"]
+    assert [get(store, lease.id).state for lease in (before, bad, after)] == [
+        "succeeded",
+        "running",
+        "succeeded",
+    ]
     assert turns.given_up == {bad.fence}
     assert stands(store, bad)
     assert attempts(store, bad.id) == []
     assert "not even that can be recorded" in caplog.text
 
 
-def test_who_leaves_does_not_touch_what_was_given_up_but_gives_the_rest_back(store: Store, turns: LoopTransactions) -> None:
+def test_who_leaves_does_not_touch_what_was_given_up_but_gives_the_rest_back(
+    store: Store, turns: LoopTransactions
+) -> None:
     bad, good = running(store), running(store)
     refuse(store, any_ending_of(bad))
     turns.settle_each([Ending(bad, RETURNED)], now(store))
-    refuse_no_more(store)  # its work was done: given back, it would run a second time as if nothing had happened
+    refuse_no_more(
+        store
+    )  # its work was done: given back, it would run a second time as if nothing had happened
     turns.leave([], now(store))
     assert stands(store, bad)
     assert charges(store, good) == ("queued", 0, 0)
@@ -161,7 +177,9 @@ def test_a_store_that_is_away_has_refused_nothing(store: Store) -> None:
     assert turns.given_up == set()
 
 
-def test_a_store_that_goes_away_while_a_refusal_is_recorded_has_given_up_nothing(store: Store) -> None:
+def test_a_store_that_goes_away_while_a_refusal_is_recorded_has_given_up_nothing(
+    store: Store,
+) -> None:
     bad = running(store)
     refuse(store, "NEW.result LIKE '%poison%'")
     turns = LoopTransactions(Away(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
@@ -187,14 +205,22 @@ def test_who_leaves_gives_back_what_stands_under_its_name_though_it_never_heard_
     assert stands(store, somebody_elses)
 
 
-def test_one_that_cannot_be_given_back_does_not_keep_the_others(store: Store, turns: LoopTransactions) -> None:
+def test_one_that_cannot_be_given_back_does_not_keep_the_others(
+    store: Store, turns: LoopTransactions
+) -> None:
     first, bad, last = (running(store) for _ in range(3))
     refuse(store, any_ending_of(bad))
     turns.leave([], now(store))
-    assert [charges(store, lease)[0] for lease in (first, bad, last)] == ["queued", "running", "queued"]
+    assert [charges(store, lease)[0] for lease in (first, bad, last)] == [
+        "queued",
+        "running",
+        "queued",
+    ]
 
 
-def test_a_turn_in_doubt_finds_what_it_holds_and_does_not_know(store: Store, turns: LoopTransactions) -> None:
+def test_a_turn_in_doubt_finds_what_it_holds_and_does_not_know(
+    store: Store, turns: LoopTransactions
+) -> None:
     known, unheard = running(store), running(store)
     ids = [job.id for job in insert(store, a_job())]
     turn = turns.take([], 5, now(store), {known.fence})
@@ -239,7 +265,9 @@ def test_orphans_are_not_tried_one_by_one_while_the_store_is_away(store: Store) 
     assert [stands(store, lease) for lease in (first, missing, last)] == [True] * 3
 
 
-def test_who_begins_again_sweeps_before_it_has_said_who_it_is(store: Store, store_url: str, tmp_path: Path) -> None:
+def test_who_begins_again_sweeps_before_it_has_said_who_it_is(
+    store: Store, store_url: str, tmp_path: Path
+) -> None:
     """Its row was closed by somebody: the new one is opened by one part of the supervisor, swept by another."""
     lease = running(store, worker="w_gone")
     close_worker(store, "w_gone")

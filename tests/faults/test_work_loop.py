@@ -42,7 +42,9 @@ def test_the_listener_claims_on_a_hint_while_the_loop_waits(store: Store) -> Non
     scene.play(act)
 
 
-def test_the_listener_looks_for_work_in_place_of_the_loop_when_it_hears_nothing(store: Store) -> None:
+def test_the_listener_looks_for_work_in_place_of_the_loop_when_it_hears_nothing(
+    store: Store,
+) -> None:
     scene = Scene(store)
 
     async def act(scene: Scene) -> None:
@@ -54,7 +56,9 @@ def test_the_listener_looks_for_work_in_place_of_the_loop_when_it_hears_nothing(
     scene.play(act)
 
 
-def test_the_loop_is_not_woken_when_the_listener_finds_no_work(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_is_not_woken_when_the_listener_finds_no_work(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene, calls_to_the_loop = Scene(store), []
 
     async def act(scene: Scene) -> None:
@@ -110,7 +114,9 @@ def test_a_loop_woken_while_the_listener_looks_takes_a_turn_even_if_the_listener
     scene.play(act)
 
 
-def test_a_claim_of_the_listener_that_cannot_be_dispatched_does_not_block_the_loop(store: Store) -> None:
+def test_a_claim_of_the_listener_that_cannot_be_dispatched_does_not_block_the_loop(
+    store: Store,
+) -> None:
     scene = Scene(store)
 
     async def act(scene: Scene) -> None:
@@ -140,7 +146,9 @@ def test_the_loop_waits_two_polls_only_while_a_listener_is_known_to_look(store: 
         assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
         await scene.quiet()
         scene.desk.wake.set()
-        await scene.until(lambda: len(scene.turns.threads) == 2 and not scene.desk.turning and scene.desk._offered)
+        await scene.until(
+            lambda: len(scene.turns.threads) == 2 and not scene.desk.turning and scene.desk._offered
+        )
         assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
         await scene.hint()
         await scene.until(lambda: not scene.desk._at_it)
@@ -149,7 +157,9 @@ def test_the_loop_waits_two_polls_only_while_a_listener_is_known_to_look(store: 
     scene.play(act)
 
 
-def test_the_loop_does_not_rely_on_the_listener_during_an_outage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_does_not_rely_on_the_listener_during_an_outage(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the wait between two tries is as long as a poll."""
     monkeypatch.setattr(desk, "OUTAGE_WAIT", (LONG_POLL, LONG_POLL))
     scene = Scene(store, poll=LONG_POLL)
@@ -177,7 +187,9 @@ def test_the_loop_wakes_two_polls_after_the_last_look_of_the_listener(store: Sto
     scene.play(act)
 
 
-def test_a_full_worker_is_woken_once_a_poll_however_often_the_listener_reports_silence(store: Store) -> None:
+def test_a_full_worker_is_woken_once_a_poll_however_often_the_listener_reports_silence(
+    store: Store,
+) -> None:
     scene, calls_to_the_loop = Scene(store, concurrency=1, poll=LONG_POLL), []
 
     async def act(scene: Scene) -> None:
@@ -201,7 +213,9 @@ def test_a_full_worker_looks_for_messages_each_time_silence_wakes_it(store: Stor
         enqueue(store, 1)
         await scene.hint()
         await scene.until(lambda: scene.fleet.count == 1)
-        scene.desk._looked = scene.desk._tried = asyncio.get_running_loop().time() - 59.5  # a little early
+        scene.desk._looked = scene.desk._tried = (
+            asyncio.get_running_loop().time() - 59.5
+        )  # a little early
         await asyncio.get_running_loop().run_in_executor(scene.listener, scene.desk.quiet)
         await scene.until(lambda: scene.turns.threads == [LISTENER, LOOP_THREAD])
 
@@ -277,7 +291,9 @@ def test_a_hint_claims_nothing_while_no_runner_is_ready(store: Store) -> None:
     scene.play(act)
 
 
-def test_a_claim_of_the_listener_that_fills_all_places_is_followed_by_another_turn(store: Store) -> None:
+def test_a_claim_of_the_listener_that_fills_all_places_is_followed_by_another_turn(
+    store: Store,
+) -> None:
     scene = Scene(store, concurrency=2)
 
     async def act(scene: Scene) -> None:
@@ -302,7 +318,9 @@ def test_a_claim_whose_answer_the_listener_never_got_is_found_again(
         (job_id,) = enqueue(store)
         fault.active = True
         await scene.hint()
-        await scene.until(lambda: len(scene.turns.threads) > 1)  # the loop tries again without a hint
+        await scene.until(
+            lambda: len(scene.turns.threads) > 1
+        )  # the loop tries again without a hint
         fault.active = False
         await scene.until(lambda: scene.fleet.count)
         assert [lease.id for lease in scene.fleet.leases] == [job_id]
@@ -332,8 +350,12 @@ def test_an_error_in_a_claim_of_the_listener_stops_neither_the_loop_nor_the_list
     scene.play(act)
 
 
-@pytest.mark.parametrize("kind", ["render", "report"], ids=["ended by the test", "ended by the runner"])
-def test_concurrent_hints_and_endings_never_overlap_turns_nor_lose_or_repeat_a_job(store: Store, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["render", "report"], ids=["ended by the test", "ended by the runner"]
+)
+def test_concurrent_hints_and_endings_never_overlap_turns_nor_lose_or_repeat_a_job(
+    store: Store, kind: str
+) -> None:
     scene, total, listener_rng = Scene(store, concurrency=5), 120, Random(4)
 
     def listen() -> None:
@@ -462,7 +484,9 @@ def test_leases_that_could_not_be_dispatched_during_a_turn_are_found_by_the_next
             scene.fleet.end(scene.fleet.leases)
             await scene.until(under_way.is_set)
             scene.fleet.dispatch = dispatch  # type: ignore[method-assign]
-            scene.desk._handed_over(TransactionResult([], *held_back[0], now=0, next_due=None, more=False))
+            scene.desk._handed_over(
+                TransactionResult([], *held_back[0], now=0, next_due=None, more=False)
+            )
             assert tries == [6]
             may_go_on.set()
             await scene.until(lambda: not scene.desk.unwritten)
@@ -472,7 +496,9 @@ def test_leases_that_could_not_be_dispatched_during_a_turn_are_found_by_the_next
     scene.play(act)
 
 
-def test_leases_that_are_being_dispatched_hold_their_places(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_that_are_being_dispatched_hold_their_places(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(desk, "MANY", 5)
     scene, free = Scene(store, concurrency=20), []
 

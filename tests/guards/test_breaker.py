@@ -50,7 +50,9 @@ def with_probe(guard, job="p1", now=None, kind="call"):
 
 
 def ended(guard, passed, now, job="p1", rng=None):
-    return told(guard, DependencyTally(verdict=ProbeVerdict(job, 1, passed)), now=now, rng=rng or High())
+    return told(
+        guard, DependencyTally(verdict=ProbeVerdict(job, 1, passed)), now=now, rng=rng or High()
+    )
 
 
 # -- opening ------------------------------------------------------------------------------------------
@@ -124,7 +126,13 @@ def test_a_probe_that_fails_begins_anew_and_its_job_is_not_taken_again():
     at = guard.probe_at
     guard, _ = ended(with_probe(guard, "p1", at), True, at + SECOND, "p1")
     guard, changes = ended(with_probe(guard, "p2", at + SECOND), False, at + 2 * SECOND, "p2")
-    assert (guard.open, guard.passed, guard.tried, guard.probe, changes) == (True, 0, ("p2",), None, [])
+    assert (guard.open, guard.passed, guard.tried, guard.probe, changes) == (
+        True,
+        0,
+        ("p2",),
+        None,
+        [],
+    )
     assert at + SECOND < guard.probe_at <= at + SECOND + 30 * SECOND
 
 
@@ -216,7 +224,9 @@ def test_on_the_ramp_a_few_failures_open_it_again_and_the_outage_goes_on():
 def test_what_opens_again_is_asked_again_as_soon_as_at_first():
     guard, at = recovered()
     guard = replace(guard, since=at - 3600 * SECOND)
-    again, _ = told(guard, DependencyTally(failed=6, jobs=("a", "b", "c")), now=at + SECOND, rng=High())
+    again, _ = told(
+        guard, DependencyTally(failed=6, jobs=("a", "b", "c")), now=at + SECOND, rng=High()
+    )
     assert again.probe_at == at + SECOND + 30 * SECOND
 
 
@@ -233,7 +243,9 @@ def test_once_nothing_waits_and_it_is_as_busy_as_before_the_ramp_is_over():
     assert guard.ramp is not None
     said = []
     for n in range(1, 1200):
-        guard, changes = told(guard, DependencyTally(ok=max(1, round(guard.ramp.rate))), now=at + n * SECOND)
+        guard, changes = told(
+            guard, DependencyTally(ok=max(1, round(guard.ramp.rate))), now=at + n * SECOND
+        )
         said += changes
         if guard.ramp is None:
             break
@@ -267,12 +279,16 @@ def test_a_guard_survives_its_way_through_the_store():
     assert read_guard(with_a_probe.to_json()) == with_a_probe
 
 
-@pytest.mark.parametrize("text", ["", "[]", "nonsense", '{"probe": 3}', '{"window": [1]}', '{"later": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "nonsense", '{"probe": 3}', '{"window": [1]}', '{"later": 1}']
+)
 def test_what_cannot_be_read_is_forgotten(text):
     assert read_guard(text) == GuardState()
 
 
 def test_a_tally_survives_its_way_through_the_store():
-    seen = DependencyTally(1, 0.5, 1, 2, 3, 4, 5, ("a",), {"call": {4: 1}}, ProbeVerdict("p", 2, None))
+    seen = DependencyTally(
+        1, 0.5, 1, 2, 3, 4, 5, ("a",), {"call": {4: 1}}, ProbeVerdict("p", 2, None)
+    )
     assert read_seen(seen.to_json()) == seen
     assert read_seen(DependencyTally().to_json()) == DependencyTally()

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from mulligan.core.job import SECOND
-from mulligan.guards.budget import DEFAULT, Bucket, allows, filled, low, next_token, observed, per_period
+from mulligan.guards.budget import (
+    DEFAULT,
+    Bucket,
+    allows,
+    filled,
+    low,
+    next_token,
+    observed,
+    per_period,
+)
 from mulligan.guards.window import DependencyTally
 
 NOW = 1_000_000 * SECOND
@@ -50,6 +59,8 @@ def test_claims_need_not_ask_while_it_is_half_full():
 
 def test_so_many_in_an_hour_is_just_that():
     terms = per_period(100, 3600)
-    bucket = observed(Bucket(100.0, NOW), DependencyTally(retried=100, first_ok=1000, retry_ok=100), terms, NOW)
+    bucket = observed(
+        Bucket(100.0, NOW), DependencyTally(retried=100, first_ok=1000, retry_ok=100), terms, NOW
+    )
     assert bucket.tokens == 0
     assert allows(bucket, terms, NOW + 360 * SECOND) == 10

@@ -71,7 +71,8 @@ def test_a_job_that_alone_provokes_errors_opens_nothing_and_dies(app, line, call
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("clip"), Fail("BAD_INPUT", final=True), PermissionError(13, "Permission denied")]
+    "error",
+    [KeyError("clip"), Fail("BAD_INPUT", final=True), PermissionError(13, "Permission denied")],
 )
 def test_errors_for_which_it_is_not_to_blame_open_nothing(app, line, call, error):
     line.error = error

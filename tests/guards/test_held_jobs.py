@@ -47,7 +47,9 @@ def told(app, job):
     return " ".join(one.text for one in app.jobs.explain(job.id).story)
 
 
-def test_a_job_behind_a_breaker_says_since_when_why_when_it_is_looked_at_and_what_to_type(app, calls):
+def test_a_job_behind_a_breaker_says_since_when_why_when_it_is_looked_at_and_what_to_type(
+    app, calls
+):
     held = bring_down(app, calls)[-1].refresh()
     assert held.phase == "held"
     assert re.fullmatch(
@@ -62,14 +64,21 @@ def test_a_job_held_by_a_person_names_them_and_how_to_let_it_go(app, calls):
     job = calls.enqueue(number=1)
     app.dependencies.open("gateway", until=600, reason="their maintenance")
     why = job.refresh().why
-    assert re.search(rf"is held since {STAMP} by a program .+, until {STAMP} \(in 10 min\): their maintenance; ", why)
+    assert re.search(
+        rf"is held since {STAMP} by a program .+, until {STAMP} \(in 10 min\): their maintenance; ",
+        why,
+    )
     assert why.endswith("sooner: mulligan deps close gateway")
 
 
 def test_an_attempt_that_was_not_charged_and_a_probe_are_told_as_such(app, calls, gateway):
     jobs = bring_down(app, calls)
-    spared = next(job for job in jobs if any(one.verb == "hold" for one in app.jobs.attempts(job.id)))
-    assert "No retry charged: gateway is down; the job waits until it recovers." in told(app, spared)
+    spared = next(
+        job for job in jobs if any(one.verb == "hold" for one in app.jobs.attempts(job.id))
+    )
+    assert "No retry charged: gateway is down; the job waits until it recovers." in told(
+        app, spared
+    )
     gateway.clear()
     advance(app, 600)
     app.run_inline()
@@ -78,7 +87,10 @@ def test_an_attempt_that_was_not_charged_and_a_probe_are_told_as_such(app, calls
     assert len(probed) == 3
     open_worker(app.store, kinds='["call"]')
     late = next(job for job in jobs if job not in probed and job.refresh().phase == "limited")
-    assert re.match(r"dependency gateway comes back after an outage: .+ a second may start now", late.refresh().why)
+    assert re.match(
+        r"dependency gateway comes back after an outage: .+ a second may start now",
+        late.refresh().why,
+    )
     for _ in range(30):
         advance(app, 2)
         app.run_inline()
@@ -95,22 +107,36 @@ def test_a_due_retry_whose_dependency_bears_no_more_of_them_is_over_budget(app, 
     app.run_inline()
     open_worker(app.store, kinds='["call"]')
     (waiting,) = [job for job in (first.refresh(), second.refresh()) if job.phase == "over_budget"]
-    assert waiting.why.startswith("dependency gateway bears no more retries now: 1 an hour may start, the next in ")
+    assert waiting.why.startswith(
+        "dependency gateway bears no more retries now: 1 an hour may start, the next in "
+    )
     assert "a larger budget= in app.dependency()" in app.jobs.explain(waiting.id).now
     advance(app, 3700)
     assert waiting.refresh().phase != "over_budget"
 
 
-def test_fail_fast_ends_jobs_with_the_code_that_a_rule_gives_it_and_a_retry_by_hand_succeeds(app, calls, gateway):
+def test_fail_fast_ends_jobs_with_the_code_that_a_rule_gives_it_and_a_retry_by_hand_succeeds(
+    app, calls, gateway
+):
     app.dependency("gateway", mode="fail_fast")
     app.rules.add(
-        Rule("gw-breaker", verdict="DEPENDENCY_UNAVAILABLE", dependency="gateway", code="GW_5XX", cls="transient")
+        Rule(
+            "gw-breaker",
+            verdict="DEPENDENCY_UNAVAILABLE",
+            dependency="gateway",
+            code="GW_5XX",
+            cls="transient",
+        )
     )
     bring_down(app, calls)
     refused = calls.enqueue(number=99)
     app.run_inline()
     refused = refused.refresh()
-    assert (refused.state, refused.error["code"], refused.error["rule"]) == ("dead", "GW_5XX", "gw-breaker")
+    assert (refused.state, refused.error["code"], refused.error["rule"]) == (
+        "dead",
+        "GW_5XX",
+        "gw-breaker",
+    )
     assert refused.error["message"].startswith("Not started: gateway")
     gateway.clear()
     app.dependencies.close("gateway")
@@ -125,7 +151,12 @@ def test_limits_by_hand_win_until_they_are_cleared_and_both_stay_apart(app, call
     calls.enqueue(number=1)
     app.run_inline()
     found = app.dependencies.set("gateway", concurrency=2, until=60, reason="gently")
-    assert (found.concurrency, found.rate, found.set_by_hand, found.reason) == (2, 100.0, True, "gently")
+    assert (found.concurrency, found.rate, found.set_by_hand, found.reason) == (
+        2,
+        100.0,
+        True,
+        "gently",
+    )
     assert app.dependencies.set("gateway", rate=None).rate is None
     advance(app, 61)
     assert app.dependencies.get("gateway").concurrency == 8
@@ -169,7 +200,10 @@ def test_probes_are_left_out_of_lists_counts_and_insight_and_shown_to_who_asks(a
     assert {job.kind for job in app.jobs.list()} == {"call"}
     assert app.jobs.count() == len(probed)
     with app.store.read() as unit:
-        assert dict(unit.counts(100)) == {**dict.fromkeys(dict(unit.counts(1)), 0), "queued": len(probed)}
+        assert dict(unit.counts(100)) == {
+            **dict.fromkeys(dict(unit.counts(1)), 0),
+            "queued": len(probed),
+        }
     assert [queue.name for queue in app.queues.list()] == ["default"]
     assert app.policy.kinds() == ["call"]
     assert [kind.name for kind in app.kinds.list()] == ["call"]

@@ -30,14 +30,28 @@ LONG_AGO = Success(NOW - 3600 * SECOND, 0)
 
 def deaths(jobs, owners=1, name="v2-boom", personal=False, at=NOW, first=0):
     return [
-        KindDeath(f"job{first + n}", f"owner{n % owners}", at + n * SECOND, name, "BOOM", "It broke.", personal)
+        KindDeath(
+            f"job{first + n}",
+            f"owner{n % owners}",
+            at + n * SECOND,
+            name,
+            "BOOM",
+            "It broke.",
+            personal,
+        )
         for n in range(jobs)
     ]
 
 
-def after(dead, success=LONG_AGO, terms=DEFAULT_KIND_TERMS, memory=NOTHING, now=NOW + 60 * SECOND) -> KindState:
+def after(
+    dead, success=LONG_AGO, terms=DEFAULT_KIND_TERMS, memory=NOTHING, now=NOW + 60 * SECOND
+) -> KindState:
     memory = cause.counted(memory, dead, terms, now)
-    return cause.judged(memory, success, terms, now) if cause.suspicious(memory, terms, now) else memory
+    return (
+        cause.judged(memory, success, terms, now)
+        if cause.suspicious(memory, terms, now)
+        else memory
+    )
 
 
 # -- how many ------------------------------------------------------------------------------------------
@@ -102,7 +116,9 @@ def test_only_deaths_after_the_last_success_count():
     memory = after(deaths(5, owners=2), Success(NOW + 2 * SECOND, 0))
     assert memory.held is None
     assert len(memory.streaks["v2-boom"].victims) == 2
-    assert after(deaths(3, owners=2, first=10, at=NOW + 10 * SECOND), memory=memory).held is not None
+    assert (
+        after(deaths(3, owners=2, first=10, at=NOW + 10 * SECOND), memory=memory).held is not None
+    )
 
 
 def test_before_the_oldest_success_that_was_looked_at_nobody_knows_so_nothing_counts():
@@ -111,8 +127,16 @@ def test_before_the_oldest_success_that_was_looked_at_nobody_knows_so_nothing_co
 
 
 def test_the_store_is_not_asked_before_there_are_enough():
-    assert not cause.suspicious(cause.counted(NOTHING, deaths(4, owners=4), DEFAULT_KIND_TERMS, NOW), DEFAULT_KIND_TERMS, NOW)
-    assert cause.suspicious(cause.counted(NOTHING, deaths(5, owners=4), DEFAULT_KIND_TERMS, NOW), DEFAULT_KIND_TERMS, NOW)
+    assert not cause.suspicious(
+        cause.counted(NOTHING, deaths(4, owners=4), DEFAULT_KIND_TERMS, NOW),
+        DEFAULT_KIND_TERMS,
+        NOW,
+    )
+    assert cause.suspicious(
+        cause.counted(NOTHING, deaths(5, owners=4), DEFAULT_KIND_TERMS, NOW),
+        DEFAULT_KIND_TERMS,
+        NOW,
+    )
 
 
 def test_of_a_hopeless_kind_the_store_is_asked_once_a_minute():
@@ -154,7 +178,9 @@ def test_it_reads_back_what_it_wrote(jobs, owners, worked):
     assert read_kind_body(memory.to_json()) == memory
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"streaks":[1]}', '{"held":[1]}', '{"streaks":{"a":[1]}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"streaks":[1]}', '{"held":[1]}', '{"streaks":{"a":[1]}}']
+)
 def test_what_cannot_be_read_is_forgotten(text):
     assert read_kind_body(text) == NOTHING
 
@@ -166,7 +192,9 @@ def test_deaths_as_another_version_counts_them_are_left_aside(text):
 
 # -- what counts ---------------------------------------------------------------------------------------
 def died(failure, failures=1, verb=Verb.DIE):
-    return Decision(verb, State.DEAD, Ground.CLASS_NOT_RETRYABLE, "", failures=failures, failure=failure)
+    return Decision(
+        verb, State.DEAD, Ground.CLASS_NOT_RETRYABLE, "", failures=failures, failure=failure
+    )
 
 
 def death(failure, failures=1, **lease):
@@ -177,11 +205,18 @@ def death(failure, failures=1, **lease):
 @pytest.mark.parametrize(
     ("cls", "counts"),
     [
-        (Cls.PERMANENT, True), (Cls.AUTH, True), (Cls.QUOTA, True), (Cls.UNKNOWN, True), (Cls.RESOURCE, True),
-        (Cls.INVALID_INPUT, False), (Cls.CANCELLED, False), (Cls.RATE_LIMITED, False),
-        (Cls.TRANSIENT, False), (Cls.TIMEOUT, False),
+        (Cls.PERMANENT, True),
+        (Cls.AUTH, True),
+        (Cls.QUOTA, True),
+        (Cls.UNKNOWN, True),
+        (Cls.RESOURCE, True),
+        (Cls.INVALID_INPUT, False),
+        (Cls.CANCELLED, False),
+        (Cls.RATE_LIMITED, False),
+        (Cls.TRANSIENT, False),
+        (Cls.TIMEOUT, False),
     ],
-)  # fmt: skip
+)
 def test_which_classes_count_at_once(cls, counts):
     assert (death(a_failure(cls=cls)) is not None) == counts
 
@@ -200,17 +235,24 @@ def test_a_job_that_will_be_tried_again_does_not_count(cls):
 @pytest.mark.parametrize(
     "failure",
     [
-        ends.unknown_kind("render"), ends.deadline_passed(), ends.dependency_unavailable("gateway", ""),
-        ends.snooze_limit(3), ends.worker_lost("w1"), ends.retry_requested("again"), ends.unreported(),
+        ends.unknown_kind("render"),
+        ends.deadline_passed(),
+        ends.dependency_unavailable("gateway", ""),
+        ends.snooze_limit(3),
+        ends.worker_lost("w1"),
+        ends.retry_requested("again"),
+        ends.unreported(),
         ends.unrecordable("no"),
     ],
     ids=lambda failure: failure.code,
-)  # fmt: skip
+)
 def test_ends_of_our_own_that_name_no_cause_never_count(failure):
     assert death(failure, failures=9) is None
 
 
-@pytest.mark.parametrize("failure", [ends.process_died(signal=11), ends.timed_out(3), ends.memory_limit(1, 2)])
+@pytest.mark.parametrize(
+    "failure", [ends.process_died(signal=11), ends.timed_out(3), ends.memory_limit(1, 2)]
+)
 def test_what_is_seen_from_outside_may_be_a_customers_own(failure):
     one = death(failure, failures=2)
     assert one is not None
@@ -222,7 +264,9 @@ def test_kinds_of_our_own_never_count():
 
 
 def test_only_the_public_sentence_is_kept_and_not_all_of_a_long_one():
-    one = death(replace(a_failure(cls=Cls.PERMANENT), public="x" * 5000, private={"message": "secret"}))
+    one = death(
+        replace(a_failure(cls=Cls.PERMANENT), public="x" * 5000, private={"message": "secret"})
+    )
     assert one is not None
     assert one.message == "x" * cause.LONGEST
     assert "secret" not in str(one)

@@ -56,7 +56,13 @@ def test_many_jobs_one_cause_no_success_hold_the_kind_and_tell_one_person_once(a
     app.run_inline()
     assert states(jobs) == ["dead"] * 4 + ["queued"] * 26
     (held,) = [kind for kind in app.kinds.list() if kind.held]
-    assert (held.name, held.actor, held.jobs, held.owners, held.ready) == ("draw", "guard", 5, 3, 26)
+    assert (held.name, held.actor, held.jobs, held.owners, held.ready) == (
+        "draw",
+        "guard",
+        5,
+        3,
+        26,
+    )
     assert held.reason.startswith("5 jobs of 3 owners died of")
     (alert,) = told(app, "alert.")
     assert (alert.type, alert.actor, alert.job_id) == ("alert.fired", "guard", jobs[4].id)
@@ -95,11 +101,17 @@ def test_one_action_releases_all_and_the_alert_is_over(app, draw, world):
     app.run_inline()
     assert states(jobs) == ["dead"] * 4 + ["succeeded"] * 26
     assert [event.type for event in told(app, "alert.", "kind.")] == [
-        "kind.held", "alert.fired", "alert.resolved", "kind.released",
-    ]  # fmt: skip
+        "kind.held",
+        "alert.fired",
+        "alert.resolved",
+        "kind.released",
+    ]
     story = app.jobs.explain(jobs[5].id).text
     assert "kind draw was held by its guard" in story
-    assert "when a program (through Python) opened it, with the reason 'renewed the certificate'" in story
+    assert (
+        "when a program (through Python) opened it, with the reason 'renewed the certificate'"
+        in story
+    )
 
 
 def test_the_same_again_after_the_release_is_told_again(app, draw):
@@ -107,7 +119,11 @@ def test_the_same_again_after_the_release_is_told_again(app, draw):
     app.run_inline()
     app.kinds.release("draw")
     app.run_inline()
-    assert [event.type for event in told(app, "alert.")] == ["alert.fired", "alert.resolved", "alert.fired"]
+    assert [event.type for event in told(app, "alert.")] == [
+        "alert.fired",
+        "alert.resolved",
+        "alert.fired",
+    ]
     assert states(jobs).count("dead") == 8
 
 
@@ -200,7 +216,10 @@ def test_a_flush_without_deaths_leaves_no_memory(app, draw, world):
 def test_deaths_that_were_left_behind_are_folded_later(app, draw):
     """As another worker leaves them while the row is in somebody's hand."""
     with app.store.begin() as unit:
-        dead = [KindDeath(f"j{n}", OWNERS[n % 3], unit.now(), "v2-x", "X", "It broke.", False) for n in range(5)]
+        dead = [
+            KindDeath(f"j{n}", OWNERS[n % 3], unit.now(), "v2-x", "X", "It broke.", False)
+            for n in range(5)
+        ]
         unit.append_tally(("kind", "draw"), json.dumps(dead))
     with app.store.begin() as unit:
         KindObserver().tend(unit, KindObserver().waits(unit), unit.now())
@@ -233,7 +252,12 @@ def test_the_last_success_is_found_by_kind_as_far_back_as_is_looked(app, draw, w
 def test_a_person_holds_a_kind_for_a_while(app, draw, world):
     world.broken = ""
     status = app.kinds.hold("draw", until=3600, reason="the farm moves")
-    assert (status.held, status.reason, status.actor, status.code) == (True, "the farm moves", "python", "")
+    assert (status.held, status.reason, status.actor, status.code) == (
+        True,
+        "the farm moves",
+        "python",
+        "",
+    )
     assert status.until is not None
     job = ran(app, draw.enqueue())
     assert (job.state, job.phase) == ("queued", "held")

@@ -6,12 +6,16 @@ from hypothesis import strategies as st
 from mulligan.core.job import Gate, Lane
 from mulligan.guards.lanes import LEAST, MOST, open_lanes, pick, share
 
-candidates = st.tuples(st.integers(-9, 9), st.integers(0, 100), st.text("abcdef", min_size=1, max_size=4))
+candidates = st.tuples(
+    st.integers(-9, 9), st.integers(0, 100), st.text("abcdef", min_size=1, max_size=4)
+)
 
 
 def waiting(prefix):
     lists = st.lists(candidates, max_size=30, unique_by=lambda one: one[2])
-    return lists.map(lambda found: sorted((priority, at, prefix + name) for priority, at, name in found))
+    return lists.map(
+        lambda found: sorted((priority, at, prefix + name) for priority, at, name in found)
+    )
 
 
 def test_one_side_alone_goes_in_its_order():

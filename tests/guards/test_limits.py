@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from mulligan.core.format import per
 from mulligan.core.job import SECOND, Lane, Limit, Meter
 from mulligan.guards.lanes import in_turn
-from mulligan.guards.limits import NO_LIMIT, effective, next_start, rate_of, refilled, room, share_of
+from mulligan.guards.limits import (
+    NO_LIMIT,
+    effective,
+    next_start,
+    rate_of,
+    refilled,
+    room,
+    share_of,
+)
 
 QUEUE = ("queue", "render")
 
@@ -28,21 +36,31 @@ def test_an_operator_can_lift_what_code_declares():
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("5", 5), ("5/s", 5), ("120/m", 2), ("120/min", 2), (" 90/H ", 0.025), ("8640/d", 0.1), ("0.5/s", 0.5)],
+    [
+        ("5", 5),
+        ("5/s", 5),
+        ("120/m", 2),
+        ("120/min", 2),
+        (" 90/H ", 0.025),
+        ("8640/d", 0.1),
+        ("0.5/s", 0.5),
+    ],
 )
 def test_a_rate_may_be_written_per_second_minute_hour_or_day(text, rate):
     assert rate_of(text) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fast", "-1", "5/y", "100/month", "5/ms", "1/season", "5 / s", "1e9/s", "5/s/s", "nan"]
+    "text",
+    ["", "fast", "-1", "5/y", "100/month", "5/ms", "1/season", "5 / s", "1e9/s", "5/s/s", "nan"],
 )
 def test_what_is_no_rate_is_none(text):
     assert rate_of(text) is None
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"), [(5, "5 a second"), (0.5, "30 a minute"), (1 / 3600, "1 an hour"), (1e-5, "0.9 a day")]
+    ("rate", "said"),
+    [(5, "5 a second"), (0.5, "30 a minute"), (1 / 3600, "1 an hour"), (1e-5, "0.9 a day")],
 )
 def test_a_rate_is_told_in_a_unit_people_can_count(rate, said):
     assert per(rate) == said
@@ -50,7 +68,12 @@ def test_a_rate_is_told_in_a_unit_people_can_count(rate, said):
 
 # -- how much -----------------------------------------------------------------------------------------
 def test_concurrency_leaves_what_does_not_run_yet():
-    assert [room(Limit(concurrency=3), running, Meter(0, 0)) for running in (0, 2, 3, 9)] == [3, 1, 0, 0]
+    assert [room(Limit(concurrency=3), running, Meter(0, 0)) for running in (0, 2, 3, 9)] == [
+        3,
+        1,
+        0,
+        0,
+    ]
 
 
 @given(st.floats(0.001, 1000), st.lists(st.integers(0, 5 * SECOND), min_size=1, max_size=100))

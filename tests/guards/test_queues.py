@@ -72,7 +72,9 @@ def test_pause_and_resume_are_events_with_actor_and_reason(app, noop):
     assert noop
 
 
-@pytest.mark.parametrize("end", [0, -5, datetime(2000, 1, 1, tzinfo=UTC), datetime(2030, 1, 1), "soon", float("nan")])  # noqa: DTZ001
+@pytest.mark.parametrize(
+    "end", [0, -5, datetime(2000, 1, 1, tzinfo=UTC), datetime(2030, 1, 1), "soon", float("nan")]
+)  # noqa: DTZ001
 def test_a_pause_that_ends_before_it_begins_or_never_says_when_is_refused(app, end):
     with pytest.raises(Refused, match="until"):
         app.queues.pause("mail", until=end)
@@ -86,7 +88,12 @@ def test_a_declared_limit_shows_and_an_operators_wins_until_cleared(app, noop):
     queue = app.queues.get("mail")
     assert (queue.concurrency, queue.rate, queue.set_by_hand) == (5, 2.0, False)
     queue = app.queues.set("mail", concurrency=1, reason="gently")
-    assert (queue.concurrency, queue.rate, queue.set_by_hand, queue.reason) == (1, 2.0, True, "gently")
+    assert (queue.concurrency, queue.rate, queue.set_by_hand, queue.reason) == (
+        1,
+        2.0,
+        True,
+        "gently",
+    )
     queue = app.queues.set("mail", rate=None)
     assert (queue.concurrency, queue.rate) == (1, None)
     queue = app.queues.clear("mail", reason="all is well")
@@ -267,7 +274,9 @@ def test_two_workers_together_keep_the_limit(start, make_app):
 
     until(all_done, 20, "nine naps, three at a time")
     assert most == 3
-    assert len({attempt.worker for job in made for attempt in app.jobs.attempts(job.id)}) == len(workers)
+    assert len({attempt.worker for job in made for attempt in app.jobs.attempts(job.id)}) == len(
+        workers
+    )
 
 
 @pytest.mark.any_store
@@ -280,4 +289,6 @@ def test_a_worker_wakes_when_the_rate_allows_more(start, make_app):
     starts = sorted(job.started_at for job in done)
     assert all(job.state == "succeeded" for job in done)
     last = (starts[-1] - starts[0]) / timedelta(microseconds=1)
-    assert 0.4 * SECOND <= last <= 4 * SECOND, "the last three waited for their fifths of a second, not for the poll"
+    assert 0.4 * SECOND <= last <= 4 * SECOND, (
+        "the last three waited for their fifths of a second, not for the poll"
+    )

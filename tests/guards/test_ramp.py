@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.job import SECOND
-from mulligan.guards.ramp import FREE, QUICK, QUIET, SPARE, Ramp, begin, from_plain, observed, over, to_plain
+from mulligan.guards.ramp import (
+    FREE,
+    QUICK,
+    QUIET,
+    SPARE,
+    Ramp,
+    begin,
+    from_plain,
+    observed,
+    over,
+    to_plain,
+)
 
 NOW = 1_700_000_000 * SECOND
 
@@ -32,7 +43,9 @@ def after_failures(normal: float = 100.0) -> Ramp:
 
 
 # -- the beginning ------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("normal", "rate"), [(60.0, 6.0), (5.0, 1.0), (0.001, 1.0), (0.0, 1.0), (None, 2.0)])
+@pytest.mark.parametrize(
+    ("normal", "rate"), [(60.0, 6.0), (5.0, 1.0), (0.001, 1.0), (0.0, 1.0), (None, 2.0)]
+)
 def test_it_begins_at_a_tenth_of_normal_and_at_one_a_second_at_least(normal, rate):
     assert begin(normal, NOW).rate == pytest.approx(rate)
 
@@ -184,7 +197,8 @@ def test_a_clock_that_was_set_back_is_waited_for_two_seconds_at_most():
 
 
 steps = st.lists(
-    st.tuples(st.integers(0, 2000), st.integers(0, 2000), st.integers(-10 * SECOND, 10 * SECOND)), max_size=60
+    st.tuples(st.integers(0, 2000), st.integers(0, 2000), st.integers(-10 * SECOND, 10 * SECOND)),
+    max_size=60,
 )
 
 

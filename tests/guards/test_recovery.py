@@ -27,14 +27,18 @@ PROMISED = [recovery.GATEWAY, recovery.UNKNOWN, recovery.COLD, recovery.SLOW]
 
 
 @pytest.mark.parametrize("setting", PROMISED, ids=lambda setting: setting.name)
-def test_a_backlog_drains_within_twice_the_ideal_with_few_failures_and_no_second_far_above_capacity(setting):
+def test_a_backlog_drains_within_twice_the_ideal_with_few_failures_and_no_second_far_above_capacity(
+    setting,
+):
     assert keeps_the_promise(ours(setting))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", PROMISED, ids=lambda setting: setting.name)
 def test_the_promise_does_not_hang_on_the_draw(setting):
-    assert all(keeps_the_promise(Run(setting, ramped(setting), seed=seed)) for seed in range(100, 110))
+    assert all(
+        keeps_the_promise(Run(setting, ramped(setting), seed=seed)) for seed in range(100, 110)
+    )
 
 
 def test_far_more_capacity_than_was_ever_used_is_found_within_two_minutes():
@@ -70,9 +74,15 @@ def test_the_limit_goes_with_the_backlog_and_nothing_follows():
 def test_the_page_shows_what_the_simulation_gives_today():
     """When it fails: `python -m bench.releases`, and its tables into the page."""
     page = (DOCS / "explain" / "recovery.md").read_text(encoding="utf-8")
-    others = {name: release(recovery.GATEWAY) for name, release in recovery.RELEASES.items() if name != "ramp"}
+    others = {
+        name: release(recovery.GATEWAY)
+        for name, release in recovery.RELEASES.items()
+        if name != "ramp"
+    }
     runs = {name: Run(recovery.GATEWAY, release) for name, release in others.items()}
     runs["ramp"] = ours(recovery.GATEWAY)
     assert releases.by_release(runs) in page
-    assert releases.by_setting({setting.name: ours(setting) for setting in recovery.SETTINGS}) in page
+    assert (
+        releases.by_setting({setting.name: ours(setting) for setting in recovery.SETTINGS}) in page
+    )
     assert (DOCS / "pictures" / "recovery.svg").read_text(encoding="utf-8") == drawn(runs)

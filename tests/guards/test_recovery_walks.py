@@ -30,7 +30,11 @@ def test_the_same_way_is_told_the_same():
 
 def test_another_depth_or_another_home_is_another_way():
     assert len(walk(raised(1).__traceback__)[0]) == len(walk(raised(3).__traceback__)[0]) - 2
-    assert walk(raised().__traceback__)[2] != walk(raised().__traceback__, "elsewhere")[2] == "elsewhere"
+    assert (
+        walk(raised().__traceback__)[2]
+        != walk(raised().__traceback__, "elsewhere")[2]
+        == "elsewhere"
+    )
 
 
 def test_a_line_that_somebody_has_made_up_is_told():

@@ -30,7 +30,8 @@ def filled(*steps: DependencyTally, every: int = SECOND):
 
 
 @pytest.mark.parametrize(
-    ("failed", "ok", "opens"), [(4, 0, True), (3, 0, False), (5, 1, False), (6, 1, True), (2, 9, False)]
+    ("failed", "ok", "opens"),
+    [(4, 0, True), (3, 0, False), (5, 1, False), (6, 1, True), (2, 9, False)],
 )
 def test_few_calls_must_be_sure(failed, ok, opens):
     assert bool(down(filled(seen(ok, failed)))) is opens
@@ -97,6 +98,8 @@ def test_a_clock_that_went_back_loses_at_most_the_window():
     assert down(back, NOW - 3600 * SECOND) is None
 
 
-@pytest.mark.parametrize(("failed", "ok", "sure"), [(4, 0, 0.969), (3, 0, 0.938), (5, 1, 0.938), (15, 5, 0.987)])
+@pytest.mark.parametrize(
+    ("failed", "ok", "sure"), [(4, 0, 0.969), (3, 0, 0.938), (5, 1, 0.938), (15, 5, 0.987)]
+)
 def test_how_sure_one_may_be_is_the_tail_of_a_beta(failed, ok, sure):
     assert surely(failed, ok, 0.5) == pytest.approx(sure, abs=0.001)

@@ -33,7 +33,9 @@ def app(settings: Settings) -> Iterator[Mulligan]:
 
     @app.job(name="fails", policy=Policy(max_retries=0))
     def fails(text: str = "") -> Fail:
-        return Fail("BAD_FILE", f"private: {text}", public="This file could not be read.", final=True)
+        return Fail(
+            "BAD_FILE", f"private: {text}", public="This file could not be read.", final=True
+        )
 
     @app.job(name="asks")
     def asks() -> Park:
@@ -49,7 +51,9 @@ def client(app: Mulligan) -> Iterator[TestClient]:
     """The server as `mulligan web` serves it: without the app, from the manifest that a worker has left."""
     with app.store.begin() as unit:
         speak(unit, app.manifest("site:app"))
-    with TestClient(create_app(app.settings), base_url="http://localhost", raise_server_exceptions=False) as client:
+    with TestClient(
+        create_app(app.settings), base_url="http://localhost", raise_server_exceptions=False
+    ) as client:
         client.event_hooks["response"].append(read_and(document().check))
         yield client
 

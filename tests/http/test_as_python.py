@@ -146,7 +146,11 @@ NOT_REACHED = {
 
 
 def offered(app):
-    late = {name: getattr(app, name) for name, part in vars(Nouns).items() if isinstance(part, cached_property)}
+    late = {
+        name: getattr(app, name)
+        for name, part in vars(Nouns).items()
+        if isinstance(part, cached_property)
+    }
     assert len(late) > 10
     for name, noun in {**vars(app), **late}.items():
         if name.startswith("_") or name in {"settings", "registry", "aio"}:

@@ -141,14 +141,21 @@ def test_a_body_beyond_the_limit_is_not_read_to_its_end(app, client, key):
             yield b"x" * 65_536
 
     headers = {**key(), "content-type": "application/json"}
-    problem(client.post("/api/v1/jobs", content=b"{}", headers={**headers, "content-length": str(10**8)}), 413)
+    problem(
+        client.post(
+            "/api/v1/jobs", content=b"{}", headers={**headers, "content-length": str(10**8)}
+        ),
+        413,
+    )
     problem(client.post("/api/v1/jobs", content=endless(), headers=headers), 413, "TOO_LARGE")
 
 
 @pytest.mark.security("S17", "S29")
 def test_only_json_is_read(app, client, key):
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
-        answer = client.post("/api/v1/jobs", content=b'{"kind":"works"}', headers={**key(), "content-type": kind})
+        answer = client.post(
+            "/api/v1/jobs", content=b'{"kind":"works"}', headers={**key(), "content-type": kind}
+        )
         problem(answer, 415)
 
 
@@ -156,7 +163,9 @@ def test_a_database_that_is_away_is_a_503_that_may_be_asked_again(app, client, k
     from mulligan.http import services as asking
 
     headers = key()
-    monkeypatch.setattr(asking.Opening, "__call__", lambda _: (_ for _ in ()).throw(asking.StoreUnavailable("gone")))
+    monkeypatch.setattr(
+        asking.Opening, "__call__", lambda _: (_ for _ in ()).throw(asking.StoreUnavailable("gone"))
+    )
     answer = client.get("/api/v1/jobs", headers=headers)
     assert problem(answer, 503)["retryable"] is True
     assert answer.headers["retry-after"]
@@ -184,7 +193,9 @@ def test_health_and_the_document_are_where_everybody_looks(app, client, key):
             if "security" in operation:
                 assert operation["responses"]["422"] == {"$ref": "#/components/responses/Problem"}
             assert verb == "get" or operation["security"] == [{"key": []}]
-    assert any(one["name"] == "Idempotency-Key" for one in document["paths"]["/jobs"]["post"]["parameters"])
+    assert any(
+        one["name"] == "Idempotency-Key" for one in document["paths"]["/jobs"]["post"]["parameters"]
+    )
     answer = client.get("/metrics", headers=key("acme"))
     problem(answer, 403)
     numbers = client.get("/metrics", headers=key("*", "viewer"))
@@ -197,7 +208,9 @@ def test_the_api_answers_to_any_name_and_the_page_to_this_machine(app, client, k
     elsewhere = {**key(), "host": "jobs.example"}
     assert client.get("/api/v1/jobs", headers=elsewhere).status_code == 200
     assert client.get("/", headers=elsewhere).status_code == 421
-    open_to_all = app.settings.model_copy(update={"web": app.settings.web.model_copy(update={"host": "0.0.0.0"})})  # noqa: S104
+    open_to_all = app.settings.model_copy(
+        update={"web": app.settings.web.model_copy(update={"host": "0.0.0.0"})}
+    )  # noqa: S104
     with TestClient(create_app(open_to_all), base_url="http://localhost") as other:
         assert "Sign in" in other.get("/", headers=elsewhere).text
         assert other.get("/api/v1/jobs", headers=key()).status_code == 200
@@ -209,16 +222,27 @@ def test_it_can_be_mounted_in_an_application_of_ones_own(app, key):
     with TestClient(site) as client:
         made = client.post("/mine/jobs", json={"kind": "works"}, headers=key("acme", "operator"))
         assert made.status_code == 201, made.text
-        assert client.get(f"/mine/jobs/{made.json()['id']}", headers=key("acme", "viewer")).json()["owner"] == "acme"
-        refused = client.post("/mine/jobs", json={"kind": "works", "payload": {"clip": 7}}, headers=key())
+        assert (
+            client.get(f"/mine/jobs/{made.json()['id']}", headers=key("acme", "viewer")).json()[
+                "owner"
+            ]
+            == "acme"
+        )
+        refused = client.post(
+            "/mine/jobs", json={"kind": "works", "payload": {"clip": 7}}, headers=key()
+        )
         assert refused.json()["code"] == "PAYLOAD_REFUSED"
-        assert json.dumps(client.get("/mine/openapi.json").json()["servers"]) == '[{"url": "/mine"}]'
+        assert (
+            json.dumps(client.get("/mine/openapi.json").json()["servers"]) == '[{"url": "/mine"}]'
+        )
 
 
 def test_what_may_be_got_may_be_asked_for_its_head(app, client, key):
     headers = key()
     for path in ("/jobs", "/jobs/count", "/queues", "/metrics", "/livez", "/readyz"):
-        head, got = (client.request(verb, f"/api/v1{path}", headers=headers) for verb in ("HEAD", "GET"))
+        head, got = (
+            client.request(verb, f"/api/v1{path}", headers=headers) for verb in ("HEAD", "GET")
+        )
         assert (head.status_code, head.content) == (200, b""), path
         assert head.headers["content-type"] == got.headers["content-type"]
     assert client.head("/api/v1/jobs").status_code == 401
@@ -227,12 +251,16 @@ def test_what_may_be_got_may_be_asked_for_its_head(app, client, key):
 
 
 @pytest.mark.security("S32")
-def test_a_method_that_is_none_here_is_refused_on_every_path_and_no_other_site_is_let_in(client, key):
+def test_a_method_that_is_none_here_is_refused_on_every_path_and_no_other_site_is_let_in(
+    client, key
+):
     headers = {**key(), "origin": "https://evil.example", "access-control-request-method": "POST"}
     for path, verbs in client.get("/openapi.json").json()["paths"].items():
         for verb in ("OPTIONS", "PUT", "TRACE", "BREW"):
             assert verb.lower() not in verbs
-            answer = client.request(verb, f"/api/v1{path}".replace("{", "").replace("}", ""), headers=headers)
+            answer = client.request(
+                verb, f"/api/v1{path}".replace("{", "").replace("}", ""), headers=headers
+            )
             problem(answer, 405, "METHOD_NOT_ALLOWED")
             assert set(verbs) <= set(answer.headers["allow"].lower().split(", "))
             assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -247,7 +275,19 @@ def test_a_method_in_a_header_or_a_query_is_not_one(app, client, key):
     assert app.jobs.get(job.id).state == "queued"
 
 
-CURSORS = ("x", "~~~", "=", "AAAA", "A" * 400, "'; DROP TABLE job", "\x00", "../x", "0", "-1", "9" * 30)
+CURSORS = (
+    "x",
+    "~~~",
+    "=",
+    "AAAA",
+    "A" * 400,
+    "'; DROP TABLE job",
+    "\x00",
+    "../x",
+    "0",
+    "-1",
+    "9" * 30,
+)
 
 
 @pytest.mark.security("S21", "A19")
@@ -256,7 +296,10 @@ def test_a_cursor_that_is_bent_made_up_or_of_another_list_fits_nowhere(app, clie
     for number in range(3):
         app.enqueue("works", {"text": str(number)})
         app.queues.pause(f"q{number}")
-    mine, audit = (client.get(f"/api/v1/{path}?limit=1", headers=headers).json()["next"] for path in ("jobs", "audit"))
+    mine, audit = (
+        client.get(f"/api/v1/{path}?limit=1", headers=headers).json()["next"]
+        for path in ("jobs", "audit")
+    )
     assert mine
     assert audit
     for path, verbs in client.get("/openapi.json").json()["paths"].items():
@@ -265,6 +308,18 @@ def test_a_cursor_that_is_bent_made_up_or_of_another_list_fits_nowhere(app, clie
         where = path.replace("{batch_id}", app.batch("b").id).replace(
             "{operation_id}", app.operations.start("cancel", "kind:none").id
         )
-        for cursor in (*CURSORS, mine[:-1], mine + "A", mine.swapcase(), audit if path != "/audit" else mine):
-            problem(client.get(f"/api/v1{where}", params={"cursor": cursor}, headers=headers), 422, "CURSOR")
-        problem(client.get(f"/api/v1{where}", params={"cursor": mine}, headers=other), 422, "CURSOR")
+        for cursor in (
+            *CURSORS,
+            mine[:-1],
+            mine + "A",
+            mine.swapcase(),
+            audit if path != "/audit" else mine,
+        ):
+            problem(
+                client.get(f"/api/v1{where}", params={"cursor": cursor}, headers=headers),
+                422,
+                "CURSOR",
+            )
+        problem(
+            client.get(f"/api/v1{where}", params={"cursor": mine}, headers=other), 422, "CURSOR"
+        )

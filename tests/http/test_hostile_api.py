@@ -9,16 +9,54 @@ import pytest
 from support.app_tools import ran
 
 TEXTS = (
-    "", " ", "\x00", "a\x00b", "\r\nid: 7\r\n\r\n", "<script>alert(1)</script>", "' OR 1=1;--", "%", "_", "../../x",
-    "{{7*7}}", "\u202e\u2028",
-    "\U0001f600", "x" * 1001, "*", "mulligan.x", "0", "-1", "1e400", "state:dead", '"', "kind:",
-)  # fmt: skip
+    "",
+    " ",
+    "\x00",
+    "a\x00b",
+    "\r\nid: 7\r\n\r\n",
+    "<script>alert(1)</script>",
+    "' OR 1=1;--",
+    "%",
+    "_",
+    "../../x",
+    "{{7*7}}",
+    "\u202e\u2028",
+    "\U0001f600",
+    "x" * 1001,
+    "*",
+    "mulligan.x",
+    "0",
+    "-1",
+    "1e400",
+    "state:dead",
+    '"',
+    "kind:",
+)
 VALUES = (
-    *TEXTS, None, True, 0, -1, 0.5, 10**18, 2**63, -(10**30), 1e308, [], [[]], {}, {"a": {"b": ["\x00"]}},
-    [None], ["job.died"], {"max_retries": -1}, {"payload": {"text": "\x00"}}, {"policy": {"max_retries": 1}},
-    {"queue": "a b", "priority": 99, "timeout": -1}, "2027-01-01T00:00:00Z",
-    "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z",
-)  # fmt: skip
+    *TEXTS,
+    None,
+    True,
+    0,
+    -1,
+    0.5,
+    10**18,
+    2**63,
+    -(10**30),
+    1e308,
+    [],
+    [[]],
+    {},
+    {"a": {"b": ["\x00"]}},
+    [None],
+    ["job.died"],
+    {"max_retries": -1},
+    {"payload": {"text": "\x00"}},
+    {"policy": {"max_retries": 1}},
+    {"queue": "a b", "priority": 99, "timeout": -1},
+    "2027-01-01T00:00:00Z",
+    "0001-01-01T00:00:00Z",
+    "9999-12-31T23:59:59Z",
+)
 
 
 def paths(document):
@@ -52,7 +90,12 @@ def test_hostile_names_in_every_path_and_question_are_answered(app, client, key)
             fine(client.request(verb, where, headers=headers, json={"reason": "x"}), where)
         for one in operation.get("parameters", ()):
             for text in TEXTS if one["in"] == "query" else ():
-                fine(client.request(verb, filled(path, "x"), headers=headers, params={one["name"]: text}), (path, text))
+                fine(
+                    client.request(
+                        verb, filled(path, "x"), headers=headers, params={one["name"]: text}
+                    ),
+                    (path, text),
+                )
 
 
 @pytest.mark.security("S17", "S20")
@@ -60,7 +103,11 @@ def test_hostile_names_in_every_path_and_question_are_answered(app, client, key)
 def test_hostile_values_in_every_body_are_answered(app, client, key):
     headers = key()
     dead = ran(app, app.enqueue("fails", owner="acme"))
-    names = {"jobs": dead.id, "batches": app.batch("spring").id, "failures": app.failures.groups()[0].fingerprint}
+    names = {
+        "jobs": dead.id,
+        "batches": app.batch("spring").id,
+        "failures": app.failures.groups()[0].fingerprint,
+    }
     for verb, path, operation in paths(client.get("/openapi.json").json()):
         content = operation.get("requestBody", {}).get("content", {})
         schema = content.get("application/json", {}).get("schema", {})
@@ -69,5 +116,8 @@ def test_hostile_values_in_every_body_are_answered(app, client, key):
         where = filled(path, names.get(path.split("/")[1], "default"))
         for field in schema.get("properties", ()):
             for value in VALUES:
-                fine(client.request(verb, where, headers=headers, json={**needed, field: value}), (where, field, value))
+                fine(
+                    client.request(verb, where, headers=headers, json={**needed, field: value}),
+                    (where, field, value),
+                )
     assert app.jobs.get(dead.id).state in {"dead", "queued", "cancelled"}

@@ -17,24 +17,50 @@ def post(client, path, headers, **body):
 
 def test_a_job_is_enqueued_found_explained_and_repaired(app, client, key):
     headers = key("*", "operator")
-    made = post(client, "/jobs", headers, kind="fails", payload={"text": "row 17"}, owner="acme", priority=-2)
+    made = post(
+        client,
+        "/jobs",
+        headers,
+        kind="fails",
+        payload={"text": "row 17"},
+        owner="acme",
+        priority=-2,
+    )
     assert made.status_code == 201
     job = made.json()
-    assert (job["owner"], job["state"], job["priority"], job["deduplicated"]) == ("acme", "queued", -2, False)
+    assert (job["owner"], job["state"], job["priority"], job["deduplicated"]) == (
+        "acme",
+        "queued",
+        -2,
+        False,
+    )
     app.run_inline()
     path = f"/api/v1/jobs/{job['id']}"
     dead = client.get(path, headers=headers).json()
     assert (dead["state"], dead["error"]["code"], dead["error"]["message"]) == (
-        "dead", "BAD_FILE", "This file could not be read.",
-    )  # fmt: skip
+        "dead",
+        "BAD_FILE",
+        "This file could not be read.",
+    )
     (attempt,) = client.get(f"{path}/attempts", headers=headers).json()["attempts"]
     assert "row 17" in attempt["private"]["message"]
     events = client.get(f"{path}/events", headers=headers).json()["events"]
     assert [event["type"] for event in events] == ["job.queued", "job.started", "job.died"]
     explained = client.get(f"{path}/explain", headers=headers).json()
     assert "retry by hand" in explained["moves"]
-    again = post(client, f"/jobs/{job['id']}/retry", headers, reason="mended", overrides={"max_retries": 1}, at=60)
-    assert (again.json()["state"], again.json()["generation"], again.json()["max_retries"]) == ("queued", 2, 1)
+    again = post(
+        client,
+        f"/jobs/{job['id']}/retry",
+        headers,
+        reason="mended",
+        overrides={"max_retries": 1},
+        at=60,
+    )
+    assert (again.json()["state"], again.json()["generation"], again.json()["max_retries"]) == (
+        "queued",
+        2,
+        1,
+    )
     deed = app.events.list(type="job.retried")[0]
     assert deed.actor.startswith("key:mk_")
     assert deed.data["reason"] == "mended"
@@ -49,7 +75,10 @@ def test_what_the_state_forbids_is_a_conflict_with_a_code(app, client, key):
     parked = ran(app, app.enqueue("asks"))
     assert post(client, f"/jobs/{parked.id}/release", headers, choice="up").status_code == 422
     assert post(client, f"/jobs/{parked.id}/discard", headers).json()["code"] == "REASON_MISSING"
-    assert post(client, f"/jobs/{parked.id}/release", headers, choice="left").json()["state"] == "queued"
+    assert (
+        post(client, f"/jobs/{parked.id}/release", headers, choice="left").json()["state"]
+        == "queued"
+    )
 
 
 @pytest.mark.security("S14")
@@ -60,7 +89,10 @@ def test_the_private_half_is_for_operators(app, client, key):
             text = client.get(f"/api/v1/jobs/{job.id}{path}", headers=key(scope, "viewer")).text
             assert "private:" not in text
             assert "0123456789abcdef" not in text
-    assert "0123456789abcdef" in client.get(f"/api/v1/jobs/{job.id}", headers=key("acme", "operator")).text
+    assert (
+        "0123456789abcdef"
+        in client.get(f"/api/v1/jobs/{job.id}", headers=key("acme", "operator")).text
+    )
 
 
 @pytest.mark.security("S09")
@@ -72,13 +104,18 @@ def test_anothers_job_is_like_one_that_is_not_there_for_everybody_and_everything
     for role in ("viewer", "operator", "admin"):
         headers = key("acme", role)
         for path in ("", "/attempts", "/events", "/explain"):
-            own, theirs, none = (client.get(f"/api/v1/jobs/{one}{path}", headers=headers)
-                                 for one in (mine.id, foreign.id, UNKNOWN))  # fmt: skip
+            own, theirs, none = (
+                client.get(f"/api/v1/jobs/{one}{path}", headers=headers)
+                for one in (mine.id, foreign.id, UNKNOWN)
+            )
             assert own.status_code == 200
             assert (theirs.status_code, none.status_code) == (404, 404)
             assert theirs.text.replace(foreign.id, UNKNOWN) == none.text
         for action in ACTIONS:
-            theirs, none = (post(client, f"/jobs/{one}/{action}", headers, reason="x") for one in (foreign.id, UNKNOWN))
+            theirs, none = (
+                post(client, f"/jobs/{one}/{action}", headers, reason="x")
+                for one in (foreign.id, UNKNOWN)
+            )
             assert theirs.status_code == none.status_code == (403 if role == "viewer" else 404)
             assert theirs.text.replace(foreign.id, UNKNOWN) == none.text
     assert app.jobs.get(foreign.id).generation == 1
@@ -141,7 +178,9 @@ def test_a_list_goes_on_where_its_sealed_cursor_says(app, client, key):
 
 @pytest.mark.security("S21")
 @pytest.mark.any_store
-@pytest.mark.parametrize("query", ["limit=0", "limit=1000000000", "limit=x", "filter=state:ded", "filter=sort:x;--"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1000000000", "limit=x", "filter=state:ded", "filter=sort:x;--"]
+)
 def test_a_question_that_makes_no_sense_is_refused(client, key, query):
     assert client.get(f"/api/v1/jobs?{query}", headers=key()).status_code == 422
 
@@ -155,7 +194,9 @@ def test_a_request_that_names_itself_is_done_once(app, client, key):
     assert again.headers["idempotent-replayed"] == "true"
     other = post(client, "/jobs", headers, kind="works", payload={"text": "b"})
     assert (other.status_code, other.json()["code"]) == (422, "IDEMPOTENCY_MISMATCH")
-    stranger = post(client, "/jobs", {**key("acme", "operator"), "Idempotency-Key": "order-7"}, kind="works")
+    stranger = post(
+        client, "/jobs", {**key("acme", "operator"), "Idempotency-Key": "order-7"}, kind="works"
+    )
     assert stranger.json()["id"] != first.json()["id"]
     assert len(app.jobs.list()) == 2
 
@@ -177,7 +218,9 @@ def test_two_at_once_under_one_name_make_one_job(app, client, key):
     answers = together(*(lambda: post(client, "/jobs", headers, kind="works") for _ in range(4)))
     assert len(app.jobs.list()) == 1
     assert {answer.status_code for answer in answers} <= {201, 409}
-    assert {answer.json()["code"] for answer in answers if answer.status_code == 409} <= {"IDEMPOTENCY_IN_FLIGHT"}
+    assert {answer.json()["code"] for answer in answers if answer.status_code == 409} <= {
+        "IDEMPOTENCY_IN_FLIGHT"
+    }
 
 
 def test_jobs_of_our_own_are_for_who_sees_everything(app, client, key):
@@ -196,7 +239,9 @@ def test_words_of_the_private_half_are_found_by_operators_alone(app, client, key
     for path, name in (("/jobs", "jobs"), ("/failures", "failures")):
         found = {
             role: len(
-                client.get(f"/api/v1{path}", params={"filter": '"row seventeen"'}, headers=key("*", role)).json()[name]
+                client.get(
+                    f"/api/v1{path}", params={"filter": '"row seventeen"'}, headers=key("*", role)
+                ).json()[name]
             )
             for role in ("viewer", "operator")
         }

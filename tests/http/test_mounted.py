@@ -36,7 +36,9 @@ def in_starlette(app):
 
 @pytest.fixture(params=[in_fastapi, in_starlette], ids=["fastapi", "starlette"])
 def site(request, app):
-    with TestClient(request.param(app), base_url="https://shop.example", follow_redirects=False) as client:
+    with TestClient(
+        request.param(app), base_url="https://shop.example", follow_redirects=False
+    ) as client:
         yield client
 
 
@@ -44,7 +46,10 @@ def site(request, app):
 def signed_in(app, site):
     key = app.keys.create("*", "admin").text
     answer = site.post(f"{PREFIX}/sign-in", data={"key": key, "next": "/jobs?filter=state:dead"})
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{PREFIX}/jobs?filter=state:dead")
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        f"{PREFIX}/jobs?filter=state:dead",
+    )
     assert f"Path={PREFIX};" in answer.headers["set-cookie"]
     return site
 
@@ -53,7 +58,10 @@ def test_the_api_health_and_the_document_are_under_the_prefix(app, site, key):
     headers = key("acme", "operator")
     made = site.post(f"{PREFIX}/api/v1/jobs", json={"kind": "works"}, headers=headers)
     assert made.status_code == 201, made.text
-    assert site.get(f"{PREFIX}/api/v1/jobs/{made.json()['id']}", headers=headers).json()["owner"] == "acme"
+    assert (
+        site.get(f"{PREFIX}/api/v1/jobs/{made.json()['id']}", headers=headers).json()["owner"]
+        == "acme"
+    )
     for path in ("/livez", "/readyz", "/startupz"):
         assert site.get(f"{PREFIX}{path}").text == "ok\n"
     assert site.get(f"{PREFIX}/openapi.json").json()["servers"] == [{"url": f"{PREFIX}/api/v1"}]
@@ -78,7 +86,9 @@ def test_every_link_form_and_file_of_every_page_is_under_the_prefix(app, signed_
             continue
         seen.add(path)
         answer = signed_in.get(url)
-        assert answer.status_code in {200, 400}, url  # a filter that an action refuses is a page too
+        assert answer.status_code in {200, 400}, (
+            url
+        )  # a filter that an action refuses is a page too
         if "text/html" in answer.headers["content-type"]:
             found = re.findall(r'(href|src|action|data-\w+|hx-\w+)="(/[^"#]*)', answer.text)
             assert [one for one in found if not one[1].startswith(PREFIX)] == [], url
@@ -91,7 +101,9 @@ def test_a_form_leads_back_under_the_prefix(app, signed_in):
     job = ran(app, app.enqueue("fails"))
     page = signed_in.get(f"{PREFIX}/jobs/{job.id}").text
     mark = re.search(r'name="csrf" value="([^"]+)"', page)[1]
-    answer = signed_in.post(f"{PREFIX}/jobs/{job.id}/retry", data={"csrf": mark, "reason": "mended"})
+    answer = signed_in.post(
+        f"{PREFIX}/jobs/{job.id}/retry", data={"csrf": mark, "reason": "mended"}
+    )
     assert answer.status_code == 303
     assert answer.headers["location"].startswith(f"{PREFIX}/jobs/{job.id}")
     assert app.jobs.get(job.id).generation == 2
@@ -118,9 +130,19 @@ async def first_words(site, path, headers):
             heard.set()
 
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
-             "headers": [(b"host", b"shop.example"), *raw], "root_path": "", "scheme": "https",
-             "server": ("shop.example", 443), "client": ("192.0.2.1", 5), "http_version": "1.1"}  # fmt: skip
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"host", b"shop.example"), *raw],
+        "root_path": "",
+        "scheme": "https",
+        "server": ("shop.example", 443),
+        "client": ("192.0.2.1", 5),
+        "http_version": "1.1",
+    }
     await asyncio.wait_for(site(scope, receive, send), 20)
     return told[0], told[1]
 
@@ -129,4 +151,7 @@ def test_streams_begin_under_the_prefix(app, signed_in, key):
     cookie = "; ".join(f"{one.name}={one.value}" for one in signed_in.cookies.jar)
     for path, headers in (("/api/v1/events", key()), ("/live", {"cookie": cookie})):
         site = in_fastapi(app)
-        assert asyncio.run(first_words(site, PREFIX + path, headers)) == (200, b"retry: 2000\n\n"), path
+        assert asyncio.run(first_words(site, PREFIX + path, headers)) == (
+            200,
+            b"retry: 2000\n\n",
+        ), path

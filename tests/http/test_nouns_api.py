@@ -19,7 +19,11 @@ def ask(client, key):
         said = None if verb == "GET" else body
         answer = client.request(verb, f"/api/v1{path}", json=said, headers=who or boss)
         assert answer.status_code < 500, answer.text
-        return answer.json() if answer.status_code < 300 else (answer.status_code, answer.json()["code"])
+        return (
+            answer.json()
+            if answer.status_code < 300
+            else (answer.status_code, answer.json()["code"])
+        )
 
     return ask
 
@@ -28,9 +32,18 @@ def test_a_failure_group_is_listed_looked_at_muted_and_resolved(app, ask, key):
     for owner in ("acme", "acme", "other"):
         ran(app, app.enqueue("fails", {"text": "row 17"}, owner=owner))
     (group,) = ask("GET", "/failures")["failures"]
-    assert (group["count"], group["code"], group["state"], group["class"]) == (3, "BAD_FILE", "new", "invalid_input")
+    assert (group["count"], group["code"], group["state"], group["class"]) == (
+        3,
+        "BAD_FILE",
+        "new",
+        "invalid_input",
+    )
     (mine,) = ask("GET", "/failures?filter=kind:fails", key("acme", "viewer"))["failures"]
-    assert (mine["count"], mine["owner"], mine["message"]) == (2, "acme", "This file could not be read.")
+    assert (mine["count"], mine["owner"], mine["message"]) == (
+        2,
+        "acme",
+        "This file could not be read.",
+    )
     name = group["fingerprint"]
     assert "row 17" in str(ask("GET", f"/failures/{name}")["sample"]["private"])
     assert ask("GET", f"/failures/{name}", key("*", "viewer"))["sample"]["private"] is None
@@ -64,31 +77,45 @@ def test_an_operation_is_previewed_begun_paused_and_ended(app, ask, client, key)
     assert ask("GET", "/operations", key("acme"))["operations"] == []
     named = {**key("acme", "operator"), "Idempotency-Key": "mend-1"}
     first, again = (client.post("/api/v1/operations", json=wish, headers=named) for _ in range(2))
-    assert (first.status_code, first.json()["owner"], first.json()["id"]) == (201, "acme", again.json()["id"])
+    assert (first.status_code, first.json()["owner"], first.json()["id"]) == (
+        201,
+        "acme",
+        again.json()["id"],
+    )
 
 
 def test_a_batch_is_begun_filled_sealed_retried_and_cancelled(app, ask, key):
     who = key("acme", "operator")
-    batch = ask("POST", "/batches", who, name="spring", tolerance="10%", on_complete="works", unique="s-1")
+    batch = ask(
+        "POST", "/batches", who, name="spring", tolerance="10%", on_complete="works", unique="s-1"
+    )
     assert (batch["owner"], batch["state"], batch["on_complete"]) == ("acme", "processing", "works")
     assert ask("POST", "/batches", who, name="spring", unique="s-1")["id"] == batch["id"]
     path = f"/batches/{batch['id']}"
     member = ask("POST", f"{path}/jobs", who, kind="fails")
     assert (member["batch_id"], member["owner"]) == (batch["id"], "acme")
     assert ask("POST", "/jobs", who, kind="works", batch_id=batch["id"])["batch_id"] == batch["id"]
-    assert ask("POST", "/jobs", key("other", "operator"), kind="works", batch_id=batch["id"]) == (404, "NOT_FOUND")
+    assert ask("POST", "/jobs", key("other", "operator"), kind="works", batch_id=batch["id"]) == (
+        404,
+        "NOT_FOUND",
+    )
     nobodys = app.batch("nobody's")
     assert ask("POST", "/jobs", who, kind="works", batch_id=nobodys.id) == (404, "NOT_FOUND")
     assert ask("POST", f"{path}/seal", who)["sealed_at"]
     assert ask("POST", f"{path}/seal", who) == (409, "BATCH_SEALED")
     app.run_inline()
     assert ask("GET", path, who)["state"] == "partial"
-    assert {job["state"] for job in ask("GET", f"{path}/jobs", who)["jobs"]} == {"dead", "succeeded"}
+    assert {job["state"] for job in ask("GET", f"{path}/jobs", who)["jobs"]} == {
+        "dead",
+        "succeeded",
+    }
     assert len(ask("GET", f"{path}/jobs?filter=state:dead", who)["jobs"]) == 1
     retried = ask("POST", f"{path}/retry-failed", who, reason="mended")
     assert (retried["jobs"], retried["refused"]) == ([member["id"]], {})
     assert ask("POST", f"{path}/cancel", who)["cancelled_at"]
-    assert [one["id"] for one in ask("GET", "/batches?state=processing&limit=1", who)["batches"]] == []
+    assert [
+        one["id"] for one in ask("GET", "/batches?state=processing&limit=1", who)["batches"]
+    ] == []
     assert ask("GET", "/batches?state=done", who)[0] == 422
     assert ask("POST", "/batches", who, name="x", tolerance="many")[0] == 422
     assert ask("POST", "/batches", who, name="x", on_complete="nobody")[0] == 422
@@ -96,7 +123,9 @@ def test_a_batch_is_begun_filled_sealed_retried_and_cancelled(app, ask, key):
 
 def test_a_queue_is_paused_resumed_and_limited(app, ask):
     app.enqueue("works", queue="pdf")
-    assert [(one["name"], one["ready"]) for one in ask("GET", "/queues")["queues"] if one["ready"]] == [("pdf", 1)]
+    assert [
+        (one["name"], one["ready"]) for one in ask("GET", "/queues")["queues"] if one["ready"]
+    ] == [("pdf", 1)]
     assert ask("POST", "/queues/pdf/pause", until=60, reason="printer")["paused"] is True
     assert ask("POST", "/queues/pdf/pause", until="2001-01-01T00:00:00Z")[0] == 422
     assert ask("POST", "/queues/pdf/resume")["paused"] is False
@@ -145,9 +174,19 @@ def test_keys_are_made_listed_and_revoked_within_a_scope(app, ask, key):
 
 def test_a_webhook_is_made_tested_rotated_switched_and_removed(app, ask, client, key):
     who = key("acme", "operator")
-    made = ask("POST", "/webhooks", who, url="https://example.com/hook?token=s3cret", on=["job.died", "job.parked"])
+    made = ask(
+        "POST",
+        "/webhooks",
+        who,
+        url="https://example.com/hook?token=s3cret",
+        on=["job.died", "job.parked"],
+    )
     assert made["secret"].startswith("whsec_")
-    assert (made["owner"], made["on"], made["enabled"]) == ("acme", ["job.died", "job.parked"], True)
+    assert (made["owner"], made["on"], made["enabled"]) == (
+        "acme",
+        ["job.died", "job.parked"],
+        True,
+    )
     path = f"/webhooks/{made['id']}"
     shown = ask("GET", path, who)
     assert "secret" not in shown
@@ -156,7 +195,11 @@ def test_a_webhook_is_made_tested_rotated_switched_and_removed(app, ask, client,
     assert ask("GET", "/webhooks", key("other"))["webhooks"] == []
     sent = ask("POST", f"{path}/test", who)
     (listed,) = ask("GET", f"/deliveries?subscription={made['id']}", who)["deliveries"]
-    assert (listed["id"], listed["type"], listed["state"]) == (sent["id"], "subscription.test", "queued")
+    assert (listed["id"], listed["type"], listed["state"]) == (
+        sent["id"],
+        "subscription.test",
+        "queued",
+    )
     assert ask("GET", f"/deliveries/{sent['id']}", who)["message"] == listed["message"]
     assert ask("POST", f"/deliveries/{sent['id']}/retry", who)[0] == 409
     assert ask("GET", "/deliveries", key("other"))["deliveries"] == []
@@ -166,21 +209,33 @@ def test_a_webhook_is_made_tested_rotated_switched_and_removed(app, ask, client,
     assert client.delete(f"/api/v1{path}", headers=who).status_code == 204
     assert ask("GET", path, who) == (404, "NOT_FOUND")
     for wrong in (
-        {"url": "ftp://x"}, {"on": "job.deid"}, {"url": "https://x\r\nhost: y"}, {"owner": "b"},
+        {"url": "ftp://x"},
+        {"on": "job.deid"},
+        {"url": "https://x\r\nhost: y"},
+        {"owner": "b"},
         {"headers": {"a": "b\r\nc: d"}},
-    ):  # fmt: skip
+    ):
         said = {"url": "https://example.com", "on": "job.died", **wrong}
         assert ask("POST", "/webhooks", who, **said)[0] in {403, 422}
 
 
 def test_jobs_are_counted_and_made_together_or_not_at_all(app, ask, key):
     who = key("acme", "operator")
-    made = ask("POST", "/jobs/bulk", who, jobs=[{"kind": "works"}, {"kind": "works", "timeout": 5, "deadline": 60}])
+    made = ask(
+        "POST",
+        "/jobs/bulk",
+        who,
+        jobs=[{"kind": "works"}, {"kind": "works", "timeout": 5, "deadline": 60}],
+    )
     assert [job["owner"] for job in made["jobs"]] == ["acme", "acme"]
     assert ask("POST", "/jobs/bulk", who, jobs=[{"kind": "works"}, {"kind": "nobody"}])[0] == 422
     assert ask("POST", "/jobs/bulk", who, jobs=[])[0] == 422
     app.enqueue("works", owner="other")
-    assert ask("GET", "/jobs/count?filter=kind:works", who) == {"count": 2, "capped": False, "partial": False}
+    assert ask("GET", "/jobs/count?filter=kind:works", who) == {
+        "count": 2,
+        "capped": False,
+        "partial": False,
+    }
     assert ask("GET", "/jobs/count?filter=owner:other", who)["count"] == 0
     assert ask("GET", "/jobs/count")["count"] == 3
 
@@ -306,15 +361,24 @@ def test_who_did_what_is_told_page_by_page_and_to_owners_without_names(app, ask,
 def test_a_batch_takes_several_members_at_once_or_none_of_them(app, ask, key):
     who = key("acme", "operator")
     batch = app.batch("spring", owner="acme")
-    made = ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "fails"}])
+    made = ask(
+        "POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "fails"}]
+    )
     assert {job["batch_id"] for job in made["jobs"]} == {batch.id}
-    assert ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "nobody"}])[0] == 422
+    assert (
+        ask("POST", f"/batches/{batch.id}/jobs", who, jobs=[{"kind": "works"}, {"kind": "nobody"}])[
+            0
+        ]
+        == 422
+    )
     assert ask("GET", f"/batches/{batch.id}", who)["counts"]["total"] == 2
 
 
 def test_failure_groups_go_on_page_by_page(app, ask, key):
     for code in ("ONE", "TWO", "THREE", "FOUR", "FIVE"):
-        app.job(name=code.lower())(lambda code=code: Fail(code, final=True)).options(owner="acme").enqueue()
+        app.job(name=code.lower())(lambda code=code: Fail(code, final=True)).options(
+            owner="acme"
+        ).enqueue()
         app.run_inline()
     who, seen, cursor = key("acme", "viewer"), [], ""
     while cursor is not None:

@@ -15,7 +15,9 @@ from mulligan.http.middleware import Buckets
 @pytest.fixture
 def settings(sqlite_url: str, tmp_path) -> Settings:
     return read_settings(
-        {"database_url": sqlite_url, "web": {"rate": 0.001, "burst": 3}}, environ={}, file=tmp_path / "none.toml"
+        {"database_url": sqlite_url, "web": {"rate": 0.001, "burst": 3}},
+        environ={},
+        file=tmp_path / "none.toml",
     )
 
 
@@ -77,7 +79,12 @@ def test_who_tries_keys_is_stopped_and_who_has_one_is_not(app, client, key, monk
     known, later = key(), key()
     assert client.get("/api/v1/jobs", headers=known).status_code == 200
     wrong = {"Authorization": "Bearer mk_" + "0" * 52}
-    assert [client.get("/api/v1/jobs", headers=wrong).status_code for _ in range(4)] == [401, 401, 401, 429]
+    assert [client.get("/api/v1/jobs", headers=wrong).status_code for _ in range(4)] == [
+        401,
+        401,
+        401,
+        429,
+    ]
     assert client.get("/api/v1/jobs", headers=later).status_code == 429
     assert client.get("/api/v1/jobs", headers=known).status_code == 200
     assert client.get("/api/v1/jobs").status_code == 401
@@ -117,7 +124,9 @@ def test_who_tries_keys_at_the_sign_in_is_stopped_and_a_neighbour_is_not(app, se
     with TestClient(site, base_url="http://localhost"):
 
         def tried(host, *keys):
-            client = TestClient(site, base_url="http://localhost", client=(host, 5), follow_redirects=False)
+            client = TestClient(
+                site, base_url="http://localhost", client=(host, 5), follow_redirects=False
+            )
             return [client.post("/sign-in", data={"key": one}).status_code for one in keys]
 
         assert tried("192.0.2.1", *["wrong"] * TRIES, key) == [*[401] * TRIES, 429]

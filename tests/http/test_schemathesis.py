@@ -24,16 +24,26 @@ CALLERS = {"all": ("*", "admin"), "owner": ("acme", "operator"), "viewer": ("acm
 PARTS = 3  # of the calls, to be tried side by side
 STREAM = "/events"  # has no end; tests/http/test_streams.py asks it
 THINGS = {
-    "job_id": "job", "fingerprint": "group", "operation_id": "operation", "batch_id": "batch", "webhook_id": "webhook",
-    "delivery_id": "delivery", "key_id": "key", "worker_id": "worker", "kind": "kind", "key": "dependency",
-}  # fmt: skip
+    "job_id": "job",
+    "fingerprint": "group",
+    "operation_id": "operation",
+    "batch_id": "batch",
+    "webhook_id": "webhook",
+    "delivery_id": "delivery",
+    "key_id": "key",
+    "worker_id": "worker",
+    "kind": "kind",
+    "key": "dependency",
+}
 NAMES = {"queues": "queue", "kinds": "kind", "schedules": "schedule", "alerts": "alert"}
 
 
 @pytest.fixture
 def settings(store_url, tmp_path):
     """With no limit of calls, which would soon be all that is answered."""
-    return read_settings({"database_url": store_url, "web": {"rate": 0}}, environ={}, file=tmp_path / "none.toml")
+    return read_settings(
+        {"database_url": store_url, "web": {"rate": 0}}, environ={}, file=tmp_path / "none.toml"
+    )
 
 
 @pytest.fixture
@@ -46,13 +56,17 @@ def ask(app, client, key):
         for name in case.path_parameters or {}:
             what = THINGS.get(name) or NAMES[case.operation.path.split("/")[1]]
             if draw(st.booleans()):
-                case.path_parameters[name] = things.one(what, draw(st.sampled_from(["acme", "globex"])))
+                case.path_parameters[name] = things.one(
+                    what, draw(st.sampled_from(["acme", "globex"]))
+                )
 
     def ask(examples, mode, *callers, part=slice(None)):
         keys = [key(*CALLERS[who]) for who in callers]
         for found in list(schema.get_all_operations())[part]:
             operation = found.ok()
-            if operation.path != STREAM and (mode is GenerationMode.POSITIVE or "security" in operation.definition.raw):
+            if operation.path != STREAM and (
+                mode is GenerationMode.POSITIVE or "security" in operation.definition.raw
+            ):
                 _each(client, operation, keys, named, examples, mode)
 
     return ask
@@ -60,9 +74,13 @@ def ask(app, client, key):
 
 def _each(client, operation, keys, named, examples, mode):
     @hypothesis.settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None,
-        suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
-    )  # fmt: skip
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate],
+    )
     @hypothesis.given(operation.as_strategy(generation_mode=mode), st.data())
     def try_it(case, data):
         named(case, data.draw)

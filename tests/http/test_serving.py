@@ -12,7 +12,9 @@ def test_what_is_answered_leaves_at_once_and_does_not_wait_for_more():
         found = asyncio.get_running_loop().create_future()
 
         async def answer(_, writer):
-            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            found.set_result(
+                writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            )
             writer.close()
 
         listening = _listen("127.0.0.1", 0)

@@ -64,9 +64,13 @@ class Client:
 def write(store, owner, number, pause):
     """A transaction of some events, held open for a moment: on PostgreSQL others overtake it."""
     with store.begin() as unit:
-        unit.write_events([NewEvent(EventType.JOB_DIED, owner=owner, data={"kind": "works", "n": number})])
+        unit.write_events(
+            [NewEvent(EventType.JOB_DIED, owner=owner, data={"kind": "works", "n": number})]
+        )
         time.sleep(pause)
-        unit.write_events([NewEvent(EventType.JOB_QUEUED, owner=owner, data={"kind": "works", "n": number})])
+        unit.write_events(
+            [NewEvent(EventType.JOB_QUEUED, owner=owner, data={"kind": "works", "n": number})]
+        )
 
 
 def writer(url, seed, transactions):
@@ -168,7 +172,10 @@ def test_requests_stay_fast_with_two_hundred_idle_streams_which_hold_no_connecti
             took.append(time.monotonic() - began)
         assert sorted(took)[-2] < 1.0
         if is_postgres(app.store):
-            (count,) = sql(app.store, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")[0]
+            (count,) = sql(
+                app.store,
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()",
+            )[0]
             assert count <= 16 + 1 + 3  # a pool, the hub's ear, and this test's own
         app.enqueue("works", owner="acme")
         for ear in web.ears:

@@ -110,13 +110,17 @@ def test_a_filter_has_the_words_of_events_tail(app, web, words, types):
 
 
 @pytest.mark.any_store
-@pytest.mark.parametrize("query", ["?filter=nope:1", "?filter=type:job.deid", "?after=-1", "?after=x", "?after=1e3"])
+@pytest.mark.parametrize(
+    "query", ["?filter=nope:1", "?filter=type:job.deid", "?after=-1", "?after=x", "?after=1e3"]
+)
 def test_a_question_that_makes_no_sense_is_refused(app, web, query):
     status, problem = get(web, f"/api/v1/events{query}", text(app))
     assert (status, problem["status"], problem["retryable"]) == (422, 422, False)
 
 
-def test_what_retention_has_taken_is_told_as_a_gap_and_so_is_an_id_from_elsewhere(app, web, monkeypatch):
+def test_what_retention_has_taken_is_told_as_a_gap_and_so_is_an_id_from_elsewhere(
+    app, web, monkeypatch
+):
     monkeypatch.setattr(streams, "PATIENCE", 0.25)
     for _ in range(3):
         app.enqueue("works")
@@ -162,7 +166,9 @@ def test_a_revoked_key_ends_its_streams_and_no_others(app, web, monkeypatch):
 @pytest.mark.security("S48")
 @pytest.mark.any_store
 def test_a_key_has_so_many_streams_and_a_closed_one_makes_room(app):
-    settings = read_settings({"database_url": app.settings.database_url, "web.streams_per_key": 2, "web.streams": 3})
+    settings = read_settings(
+        {"database_url": app.settings.database_url, "web.streams_per_key": 2, "web.streams": 3}
+    )
     with served(settings) as web:
         key = text(app)
         first, _second = Ear(web, key).ready(), Ear(web, key).ready()

@@ -30,7 +30,11 @@ def may(line, scope, role):
 @pytest.mark.any_store
 def test_no_route_is_left_out(client):
     document = client.get("/openapi.json").json()
-    known = {f"{verb.upper()} {path}": one for path, verbs in document["paths"].items() for verb, one in verbs.items()}
+    known = {
+        f"{verb.upper()} {path}": one
+        for path, verbs in document["paths"].items()
+        for verb, one in verbs.items()
+    }
     assert set(known) == set(ROUTES) | OPEN
     for route, operation in known.items():
         line = ROUTES.get(route)
@@ -40,7 +44,10 @@ def test_no_route_is_left_out(client):
 @pytest.mark.security("S09", "S14")
 @pytest.mark.any_store
 def test_who_may_not_is_refused_whatever_it_is_and_nothing_changes(app, client, things, callers):
-    named = {what: things.one(what, "acme") for what in sorted({line.what for line in ROUTES.values()} - {""})}
+    named = {
+        what: things.one(what, "acme")
+        for what in sorted({line.what for line in ROUTES.values()} - {""})
+    }
     before = contents(app.store)
     for route, line in ROUTES.items():
         for (scope, role), headers in callers.items():
@@ -71,15 +78,23 @@ def test_who_may_is_served_and_what_is_not_there_is_not_found(app, client, thing
 
 
 @pytest.mark.security("S09", "S10")
-def test_what_is_anothers_answers_like_what_is_not_there_and_nothing_changes(app, client, things, callers):
+def test_what_is_anothers_answers_like_what_is_not_there_and_nothing_changes(
+    app, client, things, callers
+):
     theirs = {what: things.one(what, "globex") for what in sorted(OWNED)}
     before = contents(app.store)
     for route, line in ROUTES.items():
         for role in ROLES if line.what in OWNED else ():
             foreign, none = theirs[line.what], things.none(line.what)
-            answers = [asked(client, route, callers["acme", role], name) for name in (foreign, none)]
+            answers = [
+                asked(client, route, callers["acme", role], name) for name in (foreign, none)
+            ]
             expected = 404 if may(line, "acme", role) else 403
-            assert [answer.status_code for answer in answers] == [expected, expected], (route, role, answers[0].text)
+            assert [answer.status_code for answer in answers] == [expected, expected], (
+                route,
+                role,
+                answers[0].text,
+            )
             assert answers[0].text.replace(foreign, none) == answers[1].text
     assert contents(app.store) == before
 
@@ -87,7 +102,9 @@ def test_what_is_anothers_answers_like_what_is_not_there_and_nothing_changes(app
 @pytest.mark.security("S11")
 def test_nothing_of_another_owner_is_in_any_answer(app, client, things, callers):
     app.enqueue("works", {"text": "B-7f3"}, owner="globex", unique="B-7f3")
-    own, theirs = ({what: things.one(what, owner) for what in sorted(OWNED)} for owner in ("acme", "globex"))
+    own, theirs = (
+        {what: things.one(what, owner) for what in sorted(OWNED)} for owner in ("acme", "globex")
+    )
     for route, line in ROUTES.items():
         if route.startswith("GET") and line.scope == "any":
             text = asked(client, route, callers["acme", "admin"], own.get(line.what, "")).text

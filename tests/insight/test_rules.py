@@ -17,7 +17,15 @@ from mulligan.core.statistics import (
     LifeCount,
     TrialCount,
 )
-from mulligan.insight.rules import ENOUGH, PRIORS, advice, chances, false_retriable, numbers, percent
+from mulligan.insight.rules import (
+    ENOUGH,
+    PRIORS,
+    advice,
+    chances,
+    false_retriable,
+    numbers,
+    percent,
+)
 from support.builders import NOW
 
 DAY = 86_400 * SECOND
@@ -25,7 +33,15 @@ TODAY = NOW // DAY
 
 
 def a_tally(**counts):
-    given = {"jobs": [], "ended": [], "codes": [], "failures": [], "trials": [], "lives": [], "by_hand": []}
+    given = {
+        "jobs": [],
+        "ended": [],
+        "codes": [],
+        "failures": [],
+        "trials": [],
+        "lives": [],
+        "by_hand": [],
+    }
     return InsightCounts(now=NOW, since=NOW - 7 * DAY, width=DAY, cut=False, **(given | counts))
 
 
@@ -71,7 +87,11 @@ def test_permanent_failures_are_those_of_the_system_and_bad_input_stands_beside_
         JobCount(TODAY, "parked", "", 50),
     ]
     found = numbers(a_tally(jobs=jobs))
-    assert (found.permanent_failure.part, found.user_failure.part, found.permanent_failure.whole) == (6, 4, 100)
+    assert (
+        found.permanent_failure.part,
+        found.user_failure.part,
+        found.permanent_failure.whole,
+    ) == (6, 4, 100)
     assert (found.jobs, found.pending) == (200, 50)
     (day,) = found.days
     assert not day.settled
@@ -79,7 +99,13 @@ def test_permanent_failures_are_those_of_the_system_and_bad_input_stands_beside_
 
 
 def test_hopeless_verdicts_have_bounds_and_no_false_precision():
-    lives = [life(50), life(30, "dead"), life(20, "dead", hopeless=True), life(9, "pending"), life(5, cls="")]
+    lives = [
+        life(50),
+        life(30, "dead"),
+        life(20, "dead", hopeless=True),
+        life(9, "pending"),
+        life(5, cls=""),
+    ]
     low, high = false_retriable(lives)
     assert (low.part, high.part, low.whole, high.whole) == (20, 50, 100, 100)
     assert false_retriable(lives, "unknown").high.value is None
@@ -92,12 +118,21 @@ def test_without_a_retry_by_hand_there_is_no_number_about_wrong_refusals():
 
 
 def test_unknown_share_waste_and_costs():
-    failures = [failure(30, cls="unknown", cost=3.0), failure(70, cost=1.0), failure(10, verb="die", k=4)]
+    failures = [
+        failure(30, cls="unknown", cost=3.0),
+        failure(70, cost=1.0),
+        failure(10, verb="die", k=4),
+    ]
     trials = [trial(2, 50, 25)._replace(cost=5.0)]
     found = numbers(
-        a_tally(failures=failures, trials=trials, jobs=[JobCount(TODAY, "dead", "x", 100)], lives=[life(50), life(50)],
-                ended=[EndCount("failed", 110), EndCount("returned", 40)])
-    )  # fmt: skip
+        a_tally(
+            failures=failures,
+            trials=trials,
+            jobs=[JobCount(TODAY, "dead", "x", 100)],
+            lives=[life(50), life(50)],
+            ended=[EndCount("failed", 110), EndCount("returned", 40)],
+        )
+    )
     assert found.unknown.value == pytest.approx(30 / 110)
     assert [(waste.cls, waste.failures, waste.cost) for waste in found.wasted] == [
         ("unknown", 30, 3.0),
@@ -122,14 +157,20 @@ def test_the_mean_time_to_success_is_of_those_that_did_succeed():
 
 def test_nothing_counted_claims_nothing():
     found = numbers(a_tally())
-    assert (found.retry_success.value, found.amplification, found.retry_cost_per_job) == (None, None, None)
+    assert (found.retry_success.value, found.amplification, found.retry_cost_per_job) == (
+        None,
+        None,
+        None,
+    )
     assert (found.cells, found.chances, found.wasted, found.days) == ((), (), (), ())
     assert advice(a_tally()) == ()
 
 
 # -- chances ----------------------------------------------------------------------------------------
 def test_a_job_that_uses_two_things_counts_for_both():
-    cells = numbers(a_tally(trials=[trial(2, 10, 4, uses="gateway,s3"), trial(2, 10, 6, uses="s3")])).cells
+    cells = numbers(
+        a_tally(trials=[trial(2, 10, 4, uses="gateway,s3"), trial(2, 10, 6, uses="s3")])
+    ).cells
     assert [(one.dependency, one.success.part, one.success.whole) for one in cells] == [
         ("gateway", 4, 10),
         ("s3", 10, 20),
@@ -137,7 +178,10 @@ def test_a_job_that_uses_two_things_counts_for_both():
 
 
 def test_a_code_with_few_trials_is_judged_by_its_class():
-    found = {one.code: one.chance for one in chances([trial(2, 1000, 100), trial(2, 2, 2, code="RARE")], DAY)}
+    found = {
+        one.code: one.chance
+        for one in chances([trial(2, 1000, 100), trial(2, 2, 2, code="RARE")], DAY)
+    }
     assert found[""].mean == pytest.approx(0.1, abs=0.02)
     assert 0.1 < found["RARE"].mean < 0.4
     assert found["RARE"].trials == 2
@@ -164,8 +208,12 @@ def test_attempts_that_hardly_ever_succeed_are_advised_against_with_their_price(
 
 
 def test_retries_that_never_help_are_advised_against_altogether_and_one_incident_is_called_so():
-    (one,) = advice(a_tally(trials=[trial(2, 80, 0)], codes=[CodeCount("timeout", "GW_TIMEOUT", 80, 1)]))
-    assert one.text.startswith("Retries after GW_TIMEOUT succeed 0 % (0 of 80, surely below 4.6 %); not retrying it")
+    (one,) = advice(
+        a_tally(trials=[trial(2, 80, 0)], codes=[CodeCount("timeout", "GW_TIMEOUT", 80, 1)])
+    )
+    assert one.text.startswith(
+        "Retries after GW_TIMEOUT succeed 0 % (0 of 80, surely below 4.6 %); not retrying it"
+    )
     assert "all of it fell into one hour" in one.text
 
 
@@ -176,7 +224,10 @@ def test_a_limit_that_cuts_off_what_still_helps_is_named_as_a_guess():
         failures=[failure(25, verb="die", k=3)],
     )
     (one,) = advice(tally)
-    assert "3rd attempts after GW_TIMEOUT still succeed 50 % (25 of 50), and 25 jobs ended there." in one.text
+    assert (
+        "3rd attempts after GW_TIMEOUT still succeed 50 % (25 of 50), and 25 jobs ended there."
+        in one.text
+    )
     assert "nobody has tried" in one.text
 
 
@@ -187,7 +238,9 @@ def test_refusals_that_people_overcome_are_a_hint():
 
 
 def test_many_failures_that_no_rule_knows_ask_for_a_rule():
-    (one,) = advice(a_tally(failures=[failure(20, cls="unknown", code="UNKNOWN_ERROR"), failure(80)]))
+    (one,) = advice(
+        a_tally(failures=[failure(20, cls="unknown", code="UNKNOWN_ERROR"), failure(80)])
+    )
     assert one.text.startswith(
         "20 % of the failures (20 of 100) have a cause that no rule knows; most of them are UNKNOWN"
     )
@@ -216,7 +269,14 @@ def test_below_twenty_trials_nothing_is_said(rows, failures, tries):
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(None, "–"), (0, "0 %"), (0.0004, "under 0.1 %"), (0.004, "0.4 %"), (0.03, "3 %"), (0.614, "61 %")],
+    [
+        (None, "–"),
+        (0, "0 %"),
+        (0.0004, "under 0.1 %"),
+        (0.004, "0.4 %"),
+        (0.03, "3 %"),
+        (0.614, "61 %"),
+    ],
 )
 def test_percent(value, words):
     assert percent(value) == words

@@ -17,7 +17,9 @@ from support.store import sql
 @pytest.fixture
 def bill(app):
     @app.job(name="bill", index=("customer", "address.city"), policy=Policy(max_retries=0))
-    def bill(customer: int, address: dict[str, str] | None = None, fail: bool = False) -> Fail | None:
+    def bill(
+        customer: int, address: dict[str, str] | None = None, fail: bool = False
+    ) -> Fail | None:
         return Fail("BAD_CARD", "no", public="The card was refused.", final=True) if fail else None
 
     return bill
@@ -38,7 +40,10 @@ def ids(jobs):
 def test_a_declared_argument_finds_jobs_without_any_other_word(app, bill):
     made = [bill.enqueue(customer=n % 3, address={"city": "Rome"}) for n in range(6)]
     assert ids(app.jobs.list("arg.customer:1")) == [made[4].id, made[1].id]
-    assert ids(app.jobs.list("arg.customer:1 arg.address.city:Rome kind:bill")) == [made[4].id, made[1].id]
+    assert ids(app.jobs.list("arg.customer:1 arg.address.city:Rome kind:bill")) == [
+        made[4].id,
+        made[1].id,
+    ]
     assert app.jobs.count("arg.address.city:Rome") == 6
     assert app.jobs.list("arg.customer:7") == []
 
@@ -76,7 +81,9 @@ def test_an_argument_that_nobody_indexes_needs_a_place_and_a_time(app, note):
         assert app.jobs.count(f"arg.customer:1 since:1h {narrow}") == 1
     for more in ("", "kind:note", "since:1h", "state:queued"):
         text = f"arg.customer:1 {more}"
-        with pytest.raises(Refused, match=r'index=\("customer",\).*since:1d.*kind:, group:, batch:, owner:'):
+        with pytest.raises(
+            Refused, match=r'index=\("customer",\).*since:1d.*kind:, group:, batch:, owner:'
+        ):
             app.jobs.list(text)
         with pytest.raises(Refused):
             app.jobs.count(text)
@@ -105,7 +112,9 @@ def test_groups_of_an_indexed_argument_count_what_their_list_shows(app, bill, no
 ELEVEN = [f"a{n}" for n in range(11)]
 
 
-@pytest.mark.parametrize("said", ["", "a b", "x:y", ("customer", 7), 5, "nobody", ELEVEN, "address."])
+@pytest.mark.parametrize(
+    "said", ["", "a b", "x:y", ("customer", 7), 5, "nobody", ELEVEN, "address."]
+)
 def test_an_index_names_arguments_that_there_are(app, said):
     with pytest.raises(ConfigError, match="kind 'work': index"):
 
@@ -122,7 +131,10 @@ def test_free_arguments_may_be_indexed(app):
 
 
 def test_the_manifest_carries_the_index(app, bill):
-    assert Manifest.from_json(app.manifest().to_json()).kinds["bill"].index == ("customer", "address.city")
+    assert Manifest.from_json(app.manifest().to_json()).kinds["bill"].index == (
+        "customer",
+        "address.city",
+    )
 
 
 # -- jobs that came before ----------------------------------------------------------------------------
@@ -160,7 +172,9 @@ def test_a_count_says_when_it_stopped(app, note):
     assert (cut, cut.capped, cut.partial) == (3, True, False)
 
 
-def test_a_list_and_a_count_say_that_they_are_a_part_and_where_to_go_on(app, bill, note, monkeypatch):
+def test_a_list_and_a_count_say_that_they_are_a_part_and_where_to_go_on(
+    app, bill, note, monkeypatch
+):
     monkeypatch.setattr(skimming, "EXAMINED", 10)
     monkeypatch.setattr(skimming, "AT_FIRST", 5)
     old = bill.enqueue(customer=1)

@@ -51,7 +51,9 @@ def test_that_it_was_skipped_can_be_seen_everywhere(app, made):
     assert "the result already existed" in attempt.reason
     event = app.jobs.history(job.id)[-1]
     assert (event.type, event.data["skipped"]) == ("job.succeeded", True)
-    assert "without calling the handler: the result already existed" in app.jobs.explain(job.id).text
+    assert (
+        "without calling the handler: the result already existed" in app.jobs.explain(job.id).text
+    )
     assert "skipped" not in app.jobs.history(ran(app, made.enqueue(clip=8)).id)[-1].data
 
 

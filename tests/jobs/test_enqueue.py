@@ -13,7 +13,9 @@ from mulligan.core.job import NewJob, NewJobColumns, in_columns
 from mulligan.manifest.arguments import MOST_LEVELS, all_json, to_json
 from support.store import log_of, sql
 
-PAYLOADS = [{"clip": n, "name": name} for n, name in enumerate(["a", 'b},{"', "\\c", "é", "d\x1fe\ud800"])]
+PAYLOADS = [
+    {"clip": n, "name": name} for n, name in enumerate(["a", 'b},{"', "\\c", "é", "d\x1fe\ud800"])
+]
 
 
 @pytest.fixture
@@ -32,7 +34,9 @@ def render(app):
 
 
 def test_they_are_what_is_stored(app, render):
-    jobs = render.options(owner="acme", priority=3, delay=60, deadline=600, max_retries=7).enqueue_many(PAYLOADS)
+    jobs = render.options(
+        owner="acme", priority=3, delay=60, deadline=600, max_retries=7
+    ).enqueue_many(PAYLOADS)
     beside = {"why": "in other words", "_again": None}
     for job in jobs:
         assert {**vars(job), **beside} == {**vars(job.refresh()), **beside}
@@ -54,7 +58,9 @@ def test_one_dict_that_is_filled_anew_for_each_job_gives_each_its_own_payload(re
             row["clip"] = clip
             yield row
 
-    assert [job.refresh().payload for job in render.enqueue_many(rows())] == [{"clip": clip} for clip in range(4)]
+    assert [job.refresh().payload for job in render.enqueue_many(rows())] == [
+        {"clip": clip} for clip in range(4)
+    ]
 
 
 def test_one_list_that_is_filled_anew_for_each_job_too(app):
@@ -67,7 +73,9 @@ def test_one_list_that_is_filled_anew_for_each_job_too(app):
             tags[:] = [number]
             yield {"tags": tags}
 
-    assert [job.refresh().payload for job in tag.enqueue_many(rows())] == [{"tags": [number]} for number in range(4)]
+    assert [job.refresh().payload for job in tag.enqueue_many(rows())] == [
+        {"tags": [number]} for number in range(4)
+    ]
 
 
 def test_what_one_caller_gave_as_a_name_is_not_given_to_another(render):
@@ -132,7 +140,9 @@ VALUES = [
 
 @pytest.mark.parametrize("values", VALUES)
 def test_many_texts_at_once_are_those_of_each(values):
-    assert (all_json(values) or [to_json(one, "it") for one in values]) == [to_json(one, "it") for one in values]
+    assert (all_json(values) or [to_json(one, "it") for one in values]) == [
+        to_json(one, "it") for one in values
+    ]
 
 
 def test_what_cannot_be_cut_or_written_is_left_to_one_by_one():

@@ -15,7 +15,10 @@ from mulligan.jobs.filter import parse_filter
         ("state:dead", {"state": "dead"}),
         ("state:dead,parked", {"state": ("dead", "parked")}),
         ("state:dead,dead", {"state": "dead"}),
-        ("code:GW_5XX class:timeout group:v2-9f2a", {"code": "GW_5XX", "class": "timeout", "group": "v2-9f2a"}),
+        (
+            "code:GW_5XX class:timeout group:v2-9f2a",
+            {"code": "GW_5XX", "class": "timeout", "group": "v2-9f2a"},
+        ),
         ("code:A,B state:dead,parked", {"code": ("A", "B"), "state": ("dead", "parked")}),
         ("phase:held", {"phase": "held"}),
         ("since:2h", {"since": "7200000000"}),
@@ -40,7 +43,10 @@ def test_understood(text, found):
     ("text", "words"),
     [
         ("stat:dead", "did you mean state:?"),
-        ("colour:red", "fields: state, phase, kind, queue, owner, batch, since, code, class, group"),
+        (
+            "colour:red",
+            "fields: state, phase, kind, queue, owner, batch, since, code, class, group",
+        ),
         ("moov", 'quote it: "moov"'),
         ("state:gone", "no such state; one of queued, running"),
         ("state:", "no such state; one of queued, running"),

@@ -41,7 +41,11 @@ def kinds(app):
 def test_wait_returns_a_job_that_has_ended_or_needs_a_person(app, kinds):
     jobs = [kind.enqueue() for kind in kinds]
     app.run_inline()
-    assert [app.jobs.wait(job.id, 1).state for job in jobs] == [State.SUCCEEDED, State.DEAD, State.PARKED]
+    assert [app.jobs.wait(job.id, 1).state for job in jobs] == [
+        State.SUCCEEDED,
+        State.DEAD,
+        State.PARKED,
+    ]
     cancelled = kinds[0].enqueue()
     app.jobs.cancel(cancelled.id)
     assert app.jobs.wait(cancelled.id).state is State.CANCELLED
@@ -100,10 +104,16 @@ def test_a_job_in_the_hand_is_a_picture_and_refresh_takes_a_new_one(app, kinds):
 
 
 def test_what_enqueue_returns_is_what_is_read_back(app, kinds):
-    fresh = kinds[0].options(owner="acme", priority=-3, delay=60, deadline=3600, unique="key", max_retries=7).enqueue()
+    fresh = (
+        kinds[0]
+        .options(owner="acme", priority=-3, delay=60, deadline=3600, unique="key", max_retries=7)
+        .enqueue()
+    )
     read = app.jobs.get(fresh.id)
     fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "_again"}]
-    assert {name: getattr(fresh, name) for name in fields} == {name: getattr(read, name) for name in fields}
+    assert {name: getattr(fresh, name) for name in fields} == {
+        name: getattr(read, name) for name in fields
+    }
 
 
 @pytest.mark.parametrize("said", [{}, {"owner": "acme", "delay": 60}], ids=["due", "later"])
@@ -111,11 +121,17 @@ def test_what_a_bulk_returns_is_what_is_read_back(app, said):
     @app.job(name="numbered", uses=lambda payload: ["smtp"] if payload["n"] % 2 else [])
     def numbered(n: int, more: dict[str, list[str]] | None = None) -> None: ...
 
-    made = numbered.options(**said).enqueue_many([{"n": n, "more": {"a": ["b"]}} for n in range(12)])
+    made = numbered.options(**said).enqueue_many(
+        [{"n": n, "more": {"a": ["b"]}} for n in range(12)]
+    )
     for n, fresh in enumerate(made):
         read = app.jobs.get(fresh.id)
-        fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "phase", "_again"}]
-        assert {name: getattr(fresh, name) for name in fields} == {name: getattr(read, name) for name in fields}
+        fields = [
+            name for name in fresh.__dataclass_fields__ if name not in {"why", "phase", "_again"}
+        ]
+        assert {name: getattr(fresh, name) for name in fields} == {
+            name: getattr(read, name) for name in fields
+        }
         assert fresh.payload == {"n": n, "more": {"a": ["b"]}}
     with pytest.raises(AttributeError):
         made[0].state = State.DEAD
@@ -144,22 +160,43 @@ def test_history_tells_everything_in_order_with_who_and_when(app):
     app.jobs.retry(job.id, reason="fixed it")
     ran(app, job)
     story = app.jobs.history(job.id)
-    words = ["queued", "started", "retry_scheduled", "started", "died", "retried", "started", "succeeded"]
+    words = [
+        "queued",
+        "started",
+        "retry_scheduled",
+        "started",
+        "died",
+        "retried",
+        "started",
+        "succeeded",
+    ]
     assert [event.type for event in story] == [f"job.{word}" for word in words]
     assert [event.id for event in story] == sorted(event.id for event in story)
     assert all(first.at <= second.at for first, second in itertools.pairwise(story))
     assert {event.owner for event in story} == {"acme"}
     assert [event.attempt for event in story if event.type == "job.started"] == [1, 2, 1]
     [retried] = [event for event in story if event.type == "job.retried"]
-    assert (retried.actor, retried.data["reason"], retried.data["generation"]) == ("python", "fixed it", 2)
+    assert (retried.actor, retried.data["reason"], retried.data["generation"]) == (
+        "python",
+        "fixed it",
+        2,
+    )
     died = story[4].data
-    assert (died["code"], died["class"], died["rule"]) == ("CONNECTION", "transient", "py.connection")
+    assert (died["code"], died["class"], died["rule"]) == (
+        "CONNECTION",
+        "transient",
+        "py.connection",
+    )
 
 
 # -- lists ------------------------------------------------------------------------------------------
 def test_lists_filter_by_what_they_name_newest_first(app, kinds):
     good, bad, asks = kinds
-    jobs = [good.enqueue(), bad.options(owner="acme").enqueue(), asks.options(queue="slow").enqueue()]
+    jobs = [
+        good.enqueue(),
+        bad.options(owner="acme").enqueue(),
+        asks.options(queue="slow").enqueue(),
+    ]
     app.run_inline()
     waiting = good.options(delay=60).enqueue()
     everything = [waiting, *reversed(jobs)]
@@ -260,9 +297,21 @@ def test_all_of_it_can_be_awaited(app, kinds):
         return seen
 
     assert asyncio.run(walk()) == [
-        State.SUCCEEDED, State.DEAD, State.PARKED, State.SUCCEEDED, State.SUCCEEDED, State.SUCCEEDED,
-        "done", 4, "job.died", 2, State.CANCELLED, State.QUEUED, State.QUEUED, State.CANCELLED,
-    ]  # fmt: skip
+        State.SUCCEEDED,
+        State.DEAD,
+        State.PARKED,
+        State.SUCCEEDED,
+        State.SUCCEEDED,
+        State.SUCCEEDED,
+        "done",
+        4,
+        "job.died",
+        2,
+        State.CANCELLED,
+        State.QUEUED,
+        State.QUEUED,
+        State.CANCELLED,
+    ]
 
 
 def test_run_inline_inside_a_loop_says_what_to_write(app):

@@ -59,7 +59,9 @@ NOT_TAKEN = [
 
 def test_a_payload_the_handler_does_not_take_is_refused_before_anything_is_written(app):
     @app.job(name="render")
-    def render(ctx: Context, clip: int, size: Literal["small", "large"] = "small", more: Any = None) -> None: ...
+    def render(
+        ctx: Context, clip: int, size: Literal["small", "large"] = "small", more: Any = None
+    ) -> None: ...
 
     for payload, words in NOT_TAKEN:
         with pytest.raises(PayloadRefused, match=words):
@@ -104,7 +106,9 @@ def stored(kind: Any, given: dict[str, Any]) -> Any:
 
 def test_values_of_the_very_types_that_are_wanted_are_stored_as_a_check_would_leave_them(app):
     @app.job
-    def plain(n: int, ratio: float, text: str, flag: bool, maybe: int | None, late: str = "") -> None: ...
+    def plain(
+        n: int, ratio: float, text: str, flag: bool, maybe: int | None, late: str = ""
+    ) -> None: ...
 
     @app.job
     def checked(
@@ -137,7 +141,9 @@ def test_values_of_the_very_types_that_are_wanted_are_stored_as_a_check_would_le
         {},
     ]
     given = [every, *({**every, name: value} for name in every for value in values)]
-    given += [{name: every[name] for name in every if name != left} for left in every] + [{**every, "more": 1}]
+    given += [{name: every[name] for name in every if name != left} for left in every] + [
+        {**every, "more": 1}
+    ]
     for one in given:
         assert stored(plain, one) == stored(checked, one), one
 
@@ -192,15 +198,36 @@ def test_arguments_arrive_as_what_their_annotations_say(app):
 def test_parameters_may_have_any_name(app):
     @app.job
     def odd(
-        model_config: str, schema: int, self_: int, copy: int, _hidden: int = 1, arg__x: int = 2, json: int = 3
+        model_config: str,
+        schema: int,
+        self_: int,
+        copy: int,
+        _hidden: int = 1,
+        arg__x: int = 2,
+        json: int = 3,
     ) -> Any:
         return [model_config, schema, self_, copy, _hidden, arg__x, json]
 
     done = ran(app, odd.enqueue(model_config="m", schema=1, self_=2, copy=3, _hidden=4, arg__x=5))
     assert done.result == ["m", 1, 2, 3, 4, 5, 3]
-    assert done.payload == {"model_config": "m", "schema": 1, "self_": 2, "copy": 3, "_hidden": 4, "arg__x": 5}
+    assert done.payload == {
+        "model_config": "m",
+        "schema": 1,
+        "self_": 2,
+        "copy": 3,
+        "_hidden": 4,
+        "arg__x": 5,
+    }
     properties = app.registry.handlers[odd.name].spec.schema["properties"]
-    assert list(properties) == ["model_config", "schema", "self_", "copy", "_hidden", "arg__x", "json"]
+    assert list(properties) == [
+        "model_config",
+        "schema",
+        "self_",
+        "copy",
+        "_hidden",
+        "arg__x",
+        "json",
+    ]
     assert (properties["schema"]["title"], properties["schema"]["type"]) == ("Schema", "integer")
 
 
@@ -252,7 +279,9 @@ def test_a_kind_of_which_nothing_is_given_a_context_remembers_nothing(app):
         "done": app.job(name="done", done=asked)(plain),
         "can_retry": app.job(name="can_retry", can_retry=asked)(plain),
     }
-    remembers = {name for name, kind in kinds.items() if app.registry.handlers[kind.name].spec.remembers}
+    remembers = {
+        name for name, kind in kinds.items() if app.registry.handlers[kind.name].spec.remembers
+    }
     assert remembers == {"done", "can_retry"}
 
 
@@ -303,7 +332,9 @@ def test_a_payload_of_an_older_schema_dies_with_its_code_and_the_others_run(app)
     app.run_inline()
     for new in old:
         done = app.jobs.get(new.id)
-        assert (done.state, code_of(done), done.attempt) == (State.DEAD, "PAYLOAD_REFUSED", 1), new.payload
+        assert (done.state, code_of(done), done.attempt) == (State.DEAD, "PAYLOAD_REFUSED", 1), (
+            new.payload
+        )
         assert private_of(app, done)["message"]
     assert other.refresh().result == 2
 

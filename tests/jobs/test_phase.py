@@ -59,7 +59,15 @@ def test_held_says_since_when_until_when_by_whom_and_why():
     )
 
 
-DOWN = Gate("dependency", "s3", NOW - MINUTE, None, "14 of 14 calls failed within 2 s", "breaker", NOW + 12 * SECOND)
+DOWN = Gate(
+    "dependency",
+    "s3",
+    NOW - MINUTE,
+    None,
+    "14 of 14 calls failed within 2 s",
+    "breaker",
+    NOW + 12 * SECOND,
+)
 
 
 def test_down_says_since_when_why_when_it_is_looked_at_again_and_what_to_type():
@@ -80,12 +88,22 @@ def test_a_retry_whose_time_comes_after_the_next_probe_backs_off_and_is_not_held
 @pytest.mark.parametrize(
     ("actor", "reason", "words"),
     [
-        ("cli:kim", "vendor window", "by kim (on the command line), until somebody closes it: vendor window; "),
-        ("hint", "it asked for 60 s without calls", "by its own answer, until somebody closes it: it asked for 60 s "),
+        (
+            "cli:kim",
+            "vendor window",
+            "by kim (on the command line), until somebody closes it: vendor window; ",
+        ),
+        (
+            "hint",
+            "it asked for 60 s without calls",
+            "by its own answer, until somebody closes it: it asked for 60 s ",
+        ),
         ("handler", "", "by a job's own code, until somebody closes it; "),
     ],
 )
-def test_a_dependency_held_by_somebody_names_who_and_why_and_is_let_go_by_closing_it(actor, reason, words):
+def test_a_dependency_held_by_somebody_names_who_and_why_and_is_let_go_by_closing_it(
+    actor, reason, words
+):
     name, why = phase(a_row(uses="s3"), [gate("dependency", "s3", None, reason, actor)], NOW)
     assert name == "held"
     assert words in why
@@ -118,25 +136,44 @@ def test_over_budget_says_how_many_come_back_and_when_roughly():
         "dependency s3 bears no more retries now: 6 a minute may start, one more for every 10 first tries that "
         "succeed, the next in about 7 s"
     )
-    hourly = Traffic({}, {}, {"s3": GuardedDependency(GuardState(bucket=Bucket(0.5, NOW)), BreakerTerms(budget=per_period(2, 3600)))})
-    assert phase(row, [], NOW, None, hourly)[1].endswith("now: 2 an hour may start, the next in about 15 min")
+    hourly = Traffic(
+        {},
+        {},
+        {
+            "s3": GuardedDependency(
+                GuardState(bucket=Bucket(0.5, NOW)), BreakerTerms(budget=per_period(2, 3600))
+            )
+        },
+    )
+    assert phase(row, [], NOW, None, hourly)[1].endswith(
+        "now: 2 an hour may start, the next in about 15 min"
+    )
 
 
 def test_of_several_gates_the_last_to_open_is_told():
-    gates = [gate("queue", "default", NOW + MINUTE), gate("kind", "render"), gate("kind", "render", NOW + 9 * MINUTE)]
+    gates = [
+        gate("queue", "default", NOW + MINUTE),
+        gate("kind", "render"),
+        gate("kind", "render", NOW + 9 * MINUTE),
+    ]
     assert "until somebody releases it" in phase(a_row(), gates, NOW)[1]
 
 
 def test_backing_off_repeats_the_decision_and_says_when():
     row = a_row(run_at=NOW + 41 * SECOND, attempt=2, reason="retry 2 of 3 in 41 s: transient")
-    assert phase(row, [], NOW)[1].startswith("retry 2 of 3 in 41 s: transient; next attempt 2023-11-14 22:14:01 UTC")
+    assert phase(row, [], NOW)[1].startswith(
+        "retry 2 of 3 in 41 s: transient; next attempt 2023-11-14 22:14:01 UTC"
+    )
 
 
 def test_stopping_and_final_states_give_their_reason():
-    assert "wrong file" in phase(a_row(state="running", attempt=1, cancel_reason="wrong file"), [], NOW)[1]
-    assert phase(a_row(state="dead", finished_at=NOW, reason="3 of 3 retries used"), [], NOW)[1] == (
-        "dead 2023-11-14 22:13:20 UTC: 3 of 3 retries used"
+    assert (
+        "wrong file"
+        in phase(a_row(state="running", attempt=1, cancel_reason="wrong file"), [], NOW)[1]
     )
+    assert phase(a_row(state="dead", finished_at=NOW, reason="3 of 3 retries used"), [], NOW)[
+        1
+    ] == ("dead 2023-11-14 22:13:20 UTC: 3 of 3 retries used")
 
 
 def test_what_to_type_can_be_typed_whatever_a_key_is_made_of():

@@ -10,12 +10,20 @@ from mulligan import Fail, Rule, Unique
 from mulligan.core.errors import Refused
 from support.app_tools import told
 
-NOT_A_PDF = Rule("not-pdf", verdict="BAD_FILE", code="NOT_PDF", cls="invalid_input", public="Only PDF files, please.")
+NOT_A_PDF = Rule(
+    "not-pdf",
+    verdict="BAD_FILE",
+    code="NOT_PDF",
+    cls="invalid_input",
+    public="Only PDF files, please.",
+)
 
 
 @pytest.fixture
 def convert(app):
-    @app.job(name="convert", rules=NOT_A_PDF, unique=Unique(by=("owner", "payload.file")), uses="gateway")
+    @app.job(
+        name="convert", rules=NOT_A_PDF, unique=Unique(by=("owner", "payload.file")), uses="gateway"
+    )
     def convert(file: str) -> str:
         return f"{file} as XML"
 
@@ -25,7 +33,11 @@ def convert(app):
 def test_its_owner_sees_it_dead_without_an_attempt_judged_by_the_rules_of_its_kind(app, convert):
     job = convert.options(owner="acme").reject(Fail("NOT_PDF", "starts with PNG"), file="a.png")
     assert (job.state, job.attempts, job.failures, job.owner) == ("dead", 0, 0, "acme")
-    assert (job.error["code"], job.error["class"], job.error["rule"]) == ("NOT_PDF", "invalid_input", "not-pdf")
+    assert (job.error["code"], job.error["class"], job.error["rule"]) == (
+        "NOT_PDF",
+        "invalid_input",
+        "not-pdf",
+    )
     assert job.error["message"] == "Only PDF files, please."
     assert told(app, job) == ["queued", "died"]
     assert app.run_inline() == 0

@@ -25,8 +25,14 @@ POLICY = layer(RetrySettings())
     [
         ({"cls": "permanent", "rule": "py.programming-error"}, "Policy(retry_unknown=True)"),
         ({"cls": "invalid_input", "rule": "http.refused"}, "Retry() returned by the handler"),
-        ({"cls": "invalid_input", "rule": "http.refused", "code": "HTTP_4XX"}, 'Rule("retry-http-4xx"'),
-        ({"cls": "permanent", "rule": "handler.declared", "code": "BAD"}, "The handler declared BAD."),
+        (
+            {"cls": "invalid_input", "rule": "http.refused", "code": "HTTP_4XX"},
+            'Rule("retry-http-4xx"',
+        ),
+        (
+            {"cls": "permanent", "rule": "handler.declared", "code": "BAD"},
+            "The handler declared BAD.",
+        ),
         ({"cls": "permanent", "rule": "mulligan.payload-refused"}, "does not fit the handler"),
         ({"ground": Ground.FINAL}, "final=True"),
         ({"ground": Ground.MAX_RETRIES}, "Policy(max_retries=…)"),
@@ -46,7 +52,10 @@ POLICY = layer(RetrySettings())
             },
             "longer deadline=",
         ),
-        ({"cls": "unknown", "ground": Ground.MAX_RETRIES}, 'Policy(classes={"unknown": Policy(max_retries=…)})'),
+        (
+            {"cls": "unknown", "ground": Ground.MAX_RETRIES},
+            'Policy(classes={"unknown": Policy(max_retries=…)})',
+        ),
         ({"ground": Ground.MAX_AGE}, "Policy(max_age=…)"),
         (
             {"cls": "unknown", "ground": Ground.UNKNOWN_NOT_RETRIED},
@@ -73,7 +82,10 @@ def test_switched_off_retries_are_named_first():
 
 
 def test_a_verdict_of_our_own_without_a_way_out_promises_none():
-    assert remedy(a_failure(verb="die", cls="permanent", rule="mulligan.refused", reason=""), POLICY) == ""
+    assert (
+        remedy(a_failure(verb="die", cls="permanent", rule="mulligan.refused", reason=""), POLICY)
+        == ""
+    )
 
 
 REFUSALS = {
@@ -93,8 +105,16 @@ REFUSING = [
     layer(RetrySettings(only=(Cls.TIMEOUT,))),
     layer(RetrySettings(max_retries=0)),
     layer(RetrySettings(max_retries=1)),
-    layer(ROOMY, None, Policy(classes={"transient": Policy(max_retries=0), "unknown": Policy(max_retries=0)})),
-    layer(ROOMY, None, Policy(classes={"transient": Policy(max_retries=1), "unknown": Policy(max_retries=1)})),
+    layer(
+        ROOMY,
+        None,
+        Policy(classes={"transient": Policy(max_retries=0), "unknown": Policy(max_retries=0)}),
+    ),
+    layer(
+        ROOMY,
+        None,
+        Policy(classes={"transient": Policy(max_retries=1), "unknown": Policy(max_retries=1)}),
+    ),
     layer(ROOMY, None, Policy(max_age=0.001, retry_unknown=False)),
 ]
 FAILURES = [
@@ -111,14 +131,24 @@ FAILURES = [
 @pytest.mark.parametrize("final", [False, True])
 def test_every_refusal_of_a_retry_has_a_ground_of_its_own(policy, failure, final):
     lease = a_lease(failures=3, counts='{"classes":{"transient":3,"unknown":3},"codes":{"BOOM":3}}')
-    decision = decide(lease, Outcome(Ended.FAILED, failure=failure, final=final), policy, NOW + SECOND, Random(1))
+    decision = decide(
+        lease, Outcome(Ended.FAILED, failure=failure, final=final), policy, NOW + SECOND, Random(1)
+    )
     assert decision.verb == "die"
     assert decision.ground in REFUSALS, decision.reason
 
 
 def test_every_ground_of_a_refused_retry_is_reached():
     lease = a_lease(failures=3, counts='{"classes":{"transient":3,"unknown":3},"codes":{"BOOM":3}}')
-    outcomes = [Outcome(Ended.FAILED, failure=one, final=final) for one in FAILURES for final in (False, True)]
+    outcomes = [
+        Outcome(Ended.FAILED, failure=one, final=final)
+        for one in FAILURES
+        for final in (False, True)
+    ]
     policies = [*REFUSING, layer(ROOMY)]
-    decisions = [decide(lease, one, policy, NOW + SECOND, Random(1)) for one in outcomes for policy in policies]
+    decisions = [
+        decide(lease, one, policy, NOW + SECOND, Random(1))
+        for one in outcomes
+        for policy in policies
+    ]
     assert {decision.ground for decision in decisions if decision.verb is Verb.DIE} == REFUSALS

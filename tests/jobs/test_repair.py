@@ -103,8 +103,14 @@ def test_what_does_not_wait_for_a_retry_is_refused_with_its_state(app, broken, s
     if state == "succeeded":
         ran(app, job)
     elif state == "running":
-        sql(app.store, "UPDATE {p}job SET state = 'running', worker = 'w_1', token = 1 WHERE id = :id", {"id": job.id})
-    refused = unchanged(app, job, lambda: app.jobs.retry(job.id), IllegalMove, f"the job is {state}")
+        sql(
+            app.store,
+            "UPDATE {p}job SET state = 'running', worker = 'w_1', token = 1 WHERE id = :id",
+            {"id": job.id},
+        )
+    refused = unchanged(
+        app, job, lambda: app.jobs.retry(job.id), IllegalMove, f"the job is {state}"
+    )
     assert refused.code == "ILLEGAL_MOVE"
 
 
@@ -136,7 +142,9 @@ def test_processes_that_press_at_once_make_one_generation(app, dead, store_url, 
 def test_twenty_threads_that_press_at_once_with_edits_make_one_generation(app, dead):
     def press(n):
         try:
-            return app.jobs.retry(dead.id, overrides={"payload": {"clip": n}, "priority": 3}).payload["clip"]
+            return app.jobs.retry(
+                dead.id, overrides={"payload": {"clip": n}, "priority": 3}
+            ).payload["clip"]
         except IllegalMove:
             return None
 
@@ -148,7 +156,9 @@ def test_twenty_threads_that_press_at_once_with_edits_make_one_generation(app, d
 
 
 # -- when ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("at", [300, timedelta(minutes=5), "moment"], ids=["seconds", "timedelta", "datetime"])
+@pytest.mark.parametrize(
+    "at", [300, timedelta(minutes=5), "moment"], ids=["seconds", "timedelta", "datetime"]
+)
 def test_a_retry_may_be_set_for_later(app, dead, at):
     app.mended = True
     moment = datetime.now(UTC) + timedelta(minutes=5) if at == "moment" else at
@@ -162,7 +172,9 @@ def test_a_retry_may_be_set_for_later(app, dead, at):
 
 def test_a_moment_that_has_passed_is_now(app, dead):
     app.mended = True
-    assert ran(app, app.jobs.retry(dead.id, at=datetime(2020, 1, 1, tzinfo=UTC))).state == "succeeded"
+    assert (
+        ran(app, app.jobs.retry(dead.id, at=datetime(2020, 1, 1, tzinfo=UTC))).state == "succeeded"
+    )
 
 
 @pytest.mark.parametrize("at", [-1, float("nan"), "soon", datetime(2030, 1, 1)])  # noqa: DTZ001 - that is the point
@@ -172,7 +184,9 @@ def test_a_moment_that_makes_no_sense_is_refused(app, dead, at):
 
 def test_a_time_after_its_own_deadline_is_refused(app, broken):
     job = ran(app, broken.options(deadline=60).enqueue(clip=1))
-    refused = unchanged(app, job, lambda: app.jobs.retry(job.id, at=3600), DeadlineFirst, "deadline")
+    refused = unchanged(
+        app, job, lambda: app.jobs.retry(job.id, at=3600), DeadlineFirst, "deadline"
+    )
     assert refused.code == "DEADLINE_FIRST"
     assert app.jobs.retry(job.id, at=30).state == "queued"
 
@@ -239,7 +253,9 @@ def test_what_it_uses_is_down(app, mode):
         waits = app.jobs.retry(job.id)
         assert (waits.phase, "gateway" in waits.why) == ("held", True)
         return
-    refused = unchanged(app, job, lambda: app.jobs.retry(job.id), DependencyOpen, "deps close gateway")
+    refused = unchanged(
+        app, job, lambda: app.jobs.retry(job.id), DependencyOpen, "deps close gateway"
+    )
     assert (refused.code, refused.retryable) == ("DEPENDENCY_OPEN", True)
     assert app.jobs.retry(job.id, at=600).state == "queued"
 
@@ -248,14 +264,20 @@ def test_the_app_is_asked_before_anything_changes(app, tmp_path):
     source = tmp_path / "in.mp4"
 
     def still_there(path: str) -> str | None:
-        return None if path.startswith("s3:") or source.exists() else f"The file {source.name} is gone."
+        return (
+            None
+            if path.startswith("s3:") or source.exists()
+            else f"The file {source.name} is gone."
+        )
 
     @app.job(policy=NOW_OR_NEVER, can_retry=still_there, editable="path")
     def convert(path: str, size: int = 1) -> Fail:
         return Fail("X", final=True)
 
     job = ran(app, convert.enqueue(path=str(source)))
-    refused = unchanged(app, job, lambda: app.jobs.retry(job.id), RetryRefused, r"The file in\.mp4 is gone\.")
+    refused = unchanged(
+        app, job, lambda: app.jobs.retry(job.id), RetryRefused, r"The file in\.mp4 is gone\."
+    )
     assert refused.code == "RETRY_REFUSED"
     assert app.jobs.retry(job.id, overrides={"payload": {"path": "s3://b/in.mp4"}}).generation == 2
     assert ran(app, job).state == "dead"
@@ -337,9 +359,17 @@ def test_a_worker_asks_before_the_first_attempt_and_a_refusal_is_the_end_uncharg
     assert app.asked == []
     after = ran(app, job)
     assert (after.state, after.error["code"], after.error["message"]) == (
-        "dead", "RETRY_REFUSED", "The source was deleted.",
-    )  # fmt: skip
-    assert (after.failures, after.losses, after.attempt, len(app.called), app.asked) == (0, 0, 1, 2, [7])
+        "dead",
+        "RETRY_REFUSED",
+        "The source was deleted.",
+    )
+    assert (after.failures, after.losses, after.attempt, len(app.called), app.asked) == (
+        0,
+        0,
+        1,
+        2,
+        [7],
+    )
     assert attempts_of(app, job)[-1].ended == "refused"
     assert "The source was deleted." in app.jobs.explain(job.id).text
 
@@ -376,7 +406,13 @@ def test_a_secret_in_a_refusal_is_not_shown(app, asked):
 # -- overrides ----------------------------------------------------------------------------------------
 def test_everything_that_may_be_changed_is_changed_and_told_as_before_and_after(app, dead):
     policy = Policy(max_retries=4, backoff=Fixed(7))
-    said = {"max_retries": 5, "queue": "big", "priority": -3, "timeout": timedelta(minutes=9), "policy": policy}
+    said = {
+        "max_retries": 5,
+        "queue": "big",
+        "priority": -3,
+        "timeout": timedelta(minutes=9),
+        "policy": policy,
+    }
     job = app.jobs.retry(dead.id, reason="more room", overrides={**said, "payload": {"clip": 8}})
     row = row_of(app, job)
     assert (row.max_retries, row.queue, row.priority, row.timeout) == (5, "big", -3, 540_000_000)
@@ -391,7 +427,11 @@ def test_everything_that_may_be_changed_is_changed_and_told_as_before_and_after(
         "policy": {"before": None, "after": json.loads(policy.to_json())},
         "payload.clip": {"before": 7, "after": 8},
     }
-    assert (data["before"]["state"], data["after"]["state"], data["reason"]) == ("dead", "queued", "more room")
+    assert (data["before"]["state"], data["after"]["state"], data["reason"]) == (
+        "dead",
+        "queued",
+        "more room",
+    )
     text = app.jobs.explain(job.id).text
     assert "queue big (was default)" in text
     assert "payload.clip 8 (was 7)" in text
@@ -400,7 +440,9 @@ def test_everything_that_may_be_changed_is_changed_and_told_as_before_and_after(
 
 
 def test_what_is_the_same_as_before_is_no_change(app, dead):
-    job = app.jobs.retry(dead.id, overrides={"queue": "default", "priority": 0, "payload": {"clip": 7}})
+    job = app.jobs.retry(
+        dead.id, overrides={"queue": "default", "priority": 0, "payload": {"clip": 7}}
+    )
     assert "changes" not in last(app, job).data
 
 
@@ -410,7 +452,10 @@ def test_a_policy_may_be_given_as_plain_data(app, dead):
 
 
 BAD = [
-    ({"colour": "red"}, "cannot override colour; possible: max_retries, queue, priority, timeout, policy, payload"),
+    (
+        {"colour": "red"},
+        "cannot override colour; possible: max_retries, queue, priority, timeout, policy, payload",
+    ),
     ({"max_retries": -1}, "max_retries"),
     ({"max_retries": True}, "max_retries"),
     ({"max_retries": None}, "max_retries"),
@@ -424,7 +469,10 @@ BAD = [
     ({"policy": {"max_retrys": 3}}, "policy"),
     ({"policy": 3}, "policy"),
     ({"payload": [1]}, "names to values"),
-    ({"payload": {"quality": "high"}}, "payload field quality cannot be changed; kind render allows: clip, password"),
+    (
+        {"payload": {"quality": "high"}},
+        "payload field quality cannot be changed; kind render allows: clip, password",
+    ),
     ({"payload": {"colour": "red", "clip": 8}}, "payload field colour"),
     ({7: 8}, "names to values"),
     ("queue=big", "names to values"),
@@ -433,9 +481,13 @@ BAD = [
 
 @pytest.mark.parametrize("apart_from_it", [False, True], ids=["with the app", "without it"])
 @pytest.mark.parametrize(("overrides", "match"), BAD, ids=[str(one) for one, _ in BAD])
-def test_an_override_that_is_not_allowed_changes_nothing(app, dead, overrides, match, apart_from_it):
+def test_an_override_that_is_not_allowed_changes_nothing(
+    app, dead, overrides, match, apart_from_it
+):
     jobs = apart(app) if apart_from_it else app.jobs
-    refused = unchanged(app, dead, lambda: jobs.retry(dead.id, overrides=overrides), OverrideRefused, match)
+    refused = unchanged(
+        app, dead, lambda: jobs.retry(dead.id, overrides=overrides), OverrideRefused, match
+    )
     assert refused.code == "OVERRIDE_REFUSED"
 
 
@@ -443,7 +495,9 @@ def test_an_override_that_is_not_allowed_changes_nothing(app, dead, overrides, m
 def test_an_edit_that_breaks_the_payloads_schema_changes_nothing(app, dead, apart_from_it):
     jobs = apart(app) if apart_from_it else app.jobs
     bad = {"payload": {"clip": "seven"}}
-    refused = unchanged(app, dead, lambda: jobs.retry(dead.id, overrides=bad), PayloadRefused, "clip")
+    refused = unchanged(
+        app, dead, lambda: jobs.retry(dead.id, overrides=bad), PayloadRefused, "clip"
+    )
     assert refused.code == "PAYLOAD_REFUSED"
     assert jobs.retry(dead.id, overrides={"payload": {"clip": 8}}).payload == {"clip": 8}
 
@@ -457,7 +511,13 @@ def test_without_the_app_a_kind_that_nobody_knows_has_nothing_to_edit(app, dead)
     jobs = Jobs(lambda: app.store, app.settings)
     sql(app.store, "DELETE FROM {p}manifest")
     edit = {"payload": {"clip": 8}}
-    unchanged(app, dead, lambda: jobs.retry(dead.id, overrides=edit), OverrideRefused, "no worker has told")
+    unchanged(
+        app,
+        dead,
+        lambda: jobs.retry(dead.id, overrides=edit),
+        OverrideRefused,
+        "no worker has told",
+    )
     assert jobs.retry(dead.id, overrides={"queue": "big"}).queue == "big"
 
 
@@ -469,13 +529,23 @@ def test_a_secret_field_is_told_without_its_value(app, dead):
 
 
 def test_what_it_uses_follows_from_the_payload_and_so_does_its_lane(app):
-    @app.job(uses=lambda payload: f"account-{payload['account']}", editable="account", policy=NOW_OR_NEVER)
+    @app.job(
+        uses=lambda payload: f"account-{payload['account']}",
+        editable="account",
+        policy=NOW_OR_NEVER,
+    )
     def transfer(account: str) -> Fail:
         return Fail("X", final=True)
 
     job = ran(app, transfer.enqueue(account="acme"))
     edit = {"payload": {"account": "globex"}}
-    unchanged(app, job, lambda: apart(app).retry(job.id, overrides=edit), OverrideRefused, "only its app can tell")
+    unchanged(
+        app,
+        job,
+        lambda: apart(app).retry(job.id, overrides=edit),
+        OverrideRefused,
+        "only its app can tell",
+    )
     assert app.jobs.retry(job.id, overrides=edit).uses == ("account-globex",)
     row = row_of(app, job)
     lanes = sql(app.store, "SELECT lane FROM {p}job WHERE id = :id", {"id": job.id})
@@ -569,7 +639,9 @@ def test_an_owner_may_retry_so_many_and_is_told_when_the_next_is_possible(make_a
     app.run_inline()
     for job in jobs[:2]:
         app.jobs.retry(job.id, owner="acme")
-    refused = unchanged(app, jobs[2], lambda: app.jobs.retry(jobs[2].id, owner="acme"), RetryLimited, "2/h")
+    refused = unchanged(
+        app, jobs[2], lambda: app.jobs.retry(jobs[2].id, owner="acme"), RetryLimited, "2/h"
+    )
     assert (refused.code, refused.retryable) == ("RETRY_LIMITED", True)
     wait = refused.at - datetime.now(UTC)
     assert timedelta(minutes=29) < wait < timedelta(minutes=31)
@@ -639,11 +711,21 @@ def test_what_it_has_cost_so_far_is_told(app, dead):
 
 # -- release, cancel, discard -------------------------------------------------------------------------
 def test_the_other_verbs_have_codes_of_their_own(app, broken, dead):
-    assert unchanged(app, dead, lambda: app.jobs.discard(dead.id, reason=" "), ReasonMissing).code == "REASON_MISSING"
-    assert unchanged(app, dead, lambda: app.jobs.release(dead.id), IllegalMove).code == "ILLEGAL_MOVE"
-    sql(app.store, "UPDATE {p}job SET state = 'parked', error = NULL, died_code = NULL, died_class = NULL, "
-        "died_group = NULL, finished_at = NULL, choices = '[\"left\",\"right\"]'")  # fmt: skip
-    refused = unchanged(app, dead, lambda: app.jobs.release(dead.id, choice="up"), ChoiceRefused, "left, right")
+    assert (
+        unchanged(app, dead, lambda: app.jobs.discard(dead.id, reason=" "), ReasonMissing).code
+        == "REASON_MISSING"
+    )
+    assert (
+        unchanged(app, dead, lambda: app.jobs.release(dead.id), IllegalMove).code == "ILLEGAL_MOVE"
+    )
+    sql(
+        app.store,
+        "UPDATE {p}job SET state = 'parked', error = NULL, died_code = NULL, died_class = NULL, "
+        'died_group = NULL, finished_at = NULL, choices = \'["left","right"]\'',
+    )
+    refused = unchanged(
+        app, dead, lambda: app.jobs.release(dead.id, choice="up"), ChoiceRefused, "left, right"
+    )
     assert refused.code == "CHOICE_REFUSED"
     assert app.jobs.release(dead.id, choice="left", owner="acme").state == "queued"
 

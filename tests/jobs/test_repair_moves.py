@@ -72,14 +72,22 @@ IN_STATE = {
 }
 BY_HAND = {
     Verb.CANCEL: lambda store, job_id: recover.cancel(store, job_id, actor="ann", reason="because"),
-    Verb.RELEASE: lambda store, job_id: recover.release(store, job_id, actor="ann", reason="because"),
-    Verb.RETRY_BY_HAND: lambda store, job_id: recover.retry(store, job_id, actor="ann", reason="because"),
-    Verb.DISCARD: lambda store, job_id: recover.discard(store, job_id, actor="ann", reason="because"),
+    Verb.RELEASE: lambda store, job_id: recover.release(
+        store, job_id, actor="ann", reason="because"
+    ),
+    Verb.RETRY_BY_HAND: lambda store, job_id: recover.retry(
+        store, job_id, actor="ann", reason="because"
+    ),
+    Verb.DISCARD: lambda store, job_id: recover.discard(
+        store, job_id, actor="ann", reason="because"
+    ),
 }
 EDGES = [pair for pair in itertools.product(BY_HAND, State) if pair != (Verb.CANCEL, State.RUNNING)]
 
 
-@pytest.mark.parametrize(("verb", "start"), EDGES, ids=[f"{verb} from {start}" for verb, start in EDGES])
+@pytest.mark.parametrize(
+    ("verb", "start"), EDGES, ids=[f"{verb} from {start}" for verb, start in EDGES]
+)
 def test_exactly_the_moves_of_the_table_can_be_made(store, verb, start):
     job_id = IN_STATE[start](store)
     before, history = get(store, job_id), told(store, job_id)
@@ -144,7 +152,13 @@ def test_a_retry_by_hand_begins_a_new_generation_and_keeps_the_history(store):
     finish(store, once_more(store, lease.id), FAILED)
     assert get(store, lease.id).state == "dead"
     row = recover.retry(store, lease.id, actor="ann", overrides={"max_retries": 5})
-    assert (row.generation, row.attempt, row.token, row.failures, row.max_retries) == (2, 0, 2, 0, 5)
+    assert (row.generation, row.attempt, row.token, row.failures, row.max_retries) == (
+        2,
+        0,
+        2,
+        0,
+        5,
+    )
     assert row.first_started_at is None
     again = take(store, lease.id)[0]
     assert (again.generation, again.attempt, again.token) == (2, 1, 3)
@@ -259,8 +273,12 @@ def test_a_cancel_that_meets_a_claim_asks_the_running_job_to_stop(postgres_url):
         (job_id,) = enqueue(store)
         with store.begin() as unit:
             unit.take("w1", [job_id], 1)
-            pressed = Background(lambda: recover.cancel(store, job_id, actor="ann", reason="wrong file"))
-            until(lambda: pressed.done or waits_for_a_lock(store), what="the cancel meets the claim")
+            pressed = Background(
+                lambda: recover.cancel(store, job_id, actor="ann", reason="wrong file")
+            )
+            until(
+                lambda: pressed.done or waits_for_a_lock(store), what="the cancel meets the claim"
+            )
         assert pressed.answer().cancel_reason == "wrong file"
 
 
@@ -320,7 +338,9 @@ def test_a_move_shares_the_fate_of_its_transaction_also_as_the_first_thing_in_it
 
 
 # -- who comes too late ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize("change", [{"token": 7}, {"generation": 7}, {"from_state": "parked"}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"token": 7}, {"generation": 7}, {"from_state": "parked"}], ids=str
+)
 def test_a_move_needs_the_very_job_that_was_seen(store, change):
     job_id = ended(store, FATAL)
     before = get(store, job_id)
@@ -362,7 +382,14 @@ def test_a_stale_worker_cannot_undo_what_a_person_did(store):
 # -- holds --------------------------------------------------------------------------------------------------
 def holding(store, leases, actor=""):
     with store.begin() as unit:
-        return settle(unit, [Ending(lease, HELD) for lease in leases], POLICIES, unit.now(), Random(7), actor=actor)
+        return settle(
+            unit,
+            [Ending(lease, HELD) for lease in leases],
+            POLICIES,
+            unit.now(),
+            Random(7),
+            actor=actor,
+        )
 
 
 def closed(store):

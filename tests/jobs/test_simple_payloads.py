@@ -12,7 +12,9 @@ from mulligan.manifest.arguments import Arguments
 from mulligan.worker.runner.context import Context
 
 
-def handler(number: int, text: str, share: float, flag: bool | None, either: int | str = 0) -> None: ...
+def handler(
+    number: int, text: str, share: float, flag: bool | None, either: int | str = 0
+) -> None: ...
 
 
 WHOLE = {"number": 1, "text": "a", "share": 0.5, "flag": True, "either": "b"}
@@ -49,7 +51,9 @@ def decoded(arguments: Arguments, text: str) -> object:
 @pytest.mark.parametrize("changes", OTHERS, ids=repr)
 def test_plain_values_are_what_a_model_would_make_of_them(monkeypatch, changes, without):
     arguments = Arguments(handler, Context)
-    text = json.dumps({name: value for name, value in (WHOLE | changes).items() if name not in without})
+    text = json.dumps(
+        {name: value for name, value in (WHOLE | changes).items() if name not in without}
+    )
     found = decoded(arguments, text)
     monkeypatch.setattr(Arguments, "_as_it_is", lambda *_: None)
     assert decoded(arguments, text) == found

@@ -23,19 +23,43 @@ POLICY = layer(RetrySettings())
 
 def an_attempt(token=1, **changes):
     row = AttemptRow(
-        job_id="job", token=token, generation=1, attempt=token, worker="w1", settled_by="w1", started_at=NOW,
-        ended_at=NOW + SECOND, ended="returned", verb="succeed", code=None, cls=None, rule=None, public=None,
-        evidence=None, private=None, fingerprint=None, next_run_at=None, reason="", cost=0.0,
-    )  # fmt: skip
+        job_id="job",
+        token=token,
+        generation=1,
+        attempt=token,
+        worker="w1",
+        settled_by="w1",
+        started_at=NOW,
+        ended_at=NOW + SECOND,
+        ended="returned",
+        verb="succeed",
+        code=None,
+        cls=None,
+        rule=None,
+        public=None,
+        evidence=None,
+        private=None,
+        fingerprint=None,
+        next_run_at=None,
+        reason="",
+        cost=0.0,
+    )
     return row._replace(**changes)
 
 
 def a_failure(token=1, *, at=NOW, wait=10, **changes):
     given = {
-        "started_at": at, "ended_at": at + SECOND, "ended": "failed", "verb": "retry", "code": "GW_TIMEOUT",
-        "cls": "timeout", "rule": "py.timeout", "public": "The gateway did not answer.",
-        "next_run_at": at + SECOND + wait * SECOND, "reason": f"retry {token} of 3 in {wait} s: timeout",
-    }  # fmt: skip
+        "started_at": at,
+        "ended_at": at + SECOND,
+        "ended": "failed",
+        "verb": "retry",
+        "code": "GW_TIMEOUT",
+        "cls": "timeout",
+        "rule": "py.timeout",
+        "public": "The gateway did not answer.",
+        "next_run_at": at + SECOND + wait * SECOND,
+        "reason": f"retry {token} of 3 in {wait} s: timeout",
+    }
     return an_attempt(token, **(given | changes))
 
 
@@ -52,7 +76,9 @@ def a_row_like(**changes):
 
 
 def told(row, attempts=(), events=(), policy=POLICY, **more):
-    life = JobHistory(row, attempts, [queued(), *events] if events is not None else (), policy, **more)
+    life = JobHistory(
+        row, attempts, [queued(), *events] if events is not None else (), policy, **more
+    )
     return [one.text for one in story(life)]
 
 
@@ -62,23 +88,68 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_as_one_text():
     attempts = [
         a_failure(1, wait=20, worker="w_one"),
         a_failure(2, at=minutes[1], wait=41, worker="w_two"),
-        an_attempt(3, started_at=minutes[2], ended_at=minutes[2] + SECOND, ended="held", verb="hold",
-                   next_run_at=minutes[2] + SECOND, reason=held, worker="w_two"),
-        a_failure(4, at=minutes[8], verb="die", code="PROGRAMMING_ERROR", cls="permanent", rule="py.programming-error",
-                  public="The job's code has an error.", next_run_at=None, worker="w_two",
-                  reason="not retried: class permanent by rule py.programming-error; to retry such errors, …",
-                  judged='{"ground":"class_not_retryable"}'),
-        an_attempt(5, generation=2, attempt=1, started_at=minutes[10], ended_at=minutes[10] + 2 * SECOND, worker="w_6"),
-    ]  # fmt: skip
+        an_attempt(
+            3,
+            started_at=minutes[2],
+            ended_at=minutes[2] + SECOND,
+            ended="held",
+            verb="hold",
+            next_run_at=minutes[2] + SECOND,
+            reason=held,
+            worker="w_two",
+        ),
+        a_failure(
+            4,
+            at=minutes[8],
+            verb="die",
+            code="PROGRAMMING_ERROR",
+            cls="permanent",
+            rule="py.programming-error",
+            public="The job's code has an error.",
+            next_run_at=None,
+            worker="w_two",
+            reason="not retried: class permanent by rule py.programming-error; to retry such errors, …",
+            judged='{"ground":"class_not_retryable"}',
+        ),
+        an_attempt(
+            5,
+            generation=2,
+            attempt=1,
+            started_at=minutes[10],
+            ended_at=minutes[10] + 2 * SECOND,
+            worker="w_6",
+        ),
+    ]
     events = [
         queued(),
-        an_event(9, minutes[10], "job.retried", actor="cli:kim", generation=2, reason="the code is repaired",
-                 **{"from": "dead"}),
-    ]  # fmt: skip
-    news = [an_event(5, minutes[2] + SECOND, "dependency.opened", actor="handler", dependency="gateway",
-                     until=minutes[7] + SECOND, reason="maintenance")]  # fmt: skip
+        an_event(
+            9,
+            minutes[10],
+            "job.retried",
+            actor="cli:kim",
+            generation=2,
+            reason="the code is repaired",
+            **{"from": "dead"},
+        ),
+    ]
+    news = [
+        an_event(
+            5,
+            minutes[2] + SECOND,
+            "dependency.opened",
+            actor="handler",
+            dependency="gateway",
+            until=minutes[7] + SECOND,
+            reason="maintenance",
+        )
+    ]
     row = a_row_like(state="succeeded", generation=2, token=5, uses="gateway", result='{"a":1}')
-    text = written(row, "It succeeded.", story(JobHistory(row, attempts, events, POLICY, (), news)), minutes[11])
+    text = written(
+        row,
+        "It succeeded.",
+        story(JobHistory(row, attempts, events, POLICY, (), news)),
+        minutes[11],
+    )
     assert text == (
         "Job job of owner acme: kind render, queue default, succeeded. As of 2023-11-14 22:24:20 UTC.\n"
         "\n"
@@ -122,17 +193,37 @@ def test_a_life_with_two_retries_a_hold_and_a_retry_by_hand_as_one_text():
 @pytest.mark.parametrize(
     ("row", "event", "words"),
     [
-        (a_row(), queued(), "enqueued for owner acme: kind render, queue default, to start at once."),
+        (
+            a_row(),
+            queued(),
+            "enqueued for owner acme: kind render, queue default, to start at once.",
+        ),
         (a_row(owner=""), queued(), "enqueued: kind render"),
-        (a_row(), queued(run_at=NOW + 5 * MINUTE), "to start not before 22:18:20 UTC, 5 min later."),
-        (a_row(), queued(run_at=NOW + 3 * 86_400 * SECOND), "to start not before 2023-11-17 22:13:20 UTC, 3 d later."),
-        (a_row(), queued(actor="schedule", schedule="nightly"), "enqueued by schedule nightly for owner"),
-        (a_row(), queued(actor="cli:kim", schedule="nightly"), "by schedule nightly, started by kim (on the command line)"),
+        (
+            a_row(),
+            queued(run_at=NOW + 5 * MINUTE),
+            "to start not before 22:18:20 UTC, 5 min later.",
+        ),
+        (
+            a_row(),
+            queued(run_at=NOW + 3 * 86_400 * SECOND),
+            "to start not before 2023-11-17 22:13:20 UTC, 3 d later.",
+        ),
+        (
+            a_row(),
+            queued(actor="schedule", schedule="nightly"),
+            "enqueued by schedule nightly for owner",
+        ),
+        (
+            a_row(),
+            queued(actor="cli:kim", schedule="nightly"),
+            "by schedule nightly, started by kim (on the command line)",
+        ),
         (a_row_like(deadline_at=NOW + MINUTE), queued(), "to be done by 22:14:20 UTC."),
         (a_row(unique_key="k 1"), queued(), "under the unique key k 1,"),
         (a_row(batch_id="b1"), queued(), "in batch b1,"),
     ],
-)  # fmt: skip
+)
 def test_how_it_was_enqueued(row, event, words):
     assert words in story(JobHistory(row, (), [event], POLICY))[0].text
 
@@ -146,30 +237,68 @@ def test_a_life_whose_first_events_are_pruned_says_so():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ended": "snoozed", "verb": "snooze", "reason": "snoozed for 5 min: not there yet"},
-         "put the job off after 1 s, which costs no retry: snoozed for 5 min: not there yet."),
-        ({"ended": "released", "verb": "give back", "reason": "worker shuts down"},
-         "was given back unharmed after 1 s, at no cost: worker shuts down."),
-        ({"ended": "parked", "verb": "park", "reason": "who pays?"}, "stopped after 1 s to ask a person: who pays?"),
-        ({"ended": "cancelled", "verb": "stop", "reason": "stopped on request: too dear"},
-         "was stopped after 1 s: stopped on request: too dear."),
-        ({"ended": "lost", "verb": "lose", "code": "PROCESS_DIED", "cls": "unknown", "rule": "mulligan.process-died",
-          "public": "The process of this job died.", "reason": "lost, 1 of 2 allowed; the next attempt runs alone in its process"},
-         "was lost after 1 s, because its process or worker died under it with PROCESS_DIED"),
-        ({"ended": "retry", "verb": "retry", "code": "RETRY_REQUESTED", "cls": "transient",
-          "rule": "mulligan.retry-requested", "public": "The job asked for another try.",
-          "next_run_at": NOW + 11 * SECOND, "reason": "retry 1 of 3 in 10 s: requested by the handler"},
-         "asked for another try after 1 s with RETRY_REQUESTED"),
-        ({"ended": "failed", "verb": "stop", "reason": "stopped on request", "code": "X", "cls": "unknown"},
-         "was stopped after 1 s: stopped on request."),
+        (
+            {"ended": "snoozed", "verb": "snooze", "reason": "snoozed for 5 min: not there yet"},
+            "put the job off after 1 s, which costs no retry: snoozed for 5 min: not there yet.",
+        ),
+        (
+            {"ended": "released", "verb": "give back", "reason": "worker shuts down"},
+            "was given back unharmed after 1 s, at no cost: worker shuts down.",
+        ),
+        (
+            {"ended": "parked", "verb": "park", "reason": "who pays?"},
+            "stopped after 1 s to ask a person: who pays?",
+        ),
+        (
+            {"ended": "cancelled", "verb": "stop", "reason": "stopped on request: too dear"},
+            "was stopped after 1 s: stopped on request: too dear.",
+        ),
+        (
+            {
+                "ended": "lost",
+                "verb": "lose",
+                "code": "PROCESS_DIED",
+                "cls": "unknown",
+                "rule": "mulligan.process-died",
+                "public": "The process of this job died.",
+                "reason": "lost, 1 of 2 allowed; the next attempt runs alone in its process",
+            },
+            "was lost after 1 s, because its process or worker died under it with PROCESS_DIED",
+        ),
+        (
+            {
+                "ended": "retry",
+                "verb": "retry",
+                "code": "RETRY_REQUESTED",
+                "cls": "transient",
+                "rule": "mulligan.retry-requested",
+                "public": "The job asked for another try.",
+                "next_run_at": NOW + 11 * SECOND,
+                "reason": "retry 1 of 3 in 10 s: requested by the handler",
+            },
+            "asked for another try after 1 s with RETRY_REQUESTED",
+        ),
+        (
+            {
+                "ended": "failed",
+                "verb": "stop",
+                "reason": "stopped on request",
+                "code": "X",
+                "cls": "unknown",
+            },
+            "was stopped after 1 s: stopped on request.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_how_an_attempt_ended(changes, words):
     assert words in told(a_row_like(), [an_attempt(**changes)])[1]
 
 
 def test_evidence_is_told_and_the_private_half_is_not_unless_it_is_asked_for():
-    attempt = a_failure(evidence='{"http_status":503}', private=json.dumps({"message": "token=abc", "trace": "a\nb"}))
+    attempt = a_failure(
+        evidence='{"http_status":503}',
+        private=json.dumps({"message": "token=abc", "trace": "a\nb"}),
+    )
     life = JobHistory(a_row_like(), [attempt], [queued()], POLICY)
     assert "http_status 503" in story(life)[1].text
     assert "abc" not in written(life.row, "", story(life), NOW)
@@ -185,8 +314,15 @@ def a_judged_failure(judged, **changes):
 
 
 def test_how_the_next_attempt_differs_and_who_disagreed_is_told_but_no_value_of_a_setting():
-    then = {"queue": "big", "memory_limit": 8_000_000_000, "timeout": 600, "settings": {"key": "s3cret"}}
-    words = told(a_row_like(), [a_judged_failure({"table": "v3", "also": ["other.rule"], "then": then})])
+    then = {
+        "queue": "big",
+        "memory_limit": 8_000_000_000,
+        "timeout": 600,
+        "settings": {"key": "s3cret"},
+    }
+    words = told(
+        a_row_like(), [a_judged_failure({"table": "v3", "also": ["other.rule"], "then": then})]
+    )
     assert "Other rules saw it differently and were not followed: other.rule." in words
     assert words[-1] == (
         "The next attempt differs from this one: it goes to queue big, it gets 8 GB of memory, it gets 10 min of time, "
@@ -210,33 +346,66 @@ def test_a_rules_own_schedule_explains_its_wait():
 
 
 def test_a_result_of_nothing_is_said_so():
-    assert told(a_row_like(result="null", state="succeeded"), [an_attempt()])[1].endswith("it returned nothing.")
+    assert told(a_row_like(result="null", state="succeeded"), [an_attempt()])[1].endswith(
+        "it returned nothing."
+    )
 
 
 # -- moves by hand, and without an attempt ----------------------------------------------------------
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (an_event(2, NOW, "job.released", actor="python", choice="left", reason="ok", **{"from": "parked"}),
-         "A program (through Python) released it with the choice 'left': ok."),
-        (an_event(2, NOW, "job.cancel_requested", actor="cli:ann", reason="too dear"),
-         "ann (on the command line) asked the running attempt to stop: too dear."),
-        (an_event(2, NOW, "job.cancelled", actor="cli:ann", reason=""), "ann (on the command line) cancelled it."),
+        (
+            an_event(
+                2,
+                NOW,
+                "job.released",
+                actor="python",
+                choice="left",
+                reason="ok",
+                **{"from": "parked"},
+            ),
+            "A program (through Python) released it with the choice 'left': ok.",
+        ),
+        (
+            an_event(2, NOW, "job.cancel_requested", actor="cli:ann", reason="too dear"),
+            "ann (on the command line) asked the running attempt to stop: too dear.",
+        ),
+        (
+            an_event(2, NOW, "job.cancelled", actor="cli:ann", reason=""),
+            "ann (on the command line) cancelled it.",
+        ),
         (an_event(2, NOW, "job.discarded", actor="", reason="old"), "Somebody discarded it: old."),
-        (an_event(2, NOW, "job.died", actor="upkeep", code="DEADLINE_PASSED", message="The job's deadline passed.",
-                  rule="mulligan.deadline-passed", **{"class": "permanent"}),
-         ("It ended while it waited, without a further attempt, with DEADLINE_PASSED (class permanent; judged by rule "
-         "mulligan.deadline-passed): The job's deadline passed.")),
+        (
+            an_event(
+                2,
+                NOW,
+                "job.died",
+                actor="upkeep",
+                code="DEADLINE_PASSED",
+                message="The job's deadline passed.",
+                rule="mulligan.deadline-passed",
+                **{"class": "permanent"},
+            ),
+            (
+                "It ended while it waited, without a further attempt, with DEADLINE_PASSED (class permanent; judged by rule "
+                "mulligan.deadline-passed): The job's deadline passed."
+            ),
+        ),
         (an_event(2, NOW, "job.stale_refused", worker="w_9"), "Worker w_9 reported an end"),
-        (an_event(2, NOW, "job.retried", actor="python", generation=2, max_retries=9, reason=""),
-         "A program (through Python) retried it by hand with at most 9 retries. That began life 2"),
+        (
+            an_event(2, NOW, "job.retried", actor="python", generation=2, max_retries=9, reason=""),
+            "A program (through Python) retried it by hand with at most 9 retries. That began life 2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_move_that_no_attempt_tells_of(event, words):
     assert words in told(a_row_like(), (), [event])[1]
 
 
-@pytest.mark.parametrize("kind", ["job.released", "job.cancelled", "job.died", "job.succeeded", "job.started"])
+@pytest.mark.parametrize(
+    "kind", ["job.released", "job.cancelled", "job.died", "job.succeeded", "job.started"]
+)
 def test_what_an_attempt_tells_is_not_told_twice(kind):
     assert len(told(a_row_like(), (), [an_event(2, NOW, kind, token=1)])) == 1
 
@@ -244,7 +413,9 @@ def test_what_an_attempt_tells_is_not_told_twice(kind):
 # -- waits ------------------------------------------------------------------------------------------
 def test_a_late_start_names_what_was_closed_meanwhile_and_who_opened_it():
     news = [
-        an_event(3, NOW - MINUTE, "queue.paused", actor="cli:kim", queue="default", reason="deploy"),
+        an_event(
+            3, NOW - MINUTE, "queue.paused", actor="cli:kim", queue="default", reason="deploy"
+        ),
         an_event(4, NOW - MINUTE, "queue.paused", actor="cli:kim", queue="other"),
         an_event(7, NOW + MINUTE, "queue.resumed", actor="cli:ann", queue="default", reason="done"),
     ]
@@ -259,9 +430,21 @@ def test_a_late_start_names_what_was_closed_meanwhile_and_who_opened_it():
 def test_an_outage_that_is_over_is_told_with_its_cause_and_its_end():
     news = [
         an_event(
-            3, NOW - MINUTE, "dependency.opened", actor="breaker", dependency="gw", reason="14 of 14 calls failed"
+            3,
+            NOW - MINUTE,
+            "dependency.opened",
+            actor="breaker",
+            dependency="gw",
+            reason="14 of 14 calls failed",
         ),
-        an_event(7, NOW + MINUTE, "dependency.closed", actor="breaker", dependency="gw", reason="answers again"),
+        an_event(
+            7,
+            NOW + MINUTE,
+            "dependency.closed",
+            actor="breaker",
+            dependency="gw",
+            reason="answers again",
+        ),
     ]
     late = an_attempt(started_at=NOW + MINUTE + SECOND, ended_at=NOW + 2 * MINUTE)
     assert told(a_row_like(uses="gw"), [late], news=news)[1] == (
@@ -271,7 +454,9 @@ def test_an_outage_that_is_over_is_told_with_its_cause_and_its_end():
 
 
 def test_a_failure_that_was_not_charged_is_told_as_such_and_not_counted():
-    spared = a_failure(1, verb="hold", reason="no retry charged: gw is down; the job waits until it recovers")
+    spared = a_failure(
+        1, verb="hold", reason="no retry charged: gw is down; the job waits until it recovers"
+    )
     charged = a_failure(2, at=NOW + MINUTE, reason="retry 1 of 3 in 10 s: timeout")
     said = told(a_row_like(uses="gw"), [spared, charged])
     assert "failed after 1 s with GW_TIMEOUT" in said[1]
@@ -291,13 +476,17 @@ def test_a_gate_that_stands_is_as_good_as_its_event():
     late = an_attempt(started_at=NOW + 2 * MINUTE, ended_at=NOW + 3 * MINUTE)
     row = a_row_like(uses="gateway")
     assert (
-        "dependency gateway was held by a job's own code, with the reason 'down'" in told(row, [late], gates=[gate])[1]
+        "dependency gateway was held by a job's own code, with the reason 'down'"
+        in told(row, [late], gates=[gate])[1]
     )
     assert "not recorded" in told(a_row_like(), [late], gates=[gate])[1]
 
 
 def test_only_waits_beyond_its_time_are_looked_into():
-    attempts = [a_failure(wait=60), an_attempt(2, started_at=NOW + 62 * SECOND, ended_at=NOW + 63 * SECOND)]
+    attempts = [
+        a_failure(wait=60),
+        an_attempt(2, started_at=NOW + 62 * SECOND, ended_at=NOW + 63 * SECOND),
+    ]
     assert waits(JobHistory(a_row_like(), attempts, [queued()], POLICY)) == []
     late = an_attempt(started_at=NOW + MINUTE, ended_at=NOW + 2 * MINUTE)
     assert waits(JobHistory(a_row_like(), [late], [queued()], POLICY)) == [(NOW, NOW + MINUTE)]
@@ -313,7 +502,8 @@ def test_a_hostile_text_stays_on_its_line_and_moves_no_cursor():
 
 def test_a_very_long_life_loses_its_middle_and_says_so():
     attempts = [
-        an_attempt(n, ended="snoozed", verb="snooze", reason="not yet", next_run_at=NOW) for n in range(1, 2001)
+        an_attempt(n, ended="snoozed", verb="snooze", reason="not yet", next_run_at=NOW)
+        for n in range(1, 2001)
     ]
     sentences = story(JobHistory(a_row_like(), attempts, [queued()], POLICY))
     assert len(sentences) == FIRST + LAST + 1
@@ -331,15 +521,20 @@ def test_every_sentence_has_its_moment():
 
 
 def test_a_policy_that_has_changed_since_is_not_passed_off_as_the_one_of_then():
-    policy = layer(RetrySettings(), kind=Policy(backoff=Exponential(base=1, factor=1, jitter="none")))
-    assert "what was in force then, or a server's hint, is not stored" in told(
-        a_row_like(), [a_failure(wait=500)], policy=policy
-    )[2]  # fmt: skip
+    policy = layer(
+        RetrySettings(), kind=Policy(backoff=Exponential(base=1, factor=1, jitter="none"))
+    )
+    assert (
+        "what was in force then, or a server's hint, is not stored"
+        in told(a_row_like(), [a_failure(wait=500)], policy=policy)[2]
+    )
 
 
 def test_a_servers_hint_that_is_stored_is_named():
     words = told(a_row_like(), [a_failure(wait=123, evidence='{"retry_after":120}')])[2]
-    assert words.endswith("the schedule says 30 s, but the other side asked for 2 min and a little spread was added.")
+    assert words.endswith(
+        "the schedule says 30 s, but the other side asked for 2 min and a little spread was added."
+    )
 
 
 def test_the_queue_it_was_enqueued_for_is_told_also_after_a_step_has_moved_it():

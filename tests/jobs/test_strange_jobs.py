@@ -33,7 +33,9 @@ def unharmed(app: Mulligan, worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_what_kills_its_process_is_a_recorded_death_and_not_a_silence(app: Mulligan, start: Start) -> None:
+def test_what_kills_its_process_is_a_recorded_death_and_not_a_silence(
+    app: Mulligan, start: Start
+) -> None:
     worker = start(retry__max_losses="0")
     for kind, payload, facts in (
         ("exits", {"code": 0}, {"exit_code": 0}),
@@ -116,7 +118,12 @@ def test_asked_to_stop_a_job_ends_with_its_programs_and_a_result_stands(
     for job in jobs:
         app.jobs.cancel(job.id, reason="enough")
     ends = [app.jobs.wait(job.id, 20) for job in jobs]
-    assert [job.state for job in ends] == [State.CANCELLED, State.SUCCEEDED, State.CANCELLED, State.CANCELLED]
+    assert [job.state for job in ends] == [
+        State.CANCELLED,
+        State.SUCCEEDED,
+        State.CANCELLED,
+        State.CANCELLED,
+    ]
     assert ends[1].result == "finished"
     [leader] = runners
     prefix = _mark(leader)
@@ -125,7 +132,9 @@ def test_asked_to_stop_a_job_ends_with_its_programs_and_a_result_stands(
     unharmed(app, worker)
 
 
-def test_facts_limits_and_news_arrive_from_another_process(app: Mulligan, start: Start, tmp_path: Path) -> None:
+def test_facts_limits_and_news_arrive_from_another_process(
+    app: Mulligan, start: Start, tmp_path: Path
+) -> None:
     worker = start()
     tells = app.enqueue("tells", {"go": "go"})
     late = app.enqueue("overstays", {}, deadline=3)
@@ -153,10 +162,23 @@ def test_the_last_progress_before_the_end_is_kept(app: Mulligan, start: Start) -
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_worker_whose_output_nobody_reads_goes_on(app: Mulligan, store_url: str, tmp_path: Path) -> None:
-    env = {**os.environ, **FAST, "MULLIGAN_DATABASE_URL": store_url, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    command = [sys.executable, str(Path(__file__).parent.parent / "support" / "worker_main.py"), STRANGE]
-    with subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as worker:
+def test_a_worker_whose_output_nobody_reads_goes_on(
+    app: Mulligan, store_url: str, tmp_path: Path
+) -> None:
+    env = {
+        **os.environ,
+        **FAST,
+        "MULLIGAN_DATABASE_URL": store_url,
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+    }
+    command = [
+        sys.executable,
+        str(Path(__file__).parent.parent / "support" / "worker_main.py"),
+        STRANGE,
+    ]
+    with subprocess.Popen(
+        command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as worker:
         try:
             complains = app.enqueue("complains")
             until(lambda: complains.refresh().state is not State.QUEUED, 15)
@@ -186,4 +208,8 @@ def _alive(pid: int) -> bool:
 
 def _mark(pid: int) -> str:
     environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next(os.fsdecode(entry.partition(b"=")[2]) for entry in environ if entry.startswith(b"MULLIGAN_ATTEMPT="))
+    return next(
+        os.fsdecode(entry.partition(b"=")[2])
+        for entry in environ
+        if entry.startswith(b"MULLIGAN_ATTEMPT=")
+    )

@@ -66,7 +66,9 @@ def dbapi(world: World) -> Iterator[Caller]:
 @contextmanager
 def standard_library(world: World) -> Iterator[Caller]:
     connection = sqlite3.connect(world.file)
-    connection.row_factory = lambda cursor, row: {column[0]: row[i] for i, column in enumerate(cursor.description)}
+    connection.row_factory = lambda cursor, row: {
+        column[0]: row[i] for i, column in enumerate(cursor.description)
+    }
     try:
         with connection:
             yield Caller(connection, connection.execute)
@@ -155,7 +157,9 @@ class World:
     def engine(self) -> Engine:
         if self._engine is None:
             if self.store == "postgres":
-                self._engine = create_engine(self.url.replace("postgresql://", "postgresql+psycopg://", 1))
+                self._engine = create_engine(
+                    self.url.replace("postgresql://", "postgresql+psycopg://", 1)
+                )
             elif self.store == "stdlib":
                 self._engine = create_engine(f"sqlite:///{self.file}")
             else:
@@ -192,11 +196,14 @@ class World:
 
 
 @pytest.fixture(
-    params=[(store, way) for store, ways in WAYS.items() for way in ways], ids=lambda p: f"{p[0]}-{p[1].__name__}"
+    params=[(store, way) for store, ways in WAYS.items() for way in ways],
+    ids=lambda p: f"{p[0]}-{p[1].__name__}",
 )
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     store, way = request.param
-    world = World(store, request.getfixturevalue("postgres_url" if store == "postgres" else "sqlite_url"), way)
+    world = World(
+        store, request.getfixturevalue("postgres_url" if store == "postgres" else "sqlite_url"), way
+    )
     yield world
     world.close()
 
@@ -323,7 +330,9 @@ def postgres(postgres_url: str) -> Iterator[World]:
 def test_held_open_it_blocks_nobody_elses_enqueue_claim_or_settle(postgres):
     mine = postgres.ship.enqueue(order=1)
     with postgres.caller() as caller, ThreadPoolExecutor(1) as others:
-        held = postgres.ship.options(connection=caller.connection, unique="held").enqueue_many([{"order": 2}])[0]
+        held = postgres.ship.options(connection=caller.connection, unique="held").enqueue_many(
+            [{"order": 2}]
+        )[0]
         theirs = others.submit(postgres.ship.enqueue, order=3).result(timeout=BOUND)
         assert others.submit(postgres.app.run_inline).result(timeout=BOUND) == 2
         assert {postgres.app.jobs.get(job.id).state for job in (mine, theirs)} == {State.SUCCEEDED}
@@ -339,7 +348,9 @@ def test_only_who_wants_the_same_key_waits_and_only_until_the_commit(postgres):
 
     with ThreadPoolExecutor(1) as others:
         with postgres.caller() as caller:
-            first = postgres.ship.options(connection=caller.connection, unique="order 7").enqueue(order=7)
+            first = postgres.ship.options(connection=caller.connection, unique="order 7").enqueue(
+                order=7
+            )
             waiting = others.submit(enqueue_twin)
             committed.set()
         twin, after_commit = waiting.result(timeout=BOUND)

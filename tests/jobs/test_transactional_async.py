@@ -11,7 +11,10 @@ import pytest
 from mulligan import Mulligan
 from mulligan.core.errors import ConnectionRefused
 
-pytest.importorskip("greenlet", reason="SQLAlchemy runs its async engines on greenlet: pip install sqlalchemy[asyncio]")
+pytest.importorskip(
+    "greenlet",
+    reason="SQLAlchemy runs its async engines on greenlet: pip install sqlalchemy[asyncio]",
+)
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 
@@ -57,7 +60,9 @@ def test_an_async_session_enqueues_inside_run_sync_and_keeps_its_keys(shop):
         engine = shop.engine()
         async with AsyncSession(engine) as session, session.begin():
             jobs = await session.run_sync(
-                lambda s: shop.ship.options(connection=s, unique="order 7").enqueue_many([{"order": 7}, {"order": 7}])
+                lambda s: shop.ship.options(connection=s, unique="order 7").enqueue_many(
+                    [{"order": 7}, {"order": 7}]
+                )
             )
         await engine.dispose()
         return jobs
@@ -73,7 +78,9 @@ def test_enqueue_async_takes_an_async_connection_and_an_async_session_as_they_ar
         async with engine.begin() as conn:
             await shop.ship.options(connection=conn).enqueue_async(order=7)
         async with AsyncSession(engine) as session, session.begin():
-            await shop.ship.options(connection=session).enqueue_many_async([{"order": 8}, {"order": 9}])
+            await shop.ship.options(connection=session).enqueue_many_async(
+                [{"order": 8}, {"order": 9}]
+            )
             await shop.app.aio.enqueue("ship", {"order": 10}, connection=session)
         async with AsyncSession(engine) as session:
             await shop.ship.options(connection=session).enqueue_async(order=11)

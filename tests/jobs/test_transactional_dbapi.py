@@ -11,7 +11,19 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Date, DateTime, Integer, LargeBinary, String, create_engine, event, exc, inspect, select, text
+from sqlalchemy import (
+    Date,
+    DateTime,
+    Integer,
+    LargeBinary,
+    String,
+    create_engine,
+    event,
+    exc,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -67,11 +79,20 @@ def test_a_transaction_begins_before_the_first_write(connection, write):
     connection.rollback()
     assert not connection.in_transaction
     assert ids(connection) == []
-    assert connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall() == [("orders",)]
+    assert connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall() == [
+        ("orders",)
+    ]
 
 
 @pytest.mark.parametrize(
-    "read", ["SELECT * FROM orders", "PRAGMA user_version = 7", "EXPLAIN DELETE FROM orders", "VACUUM", "-- nothing"]
+    "read",
+    [
+        "SELECT * FROM orders",
+        "PRAGMA user_version = 7",
+        "EXPLAIN DELETE FROM orders",
+        "VACUUM",
+        "-- nothing",
+    ],
 )
 def test_nothing_else_begins_one(connection, read):
     connection.execute(read)
@@ -100,7 +121,10 @@ def test_a_read_after_a_savepoint_cannot_go_stale_before_the_write(file, connect
     """In a deferred transaction it can, and then the write is "database is locked" for good."""
     connection.execute("SAVEPOINT here")
     assert ids(connection) == []
-    with closing(dbapi.connect(file, timeout=0)) as hasty, pytest.raises(dbapi.OperationalError, match="locked"):
+    with (
+        closing(dbapi.connect(file, timeout=0)) as hasty,
+        pytest.raises(dbapi.OperationalError, match="locked"),
+    ):
         hasty.execute("INSERT INTO orders VALUES (1, 'theirs')")
     connection.execute("INSERT INTO orders VALUES (1, 'mine')")
     connection.commit()
@@ -121,7 +145,10 @@ def test_a_half_read_select_does_not_keep_its_connection_from_writing(connection
 
 def test_the_busy_timeout_is_the_callers(file, other):
     other.execute("INSERT INTO orders VALUES (1, 'theirs')")
-    with closing(dbapi.connect(file, timeout=0)) as hasty, pytest.raises(dbapi.OperationalError, match="locked"):
+    with (
+        closing(dbapi.connect(file, timeout=0)) as hasty,
+        pytest.raises(dbapi.OperationalError, match="locked"),
+    ):
         hasty.execute("INSERT INTO orders VALUES (2, 'mine')")
 
 
@@ -188,7 +215,9 @@ def facts(cursor: sqlite3.Cursor | dbapi.Cursor) -> list[object]:
     ]:
         cursor.execute(sql, params)
         rows = cursor.fetchmany(1) + cursor.fetchall()
-        seen.append((cursor.description, cursor.rowcount, cursor.lastrowid, rows, cursor.fetchone()))
+        seen.append(
+            (cursor.description, cursor.rowcount, cursor.lastrowid, rows, cursor.fetchone())
+        )
     cursor.executemany("INSERT INTO orders (note) VALUES (?)", [("x",), ("y",)])
     return [*seen, cursor.rowcount]
 
@@ -245,7 +274,9 @@ def test_dates_are_written_as_sqlite3_writes_them(connection):
 
 def test_a_script_commits_first_and_runs_as_it_stands(connection):
     connection.execute("INSERT INTO orders VALUES (1, 'a')")
-    connection.executescript("INSERT INTO orders VALUES (2, 'b'); INSERT INTO orders VALUES (3, 'c');")
+    connection.executescript(
+        "INSERT INTO orders VALUES (2, 'b'); INSERT INTO orders VALUES (3, 'c');"
+    )
     connection.rollback()
     assert ids(connection) == [1, 2, 3]
 
@@ -265,7 +296,9 @@ class Note(Base):
 
 
 def a_note(name: str) -> Note:
-    return Note(name=name, body=b"\x00\xff", day=date(2024, 2, 29), at=datetime(2024, 2, 29, 12, 30))  # noqa: DTZ001
+    return Note(
+        name=name, body=b"\x00\xff", day=date(2024, 2, 29), at=datetime(2024, 2, 29, 12, 30)
+    )  # noqa: DTZ001
 
 
 def test_the_orm_writes_reads_and_reflects(engine):
@@ -274,16 +307,32 @@ def test_the_orm_writes_reads_and_reflects(engine):
         session.add_all([a_note(f"note {number}") for number in range(100)])
     with Session(engine) as session:
         note = session.scalars(select(Note).where(Note.name == "note 42")).one()
-        assert (note.body, note.day, note.at) == (b"\x00\xff", date(2024, 2, 29), datetime(2024, 2, 29, 12, 30))  # noqa: DTZ001
+        assert (note.body, note.day, note.at) == (
+            b"\x00\xff",
+            date(2024, 2, 29),
+            datetime(2024, 2, 29, 12, 30),
+        )  # noqa: DTZ001
         note.name = "changed"
         session.commit()
-        assert session.scalars(select(Note.name).where(Note.name.regexp_match("^chan"))).all() == ["changed"]
-    assert [column["name"] for column in inspect(engine).get_columns("note")] == ["id", "name", "body", "day", "at"]
+        assert session.scalars(select(Note.name).where(Note.name.regexp_match("^chan"))).all() == [
+            "changed"
+        ]
+    assert [column["name"] for column in inspect(engine).get_columns("note")] == [
+        "id",
+        "name",
+        "body",
+        "day",
+        "at",
+    ]
 
 
 def test_sqlalchemy_wraps_our_errors(engine):
     Base.metadata.create_all(engine)
-    with pytest.raises(exc.IntegrityError, match="UNIQUE"), Session(engine) as session, session.begin():
+    with (
+        pytest.raises(exc.IntegrityError, match="UNIQUE"),
+        Session(engine) as session,
+        session.begin(),
+    ):
         session.add_all([a_note("twice"), a_note("twice")])
 
 

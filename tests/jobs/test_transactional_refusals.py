@@ -70,7 +70,10 @@ def test_a_connection_to_another_file_is_refused(shop_on_sqlite, tmp_path):
 
 def test_a_connection_to_memory_is_refused(shop_on_sqlite):
     _, ship = shop_on_sqlite
-    with closing(mulligan.dbapi.connect(":memory:")) as other, pytest.raises(ConnectionRefused, match="temporary"):
+    with (
+        closing(mulligan.dbapi.connect(":memory:")) as other,
+        pytest.raises(ConnectionRefused, match="temporary"),
+    ):
         ship.options(connection=other).enqueue(order=7)
 
 
@@ -101,7 +104,9 @@ def test_two_threads_with_two_libraries_on_one_file_are_refused_and_lose_nothing
     finally:
         refused.set()
         thread.join()
-    assert sorted(job.id for job in app.jobs.list(limit=len(acknowledged) + 1)) == sorted(acknowledged)
+    assert sorted(job.id for job in app.jobs.list(limit=len(acknowledged) + 1)) == sorted(
+        acknowledged
+    )
 
 
 def enqueue_through_sqlite3(file: Path, ship: Any) -> None:
@@ -210,7 +215,8 @@ def test_a_foreign_driver_is_refused_by_its_name(shop):
 def test_asyncpg_inside_sqlalchemy_is_refused_by_its_name(shop_on_postgres):
     _, ship = shop_on_postgres
     as_in_run_sync = SimpleNamespace(
-        connection=SimpleNamespace(driver_connection=AsyncpgConnection()), in_transaction=lambda: True
+        connection=SimpleNamespace(driver_connection=AsyncpgConnection()),
+        in_transaction=lambda: True,
     )
     with pytest.raises(ConnectionRefused, match=r"asyncpg\.connection\.Connection"):
         ship.options(connection=as_in_run_sync).enqueue(order=7)
@@ -247,11 +253,16 @@ def test_psycopgs_async_connection_is_refused_with_what_to_do(shop_on_postgres, 
 # -- no transaction -------------------------------------------------------------------------------------
 def test_without_a_transaction_there_is_no_common_fate_on_sqlite(shop_on_sqlite):
     app, ship = shop_on_sqlite
-    engine = create_engine(f"sqlite:///{file_of(app)}", module=mulligan.dbapi, isolation_level="AUTOCOMMIT")
+    engine = create_engine(
+        f"sqlite:///{file_of(app)}", module=mulligan.dbapi, isolation_level="AUTOCOMMIT"
+    )
     with engine.connect() as core, pytest.raises(ConnectionRefused, match="autocommit"):
         ship.options(connection=core).enqueue(order=7)
     engine.dispose()
-    with closing(apsw.Connection(str(file_of(app)))) as raw, pytest.raises(ConnectionRefused, match=WAYS_OUT):
+    with (
+        closing(apsw.Connection(str(file_of(app)))) as raw,
+        pytest.raises(ConnectionRefused, match=WAYS_OUT),
+    ):
         ship.options(connection=raw).enqueue(order=7)
     assert app.jobs.list() == []
 

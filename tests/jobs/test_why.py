@@ -24,7 +24,15 @@ def gate(scope, key, until=None):
     return Gate(scope, key, NOW - MINUTE, until, "deploy", "cli:ann")
 
 
-DOWN = Gate("dependency", "s3", NOW - MINUTE, None, "14 of 14 calls failed within 2 s", "breaker", NOW + 12 * SECOND)
+DOWN = Gate(
+    "dependency",
+    "s3",
+    NOW - MINUTE,
+    None,
+    "14 of 14 calls failed within 2 s",
+    "breaker",
+    NOW + 12 * SECOND,
+)
 
 
 def limited(scope, key, *, running=2, **limit):
@@ -61,7 +69,9 @@ def limited(scope, key, *, running=2, **limit):
         ),
         (
             a_row(uses="s3"),
-            JobSurroundings(NOW, [Gate("dependency", "s3", NOW - MINUTE, None, "", "cli:ann")], workers=1),
+            JobSurroundings(
+                NOW, [Gate("dependency", "s3", NOW - MINUTE, None, "", "cli:ann")], workers=1
+            ),
             (
                 "It waits because dependency s3 is held, since 2023-11-14 22:12:20 UTC by ann (on the command line), until "
                 "somebody closes it. Sooner: mulligan deps close s3"
@@ -69,7 +79,17 @@ def limited(scope, key, *, running=2, **limit):
         ),
         (
             a_row(uses="s3"),
-            JobSurroundings(NOW, (), Traffic({}, {}, {"s3": GuardedDependency(GuardState(ramp=begin(30.0, NOW)), BreakerTerms())}), 1, 3),
+            JobSurroundings(
+                NOW,
+                (),
+                Traffic(
+                    {},
+                    {},
+                    {"s3": GuardedDependency(GuardState(ramp=begin(30.0, NOW)), BreakerTerms())},
+                ),
+                1,
+                3,
+            ),
             (
                 "It is due and waits: dependency s3 comes back after an outage: 3 a second may start now, more while all goes "
                 "well; when its turn comes cannot be said. No command does it sooner."
@@ -77,7 +97,17 @@ def limited(scope, key, *, running=2, **limit):
         ),
         (
             a_row(uses="s3", failures=1, attempt=1),
-            JobSurroundings(NOW, (), Traffic({}, {}, {"s3": GuardedDependency(GuardState(bucket=Bucket(0.3, NOW)), BreakerTerms())}), 1, 3),
+            JobSurroundings(
+                NOW,
+                (),
+                Traffic(
+                    {},
+                    {},
+                    {"s3": GuardedDependency(GuardState(bucket=Bucket(0.3, NOW)), BreakerTerms())},
+                ),
+                1,
+                3,
+            ),
             (
                 "It is due and waits: dependency s3 bears no more retries now: 6 a minute may start, one more for every 10 "
                 "first tries that succeed, the next in about 7 s. To allow more: a larger budget= in app.dependency()"
@@ -123,7 +153,11 @@ def limited(scope, key, *, running=2, **limit):
                 "makes it sooner: mulligan worker APP"
             ),
         ),
-        (a_row(run_at=NOW + MINUTE), JobSurroundings(NOW), f"It waits for its time, 2023-11-14 22:14:20 UTC (in 1 min). {AGAIN}"),
+        (
+            a_row(run_at=NOW + MINUTE),
+            JobSurroundings(NOW),
+            f"It waits for its time, 2023-11-14 22:14:20 UTC (in 1 min). {AGAIN}",
+        ),
         (
             a_row(run_at=NOW + MINUTE, attempt=1, reason="retry 1 of 3 in 1 min: timeout"),
             JobSurroundings(NOW),
@@ -149,7 +183,13 @@ def limited(scope, key, *, running=2, **limit):
             ),
         ),
         (
-            a_row(state="running", attempt=2, started_at=NOW - MINUTE, worker="w1", cancel_reason="too dear"),
+            a_row(
+                state="running",
+                attempt=2,
+                started_at=NOW - MINUTE,
+                worker="w1",
+                cancel_reason="too dear",
+            ),
             JobSurroundings(NOW),
             (
                 "Attempt 2 has been running for 1 min on worker w1. It was asked to stop (too dear) and ends when its code has "
@@ -173,7 +213,11 @@ def limited(scope, key, *, running=2, **limit):
             ),
         ),
         (
-            a_row(state="dead", finished_at=NOW, error=json.dumps({"code": "GONE", "message": "It is gone"})),
+            a_row(
+                state="dead",
+                finished_at=NOW,
+                error=json.dumps({"code": "GONE", "message": "It is gone"}),
+            ),
             JobSurroundings(NOW),
             (
                 "It died at 2023-11-14 22:13:20 UTC (0 s ago) with GONE: It is gone. Nothing more happens unless somebody "

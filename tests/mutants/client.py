@@ -69,4 +69,6 @@ def _together(n: int, work: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    {"enqueue_and_die": enqueue_and_die, "same_keys": same_keys, "press": press}[sys.argv[1]](*sys.argv[2:])
+    {"enqueue_and_die": enqueue_and_die, "same_keys": same_keys, "press": press}[sys.argv[1]](
+        *sys.argv[2:]
+    )

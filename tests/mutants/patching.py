@@ -49,7 +49,10 @@ def _file(name: str, part: str) -> Patched:
 def _hunks(text: str) -> Iterator[tuple[list[str], list[str]]]:
     for hunk in re.split(r"(?m)^@@.*@@.*\n", text)[1:]:
         lines = [line for line in hunk.splitlines() if not line.startswith("\\")]
-        yield [line[1:] for line in lines if line[:1] != "+"], [line[1:] for line in lines if line[:1] != "-"]
+        yield (
+            [line[1:] for line in lines if line[:1] != "+"],
+            [line[1:] for line in lines if line[:1] != "-"],
+        )
 
 
 def _applied(lines: list[str], old: list[str], new: list[str], where: str) -> list[str]:
@@ -62,7 +65,9 @@ def _applied(lines: list[str], old: list[str], new: list[str], where: str) -> li
 def copy_of(name: str | None, folder: Path) -> Path:
     """A folder to put first on PYTHONPATH: all of the source, with this defect; None: with none."""
     target = folder / "source"
-    compileall.compile_dir(ROOT / "src", quiet=2)  # once: every process of a scenario would compile all of it again
+    compileall.compile_dir(
+        ROOT / "src", quiet=2
+    )  # once: every process of a scenario would compile all of it again
     shutil.copytree(ROOT / "src", target)
     for path, text in patched(name) if name else ():
         (target / Path(path).relative_to("src")).write_text(text, encoding="utf-8")

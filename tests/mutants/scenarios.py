@@ -19,7 +19,10 @@ from support.worker import Worker, _writable
 
 SKEWED = str(TESTS / "mutants" / "skew")
 LEASE = "8"  # seconds: a busy machine must be able to renew it
-LONG, SHORT = 60.0, 8.0  # seconds after which a scenario goes on, whether what it hopes for has come or not
+LONG, SHORT = (
+    60.0,
+    8.0,
+)  # seconds after which a scenario goes on, whether what it hopes for has come or not
 
 
 def hoped(moment, patience: float = LONG) -> bool:
@@ -42,7 +45,9 @@ def frozen(stage: Stage) -> VerifyReport:
     stage.wait(lambda: stage.started(job, 2), "the second attempt")
     Path(f"{gates}-1").touch()
     one.stop_all(signal.SIGCONT)
-    hoped(lambda: stage.lines("end"), 2 * SHORT)  # of the first: its lease is lost, and it does not know
+    hoped(
+        lambda: stage.lines("end"), 2 * SHORT
+    )  # of the first: its lease is lost, and it does not know
     hoped(lambda: stage.state(job) != "running", SHORT)
     for token in range(2, 9):
         Path(f"{gates}-{token}").touch()
@@ -77,7 +82,9 @@ def crowd(stage: Stage) -> VerifyReport:
     """Three idle workers hear of the same jobs at the same moment, a few times."""
     workers = [stage.worker() for _ in range(3)]
     for _ in range(8):
-        with stage.clients.call("enqueue_many", kind="light", payloads=[{"n": n} for n in range(24)]) as call:
+        with stage.clients.call(
+            "enqueue_many", kind="light", payloads=[{"n": n} for n in range(24)]
+        ) as call:
             new = [stage.app.prepared("light", {"n": n}) for n in range(24)]
             jobs = [job.id for job in stage.app.insert(new)]
             call.ok(*jobs)
@@ -112,12 +119,16 @@ def killed_client(stage: Stage) -> VerifyReport:
 
 def killed_teller(stage: Stage) -> VerifyReport:
     """The worker is killed when it has read the event that somebody hears of."""
-    stage.app.notify(on="job.succeeded", to=Webhook("https://hooks.invalid/x"), stored=True, form="each")
+    stage.app.notify(
+        on="job.succeeded", to=Webhook("https://hooks.invalid/x"), stored=True, form="each"
+    )
     worker = stage.worker()
     job = stage.enqueue("work", {"n": 1})
     stage.wait(lambda: stage.ended(job), "the job")
     event = stage.app.jobs.history(job)[-1].id
-    read = lambda: stage.sql("SELECT 1 FROM {p}reader WHERE name = 'dispatch' AND cursor >= :event", event=event)  # noqa: E731
+    read = lambda: stage.sql(
+        "SELECT 1 FROM {p}reader WHERE name = 'dispatch' AND cursor >= :event", event=event
+    )  # noqa: E731
     stage.wait(read, "the reader of the log")
     worker.kill()
     return stage.report()
@@ -178,21 +189,29 @@ def wrong_clock(stage: Stage) -> VerifyReport:
 
 def late_commit(stage: Stage) -> VerifyReport:
     """Somebody's event is written, and waits to be committed, while others are told of."""
-    stage.app.notify(on="job.cancelled", to=Webhook("https://hooks.invalid/x"), stored=True, form="each")
+    stage.app.notify(
+        on="job.cancelled", to=Webhook("https://hooks.invalid/x"), stored=True, form="each"
+    )
     batch = stage.app.batch("held")
     member = stage.enqueue("work", {"n": 1}, delay=600, batch=batch)
     other = stage.enqueue("work", {"n": 2}, delay=600)
     stage.worker()
     with stage.connection() as connection:
-        connection.execute("SELECT 1 FROM mulligan.batch_progress WHERE id = %s FOR UPDATE", (batch.id,))
+        connection.execute(
+            "SELECT 1 FROM mulligan.batch_progress WHERE id = %s FOR UPDATE", (batch.id,)
+        )
         slow = threading.Thread(target=lambda: stage.told("cancel", member, stage.app.jobs.cancel))
         slow.start()
         stage.wait(lambda: _waits(stage), "the one that waits")
         stage.told("cancel", other, stage.app.jobs.cancel)
-        hoped(lambda: stage.sql("SELECT 1 FROM {p}job WHERE kind LIKE 'mulligan.deliver%' LIMIT 1"), 4)
+        hoped(
+            lambda: stage.sql("SELECT 1 FROM {p}job WHERE kind LIKE 'mulligan.deliver%' LIMIT 1"), 4
+        )
         connection.rollback()
     slow.join()
-    hoped(lambda: len(stage.sql("SELECT 1 FROM {p}job WHERE kind LIKE 'mulligan.deliver%'")) >= 2, 6)
+    hoped(
+        lambda: len(stage.sql("SELECT 1 FROM {p}job WHERE kind LIKE 'mulligan.deliver%'")) >= 2, 6
+    )
     return stage.report()
 
 

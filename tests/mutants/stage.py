@@ -41,17 +41,26 @@ class Stage:
 
     def worker(self, environ: Mapping[str, str] | None = None, **settings: str) -> Worker:
         worker = Worker(
-            self.url, self.folder, app="mutants.app:app", environ={**self.environ, **(environ or {})}, **settings
+            self.url,
+            self.folder,
+            app="mutants.app:app",
+            environ={**self.environ, **(environ or {})},
+            **settings,
         )
         self._workers.append(worker)
-        self.wait(lambda: "concurrency" in worker.text() or worker.process.poll() is not None, "a worker that is ready")
+        self.wait(
+            lambda: "concurrency" in worker.text() or worker.process.poll() is not None,
+            "a worker that is ready",
+        )
         assert worker.process.poll() is None, worker.text()
         return worker
 
     def client(self, *words: str) -> int:
         """`python -m mutants.client …`, until it has ended."""
         env = {**os.environ, **self.environ, "MULLIGAN_DATABASE_URL": self.url}
-        return subprocess.run([sys.executable, "-m", "mutants.client", *words], env=env, check=False).returncode
+        return subprocess.run(
+            [sys.executable, "-m", "mutants.client", *words], env=env, check=False
+        ).returncode
 
     def close(self) -> None:
         for worker in self._workers:
@@ -103,4 +112,6 @@ class Stage:
     def report(self, *, settled: bool = False, slack: float = 5.0) -> VerifyReport:
         witness = [self.seen] if self.seen.exists() else []
         clients = [self.clients.path] if Path(self.clients.path).exists() else []
-        return verify(self.app.store, clients=clients, witness=witness, settled=settled, slack=slack)
+        return verify(
+            self.app.store, clients=clients, witness=witness, settled=settled, slack=slack
+        )

@@ -16,7 +16,9 @@ from mutants.stage import Stage
 
 pytestmark = pytest.mark.processes
 
-SCENARIOS = sorted({(trial.scenario, trial.store) for trial in TRIALS}, key=lambda one: (one[0].__name__, one[1]))
+SCENARIOS = sorted(
+    {(trial.scenario, trial.store) for trial in TRIALS}, key=lambda one: (one[0].__name__, one[1])
+)
 
 
 def play(scenario, store, mutant, request, tmp_path):
@@ -48,16 +50,30 @@ def test_every_mutant_is_tried():
 def test_a_defect_is_caught_from_outside(trial, request, tmp_path, table):
     report, seconds = play(trial.scenario, trial.store, trial.mutant, request, tmp_path)
     caught = ", ".join(f"{name} × {n}" for name, n in sorted(report.counts.items()))
-    table.append((trial.mutant, trial.store, trial.scenario.__name__, caught or "NOTHING: it lives", seconds))
+    table.append(
+        (trial.mutant, trial.store, trial.scenario.__name__, caught or "NOTHING: it lives", seconds)
+    )
     assert trial.caught_by & report.counts.keys(), report.to_plain()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("scenario", "store"), SCENARIOS, ids=lambda one: getattr(one, "__name__", one))
-def test_without_a_defect_the_same_scenario_breaks_nothing(scenario, store, request, tmp_path, table):
+@pytest.mark.parametrize(
+    ("scenario", "store"), SCENARIOS, ids=lambda one: getattr(one, "__name__", one)
+)
+def test_without_a_defect_the_same_scenario_breaks_nothing(
+    scenario, store, request, tmp_path, table
+):
     report, seconds = play(scenario, store, None, request, tmp_path)
     found = [f"{one.invariant}: {one.what} {dict(one.evidence)}" for one in report.violations]
-    table.append((f"(none) {scenario.__name__}", store, scenario.__name__, "; ".join(report.counts) or "–", seconds))
+    table.append(
+        (
+            f"(none) {scenario.__name__}",
+            store,
+            scenario.__name__,
+            "; ".join(report.counts) or "–",
+            seconds,
+        )
+    )
     assert report.jobs, "nothing happened at all"
     assert not found

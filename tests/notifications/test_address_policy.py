@@ -16,12 +16,41 @@ from support.messages import MESSAGE, sent
 from support.receiving import OK, status
 
 FORBIDDEN = (
-    "127.0.0.1", "127.8.8.8", "0.0.0.1", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1",
-    "100.100.100.200", "169.254.169.254", "168.63.129.16", "192.0.0.192", "224.0.0.1", "255.255.255.255", "198.18.0.1",
-    "203.0.113.7", "[::1]", "[::]", "[fe80::1]", "[fc00::1]", "[fd00:ec2::254]", "[ff02::1]", "[::ffff:127.0.0.1]",
-    "[::ffff:7f00:1]", "[::ffff:169.254.169.254]", "[64:ff9b::127.0.0.1]", "[64:ff9b::8.8.8.8]", "[64:ff9b:1::a00:1]",
-    "[2002:7f00:1::]", "[2001::1]", "[2001:db8::1]", "[::127.0.0.1]", "[5f00::1]", "[fec0::1]",
-)  # fmt: skip
+    "127.0.0.1",
+    "127.8.8.8",
+    "0.0.0.1",
+    "10.0.0.1",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.1",
+    "100.64.0.1",
+    "100.100.100.200",
+    "169.254.169.254",
+    "168.63.129.16",
+    "192.0.0.192",
+    "224.0.0.1",
+    "255.255.255.255",
+    "198.18.0.1",
+    "203.0.113.7",
+    "[::1]",
+    "[::]",
+    "[fe80::1]",
+    "[fc00::1]",
+    "[fd00:ec2::254]",
+    "[ff02::1]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[::ffff:169.254.169.254]",
+    "[64:ff9b::127.0.0.1]",
+    "[64:ff9b::8.8.8.8]",
+    "[64:ff9b:1::a00:1]",
+    "[2002:7f00:1::]",
+    "[2001::1]",
+    "[2001:db8::1]",
+    "[::127.0.0.1]",
+    "[5f00::1]",
+    "[fec0::1]",
+)
 DISGUISED = (
     "0",
     "2130706433",
@@ -70,7 +99,9 @@ def test_a_name_that_means_something_else_a_moment_later_is_asked_for_once(recei
     async def resolve(_host, _port):
         return answers.pop(0)
 
-    assert sent(Webhook(f"http://hook.example:{canary.port}/"), replace(local, resolve=resolve)) == {"status": 204}
+    assert sent(
+        Webhook(f"http://hook.example:{canary.port}/"), replace(local, resolve=resolve)
+    ) == {"status": 204}
     assert (len(answers), canary.connections) == (1, 1)
     assert canary.requests[0].headers["host"] == f"hook.example:{canary.port}"
 
@@ -88,7 +119,9 @@ def test_one_bad_answer_among_good_ones_is_enough_to_refuse(receiver, strict):
 
 
 @pytest.mark.security("S35")
-@pytest.mark.parametrize("to", ["http://127.0.0.1:{port}/", "file:///etc/passwd", "gopher://127.0.0.1:{port}/", "//x"])
+@pytest.mark.parametrize(
+    "to", ["http://127.0.0.1:{port}/", "file:///etc/passwd", "gopher://127.0.0.1:{port}/", "//x"]
+)
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(to, code, receiver, local):
     canary = receiver()
@@ -110,12 +143,24 @@ def test_ports_of_other_services_are_refused(port):
 @pytest.mark.parametrize(
     "url",
     [
-        "ftp://example.com/", "file:///etc/passwd", "gopher://example.com/", "javascript:alert(1)", "//example.com/",
-        "https://kim:secret@example.com/", "https://kim@example.com/", "https:///x", "https://", "example.com",
-        "https://exa mple.com/", "https://example.com/\r\nX: y", "https://example.com\\@127.0.0.1/", "https://[::1",
-        "https://example.com:99999/", "https://example.com/" + "x" * 2000,
+        "ftp://example.com/",
+        "file:///etc/passwd",
+        "gopher://example.com/",
+        "javascript:alert(1)",
+        "//example.com/",
+        "https://kim:secret@example.com/",
+        "https://kim@example.com/",
+        "https:///x",
+        "https://",
+        "example.com",
+        "https://exa mple.com/",
+        "https://example.com/\r\nX: y",
+        "https://example.com\\@127.0.0.1/",
+        "https://[::1",
+        "https://example.com:99999/",
+        "https://example.com/" + "x" * 2000,
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_a_webhook_is_refused_when_it_is_declared(url):
     with pytest.raises(ConfigError):
         Webhook(url)
@@ -124,7 +169,13 @@ def test_what_cannot_be_a_webhook_is_refused_when_it_is_declared(url):
 @pytest.mark.security("S33")
 @pytest.mark.parametrize(
     "host",
-    ["\uff11\uff12\uff17.0.0.1", "\u2460\u2461\u2466.0.0.1", "127\u30020\u30020\u30021", "a%6d.com", "%31.0.0.1"],
+    [
+        "\uff11\uff12\uff17.0.0.1",
+        "\u2460\u2461\u2466.0.0.1",
+        "127\u30020\u30020\u30021",
+        "a%6d.com",
+        "%31.0.0.1",
+    ],
 )
 def test_letters_that_look_like_others_lead_nowhere_forbidden(host, receiver, strict):
     canary = receiver()
@@ -158,10 +209,14 @@ def test_our_own_page_is_refused_even_where_loopback_is_allowed(receiver):
 
 
 def test_a_public_address_needs_tls_unless_a_setting_says_otherwise():
-    assert asyncio.run(addresses("https", "93.184.216.34", 443, AddressPolicy())) == ["93.184.216.34"]
+    assert asyncio.run(addresses("https", "93.184.216.34", 443, AddressPolicy())) == [
+        "93.184.216.34"
+    ]
     with pytest.raises(Fail, match="allow_http"):
         asyncio.run(addresses("http", "93.184.216.34", 80, AddressPolicy()))
-    assert asyncio.run(addresses("http", "93.184.216.34", 80, AddressPolicy(http=True))) == ["93.184.216.34"]
+    assert asyncio.run(addresses("http", "93.184.216.34", 80, AddressPolicy(http=True))) == [
+        "93.184.216.34"
+    ]
 
 
 def test_an_allowed_translation_still_looks_at_the_address_behind_it():
@@ -190,7 +245,9 @@ def test_the_next_address_is_tried_when_the_first_does_not_answer(receiver, loca
     async def resolve(_host, _port):
         return ["127.9.9.9", "127.0.0.1"]  # nobody listens at the first
 
-    assert sent(Webhook(f"http://two.example:{there.port}/"), replace(local, resolve=resolve)) == {"status": 204}
+    assert sent(Webhook(f"http://two.example:{there.port}/"), replace(local, resolve=resolve)) == {
+        "status": 204
+    }
 
 
 @pytest.mark.security("S37")

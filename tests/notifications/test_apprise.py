@@ -32,11 +32,13 @@ def test_a_death_is_an_event_of_pagerduty(receiver, strict, monkeypatch):
     from apprise.plugins import pagerduty
 
     there = receiver(status(202))
-    monkeypatch.setitem(pagerduty.PAGERDUTY_API_LOOKUP, "us", f"http://127.0.0.1:{there.port}/v2/enqueue")
+    monkeypatch.setitem(
+        pagerduty.PAGERDUTY_API_LOOKUP, "us", f"http://127.0.0.1:{there.port}/v2/enqueue"
+    )
     died = message_of(event("job.died"), "sub", LINKED)
-    assert sent(Apprise("pagerduty://integrationkey12345@routingkey12345/source/render"), strict, died) == {
-        "reached": 1
-    }
+    assert sent(
+        Apprise("pagerduty://integrationkey12345@routingkey12345/source/render"), strict, died
+    ) == {"reached": 1}
     [request] = there.requests
     body = json.loads(request.body)
     assert request.line == "POST /v2/enqueue HTTP/1.1"
@@ -66,7 +68,10 @@ def test_words_of_ones_own(receiver, strict):
     sent(Apprise(url, render=lambda message: f"{message.owner} failed"), strict)
     sent(Apprise(url, render=lambda _: ("A title", "A text")), strict)
     told = [json.loads(request.body) for request in there.requests]
-    assert [(one["title"], one["message"]) for one in told] == [(MESSAGE.summary, "acme failed"), ("A title", "A text")]
+    assert [(one["title"], one["message"]) for one in told] == [
+        (MESSAGE.summary, "acme failed"),
+        ("A title", "A text"),
+    ]
 
 
 def test_a_service_that_takes_too_long_is_given_up(receiver, strict, monkeypatch):
@@ -113,7 +118,10 @@ def test_it_is_stored_and_read_back_and_shows_no_token():
 
 
 def test_what_kind_of_news_it_is():
-    told = {kind_of(type_): type_ for type_ in ("job.queued", "incident.over", "incident.grown", "job.parked")}
+    told = {
+        kind_of(type_): type_
+        for type_ in ("job.queued", "incident.over", "incident.grown", "job.parked")
+    }
     assert told == {
         "info": "job.queued",
         "success": "incident.over",

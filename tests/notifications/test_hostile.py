@@ -36,7 +36,19 @@ CORPUS = {
     "long words": "w " * 500_000,
     "wide": "\N{PILE OF POO}" * 50_000,
 }
-FIELDS = ("kind", "queue", "code", "class", "message", "reason", "name", "dependency", "worker", "host", "unheard of")
+FIELDS = (
+    "kind",
+    "queue",
+    "code",
+    "class",
+    "message",
+    "reason",
+    "name",
+    "dependency",
+    "worker",
+    "host",
+    "unheard of",
+)
 
 
 def hostile(type_: str, text: str) -> Message:
@@ -45,7 +57,10 @@ def hostile(type_: str, text: str) -> Message:
 
 
 def messages(text: str) -> list[Message]:
-    facts = dict.fromkeys(("owner", "group", "batch_id", "batch_name", "kind", "queue", "code", "cls", "message"), text)
+    facts = dict.fromkeys(
+        ("owner", "group", "batch_id", "batch_name", "kind", "queue", "code", "cls", "message"),
+        text,
+    )
     incident = IncidentFacts("inc", AT, AT, 400, job_id="01job", **facts)
     return [hostile("job.died", text), message_of_incident(incident, "opened", LINKED)]
 
@@ -55,7 +70,10 @@ def _plain(message: Message) -> None:
     for text in (message.summary, message.owner, *sum(message.details, ())):
         assert text.isprintable(), repr(text[:100])
         assert len(text) <= 500
-    assert all(url.isascii() and url.isprintable() and len(url) < 2500 for url in (message.link, message.runbook))
+    assert all(
+        url.isascii() and url.isprintable() and len(url) < 2500
+        for url in (message.link, message.runbook)
+    )
     assert len(message.to_json()) < 64_000
 
 
@@ -91,7 +109,10 @@ def test_one_well_formed_mail(name, mailbox, by_mail):
         assert (letter.sender, mail["To"]) == ("jobs@mulligan.example", KIM)
         assert mail.keys().count("Subject") == mail.keys().count("Message-ID") == 1
         assert not {"Bcc", "Cc", "X-Forged"} & set(mail.keys())
-        assert [mail.defects, mail["Subject"].defects] == [[], ()] or [mail.defects, mail["Subject"].defects] == [
+        assert [mail.defects, mail["Subject"].defects] == [[], ()] or [
+            mail.defects,
+            mail["Subject"].defects,
+        ] == [
             [],
             [],
         ]
@@ -99,11 +120,17 @@ def test_one_well_formed_mail(name, mailbox, by_mail):
         assert b"\n" not in letter.raw.replace(b"\r\n", b"")
         assert b"\x00" not in letter.raw
     for letter in mailbox.letters[:2]:
-        assert [part.get_content_type() for part in letter.mail.iter_parts()] == ["text/plain", "text/html"]
+        assert [part.get_content_type() for part in letter.mail.iter_parts()] == [
+            "text/plain",
+            "text/html",
+        ]
         tags = _Tags()
         tags.feed(letter.part("html"))
         assert not {"script", "img", "b"} & set(tags.tags)
-        assert all(link.startswith(("https://jobs.example/", "https://wiki.example/")) for link in tags.links)
+        assert all(
+            link.startswith(("https://jobs.example/", "https://wiki.example/"))
+            for link in tags.links
+        )
 
 
 @pytest.mark.security("S41")
@@ -124,7 +151,11 @@ def test_one_well_formed_webhook(name, receiver, local):
     for message in messages(CORPUS[name]):
         sent(Webhook(there.url, secret=secret), local, message)
         sent(Webhook(there.url, secret=secret, form="cloudevents"), local, message)
-    sent(Webhook(there.url, secret=secret, render=lambda _: {"x": CORPUS[name][:500]}), local, message)
+    sent(
+        Webhook(there.url, secret=secret, render=lambda _: {"x": CORPUS[name][:500]}),
+        local,
+        message,
+    )
     assert (len(there.requests), there.connections) == (5, 5)
     for request in there.requests:
         assert len(request.names) == len(set(request.names))
@@ -147,5 +178,7 @@ def test_one_well_formed_message_to_a_chat(name, receiver, strict):
 
 
 def test_what_was_left_out_of_a_large_event_is_said():
-    message = message_of(event("job.died", {"kind": "render", "big": ["x" * 1000] * 60}), "sub", LINKED)
+    message = message_of(
+        event("job.died", {"kind": "render", "big": ["x" * 1000] * 60}), "sub", LINKED
+    )
     assert message.data == {"kind": "render", "cut": True}

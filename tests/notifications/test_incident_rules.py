@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from mulligan.core.job import SECOND
 from mulligan.notifications import rules
-from mulligan.notifications.rules import GROWN, HOUR, OPENED, OVER, Hour, Incident, IncidentDeath, IncidentTerms
+from mulligan.notifications.rules import (
+    GROWN,
+    HOUR,
+    OPENED,
+    OVER,
+    Hour,
+    Incident,
+    IncidentDeath,
+    IncidentTerms,
+)
 
 TERMS = IncidentTerms()
 
@@ -105,7 +114,11 @@ def test_however_deaths_come_messages_are_few_and_the_last_one_closes(deaths):
             incident = None if what == OVER else rules.said(incident, now, sent=True)
         if at != moments[-1]:
             opened += incident is None
-            incident = rules.begun("k", "group", death(at)) if incident is None else rules.joined(incident, death(at))
+            incident = (
+                rules.begun("k", "group", death(at))
+                if incident is None
+                else rules.joined(incident, death(at))
+            )
     assert incident is None
     assert said.count(OPENED) == said.count(OVER) == opened
     assert said.count(GROWN) <= opened * 8  # 2 to the power of 8 is more than all deaths

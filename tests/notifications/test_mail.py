@@ -56,12 +56,18 @@ def test_the_same_message_is_the_same_mail_however_often_it_is_sent(mailbox, by_
 
 
 def test_the_mails_of_an_incident_are_one_thread(mailbox, by_mail):
-    incident = IncidentFacts("inc1", AT, AT, 3, kind="render", code="HTTP_5XX", message="A service is away.")
+    incident = IncidentFacts(
+        "inc1", AT, AT, 3, kind="render", code="HTTP_5XX", message="A service is away."
+    )
     for step in ("opened", "grown:1", "over"):
         sent(Email(KIM), by_mail, message_of_incident(incident, step, LINKED))
     sent(Email(KIM), by_mail, message_of_incident(replace(incident, id="inc2"), "opened", LINKED))
     *thread, other = (letter.mail for letter in mailbox.letters)
-    assert len({mail["References"] for mail in thread}) == len({mail["In-Reply-To"] for mail in thread}) == 1
+    assert (
+        len({mail["References"] for mail in thread})
+        == len({mail["In-Reply-To"] for mail in thread})
+        == 1
+    )
     assert len({mail["Message-ID"] for mail in thread}) == 3
     assert other["References"] != thread[0]["References"]
 
@@ -74,7 +80,9 @@ def test_who_gets_it_may_be_asked_of_the_app(mailbox, by_mail):
     assert sent(Email(lambda message: [f"{message.owner}@example.com"]), by_mail) == {"reached": 1}
     assert mailbox.letters[0].to == ["acme@example.com"]
     for nobody in (None, [], ""):
-        assert sent(Email(lambda _, to=nobody: to), by_mail) == {"skipped": "there is nobody to tell"}
+        assert sent(Email(lambda _, to=nobody: to), by_mail) == {
+            "skipped": "there is nobody to tell"
+        }
     with pytest.raises(Fail) as failed:
         sent(Email(lambda _: "kim@example.com\nBcc: eve@example.com"), by_mail)
     assert (failed.value.code_given, failed.value.final) == ("BAD_ADDRESS", True)
@@ -90,7 +98,10 @@ def test_words_of_ones_own(mailbox, by_mail):
         }
 
     sent(Email(KIM, render=look_up), by_mail)
-    sent(Email(KIM, render=lambda _: "plain", subject=lambda message: f"{message.owner}: look"), by_mail)
+    sent(
+        Email(KIM, render=lambda _: "plain", subject=lambda message: f"{message.owner}: look"),
+        by_mail,
+    )
     sent(Email(KIM, subject="Always the same"), by_mail)
     first, second, third = mailbox.letters
     assert (first.mail["Subject"], first.part("plain"), first.part("html")) == (
@@ -168,7 +179,10 @@ def test_nobody_listens(by_mail):
     mail = by_mail.settings.mail.model_copy(update={"port": port})
     with pytest.raises(Fail) as failed:
         sent(Email(KIM), Sending(by_mail.settings.model_copy(update={"mail": mail})))
-    assert (failed.value.code_given, failed.value.public) == ("CONNECTION", "The mail server could not be reached.")
+    assert (failed.value.code_given, failed.value.public) == (
+        "CONNECTION",
+        "The mail server could not be reached.",
+    )
 
 
 def test_a_server_that_hangs_is_given_up_and_leaves_no_thread_behind():
@@ -185,11 +199,17 @@ def test_a_server_that_hangs_is_given_up_and_leaves_no_thread_behind():
     before = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=drip, args=(listening,), daemon=True).start()
-        mail = MailSection(host="127.0.0.1", port=listening.getsockname()[1], tls="none", timeout=0.4)
+        mail = MailSection(
+            host="127.0.0.1", port=listening.getsockname()[1], tls="none", timeout=0.4
+        )
         with pytest.raises(Fail) as failed:
             sent(Email(KIM), Sending(Settings(mail=mail)))
     assert failed.value.code_given == "TIMEOUT"
-    assert [thread for thread in threading.enumerate() if thread not in before and "asyncio" in thread.name] == []
+    assert [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and "asyncio" in thread.name
+    ] == []
 
 
 @pytest.fixture
@@ -206,13 +226,17 @@ def mail_example(monkeypatch):
     monkeypatch.setattr(
         socket,
         "getaddrinfo",
-        lambda host, *more, **named: real(host.replace("mail.example", "127.0.0.1"), *more, **named),
+        lambda host, *more, **named: real(
+            host.replace("mail.example", "127.0.0.1"), *more, **named
+        ),
     )
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "authority.pem"))
 
 
 @pytest.mark.security("S44")
-def test_starttls_comes_before_the_password_and_certificates_are_checked(tls, mail_example, tmp_path):
+def test_starttls_comes_before_the_password_and_certificates_are_checked(
+    tls, mail_example, tmp_path
+):
     seen: list[tuple[str, str]] = []
 
     def login(server, session, envelope, mechanism, data):
@@ -224,18 +248,27 @@ def test_starttls_comes_before_the_password_and_certificates_are_checked(tls, ma
     password = tmp_path / "password"
     password.write_text("pass word\n")
     with mail_server(tls, require_starttls=True, authenticator=login, auth_required=True) as box:
-        said = {"host": "mail.example", "port": box.port, "username": "jobs", "sender": "jobs@mail.example"}
+        said = {
+            "host": "mail.example",
+            "port": box.port,
+            "username": "jobs",
+            "sender": "jobs@mail.example",
+        }
         good = Settings.model_validate({"mail": {**said, "password_file": str(password)}})
         assert sent(Email(KIM), Sending(good)) == {"reached": 1}
         wrong = Settings.model_validate({"mail": {**said, "password": "hunter2hunter2"}})
         with pytest.raises(smtplib.SMTPAuthenticationError) as refused:
             sent(Email(KIM), Sending(wrong))
-        other = Settings.model_validate({"mail": {**said, "host": "127.0.0.1", "password": "pass word"}})
+        other = Settings.model_validate(
+            {"mail": {**said, "host": "127.0.0.1", "password": "pass word"}}
+        )
         with pytest.raises(Fail, match="certificate"):
             sent(Email(KIM), Sending(other))
     assert len(box.letters) == 1
     assert dict.fromkeys(seen) == dict.fromkeys([("jobs", "pass word"), ("jobs", "hunter2hunter2")])
-    assert classify(refused.value, rules=RULES).retryable, "a mail waits until somebody has corrected the password"
+    assert classify(refused.value, rules=RULES).retryable, (
+        "a mail waits until somebody has corrected the password"
+    )
     assert "hunter2" not in f"{refused.value!r} {wrong!r}"
 
 
@@ -253,13 +286,31 @@ def test_a_server_without_tls_is_not_talked_to_where_tls_is_wanted(mailbox):
 @pytest.mark.parametrize(
     "to",
     [
-        "", [], "kim", "kim@", "@example.com", "kim@example.com\r\nBcc: eve@example.com", "kim@x.com,eve@example.com",
-        "kim@example.com eve@example.com", "kim@exa mple.com", "<kim@example.com", 'kim"@example.com', "kim@-x.com",
-        "a@b@example.com", "kim@example..com", "ki..m@example.com", "Kim\n <kim@example.com>", "kim@example.com\x00",
-        "\u202ekim@example.com", "kim@" + "a" * 300, "kim@" + "a." * 200, 7, [None],
+        "",
+        [],
+        "kim",
+        "kim@",
+        "@example.com",
+        "kim@example.com\r\nBcc: eve@example.com",
+        "kim@x.com,eve@example.com",
+        "kim@example.com eve@example.com",
+        "kim@exa mple.com",
+        "<kim@example.com",
+        'kim"@example.com',
+        "kim@-x.com",
+        "a@b@example.com",
+        "kim@example..com",
+        "ki..m@example.com",
+        "Kim\n <kim@example.com>",
+        "kim@example.com\x00",
+        "\u202ekim@example.com",
+        "kim@" + "a" * 300,
+        "kim@" + "a." * 200,
+        7,
+        [None],
         [f"k{n}@example.com" for n in range(101)],
     ],
-)  # fmt: skip
+)
 def test_what_is_not_plainly_an_address_is_refused(to):
     with pytest.raises((ConfigError, TypeError)):
         Email(to)
@@ -286,7 +337,13 @@ def test_two_passwords_are_one_too_many_and_none_is_shown():
 
 
 def test_a_password_file_that_is_not_there_is_said_without_a_try(mailbox):
-    mail = MailSection(host="127.0.0.1", port=mailbox.port, tls="none", username="x", password_file="/nowhere/at/all")
+    mail = MailSection(
+        host="127.0.0.1",
+        port=mailbox.port,
+        tls="none",
+        username="x",
+        password_file="/nowhere/at/all",
+    )
     with pytest.raises(Fail) as failed:
         sent(Email(KIM), Sending(Settings(mail=mail)))
     assert failed.value.code_given == "MISCONFIGURED"

@@ -30,7 +30,9 @@ class Recorder:
 
     storable = False
 
-    def __init__(self, kind: str = "webhook", fails: int = 0, error: Exception | None = None) -> None:
+    def __init__(
+        self, kind: str = "webhook", fails: int = 0, error: Exception | None = None
+    ) -> None:
         self.kind = kind
         self.endpoint = f"recorder:{id(self)}"
         self.got: list[Message] = []
@@ -128,11 +130,15 @@ def test_nobody_is_told_of_what_tells_him(app):
     app.jobs.cancel(app.enqueue("works").id, reason="x")
     app.run_inline()
     assert "job.cancelled" in recorder.types
-    assert not [message for message in recorder.got if "mulligan." in json.dumps(message.to_plain())]
+    assert not [
+        message for message in recorder.got if "mulligan." in json.dumps(message.to_plain())
+    ]
     assert delivery.id not in [message.job_id for message in recorder.got]
     told = len(recorder.got)
     app.run_inline()
-    assert [message.type for message in recorder.got[told:]] == ["worker.started"], "nothing more to tell"
+    assert [message.type for message in recorder.got[told:]] == ["worker.started"], (
+        "nothing more to tell"
+    )
 
 
 def test_a_job_that_began_says_its_kind(app):
@@ -169,8 +175,10 @@ def test_deaths_of_one_cause_are_one_message_that_grows_and_one_when_it_is_over(
     advance(app, 901)
     app.run_inline()
     assert [(message.type, message.count) for message in recorder.got] == [
-        ("incident.opened", 3), ("incident.grown", 6), ("incident.over", 6),
-    ]  # fmt: skip
+        ("incident.opened", 3),
+        ("incident.grown", 6),
+        ("incident.over", 6),
+    ]
     assert len({message.id for message in recorder.got}) == 3
     assert len({message.thread for message in recorder.got}) == 1
 
@@ -199,8 +207,9 @@ def test_what_somebody_resolved_is_over_at_once(app):
     app.failures.resolve(app.failures.groups()[0].fingerprint)
     app.run_inline()
     assert [(message.type, message.data.get("why")) for message in recorder.got] == [
-        ("incident.opened", None), ("incident.over", "resolved"),
-    ]  # fmt: skip
+        ("incident.opened", None),
+        ("incident.over", "resolved"),
+    ]
 
 
 def test_what_somebody_muted_opens_no_incident(app):
@@ -265,7 +274,7 @@ def test_a_stored_subscription_is_signed_delivered_and_listed(app, web):
     assert received.headers["webhook-signature"].startswith("v1,")
     assert [(one.id, one.secret, one.to) for one in app.subscriptions.list(owner="acme")] == [
         (made.id, None, f"http://127.0.0.1:{web.port}"),
-    ]  # fmt: skip
+    ]
     assert app.subscriptions.list(owner="other") == []
     (delivery,) = app.deliveries.list(subscription=made.id)
     assert (delivery.state, delivery.message, delivery.owner) == ("succeeded", received.id, "acme")
@@ -458,9 +467,16 @@ def test_one_event_that_cannot_be_told_stops_nobody(app):
     recorder = hear(app)
     with app.store.begin() as unit:
         unit.write_events(
-            [NewEvent(EventType.JOB_DIED, data={"kind": ["not", {"a": "text"}], "code": None, "next": 1})]
+            [
+                NewEvent(
+                    EventType.JOB_DIED,
+                    data={"kind": ["not", {"a": "text"}], "code": None, "next": 1},
+                )
+            ]
         )
-        unit.write_events([NewEvent(EventType.JOB_DIED, data={"max_retries": "many", "failures": {}, "group": 7})])
+        unit.write_events(
+            [NewEvent(EventType.JOB_DIED, data={"max_retries": "many", "failures": {}, "group": 7})]
+        )
     died(app)
     assert recorder.types[-1] == "job.died"
     assert recorder.got[-1].data["kind"] == "fails"
@@ -470,7 +486,10 @@ def test_a_long_log_is_read_page_by_page(app):
     recorder = hear(app, "queue.paused")
     with app.store.begin() as unit:
         unit.write_events(
-            NewEvent(EventType.QUEUE_PAUSED if n % 400 == 0 else EventType.QUEUE_RESUMED, data={"queue": "q"})
+            NewEvent(
+                EventType.QUEUE_PAUSED if n % 400 == 0 else EventType.QUEUE_RESUMED,
+                data={"queue": "q"},
+            )
             for n in range(1201)
         )
     app.run_inline()
@@ -480,7 +499,9 @@ def test_a_long_log_is_read_page_by_page(app):
 def test_many_messages_are_made_in_small_steps_and_none_is_left_out(app):
     recorder, other = hear(app, "queue.paused"), hear(app, "queue.*", filter="queue:q7")
     with app.store.begin() as unit:
-        unit.write_events(NewEvent(EventType.QUEUE_PAUSED, data={"queue": f"q{n}"}) for n in range(120))
+        unit.write_events(
+            NewEvent(EventType.QUEUE_PAUSED, data={"queue": f"q{n}"}) for n in range(120)
+        )
     turns, dispatch = 0, Dispatch(app.settings)
     while dispatch.turn(app.store):
         turns += 1
@@ -493,7 +514,9 @@ def test_many_messages_are_made_in_small_steps_and_none_is_left_out(app):
 def test_what_happens_after_a_long_sleep_is_told_once_the_workers_are_awake(app):
     """For a moment nobody has named the subscription for more than a day: that does not mean that it has ended."""
     hear(app)
-    app.subscriptions.add("job.died", Webhook("https://example.com"))  # this one is stored: it is always there
+    app.subscriptions.add(
+        "job.died", Webhook("https://example.com")
+    )  # this one is stored: it is always there
     manifest = app.manifest("shop")
     with app.store.begin() as unit:
         speak(unit, manifest)
@@ -501,7 +524,9 @@ def test_what_happens_after_a_long_sleep_is_told_once_the_workers_are_awake(app)
     dispatch.turn(app.store)
     advance(app, 2 * 86_400)
     with app.store.begin() as unit:
-        unit.write_events([NewEvent(EventType.JOB_DIED, data={"kind": "fails", "queue": "default"})])
+        unit.write_events(
+            [NewEvent(EventType.JOB_DIED, data={"kind": "fails", "queue": "default"})]
+        )
     dispatch.turn(app.store)
     with app.store.begin() as unit:
         speak(unit, manifest)

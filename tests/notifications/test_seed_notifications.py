@@ -42,13 +42,15 @@ def service(make_app, mail):
     def job_failed(message: Message) -> dict[str, str]:
         owner, job = OWNERS[message.owner][0], app.jobs.get(message.job_id)
         campaign = app.batches.get(message.batch_id).name
-        text = (
-            f"Hello {owner},\n\n{campaign}: the file for {job.payload['recipient']} failed: {message.data['message']}"
-        )
+        text = f"Hello {owner},\n\n{campaign}: the file for {job.payload['recipient']} failed: {message.data['message']}"
         return {"subject": f"{campaign}: {job.payload['recipient']} failed", "text": text}
 
     def partial(message: Message) -> dict[str, str]:
-        owner, done, failed = OWNERS[message.owner][0], message.data["succeeded"], message.data["dead"]
+        owner, done, failed = (
+            OWNERS[message.owner][0],
+            message.data["succeeded"],
+            message.data["dead"],
+        )
         return {
             "subject": f"{message.data['name']} is partly done",
             "text": f"Hello {owner}: {done} done, {failed} not",
@@ -56,7 +58,10 @@ def service(make_app, mail):
 
     def failed(message: Message) -> dict[str, str]:
         owner, count = OWNERS[message.owner][0], message.data["dead"]
-        return {"subject": f"{message.data['name']} failed", "text": f"Hello {owner}: all {count} failed"}
+        return {
+            "subject": f"{message.data['name']} failed",
+            "text": f"Hello {owner}: all {count} failed",
+        }
 
     app.notify(on="job.died", to=Email(to, render=job_failed), form="each", name="job-failed")
     app.notify(on="batch.partial", to=Email(to, render=partial), name="campaign-partial")
@@ -85,7 +90,12 @@ def _text(mail: Mail) -> str:
 
 @pytest.mark.seed("000-75", "000-76", "000-80")
 def test_a_campaign_that_is_partly_done_is_one_mail_and_one_for_each_job_that_failed(service, mail):
-    campaign(service, {"recipient": "Bo"}, {"recipient": "Cy", "broken": True}, {"recipient": "Di", "broken": True})
+    campaign(
+        service,
+        {"recipient": "Bo"},
+        {"recipient": "Cy", "broken": True},
+        {"recipient": "Di", "broken": True},
+    )
     damaged = "Hello Ann,\n\nSpring: the file for {} failed: The file is damaged."
     assert mails(mail) == [
         ("ann@example.com", "Spring is partly done", "Hello Ann: 1 done, 2 not"),

@@ -19,24 +19,52 @@ from mulligan.worker.runner.outcomes import outcome_of
 from support.messages import AT, DATA, LINKED, event
 
 BATCH = {"name": "spring", "total": 50, "succeeded": 47, "dead": 3, "cancelled": 0}
-ALERT = {"rule": "rate_limited", "key": "gateway", "reason": "gateway: 12 % of its calls were told to slow down"}
+ALERT = {
+    "rule": "rate_limited",
+    "key": "gateway",
+    "reason": "gateway: 12 % of its calls were told to slow down",
+}
 
 
 @pytest.mark.parametrize(
     ("type_", "data", "said"),
     [
-        ("job.died", DATA, "render died: A service is not available (HTTP_5XX); nothing more is tried: it needs you."),
+        (
+            "job.died",
+            DATA,
+            "render died: A service is not available (HTTP_5XX); nothing more is tried: it needs you.",
+        ),
         (
             "job.retry_scheduled",
             DATA,
             "render failed: A service is not available (HTTP_5XX); retry 1 of 3 at 08:00:30 UTC (in 30 s).",
         ),
-        ("job.retry_scheduled", {"kind": "render"}, "render failed: no reason is known; it is tried again."),
-        ("job.parked", {"kind": "pay", "reason": "Twice?"}, "pay waits for a person to decide: Twice?"),
+        (
+            "job.retry_scheduled",
+            {"kind": "render"},
+            "render failed: no reason is known; it is tried again.",
+        ),
+        (
+            "job.parked",
+            {"kind": "pay", "reason": "Twice?"},
+            "pay waits for a person to decide: Twice?",
+        ),
         ("job.succeeded", {"kind": "render", "duration_ms": 1500}, "render succeeded in 1.5 s."),
-        ("batch.ready", BATCH | {"dead": 0, "succeeded": 50}, "Batch spring is ready: 50 of 50 succeeded."),
-        ("batch.partial", BATCH, "Batch spring is only partly done: 47 of 50 succeeded, 3 died; those need you."),
-        ("batch.failed", BATCH | {"succeeded": 0}, "Batch spring failed: 0 of 50 succeeded, 3 died; it needs you."),
+        (
+            "batch.ready",
+            BATCH | {"dead": 0, "succeeded": 50},
+            "Batch spring is ready: 50 of 50 succeeded.",
+        ),
+        (
+            "batch.partial",
+            BATCH,
+            "Batch spring is only partly done: 47 of 50 succeeded, 3 died; those need you.",
+        ),
+        (
+            "batch.failed",
+            BATCH | {"succeeded": 0},
+            "Batch spring failed: 0 of 50 succeeded, 3 died; it needs you.",
+        ),
         (
             "dependency.opened",
             {"dependency": "gateway", "reason": "9 of 12 calls failed", "until": AT + 60_000_000},
@@ -44,13 +72,22 @@ ALERT = {"rule": "rate_limited", "key": "gateway", "reason": "gateway: 12 % of i
         ),
         (
             "alert.fired",
-            {"kind": "draw", "jobs": 20, "code": "NOT_FOUND", "message": "A file the job needs is not there."},
+            {
+                "kind": "draw",
+                "jobs": 20,
+                "code": "NOT_FOUND",
+                "message": "A file the job needs is not there.",
+            },
             (
                 "20 draw jobs died of one cause and none succeeded: A file the job needs is not there (NOT_FOUND); "
                 "the kind is held until you release it."
             ),
         ),
-        ("alert.fired", ALERT, "Alert rate_limited: gateway: 12 % of its calls were told to slow down."),
+        (
+            "alert.fired",
+            ALERT,
+            "Alert rate_limited: gateway: 12 % of its calls were told to slow down.",
+        ),
         (
             "alert.fired",
             ALERT | {"did": "4 instead of 8 at a time"},
@@ -59,7 +96,11 @@ ALERT = {"rule": "rate_limited", "key": "gateway", "reason": "gateway: 12 % of i
                 "done about it: 4 instead of 8 at a time."
             ),
         ),
-        ("alert.resolved", ALERT, "The alert rate_limited is over: gateway: 12 % of its calls were told to slow down."),
+        (
+            "alert.resolved",
+            ALERT,
+            "The alert rate_limited is over: gateway: 12 % of its calls were told to slow down.",
+        ),
         (
             "subscription.disabled",
             {"name": "acme", "reason": "gone for good"},
@@ -80,9 +121,17 @@ def test_every_event_has_a_sentence_with_an_end():
 
 
 INCIDENT = IncidentFacts(
-    "inc", AT, AT + 300_000_000, 400, kind="render", code="HTTP_5XX", cls="transient", message="A service is away.",
-    group="v2-9f2a", owner="acme",
-)  # fmt: skip
+    "inc",
+    AT,
+    AT + 300_000_000,
+    400,
+    kind="render",
+    code="HTTP_5XX",
+    cls="transient",
+    message="A service is away.",
+    group="v2-9f2a",
+    owner="acme",
+)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +189,10 @@ def test_what_is_said_of_an_incident(incident, step, said):
 
 def test_steps_of_an_incident_are_messages_of_their_own_and_always_the_same():
     def ids() -> list[str]:
-        return [message_of_incident(INCIDENT, step, LINKED).id for step in ("opened", "grown:1", "grown:2", "over")]
+        return [
+            message_of_incident(INCIDENT, step, LINKED).id
+            for step in ("opened", "grown:1", "grown:2", "over")
+        ]
 
     assert ids() == ids()
     assert len(set(ids())) == 4
@@ -163,7 +215,10 @@ def test_links_lead_to_what_is_told_and_to_what_to_do():
     assert own.runbook == "https://wiki.example/runbook#class-transient"
     batch = message_of(event("batch.ready", BATCH, job_id=None, batch_id="b1"), "sub", LINKED)
     assert (batch.link, batch.runbook) == ("https://jobs.example/?filter=batch%3Ab1", "")
-    assert message_of_incident(INCIDENT, "opened", LINKED).link == "https://jobs.example/?filter=group%3Av2-9f2a"
+    assert (
+        message_of_incident(INCIDENT, "opened", LINKED).link
+        == "https://jobs.example/?filter=group%3Av2-9f2a"
+    )
     fired = message_of(event("alert.fired", ALERT, job_id=None), "sub", LINKED)
     assert fired.runbook == "https://wiki.example/runbook#alert-rate_limited"
     plain = message_of(event("job.died"), "sub", Settings())
@@ -171,10 +226,15 @@ def test_links_lead_to_what_is_told_and_to_what_to_do():
 
 
 @pytest.mark.parametrize(
-    ("attempt", "failures", "most", "of"), [(1, 1, 3, 4), (4, 4, 3, 4), (3, 1, 3, 6), (1, None, 3, 4), (2, 2, None, 0)]
+    ("attempt", "failures", "most", "of"),
+    [(1, 1, 3, 4), (4, 4, 3, 4), (3, 1, 3, 6), (1, None, 3, 4), (2, 2, None, 0)],
 )
 def test_a_lost_attempt_is_one_more_that_there_may_be(attempt, failures, most, of):
-    said = {name: value for name, value in (("failures", failures), ("max_retries", most)) if value is not None}
+    said = {
+        name: value
+        for name, value in (("failures", failures), ("max_retries", most))
+        if value is not None
+    }
     message = message_of(event("job.died", said, attempt=attempt), "sub", LINKED)
     assert (message.attempt, message.of) == (attempt, of)
 

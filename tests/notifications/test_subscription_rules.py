@@ -19,7 +19,14 @@ from mulligan.notifications.rules import (
 )
 
 
-def event(type: str = "job.died", *, id: int = 10, owner: str = "acme", batch: str | None = None, **data: Any) -> Event:  # noqa: A002
+def event(
+    type: str = "job.died",
+    *,
+    id: int = 10,
+    owner: str = "acme",
+    batch: str | None = None,
+    **data: Any,
+) -> Event:  # noqa: A002
     return Event(id, 0, type, "job", batch, owner, 1, 1, "", data)
 
 
@@ -90,7 +97,9 @@ def test_a_filter_compares_what_the_event_holds(words, data, heard):
     assert hears(sub(filter=parsed_filter(words)), event(**data)) is heard
 
 
-@pytest.mark.parametrize("words", ["render", "state:dead", "kind:", "kind:a kind:b", "kind:" + ",".join("abc" * 9)])
+@pytest.mark.parametrize(
+    "words", ["render", "state:dead", "kind:", "kind:a kind:b", "kind:" + ",".join("abc" * 9)]
+)
 def test_a_filter_that_cannot_be_is_refused(words):
     with pytest.raises(Refused, match="filter"):
         parsed_filter(words)
@@ -101,7 +110,9 @@ def test_nobody_hears_of_himself():
     assert hears(sub("subscription.*"), event("subscription.disabled", subscription="another"))
 
 
-@pytest.mark.parametrize("facts", [{"kind": "mulligan.deliver"}, {"queue": "mulligan.x"}, {"dependency": "mulligan.e"}])
+@pytest.mark.parametrize(
+    "facts", [{"kind": "mulligan.deliver"}, {"queue": "mulligan.x"}, {"dependency": "mulligan.e"}]
+)
 def test_what_is_of_our_own_is_known_as_such(facts):
     assert is_ours(facts)
     assert not is_ours({"kind": "render", "queue": "pdf"})

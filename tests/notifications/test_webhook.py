@@ -29,7 +29,9 @@ NEW, OLD = new_secret(), new_secret()
 @pytest.mark.security("S38")
 def test_a_message_is_signed_and_says_what_happened_and_what_is_done_about_it(receiver, local):
     there = receiver()
-    assert sent(Webhook(there.url, secret=NEW, headers={"X-Team": "video"}), local) == {"status": 204}
+    assert sent(Webhook(there.url, secret=NEW, headers={"X-Team": "video"}), local) == {
+        "status": 204
+    }
     [request] = there.requests
     body = standardwebhooks.Webhook(NEW).verify(request.body, request.headers)
     assert request.line == "POST /hook HTTP/1.1"
@@ -90,7 +92,9 @@ def test_while_a_secret_is_being_changed_receivers_with_either_can_verify(receiv
 
 def test_a_cloud_event_carries_the_same_data(receiver, local):
     there = receiver()
-    sent(Webhook(there.url, secret=NEW, form="cloudevents"), replace(local, settings=local.settings))
+    sent(
+        Webhook(there.url, secret=NEW, form="cloudevents"), replace(local, settings=local.settings)
+    )
     [request] = there.requests
     body = json.loads(request.body)
     assert request.headers["content-type"] == "application/cloudevents+json"
@@ -119,11 +123,15 @@ def test_a_body_of_ones_own(receiver, local):
         "maxRetries": 3,
         "error": "A service is not available.",
     }
-    assert sent(Webhook(there.url, render=lambda _: None), local) == {"skipped": "render returned nothing"}
+    assert sent(Webhook(there.url, render=lambda _: None), local) == {
+        "skipped": "render returned nothing"
+    }
     assert len(there.requests) == 1
 
 
-@pytest.mark.parametrize(("made", "code"), [({"x": "y" * 20_000}, "TOO_LARGE"), ({"x": object()}, "BAD_OUTCOME")])
+@pytest.mark.parametrize(
+    ("made", "code"), [({"x": "y" * 20_000}, "TOO_LARGE"), ({"x": object()}, "BAD_OUTCOME")]
+)
 def test_a_body_that_cannot_be_sent_ends_the_delivery(made, code, receiver, local):
     with pytest.raises(Fail) as failed:
         sent(Webhook(receiver().url, render=lambda _: made), local)
@@ -150,7 +158,11 @@ def test_a_body_that_cannot_be_sent_ends_the_delivery(made, code, receiver, loca
 def test_what_an_answer_means(answer, code, after, receiver, local):
     with pytest.raises(Fail) as failed:
         sent(Webhook(receiver(answer).url), local)
-    assert (failed.value.code_given, failed.value.retry_after, failed.value.final) == (code, after, False)
+    assert (failed.value.code_given, failed.value.retry_after, failed.value.final) == (
+        code,
+        after,
+        False,
+    )
 
 
 @pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
@@ -224,16 +236,26 @@ def test_a_receiver_that_does_not_answer_in_time_is_a_timeout(answer, receiver, 
 
 @pytest.mark.security("S36")
 @pytest.mark.parametrize(
-    ("answer", "linger", "timeout"), [(_endless, 5, 15), (_never_ending, 0.2, 15), (_never_ending, 5, 1.5)]
+    ("answer", "linger", "timeout"),
+    [(_endless, 5, 15), (_never_ending, 0.2, 15), (_never_ending, 5, 1.5)],
 )
-def test_an_endless_response_is_cut_off_and_its_status_counts(answer, linger, timeout, receiver, local, monkeypatch):
+def test_an_endless_response_is_cut_off_and_its_status_counts(
+    answer, linger, timeout, receiver, local, monkeypatch
+):
     monkeypatch.setattr(posting, "LINGER", linger)
     assert sent(Webhook(receiver(answer).url, timeout=timeout), local) == {"status": 200}
 
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"HTTP/1.1 200", b"nonsense\r\n\r\n", b"\x00" * 100, b"HTTP/1.1 abc OK\r\n\r\n", _headers_for_ever],
+    [
+        b"",
+        b"HTTP/1.1 200",
+        b"nonsense\r\n\r\n",
+        b"\x00" * 100,
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        _headers_for_ever,
+    ],
 )
 def test_what_is_no_answer_is_a_broken_connection(answer, receiver, local):
     with pytest.raises(Fail) as failed:
@@ -269,7 +291,9 @@ async def _here(_host, _port):
 
 
 @pytest.mark.security("S37")
-def test_a_certificate_is_checked_against_the_name_although_the_address_is_connected_to(receiver, local, tls, trusting):
+def test_a_certificate_is_checked_against_the_name_although_the_address_is_connected_to(
+    receiver, local, tls, trusting
+):
     names: list[str | None] = []
     tls.sni_callback = lambda _socket, name, _context: names.append(name)
     there = receiver(context=tls)
@@ -294,23 +318,38 @@ def test_a_certificate_of_an_unknown_authority_is_refused(receiver, local, tls):
 @pytest.mark.parametrize(
     "headers",
     [
-        {"X-A": "b\r\nX-Forged: yes"}, {"X-A": "b\nc"}, {"X-A\r\nX-B": "c"}, {"X-A": "b\x00"}, {"": "x"}, {"X A": "x"},
-        {"Host": "other"}, {"content-length": "0"}, {"Webhook-Id": "forged"}, {"webhook-signature": "v1,x"},
-        {"Transfer-Encoding": "chunked"}, {"X-A": "ü"}, {"X-A": 7}, {"X-A": "x" * 2001},
+        {"X-A": "b\r\nX-Forged: yes"},
+        {"X-A": "b\nc"},
+        {"X-A\r\nX-B": "c"},
+        {"X-A": "b\x00"},
+        {"": "x"},
+        {"X A": "x"},
+        {"Host": "other"},
+        {"content-length": "0"},
+        {"Webhook-Id": "forged"},
+        {"webhook-signature": "v1,x"},
+        {"Transfer-Encoding": "chunked"},
+        {"X-A": "ü"},
+        {"X-A": 7},
+        {"X-A": "x" * 2001},
     ],
-)  # fmt: skip
+)
 def test_headers_that_would_forge_something_are_refused(headers):
     with pytest.raises(ConfigError):
         Webhook("https://example.com/", headers=headers)
 
 
-@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_short", "not base64 !!", "whsec_" + "A" * 200, ["x"], 7])
+@pytest.mark.parametrize(
+    "secret", ["", "whsec_", "whsec_short", "not base64 !!", "whsec_" + "A" * 200, ["x"], 7]
+)
 def test_a_secret_that_protects_nothing_is_refused(secret):
     with pytest.raises((ConfigError, TypeError)):
         Webhook("https://example.com/", secret=secret)
 
 
-@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 61}, {"timeout": float("nan")}, {"form": "xml"}])
+@pytest.mark.parametrize(
+    "options", [{"timeout": 0}, {"timeout": 61}, {"timeout": float("nan")}, {"form": "xml"}]
+)
 def test_options_that_cannot_be_are_refused(options):
     with pytest.raises(ConfigError):
         Webhook("https://example.com/", **options)
@@ -318,7 +357,11 @@ def test_options_that_cannot_be_are_refused(options):
 
 @pytest.mark.security("S38")
 def test_a_webhook_is_stored_and_read_back_and_shows_no_secret():
-    webhook = Webhook("https://example.com/hook/token123", secret=[NEW, OLD], headers={"Authorization": "Bearer x"})
+    webhook = Webhook(
+        "https://example.com/hook/token123",
+        secret=[NEW, OLD],
+        headers={"Authorization": "Bearer x"},
+    )
     again = load_channel(json.loads(json.dumps(webhook.to_plain())))
     assert again.to_plain() == webhook.to_plain()
     assert repr(webhook) == "Webhook('https://example.com:443')"

@@ -73,7 +73,10 @@ def test_as_a_child_it_is_part_of_the_enqueuers_trace(make_app, spans):
         draw.enqueue()
     app.run_inline()
     sent, done = spans()["send art"], spans()["process art"]
-    assert (done.context.trace_id, done.parent.span_id) == (sent.context.trace_id, sent.context.span_id)
+    assert (done.context.trace_id, done.parent.span_id) == (
+        sent.context.trace_id,
+        sent.context.span_id,
+    )
 
 
 @pytest.mark.security("S44")
@@ -85,7 +88,10 @@ def test_a_failure_is_an_error_with_its_code_and_only_its_public_half(app, spans
     check.enqueue()
     app.run_inline()
     done = spans()["process art"]
-    assert (done.status.status_code, done.status.description) == (StatusCode.ERROR, "This file could not be read.")
+    assert (done.status.status_code, done.status.description) == (
+        StatusCode.ERROR,
+        "This file could not be read.",
+    )
     assert done.attributes["error.type"] == "BAD_FILE"
     assert "internals" not in done.to_json()
 
@@ -129,13 +135,21 @@ def test_many_jobs_are_one_span_and_switched_off_there_is_none(make_app, spans):
 @pytest.mark.parametrize(
     "given",
     [
-        "", "00", "x" * 100_000, PARENT.upper(), f"{PARENT}\r\nX-Forged: 1", f"{PARENT}-more",
+        "",
+        "00",
+        "x" * 100_000,
+        PARENT.upper(),
+        f"{PARENT}\r\nX-Forged: 1",
+        f"{PARENT}-more",
         PARENT.replace("00-", "ff-", 1),
-        "00-" + "0" * 32 + "-b7ad6b7169203331-01", "00-0af7651916cd43dd8448eb211c80319c-" + "0" * 16 + "-01", 7, None,
+        "00-" + "0" * 32 + "-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-" + "0" * 16 + "-01",
+        7,
+        None,
         "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\x00",
     ],
     ids=range(12),
-)  # fmt: skip
+)
 def test_a_hostile_traceparent_is_left_aside(given):
     assert trace_text(given, "a=1") is None
 

@@ -31,7 +31,9 @@ def work(app, world):
     def work(cause: str = "moov", n: int = 0) -> int | Fail:
         world.ran.append(n)
         if cause in world.broken:
-            return Fail(CAUSES[cause], f"{cause} in part {n}", public=f"It is the {cause}.", final=True)
+            return Fail(
+                CAUSES[cause], f"{cause} in part {n}", public=f"It is the {cause}.", final=True
+            )
         return n
 
     return work

@@ -63,7 +63,9 @@ def test_what_is_there_already_or_offers_another_choice_is_refused_for_itself(ap
     ended = app.operations.get(begun.id)
     assert (ended.state, ended.counts.done, ended.counts.refused) == ("finished", 1, 1)
     (refused,) = app.operations.items(ended.id, "refused")
-    assert refused.why == "choice 'left' is not one of those the job offers: up, down [CHOICE_REFUSED]"
+    assert (
+        refused.why == "choice 'left' is not one of those the job offers: up, down [CHOICE_REFUSED]"
+    )
     feed(work, "disk", 2, delay=3600)
     seen = app.operations.start("move", "kind:work", queue="default", dry_run=True)
     assert seen.refused == ((2, "in queue default already"),)

@@ -118,7 +118,15 @@ def test_all_of_it_can_be_awaited(app, dead, world):
         aborted = await api.abort(begun.id)
         listed = await api.list()
         again = await api.get(begun.id)
-        return seen.count, paused.state, resumed.state, len(items), aborted.state, len(listed), again.state
+        return (
+            seen.count,
+            paused.state,
+            resumed.state,
+            len(items),
+            aborted.state,
+            len(listed),
+            again.state,
+        )
 
     assert asyncio.run(main()) == (20, "paused", "running", 20, "aborted", 1, "aborted")
 

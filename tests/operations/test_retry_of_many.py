@@ -10,7 +10,9 @@ from support.store import sql
 
 
 # -- retry ------------------------------------------------------------------------------------------
-def test_on_a_broken_cause_it_stops_after_its_first_step_and_leaves_the_rest_alone(app, dead, world):
+def test_on_a_broken_cause_it_stops_after_its_first_step_and_leaves_the_rest_alone(
+    app, dead, world
+):
     world.ran.clear()
     begun = app.operations.start("retry", "code:GW_5XX", reason="perhaps")
     assert (begun.state, begun.total, begun.step, begun.untouched) == ("running", 20, 1, 20)
@@ -45,7 +47,10 @@ def test_after_the_fix_the_same_command_recovers_all(app, dead, world):
 
 def test_what_fails_of_something_else_does_not_stop_it(app, dead, world, work):
     world.broken = {"moov"}
-    sql(app.store, 'UPDATE {p}job SET payload = \'{"cause": "moov", "n": 1}\' WHERE state = \'dead\'')
+    sql(
+        app.store,
+        'UPDATE {p}job SET payload = \'{"cause": "moov", "n": 1}\' WHERE state = \'dead\'',
+    )
     begun = app.operations.start("retry", "code:GW_5XX")
     app.run_inline()
     ended = app.operations.get(begun.id)
@@ -102,7 +107,10 @@ def test_retried_jobs_wait_behind_fresh_work_and_tell_whose_doing_it_was(app, de
     event = app.jobs.history(dead["gateway"][0])[-1]
     assert (event.type, event.actor) == ("job.retried", "python")
     assert (event.data["operation"], event.data["reason"]) == (begun.id, "the farm is back")
-    assert f"as part of operation {begun.id}: the farm is back." in app.jobs.explain(dead["gateway"][0]).text
+    assert (
+        f"as part of operation {begun.id}: the farm is back."
+        in app.jobs.explain(dead["gateway"][0]).text
+    )
 
 
 def test_an_override_holds_for_all(app, dead):

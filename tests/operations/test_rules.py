@@ -44,10 +44,17 @@ COUNTS = st.integers(0, 300)
 TALLIES = st.builds(
     lambda waiting, sent, recovered, same, other, done, refused, skipped: ItemCounts(
         waiting + sent + recovered + same + other + done + refused + skipped,
-        waiting, sent, recovered, same, other, done, refused, skipped,
+        waiting,
+        sent,
+        recovered,
+        same,
+        other,
+        done,
+        refused,
+        skipped,
     ),
     *[COUNTS] * 8,
-)  # fmt: skip
+)
 SHARES = st.sampled_from([0.0, 0.01, 0.1, 0.29, 0.5, 0.7, 1.0])
 
 
@@ -77,10 +84,29 @@ def test_every_item_is_in_one_step_and_in_order(sizes, rest, total):
 @pytest.mark.parametrize(
     "steps",
     [
-        [], (), "rest", "1,10", None, 7, [0], [-1], [1, 0], [True], [1.5], [math.nan], [math.inf], ["all"], [None],
-        [REST, 1], [REST, REST], [1_000_001], [1] * 21, b"rest", {"rest": 1},
+        [],
+        (),
+        "rest",
+        "1,10",
+        None,
+        7,
+        [0],
+        [-1],
+        [1, 0],
+        [True],
+        [1.5],
+        [math.nan],
+        [math.inf],
+        ["all"],
+        [None],
+        [REST, 1],
+        [REST, REST],
+        [1_000_001],
+        [1] * 21,
+        b"rest",
+        {"rest": 1},
     ],
-)  # fmt: skip
+)
 def test_steps_that_make_no_sense_are_refused(steps):
     with pytest.raises(Refused, match="steps"):
         checked_steps(steps)
@@ -91,7 +117,9 @@ def test_steps_that_do(steps):
     assert checked_steps(steps) == tuple(steps)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf, -math.inf, True, None, "10%", "", 10])
+@pytest.mark.parametrize(
+    "share", [-0.1, 1.1, math.nan, math.inf, -math.inf, True, None, "10%", "", 10]
+)
 def test_shares_that_make_no_sense_are_refused(share):
     with pytest.raises(Refused, match="stop_if"):
         checked_share(share)
@@ -111,7 +139,9 @@ def test_a_step_is_never_over_while_something_is_open(tally, share):
 
 
 @given(TALLIES, SHARES)
-def test_it_stops_only_if_the_share_cannot_get_below_any_more_whatever_the_open_ones_do(tally, share):
+def test_it_stops_only_if_the_share_cannot_get_below_any_more_whatever_the_open_ones_do(
+    tally, share
+):
     best = tally._replace(recovered=tally.recovered + tally.open, waiting=0, sent=0)
     worst = tally._replace(same=tally.same + tally.open, waiting=0, sent=0)
     if verdict(tally, share) is StepVerdict.STOP:
@@ -124,7 +154,10 @@ def test_it_stops_only_if_the_share_cannot_get_below_any_more_whatever_the_open_
 @given(TALLIES, SHARES, st.integers(1, 50))
 def test_more_of_the_same_never_talks_it_out_of_stopping(tally, share, more):
     if verdict(tally, share) is StepVerdict.STOP:
-        assert verdict(tally._replace(same=tally.same + more, size=tally.size + more), share) is StepVerdict.STOP
+        assert (
+            verdict(tally._replace(same=tally.same + more, size=tally.size + more), share)
+            is StepVerdict.STOP
+        )
 
 
 @pytest.mark.parametrize(
@@ -157,14 +190,21 @@ def test_a_long_step_is_stopped_by_its_last_hundred():
 
 
 def test_only_the_last_hundred_are_remembered_and_only_what_had_an_attempt():
-    recent = remembered("", [ItemOutcome.RECOVERED] * 150 + [ItemOutcome.SKIPPED, ItemOutcome.REFUSED, ItemOutcome.DONE] + [ItemOutcome.SAME, ItemOutcome.OTHER])
+    recent = remembered(
+        "",
+        [ItemOutcome.RECOVERED] * 150
+        + [ItemOutcome.SKIPPED, ItemOutcome.REFUSED, ItemOutcome.DONE]
+        + [ItemOutcome.SAME, ItemOutcome.OTHER],
+    )
     assert recent == "r" * 98 + "so"
     assert len(recent) == RECENT
 
 
 # -- sending ----------------------------------------------------------------------------------------
 @given(TALLIES, st.floats(0, 1e6), st.floats(0.001, 1e6), st.integers(1, 200))
-def test_never_more_than_wait_than_the_rate_brought_and_than_may_be_under_way(tally, tokens, rate, most):
+def test_never_more_than_wait_than_the_rate_brought_and_than_may_be_under_way(
+    tally, tokens, rate, most
+):
     count = to_send(tally, tokens, rate, most)
     assert 0 <= count <= min(tally.waiting, most)
     assert count <= tokens or count == 0
@@ -195,7 +235,11 @@ def test_a_rate_brings_a_second_s_worth_at_most_and_a_clock_that_goes_back_nothi
         (End(None, state=State.DEAD, died_of=None), ItemOutcome.OTHER, "it died while it waited"),
         (End("g"), ItemOutcome.OTHER, "the job is gone"),
         (End("g", state=State.CANCELLED), ItemOutcome.OTHER, "it is cancelled, without an attempt"),
-        (End("g", state=State.QUEUED, later=True), ItemOutcome.OTHER, "somebody retried it again before its first attempt"),
+        (
+            End("g", state=State.QUEUED, later=True),
+            ItemOutcome.OTHER,
+            "somebody retried it again before its first attempt",
+        ),
     ],
 )
 def test_what_an_end_means(end, became, words):
@@ -204,7 +248,11 @@ def test_what_an_end_means(end, became, words):
 
 # -- words ------------------------------------------------------------------------------------------
 def test_a_stop_is_told_with_its_numbers():
-    plan = [ItemCounts(1, recovered=1), ItemCounts(10, waiting=0, same=7, recovered=3), ItemCounts(9_989, 9_989)]
+    plan = [
+        ItemCounts(1, recovered=1),
+        ItemCounts(10, waiting=0, same=7, recovered=3),
+        ItemCounts(9_989, 9_989),
+    ]
     assert stop_words(plan, 1, 0.1, "rsss", [("GW_5XX", 7)]) == (
         "7 of the 10 of step 2 of 3 failed again of the same cause (GW_5XX), more than 10 %; "
         "9,989 of 10,000 are untouched"
@@ -214,10 +262,15 @@ def test_a_stop_is_told_with_its_numbers():
 def test_a_stop_by_the_last_hundred_speaks_of_them():
     plan = [ItemCounts(10_000, waiting=8_000, recovered=1_980, same=20)]
     told = stop_words(plan, 0, 0.1, "r" * 89 + "s" * 11, [])
-    assert told.startswith("11 of the 100 that ended last in step 1 failed again of the same cause, more than 10 %")
+    assert told.startswith(
+        "11 of the 100 that ended last in step 1 failed again of the same cause, more than 10 %"
+    )
 
 
 def test_an_end_is_told_with_its_numbers():
-    assert end_words(Action.RETRY, [ItemCounts(3, recovered=2, same=1)]) == "retry of 3: 2 recovered, 1 same"
+    assert (
+        end_words(Action.RETRY, [ItemCounts(3, recovered=2, same=1)])
+        == "retry of 3: 2 recovered, 1 same"
+    )
     assert end_words(Action.CANCEL, [ItemCounts(2, done=2)]) == "cancel of 2: 2 done"
     assert end_words(Action.CANCEL, [ItemCounts()]) == "no job matched"

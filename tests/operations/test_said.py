@@ -6,7 +6,14 @@ import math
 
 import pytest
 
-from mulligan.core.errors import IllegalMove, KeyMismatch, NotFound, OverrideRefused, ReasonMissing, Refused
+from mulligan.core.errors import (
+    IllegalMove,
+    KeyMismatch,
+    NotFound,
+    OverrideRefused,
+    ReasonMissing,
+    Refused,
+)
 from mulligan.operations import chore as operate
 from support.operation_tools import states, told
 from support.store import sql
@@ -23,7 +30,11 @@ def test_pause_resume_and_abort_are_told_with_who_and_why(app, dead, world):
     paused = app.operations.get(begun.id)
     assert (paused.counts.recovered, paused.untouched, paused.note) == (3, 17, "paused: lunch")
     aborted = app.operations.abort(begun.id, reason="another day")
-    assert (aborted.state, aborted.untouched, aborted.note) == ("aborted", 17, "aborted: another day")
+    assert (aborted.state, aborted.untouched, aborted.note) == (
+        "aborted",
+        17,
+        "aborted: another day",
+    )
     app.run_inline()
     assert states(app, dead["gateway"]).count("dead") == 17
     for act in (app.operations.pause, app.operations.resume):
@@ -85,7 +96,12 @@ def test_an_owner_s_operation_is_about_their_jobs_and_seen_by_nobody_else(app, d
     assert app.operations.get(begun.id, owner="zenith").id == begun.id
     assert [one.id for one in app.operations.list(owner="zenith")] == [begun.id]
     assert app.operations.list(owner="acme") == []
-    for act in (app.operations.get, app.operations.items, app.operations.abort, app.operations.pause):
+    for act in (
+        app.operations.get,
+        app.operations.items,
+        app.operations.abort,
+        app.operations.pause,
+    ):
         with pytest.raises(NotFound, match="no operation"):
             act(begun.id, owner="acme")
     with pytest.raises(Refused, match="only jobs of 'zenith'"):
@@ -130,7 +146,13 @@ def test_the_chance_is_what_became_of_others(app, dead, world):
         ("retry", '"open', {}, Refused, "closing quotation"),
         ("retry", "state:nowhere", {}, Refused, "no such state"),
         ("delete", "state:dead", {}, Refused, "no action 'delete'"),
-        ("retry", "state:running", {}, IllegalMove, "retry is for jobs that are cancelled, dead or parked"),
+        (
+            "retry",
+            "state:running",
+            {},
+            IllegalMove,
+            "retry is for jobs that are cancelled, dead or parked",
+        ),
         ("retry", "state:succeeded", {}, IllegalMove, "finds those that are succeeded"),
         ("retry", "phase:held", {}, IllegalMove, "finds those that are queued"),
         ("retry", "state:parked phase:dead", {}, IllegalMove, "no job at once"),
@@ -144,8 +166,20 @@ def test_the_chance_is_what_became_of_others(app, dead, world):
         ("move", "state:queued", {"queue": "mulligan.own"}, Refused, "Mulligan's own"),
         ("retry", "state:dead", {"queue": "slow"}, Refused, "queue: is for move alone"),
         ("retry", "state:dead", {"choice": "left"}, Refused, "choice: is for release alone"),
-        ("cancel", "state:queued", {"overrides": {"max_retries": 1}}, Refused, "overrides: is for retry alone"),
-        ("retry", "state:dead", {"overrides": {"colour": 1}}, OverrideRefused, "cannot override colour"),
+        (
+            "cancel",
+            "state:queued",
+            {"overrides": {"max_retries": 1}},
+            Refused,
+            "overrides: is for retry alone",
+        ),
+        (
+            "retry",
+            "state:dead",
+            {"overrides": {"colour": 1}},
+            OverrideRefused,
+            "cannot override colour",
+        ),
         ("retry", "state:dead", {"steps": [0]}, Refused, "steps"),
         ("retry", "state:dead", {"steps": ["rest", 1]}, Refused, "can only be the last"),
         ("retry", "state:dead", {"rate": 0}, Refused, "rate"),
@@ -157,9 +191,11 @@ def test_the_chance_is_what_became_of_others(app, dead, world):
         ("retry", "state:dead", {"key": ""}, Refused, "key"),
         ("retry", "state:dead", {"key": "a\nb"}, Refused, "key"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_nonsense_is_refused_and_nothing_is_changed(app, action, where, more, error, words, dry_run):
+def test_nonsense_is_refused_and_nothing_is_changed(
+    app, action, where, more, error, words, dry_run
+):
     with pytest.raises(error, match=words) as refusal:
         app.operations.start(action, where, dry_run=dry_run, **more)
     assert type(refusal.value) is error
@@ -167,7 +203,12 @@ def test_nonsense_is_refused_and_nothing_is_changed(app, action, where, more, er
 
 
 def test_an_operation_nobody_knows_is_not_found(app):
-    for act in (app.operations.get, app.operations.items, app.operations.pause, app.operations.abort):
+    for act in (
+        app.operations.get,
+        app.operations.items,
+        app.operations.pause,
+        app.operations.abort,
+    ):
         with pytest.raises(NotFound, match="no operation"):
             act("0" * 28)
     with pytest.raises(NotFound, match="no operation 'zz'"):

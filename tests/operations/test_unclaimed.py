@@ -10,7 +10,10 @@ def test_who_died_unclaimed_and_succeeds_at_once_has_recovered(app):
     @app.job(name="plain")
     def plain(n: int = 0) -> None: ...
 
-    ids = [job.id for job in plain.options(delay=60, deadline=30).enqueue_many([{"n": n} for n in range(4)])]
+    ids = [
+        job.id
+        for job in plain.options(delay=60, deadline=30).enqueue_many([{"n": n} for n in range(4)])
+    ]
     advance(app, 61)
     app.run_inline()
     assert {app.jobs.get(one).state for one in ids} == {"dead"}

@@ -38,8 +38,18 @@ def test_every_draw_of_a_policy_lies_in_its_bounds_and_is_explained_by_it(backof
         (Table([60, 300]), 7, 300, "step 2 of the schedule 1 min, 5 min"),
         (Exponential(30, 2, 3600, "none"), 0, 30, "the schedule says 30 s"),
         (Exponential(5, 3, 900, "none"), 2, 45, "the schedule says 5 s × 3 × 3 = 45 s"),
-        (Exponential(30, 2, 3600, "none"), 9, 3600, "30 s × 2 to the power of 9 = 1 h (its upper limit)"),
-        (Exponential(10, 2, 3600, "equal"), 0, 7, ", and equal jitter, half to all of that, drew 7 s"),
+        (
+            Exponential(30, 2, 3600, "none"),
+            9,
+            3600,
+            "30 s × 2 to the power of 9 = 1 h (its upper limit)",
+        ),
+        (
+            Exponential(10, 2, 3600, "equal"),
+            0,
+            7,
+            ", and equal jitter, half to all of that, drew 7 s",
+        ),
         (Exponential(10, 2, 3600, 0.2), 0, 11, ", and jitter of ± 0.2 of it drew 11 s"),
         (
             Exponential(10, 2, 3600, "none"),

@@ -33,7 +33,9 @@ def life(policy, *outcomes, **lease):
 
 
 def waits(decisions):
-    return [(decision.run_at - NOW) / SECOND for decision in decisions if decision.run_at is not None]
+    return [
+        (decision.run_at - NOW) / SECOND for decision in decisions if decision.run_at is not None
+    ]
 
 
 def of_kind(policy, **system):
@@ -42,7 +44,9 @@ def of_kind(policy, **system):
 
 @pytest.mark.seed("004-23")
 def test_a_class_cap_counts_the_failures_of_that_class_alone():
-    policy = of_kind(Policy(max_retries=10, backoff=Fixed(0), classes={"resource": Policy(max_retries=1)}))
+    policy = of_kind(
+        Policy(max_retries=10, backoff=Fixed(0), classes={"resource": Policy(max_retries=1)})
+    )
     resource, transient = failed(Cls.RESOURCE), failed()
     decisions = life(policy, transient, transient, resource, transient, resource)
     assert [decision.verb for decision in decisions] == [Verb.RETRY] * 4 + [Verb.DIE]
@@ -64,16 +68,29 @@ def test_none_for_a_class_says_so():
 
 
 def test_our_own_caution_about_unknown_failures_counts_those_alone():
-    decisions = life(of_kind(None), failed(), failed(Cls.UNKNOWN), failed(Cls.UNKNOWN), failed(Cls.UNKNOWN))
+    decisions = life(
+        of_kind(None), failed(), failed(Cls.UNKNOWN), failed(Cls.UNKNOWN), failed(Cls.UNKNOWN)
+    )
     assert [decision.verb for decision in decisions] == [Verb.RETRY] * 3 + [Verb.DIE]
     decisions = life(of_kind(None), *[failed(Cls.UNKNOWN)] * 3)
-    assert decisions[-1].reason == "2 of 2 retries for class unknown used (limit set by retry.unknown_retries)"
+    assert (
+        decisions[-1].reason
+        == "2 of 2 retries for class unknown used (limit set by retry.unknown_retries)"
+    )
 
 
 def test_every_decision_carries_the_counts_on():
     first, second = life(of_kind(TEN), failed(), failed(Cls.TIMEOUT, "SLOW"))
-    assert json.loads(second.counts) == {"classes": {"transient": 1, "timeout": 1}, "codes": {"BOOM": 1, "SLOW": 1}}
-    for outcome in (Outcome(Ended.RETURNED), Outcome(Ended.SNOOZED), Outcome(Ended.LOST), Outcome(Ended.RELEASED)):
+    assert json.loads(second.counts) == {
+        "classes": {"transient": 1, "timeout": 1},
+        "codes": {"BOOM": 1, "SLOW": 1},
+    }
+    for outcome in (
+        Outcome(Ended.RETURNED),
+        Outcome(Ended.SNOOZED),
+        Outcome(Ended.LOST),
+        Outcome(Ended.RELEASED),
+    ):
         (decision,) = life(of_kind(TEN), outcome, counts=first.counts, failures=1)
         assert decision.counts == first.counts
 
@@ -110,7 +127,12 @@ def test_a_rules_limit_never_widens():
     ("job", "kind", "queue", "expected"),
     [
         (Policy(backoff=Fixed(1)), Policy(backoff=Fixed(2)), Policy(backoff=Fixed(3)), 1),
-        (Policy(classes={"transient": Policy(backoff=Fixed(1))}), Policy(backoff=Fixed(2)), None, 1),
+        (
+            Policy(classes={"transient": Policy(backoff=Fixed(1))}),
+            Policy(backoff=Fixed(2)),
+            None,
+            1,
+        ),
         (Policy(max_retries=9), Policy(backoff=Fixed(2)), Policy(backoff=Fixed(3)), 7),
         (None, Policy(classes={"transient": Policy(backoff=Fixed(2))}), None, 7),
         (None, None, Policy(backoff=Fixed(3)), 7),
@@ -119,15 +141,25 @@ def test_a_rules_limit_never_widens():
 )
 def test_a_rules_backoff_stands_between_the_job_and_the_kind(job, kind, queue, expected):
     policy = layer(RetrySettings(max_retries=9), queue, kind, job)
-    assert waits(life(policy, failed(terms={"backoff": {"type": "fixed", "seconds": 7}}))) == [expected]
+    assert waits(life(policy, failed(terms={"backoff": {"type": "fixed", "seconds": 7}}))) == [
+        expected
+    ]
 
 
 def test_a_backoff_goes_on_with_the_count_of_what_it_was_said_for():
     table = {"type": "table", "seconds": [1, 2, 3]}
     policy = of_kind(
-        Policy(max_retries=20, backoff=Table([100, 200, 300]), classes={"timeout": Policy(backoff=Table([10, 20]))})
+        Policy(
+            max_retries=20,
+            backoff=Table([100, 200, 300]),
+            classes={"timeout": Policy(backoff=Table([10, 20]))},
+        )
     )
-    general, timeout, ruled = failed(), failed(Cls.TIMEOUT), failed(code="GW", terms={"backoff": table})
+    general, timeout, ruled = (
+        failed(),
+        failed(Cls.TIMEOUT),
+        failed(code="GW", terms={"backoff": table}),
+    )
     decisions = life(policy, general, timeout, ruled, general, timeout, ruled)
     assert waits(decisions) == [100, 10, 1, 300, 20, 2]
 
@@ -140,7 +172,9 @@ def test_a_rule_may_ignore_the_servers_hint(terms, expected):
     assert expected <= wait <= expected * 1.1
 
 
-@pytest.mark.parametrize("terms", [{"max_retries": -1}, {"backoff": "soon"}, {"then": 7}, {"alarm": "page"}])
+@pytest.mark.parametrize(
+    "terms", [{"max_retries": -1}, {"backoff": "soon"}, {"then": 7}, {"alarm": "page"}]
+)
 def test_terms_nobody_can_read_change_nothing(terms):
     assert life(of_kind(TEN), failed(terms=terms))[0].verb == Verb.RETRY
 
@@ -152,24 +186,37 @@ def test_the_settings_can_say_something_of_a_class():
     policy = of_kind(Policy(max_retries=5), classes={"timeout": ClassSettings(max_retries=0)})
     assert life(policy, failed())[0].verb == Verb.RETRY
     (decision,) = life(policy, failed(Cls.TIMEOUT))
-    assert decision.reason == "not retried: retry.classes.timeout.max_retries allows no retries for class timeout"
+    assert (
+        decision.reason
+        == "not retried: retry.classes.timeout.max_retries allows no retries for class timeout"
+    )
 
 
 def test_a_kinds_own_number_for_a_class_stands_above_the_settings():
     own = Policy(max_retries=5, classes={"timeout": Policy(max_retries=2)})
     policy = of_kind(own, classes={"timeout": ClassSettings(max_retries=0)})
-    assert [decision.verb for decision in life(policy, *[failed(Cls.TIMEOUT)] * 3)] == ["retry", "retry", "die"]
+    assert [decision.verb for decision in life(policy, *[failed(Cls.TIMEOUT)] * 3)] == [
+        "retry",
+        "retry",
+        "die",
+    ]
 
 
 def test_a_delay_of_a_class_has_the_general_numbers_where_it_says_nothing():
     entry = {"timeout": ClassSettings(base_delay=10)}
-    policy = layer(RetrySettings(max_retries=9, factor=3, max_delay=60, jitter="none", classes=entry))
-    decisions = life(policy, failed(), failed(Cls.TIMEOUT), failed(Cls.TIMEOUT), failed(Cls.TIMEOUT))
+    policy = layer(
+        RetrySettings(max_retries=9, factor=3, max_delay=60, jitter="none", classes=entry)
+    )
+    decisions = life(
+        policy, failed(), failed(Cls.TIMEOUT), failed(Cls.TIMEOUT), failed(Cls.TIMEOUT)
+    )
     assert waits(decisions) == [30, 10, 30, 60]
 
 
 def test_only_some_classes_may_be_retried():
-    policy = of_kind(Policy(max_retries=9, classes={"transient": Policy(max_retries=9)}), only=("timeout",))
+    policy = of_kind(
+        Policy(max_retries=9, classes={"transient": Policy(max_retries=9)}), only=("timeout",)
+    )
     assert life(policy, failed(Cls.TIMEOUT))[0].verb == Verb.RETRY
     for outcome in (failed(), failed(terms={"max_retries": 3}), Outcome(Ended.RETRY)):
         (decision,) = life(policy, outcome)
@@ -180,7 +227,9 @@ def test_only_some_classes_may_be_retried():
 # -- as stored --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", [None, "", "7", "[]", "nonsense", '{"classes": 7}', '{"classes": {"timeout": "x"}}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "7", "[]", "nonsense", '{"classes": 7}', '{"classes": {"timeout": "x"}}']
+)
 def test_counts_nobody_can_read_are_none(text):
     assert read_counts(text) == Counts({}, {})
 

@@ -33,13 +33,26 @@ def failed(cls=Cls.TRANSIENT, *, final=False, **facts):
 
 def test_what_returned_has_succeeded():
     decision = judge(Outcome(Ended.RETURNED, result="42", cost=1.5), failures=2, snoozes=1)
-    assert (decision.verb, decision.state, decision.result, decision.cost) == ("succeed", "succeeded", "42", 1.5)
+    assert (decision.verb, decision.state, decision.result, decision.cost) == (
+        "succeed",
+        "succeeded",
+        "42",
+        1.5,
+    )
     assert (decision.failures, decision.snoozes) == (2, 1)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"failures": 1}, {"losses": 2}, {"snoozes": 3}, {"counts": "{}"}, {"settings": "{}"}, {"cancel_reason": ""}],
+    [
+        {},
+        {"failures": 1},
+        {"losses": 2},
+        {"snoozes": 3},
+        {"counts": "{}"},
+        {"settings": "{}"},
+        {"cancel_reason": ""},
+    ],
 )
 @pytest.mark.parametrize("more", [{}, {"cost": 1.5}, {"skipped": True}])
 def test_what_returned_nothing_is_told_with_all_that_was_counted(changes, more):
@@ -48,7 +61,12 @@ def test_what_returned_nothing_is_told_with_all_that_was_counted(changes, more):
     assert {name: getattr(decision, name) for name in counted} == {
         name: changes.get(name, 0 if name in counted[:3] else None) for name in counted
     }
-    assert (decision.state, decision.result, decision.run_at, decision.failure) == ("succeeded", "null", None, None)
+    assert (decision.state, decision.result, decision.run_at, decision.failure) == (
+        "succeeded",
+        "null",
+        None,
+        None,
+    )
     assert (decision.cost, decision.skipped) == (more.get("cost", 0.0), more.get("skipped", False))
     assert decision.reason.endswith("before it could be stopped") is ("cancel_reason" in changes)
 
@@ -73,7 +91,11 @@ def test_a_handler_may_cancel_its_own_job():
 
 def test_a_parked_job_carries_its_choices():
     decision = judge(Outcome(Ended.PARKED, reason="two matches", choices=("a", "b")))
-    assert (decision.state, decision.choices, decision.reason) == (State.PARKED, ("a", "b"), "two matches")
+    assert (decision.state, decision.choices, decision.reason) == (
+        State.PARKED,
+        ("a", "b"),
+        "two matches",
+    )
 
 
 # What is given back or lost
@@ -105,7 +127,13 @@ def test_a_poison_job_is_dead_after_max_losses_and_one_starts(max_losses):
     lease, starts = a_lease(), 0
     while True:
         starts += 1
-        decision = decide(lease, Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")), policy, NOW, Random(0))
+        decision = decide(
+            lease,
+            Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")),
+            policy,
+            NOW,
+            Random(0),
+        )
         if decision.state == State.DEAD:
             break
         lease = lease._replace(losses=decision.losses, alone=decision.alone)
@@ -113,7 +141,9 @@ def test_a_poison_job_is_dead_after_max_losses_and_one_starts(max_losses):
     assert decision.failure.code == "PROCESS_DIED"
 
 
-@pytest.mark.parametrize("ended", [Ended.RETURNED, Ended.FAILED, Ended.RETRY, Ended.SNOOZED, Ended.PARKED, Ended.HELD])
+@pytest.mark.parametrize(
+    "ended", [Ended.RETURNED, Ended.FAILED, Ended.RETRY, Ended.SNOOZED, Ended.PARKED, Ended.HELD]
+)
 def test_who_survives_alone_gets_a_loss_back_and_company_again(ended):
     outcome = Outcome(ended, failure=a_failure(), after=1, dependency="gateway")
     decision = judge(outcome, alone=True, losses=2, uses="gateway")
@@ -140,7 +170,9 @@ def test_a_snooze_may_name_a_moment():
     assert judge(Outcome(Ended.SNOOZED, until=NOW + 7 * SECOND)).run_at == NOW + 7 * SECOND
 
 
-@pytest.mark.parametrize("asked", [{"after": 0}, {"after": 7}, {"until": NOW - 7}, {"until": NOW + 7}, {}])
+@pytest.mark.parametrize(
+    "asked", [{"after": 0}, {"after": 7}, {"until": NOW - 7}, {"until": NOW + 7}, {}]
+)
 def test_a_snooze_lasts_a_second_at_least_for_nothing_is_charged_for_it(asked):
     assert judge(Outcome(Ended.SNOOZED, **asked)).run_at == NOW + SECOND
 
@@ -149,7 +181,11 @@ def test_too_many_snoozes_end_the_job():
     policy = layer(RetrySettings(max_snoozes=2))
     assert judge(Outcome(Ended.SNOOZED, after=0), policy, snoozes=1).state == State.QUEUED
     decision = judge(Outcome(Ended.SNOOZED, after=0), policy, snoozes=2)
-    assert (decision.state, decision.failure.code, decision.failure.cls) == (State.DEAD, "SNOOZE_LIMIT", Cls.PERMANENT)
+    assert (decision.state, decision.failure.code, decision.failure.cls) == (
+        State.DEAD,
+        "SNOOZE_LIMIT",
+        Cls.PERMANENT,
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,16 +224,26 @@ def test_a_transient_failure_is_retried_with_a_reason():
 
 def test_retries_end_when_they_are_used():
     decision = judge(failed(), failures=3)
-    assert (decision.state, decision.failures, decision.reason) == (State.DEAD, 4, "3 of 3 retries used")
+    assert (decision.state, decision.failures, decision.reason) == (
+        State.DEAD,
+        4,
+        "3 of 3 retries used",
+    )
     assert decision.failure.code == "BOOM"
 
 
 @pytest.mark.parametrize("cls", [cls for cls in Cls if cls not in RETRYABLE])
 def test_no_count_widens_what_a_class_forbids(cls):
-    policy = layer(RetrySettings(max_retries=9), None, Policy(max_retries=9, classes={cls: Policy(max_retries=9)}))
+    policy = layer(
+        RetrySettings(max_retries=9),
+        None,
+        Policy(max_retries=9, classes={cls: Policy(max_retries=9)}),
+    )
     decision = judge(failed(cls), policy)
     assert decision.state == State.DEAD
-    assert decision.reason.startswith(f"not retried: class {cls} by rule test.rule; to retry it all the same")
+    assert decision.reason.startswith(
+        f"not retried: class {cls} by rule test.rule; to retry it all the same"
+    )
 
 
 def test_a_programming_error_says_how_to_change_that():
@@ -207,12 +253,17 @@ def test_a_programming_error_says_how_to_change_that():
         "not retried: class permanent by rule py.programming-error; "
         "to retry such errors, use Policy(retry_unknown=True)"
     )
-    assert judge(outcome, layer(RetrySettings(), None, Policy(retry_unknown=True))).verb == Verb.RETRY
+    assert (
+        judge(outcome, layer(RetrySettings(), None, Policy(retry_unknown=True))).verb == Verb.RETRY
+    )
 
 
 def test_final_means_final():
     decision = judge(failed(final=True))
-    assert (decision.state, decision.reason) == (State.DEAD, "not retried: the handler declared the failure final")
+    assert (decision.state, decision.reason) == (
+        State.DEAD,
+        "not retried: the handler declared the failure final",
+    )
 
 
 def test_retries_can_be_switched_off_for_all():
@@ -240,14 +291,20 @@ def test_none_allowed_says_by_whom():
 def test_how_often_an_unknown_failure_is_retried(policy, allowed):
     effective, lease = layer(RetrySettings(), None, policy), a_lease()
     retries = 0
-    while (decision := decide(lease, failed(Cls.UNKNOWN), effective, NOW, Random(0))).verb == Verb.RETRY:
+    while (
+        decision := decide(lease, failed(Cls.UNKNOWN), effective, NOW, Random(0))
+    ).verb == Verb.RETRY:
         retries += 1
         lease = lease._replace(failures=decision.failures, counts=decision.counts)
     assert retries == allowed
 
 
 def test_a_request_to_retry_counts_against_the_total_alone():
-    policy = layer(RetrySettings(), None, Policy(max_retries=2, classes={c: Policy(max_retries=0) for c in Cls}))
+    policy = layer(
+        RetrySettings(),
+        None,
+        Policy(max_retries=2, classes={c: Policy(max_retries=0) for c in Cls}),
+    )
     assert judge(Outcome(Ended.RETRY, reason="again"), policy, failures=1).verb == Verb.RETRY
     decision = judge(Outcome(Ended.RETRY, reason="again"), policy, failures=2)
     assert (decision.state, decision.reason) == (State.DEAD, "2 of 2 retries used")
@@ -308,7 +365,9 @@ def test_max_age_does_not_run_while_a_job_is_held():
     assert decision.verb is Verb.RETRY
     later = a_lease(**times, run_at=NOW - SECOND, attempt=3, failures=2, counts=decision.counts)
     assert decide(later, outcome, policy, NOW + 60 * SECOND, Random(1)).verb is Verb.DIE
-    assert decide(held._replace(run_at=NOW - SECOND), outcome, policy, NOW, Random(1)).verb is Verb.DIE
+    assert (
+        decide(held._replace(run_at=NOW - SECOND), outcome, policy, NOW, Random(1)).verb is Verb.DIE
+    )
 
 
 def test_a_dependency_that_is_down_costs_a_job_nothing_three_times():
@@ -326,25 +385,42 @@ def test_a_dependency_that_is_down_costs_a_job_nothing_three_times():
         lease = lease._replace(counts=decision.counts)
     assert decide(lease, outcome, policy, NOW, Random(1), down="gateway").verb is Verb.RETRY
     final = Outcome(Ended.FAILED, failure=a_failure(), final=True)
-    assert decide(a_lease(uses="gateway"), final, policy, NOW, Random(1), down="gateway").verb is Verb.DIE
+    assert (
+        decide(a_lease(uses="gateway"), final, policy, NOW, Random(1), down="gateway").verb
+        is Verb.DIE
+    )
 
 
 @pytest.mark.parametrize(
     ("uses", "hint", "until"),
-    [("gateway", 90, 90), ("gateway", 10**9, 86_400), ("gateway", 0.5, None), ("a,b", 90, None), ("", 90, None)],
+    [
+        ("gateway", 90, 90),
+        ("gateway", 10**9, 86_400),
+        ("gateway", 0.5, None),
+        ("a,b", 90, None),
+        ("", 90, None),
+    ],
 )
 def test_a_hint_teaches_the_only_dependency_there_is(uses, hint, until):
     failure = a_failure(Cls.RATE_LIMITED, retry_after=hint)
     decision = decide(
-        a_lease(uses=uses), Outcome(Ended.FAILED, failure=failure), layer(RetrySettings()), NOW, Random(1)
+        a_lease(uses=uses),
+        Outcome(Ended.FAILED, failure=failure),
+        layer(RetrySettings()),
+        NOW,
+        Random(1),
     )
     assert (decision.hold and decision.hold[:2]) == (until and (uses, NOW + until * SECOND))
 
 
 def test_a_quota_that_comes_back_is_waited_for_and_one_that_does_not_is_the_end():
     def after(uses, hint, counts=None):
-        outcome = Outcome(Ended.FAILED, failure=a_failure(Cls.QUOTA, retryable=False, retry_after=hint))
-        return decide(a_lease(uses=uses, counts=counts), outcome, layer(RetrySettings()), NOW, Random(1))
+        outcome = Outcome(
+            Ended.FAILED, failure=a_failure(Cls.QUOTA, retryable=False, retry_after=hint)
+        )
+        return decide(
+            a_lease(uses=uses, counts=counts), outcome, layer(RetrySettings()), NOW, Random(1)
+        )
 
     decision = after("gateway", 7200)
     assert (decision.verb, decision.failures) == (Verb.HOLD, 0)
@@ -367,7 +443,13 @@ def test_a_retry_beyond_max_age_is_the_end_with_the_same_failure():
     ("outcome", "after"),
     [
         (failed(evidence={"http_status": 503}, private={"trace": "t"}), "BOOM"),
-        (Outcome(Ended.RETRY, failure=a_failure(evidence={"http_status": 503}, private={"trace": "t"})), "BOOM"),
+        (
+            Outcome(
+                Ended.RETRY,
+                failure=a_failure(evidence={"http_status": 503}, private={"trace": "t"}),
+            ),
+            "BOOM",
+        ),
         (Outcome(Ended.SNOOZED, after=10 * SECOND), "snoozed"),
         (Outcome(Ended.RELEASED), "released"),
         (Outcome(Ended.HELD, dependency="gateway"), "held"),
@@ -376,7 +458,12 @@ def test_a_retry_beyond_max_age_is_the_end_with_the_same_failure():
 )
 def test_a_requeue_beyond_the_deadline_is_the_end_and_keeps_the_facts(outcome, after):
     decision = judge(outcome, deadline_at=NOW - 1, uses="gateway")
-    assert (decision.verb, decision.state, decision.run_at, decision.hold) == (Verb.DIE, State.DEAD, None, None)
+    assert (decision.verb, decision.state, decision.run_at, decision.hold) == (
+        Verb.DIE,
+        State.DEAD,
+        None,
+        None,
+    )
     assert decision.failure.code == "DEADLINE_PASSED"
     assert decision.failure.evidence["after"] == after
     if after == "BOOM":
@@ -396,7 +483,12 @@ outcomes = st.builds(
     Outcome,
     ended=st.sampled_from(Ended),
     failure=st.none()
-    | st.builds(a_failure, st.sampled_from(Cls), retry_after=st.none() | st.floats(), retryable=st.booleans()),
+    | st.builds(
+        a_failure,
+        st.sampled_from(Cls),
+        retry_after=st.none() | st.floats(),
+        retryable=st.booleans(),
+    ),
     after=moments,
     until=moments,
     reason=st.sampled_from(["", "because"]),
@@ -429,7 +521,9 @@ effective = st.builds(
 
 
 @given(leases, outcomes, effective, st.integers())
-def test_every_decision_is_a_legal_move_with_a_reason_and_honest_counters(lease, outcome, policy, seed):
+def test_every_decision_is_a_legal_move_with_a_reason_and_honest_counters(
+    lease, outcome, policy, seed
+):
     decision = decide(lease, outcome, policy, NOW, Random(seed))
     assert decision.state == lifecycle.move(decision.verb, State.RUNNING)
     assert decision.reason
@@ -457,7 +551,10 @@ def test_counters_move_by_one_at_most(lease, outcome, policy):
 
 def test_evidence_of_every_decision_can_be_written_as_json():
     decision = judge(failed(evidence={"exit_code": 1}), deadline_at=NOW)
-    assert json.loads(json.dumps(dict(decision.failure.evidence))) == {"exit_code": 1, "after": "BOOM"}
+    assert json.loads(json.dumps(dict(decision.failure.evidence))) == {
+        "exit_code": 1,
+        "after": "BOOM",
+    }
 
 
 # What a held kind spares
@@ -471,9 +568,17 @@ def spared(outcome, times=0, **lease):
 @pytest.mark.parametrize("cls", [Cls.PERMANENT, Cls.UNKNOWN])
 def test_who_fails_of_what_its_kind_is_held_for_goes_back_uncharged(cls):
     decision = spared(failed(cls), failures=1)
-    assert (decision.verb, decision.state, decision.run_at, decision.failures) == ("hold", "queued", NOW, 1)
+    assert (decision.verb, decision.state, decision.run_at, decision.failures) == (
+        "hold",
+        "queued",
+        NOW,
+        1,
+    )
     assert decision.failure is not None
-    assert decision.reason == "no retry charged: kind render is on hold; the job waits until the kind is released"
+    assert (
+        decision.reason
+        == "no retry charged: kind render is on hold; the job waits until the kind is released"
+    )
 
 
 def test_but_not_for_ever_and_not_against_its_handlers_word():
@@ -485,12 +590,16 @@ def test_but_not_for_ever_and_not_against_its_handlers_word():
 @pytest.mark.parametrize("switch", [{"enabled": False}, {"only": frozenset({Cls.TRANSIENT})}])
 def test_not_even_an_outage_makes_run_twice_what_the_switches_forbid(switch):
     policy = replace(STEADY, **switch)
-    decision = decide(a_lease(uses="gateway"), failed(Cls.TIMEOUT), policy, NOW, Random(0), down="gateway")
+    decision = decide(
+        a_lease(uses="gateway"), failed(Cls.TIMEOUT), policy, NOW, Random(0), down="gateway"
+    )
     assert decision.verb is Verb.DIE
 
 
 # -- grounds ----------------------------------------------------------------------------------------
-LIMITED = layer(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), max_losses=1, max_snoozes=1))
+LIMITED = layer(
+    RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), max_losses=1, max_snoozes=1)
+)
 GROUNDS = [
     (Ground.RETURNED, Outcome(Ended.RETURNED, result="1"), {}),
     (Ground.RETURNED_BEFORE_STOP, Outcome(Ended.RETURNED, result="1"), {"cancel_reason": ""}),
@@ -514,7 +623,7 @@ GROUNDS = [
     (Ground.DEADLINE, failed(), {"deadline_at": NOW}),
     (Ground.DEADLINE, Outcome(Ended.LOST), {"deadline_at": NOW - SECOND}),
     (Ground.MANUAL_RETRY_REFUSED, Outcome(Ended.REFUSED), {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("ground", "outcome", "lease"), GROUNDS)

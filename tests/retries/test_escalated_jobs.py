@@ -40,14 +40,23 @@ def test_each_failure_of_the_class_leads_a_step_further(app: Mulligan, seen: lis
         ("slow", {"preset": "tiny"}),
     ]
     told = [json.loads(attempt.judged or "{}").get("then") for attempt in attempts_of(app, job)]
-    assert told == [{"queue": "slow", "settings": {"preset": "fast"}}, {"settings": {"preset": "tiny"}}, None, None]
+    assert told == [
+        {"queue": "slow", "settings": {"preset": "fast"}},
+        {"settings": {"preset": "tiny"}},
+        None,
+        None,
+    ]
 
 
 def test_a_retry_by_hand_begins_at_home_with_nothing(app: Mulligan, seen: list[object]) -> None:
     job = ran(app, app.enqueue("encode", {"fails": 6}))
     assert (job.state, job.queue) == ("dead", "slow")
     again = app.jobs.retry(job.id, reason="more memory")
-    assert (again.queue, row_of(app, job).counts, row_of(app, job).settings) == ("default", None, None)
+    assert (again.queue, row_of(app, job).counts, row_of(app, job).settings) == (
+        "default",
+        None,
+        None,
+    )
     assert ran(app, job).state == "succeeded"
     assert seen[-1] == ("default", {})
 
@@ -102,15 +111,21 @@ def test_only_named_classes_are_retried(make_app: Callable[..., Mulligan]) -> No
 
 
 def test_a_wrong_class_gets_the_nearest_right_one(make_app: Callable[..., Mulligan]) -> None:
-    with pytest.raises(ConfigError, match="did you mean MULLIGAN_RETRY__CLASSES__TIMEOUT__MAX_RETRIES"):
+    with pytest.raises(
+        ConfigError, match="did you mean MULLIGAN_RETRY__CLASSES__TIMEOUT__MAX_RETRIES"
+    ):
         make_app(retry__classes__timeuot__max_retries="0")
-    with pytest.raises(ConfigError, match="class auth is never retried, so nothing can be set for it"):
+    with pytest.raises(
+        ConfigError, match="class auth is never retried, so nothing can be set for it"
+    ):
         make_app(retry__classes__auth__max_retries="3")
     with pytest.raises(ConfigError, match="class auth is never retried"):
         make_app(retry__only="timeout,auth")
     with pytest.raises(ConfigError, match="names no class"):
         make_app(retry__only="")
-    with pytest.raises(ConfigError, match=r"retry\.only: unknown class 'timout'; did you mean 'timeout'"):
+    with pytest.raises(
+        ConfigError, match=r"retry\.only: unknown class 'timout'; did you mean 'timeout'"
+    ):
         make_app(retry__only="timout")
 
 

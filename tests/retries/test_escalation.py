@@ -29,11 +29,17 @@ def failed(cls=Cls.RESOURCE, **facts):
 def life(policy, *outcomes, **lease):
     lease, decisions = a_lease(**lease), []
     for outcome in outcomes:
-        decisions.append(decide(lease, outcome, layer(RetrySettings(), None, policy), NOW, Random(0)))
+        decisions.append(
+            decide(lease, outcome, layer(RetrySettings(), None, policy), NOW, Random(0))
+        )
         last = decisions[-1]
         queue = (last.then or {}).get("queue", lease.queue)
         lease = lease._replace(
-            failures=last.failures, losses=last.losses, counts=last.counts, settings=last.settings, queue=queue
+            failures=last.failures,
+            losses=last.losses,
+            counts=last.counts,
+            settings=last.settings,
+            queue=queue,
         )
     return decisions
 
@@ -42,7 +48,9 @@ def test_after_a_failure_of_its_class_the_next_attempt_is_different():
     (decision,) = life(LADDER, failed())
     assert decision.then == {"queue": "big", "memory_limit": 8 * GB}
     assert json.loads(decision.settings) == {"memory_limit": 8 * GB, "home": "default"}
-    assert decision.reason == ("retry 1 of 9 in 0 s: resource; the next attempt goes to queue big with 8 GB of memory")
+    assert decision.reason == (
+        "retry 1 of 9 in 0 s: resource; the next attempt goes to queue big with 8 GB of memory"
+    )
 
 
 def test_steps_follow_the_failures_of_the_class_and_the_last_one_repeats():
@@ -61,9 +69,15 @@ def test_steps_follow_the_failures_of_the_class_and_the_last_one_repeats():
 
 
 def test_a_general_ladder_follows_all_failures_also_those_a_handler_asked_for():
-    policy = Policy(max_retries=9, backoff=Fixed(0), then=[Then(queue="a"), Then(queue="b"), Then(queue="c")])
+    policy = Policy(
+        max_retries=9, backoff=Fixed(0), then=[Then(queue="a"), Then(queue="b"), Then(queue="c")]
+    )
     decisions = life(policy, failed(), Outcome(Ended.RETRY), failed(Cls.TRANSIENT))
-    assert [decision.then for decision in decisions] == [{"queue": "a"}, {"queue": "b"}, {"queue": "c"}]
+    assert [decision.then for decision in decisions] == [
+        {"queue": "a"},
+        {"queue": "b"},
+        {"queue": "c"},
+    ]
     assert json.loads(decisions[-1].settings) == {"home": "default"}
 
 
@@ -94,7 +108,9 @@ def test_who_dies_goes_nowhere():
     policy = Policy(max_retries=0, then=BIG)
     (decision,) = life(policy, failed())
     assert (decision.state, decision.then, decision.settings) == (State.DEAD, None, None)
-    late = decide(a_lease(deadline_at=NOW - 1), failed(), layer(RetrySettings(), None, LADDER), NOW, Random(0))
+    late = decide(
+        a_lease(deadline_at=NOW - 1), failed(), layer(RetrySettings(), None, LADDER), NOW, Random(0)
+    )
     assert (late.verb, late.then, late.settings) == (Verb.DIE, None, None)
 
 
@@ -107,7 +123,9 @@ def test_what_the_kernel_killed_for_its_size_goes_up_too_though_no_retry_is_spen
     assert other.then is None
 
 
-@pytest.mark.parametrize("ended", [Ended.RETURNED, Ended.SNOOZED, Ended.PARKED, Ended.RELEASED, Ended.LOST])
+@pytest.mark.parametrize(
+    "ended", [Ended.RETURNED, Ended.SNOOZED, Ended.PARKED, Ended.RELEASED, Ended.LOST]
+)
 def test_what_was_given_stays_whatever_comes_next(ended):
     (decision,) = life(LADDER, Outcome(ended), settings='{"home":"x"}')
     assert decision.settings == '{"home":"x"}'
@@ -134,7 +152,9 @@ def test_a_step_that_cannot_be_is_refused_when_it_is_declared(make, words):
 
 
 def test_steps_travel_as_json():
-    policy = Policy(then=[BIG, HUGE], classes={"timeout": Policy(then=Then(settings={"a": [1, {"b": None}]}))})
+    policy = Policy(
+        then=[BIG, HUGE], classes={"timeout": Policy(then=Then(settings={"a": [1, {"b": None}]}))}
+    )
     assert Policy.from_json(policy.to_json()) == policy
     rule = Rule("oom", exit_code=137, code="OOM", cls="resource", then=[BIG, HUGE])
     assert Policy.from_plain({"then": rule.terms()["then"]}).then == (BIG, HUGE)

@@ -33,7 +33,13 @@ def cls_cap(n, cls="transient"):
 
 def test_fields_are_unset_unless_given():
     policy = Policy()
-    given = (policy.max_retries, policy.backoff, policy.max_losses, policy.max_snoozes, policy.max_age)
+    given = (
+        policy.max_retries,
+        policy.backoff,
+        policy.max_losses,
+        policy.max_snoozes,
+        policy.max_age,
+    )
     assert given == (None,) * 5
     assert policy.retry_unknown is None
     assert not policy.classes
@@ -54,7 +60,10 @@ def test_lengths_of_a_policy_may_be_timedeltas():
     [
         (lambda: Policy(classes={"rate_limit": Policy()}), "did you mean 'rate_limited'"),
         (lambda: Policy(classes={"xyz": Policy()}), "one of transient, timeout"),
-        (lambda: Policy(classes={"auth": Policy(max_losses=1)}), "may set max_retries, backoff and then only"),
+        (
+            lambda: Policy(classes={"auth": Policy(max_losses=1)}),
+            "may set max_retries, backoff and then only",
+        ),
         (lambda: Policy(max_retries=-1), "max_retries"),
         (lambda: Policy(max_retries=True), "max_retries"),
         (lambda: Policy(max_retries=2.5), "max_retries"),
@@ -120,7 +129,9 @@ def test_a_number_given_with_the_job_lifts_the_built_in_cap():
 
 
 def test_both_limits_must_allow():
-    effective = layer(SYSTEM, None, Policy(max_retries=3, classes={"rate_limited": Policy(max_retries=10)}))
+    effective = layer(
+        SYSTEM, None, Policy(max_retries=3, classes={"rate_limited": Policy(max_retries=10)})
+    )
     assert effective.limit_for(Cls.RATE_LIMITED) == 3
     assert layer(SYSTEM, cls_cap(1), Policy(max_retries=3)).limit_for(Cls.TRANSIENT) == 1
 
@@ -133,19 +144,34 @@ GENERAL, SPECIAL = Fixed(1), Fixed(2)
     [
         (None, None, None, (Exponential(30, 2, 3600, "full"), "system")),
         (Policy(backoff=GENERAL), None, None, (GENERAL, "queue")),
-        (None, Policy(backoff=GENERAL, classes={"transient": Policy(backoff=SPECIAL)}), None, (SPECIAL, "kind")),
-        (Policy(classes={"transient": Policy(backoff=SPECIAL)}), Policy(backoff=GENERAL), None, (GENERAL, "kind")),
+        (
+            None,
+            Policy(backoff=GENERAL, classes={"transient": Policy(backoff=SPECIAL)}),
+            None,
+            (SPECIAL, "kind"),
+        ),
+        (
+            Policy(classes={"transient": Policy(backoff=SPECIAL)}),
+            Policy(backoff=GENERAL),
+            None,
+            (GENERAL, "kind"),
+        ),
         (None, Policy(backoff=GENERAL), Policy(max_retries=1), (GENERAL, "kind")),
         (None, Policy(backoff=GENERAL), Policy(backoff=SPECIAL), (SPECIAL, "job")),
     ],
 )
 def test_the_most_specific_backoff_wins_and_the_class_within_its_scope(queue, kind, job, expected):
     effective = layer(SYSTEM, queue, kind, job)
-    assert (effective.backoff_for(Cls.TRANSIENT), effective.backoff_from_for(Cls.TRANSIENT)) == expected
+    assert (
+        effective.backoff_for(Cls.TRANSIENT),
+        effective.backoff_from_for(Cls.TRANSIENT),
+    ) == expected
 
 
 def test_every_other_field_is_layered_too():
-    effective = layer(SYSTEM, Policy(max_losses=5, max_age=60), Policy(max_snoozes=1), Policy(max_losses=6))
+    effective = layer(
+        SYSTEM, Policy(max_losses=5, max_age=60), Policy(max_snoozes=1), Policy(max_losses=6)
+    )
     assert (effective.max_losses, effective.max_losses_from) == (6, "job")
     assert (effective.max_snoozes, effective.max_snoozes_from) == (1, "kind")
     assert (effective.max_age, effective.max_age_from) == (60, "queue")

@@ -18,7 +18,11 @@ def render(app: Mulligan) -> Kind[[], None]:
     app.queue("media", policy=Policy(max_losses=7, max_age=3600))
     ladder = Policy(max_retries=1, then=[Then(queue="big")])
 
-    @app.job(name="render", queue="media", policy=Policy(backoff=Table([60, 300]), classes={"resource": ladder}))
+    @app.job(
+        name="render",
+        queue="media",
+        policy=Policy(backoff=Table([60, 300]), classes={"resource": ladder}),
+    )
     def render() -> None: ...
 
     return render
@@ -49,7 +53,11 @@ def test_every_field_names_the_scope_that_set_it(make_app: Callable[..., Mulliga
 def test_each_class_has_its_limit_its_ladder_and_its_calendar(app: Mulligan) -> None:
     told = app.policy.explain("render")
     resource, transient = told.of_class("resource"), told.of_class("transient")
-    assert (resource.limit, resource.limit_origin, resource.then) == (1, "kind render", (Then(queue="big"),))
+    assert (resource.limit, resource.limit_origin, resource.then) == (
+        1,
+        "kind render",
+        (Then(queue="big"),),
+    )
     assert [found.at for found in transient.calendar] == [0, 60, 360, 660]
     assert not told.of_class("auth").retried
     assert [one.retried for one in told.classes] == [True] * 5 + [False] * 5
@@ -57,7 +65,9 @@ def test_each_class_has_its_limit_its_ladder_and_its_calendar(app: Mulligan) -> 
 
 @pytest.mark.usefixtures("render")
 def test_what_a_job_would_say_stands_above_all(app: Mulligan) -> None:
-    told = app.policy.explain("render", max_retries=1, policy=Policy(backoff=Fixed(9)), queue="other")
+    told = app.policy.explain(
+        "render", max_retries=1, policy=Policy(backoff=Fixed(9)), queue="other"
+    )
     assert (told.queue, told.field("max_losses").scope) == ("other", "system")
     assert (told.field("max_retries").origin, told.field("backoff").value) == ("job", Fixed(9))
 
@@ -79,13 +89,17 @@ def test_the_answer_is_frozen_and_plain_json(app: Mulligan) -> None:
 
 
 @pytest.mark.usefixtures("render")
-def test_another_process_knows_it_from_the_manifest(app: Mulligan, make_app: Callable[..., Mulligan]) -> None:
+def test_another_process_knows_it_from_the_manifest(
+    app: Mulligan, make_app: Callable[..., Mulligan]
+) -> None:
     app.run_inline()
     told = make_app().policy.explain("render")
     assert told == app.policy.explain("render")
 
 
-def test_rules_that_change_more_than_a_name_are_part_of_it(app: Mulligan, make_app: Callable[..., Mulligan]) -> None:
+def test_rules_that_change_more_than_a_name_are_part_of_it(
+    app: Mulligan, make_app: Callable[..., Mulligan]
+) -> None:
     own = Rule("own", errno=5, code="OWN", cls="transient", max_retries=1)
     everywhere = Rule("everywhere", errno=6, code="APP", cls="transient", backoff=Fixed(1))
     app.rules.add(everywhere, Rule("named", errno=7, code="NAMED", cls="transient"))
@@ -108,8 +122,18 @@ def test_the_same_can_be_awaited(app: Mulligan) -> None:
     assert asyncio.run(app.aio.policy.system()) == app.policy.system()
 
 
-def test_a_class_that_the_settings_forbid_says_where_they_come_from(make_app: Callable[..., Mulligan]) -> None:
-    app = make_app(retry__classes__timeout__base_delay="7", retry__classes__unknown__max_retries="1")
+def test_a_class_that_the_settings_forbid_says_where_they_come_from(
+    make_app: Callable[..., Mulligan],
+) -> None:
+    app = make_app(
+        retry__classes__timeout__base_delay="7", retry__classes__unknown__max_retries="1"
+    )
     told = app.policy.system()
-    assert told.of_class("timeout").backoff_origin == "environment MULLIGAN_RETRY__CLASSES__TIMEOUT__BASE_DELAY"
-    assert told.of_class("unknown").limit_origin == "environment MULLIGAN_RETRY__CLASSES__UNKNOWN__MAX_RETRIES"
+    assert (
+        told.of_class("timeout").backoff_origin
+        == "environment MULLIGAN_RETRY__CLASSES__TIMEOUT__BASE_DELAY"
+    )
+    assert (
+        told.of_class("unknown").limit_origin
+        == "environment MULLIGAN_RETRY__CLASSES__UNKNOWN__MAX_RETRIES"
+    )

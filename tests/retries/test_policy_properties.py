@@ -23,7 +23,11 @@ backoffs = (
 )
 numbers = st.none() | st.integers(0, 6)
 ladders = st.none() | st.lists(
-    st.builds(Then, queue=st.sampled_from([None, "big", "huge"]), memory_limit=st.none() | st.integers(1, 99)),
+    st.builds(
+        Then,
+        queue=st.sampled_from([None, "big", "huge"]),
+        memory_limit=st.none() | st.integers(1, 99),
+    ),
     max_size=3,
 )
 entries = st.builds(Policy, max_retries=numbers, backoff=st.none() | backoffs, then=ladders)
@@ -42,15 +46,22 @@ systems = st.builds(
     max_retries=st.integers(0, 8),
     jitter=jitters,
     classes=st.dictionaries(
-        st.sampled_from(Cls), st.builds(ClassSettings, max_retries=numbers, base_delay=st.none() | lengths), max_size=3
+        st.sampled_from(Cls),
+        st.builds(ClassSettings, max_retries=numbers, base_delay=st.none() | lengths),
+        max_size=3,
     ),
 )
 effective = st.builds(layer, systems, policies, policies, policies)
 terms = st.just({}) | st.builds(
-    lambda count, backoff: Policy(max_retries=count, backoff=backoff).to_plain(), numbers, st.none() | backoffs
+    lambda count, backoff: Policy(max_retries=count, backoff=backoff).to_plain(),
+    numbers,
+    st.none() | backoffs,
 )
 failures = st.builds(
-    lambda cls, code, said: a_failure(cls, code, terms=said), st.sampled_from(Cls), st.sampled_from("ABC"), terms
+    lambda cls, code, said: a_failure(cls, code, terms=said),
+    st.sampled_from(Cls),
+    st.sampled_from("ABC"),
+    terms,
 )
 lives = st.lists(failures, min_size=1, max_size=20)
 
@@ -63,7 +74,9 @@ def lived(policy, story, seed=0):
         yield failure, decision
         if decision.state != State.QUEUED:
             return
-        lease = lease._replace(failures=decision.failures, counts=decision.counts, settings=decision.settings)
+        lease = lease._replace(
+            failures=decision.failures, counts=decision.counts, settings=decision.settings
+        )
 
 
 def highest(backoff):
@@ -126,7 +139,9 @@ def test_a_retry_is_refused_only_by_something_that_names_itself(policy, story):
             assert decision.reason.startswith("not retried: ") or " retries used" in decision.reason
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # it counts time that a busy machine gave to others
+@settings(
+    suppress_health_check=[HealthCheck.too_slow]
+)  # it counts time that a busy machine gave to others
 @given(effective, lives)
 def test_what_a_ladder_gave_is_never_lost_on_the_way(policy, story):
     queue = "default"

@@ -61,7 +61,11 @@ def test_what_does_not_go_away_by_itself_is_not_retried(cls):
         (None, {"max_retries": 0}, "retry.max_retries allows none"),
         (Policy(max_retries=0), {}, "the kind allows none"),
         (Policy(classes={"unknown": Policy(max_retries=0)}), {}, "the kind allows none"),
-        (None, {"classes": {"unknown": ClassSettings(max_retries=0)}}, "retry.classes.unknown.max_retries allows none"),
+        (
+            None,
+            {"classes": {"unknown": ClassSettings(max_retries=0)}},
+            "retry.classes.unknown.max_retries allows none",
+        ),
         (None, {"unknown_retries": 0}, "retry.unknown_retries allows none"),
         (Policy(retry_unknown=False), {}, "the kind says retry_unknown=False"),
     ],
@@ -77,7 +81,12 @@ def test_what_is_forbidden_says_by_what(policy, system, why):
         (None, {}, 2, "system retry.unknown_retries"),
         (Policy(max_retries=7), {}, 7, "kind retry.max_retries"),
         (Policy(retry_unknown=True), {}, 3, "system retry.max_retries"),
-        (None, {"classes": {"unknown": ClassSettings(max_retries=1)}}, 1, "system retry.classes.unknown.max_retries"),
+        (
+            None,
+            {"classes": {"unknown": ClassSettings(max_retries=1)}},
+            1,
+            "system retry.classes.unknown.max_retries",
+        ),
     ],
 )
 def test_the_tighter_limit_is_shown_with_who_names_it(policy, system, limit, origin):

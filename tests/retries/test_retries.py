@@ -49,7 +49,12 @@ def failing(make_app):
 def test_the_most_special_number_of_retries_wins(failing, system, kind, job, attempts):
     app, fails = failing(Busy("busy"), kind, **system)
     done = ran_out(app, fails.options(**job).enqueue())
-    assert (done.state, done.attempt, done.failures, code_of(done)) == (State.DEAD, attempts, attempts, "CONNECTION")
+    assert (done.state, done.attempt, done.failures, code_of(done)) == (
+        State.DEAD,
+        attempts,
+        attempts,
+        "CONNECTION",
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,9 @@ def test_the_most_special_number_of_retries_wins(failing, system, kind, job, att
         ({}, Policy(retry_unknown=False, max_retries=4), 1),
     ],
 )
-def test_what_nobody_knows_is_tried_two_times_more_where_no_team_names_a_number(failing, system, kind, attempts):
+def test_what_nobody_knows_is_tried_two_times_more_where_no_team_names_a_number(
+    failing, system, kind, attempts
+):
     app, fails = failing(ValueError("who knows"), kind, **system)
     done = ran_out(app, fails.enqueue())
     assert (done.attempt, code_of(done)) == (attempts, "UNKNOWN_ERROR")
@@ -97,11 +104,27 @@ def test_a_newcomer_is_told_how_to_have_a_programming_error_retried(failing):
         (Table([60, 300, 900]), {}, [60, 300, 900, 900]),
         (Fixed(7), {}, [7, 7, 7, 7]),
         (Exponential(base=10, factor=3, cap=100, jitter="none"), {}, [10, 30, 90, 100]),
-        (Exponential(base=10, factor=3, cap=100, jitter=0.1), {}, [(9, 11), (27, 33), (81, 99), (90, 110)]),
-        (Exponential(base=10, factor=3, cap=100, jitter="equal"), {}, [(5, 10), (15, 30), (45, 90), (50, 100)]),
+        (
+            Exponential(base=10, factor=3, cap=100, jitter=0.1),
+            {},
+            [(9, 11), (27, 33), (81, 99), (90, 110)],
+        ),
+        (
+            Exponential(base=10, factor=3, cap=100, jitter="equal"),
+            {},
+            [(5, 10), (15, 30), (45, 90), (50, 100)],
+        ),
         (Exponential(base=10, factor=3, cap=100), {}, [(0, 10), (0, 30), (0, 90), (0, 100)]),
-        (None, {"retry__base_delay": "20", "retry__max_delay": "60", "retry__jitter": "none"}, [20, 40, 60, 60]),
-        (None, {"retry__base_delay": "20", "retry__factor": "1", "retry__jitter": "none"}, [20, 20, 20, 20]),
+        (
+            None,
+            {"retry__base_delay": "20", "retry__max_delay": "60", "retry__jitter": "none"},
+            [20, 40, 60, 60],
+        ),
+        (
+            None,
+            {"retry__base_delay": "20", "retry__factor": "1", "retry__jitter": "none"},
+            [20, 20, 20, 20],
+        ),
         (Fixed(timedelta(minutes=2).total_seconds()), {}, [120, 120]),
     ],
     ids=repr,
@@ -123,11 +146,15 @@ def test_the_wait_before_each_retry_is_stored_as_its_moment(failing, backoff, se
 
 
 def test_a_class_may_have_a_backoff_of_its_own(failing):
-    policy = Policy(max_retries=2, backoff=Fixed(5), classes={"transient": Policy(backoff=Fixed(500))})
+    policy = Policy(
+        max_retries=2, backoff=Fixed(5), classes={"transient": Policy(backoff=Fixed(500))}
+    )
     app, fails = failing(Busy("busy"), policy)
     job = fails.enqueue()
     ran(app, job)
-    assert row_of(app, job).run_at - attempts_of(app, job)[-1].ended_at == pytest.approx(500e6, abs=1e6)
+    assert row_of(app, job).run_at - attempts_of(app, job)[-1].ended_at == pytest.approx(
+        500e6, abs=1e6
+    )
 
 
 @pytest.mark.seed("004-26")
@@ -195,7 +222,11 @@ def test_a_next_try_that_would_come_after_the_deadline_is_not_waited_for(app, an
 
     job = again.options(deadline=60).enqueue()
     done = ran(app, job)
-    assert (done.state, code_of(done), done.error["after"]) == (State.DEAD, "DEADLINE_PASSED", after)
+    assert (done.state, code_of(done), done.error["after"]) == (
+        State.DEAD,
+        "DEADLINE_PASSED",
+        after,
+    )
     assert "deadline" in done.why
 
 

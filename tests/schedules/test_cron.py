@@ -27,7 +27,10 @@ def told(expr, zone, year, month, day):
     """The slots of one local day, as the clock on the wall shows them."""
     begin = datetime(year, month, day, tzinfo=zone)
     after, until = to_micros(begin) - 1, to_micros(begin + timedelta(days=1)) - 1
-    return [f"{to_datetime(slot).astimezone(zone):%H:%M%z}"[:-2] for slot in slots(expr, zone, after, until)]
+    return [
+        f"{to_datetime(slot).astimezone(zone):%H:%M%z}"[:-2]
+        for slot in slots(expr, zone, after, until)
+    ]
 
 
 # -- refused ------------------------------------------------------------------------------------------
@@ -87,7 +90,12 @@ REPEATED = {BERLIN: 2, NEW_YORK: 1}
 def test_a_time_of_day_that_is_skipped_comes_once_right_after(zone, day, before, after):
     assert told("30 2 * * *", zone, *day) == [f"03:00{after}"]
     assert told("0,15,30,45 2 * * *", zone, *day) == [f"03:00{after}"]
-    assert told("0,30 1-3 * * *", zone, *day) == [f"01:00{before}", f"01:30{before}", f"03:00{after}", f"03:30{after}"]
+    assert told("0,30 1-3 * * *", zone, *day) == [
+        f"01:00{before}",
+        f"01:30{before}",
+        f"03:00{after}",
+        f"03:30{after}",
+    ]
 
 
 @pytest.mark.parametrize(("zone", "day", "before", "after"), BACK)
@@ -98,7 +106,9 @@ def test_a_time_of_day_that_is_repeated_comes_the_first_time_only(zone, day, bef
 
 
 @pytest.mark.parametrize(("zone", "day", "before", "after"), FORWARD)
-def test_an_expression_with_a_star_for_minute_or_hour_follows_real_time_over_a_skipped_hour(zone, day, before, after):
+def test_an_expression_with_a_star_for_minute_or_hour_follows_real_time_over_a_skipped_hour(
+    zone, day, before, after
+):
     hours = told("15 * * * *", zone, *day)
     assert len(hours) == 23
     assert hours[1:3] == [f"01:15{before}", f"03:15{after}"]
@@ -106,7 +116,9 @@ def test_an_expression_with_a_star_for_minute_or_hour_follows_real_time_over_a_s
 
 
 @pytest.mark.parametrize(("zone", "day", "before", "after"), BACK)
-def test_an_expression_with_a_star_for_minute_or_hour_follows_real_time_over_a_repeated_hour(zone, day, before, after):
+def test_an_expression_with_a_star_for_minute_or_hour_follows_real_time_over_a_repeated_hour(
+    zone, day, before, after
+):
     hour = REPEATED[zone]
     hours = told("15 * * * *", zone, *day)
     assert len(hours) == 25
@@ -127,7 +139,15 @@ def test_asked_within_a_repeated_hour_nothing_comes_that_has_been():
 
 
 EXPRESSIONS = st.sampled_from(
-    ["30 2 * * *", "0,30 1-3 * * *", "15 * * * *", "*/20 2 * * *", "0 0 * * *", "7 */2 * * MON-FRI", "0 0 3 * * *"]
+    [
+        "30 2 * * *",
+        "0,30 1-3 * * *",
+        "15 * * * *",
+        "*/20 2 * * *",
+        "0 0 * * *",
+        "7 */2 * * MON-FRI",
+        "0 0 3 * * *",
+    ]
 )
 ZONES = st.sampled_from([UTC, BERLIN, NEW_YORK])
 MOMENTS = st.integers(at(2026, 1, 1), at(2026, 12, 31))
@@ -154,7 +174,9 @@ def test_the_newest_slots_are_the_end_of_all_of_them(expr, zone, begin, length, 
 @settings(deadline=None)  # a busy machine is no defect
 @given(ZONES, MOMENTS, st.integers(0, 59), st.integers(0, 23))
 def test_a_time_of_day_comes_once_on_every_day_of_the_year(zone, begin, minute, hour):
-    days = [to_datetime(slot).astimezone(zone).date()
-            for slot in itertools.islice(upcoming(f"{minute} {hour} * * *", zone, begin), 40)]  # fmt: skip
+    days = [
+        to_datetime(slot).astimezone(zone).date()
+        for slot in itertools.islice(upcoming(f"{minute} {hour} * * *", zone, begin), 40)
+    ]
     assume(days)
     assert days == [days[0] + timedelta(days=n) for n in range(40)]

@@ -31,7 +31,9 @@ NOON = to_micros(datetime(2026, 5, 4, 12, tzinfo=UTC))
 GRACE, AHEAD, MANY = 30 * SECOND, 10 * SECOND, 100_000
 
 
-def due(missed="latest", *, cron="* * * * *", cursor=NOON, now=NOON, most=MANY, ahead=AHEAD) -> Plan | None:
+def due(
+    missed="latest", *, cron="* * * * *", cursor=NOON, now=NOON, most=MANY, ahead=AHEAD
+) -> Plan | None:
     return plan(Timing(cron, UTC, missed), cursor, Moments(now, now + ahead, GRACE), most)
 
 
@@ -53,18 +55,26 @@ def test_slots_that_are_only_late_all_run_whatever_is_said_of_missed_ones(missed
 @pytest.mark.parametrize("missed", ["latest", "all", "skip"])
 def test_a_second_later_they_are_missed(missed):
     found = due(missed, cron="0 12 * * *", cursor=NOON - 1, now=NOON + GRACE + 1)
-    assert (found.run, found.skipped is None) == (((), False) if missed == "skip" else ((NOON,), True))
+    assert (found.run, found.skipped is None) == (
+        ((), False) if missed == "skip" else ((NOON,), True)
+    )
 
 
 def test_latest_runs_only_the_newest_of_what_has_passed_and_what_comes():
     found = due("latest", now=NOON + HOUR + 55 * SECOND)
     assert found.run == (NOON + HOUR, NOON + HOUR + MINUTE)
-    assert (found.skipped.first, found.skipped.last, found.skipped.count) == (NOON + MINUTE, NOON + 59 * MINUTE, 59)
+    assert (found.skipped.first, found.skipped.last, found.skipped.count) == (
+        NOON + MINUTE,
+        NOON + 59 * MINUTE,
+        59,
+    )
     assert "latest" in found.skipped.reason
 
 
 def test_latest_with_one_missed_slot_skips_nothing():
-    assert due("latest", cron="0 12 * * *", cursor=NOON - HOUR, now=NOON + HOUR) == Plan((NOON,), None, NOON)
+    assert due("latest", cron="0 12 * * *", cursor=NOON - HOUR, now=NOON + HOUR) == Plan(
+        (NOON,), None, NOON
+    )
 
 
 def test_all_runs_every_missed_slot():
@@ -112,7 +122,9 @@ def test_a_step_takes_no_more_than_it_was_told_and_the_next_goes_on():
     st.lists(st.integers(0, 12 * HOUR), max_size=6),
     st.integers(1, 200) | st.just(MANY),
 )
-def test_every_slot_is_run_once_or_skipped_once_however_time_passes(missed, cron, zone, steps, most):
+def test_every_slot_is_run_once_or_skipped_once_however_time_passes(
+    missed, cron, zone, steps, most
+):
     """At most one job for a slot; at least one, unless it is skipped with a reason."""
     begin = now = to_micros(datetime(2026, 10, 24, 20, tzinfo=UTC))
     cursor, run, skipped = begin, [], []
@@ -122,7 +134,9 @@ def test_every_slot_is_run_once_or_skipped_once_however_time_passes(missed, cron
         while (found := plan(Timing(cron, zone, missed), cursor, when, most)) is not None:
             assert found.cursor > cursor
             if found.skipped:
-                gone = [slot for slot in slots(cron, zone, cursor, now) if slot <= found.skipped.last]
+                gone = [
+                    slot for slot in slots(cron, zone, cursor, now) if slot <= found.skipped.last
+                ]
                 assert (gone[0], len(gone)) == (found.skipped.first, found.skipped.count)
                 skipped += gone
             run += found.run
@@ -163,15 +177,29 @@ def test_a_cursor_of_a_time_that_lies_ahead_is_not_waited_for():
         ([], set()),  # never seen before
         ([("a", HOUR, {"nightly"})], set()),  # everybody was away
         ([("a", HOUR, {"nightly"}), ("a", 30 * MINUTE, set())], {"nightly"}),
-        ([("a", HOUR, {"nightly"}), ("a", 50 * MINUTE, set())], set()),  # within ten minutes it would still have held
-        ([("a", HOUR, {"nightly"}), ("a", 2 * HOUR, set())], set()),  # a release before it was first declared
+        (
+            [("a", HOUR, {"nightly"}), ("a", 50 * MINUTE, set())],
+            set(),
+        ),  # within ten minutes it would still have held
+        (
+            [("a", HOUR, {"nightly"}), ("a", 2 * HOUR, set())],
+            set(),
+        ),  # a release before it was first declared
         ([("a", HOUR, {"nightly"}), ("b", 0, set())], set()),  # another app never had it
-        ([("a", HOUR, {"nightly"}), ("a", 0, set()), ("b", 0, {"nightly"})], set()),  # another app kept it alive
-        ([("a", HOUR, {"nightly"}), ("a", 30 * MINUTE, set()), ("a", 0, {"nightly"})], set()),  # it is back already
+        (
+            [("a", HOUR, {"nightly"}), ("a", 0, set()), ("b", 0, {"nightly"})],
+            set(),
+        ),  # another app kept it alive
+        (
+            [("a", HOUR, {"nightly"}), ("a", 30 * MINUTE, set()), ("a", 0, {"nightly"})],
+            set(),
+        ),  # it is back already
         ([("a", HOUR, {"nightly", "daily"}), ("a", 30 * MINUTE, {"daily"})], {"nightly"}),
     ],
 )
-def test_a_schedule_is_given_up_by_an_app_that_speaks_without_it_and_not_by_one_that_is_away(stored, gone):
+def test_a_schedule_is_given_up_by_an_app_that_speaks_without_it_and_not_by_one_that_is_away(
+    stored, gone
+):
     past = [(app, NOON - ago, names) for app, ago, names in stored]
     assert given_up(past, "a", ["daily", "nightly"]) == gone
 
@@ -186,7 +214,10 @@ def test_a_schedule_is_given_up_by_an_app_that_speaks_without_it_and_not_by_one_
         ([("a", 0), ("a", MINUTE)], [True, True]),  # a deploy under way, or two pools of one app
         ([("a", 0), ("a", 11 * MINUTE)], [True, False]),  # replaced by a newer one
         ([("a", 11 * MINUTE), ("a", 0)], [False, True]),  # rolled back to an older one
-        ([("a", 11 * MINUTE), ("a", 12 * MINUTE)], [True, True]),  # nobody is there: nothing was replaced
+        (
+            [("a", 11 * MINUTE), ("a", 12 * MINUTE)],
+            [True, True],
+        ),  # nobody is there: nothing was replaced
         ([("a", 0), ("b", 11 * MINUTE)], [True, True]),  # another app is only away
     ],
 )

@@ -69,21 +69,38 @@ def skips(app):
 
 # -- declare ----------------------------------------------------------------------------------------------
 def test_a_slot_that_came_runs_with_the_declared_payload(app, sums):
-    app.schedule("nightly", "0 3 * * *", sums, payload={"day": date(2026, 5, 4)}, timezone="Europe/Berlin")
+    app.schedule(
+        "nightly", "0 3 * * *", sums, payload={"day": date(2026, 5, 4)}, timezone="Europe/Berlin"
+    )
     move_to(app, 2026, 5, 4, 0, 59)
     assert app.run_inline() == 0
     advance(app, 2 * MINUTE)
     assert app.run_inline() == 1
     [job] = jobs(app)
-    assert (job.kind, job.queue, job.state, job.result) == ("report", "reports", State.SUCCEEDED, "04.05. 1")
+    assert (job.kind, job.queue, job.state, job.result) == (
+        "report",
+        "reports",
+        State.SUCCEEDED,
+        "04.05. 1",
+    )
     assert job.run_at == datetime(2026, 5, 4, 1, tzinfo=UTC)
     assert app.run_inline() == 0
 
 
 def test_everything_that_may_be_said_of_a_job_may_be_said_of_a_schedule(app, sums):
-    app.schedule("all", "* * * * *", "report", {"day": "2026-05-04"}, queue="slow", priority=-3, owner="acme",
-                 max_retries=7, policy=Policy(backoff=Fixed(1)), timeout=timedelta(minutes=2),
-                 deadline=HOUR)  # fmt: skip
+    app.schedule(
+        "all",
+        "* * * * *",
+        "report",
+        {"day": "2026-05-04"},
+        queue="slow",
+        priority=-3,
+        owner="acme",
+        max_retries=7,
+        policy=Policy(backoff=Fixed(1)),
+        timeout=timedelta(minutes=2),
+        deadline=HOUR,
+    )
     app.run_inline()
     advance(app, MINUTE)
     app.run_inline()
@@ -196,9 +213,18 @@ def test_after_an_absence_missed_slots_run_as_declared(app, sums, missed, runs, 
     app.run_inline()
     move_to(app, 2026, 5, 4, 7, 30)
     assert app.run_inline() == len(runs)
-    assert [job.run_at for job in jobs(app)] == [datetime(2026, 5, 4, hour, tzinfo=UTC) for hour in runs]
-    told = [(e.data["schedule"], e.data["first"], e.data["last"], e.data["count"], e.owner) for e in skips(app)]
-    ends = [to_micros(datetime(2026, 5, 4, hour, tzinfo=UTC)) for hour in (skipped[0], skipped[-1])] if skipped else []
+    assert [job.run_at for job in jobs(app)] == [
+        datetime(2026, 5, 4, hour, tzinfo=UTC) for hour in runs
+    ]
+    told = [
+        (e.data["schedule"], e.data["first"], e.data["last"], e.data["count"], e.owner)
+        for e in skips(app)
+    ]
+    ends = (
+        [to_micros(datetime(2026, 5, 4, hour, tzinfo=UTC)) for hour in (skipped[0], skipped[-1])]
+        if skipped
+        else []
+    )
     assert told == ([("hourly", *ends, len(skipped), "acme")] if skipped else [])
     assert all(missed in event.data["reason"] for event in skips(app))
     move_to(app, 2026, 5, 4, 8, 0)
@@ -221,12 +247,18 @@ def test_over_a_change_of_clocks_a_fixed_time_runs_once_and_a_star_follows_real_
 ):
     local = ZoneInfo(zone)
     move_to(app, *day, zone=local)
-    app.schedule("fixed", fixed, sums, {"day": "2026-05-04"}, timezone=zone, owner="fixed", missed="all")
-    app.schedule("star", "15 * * * *", sums, {"day": "2026-05-04"}, timezone=zone, owner="star", missed="all")
+    app.schedule(
+        "fixed", fixed, sums, {"day": "2026-05-04"}, timezone=zone, owner="fixed", missed="all"
+    )
+    app.schedule(
+        "star", "15 * * * *", sums, {"day": "2026-05-04"}, timezone=zone, owner="star", missed="all"
+    )
     app.run_inline()
     advance(app, hours * HOUR)
     assert app.run_inline() == hours + 1
-    assert [f"{job.run_at.astimezone(local):%H:%M%z}" for job in jobs(app) if job.owner == "fixed"] == once
+    assert [
+        f"{job.run_at.astimezone(local):%H:%M%z}" for job in jobs(app) if job.owner == "fixed"
+    ] == once
     star = sorted(job.run_at for job in jobs(app) if job.owner == "star")
     assert star == [star[0] + n * timedelta(hours=1) for n in range(hours)]
 
@@ -240,7 +272,12 @@ def test_list_tells_when_each_schedule_runs_next_and_what_ran_last(app, sums):
     move_to(app, 2026, 3, 29, 1, 0)
     app.run_inline()
     hourly, nightly = app.schedules.list()
-    assert (hourly.name, hourly.queue, hourly.kind, nightly.queue) == ("hourly", "far", "elsewhere", "reports")
+    assert (hourly.name, hourly.queue, hourly.kind, nightly.queue) == (
+        "hourly",
+        "far",
+        "elsewhere",
+        "reports",
+    )
     assert nightly.last_at.isoformat() == "2026-03-29T03:00:00+02:00"
     assert nightly.next_at.isoformat() == "2026-03-30T02:30:00+02:00"
     assert app.jobs.get(nightly.last_job_id).payload == nightly.payload == {"day": "2026-05-04"}
@@ -259,7 +296,11 @@ def test_next_tells_slots_in_the_zone_of_the_schedule(app, sums):
     app.schedule("nightly", "30 2 * * *", sums, {"day": "2026-05-04"}, timezone="Europe/Berlin")
     move_to(app, 2026, 3, 28, 0)
     found = [at.isoformat() for at in app.schedules.next("nightly", 3)]
-    assert found == ["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]
+    assert found == [
+        "2026-03-28T02:30:00+01:00",
+        "2026-03-29T03:00:00+02:00",
+        "2026-03-30T02:30:00+02:00",
+    ]
     assert len(app.schedules.next("nightly")) == 5
     for n in (0, -1, 1001, 2.5, "3"):
         with pytest.raises(Refused, match="n must be"):
@@ -321,7 +362,9 @@ def test_a_new_release_may_change_a_schedule_and_an_old_one_may_come_back(make_a
     assert release(make_app).schedules.list()[0].cron == "0 * * * *"
 
 
-def test_a_schedule_put_back_into_the_code_makes_up_for_nothing_but_one_whose_workers_were_away_does(make_app):
+def test_a_schedule_put_back_into_the_code_makes_up_for_nothing_but_one_whose_workers_were_away_does(
+    make_app,
+):
     with_it, without = release(make_app, "0 * * * *", missed="all"), release(make_app)
     between_slots(with_it).run_inline()
     advance(with_it, 24 * 60 * MINUTE)
@@ -355,8 +398,11 @@ def test_a_paused_schedule_makes_no_jobs_and_what_came_meanwhile_is_not_made_up_
     app.run_inline()
     paused = app.schedules.pause("each", reason="the source is being moved")
     assert (paused.paused, paused.paused_until, paused.reason, paused.actor) == (
-        True, None, "the source is being moved", "python",
-    )  # fmt: skip
+        True,
+        None,
+        "the source is being moved",
+        "python",
+    )
     advance(app, 10 * MINUTE)
     assert app.run_inline() == 0
     assert not app.schedules.resume("each", reason="moved").paused
@@ -364,7 +410,11 @@ def test_a_paused_schedule_makes_no_jobs_and_what_came_meanwhile_is_not_made_up_
     advance(app, MINUTE)
     assert app.run_inline() == 1
     [event] = told(app, "schedule.resumed")
-    assert (event.data["schedule"], event.data["reason"], event.actor) == ("each", "moved", "python")
+    assert (event.data["schedule"], event.data["reason"], event.actor) == (
+        "each",
+        "moved",
+        "python",
+    )
     assert skips(app) == []
     app.schedules.resume("each")
     assert len(told(app, "schedule.resumed")) == 1
@@ -377,7 +427,9 @@ def test_a_pause_ends_by_itself_also_where_the_schedule_was_changed_meanwhile(ap
     assert app.schedules.get("each").paused
     with app.store.begin() as unit:
         [row] = unit.schedules()
-        assert not unit.advance_schedule(row, seen=row.cursor)  # whoever had looked before the pause
+        assert not unit.advance_schedule(
+            row, seen=row.cursor
+        )  # whoever had looked before the pause
     advance(app, 8 * MINUTE)
     assert not app.schedules.get("each").paused
     assert app.run_inline() == 3  # of the eight minutes those after the pause

@@ -44,7 +44,9 @@ def store_url(ready_sqlite_url):
 
 @pytest.fixture
 def client(app):
-    with TestClient(create_app(app.settings), base_url="http://localhost", follow_redirects=False) as made:
+    with TestClient(
+        create_app(app.settings), base_url="http://localhost", follow_redirects=False
+    ) as made:
         yield made
 
 
@@ -59,7 +61,10 @@ def key(app):
 @pytest.fixture
 def enter(app, client):
     def entered(scope="*", role="operator"):
-        assert client.post("/sign-in", data={"key": app.keys.create(scope, role).text}).status_code == 303
+        assert (
+            client.post("/sign-in", data={"key": app.keys.create(scope, role).text}).status_code
+            == 303
+        )
         return re.search(r'name="csrf" value="([0-9a-f]+)"', client.get("/failures").text)[1]
 
     return entered
@@ -117,7 +122,9 @@ def test_keys_that_name_jobs_and_requests_are_each_owners_own(app, client, key):
     body = {"kind": "add", "payload": {"a": 1, "b": 2}, "unique": "invoice-7"}
     first = client.post("/api/v1/jobs", json=body, headers={**theirs, "Idempotency-Key": "x"})
     second = client.post(
-        "/api/v1/jobs", json={**body, "payload": {"a": 9, "b": 9}}, headers={**ours, "Idempotency-Key": "x"}
+        "/api/v1/jobs",
+        json={**body, "payload": {"a": 9, "b": 9}},
+        headers={**ours, "Idempotency-Key": "x"},
     )
     assert (first.status_code, second.status_code) == (201, 201)
     assert first.json()["id"] != second.json()["id"]
@@ -125,7 +132,9 @@ def test_keys_that_name_jobs_and_requests_are_each_owners_own(app, client, key):
 
 
 @pytest.mark.security("S13")
-def test_of_many_that_are_ticked_only_ones_own_are_moved_and_the_others_are_not_there(app, client, enter, key):
+def test_of_many_that_are_ticked_only_ones_own_are_moved_and_the_others_are_not_there(
+    app, client, enter, key
+):
     own, theirs = (app.enqueue("refuse", owner=owner) for owner in ("acme", "globex"))
     app.run_inline()
     mark = enter("acme", "operator")
@@ -153,10 +162,20 @@ def test_a_place_in_a_list_of_somebody_else_opens_nothing(app, client, enter):
 @pytest.mark.security("A16")
 @pytest.mark.parametrize(
     "path",
-    ["//evil.example", "/\\evil.example", "\\\\evil.example", "https:evil.example", "/\t/evil.example",
-     " //evil.example",
-     "/\r\nLocation: https://evil.example", "///evil.example", "/\u2028/evil", "%2f%2fevil.example", "http:///evil"],
-)  # fmt: skip
+    [
+        "//evil.example",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "https:evil.example",
+        "/\t/evil.example",
+        " //evil.example",
+        "/\r\nLocation: https://evil.example",
+        "///evil.example",
+        "/\u2028/evil",
+        "%2f%2fevil.example",
+        "http:///evil",
+    ],
+)
 def test_after_the_sign_in_nobody_is_sent_elsewhere(app, client, path):
     key = app.keys.create("*", "viewer").text
     for name, form in (("/sign-in", {"key": key, "next": path}),):
@@ -168,7 +187,11 @@ def test_after_the_sign_in_nobody_is_sent_elsewhere(app, client, path):
 @pytest.mark.security("A17")
 def test_nobody_is_signed_in_by_a_form_of_another_site(app, client):
     key = app.keys.create("*", "viewer").text
-    for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ):
         answer = client.post("/sign-in", data={"key": key}, headers=headers)
         assert answer.status_code == 403
         assert "set-cookie" not in answer.headers
@@ -177,20 +200,44 @@ def test_nobody_is_signed_in_by_a_form_of_another_site(app, client):
 @pytest.mark.security("A18")
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "localhost:80@evil.example", "[::1]evil",
-     "0.0.0.0", "[::1]:x", "[::1]:80@evil", "localhost,evil.example", "2130706433", "0x7f.1"],  # noqa: S104 - a name, no address
-)  # fmt: skip
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "localhost:80@evil.example",
+        "[::1]evil",
+        "0.0.0.0",
+        "[::1]:x",
+        "[::1]:80@evil",
+        "localhost,evil.example",
+        "2130706433",
+        "0x7f.1",
+    ],  # noqa: S104 - a name, no address
+)
 def test_a_name_that_leads_here_by_somebody_elses_dns_opens_no_page(client, host):
-    for forwarded in ({}, {"X-Forwarded-Host": "localhost"}, {"X-Original-URL": "/livez"}, {"X-Rewrite-URL": "/livez"}):
+    for forwarded in (
+        {},
+        {"X-Forwarded-Host": "localhost"},
+        {"X-Original-URL": "/livez"},
+        {"X-Rewrite-URL": "/livez"},
+    ):
         assert client.get("/", headers={"host": host, **forwarded}).status_code == 421
 
 
 @pytest.mark.security("A18")
 def test_behind_a_proxy_a_page_answers_to_the_name_it_is_reached_by(app):
     said = {"database_url": app.settings.database_url, "web.public_url": "https://Jobs.example.com"}
-    with TestClient(create_app(read_settings(said)), base_url="http://localhost", follow_redirects=False) as behind:
+    with TestClient(
+        create_app(read_settings(said)), base_url="http://localhost", follow_redirects=False
+    ) as behind:
         found = {host: behind.get("/", headers={"host": host}).status_code for host in NAMES}
-    assert found == {"jobs.example.com": 303, "localhost": 303, "evil.example": 421, "x.jobs.example.com": 421, "": 421}
+    assert found == {
+        "jobs.example.com": 303,
+        "localhost": 303,
+        "evil.example": 421,
+        "x.jobs.example.com": 421,
+        "": 421,
+    }
 
 
 NAMES = ("jobs.example.com", "localhost", "evil.example", "x.jobs.example.com", "")
@@ -205,9 +252,18 @@ def test_what_proves_somebody_is_compared_in_constant_time():
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
                 sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
-                found += [f"{file.name}: {ast.unparse(node)}" for side in sides if guessed.search(side)]
-    assert found == ["once.py: row.request != named.hash"]  # of the request itself, which its sender knows
-    for name in ("access/keys.py", "access/status_links.py", "http/dashboard/sessions.py", "http/api/requests.py"):
+                found += [
+                    f"{file.name}: {ast.unparse(node)}" for side in sides if guessed.search(side)
+                ]
+    assert found == [
+        "once.py: row.request != named.hash"
+    ]  # of the request itself, which its sender knows
+    for name in (
+        "access/keys.py",
+        "access/status_links.py",
+        "http/dashboard/sessions.py",
+        "http/api/requests.py",
+    ):
         assert "hmac.compare_digest(" in (SOURCE / name).read_text()
 
 
@@ -223,7 +279,9 @@ def test_what_is_packed_is_not_unpacked(app, client, key):
 
 @pytest.mark.security("A20")
 def test_what_a_receiver_has_packed_is_not_unpacked():
-    there = HttpReceiver(status(200, "Content-Encoding: gzip", body=gzip.compress(b"\0" * 40_000_000)))
+    there = HttpReceiver(
+        status(200, "Content-Encoding: gzip", body=gzip.compress(b"\0" * 40_000_000))
+    )
     try:
         settings = Settings.model_validate({"notify": {"allow_private": "127.0.0.0/8"}})
         began = time.process_time()
@@ -236,14 +294,24 @@ def test_what_a_receiver_has_packed_is_not_unpacked():
 @pytest.mark.security("A31")
 @pytest.mark.parametrize(
     "heads",
-    ["Content-Length: 4\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
-     "Transfer-Encoding : chunked", "Content-Length: 4\r\nContent-Length: 0", "Transfer-Encoding: xchunked"],
-)  # fmt: skip
+    [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        "Transfer-Encoding : chunked",
+        "Content-Length: 4\r\nContent-Length: 0",
+        "Transfer-Encoding: xchunked",
+    ],
+)
 def test_a_request_within_a_request_is_not_read(app, heads):
     """Where a proxy and we could see the end of a body at different places."""
     inner = "POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
-    with served(app.settings) as at, socket.create_connection((at.host, at.port), timeout=5) as line:
-        line.sendall(f"POST /sign-in HTTP/1.1\r\nHost: localhost\r\n{heads}\r\n\r\n0\r\n\r\n{inner}".encode())
+    with (
+        served(app.settings) as at,
+        socket.create_connection((at.host, at.port), timeout=5) as line,
+    ):
+        line.sendall(
+            f"POST /sign-in HTTP/1.1\r\nHost: localhost\r\n{heads}\r\n\r\n0\r\n\r\n{inner}".encode()
+        )
         line.shutdown(socket.SHUT_WR)
         answer = b"".join(iter(lambda: line.recv(65_536), b""))
     first = int(answer.split(b" ", 2)[1]) if answer else 400
@@ -255,11 +323,19 @@ def test_no_filter_takes_long_to_be_read_or_asked(app, client, key):
     headers = key()
     long = 1900
     for words in (
-        '"' + "a" * long, '"' + '\\"' * (long // 2), "arg." + "a." * (long // 2) + ":1",
+        '"' + "a" * long,
+        '"' + '\\"' * (long // 2),
+        "arg." + "a." * (long // 2) + ":1",
         "state:" + "dead," * (long // 5),
-        " ".join(f"arg.a{n}:1" for n in range(150)), "kind:" + "%" * long, '"' + "%_" * (long // 2) + '"', "(" * long,
-        "owner:' OR 1=1 --", "kind:a;DROP TABLE mulligan_job", "since:" + "9" * long, "created:>" + "1" * long,
-    ):  # fmt: skip
+        " ".join(f"arg.a{n}:1" for n in range(150)),
+        "kind:" + "%" * long,
+        '"' + "%_" * (long // 2) + '"',
+        "(" * long,
+        "owner:' OR 1=1 --",
+        "kind:a;DROP TABLE mulligan_job",
+        "since:" + "9" * long,
+        "created:>" + "1" * long,
+    ):
         began = time.process_time()
         answer = client.get("/api/v1/jobs", params={"filter": words}, headers=headers)
         assert answer.status_code in {200, 422}, (words[:40], answer.text)
@@ -284,7 +360,9 @@ def test_a_thousand_hostile_cron_expressions_are_read_in_a_second():
         "0-59," * 60 + "1",
         "JAN-XXX",
     )
-    written = [" ".join(parts[(n * step) % len(parts)] for step in (1, 2, 3, 5, 7)) for n in range(994)]
+    written = [
+        " ".join(parts[(n * step) % len(parts)] for step in (1, 2, 3, 5, 7)) for n in range(994)
+    ]
     written += ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "0 0 29 2 1", "* * * * * * * *", "", "\x00"]
     began = time.process_time()
     for text in written:
@@ -318,12 +396,18 @@ def test_nothing_that_is_stored_is_ever_unpickled_or_run(app, call, client, ente
     app.run_inline()
     with app.store.transaction() as connection:
         for job, text in zip(jobs, texts, strict=True):
-            for table, column in (("job", "payload"), ("job", "error"), ("attempt", "private"), ("attempt", "judged")):
+            for table, column in (
+                ("job", "payload"),
+                ("job", "error"),
+                ("attempt", "private"),
+                ("attempt", "judged"),
+            ):
                 name = "id" if table == "job" else "job_id"
                 where = f"mulligan_{table} WHERE {name} = ?"
                 held = connection.execute(f"SELECT {column} FROM {where}", (job.id,)).fetchone()[0]  # noqa: S608
                 evil = {
-                    one: text if isinstance(value, str) else value for one, value in json.loads(held or "{}").items()
+                    one: text if isinstance(value, str) else value
+                    for one, value in json.loads(held or "{}").items()
                 }
                 statement = f"UPDATE mulligan_{table} SET {column} = ? WHERE {name} = ?"  # noqa: S608
                 connection.execute(statement, (json.dumps({**evil, "more": text}), job.id))
@@ -335,7 +419,9 @@ def test_nothing_that_is_stored_is_ever_unpickled_or_run(app, call, client, ente
     call("jobs", "retry", *(job.id for job in jobs))
     app.run_inline()
     assert not touched.exists()
-    banned = re.compile(r"\b(?:pickle|marshal|shelve|dill|cloudpickle|jsonpickle)\b|\b(?:eval|exec)\(|yaml\.load\(")
+    banned = re.compile(
+        r"\b(?:pickle|marshal|shelve|dill|cloudpickle|jsonpickle)\b|\b(?:eval|exec)\(|yaml\.load\("
+    )
     used = [
         f"{file.relative_to(SOURCE)}: {line.partition('#')[0].strip()}"
         for file in SOURCE.rglob("*.py")
@@ -358,7 +444,9 @@ def test_a_name_with_a_line_break_makes_no_header(app, client, enter):
         ):
             answer = client.post(path, data={"csrf": mark, "back": "/x\r\nX-Evil: 1"})
             assert "x-evil" not in answer.headers
-            assert not any(value.partition(";")[0] == "x=1" for value in answer.headers.get_list("set-cookie"))
+            assert not any(
+                value.partition(";")[0] == "x=1" for value in answer.headers.get_list("set-cookie")
+            )
 
 
 @pytest.mark.security("S28")
@@ -367,7 +455,12 @@ def test_a_page_that_breaks_shows_nothing_of_how_it_is_made(app, enter, client, 
 
     enter()
     monkeypatch.setattr(Jobs, "list", lambda *_, **__: open("/etc/hunter2/secret"))  # noqa: PTH123, SIM115
-    quiet = TestClient(client.app, base_url="http://localhost", raise_server_exceptions=False, cookies=client.cookies)
+    quiet = TestClient(
+        client.app,
+        base_url="http://localhost",
+        raise_server_exceptions=False,
+        cookies=client.cookies,
+    )
     answer = quiet.get("/jobs")
     assert answer.status_code == 500
     for word in ("hunter2", "Traceback", ".py", "mulligan.", mulligan.__version__):
@@ -383,8 +476,13 @@ def test_strangers_do_not_learn_where_a_database_is_that_does_not_answer(tmp_pat
         ({"web.host": "192.0.2.1"}, False),
         ({"web.public_url": "https://jobs.example"}, False),
     ):
-        with TestClient(create_app(read_settings(here | said)), base_url="http://localhost") as client:
-            texts = [client.get(path, headers=key).text for path in ("/api/v1/jobs", "/readyz", "/status/x.y")]
+        with TestClient(
+            create_app(read_settings(here | said)), base_url="http://localhost"
+        ) as client:
+            texts = [
+                client.get(path, headers=key).text
+                for path in ("/api/v1/jobs", "/readyz", "/status/x.y")
+            ]
         assert [("hunter2" in text) == told for text in texts] == [True] * 3, (said, texts)
 
 
@@ -403,8 +501,14 @@ def test_looking_at_everything_twice_changes_nothing(app, client, enter):
         path = todo.pop()
         seen.add(path)
         text = client.get(path).text
-        links = {one.replace("&amp;", "&") for one in re.findall(r'(?:href|action)="(/[^"]*)"', text)}
-        todo |= {one for one in links if not one.startswith(("/static", "/live"))} - seen if len(seen) < 60 else set()
+        links = {
+            one.replace("&amp;", "&") for one in re.findall(r'(?:href|action)="(/[^"]*)"', text)
+        }
+        todo |= (
+            {one for one in links if not one.startswith(("/static", "/live"))} - seen
+            if len(seen) < 60
+            else set()
+        )
     for path in seen:
         client.get(path)
     assert len(seen) > 20
@@ -416,9 +520,18 @@ def test_looking_at_everything_twice_changes_nothing(app, client, enter):
 @pytest.mark.security("A37")
 @pytest.mark.parametrize(
     "path",
-    ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2f..%2fapp.py", "/static//etc/passwd", "/static/%00",
-     "/static/....//app.py", "/static/..%5capp.py", "/static/vendor/../../serve.py", "/static/"],
-)  # fmt: skip
+    [
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static/..%2f..%2fapp.py",
+        "/static//etc/passwd",
+        "/static/%00",
+        "/static/....//app.py",
+        "/static/..%5capp.py",
+        "/static/vendor/../../serve.py",
+        "/static/",
+    ],
+)
 def test_only_files_that_are_meant_to_be_served_are_served(client, path):
     with served_raw(client, path) as answer:
         assert answer.status_code in {400, 404, 405}, path
@@ -446,26 +559,44 @@ def test_a_cell_for_a_pipe_is_one_cell_whatever_is_in_it(app, call):
     app.enqueue("add", {"a": 1, "b": 2})
     listed = call("jobs", "list", "kind:refuse").out.splitlines()
     assert len(listed) == 1
-    assert len(listed[0].split("\t")) == len(call("jobs", "list", "kind:add").out.splitlines()[0].split("\t"))
+    assert len(listed[0].split("\t")) == len(
+        call("jobs", "list", "kind:add").out.splitlines()[0].split("\t")
+    )
     for forms in ("content-disposition", "text/csv", "application/vnd.ms-excel"):
         found = [file.name for file in SOURCE.rglob("*.py") if forms in file.read_text().lower()]
-        assert found == [], "nothing is offered as a download or as CSV; if it is now, neutralise = + - @ there"
+        assert found == [], (
+            "nothing is offered as a download or as CSV; if it is now, neutralise = + - @ there"
+        )
 
 
 # -- messages -----------------------------------------------------------------------------------------
 @pytest.mark.security("A24")
 @pytest.mark.parametrize(
-    "url", ["json://127.0.0.1", "file:///etc/passwd", "gopher://x", "slack://a/b/c", "//x", "https:/x", "https://"]
+    "url",
+    [
+        "json://127.0.0.1",
+        "file:///etc/passwd",
+        "gopher://x",
+        "slack://a/b/c",
+        "//x",
+        "https:/x",
+        "https://",
+    ],
 )
 def test_only_webhooks_can_be_made_over_http(client, key, url):
-    answer = client.post("/api/v1/webhooks", json={"url": url, "on": "job.died"}, headers=key("acme", "operator"))
+    answer = client.post(
+        "/api/v1/webhooks", json={"url": url, "on": "job.died"}, headers=key("acme", "operator")
+    )
     assert answer.status_code == 422
 
 
 @pytest.mark.security("S33", "A25")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104 - where a page may be served
 def test_our_own_page_is_refused_wherever_it_is_served(host):
-    said = {"notify": {"allow_private": "127.0.0.0/8, ::1/128"}, "web": {"host": host, "port": 8321}}
+    said = {
+        "notify": {"allow_private": "127.0.0.0/8, ::1/128"},
+        "web": {"host": host, "port": 8321},
+    }
     gate = gate_of(Settings.model_validate(said))
     for address in ("127.0.0.1", "127.0.0.9", "::1"):
         with pytest.raises(Fail, match="our own page"):
@@ -482,9 +613,16 @@ def test_one_owner_has_only_so_many_webhooks_and_keys(app, client, key, monkeypa
     monkeypatch.setattr(subscriptions, "MOST", 3)
     monkeypatch.setattr(keys, "MOST", 3)
     headers, others = key("acme", "admin"), key("globex", "admin")
-    hook, new = {"url": "https://acme.example/x", "on": "job.died"}, {"scope": "acme", "role": "viewer"}
-    hooks = [client.post("/api/v1/webhooks", json=hook, headers=headers).status_code for _ in range(5)]
-    keys_made = [client.post("/api/v1/keys", json=new, headers=headers).status_code for _ in range(4)]
+    hook, new = (
+        {"url": "https://acme.example/x", "on": "job.died"},
+        {"scope": "acme", "role": "viewer"},
+    )
+    hooks = [
+        client.post("/api/v1/webhooks", json=hook, headers=headers).status_code for _ in range(5)
+    ]
+    keys_made = [
+        client.post("/api/v1/keys", json=new, headers=headers).status_code for _ in range(4)
+    ]
     assert (hooks, keys_made) == ([201] * 3 + [422] * 2, [201] * 2 + [422] * 2)
     assert client.post("/api/v1/webhooks", json=hook, headers=others).status_code == 201
     app.subscriptions.add("job.died", Webhook("https://ops.example/x"))
@@ -493,7 +631,9 @@ def test_one_owner_has_only_so_many_webhooks_and_keys(app, client, key, monkeypa
 @pytest.mark.security("S38")
 def test_a_message_that_is_older_than_five_minutes_is_refused_by_the_verifier_of_the_docs():
     text = (SOURCE.parent.parent / "docs" / "howto" / "webhooks.md").read_text()
-    block = next(one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "OLDEST" in one)
+    block = next(
+        one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "OLDEST" in one
+    )
     assert "OLDEST = 300" in block
     assert "compare_digest" in block
 
@@ -520,8 +660,15 @@ def test_what_a_terminal_would_obey_reaches_no_terminal(app, call):
     app.enqueue("refuse", {"text": evil}, owner=evil)
     app.run_inline()
     job = app.jobs.list()[0]
-    for words in (("jobs", "list"), ("jobs", "show", job.id), ("jobs", "explain", job.id), ("events", "list"),
-                  ("jobs", "export"), ("jobs", "show", job.id, "-o", "json"), ("failures", "list")):  # fmt: skip
+    for words in (
+        ("jobs", "list"),
+        ("jobs", "show", job.id),
+        ("jobs", "explain", job.id),
+        ("events", "list"),
+        ("jobs", "export"),
+        ("jobs", "show", job.id, "-o", "json"),
+        ("failures", "list"),
+    ):
         said = call(*words).out
         assert [sign for sign in ("\x1b", "\x07", "\x9b", "\u202e") if sign in said] == [], words
 
@@ -566,7 +713,14 @@ def test_a_link_that_only_looks_cannot_be_made_one_that_acts(app, client):
 @pytest.mark.security("S26", "A27")
 def test_no_page_asks_for_anything_from_elsewhere(app, client, enter):
     enter("*", "admin")
-    for path in ("/", "/jobs", "/failures", "/doctor", "/policies", app.status.link(app.enqueue("ask"))):
+    for path in (
+        "/",
+        "/jobs",
+        "/failures",
+        "/doctor",
+        "/policies",
+        app.status.link(app.enqueue("ask")),
+    ):
         text = client.get(path).text
         assert re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', text) == []
         assert re.findall(r"\son\w+=|<script(?![^>]*src=)|javascript:", text) == []

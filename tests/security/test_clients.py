@@ -95,7 +95,9 @@ def test_an_answer_that_nobody_takes_is_given_up(web, app, monkeypatch):
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.settimeout(10)
         line.connect((web.host, web.port))
-        line.sendall(f"GET /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+        line.sendall(
+            f"GET /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+        )
         assert line.recv(16) == b"HTTP/1.1 200 OK\r"
         with pytest.raises(ConnectionResetError):
             until(lambda: line.send(b"x") and None, 10, "the end of the connection")
@@ -157,7 +159,11 @@ def test_many_keys_of_one_owner_have_no_more_streams_than_the_owner_may_have(app
 def test_the_stream_of_a_page_ends_when_its_visitor_signs_out(app, web, monkeypatch, by):
     monkeypatch.setattr(hubs, "KEYS_EVERY", 0.2)
     sessions = Sessions(lambda: app.store)
-    entered = sessions.sign_in(app.keys.create("*", "viewer").text) if by == "key" else sessions.redeem(sessions.link())
+    entered = (
+        sessions.sign_in(app.keys.create("*", "viewer").text)
+        if by == "key"
+        else sessions.redeem(sessions.link())
+    )
     line = http.client.HTTPConnection(web.host, web.port, timeout=10)
     line.request("GET", "/live", headers={"Cookie": f"mulligan_{web.port}={entered}"})
     answer = line.getresponse()
@@ -175,7 +181,9 @@ def visit(app):
     app.store.prepare()
 
     def entered(url="http://localhost", headers=None, **said):
-        client = TestClient(create_app(settings_of(app, **said)), base_url=url, follow_redirects=False)
+        client = TestClient(
+            create_app(settings_of(app, **said)), base_url=url, follow_redirects=False
+        )
         key = app.keys.create("*", "admin").text
         answer = client.post("/sign-in", data={"key": key}, headers=headers or {})
         assert answer.status_code == 303
@@ -192,8 +200,12 @@ def test_a_cookie_is_secure_behind_a_proxy_that_speaks_tls(visit):
 
 
 @pytest.mark.security("A06")
-@pytest.mark.parametrize("value", ["\xe9", "a.\xe9", "a.b.c", ".", "x" * 3000, "e30.\xff", '"', "e30."])
-def test_a_message_that_somebody_else_has_put_into_a_cookie_is_not_shown_and_breaks_nothing(visit, value):
+@pytest.mark.parametrize(
+    "value", ["\xe9", "a.\xe9", "a.b.c", ".", "x" * 3000, "e30.\xff", '"', "e30."]
+)
+def test_a_message_that_somebody_else_has_put_into_a_cookie_is_not_shown_and_breaks_nothing(
+    visit, value
+):
     client, _ = visit()
     session = next(f"{name}={text}" for name, text in client.cookies.items())
     said = session.partition("=")[0] + "_said"
@@ -232,9 +244,15 @@ def test_who_is_not_a_proxy_on_this_machine_cannot_say_where_it_comes_from(app):
     app.store.prepare()
     config = server_config(create_app(app.settings))
     config.load()
-    with TestClient(config.loaded_app, base_url="http://localhost", client=("203.0.113.9", 1)) as client:
+    with TestClient(
+        config.loaded_app, base_url="http://localhost", client=("203.0.113.9", 1)
+    ) as client:
         answers = [
-            client.post("/sign-in", data={"key": "mk_wrong"}, headers={"X-Forwarded-For": f"198.51.100.{number}"})
+            client.post(
+                "/sign-in",
+                data={"key": "mk_wrong"},
+                headers={"X-Forwarded-For": f"198.51.100.{number}"},
+            )
             for number in range(12)
         ]
     assert answers[-1].status_code == 429

@@ -33,7 +33,9 @@ def parts(text: str) -> list[str]:
 
 @pytest.mark.security("S46")
 @pytest.mark.parametrize("url", WRITTEN)
-def test_doctor_repeats_no_password_however_the_url_is_written(url, capsys, tmp_path, monkeypatch, impatient):
+def test_doctor_repeats_no_password_however_the_url_is_written(
+    url, capsys, tmp_path, monkeypatch, impatient
+):
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--database", url]) != 0
     said = capsys.readouterr()
@@ -50,5 +52,9 @@ def test_an_app_with_a_wrong_url_is_refused_without_its_password(url):
 
 
 def test_what_has_no_password_is_shown_as_it_is():
-    for url in ("sqlite:////var/lib/a:b@c.db", "postgresql://ann@db/x", "postgresql:///x?host=/run/pg"):
+    for url in (
+        "sqlite:////var/lib/a:b@c.db",
+        "postgresql://ann@db/x",
+        "postgresql:///x?host=/run/pg",
+    ):
         assert shown_url(url) == url

@@ -40,17 +40,23 @@ def keep(ctx: Context, until: str):
 def modes(folder: Path) -> dict[str, str]:
     """Whatever is in there and others may look into."""
     found = [path for path in [folder, *folder.rglob("*")] if not path.is_symlink()]
-    return {str(path.relative_to(folder)): f"{stat.S_IMODE(path.stat().st_mode):o}" for path in found}
+    return {
+        str(path.relative_to(folder)): f"{stat.S_IMODE(path.stat().st_mode):o}" for path in found
+    }
 
 
 def open_to_others(folder: Path, ours: str) -> dict[str, str]:
-    return {name: mode for name, mode in modes(folder).items() if ours in name and int(mode, 8) & 0o077}
+    return {
+        name: mode for name, mode in modes(folder).items() if ours in name and int(mode, 8) & 0o077
+    }
 
 
 @pytest.mark.security("S52", "A09")
 @pytest.mark.parametrize("umask", ["000", pytest.param("022", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "state", ["made/for/us", pytest.param("", marks=pytest.mark.slow)], ids=["state_dir", "beside the file"]
+    "state",
+    ["made/for/us", pytest.param("", marks=pytest.mark.slow)],
+    ids=["state_dir", "beside the file"],
 )
 @pytest.mark.timeout(180)
 def test_whatever_a_worker_writes_is_for_its_user_alone(tmp_path, umask, state):
@@ -66,9 +72,12 @@ def test_whatever_a_worker_writes_is_for_its_user_alone(tmp_path, umask, state):
 
     def mulligan(words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            ["sh", "-c", f"umask {umask}; exec {sys.executable} -m mulligan {words}"], cwd=tmp_path, env=environment,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["sh", "-c", f"umask {umask}; exec {sys.executable} -m mulligan {words}"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     assert mulligan(f"enqueue keep until={end}").wait(50) == 0
     with mulligan("worker jobs:app") as worker:
@@ -79,7 +88,11 @@ def test_whatever_a_worker_writes_is_for_its_user_alone(tmp_path, umask, state):
         finally:
             end.write_text("")
             worker.terminate()
-    ours = {name: mode for name, mode in found.items() if name not in {".", "kept.txt"} and "kept.txt" not in name}
+    ours = {
+        name: mode
+        for name, mode in found.items()
+        if name not in {".", "kept.txt"} and "kept.txt" not in name
+    }
     assert {name: mode for name, mode in ours.items() if int(mode, 8) & 0o077} == {}
     assert any(name.endswith(".life") for name in ours)
     assert "copy.db" in ours

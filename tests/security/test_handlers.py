@@ -49,9 +49,19 @@ def works() -> str:
     return "fine"
 """
 HOW = (
-    "noise", "huge", "no json", "no text", "deep", "an ending without an end", "endings that are none",
-    "a time that is none", "times that are none", "progress of nobody", "a manifest that is none", "closes",
-)  # fmt: skip
+    "noise",
+    "huge",
+    "no json",
+    "no text",
+    "deep",
+    "an ending without an end",
+    "endings that are none",
+    "a time that is none",
+    "times that are none",
+    "progress of nobody",
+    "a manifest that is none",
+    "closes",
+)
 
 
 @pytest.fixture
@@ -73,7 +83,11 @@ def store_url(ready_sqlite_url):
 def test_a_handler_that_garbles_the_line_to_its_supervisor_harms_itself_alone(app, start):
     hostile = {how: app.enqueue("garbles", {"how": how}) for how in HOW}
     worker = start("worker", "jobs:app", MULLIGAN_RETRY__MAX_LOSSES="0")
-    until(lambda: all(job.refresh().state == "dead" for job in hostile.values()), 100, "every hostile job is dead")
+    until(
+        lambda: all(job.refresh().state == "dead" for job in hostile.values()),
+        100,
+        "every hostile job is dead",
+    )
     after = app.enqueue("works")
     until(lambda: after.refresh().state == "succeeded", 30, "the worker works on")
     assert worker.process.poll() is None

@@ -142,7 +142,10 @@ def outside():
 
         return AuthResult(success=data.password.decode() == PLANTED["smtp"], handled=False)
 
-    with receiving(WebReceiver) as web, mail_server(authenticator=login, auth_require_tls=False) as box:
+    with (
+        receiving(WebReceiver) as web,
+        mail_server(authenticator=login, auth_require_tls=False) as box,
+    ):
         yield web, box
 
 
@@ -193,7 +196,9 @@ def every_process(*words: str) -> str:
 @pytest.mark.slow
 @pytest.mark.security("S04", "S38", "S42", "S44", "S45", "S46", "S47", "A13", "A14")
 @pytest.mark.timeout(600)
-def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(app, store_url, start, call, outside, tmp_path):
+def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
+    app, store_url, start, call, outside, tmp_path
+):
     web, box = outside
     viewer, operator = app.keys.create("acme", "viewer"), app.keys.create("*", "admin")
     session = Sessions(lambda: app.store).redeem(link := Sessions(lambda: app.store).link())
@@ -208,12 +213,20 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(app, store_url,
 
     worker = start("worker", "jobs:app", **worker_settings(box))
     ended = {"dead", "succeeded"}
-    until(lambda: all(app.jobs.get(job.id).state in ended for job in jobs), 200, "every job has ended")
+    until(
+        lambda: all(app.jobs.get(job.id).state in ended for job in jobs), 200, "every job has ended"
+    )
     until(lambda: len(web.received) >= 7 and len(box.letters) >= 7, 200, "every message has come")
     processes = every_process()
     said = worker.stop()
 
-    secrets = {**PLANTED, "signing": SIGNING, "viewer": viewer.text, "operator": operator.text, "session": session}
+    secrets = {
+        **PLANTED,
+        "signing": SIGNING,
+        "viewer": viewer.text,
+        "operator": operator.text,
+        "session": session,
+    }
     secrets |= {"link": link, "token": token}
     if password := urlsplit(store_url).password:
         secrets["database"] = password
@@ -235,7 +248,9 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(app, store_url,
     assert "[redacted]" in hunt.seen["table attempt"]
     program = app.jobs.get(jobs[-1].id).result
     assert "MULLIGAN_ATTEMPT" in program
-    assert [name for name in ("database", "smtp") if name in secrets and secrets[name] in program] == []
+    assert [
+        name for name in ("database", "smtp") if name in secrets and secrets[name] in program
+    ] == []
 
 
 def ALLOWED(hunt: Hunt) -> set[tuple[str, str]]:  # noqa: N802 - read as a table
@@ -251,7 +266,11 @@ def ALLOWED(hunt: Hunt) -> set[tuple[str, str]]:  # noqa: N802 - read as a table
         ("environment", "table job"),  # the program of the job printed its whole environment
     }
     needed |= {(name, "backup") for name, where in needed if where.startswith("table ")}
-    private = {(name, where) for name, where in hunt.found() if where.startswith("operator ") and name in RAW}
+    private = {
+        (name, where)
+        for name, where in hunt.found()
+        if where.startswith("operator ") and name in RAW
+    }
     return {one for one in hunt.found() if one in needed} | private
 
 
@@ -262,41 +281,82 @@ RAW = ("payload", "result", "environment", "checkpoint")  # operators see jobs a
 
 def _commands(hunt: Hunt, call: Any, jobs: list[Any]) -> None:
     for words in (
-        ("doctor",), ("doctor", "-o", "json"), ("jobs", "export"), ("jobs", "list"), ("jobs", "list", "-o", "json"),
-        ("events", "list"), ("events", "list", "-o", "json"), ("failures", "list"), ("failures", "list", "-o", "json"),
-        ("keys", "list", "-o", "json"), ("notify", "list", "-o", "json"), ("notify", "deliveries", "-o", "json"),
-        ("workers", "list", "-o", "json"), ("metrics",), ("insight", "-o", "json"), ("policy", "show", "leak"),
-    ):  # fmt: skip
+        ("doctor",),
+        ("doctor", "-o", "json"),
+        ("jobs", "export"),
+        ("jobs", "list"),
+        ("jobs", "list", "-o", "json"),
+        ("events", "list"),
+        ("events", "list", "-o", "json"),
+        ("failures", "list"),
+        ("failures", "list", "-o", "json"),
+        ("keys", "list", "-o", "json"),
+        ("notify", "list", "-o", "json"),
+        ("notify", "deliveries", "-o", "json"),
+        ("workers", "list", "-o", "json"),
+        ("metrics",),
+        ("insight", "-o", "json"),
+        ("policy", "show", "leak"),
+    ):
         answer = call(*words)
         hunt.look(f"{AS_IT_IS.get(words, '')}{' '.join(words)}", answer.out + answer.err)
     for job in jobs:
         for words in (("jobs", "explain", job.id), ("jobs", "explain", job.id, "-o", "json")):
             hunt.look(f"{'operator ' if words[-1] == 'json' else ''}{words}", call(*words).out)
-    hunt.look("operator jobs show -o json", "".join(call("jobs", "show", job.id, "-o", "json").out for job in jobs))
+    hunt.look(
+        "operator jobs show -o json",
+        "".join(call("jobs", "show", job.id, "-o", "json").out for job in jobs),
+    )
 
 
 def _answers(hunt: Hunt, app: Any, jobs: list[Any]) -> None:
     """Every route that looks, by every kind of key; the private half is for operators."""
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
-        for scope, role in (("acme", "viewer"), ("*", "viewer"), ("acme", "operator"), ("*", "admin")):
+        for scope, role in (
+            ("acme", "viewer"),
+            ("*", "viewer"),
+            ("acme", "operator"),
+            ("*", "admin"),
+        ):
             headers = {"Authorization": f"Bearer {app.keys.create(scope, role).text}"}
             who = "viewer" if role == "viewer" else "operator"
             for route, line in ROUTES.items():
                 if not route.startswith("GET"):
                     continue
-                for name in [job.id for job in jobs] if line.what == "job" else [_one(app, line.what)]:
-                    hunt.look(f"{who} {scope} {route} {name}", asked(client, route, headers, name).text)
+                for name in (
+                    [job.id for job in jobs] if line.what == "job" else [_one(app, line.what)]
+                ):
+                    hunt.look(
+                        f"{who} {scope} {route} {name}", asked(client, route, headers, name).text
+                    )
 
 
 def _one(app: Any, what: str) -> str:
-    found = {"group": app.failures.groups, "webhook": app.subscriptions.list, "delivery": app.deliveries.list}
+    found = {
+        "group": app.failures.groups,
+        "webhook": app.subscriptions.list,
+        "delivery": app.deliveries.list,
+    }
     return found[what]()[0].id if what in found and hasattr(found[what]()[0], "id") else ""
 
 
 PAGES = (
-    "/", "/jobs", "/failures", "/batches", "/queues", "/dependencies", "/schedules", "/operations", "/insight",
-    "/policies", "/events", "/audit", "/alerts", "/notifications", "/doctor",
-)  # fmt: skip
+    "/",
+    "/jobs",
+    "/failures",
+    "/batches",
+    "/queues",
+    "/dependencies",
+    "/schedules",
+    "/operations",
+    "/insight",
+    "/policies",
+    "/events",
+    "/audit",
+    "/alerts",
+    "/notifications",
+    "/doctor",
+)
 
 
 def _pages(hunt: Hunt, app: Any, jobs: list[Any], token: str) -> None:

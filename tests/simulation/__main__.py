@@ -10,7 +10,14 @@ import sys
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from simulation.play import read, written
 from simulation.runs import Found, judged, script_of, shortened, stores
@@ -31,7 +38,13 @@ def _names(_: object, __: object, value: str) -> list[str]:
     return names
 
 
-on = click.option("--stores", "names", default="sqlite", callback=_names, help="sqlite, postgres, or sqlite,postgres.")
+on = click.option(
+    "--stores",
+    "names",
+    default="sqlite",
+    callback=_names,
+    help="sqlite, postgres, or sqlite,postgres.",
+)
 
 
 @main.command()
@@ -52,7 +65,9 @@ def run(seeds: int, first: int, names: list[str]) -> None:
                 sys.exit(1)
             steps += len(script)
             bar.update(task, advance=1, steps=steps)
-    click.echo(f"{seeds} seeds ({first} to {first + seeds - 1}), {steps} steps, on {' and '.join(names)}: all held")
+    click.echo(
+        f"{seeds} seeds ({first} to {first + seeds - 1}), {steps} steps, on {' and '.join(names)}: all held"
+    )
 
 
 @main.command()
@@ -81,7 +96,9 @@ def _bar() -> Progress:
 
 
 def _tell(seed: int, found: Found, names: list[str]) -> None:
-    click.echo(f"seed {seed} breaks {found.why}\n\n{found.trace}\n{len(found.script)} steps are enough. Once more:\n")
+    click.echo(
+        f"seed {seed} breaks {found.why}\n\n{found.trace}\n{len(found.script)} steps are enough. Once more:\n"
+    )
     click.echo(f"  make simulate STORES={','.join(names)} PLAY='{written(found.script)}'")
 
 

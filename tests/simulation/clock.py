@@ -15,11 +15,22 @@ from mulligan.manifest.specs import Manifest
 BEGINS: Micros = 1_790_000_000 * SECOND  # a moment in September 2026
 # Whoever there asks what time it is, is told what the script says. Waiting there would be waiting for nobody.
 TOLD = (
-    "mulligan.app.mulligan", "mulligan.operations.chore", "mulligan.jobs.repair", "mulligan.guards.gates",
-    "mulligan.guards.dependencies", "mulligan.worker.liveness", "mulligan.worker.supervisor.chores",
-    "mulligan.storage.sqlite_transaction", "mulligan.storage.postgres_transaction", "mulligan.storage.search_queries",
-)  # fmt: skip
-DRAWS = ("mulligan.guards.observer", "mulligan.worker.supervisor.transactions", "mulligan.worker.supervisor.chores")
+    "mulligan.app.mulligan",
+    "mulligan.operations.chore",
+    "mulligan.jobs.repair",
+    "mulligan.guards.gates",
+    "mulligan.guards.dependencies",
+    "mulligan.worker.liveness",
+    "mulligan.worker.supervisor.chores",
+    "mulligan.storage.sqlite_transaction",
+    "mulligan.storage.postgres_transaction",
+    "mulligan.storage.search_queries",
+)
+DRAWS = (
+    "mulligan.guards.observer",
+    "mulligan.worker.supervisor.transactions",
+    "mulligan.worker.supervisor.chores",
+)
 
 
 class Waits(AssertionError):
@@ -84,8 +95,12 @@ def ruled(clock: Clock) -> Iterator[None]:
             stack.enter_context(patch(f"{module}.SystemRandom", lambda: clock))
         stack.enter_context(patch("mulligan.core.ids.os", SimpleNamespace(urandom=clock.urandom)))
         stack.enter_context(patch("mulligan.core.ids._tick", clock.tick))
-        stack.enter_context(patch("mulligan.worker.upkeep.kill_marked", lambda _: None))  # no process is anybody's
-        stack.enter_context(patch("mulligan.worker.supervisor.chores.life.sweep_folders", lambda *_: None))
+        stack.enter_context(
+            patch("mulligan.worker.upkeep.kill_marked", lambda _: None)
+        )  # no process is anybody's
+        stack.enter_context(
+            patch("mulligan.worker.supervisor.chores.life.sweep_folders", lambda *_: None)
+        )
         # What the shop declares is read again and again, and is the same each time.
         stack.enter_context(patch.object(Manifest, "from_json", lru_cache(8)(Manifest.from_json)))
         stack.enter_context(patch.object(Manifest, "to_json", _once(Manifest.to_json)))

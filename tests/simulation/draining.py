@@ -104,7 +104,9 @@ def _operations(world: World) -> list[str]:
 
 
 def _quiet(world: World) -> bool:
-    return all(row.state in TERMINAL for row in world.ledger.rows.values()) and not _operations(world)
+    return all(row.state in TERMINAL for row in world.ledger.rows.values()) and not _operations(
+        world
+    )
 
 
 def _go_to_the_next(world: World) -> None:
@@ -122,7 +124,12 @@ def _told(world: World) -> None:
     """N1: of every death and every poor end of a batch one message, and no other."""
     ledger = world.ledger
     wanted = ledger.told["job.died"] + ledger.told["batch.partial"] + ledger.told["batch.failed"]
-    must(ledger.messages["mulligan.deliver.each"] == wanted, "N1 one message each", ledger.messages, ledger.told)
+    must(
+        ledger.messages["mulligan.deliver.each"] == wanted,
+        "N1 one message each",
+        ledger.messages,
+        ledger.told,
+    )
 
 
 def _verified(world: World) -> None:

@@ -139,7 +139,11 @@ class Life:
             return
         ends = LEGAL.get((event.type, self.state or ""), set())
         if event.type == "job.died":  # of an attempt, or of a deadline while it waits
-            must((self.state == "running") == (event.token is not None), "S4 who dies in an attempt names it", event)
+            must(
+                (self.state == "running") == (event.token is not None),
+                "S4 who dies in an attempt names it",
+                event,
+            )
         must(ends, "S3/S4 a legal move", event, "of a job that was", self.state)
         must(len(ends) == 1, "S4 an event says where a job is", event, ends)
         self.state = next(iter(ends))
@@ -180,7 +184,9 @@ class Ledger:
     # -- after every step -----------------------------------------------------------------------------
     def check(self) -> None:
         before = self.rows
-        self.rows = {row[0]: Row(*row) for row in self.ask(f"SELECT {', '.join(Row._fields)} FROM {{p}}job")}  # noqa: S608
+        self.rows = {
+            row[0]: Row(*row) for row in self.ask(f"SELECT {', '.join(Row._fields)} FROM {{p}}job")
+        }  # noqa: S608
         self._read_events()
         self._world.jobs = sorted(self.rows)
         self._promises(before)
@@ -240,23 +246,46 @@ class Ledger:
             life = self.lives[job_id]
             must(life.state in TERMINAL, "S1 only what has ended leaves", job_id, life.state)
             self._promised.discard(job_id)
-        must(self._promised <= self.rows.keys(), "S1 what was accepted is there", self._promised - self.rows.keys())
-        must(not self._never & self.rows.keys(), "S17 what was rolled back is not", self._never & self.rows.keys())
+        must(
+            self._promised <= self.rows.keys(),
+            "S1 what was accepted is there",
+            self._promised - self.rows.keys(),
+        )
+        must(
+            not self._never & self.rows.keys(),
+            "S17 what was rolled back is not",
+            self._never & self.rows.keys(),
+        )
 
     def _lives(self) -> None:
         for row in self.rows.values():
             life = self.lives.get(row.id)
             if life is None:
-                must(not row.announced and row.state == "queued", "S18 no change without an event", row)
+                must(
+                    not row.announced and row.state == "queued",
+                    "S18 no change without an event",
+                    row,
+                )
                 continue
             folded = (life.state, life.generation, life.attempt, life.token)
-            must(folded == (row.state, row.generation, row.attempt, row.token), "S18 fold = row", row, folded)
+            must(
+                folded == (row.state, row.generation, row.attempt, row.token),
+                "S18 fold = row",
+                row,
+                folded,
+            )
 
     def _attempts(self) -> None:
         by_job: dict[str, list[Ended]] = defaultdict(list)
-        for found in self.ask(f"SELECT {', '.join(Ended._fields)} FROM {ATTEMPTS} ORDER BY job_id, token"):  # noqa: S608
+        for found in self.ask(
+            f"SELECT {', '.join(Ended._fields)} FROM {ATTEMPTS} ORDER BY job_id, token"
+        ):  # noqa: S608
             by_job[found[0]].append(Ended(*found))
-        must(by_job.keys() <= self.rows.keys(), "S18 no attempt without its job", by_job.keys() - self.rows.keys())
+        must(
+            by_job.keys() <= self.rows.keys(),
+            "S18 no attempt without its job",
+            by_job.keys() - self.rows.keys(),
+        )
         for row in self.rows.values():
             self._accounted(row, by_job[row.id])
 
@@ -267,19 +296,42 @@ class Ledger:
         now = [attempt for attempt in attempts if attempt.generation == row.generation]
         verbs = Counter(attempt.verb for attempt in now)
         died = sum(one.verb == "die" and one.ended in {"failed", "retry", "held"} for one in now)
-        must(verbs["retry"] <= row.failures <= verbs["retry"] + died, "S12 failures are counted once", row, now)
+        must(
+            verbs["retry"] <= row.failures <= verbs["retry"] + died,
+            "S12 failures are counted once",
+            row,
+            now,
+        )
         lost = sum(one.ended == "lost" for one in now)
         must(row.losses <= lost, "S12 losses are counted once", row, now)
         must(row.state != "queued" or row.losses <= MOST_LOSSES, "S12 a poison job ends", row)
-        must(row.snoozes == sum(one.ended == "snoozed" and one.verb != "stop" for one in now), "S12 snoozes", row, now)
-        must(abs(row.cost - sum(one.cost for one in attempts)) < 1e-6, "S12 costs add up", row, attempts)
+        must(
+            row.snoozes == sum(one.ended == "snoozed" and one.verb != "stop" for one in now),
+            "S12 snoozes",
+            row,
+            now,
+        )
+        must(
+            abs(row.cost - sum(one.cost for one in attempts)) < 1e-6,
+            "S12 costs add up",
+            row,
+            attempts,
+        )
 
     def _columns(self) -> None:
         for row in self.rows.values():
             running, ended = row.state == "running", row.state in TERMINAL
             must(running == (row.worker is not None), "S10 a lease while it runs", row)
-            must(row.result is None or row.state == "succeeded", "S11 a result of what succeeded", row)
-            must((row.error is not None) == (row.state == "dead"), "S11 an error of what is dead", row)
+            must(
+                row.result is None or row.state == "succeeded",
+                "S11 a result of what succeeded",
+                row,
+            )
+            must(
+                (row.error is not None) == (row.state == "dead"),
+                "S11 an error of what is dead",
+                row,
+            )
             must(ended == (row.finished_at is not None), "S11 an end of what has ended", row)
         self._held()
 
@@ -289,7 +341,12 @@ class Ledger:
         for worker in self._world.workers:
             known = {*worker.flights, *(ending.lease.fence for ending in worker.endings)}
             mine = {(row.id, row.token) for row in running if row.worker == worker.id}
-            must(worker.doubt or mine <= known, "S6 no place is taken by nobody", worker.id, mine - known)
+            must(
+                worker.doubt or mine <= known,
+                "S6 no place is taken by nobody",
+                worker.id,
+                mine - known,
+            )
 
     # -- U: uniqueness ------------------------------------------------------------------------------------
     def _unique(self) -> None:
@@ -303,7 +360,12 @@ class Ledger:
                 must(covered, "U1 who leaves the covered states frees its key", row)
                 holders[row.owner, row.kind, row.unique_key].append(row.id)
             elif covered:
-                must(row.unique_until is not None, "U1 who is in a covered state holds its key", row, now)
+                must(
+                    row.unique_until is not None,
+                    "U1 who is in a covered state holds its key",
+                    row,
+                    now,
+                )
         for key, ids in holders.items():
             must(len(ids) == 1, "U1 one job of a key", key, ids)
 
@@ -322,8 +384,17 @@ class Ledger:
             if outcome is None or leaving:
                 continue
             must(sealed_at is not None, "B2 no outcome before the seal", batch_id)
-            must(not any(counts[state] for state in ("queued", "running", "parked")), "B2 all have ended", batch_id)
-            must(self._ended.get((batch_id, generation)) == outcome, "B2 an outcome is told", batch_id, outcome)
+            must(
+                not any(counts[state] for state in ("queued", "running", "parked")),
+                "B2 all have ended",
+                batch_id,
+            )
+            must(
+                self._ended.get((batch_id, generation)) == outcome,
+                "B2 an outcome is told",
+                batch_id,
+                outcome,
+            )
         must(not members, "B1 no member without its batch", list(members))
 
     def quiet_batches(self) -> None:
@@ -343,7 +414,13 @@ class Ledger:
                 continue
             must(outcome is not None, "L1 a sealed batch ends", batch_id, states)
             counts = BatchCounts(**states, missed=missed)
-            must(counts.unfinished == 0, "B2 all have ended", batch_id, states, reckoned(counts, tolerance))
+            must(
+                counts.unfinished == 0,
+                "B2 all have ended",
+                batch_id,
+                states,
+                reckoned(counts, tolerance),
+            )
 
     # -- O: operations ------------------------------------------------------------------------------------
     def _operations(self) -> None:
@@ -352,16 +429,28 @@ class Ledger:
             "SELECT operation, state, outcome, COUNT(*) FROM {p}operation_item GROUP BY operation, state, outcome"
         ):
             items[operation][outcome or state] += count
-        for operation, state, total, tallies in self.ask("SELECT id, state, total, tallies FROM {p}operation"):
+        for operation, state, total, tallies in self.ask(
+            "SELECT id, state, total, tallies FROM {p}operation"
+        ):
             counts = items.pop(operation, Counter())
-            must(sum(counts.values()) == total, "O1 as many items as were found", operation, total, counts)
+            must(
+                sum(counts.values()) == total,
+                "O1 as many items as were found",
+                operation,
+                total,
+                counts,
+            )
             if state == "gathering":
                 continue
             whole = total_of([ItemCounts(*numbers) for numbers in json.loads(tallies)])._asdict()
             size = whole.pop("size")
             must(size == total, "O1 the steps hold all items", operation, size, total)
             must(
-                {k: v for k, v in whole.items() if v} == dict(counts), "O1 tallies = recount", operation, whole, counts
+                {k: v for k, v in whole.items() if v} == dict(counts),
+                "O1 tallies = recount",
+                operation,
+                whole,
+                counts,
             )
         must(not items, "O1 no item without its operation", list(items))
 
@@ -397,9 +486,15 @@ class Ledger:
         for (scope, key), limit in limits.items():
             if limit.concurrency is None:
                 continue
-            taken = [x for x in leases if (x.queue == key if scope == "queue" else key in x.uses.split(","))]
+            taken = [
+                x
+                for x in leases
+                if (x.queue == key if scope == "queue" else key in x.uses.split(","))
+            ]
             count = sum(
-                n for queue, uses, n in running if (queue == key if scope == "queue" else key in uses.split(","))
+                n
+                for queue, uses, n in running
+                if (queue == key if scope == "queue" else key in uses.split(","))
             )
             must(
                 not taken or count <= limit.concurrency,

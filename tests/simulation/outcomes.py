@@ -18,12 +18,17 @@ OUTCOMES: dict[str, Outcome] = {
     "returned": WELL,
     "returned nothing": Outcome(Ended.RETURNED, cost=0.5),
     "skipped": Outcome(Ended.RETURNED, result="1", skipped=True),
-    **{f"failed {cls}": failed(a_failure(cls, f"E_{cls.upper()}", fingerprint=f"v1-{cls}")) for cls in Cls},
+    **{
+        f"failed {cls}": failed(a_failure(cls, f"E_{cls.upper()}", fingerprint=f"v1-{cls}"))
+        for cls in Cls
+    },
     "failed finally": failed(a_failure(Cls.TRANSIENT, "E_LAST"), final=True),
     "failed of one cause": failed(a_failure(Cls.PERMANENT, "E_SAME", fingerprint="v1-same")),
     "told to wait": failed(a_failure(Cls.RATE_LIMITED, "E_429", retry_after=20.0)),
     "quota comes back": failed(a_failure(Cls.QUOTA, "E_QUOTA", retry_after=60.0)),
-    "too large": failed(a_failure(Cls.RESOURCE, "E_OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]})),
+    "too large": failed(
+        a_failure(Cls.RESOURCE, "E_OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]})
+    ),
     "few retries by rule": failed(a_failure(Cls.TRANSIENT, "E_FEW", terms={"max_retries": 1})),
     "unreported": Outcome(Ended.FAILED),
     "timed out": failed(ends.timed_out(300)),

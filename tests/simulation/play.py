@@ -16,8 +16,19 @@ from simulation.world import Home, World
 
 Step = tuple[str, int, int, int, int]  # name, three numbers, fault
 Script = Sequence[Step]
-FAULTS = (None, Fault(1, 0), Fault(1, 1), Fault(1, 2), Fault(1, 4), Fault(1, AT_THE_END), Fault(1, None), Fault(2, 1),
-          Fault(2, AT_THE_END), Fault(2, None), Fault(3, None))  # fmt: skip
+FAULTS = (
+    None,
+    Fault(1, 0),
+    Fault(1, 1),
+    Fault(1, 2),
+    Fault(1, 4),
+    Fault(1, AT_THE_END),
+    Fault(1, None),
+    Fault(2, 1),
+    Fault(2, AT_THE_END),
+    Fault(2, None),
+    Fault(3, None),
+)
 
 
 class Played(NamedTuple):

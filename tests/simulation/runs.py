@@ -90,7 +90,9 @@ def judged(homes: Sequence[Home], script: Script) -> Found | None:
         for other in played[1:]:
             compare(played[0], other)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is found
-        why = f"{error}" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        why = (
+            f"{error}" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        )
         return Found(script, why, traceback.format_exc(limit=-6))
     return None
 
@@ -100,8 +102,13 @@ def script_of(number: int) -> Script:
     drawn: list[Script] = []
 
     @seeded(number)
-    @settings(max_examples=2, database=None, deadline=None, phases=[Phase.generate],
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=2,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(scripts)
     def draw(script: Script) -> None:
         drawn.append(script)
@@ -116,7 +123,9 @@ def shortened(homes: Sequence[Home], script: Script, found: Found) -> Found:
     while size:
         place = 0
         while place < len(steps):
-            found, steps, place = _tried(homes, found, steps, steps[:place] + steps[place + size :], place, size)
+            found, steps, place = _tried(
+                homes, found, steps, steps[:place] + steps[place + size :], place, size
+            )
         size //= 2
     for place, step in enumerate(steps):
         if step[4]:

@@ -10,5 +10,7 @@ from simulation.steps import OFTEN
 LEAST, MOST = 30, 60
 numbers = st.integers(0, 59)
 faults = st.sampled_from([0] * (3 * len(FAULTS)) + list(range(1, len(FAULTS))))
-steps: st.SearchStrategy[Step] = st.tuples(st.sampled_from(OFTEN), numbers, numbers, numbers, faults)
+steps: st.SearchStrategy[Step] = st.tuples(
+    st.sampled_from(OFTEN), numbers, numbers, numbers, faults
+)
 scripts = st.lists(steps, min_size=LEAST, max_size=MOST)

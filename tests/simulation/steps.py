@@ -23,14 +23,36 @@ Do = Callable[[World, int, int, int], Answer]
 KINDS = (*SHOP, "unknown")
 OWNERS = ("", "acme", "bee")
 OPTIONS: tuple[dict[str, Any], ...] = (
-    {}, {}, {"delay": 30}, {"priority": -3}, {"priority": 4}, {"deadline": 40}, {"max_retries": 0},
-    {"queue": "narrow"}, {"delay": 600, "deadline": 1200}, {"max_retries": 5, "queue": "fair"}, {"timeout": 5},
-)  # fmt: skip
+    {},
+    {},
+    {"delay": 30},
+    {"priority": -3},
+    {"priority": 4},
+    {"deadline": 40},
+    {"max_retries": 0},
+    {"queue": "narrow"},
+    {"delay": 600, "deadline": 1200},
+    {"max_retries": 5, "queue": "fair"},
+    {"timeout": 5},
+)
 SPANS = (0.5, 1, 5, 12, 12, 31, 31, 61, 300, 900, 3700, 7300, 90_000)
 OVERRIDES: tuple[dict[str, Any] | None, ...] = (
-    None, None, {"max_retries": 1}, {"queue": "narrow"}, {"priority": 2}, {"payload": {"n": 9}}
-)  # fmt: skip
-FILTERS = ("state:dead", "state:queued", "kind:plain", "kind:calls", "state:parked", "owner:acme", "state:cancelled")
+    None,
+    None,
+    {"max_retries": 1},
+    {"queue": "narrow"},
+    {"priority": 2},
+    {"payload": {"n": 9}},
+)
+FILTERS = (
+    "state:dead",
+    "state:queued",
+    "kind:plain",
+    "kind:calls",
+    "state:parked",
+    "owner:acme",
+    "state:cancelled",
+)
 STEPS: dict[str, Do] = {}
 OFTEN: list[str] = []  # by name, as often as each should come
 
@@ -54,7 +76,9 @@ def rest(world: World, a: int, b: int, c: int) -> Answer:
 def enqueue(world: World, a: int, b: int, c: int) -> Answer:
     said = {**OPTIONS[c % len(OPTIONS)], "owner": OWNERS[b % 3]}
     return world.added(
-        world.app.insert([world.app.prepared(KINDS[a % 10], {"n": n}, **said) for n in range(b % 3 + 1)])
+        world.app.insert(
+            [world.app.prepared(KINDS[a % 10], {"n": n}, **said) for n in range(b % 3 + 1)]
+        )
     )
 
 
@@ -71,7 +95,11 @@ def enqueue_joined(world: World, a: int, b: int, c: int) -> Answer:
     with suppress(_Undone), world.app.transaction() as connection:
         for n in range(b % 3 + 1):
             unique = {"unique": f"key {c % 3}"} if a % 2 else {}
-            jobs.append(world.app.enqueue(KINDS[a % 10], {"n": n}, connection=connection, owner="bee", **unique))
+            jobs.append(
+                world.app.enqueue(
+                    KINDS[a % 10], {"n": n}, connection=connection, owner="bee", **unique
+                )
+            )
         if c % 3 == 0:
             raise _Undone
         return world.added(jobs)
@@ -86,7 +114,10 @@ class _Undone(Exception):
 # -- batches ------------------------------------------------------------------------------------------
 @step("batch", 2)
 def batch(world: World, a: int, b: int, c: int) -> Answer:
-    said: dict[str, Any] = {"tolerance": (0, 1, "50%")[a % 3], "expires_in": (None, None, 600)[b % 3]}
+    said: dict[str, Any] = {
+        "tolerance": (0, 1, "50%")[a % 3],
+        "expires_in": (None, None, 600)[b % 3],
+    }
     said |= {"on_complete": "sums"} if c % 2 else {}
     return world.began(world.app.batch(f"batch {a % 4}", owner=OWNERS[b % 2], **said))
 
@@ -94,7 +125,11 @@ def batch(world: World, a: int, b: int, c: int) -> Answer:
 @step("add to a batch", 4)
 def add(world: World, a: int, b: int, c: int) -> Answer:
     batch_id = world.batch(a)
-    said = {"batch": batch_id, "must_have": c % 5 == 0, **({"unique": f"member {c % 3}"} if c % 3 == 1 else {})}
+    said = {
+        "batch": batch_id,
+        "must_have": c % 5 == 0,
+        **({"unique": f"member {c % 3}"} if c % 3 == 1 else {}),
+    }
     jobs = [world.app.prepared(KINDS[(b + n) % 6], {"n": n}, **said) for n in range(b % 3 + 1)]
     return world.added(world.app.insert(jobs))
 
@@ -126,7 +161,9 @@ def turn(world: World, a: int, b: int, c: int) -> Answer:
     before = world.open_to_claims()
     verdicts, leases = worker.turn(a // 4 % 4 + 1, hinted=b % 2 == 0)
     world.claimed(leases, before)
-    decided = [(v.lease.fence, v.decision and (v.decision.verb, v.decision.state)) for v in verdicts]
+    decided = [
+        (v.lease.fence, v.decision and (v.decision.verb, v.decision.state)) for v in verdicts
+    ]
     return decided, [lease.fence for lease in leases]
 
 
@@ -142,7 +179,9 @@ def settle_late(world: World, a: int, b: int, c: int) -> Answer:
     if not worker.leases:
         return "nothing"
     lease = worker.leases[a % len(worker.leases)]
-    found = worker.turns.take([Ending(lease, OUTCOMES[NAMES[c % len(NAMES)]], 7)], 0, world.clock.wall, None)
+    found = worker.turns.take(
+        [Ending(lease, OUTCOMES[NAMES[c % len(NAMES)]], 7)], 0, world.clock.wall, None
+    )
     worker.flights.pop(lease.fence, None)
     worker.endings = [ending for ending in worker.endings if ending.lease.fence != lease.fence]
     return [(v.lease.fence, v.decision and v.decision.verb) for v in found.verdicts]
@@ -234,7 +273,9 @@ def by_hand(world: World, a: int, b: int, c: int) -> Answer:
     job_id, jobs = world.job(a), world.app.jobs
     verb = ("retry", "cancel", "release", "discard", "retry")[b % 5]
     if verb == "retry":
-        return jobs.retry(job_id, reason="again", overrides=OVERRIDES[c % 6], at=60 if c % 7 == 0 else None).state
+        return jobs.retry(
+            job_id, reason="again", overrides=OVERRIDES[c % 6], at=60 if c % 7 == 0 else None
+        ).state
     if verb == "release":
         return jobs.release(job_id, choice=("us", None, "nobody")[c % 3], reason="decided").state
     return getattr(jobs, verb)(job_id, reason="by hand").state
@@ -246,7 +287,9 @@ def change_queue(world: World, a: int, b: int, c: int) -> Answer:
     if b % 5 == 0:
         return queues.pause(name, until=(None, 30)[c % 2], reason="later").paused
     if b % 5 == 1:
-        return queues.set(name, concurrency=c % 3 + 1, rate=(None, "30/m")[c % 2], until=(None, 60)[a % 2]).paused
+        return queues.set(
+            name, concurrency=c % 3 + 1, rate=(None, "30/m")[c % 2], until=(None, 60)[a % 2]
+        ).paused
     return queues.clear(name).paused if b % 5 == 2 else queues.resume(name).paused
 
 
@@ -286,7 +329,9 @@ def operation(world: World, a: int, b: int, c: int) -> Answer:
     action = ("retry", "retry", "cancel", "discard", "release", "move")[a % 6]
     said: dict[str, Any] = {"queue": "narrow"} if action == "move" else {}
     steps = (None, [1, "rest"], [1, 2, "rest"])[c % 3]
-    found = world.app.operations.start(action, FILTERS[b % 7], steps=steps, reason="all of them", **said)
+    found = world.app.operations.start(
+        action, FILTERS[b % 7], steps=steps, reason="all of them", **said
+    )
     return world.operated(found)
 
 

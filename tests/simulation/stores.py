@@ -100,7 +100,9 @@ class SimPostgres(Faulty, PostgresStore):
     def take_clock(self) -> None:
         """Its one function that says what time it is, says what it was told."""
         with self.transaction() as connection:
-            connection.execute(f"INSERT INTO {self.prefix}meta VALUES ('simulated', '0') ON CONFLICT DO NOTHING")  # noqa: S608
+            connection.execute(
+                f"INSERT INTO {self.prefix}meta VALUES ('simulated', '0') ON CONFLICT DO NOTHING"
+            )  # noqa: S608
             connection.execute(
                 f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT LANGUAGE sql STABLE AS $$ "  # noqa: S608
                 f"SELECT CAST(value AS BIGINT) FROM {self.prefix}meta WHERE key = 'simulated' $$"
@@ -127,12 +129,17 @@ def opened(url: str, clock: Clock) -> SimStore:
 def tables_of(store: SimStore) -> list[str]:
     with store.transaction() as connection:
         if isinstance(store, SimSqlite):
-            found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'mulligan_%'")
+            found = connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'mulligan_%'"
+            )
         else:
             found = connection.execute(
-                "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (store.schema,)
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
+                (store.schema,),
             )
-        return sorted({row[0].removeprefix("mulligan_") for row in found.fetchall()} - {"schema", "meta"})
+        return sorted(
+            {row[0].removeprefix("mulligan_") for row in found.fetchall()} - {"schema", "meta"}
+        )
 
 
 def emptied(store: SimStore, tables: list[str]) -> None:

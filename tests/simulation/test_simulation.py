@@ -48,7 +48,9 @@ def test_both_stores_tell_the_same():
 def test_both_stores_tell_the_same_for_long():
     with stores(["sqlite", "postgres"]) as homes:
 
-        @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        )
         @given(scripts)
         def tell_the_same(script: Script) -> None:
             held(homes, script)
@@ -70,12 +72,19 @@ def test_a_script_can_be_written_down():
 # -- does it see what is wrong? -----------------------------------------------------------------------
 WAIT = SPANS.index(31)
 RUN: Script = [("enqueue", 0, 0, 0, 0), ("turn", 0, 0, 0, 0)]
-FROZEN: Script = [("freeze", 0, 0, 0, 0), ("wait", WAIT, 0, 0, 0), ("turn", 1, 0, 0, 0), ("settle late", 0, 0, 0, 0)]
+FROZEN: Script = [
+    ("freeze", 0, 0, 0, 0),
+    ("wait", WAIT, 0, 0, 0),
+    ("turn", 1, 0, 0, 0),
+    ("settle late", 0, 0, 0, 0),
+]
 
 
 def _without_token(verb: str, prefix: str, names: tuple[str, ...]) -> tuple[str, Any]:
     text, of_row = numbered(verb, prefix, names)
-    return re.sub(r"AND worker = (\?\d+) AND token = (\?\d+)", r"AND (1 OR \1 OR \2)", text), of_row  # each is bound
+    return re.sub(
+        r"AND worker = (\?\d+) AND token = (\?\d+)", r"AND (1 OR \1 OR \2)", text
+    ), of_row  # each is bound
 
 
 DEFECTS: dict[str, tuple[Any, Script, str]] = {

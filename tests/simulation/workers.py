@@ -42,11 +42,15 @@ class Worker:
         self.endings: list[Ending] = []
         self.doubt = self.stopping = False
         layers = EffectivePolicies(self.settings.retry, self.manifest.ruled, self.manifest.queues)
-        self.turns = LoopTransactions(self.store, layers, claimer_of(self.id, self.manifest), causes_of(self.settings.guards))
+        self.turns = LoopTransactions(
+            self.store, layers, claimer_of(self.id, self.manifest), causes_of(self.settings.guards)
+        )
         self.chores = Chores(self.store, self.settings, NOWHERE)
         try:
             self.enter()
-        except StoreUnavailable:  # whoever begins has nothing else to do: it tries until there is an answer
+        except (
+            StoreUnavailable
+        ):  # whoever begins has nothing else to do: it tries until there is an answer
             self.enter()
 
     def enter(self) -> None:
@@ -74,11 +78,18 @@ class Worker:
         free = 0 if self.stopping or self.chores.must_not_claim() else min(free, room)
         # By id, as PostgreSQL writes a set: in which order a turn tells of what ended between two turns means nothing.
         endings, self.endings = sorted(self.endings, key=lambda ending: ending.lease.fence), []
-        known = set(self.flights) | {ending.lease.fence for ending in endings} if self.doubt else None
+        known = (
+            set(self.flights) | {ending.lease.fence for ending in endings} if self.doubt else None
+        )
         places = Places(free, PLACES - 1, {}, frozenset(), 2)
         try:
             turn = self.turns.take(
-                endings, free, self.store.clock.wall, known, hinted=hinted, places=places if free else None
+                endings,
+                free,
+                self.store.clock.wall,
+                known,
+                hinted=hinted,
+                places=places if free else None,
             )
         except StoreUnavailable:
             self.endings, self.doubt = endings + self.endings, True

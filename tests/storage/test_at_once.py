@@ -36,16 +36,38 @@ def test_it_has_an_attempt_and_no_row_for_it(store):
     job = get(store, lease.id)
     assert rows(store) == 0
     assert attempt._replace(cost=0) == type(attempt)(
-        lease.id, 1, 1, 1, "w1", "w1", lease.started_at, job.finished_at, "returned", "succeed",
-        None, None, None, None, None, None, None, None, "returned", 0, None,
-    )  # fmt: skip
+        lease.id,
+        1,
+        1,
+        1,
+        "w1",
+        "w1",
+        lease.started_at,
+        job.finished_at,
+        "returned",
+        "succeed",
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        "returned",
+        0,
+        None,
+    )
 
 
 def test_who_succeeds_later_has_a_row_for_each_attempt(store):
     lease = running(store)
     finish(store, lease, FAILED)
     finish(store, once_more(store, lease.id))
-    assert [(one.token, one.verb) for one in attempts(store, lease.id)] == [(1, "retry"), (2, "succeed")]
+    assert [(one.token, one.verb) for one in attempts(store, lease.id)] == [
+        (1, "retry"),
+        (2, "succeed"),
+    ]
     assert rows(store) == 2
 
 
@@ -75,10 +97,20 @@ def test_an_ending_that_is_written_twice_is_known(store):
     before = sql(store, "SELECT * FROM {p}job ORDER BY id")
     for some in (leases, leases[:1]):
         with store.begin() as unit:
-            verdicts = settle(unit, [Ending(lease, RETURNED, 3) for lease in some], POLICIES, unit.now(), Random(7))
+            verdicts = settle(
+                unit,
+                [Ending(lease, RETURNED, 3) for lease in some],
+                POLICIES,
+                unit.now(),
+                Random(7),
+            )
         assert all(verdict.decision is not None for verdict in verdicts)
     assert sql(store, "SELECT * FROM {p}job ORDER BY id") == before
-    assert [event.type for event in story(store, leases[0].id)] == ["job.queued", "job.started", "job.succeeded"]
+    assert [event.type for event in story(store, leases[0].id)] == [
+        "job.queued",
+        "job.started",
+        "job.succeeded",
+    ]
 
 
 def test_an_ending_of_somebody_else_after_it_is_refused(store):
@@ -99,7 +131,9 @@ def test_its_token_stays_what_it_was_when_tokens_are_lifted(store):
 
 def test_it_is_counted_as_such_also_when_tokens_are_lifted(store):
     finish(store, running(store))
-    asked = InsightScope(low="", since=0, width=SECOND, kind=None, queue=None, jobs=100, attempts=100, rows=100)
+    asked = InsightScope(
+        low="", since=0, width=SECOND, kind=None, queue=None, jobs=100, attempts=100, rows=100
+    )
     counted = []
     for _ in range(2):
         with store.begin() as unit:

@@ -15,7 +15,19 @@ from mulligan.core.errors import IllegalMove, MulliganError
 from mulligan.core.job import SECOND
 from mulligan.jobs import repair as recover
 from mulligan.jobs.service import Jobs
-from support.store import FAILED, FATAL, PARKED, RETURNED, SNOOZED, finish, insert, jobs, now, open_worker, take
+from support.store import (
+    FAILED,
+    FATAL,
+    PARKED,
+    RETURNED,
+    SNOOZED,
+    finish,
+    insert,
+    jobs,
+    now,
+    open_worker,
+    take,
+)
 
 ENDS = (RETURNED, RETURNED, FATAL, PARKED, SNOOZED, FAILED)
 OUTCOMES = {"batch.ready", "batch.partial", "batch.failed"}
@@ -47,7 +59,9 @@ class Walk:
     def claim(self):
         waiting = self.members("queued")
         if waiting:
-            self.store.shift_clock(max(0, max(row.run_at for row in waiting) - now(self.store)) + SECOND)
+            self.store.shift_clock(
+                max(0, max(row.run_at for row in waiting) - now(self.store)) + SECOND
+            )
             self.leases += take(self.store, *[row.id for row in waiting])
 
     def end(self):
@@ -82,8 +96,20 @@ class Walk:
         batching.sweep(self.store)
 
     def step(self):
-        acts = (self.add, self.claim, self.claim, self.end, self.end, self.seal, self.seal_in_a_transaction,
-                self.retry_failed, self.by_hand, self.cancel, self.later, self.sweep)  # fmt: skip
+        acts = (
+            self.add,
+            self.claim,
+            self.claim,
+            self.end,
+            self.end,
+            self.seal,
+            self.seal_in_a_transaction,
+            self.retry_failed,
+            self.by_hand,
+            self.cancel,
+            self.later,
+            self.sweep,
+        )
         act = self.rng.choice(acts)
         with suppress(MulliganError):
             act()
@@ -101,7 +127,9 @@ class Walk:
         assert len(outcomes) == row.generation - (row.outcome is None)
         assert told.count("batch.reopened") == row.generation - 1
         assert told.count("batch.sealed") == (row.sealed_at is not None)
-        assert told.count("batch.expired") == (row.expired_at is not None) <= (row.outcome is not None)
+        assert (
+            told.count("batch.expired") == (row.expired_at is not None) <= (row.outcome is not None)
+        )
         assert told.count("batch.cancelled") == (row.cancelled_at is not None)
         assert not outcomes or row.outcome is None or outcomes[-1] == f"batch.{row.outcome}"
         return row, counts
@@ -116,7 +144,10 @@ def test_at_every_step_a_batch_is_what_its_members_make_of_it(store, seed):
         for _ in range(25):
             path.append(walk.step())
             row, counts = walk.check()
-            fresh = before is None or (before.outcome, before.generation) != (row.outcome, row.generation)
+            fresh = before is None or (before.outcome, before.generation) != (
+                row.outcome,
+                row.generation,
+            )
             if row.outcome is not None and fresh:
                 assert row.outcome == reckoned(counts, row.tolerance), path
             if before is not None and before.expired_at is not None:

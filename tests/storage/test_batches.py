@@ -81,7 +81,9 @@ def row_of(store, batch_id):
 def two_last_members_at_once(store, times):
     for _ in range(times):
         batch_id, (one, other) = begun(store, 2, sealed=True)
-        together(lambda lease=one: finish(store, lease), lambda lease=other: finish(store, lease, FATAL))
+        together(
+            lambda lease=one: finish(store, lease), lambda lease=other: finish(store, lease, FATAL)
+        )
         assert told(store, batch_id) == ["sealed", "partial"]
 
 
@@ -99,7 +101,10 @@ def test_two_last_members_that_end_at_the_same_moment_two_hundred_times(store):
 def test_the_last_member_and_the_seal_at_the_same_moment_make_one_outcome(store, batches):
     for _ in range(20):
         batch_id, [lease] = begun(store, 1)
-        together(lambda lease=lease: finish(store, lease), lambda batch_id=batch_id: batches.seal(batch_id))
+        together(
+            lambda lease=lease: finish(store, lease),
+            lambda batch_id=batch_id: batches.seal(batch_id),
+        )
         assert told(store, batch_id) == ["sealed", "ready"]
 
 
@@ -118,13 +123,19 @@ def test_retries_and_endings_at_once_do_not_wait_in_a_circle(store, batches):
         batch_id, leases = begun(store, 16, sealed=True)
         finish(store, leases[:8], FATAL)
         presses = [lambda batch_id=batch_id: pressed(batches, batch_id)] * 4
-        together(*presses, *[lambda n=n, found=leases: finish(store, found[8 + n :: 2], FATAL) for n in range(2)])
+        together(
+            *presses,
+            *[lambda n=n, found=leases: finish(store, found[8 + n :: 2], FATAL) for n in range(2)],
+        )
         pressed(batches, batch_id)
         while waiting := queued(store, batch_id):
             finish(store, take(store, *waiting))
         names, row = told(store, batch_id), row_of(store, batch_id)
         assert names.count("reopened") == row.generation - 1
-        assert len([name for name in names if name in {"ready", "partial", "failed"}]) == row.generation
+        assert (
+            len([name for name in names if name in {"ready", "partial", "failed"}])
+            == row.generation
+        )
         assert row.outcome == "ready"
 
 
@@ -144,9 +155,9 @@ def test_a_cancel_and_endings_at_once_make_one_outcome(store, batches):
         works = [lambda lease=lease: finish(store, lease) for lease in leases]
         together(*works, lambda batch_id=batch_id: cancelled(batches, batch_id))
         names = told(store, batch_id)
-        assert [name for name in names if name not in {"sealed", "cancelled"}] == ["ready"] or not ended(
-            store, batch_id
-        )
+        assert [name for name in names if name not in {"sealed", "cancelled"}] == [
+            "ready"
+        ] or not ended(store, batch_id)
 
 
 def cancelled(batches, batch_id):
@@ -187,7 +198,9 @@ def test_an_open_transaction_that_adds_members_blocks_no_other_ending(postgres, 
 
 
 @pytest.mark.slow
-def test_a_transaction_open_for_twenty_seconds_that_adds_members_blocks_no_other_ending(postgres, postgres_url):
+def test_a_transaction_open_for_twenty_seconds_that_adds_members_blocks_no_other_ending(
+    postgres, postgres_url
+):
     settle_while_a_caller_adds(postgres, postgres_url, 20.0)
 
 
@@ -301,7 +314,10 @@ def test_a_batch_has_one_outcome_per_generation(store):
         assert unit.reopen_batch(batch_id) is None
         assert not unit.end_batch(batch_id, 1, "failed")
         assert unit.end_batch(batch_id, 2, "failed")
-    assert (row_of(store, batch_id).outcome, row_of(store, batch_id).previous) == ("failed", "ready")
+    assert (row_of(store, batch_id).outcome, row_of(store, batch_id).previous) == (
+        "failed",
+        "ready",
+    )
 
 
 # -- retention ----------------------------------------------------------------------------------------
@@ -321,9 +337,9 @@ def test_members_leave_together_with_their_batch_and_leave_a_record(store):
     assert prune(store) == 4
     assert row_of(store, batch_id) is None
     assert sql(store, "SELECT count(*) FROM {p}job") == [(0,)]
-    assert sql(store, "SELECT state, count, first_id FROM {p}pruned WHERE kind = 'mulligan.batch'") == [
-        ("partial", 1, batch_id)
-    ]
+    assert sql(
+        store, "SELECT state, count, first_id FROM {p}pruned WHERE kind = 'mulligan.batch'"
+    ) == [("partial", 1, batch_id)]
     assert prune(store) == 0
 
 
@@ -353,7 +369,11 @@ def test_a_large_batch_leaves_in_steps_and_meanwhile_nothing_of_it_begins_again(
     store.shift_clock(2 * HOUR)
     with store.begin() as unit:
         batch, records = unit.prune_batch(unit.now() - HOUR, 2)
-        assert (batch.id, batch.leaving, sum(record.jobs for record in records)) == (batch_id, True, 2)
+        assert (batch.id, batch.leaving, sum(record.jobs for record in records)) == (
+            batch_id,
+            True,
+            2,
+        )
     with pytest.raises(BatchExpired, match="retention"):
         batches.retry_failed(batch_id)
     assert prune(store) == 4
@@ -380,7 +400,8 @@ def test_jobs_without_a_batch_ask_nothing_about_batches(store, monkeypatch):
     asked = []
     for name in ("lock_batches", "ended_batches", "batch"):
         monkeypatch.setattr(
-            f"mulligan.storage.batch_queries.SqlBatching.{name}", lambda *_, name=name, **__: asked.append(name)
+            f"mulligan.storage.batch_queries.SqlBatching.{name}",
+            lambda *_, name=name, **__: asked.append(name),
         )
     finish(store, leases[:3], RETURNED)
     finish(store, leases[3:], FATAL)

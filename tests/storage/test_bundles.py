@@ -32,7 +32,12 @@ HOSTILE = 'a"b\\c\nd\te{"f":[1]}\u2028ü'
 
 
 def rows_of(store, kind):
-    return [row[0] for row in sql(store, "SELECT bundle FROM {p}event WHERE type = :kind ORDER BY id", {"kind": kind})]
+    return [
+        row[0]
+        for row in sql(
+            store, "SELECT bundle FROM {p}event WHERE type = :kind ORDER BY id", {"kind": kind}
+        )
+    ]
 
 
 def log(store, cursor=0, limit=100_000):
@@ -58,7 +63,9 @@ def test_what_happens_to_many_at_once_is_one_row(store, kind):
 
 def test_what_happens_to_one_is_a_row_of_its_own(store):
     ended(store, 1)
-    assert [rows_of(store, f"job.{kind}") for kind in ("queued", "started", "succeeded")] == [[None]] * 3
+    assert [rows_of(store, f"job.{kind}") for kind in ("queued", "started", "succeeded")] == [
+        [None]
+    ] * 3
 
 
 def test_a_story_from_bundles_is_that_of_a_job_alone(store):
@@ -68,9 +75,21 @@ def test_a_story_from_bundles_is_that_of_a_job_alone(store):
     def plain(lease):
         events = story(store, lease.id)
         assert {event.job_id for event in events} == {lease.id}
-        assert [event.at for event in events] == [lease.created_at, lease.started_at, get(store, lease.id).finished_at]
+        assert [event.at for event in events] == [
+            lease.created_at,
+            lease.started_at,
+            get(store, lease.id).finished_at,
+        ]
         return [
-            (event.type, event.owner, event.batch_id, event.attempt, event.token, event.actor, [*event.data])
+            (
+                event.type,
+                event.owner,
+                event.batch_id,
+                event.attempt,
+                event.token,
+                event.actor,
+                [*event.data],
+            )
             for event in events
         ]
 
@@ -105,14 +124,20 @@ def test_jobs_that_differ_in_this_are_told_of_as_what_they_are(store, unlike):
     open_worker(store)
     ids = enqueue(store, 12)
     if "owner" in unlike:
-        sql(store, "UPDATE {p}job SET owner = :owner WHERE id < :middle", {"middle": ids[6], **unlike})
+        sql(
+            store,
+            "UPDATE {p}job SET owner = :owner WHERE id < :middle",
+            {"middle": ids[6], **unlike},
+        )
     if "batch" in unlike:
         sql(store, "UPDATE {p}job SET batch_id = 'b1' WHERE id < :middle", {"middle": ids[6]})
     if "failed" in unlike:
         finish(store, claim(store, 4), FAILED)
         store.shift_clock(HOUR)
     if "texts" in unlike:
-        sql(store, "UPDATE {p}job SET run_at = run_at - 5000 WHERE id < :middle", {"middle": ids[6]})
+        sql(
+            store, "UPDATE {p}job SET run_at = run_at - 5000 WHERE id < :middle", {"middle": ids[6]}
+        )
     leases = claim(store, 12)
     finish(store, leases, RETURNED)
     rows = {job_id: get(store, job_id) for job_id in ids}
@@ -155,9 +180,13 @@ def test_a_stretch_may_end_inside_a_bundle(store):
         seen = [
             event.id
             for start in range(0, top, 7)
-            for event in unit.events_of(["job.started", "job.succeeded"], start, min(start + 7, top), 1000)
+            for event in unit.events_of(
+                ["job.started", "job.succeeded"], start, min(start + 7, top), 1000
+            )
         ]
-    assert seen == [event.id for event in log(store) if event.type != "job.queued" and event.job_id is not None]
+    assert seen == [
+        event.id for event in log(store) if event.type != "job.queued" and event.job_id is not None
+    ]
 
 
 @pytest.mark.parametrize("most", [1, 7, 1000])
@@ -176,7 +205,11 @@ def test_what_is_counted_is_every_event_once_wherever_a_turn_ends(store, most):
 
 def test_a_row_tells_of_no_more_than_a_thousand(store):
     enqueue(store, 2 * bundles.MOST + 1)
-    assert sorted(rows_of(store, "job.queued"), key=lambda n: n or 1) == [None, bundles.MOST, bundles.MOST]
+    assert sorted(rows_of(store, "job.queued"), key=lambda n: n or 1) == [
+        None,
+        bundles.MOST,
+        bundles.MOST,
+    ]
     assert len(log(store)) == 2 * bundles.MOST + 1
 
 
@@ -186,7 +219,9 @@ def test_sets_told_side_by_side_share_no_id(store):
     ids = [event.id for event in log(store)]
     assert len(ids) == 1800
     assert ids == sorted(set(ids))
-    assert {event.job_id for event in log(store)} == {row[0] for row in sql(store, "SELECT id FROM {p}job")}
+    assert {event.job_id for event in log(store)} == {
+        row[0] for row in sql(store, "SELECT id FROM {p}job")
+    }
 
 
 def test_ids_of_a_bundle_that_left_are_not_given_again(store):

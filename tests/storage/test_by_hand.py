@@ -21,7 +21,9 @@ def store(store_url):
 
 def tell(store, *actors, kind=EventType.QUEUE_CHANGED, owner="", job_id=None):
     with store.begin() as unit:
-        unit.write_events(NewEvent(kind, actor=actor, owner=owner, job_id=job_id) for actor in actors)
+        unit.write_events(
+            NewEvent(kind, actor=actor, owner=owner, job_id=job_id) for actor in actors
+        )
 
 
 def actors(store):
@@ -140,7 +142,9 @@ def test_a_few_actions_are_found_among_many_events_without_reading_those(postgre
         with store.transaction() as connection:
             connection.execute('ANALYZE "mulligan".event')
             statement = "EXPLAIN " + load("deeds", "postgres", '"mulligan".')
-            plan = "\n".join(row[0] for row in connection.execute(statement, {**ASKED, "types": "{}"}))
+            plan = "\n".join(
+                row[0] for row in connection.execute(statement, {**ASKED, "types": "{}"})
+            )
         assert "event_for_audit" in plan
 
 

@@ -58,7 +58,9 @@ IMPOSSIBLE = [
 
 @pytest.mark.seed("001-67", "001-69")
 @pytest.mark.parametrize(
-    ("start", "change", "why"), IMPOSSIBLE, ids=[f"{start}, {what}" for start, what, _ in IMPOSSIBLE]
+    ("start", "change", "why"),
+    IMPOSSIBLE,
+    ids=[f"{start}, {what}" for start, what, _ in IMPOSSIBLE],
 )
 def test_an_impossible_row_is_refused(store, start, change, why):
     job_id = STARTS[start](store)
@@ -113,7 +115,9 @@ def taken(connection, change):
     return True
 
 
-@pytest.mark.parametrize("number", ["priority", "generation", "attempt", "failures", "losses", "snoozes"])
+@pytest.mark.parametrize(
+    "number", ["priority", "generation", "attempt", "failures", "losses", "snoozes"]
+)
 @pytest.mark.parametrize("value", [-(2**31), 2**31 - 1])
 def test_the_least_and_the_greatest_number_a_column_can_hold_is_judged(store, number, value):
     job_id = running(store).id

@@ -60,15 +60,32 @@ def test_lower_priority_numbers_go_first_then_the_earlier_time_then_the_earlier_
         a_job(priority=0, run_at=late, queue="other"),
     )
     insert(store, last, third, second, first, fourth)
-    assert [lease.id for lease in claim(store, 5)] == [job.id for job in (first, second, third, fourth, last)]
+    assert [lease.id for lease in claim(store, 5)] == [
+        job.id for job in (first, second, third, fourth, last)
+    ]
 
 
 def test_a_lease_carries_what_the_job_is(store):
     at = now(store) - SECOND
-    job = a_job(kind="mail", queue="fast", priority=2, uses="smtp", run_at=at, timeout=7, deadline=HOUR, policy="{}")
+    job = a_job(
+        kind="mail",
+        queue="fast",
+        priority=2,
+        uses="smtp",
+        run_at=at,
+        timeout=7,
+        deadline=HOUR,
+        policy="{}",
+    )
     insert(store, job)
     (lease,) = claim(store)
-    assert (lease.kind, lease.queue, lease.owner, lease.uses, lease.run_at) == ("mail", "fast", "acme", "smtp", at)
+    assert (lease.kind, lease.queue, lease.owner, lease.uses, lease.run_at) == (
+        "mail",
+        "fast",
+        "acme",
+        "smtp",
+        at,
+    )
     assert (lease.worker, lease.token, lease.attempt, lease.generation) == ("w1", 1, 1, 1)
     assert lease.started_at == lease.first_started_at == get(store, job.id).started_at
     assert lease.deadline_at == lease.created_at + HOUR
@@ -116,7 +133,9 @@ def test_a_closed_worker_takes_nothing_and_neither_does_one_nobody_knows(store):
 
 @pytest.mark.seed("000-28")
 def test_a_worker_claims_only_kinds_and_queues_it_knows(store):
-    ours, kind, queue = insert(store, a_job(queue="a"), a_job(kind="strange", queue="a"), a_job(queue="b"))
+    ours, kind, queue = insert(
+        store, a_job(queue="a"), a_job(kind="strange", queue="a"), a_job(queue="b")
+    )
     claimer = Claimer("w1", frozenset({"render"}), frozenset({"a"}))
     assert [lease.id for lease in claim(store, 5, claimer=claimer)] == [ours.id]
     assert {state_of(store, kind.id), state_of(store, queue.id)} == {"queued"}
@@ -130,7 +149,9 @@ GATES = [
 ]
 
 
-@pytest.mark.parametrize(("scope", "key", "held", "free"), GATES, ids=[f"{scope}-{key}" for scope, key, *_ in GATES])
+@pytest.mark.parametrize(
+    ("scope", "key", "held", "free"), GATES, ids=[f"{scope}-{key}" for scope, key, *_ in GATES]
+)
 def test_a_closed_gate_holds_its_own_and_nobody_else(store, scope, key, held, free):
     new = {
         "a": a_job(),
@@ -219,10 +240,15 @@ def test_who_meets_locked_rows_passes_on_at_once(store):
 def test_one_lane_is_taken_in_order_up_to_the_limit_by_an_open_worker_only(store):
     at = now(store)
     times = [at - 3, at - 1, at - 2, at + HOUR]
-    ids = [one.id for one in insert(store, *[a_job(run_at=time) for time in times], a_job(priority=1))]
+    ids = [
+        one.id for one in insert(store, *[a_job(run_at=time) for time in times], a_job(priority=1))
+    ]
     with store.begin() as unit:
         assert unit.take_due("nobody", "default|render||0", 0, 9) == []
-        assert [lease.id for lease in unit.take_due("w1", "default|render||0", 0, 2)] == [ids[0], ids[2]]
+        assert [lease.id for lease in unit.take_due("w1", "default|render||0", 0, 2)] == [
+            ids[0],
+            ids[2],
+        ]
         assert [lease.id for lease in unit.take_due("w1", "default|render||0", 0, 2)] == [ids[1]]
         assert unit.take_due("w1", "default|render||0", 0, 2) == []
 

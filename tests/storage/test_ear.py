@@ -26,7 +26,9 @@ def caller(postgres_url: str) -> Iterator[Connection]:
         yield connection
 
 
-def test_it_hears_what_others_tell_and_each_word_once(listening: Connection, caller: Connection) -> None:
+def test_it_hears_what_others_tell_and_each_word_once(
+    listening: Connection, caller: Connection
+) -> None:
     ear = NotifyReader(listening)
     for said in ("one", "two"):
         caller.execute("SELECT pg_notify('news', %s)", (said,))
@@ -76,7 +78,9 @@ def test_a_line_that_broke_under_a_question_is_told_by_an_error_whoever_has_its_
         ear.hear(0)
 
 
-def test_a_word_that_is_no_text_is_heard_all_the_same(postgres_url: str, caller: Connection) -> None:
+def test_a_word_that_is_no_text_is_heard_all_the_same(
+    postgres_url: str, caller: Connection
+) -> None:
     with psycopg.connect(postgres_url, autocommit=True, client_encoding="latin1") as listening:
         listening.execute("LISTEN news")
         ear = NotifyReader(listening)

@@ -30,9 +30,13 @@ from support.store import (
 )
 
 STEP = Then(queue="big", memory_limit=8_000, timeout=7, settings={"preset": "fast"})
-LADDER = Policy(max_retries=9, backoff=Fixed(0), classes={"resource": Policy(then=[STEP, Then(queue="huge")])})
+LADDER = Policy(
+    max_retries=9, backoff=Fixed(0), classes={"resource": Policy(then=[STEP, Then(queue="huge")])}
+)
 QUEUES = {"turns": QueueSpec("turns", fair=True)}
-LAYERS = EffectivePolicies(RetrySection(), {"render": KindSpec("render", policy=LADDER.to_json())}, QUEUES)
+LAYERS = EffectivePolicies(
+    RetrySection(), {"render": KindSpec("render", policy=LADDER.to_json())}, QUEUES
+)
 TOO_LARGE = Outcome(Ended.FAILED, failure=a_failure(Cls.RESOURCE, "OOM"))
 
 
@@ -69,7 +73,12 @@ def test_the_attempt_tells_how_the_next_one_differs(store):
         "ground": "retry",
         "retry_count": "1 of 9",
         "terms": {"alarm": "page"},
-        "then": {"queue": "big", "memory_limit": 8_000, "timeout": 7.0, "settings": {"preset": "fast"}},
+        "then": {
+            "queue": "big",
+            "memory_limit": 8_000,
+            "timeout": 7.0,
+            "settings": {"preset": "fast"},
+        },
     }
     assert attempt.reason.endswith(
         "the next attempt goes to queue big with 8 kB of memory, 7 s of time and other settings (preset)"
@@ -100,11 +109,16 @@ def test_several_endings_in_one_flush_keep_their_own(store):
 @pytest.mark.parametrize(("before", "after"), [("turns", "big"), ("default", "turns")])
 def test_a_share_comes_and_goes_with_a_fair_queue(store, before, after):
     policy = Policy(max_retries=9, backoff=Fixed(0), then=Then(queue=after))
-    layers = EffectivePolicies(RetrySection(), {"render": KindSpec("render", policy=policy.to_json())}, QUEUES)
+    layers = EffectivePolicies(
+        RetrySection(), {"render": KindSpec("render", policy=policy.to_json())}, QUEUES
+    )
     share = share_of("acme")
     lease = running(store, queue=before, share=share if before == "turns" else "")
     finish(store, lease, TOO_LARGE, policies=layers)
-    assert lane_of(store, lease.id) == Lane(after, "render", "", True, share if after == "turns" else "").key
+    assert (
+        lane_of(store, lease.id)
+        == Lane(after, "render", "", True, share if after == "turns" else "").key
+    )
 
 
 @pytest.mark.parametrize("home", ["default", "turns"])

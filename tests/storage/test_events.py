@@ -72,7 +72,9 @@ def test_the_story_of_any_life_folds_to_the_row(store):
             if row.state == State.QUEUED:
                 finish(store, once_more(store, job_id), rng.choice(outcomes))
             elif row.state == State.PARKED:
-                rng.choice([recover.release, recover.retry, recover.cancel])(store, job_id, actor="ann")
+                rng.choice([recover.release, recover.retry, recover.cancel])(
+                    store, job_id, actor="ann"
+                )
             elif row.state in {State.DEAD, State.CANCELLED}:
                 recover.retry(store, job_id, actor="ann")
     for row in all_rows(store):
@@ -169,7 +171,9 @@ VERBS = {
     "insert, alone": lambda unit, lease: insert_alone(unit, 20),
     "insert one, alone": lambda unit, lease: insert_alone(unit, 1),
     "announce": lambda unit, lease: unit.announce(10),
-    "take": lambda unit, lease: unit.take("w1", [row.id for row in unit.page({"state": "queued"}, 5, None)], 5),
+    "take": lambda unit, lease: unit.take(
+        "w1", [row.id for row in unit.page({"state": "queued"}, 5, None)], 5
+    ),
     "settle": finish_in,
     "write_events": lambda unit, lease: tell(unit, "late"),
 }

@@ -17,7 +17,9 @@ RESULT = '{"pages":3}'
 
 def end(store, leases, outcome):
     with store.begin() as unit:
-        return settle(unit, [Ending(lease, outcome, 12) for lease in leases], POLICIES, unit.now(), Random(1))
+        return settle(
+            unit, [Ending(lease, outcome, 12) for lease in leases], POLICIES, unit.now(), Random(1)
+        )
 
 
 def long_way(monkeypatch):
@@ -32,10 +34,29 @@ def picture(store, job_id):
     job = get(store, job_id)
     moments = {job.created_at, job.run_at, job.started_at, job.finished_at}
     data = {name: value for name, value in event.data.items() if name != "wait_ms"}
-    kept = [value for value in row if value not in moments and value not in {job_id, "w1", None}]  # who ran it, apart
-    said = (attempt.ended, attempt.verb, attempt.reason, attempt.worker, attempt.settled_by, attempt.code,
-            attempt.evidence, attempt.private, attempt.judged, attempt.cost, attempt.next_run_at)  # fmt: skip
-    return kept, said, data, [*event.data], (event.owner, event.batch_id, event.attempt, event.token, event.actor)
+    kept = [
+        value for value in row if value not in moments and value not in {job_id, "w1", None}
+    ]  # who ran it, apart
+    said = (
+        attempt.ended,
+        attempt.verb,
+        attempt.reason,
+        attempt.worker,
+        attempt.settled_by,
+        attempt.code,
+        attempt.evidence,
+        attempt.private,
+        attempt.judged,
+        attempt.cost,
+        attempt.next_run_at,
+    )
+    return (
+        kept,
+        said,
+        data,
+        [*event.data],
+        (event.owner, event.batch_id, event.attempt, event.token, event.actor),
+    )
 
 
 @pytest.mark.parametrize("many", [1, 3, 40])
@@ -47,10 +68,14 @@ def test_the_short_way_writes_what_the_long_way_writes(store, monkeypatch, many)
     long_way(monkeypatch)
     end(store, long, Outcome(Ended.RETURNED, result=RESULT))
     assert len(short) == len(long) == many
-    assert [picture(store, lease.id) for lease in short] == [picture(store, lease.id) for lease in long]
+    assert [picture(store, lease.id) for lease in short] == [
+        picture(store, lease.id) for lease in long
+    ]
     for lease in short:
         assert (
-            get(store, lease.id).finished_at == attempts(store, lease.id)[0].ended_at == story(store, lease.id)[-1].at
+            get(store, lease.id).finished_at
+            == attempts(store, lease.id)[0].ended_at
+            == story(store, lease.id)[-1].at
         )
 
 
@@ -85,14 +110,22 @@ def test_who_was_asked_to_stop_is_told_so_also_if_it_returned_among_others(store
         assert unit.request_cancel(leases[3].id, leases[3].token, "enough")
     end(store, leases, Outcome(Ended.RETURNED, result=RESULT))
     assert get(store, leases[3].id).reason == "returned before it could be stopped"
-    assert {get(store, lease.id).reason for lease in leases if lease is not leases[3]} == {"returned"}
+    assert {get(store, lease.id).reason for lease in leases if lease is not leases[3]} == {
+        "returned"
+    }
 
 
 def test_only_the_plainest_go_the_short_way(store, monkeypatch):
     went = []
-    body = next(cls for cls in type(opened(store)).__mro__ if "finish" in vars(cls) and cls is not Transaction)
+    body = next(
+        cls
+        for cls in type(opened(store)).__mro__
+        if "finish" in vars(cls) and cls is not Transaction
+    )
     finish = body.finish
-    monkeypatch.setattr(body, "finish", lambda unit, worker, rows: went.extend(rows) or finish(unit, worker, rows))
+    monkeypatch.setattr(
+        body, "finish", lambda unit, worker, rows: went.extend(rows) or finish(unit, worker, rows)
+    )
     open_worker(store)
     enqueue(store, 4)
     plain, dear, asked, alone = claim(store, 4)
@@ -116,7 +149,10 @@ def test_each_keeps_its_own_result_and_token(store, results):
     end(store, claim(store, 10), Outcome(Ended.RELEASED, reason="given back"))
     leases = claim(store, 30)
     assert {lease.token for lease in leases} == {1, 2}
-    endings = [Ending(lease, Outcome(Ended.RETURNED, result=str(n % results)), 12) for n, lease in enumerate(leases)]
+    endings = [
+        Ending(lease, Outcome(Ended.RETURNED, result=str(n % results)), 12)
+        for n, lease in enumerate(leases)
+    ]
     with store.begin() as unit:
         settle(unit, endings, POLICIES, unit.now(), Random(1))
     for n, lease in enumerate(leases):

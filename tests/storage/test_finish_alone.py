@@ -37,7 +37,11 @@ def finished(store, leases, outcome=RETURNED):
     """The fences of those that were written, and of those that were left."""
     found = [leases] if isinstance(leases, Lease) else leases
     with store.once() as unit:
-        written = finish(unit, [Ending(lease, outcome, 3) for lease in found], GroupedEndings(POLICIES, unit.now(), Random(7)))
+        written = finish(
+            unit,
+            [Ending(lease, outcome, 3) for lease in found],
+            GroupedEndings(POLICIES, unit.now(), Random(7)),
+        )
     assert written.retried == []
     return fences(written.returned), {ending.lease.fence for ending in written.rest}
 
@@ -53,7 +57,13 @@ def test_they_leave_the_same_as_by_settle(store, many):
     leases = claim(store, 2 * many)
     assert finished(store, leases[:many]) == (fences(leases[:many]), set())
     with store.begin() as unit:
-        settle(unit, [Ending(lease, RETURNED, 3) for lease in leases[many:]], POLICIES, unit.now(), Random(7))
+        settle(
+            unit,
+            [Ending(lease, RETURNED, 3) for lease in leases[many:]],
+            POLICIES,
+            unit.now(),
+            Random(7),
+        )
     one, other = (get(store, lease.id) for lease in (leases[0], leases[-1]))
     own = {"id", "created_at", "run_at", "payload", "finished_at"}
     assert {k: v for k, v in one._asdict().items() if k not in own} == {
@@ -62,8 +72,11 @@ def test_they_leave_the_same_as_by_settle(store, many):
     for lease in leases:
         (attempt,) = attempts(store, lease.id)
         assert (attempt.verb, attempt.worker, attempt.token, attempt.ended_at) == (
-            "succeed", "w1", lease.token, get(store, lease.id).finished_at,
-        )  # fmt: skip
+            "succeed",
+            "w1",
+            lease.token,
+            get(store, lease.id).finished_at,
+        )
         assert told(store, lease.id) == ["queued", "started", "succeeded"]
 
 
@@ -173,14 +186,19 @@ def test_a_sweep_and_an_ending_at_once_make_one(store):
     together(lambda: [finished(store, lease) for lease in leases], lambda: sweep(store))
     for lease in leases:
         (attempt,) = attempts(store, lease.id)
-        assert (get(store, lease.id).state, attempt.ended) in {("succeeded", "returned"), ("queued", "lost")}
+        assert (get(store, lease.id).state, attempt.ended) in {
+            ("succeeded", "returned"),
+            ("queued", "lost"),
+        }
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_stricter_default_of_the_database_makes_no_difference(ready_postgres_url, level):
     with psycopg.connect(ready_postgres_url, autocommit=True) as connection:
         name = connection.info.dbname
-        connection.execute(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{level}'")
+        connection.execute(
+            f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{level}'"
+        )
     with closing(open_store(ready_postgres_url)) as store:
         leases = [running(store) for _ in range(3)]
         with store.begin() as unit:

@@ -8,7 +8,14 @@ from collections import Counter
 from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.core.job import SECOND
 from mulligan.observability import event_counts as folding
-from mulligan.observability.event_counts import MOST_LABELS, CounterState, Fold, Names, counted, stats
+from mulligan.observability.event_counts import (
+    MOST_LABELS,
+    CounterState,
+    Fold,
+    Names,
+    counted,
+    stats,
+)
 from mulligan.storage.stat_queries import HOUR, MINUTE, StatRow
 from mulligan.worker.settle import settle
 from support.store import (
@@ -44,7 +51,11 @@ def ever(store, name):
 
 
 def n_of(store, name, **labels):
-    return sum(n for text, (n, _) in ever(store, name).items() if labels.items() <= json.loads(text).items())
+    return sum(
+        n
+        for text, (n, _) in ever(store, name).items()
+        if labels.items() <= json.loads(text).items()
+    )
 
 
 def test_what_jobs_came_to_is_counted_by_what_they_are(store):
@@ -58,14 +69,29 @@ def test_what_jobs_came_to_is_counted_by_what_they_are(store):
     fold.turn(store)
     assert n_of(store, "enqueued", kind="render") == 3
     assert n_of(store, "ends", state="succeeded", kind="render", queue="default") == 2
-    assert n_of(store, "ends", state="dead", kind="mail", queue="slow", code="BROKEN", **{"class": "permanent"}) == 1
+    assert (
+        n_of(
+            store,
+            "ends",
+            state="dead",
+            kind="mail",
+            queue="slow",
+            code="BROKEN",
+            **{"class": "permanent"},
+        )
+        == 1
+    )
     assert n_of(store, "attempts", outcome="succeeded") == 2
     assert n_of(store, "attempts", outcome="retry", **{"class": "transient"}) == 1
     assert n_of(store, "attempts", outcome="snoozed") == 1
     assert n_of(store, "tries", outcome="succeeded", **{"try": "2"}) == 1
     assert n_of(store, "calls", dependency="gateway", outcome="succeeded") == 1
     assert n_of(store, "needed", le="2") == 1
-    assert n_of(store, "retries", **{"class": "transient"}) == n_of(store, "delay", **{"class": "transient"}) == 1
+    assert (
+        n_of(store, "retries", **{"class": "transient"})
+        == n_of(store, "delay", **{"class": "transient"})
+        == 1
+    )
     assert n_of(store, "wait", kind="render") == 4
 
 
@@ -78,7 +104,12 @@ def test_how_long_attempts_ran_and_what_they_cost_is_summed(store):
     fold.turn(store)
     assert ever(store, "run") == {'{"kind":"render","le":"2.5","queue":"default"}': (1, 2.5)}
     (cost,) = ever(store, "cost").items()
-    assert json.loads(cost[0]) == {"kind": "render", "nth": "first", "outcome": "succeeded", "class": ""}
+    assert json.loads(cost[0]) == {
+        "kind": "render",
+        "nth": "first",
+        "outcome": "succeeded",
+        "class": "",
+    }
     assert cost[1] == (1, 0.25)
 
 
@@ -89,7 +120,11 @@ def test_our_own_kinds_are_in_no_number_but_that_of_deliveries(store):
     ended(store, FAILED, kind="mulligan.deliver.boss", uses="mulligan.endpoint.0123456789ab")
     fold.turn(store)
     with store.read() as unit:
-        names = {row.name for row in unit.stats_ever() if "mulligan" in row.labels or row.name == "attempts"}
+        names = {
+            row.name
+            for row in unit.stats_ever()
+            if "mulligan" in row.labels or row.name == "attempts"
+        }
     assert names == set()
     assert n_of(store, "deliveries", channel="webhook", outcome="succeeded") == 1
     assert n_of(store, "deliveries", channel="unknown", outcome="retry") == 1
@@ -144,9 +179,18 @@ def test_a_fold_with_nothing_to_count_writes_nothing(store):
 def test_an_event_nobody_can_read_is_left_out_and_the_next_one_counted(store):
     fold = begun(store)
     strange = '{"kind":7,"code":{"a":1},"class":[],"uses":3,"cost":NaN,"wait_ms":-Infinity,"failed_before":"x"}'
-    for data in ("[]", "{", strange, '{"next_retry_at":"soon","duration_ms":"x"}', '{"kind":"a\\u0000b"}'):
-        sql(store, "INSERT INTO {p}event (at, type, attempt, data) VALUES (0, 'job.retry_scheduled', 1, :data)",
-            {"data": data})  # fmt: skip
+    for data in (
+        "[]",
+        "{",
+        strange,
+        '{"next_retry_at":"soon","duration_ms":"x"}',
+        '{"kind":"a\\u0000b"}',
+    ):
+        sql(
+            store,
+            "INSERT INTO {p}event (at, type, attempt, data) VALUES (0, 'job.retry_scheduled', 1, :data)",
+            {"data": data},
+        )
     ended(store, RETURNED)
     fold.turn(store)
     assert n_of(store, "ends") == 1
@@ -183,10 +227,18 @@ def test_of_many_hours_that_were_left_all_are_made_at_once(store, monkeypatch):
     fold.turn(store)
     at = now(store) // MINUTE // HOUR * HOUR
     with store.begin() as unit:
-        unit.add_stats([StatRow(at + 60 * hour + n, "ends", "{}", 1, 0.5) for hour in range(5) for n in range(3)])
+        unit.add_stats(
+            [
+                StatRow(at + 60 * hour + n, "ends", "{}", 1, 0.5)
+                for hour in range(5)
+                for n in range(3)
+            ]
+        )
     store.shift_clock(32 * HOUR * MINUTE)
     assert fold.turn(store)
-    monkeypatch.setattr("mulligan.observability.event_counts.ASK_AGAIN", 60.0)  # it was asked just now
+    monkeypatch.setattr(
+        "mulligan.observability.event_counts.ASK_AGAIN", 60.0
+    )  # it was asked just now
     while fold.turn(store):
         pass
     with store.read() as unit:
@@ -240,7 +292,14 @@ def test_what_is_looked_up_counts_as_if_it_had_been_parsed(monkeypatch):
         plain,
         {**plain, "duration_ms": 49},
         {"kind": 'x"run_at":3', "queue": "é\n", "run_at": 12},
-        {"kind": "a", "queue": "q", "duration_ms": 5, "uses": "a,b", "failed_before": 2, "wait_ms": 3},
+        {
+            "kind": "a",
+            "queue": "q",
+            "duration_ms": 5,
+            "uses": "a,b",
+            "failed_before": 2,
+            "wait_ms": 3,
+        },
         {"kind": "a", "queue": "q", "duration_ms": 5, "cost": 0.5, "wait_ms": 3},
         {"kind": "a", "queue": "q", "wait_ms": 3},
         {"kind": "a", "queue": "q", "duration_ms": 5},

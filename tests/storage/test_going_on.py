@@ -11,7 +11,17 @@ from mulligan.core.job import SECOND, Gate, LimitRow
 from mulligan.storage.base import ClaimMark
 from mulligan.worker import claim as claims
 from mulligan.worker.claim import ON_TRUST, Claimer
-from support.store import KINDS, close_worker, enqueue, finish, is_postgres, now, open_worker, sql, told
+from support.store import (
+    KINDS,
+    close_worker,
+    enqueue,
+    finish,
+    is_postgres,
+    now,
+    open_worker,
+    sql,
+    told,
+)
 
 LANE = "default|render||0"
 
@@ -139,8 +149,11 @@ def test_nothing_by_what_was_seen_too_long_ago_or_before_the_clock_was_set_back(
 def test_nothing_of_another_lane_or_before_the_mark_or_not_due_or_past_its_deadline(store):
     moment = now(store)
     for other in (
-        {"queue": "other"}, {"priority": 1}, {"run_at": moment - SECOND}, {"run_at": moment + 60 * SECOND},
-    ):  # fmt: skip
+        {"queue": "other"},
+        {"priority": 1},
+        {"run_at": moment - SECOND},
+        {"run_at": moment + 60 * SECOND},
+    ):
         enqueue(store, 1, **other)
     (late,) = enqueue(store, 1)
     sql(store, "UPDATE {p}job SET deadline_at = 1 WHERE id = :id", {"id": late})
@@ -163,7 +176,11 @@ AGAIN = "default|render||1"
 def enqueue_retries(store, n, **options):
     ids = enqueue(store, n, **options)
     for job_id in ids:
-        sql(store, "UPDATE {p}job SET lane = :lane, failures = 1 WHERE id = :id", {"lane": AGAIN, "id": job_id})
+        sql(
+            store,
+            "UPDATE {p}job SET lane = :lane, failures = 1 WHERE id = :id",
+            {"lane": AGAIN, "id": job_id},
+        )
     return ids
 
 

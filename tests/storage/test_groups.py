@@ -28,7 +28,11 @@ def test_ten_thousand_dead_jobs_with_three_causes_are_three_groups(store):
     sql(store, MANY)
     api = Failures(lambda: store)
     groups = api.groups()
-    assert {group.fingerprint: group.count for group in groups} == {"v2-0": 3334, "v2-1": 3334, "v2-2": 3333}
+    assert {group.fingerprint: group.count for group in groups} == {
+        "v2-0": 3334,
+        "v2-1": 3334,
+        "v2-2": 3333,
+    }
     with store.read() as unit:
         for group in groups:
             assert unit.count_matching({"group": group.fingerprint}, 10_000) == group.count
@@ -39,7 +43,9 @@ def test_counting_a_group_stops_at_ten_thousand_and_says_so(store):
     sql(store, "UPDATE {p}job SET died_group = 'v2-0'")
     (group,) = Failures(lambda: store).groups()
     assert (group.count, group.capped) == (10_000, True)
-    assert group.first_seen.timestamp() == pytest.approx(1e-6)  # of all of them, not of those that were counted
+    assert group.first_seen.timestamp() == pytest.approx(
+        1e-6
+    )  # of all of them, not of those that were counted
 
 
 def test_a_job_that_died_without_a_fingerprint_is_grouped_by_its_code(store):
@@ -79,13 +85,21 @@ def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
 
     params = {"before": "~", "floor": "", "most": 5, "cap": 5, "hours": 336, "now": 0, "moment": 0}
     params |= {"name": "g", "names": '["g"]'}
-    wheres = [{"state": "dead"}, {"group": "g"}, {"code": "C"}, {"class": "timeout"}, {"group": "g", "owner": "acme"}]
+    wheres = [
+        {"state": "dead"},
+        {"group": "g"},
+        {"code": "C"},
+        {"class": "timeout"},
+        {"group": "g", "owner": "acme"},
+    ]
     dead = [{"state": "dead"}, {"state": "dead", "owner": "o"}]
     for verb in ("page", "count_matching", "group_deaths", "group_ends", "group_samples"):
         for where in wheres if verb in {"page", "count_matching"} else dead:
             asked = matching(where)
             text = load(verb, "sqlite", "mulligan_", shape=asked.shape)
-            plan = " ".join(row[3] for row in sql(store, f"EXPLAIN QUERY PLAN {text}", asked.params | params))
+            plan = " ".join(
+                row[3] for row in sql(store, f"EXPLAIN QUERY PLAN {text}", asked.params | params)
+            )
             assert "mulligan_job_for_" in plan, (verb, where, plan)
             assert "SCAN mulligan_job" not in plan, (verb, where, plan)
             assert "TEMP B-TREE FOR ORDER BY" not in plan, (verb, where, plan)

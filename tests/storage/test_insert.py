@@ -37,13 +37,32 @@ from support.store import (
 
 def test_a_job_is_stored_as_it_was_given(store):
     job = a_job(
-        kind="mail", queue="fast", owner="acme", priority=-3, uses="bucket,smtp", max_retries=7, policy="{}", timeout=9
+        kind="mail",
+        queue="fast",
+        owner="acme",
+        priority=-3,
+        uses="bucket,smtp",
+        max_retries=7,
+        policy="{}",
+        timeout=9,
     )
     (answer,) = insert(store, job)
     row = get(store, job.id)
     assert answer == (job.id, True, row.run_at, row.created_at)
-    assert (row.kind, row.queue, row.owner, row.priority, row.uses) == ("mail", "fast", "acme", -3, "bucket,smtp")
-    assert (row.state, row.generation, row.attempt, row.token, row.max_retries) == ("queued", 1, 0, 0, 7)
+    assert (row.kind, row.queue, row.owner, row.priority, row.uses) == (
+        "mail",
+        "fast",
+        "acme",
+        -3,
+        "bucket,smtp",
+    )
+    assert (row.state, row.generation, row.attempt, row.token, row.max_retries) == (
+        "queued",
+        1,
+        0,
+        0,
+        7,
+    )
     assert row.run_at == row.created_at
 
 
@@ -144,7 +163,8 @@ def test_a_deadline_is_a_length_from_now_or_a_moment(store):
 
 
 @pytest.mark.parametrize(
-    "value", ["nul \x00 inside", "lone \ud800 surrogate", "\u202eright to left", "é" * 100_000, "\\u0000"]
+    "value",
+    ["nul \x00 inside", "lone \ud800 surrogate", "\u202eright to left", "é" * 100_000, "\\u0000"],
 )
 def test_a_payload_comes_back_as_it_went_in(store, value):
     (job_id,) = enqueue(store, payload=json.dumps({"text": value}))
@@ -168,7 +188,12 @@ def test_nothing_is_written_either_when_the_caller_goes_on_after_the_refusal(sto
     assert [row.id for row in all_rows(store)][1:] == [mine[0].id]
 
 
-GIVEN = {"one": [a_job()], "many": jobs(3), "keyed": [unique_job("k")], "many, keyed": [unique_job("k"), *jobs(3)]}
+GIVEN = {
+    "one": [a_job()],
+    "many": jobs(3),
+    "keyed": [unique_job("k")],
+    "many, keyed": [unique_job("k"), *jobs(3)],
+}
 
 
 @pytest.mark.parametrize("new", GIVEN.values(), ids=GIVEN)
@@ -261,7 +286,9 @@ def test_the_jobs_of_a_caller_can_be_claimed_as_soon_as_they_are_committed(store
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda unit, text: unit.write_events([]) or unit.progress("w1", [(unit.claimed("w1")[0].id, 1, 0.5, text)]),
+        lambda unit, text: (
+            unit.write_events([]) or unit.progress("w1", [(unit.claimed("w1")[0].id, 1, 0.5, text)])
+        ),
         lambda unit, text: unit.request_cancel(unit.claimed("w1")[0].id, 1, text),
         lambda unit, text: unit.checkpoint(unit.claimed("w1")[0].id, "w1", 1, text, text),
         lambda unit, text: unit.get(text),
@@ -285,16 +312,24 @@ def test_counting_stops_at_its_cap_and_reads_the_same_filter_as_a_page(store):
     enqueue(store, 1, kind="mail")
     with store.read() as unit:
         assert [unit.count_matching({}, cap) for cap in (10, 4)] == [6, 4]
-        for where in ({"kind": "mail"}, {"kind": "mail", "since": str(60 * 1_000_000)}, {"state": "dead"}):
+        for where in (
+            {"kind": "mail"},
+            {"kind": "mail", "since": str(60 * 1_000_000)},
+            {"state": "dead"},
+        ):
             assert unit.count_matching(where, 10) == len(unit.page(where, 10, None))
         assert len(unit.page({"since": str(60 * 1_000_000)}, 10, None)) == 1
 
 
-def test_the_statement_of_a_lone_insert_is_made_once_whatever_is_said_of_the_job(sqlite, monkeypatch):
+def test_the_statement_of_a_lone_insert_is_made_once_whatever_is_said_of_the_job(
+    sqlite, monkeypatch
+):
     insert(sqlite, a_job(owner="first"))
     made, real = [], statements._without
     monkeypatch.setattr(statements, "_without", lambda *given: made.append(given) or real(*given))
     for n in range(5):
         with sqlite.begin() as unit:
-            unit.insert_free([a_job(owner=f"o{n}", trace=f"00-{n:032x}-{n:016x}-01")], announce=True)
+            unit.insert_free(
+                [a_job(owner=f"o{n}", trace=f"00-{n:032x}-{n:016x}-01")], announce=True
+            )
     assert len(made) <= 1

@@ -44,9 +44,15 @@ def store(store_url):
 
 def asked(store, **changes):
     given = {
-        "low": "", "since": now(store) - 7 * DAY, "width": DAY, "kind": None, "queue": None, "jobs": 1000,
-        "attempts": 1000, "rows": 1000,
-    }  # fmt: skip
+        "low": "",
+        "since": now(store) - 7 * DAY,
+        "width": DAY,
+        "kind": None,
+        "queue": None,
+        "jobs": 1000,
+        "attempts": 1000,
+        "rows": 1000,
+    }
     return InsightScope(**(given | changes))
 
 
@@ -74,18 +80,29 @@ def test_every_life_is_counted_for_what_it_was(store):
     enqueue(store, 2)
     found = counted(store)
     assert {(row.state, row.cls): row.jobs for row in found.jobs} == {
-        ("succeeded", ""): 3, ("dead", "permanent"): 1, ("cancelled", ""): 1, ("queued", ""): 2,
-    }  # fmt: skip
+        ("succeeded", ""): 3,
+        ("dead", "permanent"): 1,
+        ("cancelled", ""): 1,
+        ("queued", ""): 2,
+    }
     assert {row.ended: row.attempts for row in found.ended} == {
-        "returned": 3, "failed": 5, "snoozed": 1, "lost": 1, "cancelled": 1,
-    }  # fmt: skip
-    trials = {(row.cls, row.code, row.uses, row.k): (row.trials, row.successes) for row in found.trials}
+        "returned": 3,
+        "failed": 5,
+        "snoozed": 1,
+        "lost": 1,
+        "cancelled": 1,
+    }
+    trials = {
+        (row.cls, row.code, row.uses, row.k): (row.trials, row.successes) for row in found.trials
+    }
     assert trials == {
         ("timeout", "GW_TIMEOUT", "", 2): (2, 0),
         ("timeout", "GW_TIMEOUT", "", 3): (1, 1),
         ("timeout", "GW_TIMEOUT", "gateway", 2): (1, 1),
     }
-    failures = {(row.cls, row.rule, row.verb, row.k): (row.failures, row.cost) for row in found.failures}
+    failures = {
+        (row.cls, row.rule, row.verb, row.k): (row.failures, row.cost) for row in found.failures
+    }
     assert failures == {
         ("timeout", "test.rule", "retry", 1): (3, 1.5),
         ("timeout", "test.rule", "retry", 2): (1, 0.5),
@@ -97,9 +114,11 @@ def test_every_life_is_counted_for_what_it_was(store):
     for row in found.lives:
         lives[row.cls, row.outcome, row.retried, row.hopeless, row.ms is None] += row.jobs
     assert lives == {
-        ("", "succeeded", False, False, True): 1, ("timeout", "succeeded", True, False, False): 2,
-        ("timeout", "dead", True, True, False): 1, ("", "cancelled", False, False, True): 1,
-    }  # fmt: skip
+        ("", "succeeded", False, False, True): 1,
+        ("timeout", "succeeded", True, False, False): 2,
+        ("timeout", "dead", True, True, False): 1,
+        ("", "cancelled", False, False, True): 1,
+    }
     assert not found.cut
 
 
@@ -126,9 +145,16 @@ def test_only_the_kind_the_queue_and_the_time_that_were_asked_for_and_none_of_ou
     lived(store, RETURNED, kind="mail", queue="slow")
     lived(store, RETURNED, kind="mulligan.delivery")
     lived(store, RETURNED)
-    for changes, jobs in (({}, 2), ({"kind": "mail"}, 1), ({"queue": "slow"}, 1), ({"kind": "x"}, 0)):
+    for changes, jobs in (
+        ({}, 2),
+        ({"kind": "mail"}, 1),
+        ({"queue": "slow"}, 1),
+        ({"kind": "x"}, 0),
+    ):
         found = counted(store, **changes)
-        assert sum(row.jobs for row in found.jobs) == sum(row.attempts for row in found.ended) == jobs
+        assert (
+            sum(row.jobs for row in found.jobs) == sum(row.attempts for row in found.ended) == jobs
+        )
     store.shift_clock(8 * DAY)
     assert counted(store).jobs == []
 
@@ -142,7 +168,9 @@ def test_the_newest_are_counted_when_there_are_more_than_were_asked_for(store):
     assert sum(row.attempts for row in few.ended) == 4
     tight = counted(store, attempts=5)
     assert tight.cut
-    assert sum(row.jobs for row in tight.jobs) == 2, "of a job either all attempts are counted, or none"
+    assert sum(row.jobs for row in tight.jobs) == 2, (
+        "of a job either all attempts are counted, or none"
+    )
     assert counted(store, rows=1).cut
     assert len(ids) == 5
 
@@ -178,15 +206,33 @@ VERBS = ("insight_attempts", "insight_lives", "insight_by_hand", "insight_jobs")
 
 def test_on_sqlite_every_step_is_a_search_of_an_index(sqlite_url):
     with migrated(sqlite_url) as store, store.read() as unit:
-        params = {"after": "0", "since": 0, "kind": None, "queue": None, "now": 1, "width": 1, "most": 1}
+        params = {
+            "after": "0",
+            "since": 0,
+            "kind": None,
+            "queue": None,
+            "now": 1,
+            "width": 1,
+            "most": 1,
+        }
         for verb in VERBS:
             plan = [
                 row[3]
-                for row in unit._handle.execute("EXPLAIN QUERY PLAN " + load(verb, "sqlite", "mulligan_"), params)
+                for row in unit._handle.execute(
+                    "EXPLAIN QUERY PLAN " + load(verb, "sqlite", "mulligan_"), params
+                )
             ]
-            index = "mulligan_job_for_retried" if verb == "insight_by_hand" else "sqlite_autoindex_mulligan_job_1"
-            assert any(f"SEARCH mulligan_job USING INDEX {index} (id>?)" in step for step in plan), plan
-            assert not [step for step in plan if step.startswith(("SCAN mulligan_", "SCAN attempt"))], plan
+            index = (
+                "mulligan_job_for_retried"
+                if verb == "insight_by_hand"
+                else "sqlite_autoindex_mulligan_job_1"
+            )
+            assert any(
+                f"SEARCH mulligan_job USING INDEX {index} (id>?)" in step for step in plan
+            ), plan
+            assert not [
+                step for step in plan if step.startswith(("SCAN mulligan_", "SCAN attempt"))
+            ], plan
 
 
 def test_of_a_crowd_only_the_newest_are_read(crowded):

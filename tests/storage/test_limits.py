@@ -40,7 +40,13 @@ def limit(store, key="default", concurrency=None, rate=None, *, scope="queue", u
 
 
 def declare(store, *queues, dependencies=()):
-    manifest = Manifest("app", "", {}, {spec.name: spec for spec in queues}, {spec.key: spec for spec in dependencies})
+    manifest = Manifest(
+        "app",
+        "",
+        {},
+        {spec.name: spec for spec in queues},
+        {spec.key: spec for spec in dependencies},
+    )
     with store.begin() as unit:
         unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
 
@@ -65,7 +71,12 @@ def test_other_queues_are_not_limited_and_still_go_in_order(store):
     limit(store, concurrency=1)
     enqueue(store, 3)
     other = enqueue(store, 3, queue="other")
-    assert sorted(lease.queue for lease in claim(store, 10)) == ["default", "other", "other", "other"]
+    assert sorted(lease.queue for lease in claim(store, 10)) == [
+        "default",
+        "other",
+        "other",
+        "other",
+    ]
     assert other
 
 
@@ -106,7 +117,9 @@ def test_many_workers_at_once_never_exceed_the_limit(store, once):
 
 def test_a_dependency_is_limited_over_all_queues_and_kinds(store):
     limit(store, "gpu", 2, scope="dependency")
-    insert(store, *jobs(3, uses="gpu"), *jobs(3, uses="cpu,gpu", queue="other", kind="mail"), *jobs(2))
+    insert(
+        store, *jobs(3, uses="gpu"), *jobs(3, uses="cpu,gpu", queue="other", kind="mail"), *jobs(2)
+    )
     assert Counter("gpu" in lease.uses for lease in claim(store, 10)) == {True: 2, False: 2}
 
 
@@ -227,7 +240,9 @@ def test_what_a_workers_own_app_declares_holds_also_when_the_clock_has_leapt_ove
     assert claim(store, 9, claimer=claimer) == []
 
 
-def test_after_a_rollback_the_older_release_that_speaks_wins_over_the_newer_one_that_is_silent(store):
+def test_after_a_rollback_the_older_release_that_speaks_wins_over_the_newer_one_that_is_silent(
+    store,
+):
     declare(store, QueueSpec("default", concurrency=3))
     store.shift_clock(SECOND)
     declare(store, QueueSpec("default", concurrency=1))
@@ -245,11 +260,17 @@ def shared_job(owner, **changes):
 def test_in_a_fair_queue_owners_take_turns(store):
     insert(store, *[shared_job("whale") for _ in range(200)])
     insert(store, *[shared_job(owner) for owner in ("minnow", "shrimp") for _ in range(5)])
-    assert Counter(lease.owner for lease in claim(store, 9)) == {"whale": 3, "minnow": 3, "shrimp": 3}
+    assert Counter(lease.owner for lease in claim(store, 9)) == {
+        "whale": 3,
+        "minnow": 3,
+        "shrimp": 3,
+    }
 
 
 def test_turns_go_on_over_many_small_claims(store):
-    insert(store, *[shared_job("whale") for _ in range(50)], *[shared_job("minnow") for _ in range(5)])
+    insert(
+        store, *[shared_job("whale") for _ in range(50)], *[shared_job("minnow") for _ in range(5)]
+    )
     claimer, order = Claimer("w1", KINDS), []
     for _ in range(10):
         (lease,) = claim(store, 1, claimer=claimer)
@@ -269,7 +290,9 @@ def test_a_retry_keeps_its_share(store):
 
 def test_a_fair_queue_can_be_limited_too(store):
     limit(store, concurrency=4)
-    insert(store, *[shared_job("whale") for _ in range(50)], *[shared_job("minnow") for _ in range(5)])
+    insert(
+        store, *[shared_job("whale") for _ in range(50)], *[shared_job("minnow") for _ in range(5)]
+    )
     assert Counter(lease.owner for lease in claim(store, 20)) == {"whale": 2, "minnow": 2}
 
 
@@ -304,5 +327,7 @@ def test_who_is_not_limited_waits_for_nobody(store):
     with store.begin() as unit:
         assert len(Claimer("w1", KINDS).claim(unit, 2).leases) == 2  # and holds its meter
         free = enqueue(store, 3, queue="other")
-        other = Background(lambda: claim(store, 5, worker="w2", claimer=Claimer("w2", KINDS, frozenset({"other"}))))
+        other = Background(
+            lambda: claim(store, 5, worker="w2", claimer=Claimer("w2", KINDS, frozenset({"other"})))
+        )
         assert [lease.id for lease in other.answer()] == free

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Lease, Outcome
@@ -51,13 +57,18 @@ from support.store import (
 )
 
 STEP = 1000 * SECOND
-SYSTEM = RetrySection(base_delay=100, max_delay=400, jitter="equal", max_losses=1, max_retries=2, max_snoozes=3)
+SYSTEM = RetrySection(
+    base_delay=100, max_delay=400, jitter="equal", max_losses=1, max_retries=2, max_snoozes=3
+)
 POLICIES = EffectivePolicies(SYSTEM, {})
 OUTCOMES = {
     "returned": RETURNED,
     "failed": FAILED,
     "too large": Outcome(
-        Ended.FAILED, failure=a_failure(Cls.RESOURCE, "OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]})
+        Ended.FAILED,
+        failure=a_failure(
+            Cls.RESOURCE, "OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]}
+        ),
     ),
     "fatal": FATAL,
     "retry": Outcome(Ended.RETRY, after=500 * SECOND),
@@ -93,11 +104,19 @@ def picture(store: Store) -> dict[str, Any]:
     events = [(job_id, kind, *rest) for _, _, kind, job_id, *rest in log]
     rest = (
         sql(store, "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name"),
-        sql(store, "SELECT scope, key, until IS NULL, reason, actor FROM {p}gate ORDER BY scope, key"),
+        sql(
+            store,
+            "SELECT scope, key, until IS NULL, reason, actor FROM {p}gate ORDER BY scope, key",
+        ),
         sql(store, "SELECT id, closed_at IS NULL, close_reason FROM {p}worker ORDER BY id"),
         sql(store, "SELECT kind, state, owner, code, count FROM {p}pruned ORDER BY id"),
     )
-    return {"jobs": rows, "attempts": attempts, "events": [timeless(event) for event in events], "rest": rest}
+    return {
+        "jobs": rows,
+        "attempts": attempts,
+        "events": [timeless(event) for event in events],
+        "rest": rest,
+    }
 
 
 def timeless(event: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -174,7 +193,12 @@ class Lockstep(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, outcome: str) -> None:
         """Any lease ever given: the current one, one that was settled already, or one that was lost."""
         pairs = data.draw(
-            st.lists(st.sampled_from(self.leases), min_size=1, max_size=3, unique_by=lambda pair: pair[0].fence)
+            st.lists(
+                st.sampled_from(self.leases),
+                min_size=1,
+                max_size=3,
+                unique_by=lambda pair: pair[0].fence,
+            )
         )
         self.seed += 1
         verdicts = []
@@ -182,7 +206,9 @@ class Lockstep(RuleBasedStateMachine):
             with store.begin() as unit:
                 endings = [Ending(pair[place], OUTCOMES[outcome]) for pair in pairs]
                 found = settle(unit, endings, POLICIES, unit.now(), Random(self.seed))
-            verdicts.append([(v.lease.fence, v.decision and (v.decision.verb, v.decision.state)) for v in found])
+            verdicts.append(
+                [(v.lease.fence, v.decision and (v.decision.verb, v.decision.state)) for v in found]
+            )
         assert verdicts[0] == verdicts[1]
 
     @precondition(lambda self: self.leases)
@@ -193,7 +219,9 @@ class Lockstep(RuleBasedStateMachine):
         def note(store: Store) -> bool:
             with store.begin() as unit:
                 unit.progress(first.worker, [(first.id, first.token, 0.5, "half")])
-                return unit.checkpoint(first.id, first.worker, first.token, "page", str(first.token))
+                return unit.checkpoint(
+                    first.id, first.worker, first.token, "page", str(first.token)
+                )
 
         self.both(note)
 
@@ -205,7 +233,9 @@ class Lockstep(RuleBasedStateMachine):
     )
     def by_hand(self, data: st.DataObject, verb: str, actor: str) -> None:
         job_id = data.draw(st.sampled_from(sorted(self.states)))
-        self.both(lambda store: getattr(recover, verb)(store, job_id, actor=actor, reason="by hand").state)
+        self.both(
+            lambda store: getattr(recover, verb)(store, job_id, actor=actor, reason="by hand").state
+        )
 
     @rule(steps=st.integers(1, 3))
     def wait(self, steps: int) -> None:
@@ -222,7 +252,11 @@ class Lockstep(RuleBasedStateMachine):
 
         self.both(close)
         self.seed += 1
-        self.both(lambda store: sorted(v.lease.fence for v in upkeep.settle_orphans(store, SYSTEM, Random(self.seed))))
+        self.both(
+            lambda store: sorted(
+                v.lease.fence for v in upkeep.settle_orphans(store, SYSTEM, Random(self.seed))
+            )
+        )
 
     @rule()
     def expire(self) -> None:
@@ -236,7 +270,9 @@ class Lockstep(RuleBasedStateMachine):
     def prune(self, state: str) -> None:
         def step(store: Store) -> list[tuple[Any, ...]]:
             with store.begin() as unit:
-                return sorted(unit.prune(state, unit.now() - 3 * STEP, 2, kind=None, except_kinds=["report"]))
+                return sorted(
+                    unit.prune(state, unit.now() - 3 * STEP, 2, kind=None, except_kinds=["report"])
+                )
 
         self.both(step)
 
@@ -264,11 +300,15 @@ class Lockstep(RuleBasedStateMachine):
 def drive(sqlite: Store, postgres: Store, **bounds: Any) -> None:
     run_state_machine_as_test(
         lambda: Lockstep(sqlite, postgres),
-        settings=settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, **bounds),
+        settings=settings(
+            deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, **bounds
+        ),
     )
 
 
-@pytest.mark.timeout(240)  # seconds in the same place on a quiet machine; some minutes on one that is not
+@pytest.mark.timeout(
+    240
+)  # seconds in the same place on a quiet machine; some minutes on one that is not
 def test_both_stores_walk_in_step(sqlite, postgres):
     drive(sqlite, postgres, max_examples=8, stateful_step_count=30, derandomize=True, database=None)
 

@@ -76,8 +76,13 @@ def test_the_names_of_a_failing_worker_and_of_its_dead_letters(store, folded):
     ended(store, FATAL)
     ended(store, FAILED)
     folded()
-    assert value(store, "mulligan_worker_failures_total", error_type="BROKEN", is_permanent="true") == 1
-    assert value(store, "mulligan_worker_failures_total", error_type="BOOM", is_permanent="false") == 1
+    assert (
+        value(store, "mulligan_worker_failures_total", error_type="BROKEN", is_permanent="true")
+        == 1
+    )
+    assert (
+        value(store, "mulligan_worker_failures_total", error_type="BOOM", is_permanent="false") == 1
+    )
     dead = sum(group.count for group in Failures(lambda: store).groups())
     assert value(store, "mulligan_dlq_size") == value(store, "mulligan_dead_letters") == dead == 1
 
@@ -106,16 +111,28 @@ def test_jobs_are_ready_held_scheduled_or_running_and_the_oldest_is_as_old_as_it
     store.shift_clock(90 * SECOND)
     for phase, n in {"ready": 2, "held": 3, "scheduled": 4, "running": 1}.items():
         assert value(store, "mulligan_queue_jobs", queue="default", phase=phase) == n
-    assert value(store, "mulligan_oldest_job_age_seconds", queue="default") == pytest.approx(90, abs=5)
-    assert value(store, "mulligan_oldest_held_age_seconds", queue="default") == pytest.approx(90, abs=5)
+    assert value(store, "mulligan_oldest_job_age_seconds", queue="default") == pytest.approx(
+        90, abs=5
+    )
+    assert value(store, "mulligan_oldest_held_age_seconds", queue="default") == pytest.approx(
+        90, abs=5
+    )
     assert value(store, "mulligan_breaker_state", dependency="gateway", state="open") == 1
     assert value(store, "mulligan_breaker_state", dependency="gateway", state="closed") == 0
-    assert value(store, "mulligan_breaker_open_seconds", dependency="gateway") == pytest.approx(90, abs=5)
+    assert value(store, "mulligan_breaker_open_seconds", dependency="gateway") == pytest.approx(
+        90, abs=5
+    )
     assert value(store, "mulligan_held_jobs", dependency="gateway") == 3
 
 
 def test_our_own_jobs_are_in_no_gauge(store):
-    own = NewJob(id="x", kind="mulligan.deliver", queue="mulligan.deliveries", payload="{}", uses="mulligan.endpoint.a")
+    own = NewJob(
+        id="x",
+        kind="mulligan.deliver",
+        queue="mulligan.deliveries",
+        payload="{}",
+        uses="mulligan.endpoint.a",
+    )
     insert(store, own)
     with store.begin() as unit:
         unit.close_gate(Gate("dependency", "mulligan.endpoint.a", unit.now(), None, "down", "test"))
@@ -131,7 +148,11 @@ def test_workers_parked_jobs_and_readers(store, folded):
     ended(store, PARKED)
     folded()
     enqueue(store, 5)
-    assert value(store, "mulligan_workers", state="working") == value(store, "mulligan_workers", state="draining") == 1
+    assert (
+        value(store, "mulligan_workers", state="working")
+        == value(store, "mulligan_workers", state="draining")
+        == 1
+    )
     assert value(store, "mulligan_worker_info", release="r7") == 1
     assert value(store, "mulligan_worker_slots") == 20
     assert value(store, "mulligan_parked_jobs") == 1
@@ -144,7 +165,9 @@ def test_failure_rate_retry_success_and_retry_cost_equal_a_count_by_hand(store, 
         ended(store, RETURNED)
     lease = running(store)
     finish(store, lease, FAILED)
-    finish(store, once_more(store, lease.id), RETURNED.__class__(RETURNED.ended, result="1", cost=2.0))
+    finish(
+        store, once_more(store, lease.id), RETURNED.__class__(RETURNED.ended, result="1", cost=2.0)
+    )
     folded()
     assert value(store, "mulligan_failure_rate", window="5m") == pytest.approx(1 / 5)
     assert value(store, "mulligan_retry_success_rate", **{"try": "2"}) == 1
@@ -193,13 +216,21 @@ def test_counters_only_grow_and_histograms_add_up_whatever_retention_does(store,
 
 def test_hostile_names_are_one_label_each_and_forge_no_line(store, folded):
     code = 'X"} 1\nmulligan_forged_total 9\u2028\x00'
-    data = json.dumps({"kind": "render", "queue": 'a"\\b', "code": code, "class": "unknown", "uses": "\ud800"})
-    sql(store, "INSERT INTO {p}event (at, type, attempt, data) VALUES (:at, 'job.died', 1, :data)",
-        {"at": now(store), "data": data})  # fmt: skip
+    data = json.dumps(
+        {"kind": "render", "queue": 'a"\\b', "code": code, "class": "unknown", "uses": "\ud800"}
+    )
+    sql(
+        store,
+        "INSERT INTO {p}event (at, type, attempt, data) VALUES (:at, 'job.died', 1, :data)",
+        {"at": now(store), "data": data},
+    )
     folded()
     told = read(store)
     assert "mulligan_forged_total" not in told
-    assert value(store, "mulligan_jobs_failed_total", error_code='X"} 1?mulligan_forged_total 9??') == 1
+    assert (
+        value(store, "mulligan_jobs_failed_total", error_code='X"} 1?mulligan_forged_total 9??')
+        == 1
+    )
     assert value(store, "mulligan_jobs_ended_total", queue='a"\\b') == 1
 
 

@@ -17,10 +17,26 @@ DAY = 86_400 * SECOND
 
 def row(subscription: str = "sub_1", **changes: object) -> SubscriptionRow:
     made = SubscriptionRow(
-        id=subscription, declared=False, name="", patterns="job.died", owner=None, batch_id=None, filter="",
-        form="each", channel="webhook", body="{}", endpoint="e", after=0, state="on", reason="", version=1, failures=0,
-        failing_since=None, created_at=0, created_by="me",
-    )  # fmt: skip
+        id=subscription,
+        declared=False,
+        name="",
+        patterns="job.died",
+        owner=None,
+        batch_id=None,
+        filter="",
+        form="each",
+        channel="webhook",
+        body="{}",
+        endpoint="e",
+        after=0,
+        state="on",
+        reason="",
+        version=1,
+        failures=0,
+        failing_since=None,
+        created_at=0,
+        created_by="me",
+    )
     return made._replace(**changes)
 
 
@@ -73,7 +89,11 @@ def test_whatever_changes_about_subscriptions_changes_their_mark(store):
         lambda unit: unit.new_subscription(row("zz")),
         lambda unit: unit.new_subscription(row("a")),
         lambda unit: unit.write_subscription(unit.subscription("a")._replace(state="off")),
-        lambda unit: (unit.remove_subscription("a"), unit.new_subscription(row("b")), unit.undelivered("b")),
+        lambda unit: (
+            unit.remove_subscription("a"),
+            unit.new_subscription(row("b")),
+            unit.undelivered("b"),
+        ),
         lambda unit: unit.remove_subscription("b"),
     ):
         with store.begin() as unit:

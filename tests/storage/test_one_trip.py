@@ -9,7 +9,19 @@ from mulligan.guards.limits import NO_LIMIT
 from mulligan.manifest.specs import Manifest, QueueSpec
 from mulligan.storage.base import UnlimitedLanes
 from mulligan.worker.claim import DECLARED_TRUST, MOST_PLAIN, Claimer
-from support.store import KINDS, a_job, close_worker, enqueue, finish, insert, is_postgres, jobs, now, open_worker, told
+from support.store import (
+    KINDS,
+    a_job,
+    close_worker,
+    enqueue,
+    finish,
+    insert,
+    is_postgres,
+    jobs,
+    now,
+    open_worker,
+    told,
+)
 
 LANE = "default|render||0"
 
@@ -51,7 +63,9 @@ def one_at_once(store, *, worker="w1", plain=(LANE,)):
     """What waits after one was taken with the look, and that one."""
     moment = now(store)
     with store.once() as unit:
-        look, leases = unit.look_and_take_one(worker, UnlimitedLanes(plain, moment - SECOND, moment + SECOND))
+        look, leases = unit.look_and_take_one(
+            worker, UnlimitedLanes(plain, moment - SECOND, moment + SECOND)
+        )
     return [(lane, priority) for lane, priority, at in look.lanes if at <= look.now], leases
 
 
@@ -76,7 +90,12 @@ def test_a_lease_of_one_trip_is_a_lease_like_any_other(store, claimer):
     insert(store, a_job(owner="ada", payload='{"a": "b"}', timeout=7, max_retries=3, policy="{}"))
     (lease,) = hinted(store, claimer)
     assert (lease.worker, lease.token, lease.attempt, lease.owner) == ("w1", 1, 1, "ada")
-    assert (lease.payload, lease.timeout, lease.max_retries, lease.alone) == ('{"a": "b"}', 7, 3, False)
+    assert (lease.payload, lease.timeout, lease.max_retries, lease.alone) == (
+        '{"a": "b"}',
+        7,
+        3,
+        False,
+    )
     assert told(store, lease.id) == ["queued", "started"]
     finish(store, lease)
     assert told(store, lease.id) == ["queued", "started", "succeeded"]
@@ -133,7 +152,9 @@ def test_who_has_heard_of_something_takes_all_there_is_room_for(store, claimer):
 
 
 # -- what is not --------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("scope", "key"), [("queue", "default"), ("kind", "render"), ("queue", "another")])
+@pytest.mark.parametrize(
+    ("scope", "key"), [("queue", "default"), ("kind", "render"), ("queue", "another")]
+)
 def test_nothing_while_something_is_closed(store, scope, key):
     close(store, scope, key)
     enqueue(store)
@@ -162,7 +183,9 @@ def test_what_was_closed_or_limited_once_is_in_nobodys_way(store):
     assert len(at_once(store)) == (3 if is_postgres(store) else 0)
 
 
-@pytest.mark.parametrize("other", [{"queue": "other"}, {"kind": "mail"}, {"priority": 1}, {"uses": "gpu"}])
+@pytest.mark.parametrize(
+    "other", [{"queue": "other"}, {"kind": "mail"}, {"priority": 1}, {"uses": "gpu"}]
+)
 def test_nothing_where_there_is_a_choice(store, other):
     enqueue(store)
     enqueue(store, **other)

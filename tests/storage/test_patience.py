@@ -48,7 +48,9 @@ def test_it_looks_again_at_once_at_first_and_less_often_later(clock: Clock) -> N
 
 
 @pytest.mark.parametrize("ms", [250, BUSY_MS])
-def test_it_gives_up_when_its_time_is_over_and_begins_anew_the_next_time(clock: Clock, ms: int) -> None:
+def test_it_gives_up_when_its_time_is_over_and_begins_anew_the_next_time(
+    clock: Clock, ms: int
+) -> None:
     patience = Patience(ms)
     for _ in range(2):
         began = clock.now

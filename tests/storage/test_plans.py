@@ -13,14 +13,18 @@ from mulligan.storage.search_queries import Way, along, matching
 from mulligan.storage.sql import load
 from support.store import sql
 
-WHOLE = re.compile(r"SCAN (?:mulligan_)?(?:job|attempt|event)\b(?! USING (?:COVERING )?INDEX mulligan_)")
+WHOLE = re.compile(
+    r"SCAN (?:mulligan_)?(?:job|attempt|event)\b(?! USING (?:COVERING )?INDEX mulligan_)"
+)
 MAY = {
     "lift_tokens",  # after a restore, once
     "operation_costs",  # the newest, as many as its limit says
 }
 FOLDER = Path(statements.__file__).parent
 VERBS = sorted(
-    path.name.split(".")[0] for path in FOLDER.glob("*.sql") if not path.name.endswith((".part.sql", ".postgres.sql"))
+    path.name.split(".")[0]
+    for path in FOLDER.glob("*.sql")
+    if not path.name.endswith((".part.sql", ".postgres.sql"))
 )
 
 
@@ -34,19 +38,35 @@ def planned(sqlite):
 
 
 def test_no_statement_passes_all_jobs_attempts_or_events(planned):
-    plain = [verb for verb in VERBS if "{matching}" not in statements._find(verb, "sqlite").read_text()]
+    plain = [
+        verb for verb in VERBS if "{matching}" not in statements._find(verb, "sqlite").read_text()
+    ]
     assert len(plain) > 150
-    wrong = {verb: plan for verb in plain if any(map(WHOLE.match, plan := planned(load(verb, "sqlite", "mulligan_"))))}
+    wrong = {
+        verb: plan
+        for verb in plain
+        if any(map(WHOLE.match, plan := planned(load(verb, "sqlite", "mulligan_"))))
+    }
     assert wrong.keys() == MAY, wrong
 
 
 @pytest.mark.parametrize(
     ("state", "index"),
-    [("queued", "for_claim"), ("parked", "for_parked"), ("cancelled", "for_cancelled"), ("dead", "for_")],
+    [
+        ("queued", "for_claim"),
+        ("parked", "for_parked"),
+        ("cancelled", "for_cancelled"),
+        ("dead", "for_"),
+    ],
 )
 def test_to_count_a_state_reads_an_index_alone(planned, state, index):
     from mulligan.storage.search_queries import _by_lane
 
     asked = along(matching({"state": state}), Way(("state",)))
-    text = load("count_any", "sqlite", "mulligan_", shape=(_by_lane(asked) if state == "queued" else asked).shape)
+    text = load(
+        "count_any",
+        "sqlite",
+        "mulligan_",
+        shape=(_by_lane(asked) if state == "queued" else asked).shape,
+    )
     assert f"COVERING INDEX mulligan_job_{index}" in " ".join(planned(text))

@@ -60,7 +60,9 @@ def end_all_others(url):
         until(lambda: not admin.execute(others).fetchall(), 10, "they have gone")
 
 
-def test_a_connection_cut_in_the_middle_is_told_as_unavailable_and_the_next_use_works(postgres, postgres_url):
+def test_a_connection_cut_in_the_middle_is_told_as_unavailable_and_the_next_use_works(
+    postgres, postgres_url
+):
     with pytest.raises(StoreUnavailable), postgres.begin() as unit:
         cut_while_inserting(unit, postgres_url)
     assert all_rows(postgres) == []
@@ -135,7 +137,9 @@ def test_everything_works_without_prepared_statements(postgres_url):
             finish(store, finished)
         assert {row.state for row in all_rows(store)} == {"succeeded"}
         with store.transaction() as connection:
-            assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+            assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (
+                0,
+            )
 
 
 def test_the_url_people_see_has_no_password(postgres, postgres_url):
@@ -231,7 +235,9 @@ def rows_of_jobs_read(node):
     """How many rows of the job table the scans of a plan looked at."""
     own = 0
     if node.get("Relation Name") == "job" and "Scan" in node["Node Type"]:
-        removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        removed = node.get("Rows Removed by Filter", 0) + node.get(
+            "Rows Removed by Index Recheck", 0
+        )
         own = (node["Actual Rows"] + removed) * node["Actual Loops"]
     return own + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
 
@@ -281,7 +287,12 @@ def test_a_claim_from_one_lane_reads_the_rows_it_wants_and_no_others(postgres, o
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
 def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
     plain = {"plain": array(["default|render||0"]), "since": 0, "until": 1 << 62}
-    plan = explained(postgres, "look_and_take", {"worker": "w1", "most": 100, "lanes": 100, **plain}, prepared=prepared)
+    plan = explained(
+        postgres,
+        "look_and_take",
+        {"worker": "w1", "most": 100, "lanes": 100, **plain},
+        prepared=prepared,
+    )
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
@@ -303,15 +314,23 @@ def test_a_claim_that_goes_on_reads_the_rows_it_wants_and_no_others(postgres, ol
 
 def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_read():
     verbs = {
-        file.name.split(".")[0] for file in FILES.glob("*.sql") if not file.name.endswith((".part.sql", ".sqlite.sql"))
+        file.name.split(".")[0]
+        for file in FILES.glob("*.sql")
+        if not file.name.endswith((".part.sql", ".sqlite.sql"))
     }
-    long = {verb for verb in verbs if len(load(verb, "postgres", '"mulligan".')) > MAX_CACHED_STATEMENT_LENGTH}
+    long = {
+        verb
+        for verb in verbs
+        if len(load(verb, "postgres", '"mulligan".')) > MAX_CACHED_STATEMENT_LENGTH
+    }
     assert verbs
     assert not long
 
 
 def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, monkeypatch):
-    monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW", 1e9)  # a busy machine must not drop it before its time
+    monkeypatch.setattr(
+        "mulligan.storage.postgres_transaction.SLOW", 1e9
+    )  # a busy machine must not drop it before its time
     open_worker(postgres)
     sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
     with psycopg.connect(postgres.dsn, autocommit=True) as other:
@@ -370,7 +389,9 @@ def enqueue_and_take(unit):
 
 def rows_read_by(unit, what):
     table = f"'{unit._store.prefix}job'::regclass"
-    statement = f"SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = {table}"  # noqa: S608
+    statement = (
+        f"SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = {table}"  # noqa: S608
+    )
 
     def so_far():
         return unit._connection.execute(statement).fetchone()[0]
@@ -386,7 +407,13 @@ def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, 
     with postgres.begin() as unit:
         now = unit.now()
     rows = [
-        row_of(Ending(lease, RETURNED), decide(lease, RETURNED, POLICIES.of(lease), now, None), POLICIES, now, "w1")
+        row_of(
+            Ending(lease, RETURNED),
+            decide(lease, RETURNED, POLICIES.of(lease), now, None),
+            POLICIES,
+            now,
+            "w1",
+        )
         for lease in leases
     ]
     columns = dict(zip(rows[0]._fields, map(array, zip(*rows, strict=True)), strict=True))
@@ -397,22 +424,39 @@ def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
 @pytest.mark.parametrize("verb", ["finish_alone", "retry_alone"])
-def test_endings_that_are_a_transaction_go_to_their_rows_and_no_others(postgres, old_jobs, prepared, verb):
+def test_endings_that_are_a_transaction_go_to_their_rows_and_no_others(
+    postgres, old_jobs, prepared, verb
+):
     leases = take(postgres, *old_jobs)
     many = len(leases)
-    found = {"id": array([lease.id for lease in leases]), "lies_at": array([lease.lies_at for lease in leases])}
+    found = {
+        "id": array([lease.id for lease in leases]),
+        "lies_at": array([lease.lies_at for lease in leases]),
+    }
     if verb == "finish_alone":
-        own = {"token": array([1] * many), "result": array(["1"] * many), "data": array(["{}"] * many), "worker": "w1"}
+        own = {
+            "token": array([1] * many),
+            "result": array(["1"] * many),
+            "data": array(["{}"] * many),
+            "worker": "w1",
+        }
     else:
         lease = leases[0]
         outcome = Outcome(Ended.FAILED, failure=a_failure())
         decision = decide(lease, outcome, POLICIES.of(lease), lease.started_at, Random(7))
         row = row_of(Ending(lease, outcome), decision, POLICIES, lease.started_at, "w1")
         own = {**row._asdict(), **Around("{", "", "}", "{", "")._asdict()}
-        own |= {"said": array(["no"] * many), "took": array([1] * many), "waited": array([2] * many)}
+        own |= {
+            "said": array(["no"] * many),
+            "took": array([1] * many),
+            "waited": array([2] * many),
+        }
     plan = explained(postgres, verb, own | found, prepared=prepared)
     assert rows_of_jobs_read(plan) <= many
-    assert {row.state for row in all_rows(postgres)} == {"succeeded", *(["queued"] if verb == "retry_alone" else [])}
+    assert {row.state for row in all_rows(postgres)} == {
+        "succeeded",
+        *(["queued"] if verb == "retry_alone" else []),
+    }
 
 
 def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
@@ -432,16 +476,29 @@ def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
         "%s",
     ]
     with postgres.transaction() as connection:
-        assert connection.execute("SELECT CAST(%s AS text[])", (array(values),)).fetchone()[0] == values
+        assert (
+            connection.execute("SELECT CAST(%s AS text[])", (array(values),)).fetchone()[0]
+            == values
+        )
         for numbers in ([None, 0, -(2**62), 7], [0, -(2**62), 7], [7], []):
-            assert connection.execute("SELECT CAST(%s AS bigint[])", (array(numbers),)).fetchone()[0] == numbers
-        assert connection.execute("SELECT CAST(%s AS boolean[])", (array([True, None, False]),)).fetchone()[0] == [
+            assert (
+                connection.execute("SELECT CAST(%s AS bigint[])", (array(numbers),)).fetchone()[0]
+                == numbers
+            )
+        assert connection.execute(
+            "SELECT CAST(%s AS boolean[])", (array([True, None, False]),)
+        ).fetchone()[0] == [
             True,
             None,
             False,
         ]
         floats = [0.1, 1e300, -0.0, None]
-        assert connection.execute("SELECT CAST(%s AS double precision[])", (array(floats),)).fetchone()[0] == floats
+        assert (
+            connection.execute(
+                "SELECT CAST(%s AS double precision[])", (array(floats),)
+            ).fetchone()[0]
+            == floats
+        )
 
 
 def test_a_caller_in_a_long_transaction_holds_up_nobody_who_claims_or_settles(postgres):

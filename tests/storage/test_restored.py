@@ -28,7 +28,11 @@ def test_every_token_is_lifted_whatever_became_of_the_job(app):
     app.run_inline()
     assert restored(app.store) == (0, 2)
     assert [job.refresh().token for job in (done, waits)] == [LIFT + 1, LIFT]
-    assert [event.type for event in app.jobs.history(done.id)] == ["job.queued", "job.started", "job.succeeded"]
+    assert [event.type for event in app.jobs.history(done.id)] == [
+        "job.queued",
+        "job.started",
+        "job.succeeded",
+    ]
 
 
 def test_it_refuses_while_a_worker_may_be_alive_and_writes_nothing(app):
@@ -44,7 +48,9 @@ def test_it_refuses_while_a_worker_may_be_alive_and_writes_nothing(app):
 
 
 def test_workers_of_before_are_closed_once_their_lease_is_over(app):
-    open_worker(app.store, "of-before", lease=SECOND // 10)  # as in a backup: open, and nobody behind it
+    open_worker(
+        app.store, "of-before", lease=SECOND // 10
+    )  # as in a backup: open, and nobody behind it
 
     def closed() -> int:
         with suppress(Refused):

@@ -37,7 +37,9 @@ DAY = 24 * HOUR
 
 def prune(store, state="succeeded", *, age=0, most=1000, kind=None, except_kinds=()):
     with store.begin() as unit:
-        return unit.prune(state, unit.now() + 1 - age, most, kind=kind, except_kinds=list(except_kinds))
+        return unit.prune(
+            state, unit.now() + 1 - age, most, kind=kind, except_kinds=list(except_kinds)
+        )
 
 
 def count(store, table):
@@ -60,17 +62,24 @@ def test_what_is_pruned_leaves_one_record_and_one_event_for_each_kind_owner_and_
     dead = [ended(store, FATAL) for _ in range(3)]
     other = ended(store, FATAL, owner="beta")
     records = prune(store, "dead")
-    assert sorted((one.owner, one.code, one.jobs, one.first_id, one.last_id) for one in records) == [
+    assert sorted(
+        (one.owner, one.code, one.jobs, one.first_id, one.last_id) for one in records
+    ) == [
         ("acme", "BROKEN", 3, dead[0], dead[-1]),
         ("beta", "BROKEN", 1, other, other),
     ]
-    assert sorted(sql(store, "SELECT kind, state, owner, code, count, first_id FROM {p}pruned")) == [
+    assert sorted(
+        sql(store, "SELECT kind, state, owner, code, count, first_id FROM {p}pruned")
+    ) == [
         ("render", "dead", "acme", "BROKEN", 3, dead[0]),
         ("render", "dead", "beta", "BROKEN", 1, other),
     ]
     with store.read() as unit:
         told = [event for event in unit.events_after(0, 100) if event.type == "job.pruned"]
-    assert sorted((event.owner, event.data["code"]) for event in told) == [("acme", "BROKEN"), ("beta", "BROKEN")]
+    assert sorted((event.owner, event.data["code"]) for event in told) == [
+        ("acme", "BROKEN"),
+        ("beta", "BROKEN"),
+    ]
 
 
 def test_nothing_leaves_before_its_time_or_from_another_state(store):
@@ -148,12 +157,16 @@ def test_one_turn_of_upkeep_keeps_what_each_state_and_kind_is_worth(store):
         "report": KindSpec("report", retention=400 * DAY),
         "render": KindSpec("render"),
     }
-    settings = Settings(retention=RetentionSection(succeeded=7 * 86_400, dead=90 * 86_400, cancelled=30 * 86_400))
+    settings = Settings(
+        retention=RetentionSection(succeeded=7 * 86_400, dead=90 * 86_400, cancelled=30 * 86_400)
+    )
     left = []
     for shift in (2 * HOUR, 8 * DAY, 23 * DAY, 60 * DAY, 400 * DAY):
         store.shift_clock(shift)
         upkeep.prune(store, settings, kinds)
-        left.append({name for name, job_id in ids.items() if job_id in {row.id for row in all_rows(store)}})
+        left.append(
+            {name for name, job_id in ids.items() if job_id in {row.id for row in all_rows(store)}}
+        )
     assert left == [
         {"succeeded", "dead", "cancelled", "long"},
         {"dead", "cancelled", "long"},

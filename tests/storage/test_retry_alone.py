@@ -61,7 +61,9 @@ def alike() -> Outcome:
 
 def layers(**policy) -> EffectivePolicies:
     said = {"max_retries": 3, "backoff": Fixed(0), **policy}
-    return EffectivePolicies(RetrySection(), {KIND: KindSpec(KIND, policy=Policy(**said).to_json())})
+    return EffectivePolicies(
+        RetrySection(), {KIND: KindSpec(KIND, policy=Policy(**said).to_json())}
+    )
 
 
 AT_ONCE = layers()
@@ -69,7 +71,10 @@ AT_ONCE = layers()
 
 def endings(leases, words="request {} was reset, " + ODD, took=3):
     outcome = alike()
-    return [Ending(lease, outcome, took, words.replace("{}", str(n), 1)) for n, lease in enumerate(leases)]
+    return [
+        Ending(lease, outcome, took, words.replace("{}", str(n), 1))
+        for n, lease in enumerate(leases)
+    ]
 
 
 def retried(store, failed, policies=AT_ONCE, moment=None):
@@ -102,23 +107,39 @@ def test_they_leave_the_same_as_by_settle(store, many):
     failed = endings(claimed(store, 2 * many))
     written, rest = retried(store, failed[:many], moment=moment)
     assert (written, rest) == (fences(failed[:many]), [])
-    for start in range(many, 2 * many, MANY - 1):  # as many as go the whole way, wherever they are written
+    for start in range(
+        many, 2 * many, MANY - 1
+    ):  # as many as go the whole way, wherever they are written
         settled(store, failed[start : min(start + MANY - 1, 2 * many)], moment=moment)
     rows, tries, events = set(), set(), set()
-    own = {"id", "job_id", "created_at", "payload", "started_at", "first_started_at", "ended_at", "private"}
+    own = {
+        "id",
+        "job_id",
+        "created_at",
+        "payload",
+        "started_at",
+        "first_started_at",
+        "ended_at",
+        "private",
+    }
     for ending in failed:
         row = get(store, ending.lease.id)
         (attempt,) = attempts(store, ending.lease.id)
         assert (row.state, row.failures, row.worker, row.run_at) == ("queued", 1, None, moment)
         rows.add(str({name: value for name, value in row._asdict().items() if name not in own}))
-        tries.add(str({name: value for name, value in attempt._asdict().items() if name not in own}))
+        tries.add(
+            str({name: value for name, value in attempt._asdict().items() if name not in own})
+        )
         private = json.loads(attempt.private)
         assert private == ending.outcome.failure.private.whole(ending.words)
         assert [*private] == [*ending.outcome.failure.private]
         assert told(store, ending.lease.id) == ["queued", "started", "retry_scheduled"]
         news = story(store, ending.lease.id)[-1]
         assert (news.attempt, news.token, news.at) == (1, 1, attempt.ended_at)
-        assert news.data.pop("wait_ms") == max(0, ending.lease.started_at - ending.lease.run_at) // 1000
+        assert (
+            news.data.pop("wait_ms")
+            == max(0, ending.lease.started_at - ending.lease.run_at) // 1000
+        )
         events.add(json.dumps(news.data))
     assert [len(found) for found in (rows, tries, events)] == [1, 1, 1]
 
@@ -256,4 +277,7 @@ def test_a_sweep_and_endings_at_once_make_one(store):
     together(lambda: settled(store, retried(store, failed)[1]), lambda: sweep(store))
     for ending in failed:
         (attempt,) = attempts(store, ending.lease.id)
-        assert (get(store, ending.lease.id).state, attempt.ended) in {("queued", "failed"), ("queued", "lost")}
+        assert (get(store, ending.lease.id).state, attempt.ended) in {
+            ("queued", "failed"),
+            ("queued", "lost"),
+        }

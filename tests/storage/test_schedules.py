@@ -14,15 +14,30 @@ from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec, ScheduleSpec
 from mulligan.schedules.chore import Timekeeper, timetable
 from mulligan.storage.base import ScheduleRow
 from mulligan.worker import upkeep
-from support.store import HOUR, Background, all_rows, get, migrated, now, sql, story, together, undone
+from support.store import (
+    HOUR,
+    Background,
+    all_rows,
+    get,
+    migrated,
+    now,
+    sql,
+    story,
+    together,
+    undone,
+)
 
 DAY = 24 * HOUR
 WORKER = WorkerSection(lease=30, heartbeat=5, sweep=5)
 
 
 def declare(store, *specs, app="jobs:app", kinds=("render",)):
-    manifest = Manifest(app, "", {kind: KindSpec(kind) for kind in kinds},
-                        schedules={spec.name: spec for spec in specs})  # fmt: skip
+    manifest = Manifest(
+        app,
+        "",
+        {kind: KindSpec(kind) for kind in kinds},
+        schedules={spec.name: spec for spec in specs},
+    )
     with store.begin() as unit:
         speak(unit, manifest)
     return manifest
@@ -74,7 +89,12 @@ def test_a_slot_is_given_to_one_job_by_its_key(store):
         assert unit.take_slots("nightly", {7: "a", 8: "b"}) == {7, 8}
         assert unit.take_slots("nightly", {8: "c", 9: "d"}) == {9}
         assert unit.take_slots("weekly", {8: "e"}) == {8}
-    assert sql(store, "SELECT job_id FROM {p}slot ORDER BY schedule, slot") == [("a",), ("b",), ("d",), ("e",)]
+    assert sql(store, "SELECT job_id FROM {p}slot ORDER BY schedule, slot") == [
+        ("a",),
+        ("b",),
+        ("d",),
+        ("e",),
+    ]
     with pytest.raises(Exception, match=r"(?i)unique"):
         sql(store, "INSERT INTO {p}slot VALUES ('nightly', 8, 'z')")
 
@@ -104,7 +124,13 @@ def test_a_job_tells_which_schedule_and_which_slot_made_it(store):
     slot, job_id = slots(store)[0]
     [queued] = story(store, job_id)
     assert (queued.type, queued.actor, queued.owner) == ("job.queued", "schedule", "acme")
-    assert queued.data == {"kind": "render", "queue": "default", "run_at": slot, "schedule": "tick", "slot_at": slot}
+    assert queued.data == {
+        "kind": "render",
+        "queue": "default",
+        "run_at": slot,
+        "schedule": "tick",
+        "slot_at": slot,
+    }
     assert upkeep.announce(store) == 0
 
 
@@ -121,7 +147,11 @@ def test_a_slot_and_its_job_are_there_together_or_not_at_all(store, monkeypatch)
 
 
 def test_many_who_fire_at_once_make_one_job_for_each_slot(store, store_url):
-    declare(store, every_second(missed="all"), ScheduleSpec("twin", "*/2 * * * * *", "render", missed="all"))
+    declare(
+        store,
+        every_second(missed="all"),
+        ScheduleSpec("twin", "*/2 * * * * *", "render", missed="all"),
+    )
     fire(store)
     with migrated(store_url) as other:
         for _ in range(4):
@@ -169,7 +199,9 @@ def test_the_server_ends_a_transaction_that_is_frozen_with_a_schedule_in_its_han
         limit = unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
     assert limit == ("10s",)
     with postgres.begin() as unit:
-        assert unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",)
+        assert unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == (
+            "0",
+        )
 
 
 # -- time that does not only pass ---------------------------------------------------------------------------
@@ -293,7 +325,9 @@ def test_what_nobody_was_there_to_run_was_missed_whatever_else_changed(store):
 
 
 def test_a_release_without_it_that_was_taken_back_at_once_costs_no_slot(store):
-    store.shift_clock(HOUR - now(store) % HOUR + 60 * SECOND)  # a minute past the hour: five more pass no slot
+    store.shift_clock(
+        HOUR - now(store) % HOUR + 60 * SECOND
+    )  # a minute past the hour: five more pass no slot
     declare(store, HOURLY)
     fire(store)
     store.shift_clock(5 * 60 * SECOND)
@@ -305,8 +339,13 @@ def test_a_release_without_it_that_was_taken_back_at_once_costs_no_slot(store):
 
 def test_an_old_body_without_schedules_and_a_newer_one_with_unknown_words_are_both_read(store):
     old = json.dumps({"app": "old", "release": "", "kinds": []})
-    new = {"app": "new", "release": "", "kinds": [], "moods": 1,
-           "schedules": [{"name": "a", "cron": "0 3 * * *", "kind": "render", "mood": "blue"}]}  # fmt: skip
+    new = {
+        "app": "new",
+        "release": "",
+        "kinds": [],
+        "moods": 1,
+        "schedules": [{"name": "a", "cron": "0 3 * * *", "kind": "render", "mood": "blue"}],
+    }
     with store.begin() as unit:
         unit.store_manifest("1", "old", "", old)
         unit.store_manifest("2", "new", "", json.dumps(new))
@@ -328,7 +367,11 @@ def test_another_expression_begins_now_and_makes_nothing_up(store):
 
 
 def test_a_schedule_that_cannot_fire_here_stops_no_other_and_is_told_once(store, caplog):
-    declare(store, every_second(), ScheduleSpec("adrift", "* * * * *", "render", timezone="Mars/Olympus"))
+    declare(
+        store,
+        every_second(),
+        ScheduleSpec("adrift", "* * * * *", "render", timezone="Mars/Olympus"),
+    )
     keeper = Timekeeper(store, WORKER)
     for _ in range(3):
         keeper.fire(ahead=False)
@@ -338,11 +381,24 @@ def test_a_schedule_that_cannot_fire_here_stops_no_other_and_is_told_once(store,
 
 
 def test_the_job_takes_from_its_kind_what_the_schedule_does_not_say(store):
-    manifest = Manifest("a", "", {"render": KindSpec("render", queue="gpu", priority=3, uses="bucket")}, schedules={
-        "plain": ScheduleSpec("plain", "* * * * * *", "render", payload='{"n":1}'),
-        "own": ScheduleSpec("own", "* * * * * *", "render", queue="slow", priority=-1, uses="", deadline=HOUR,
-                            max_retries=0),
-    })  # fmt: skip
+    manifest = Manifest(
+        "a",
+        "",
+        {"render": KindSpec("render", queue="gpu", priority=3, uses="bucket")},
+        schedules={
+            "plain": ScheduleSpec("plain", "* * * * * *", "render", payload='{"n":1}'),
+            "own": ScheduleSpec(
+                "own",
+                "* * * * * *",
+                "render",
+                queue="slow",
+                priority=-1,
+                uses="",
+                deadline=HOUR,
+                max_retries=0,
+            ),
+        },
+    )
     with store.begin() as unit:
         unit.store_manifest(manifest.id, "a", "", manifest.to_json())
     fire(store)
@@ -351,18 +407,31 @@ def test_the_job_takes_from_its_kind_what_the_schedule_does_not_say(store):
     with store.read() as unit:
         last = unit.last_slots()
     plain, own = (get(store, last[name][1]) for name in ("plain", "own"))
-    assert (plain.queue, plain.priority, plain.uses, plain.payload) == ("gpu", 3, "bucket", '{"n":1}')
+    assert (plain.queue, plain.priority, plain.uses, plain.payload) == (
+        "gpu",
+        3,
+        "bucket",
+        '{"n":1}',
+    )
     assert (own.queue, own.priority, own.uses, own.max_retries) == ("slow", -1, "", 0)
     assert 0 <= own.deadline_at - own.run_at - HOUR < 5 * SECOND
 
 
 def test_in_a_fair_queue_the_job_of_a_slot_takes_its_owners_turn(store):
-    manifest = Manifest("a", "", {"render": KindSpec("render")}, {"default": QueueSpec("default", fair=True)}, {},
-                        {"tick": every_second(owner="acme")})  # fmt: skip
+    manifest = Manifest(
+        "a",
+        "",
+        {"render": KindSpec("render")},
+        {"default": QueueSpec("default", fair=True)},
+        {},
+        {"tick": every_second(owner="acme")},
+    )
     with store.begin() as unit:
         unit.store_manifest(manifest.id, "a", "", manifest.to_json())
     fire(store, ahead=True)
-    assert {Lane.parse(lane).share for (lane,) in sql(store, "SELECT lane FROM {p}job")} == {share_of("acme")}
+    assert {Lane.parse(lane).share for (lane,) in sql(store, "SELECT lane FROM {p}job")} == {
+        share_of("acme")
+    }
 
 
 # -- retention --------------------------------------------------------------------------------------------------

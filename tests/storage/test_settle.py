@@ -71,8 +71,12 @@ def everything(store):
     ]
 
 
-@pytest.mark.parametrize(("outcome", "state", "event", "counters", "verb"), ENDINGS.values(), ids=ENDINGS)
-def test_an_ending_moves_the_job_and_leaves_an_attempt_and_an_event(store, outcome, state, event, counters, verb):
+@pytest.mark.parametrize(
+    ("outcome", "state", "event", "counters", "verb"), ENDINGS.values(), ids=ENDINGS
+)
+def test_an_ending_moves_the_job_and_leaves_an_attempt_and_an_event(
+    store, outcome, state, event, counters, verb
+):
     lease = running(store, uses="bucket", max_retries=5)
     (verdict,) = finish(store, lease, outcome)
     row = get(store, lease.id)
@@ -94,12 +98,22 @@ def test_an_ending_moves_the_job_and_leaves_an_attempt_and_an_event(store, outco
 
 
 def test_a_failure_is_kept_on_its_attempt_and_on_the_job_only_when_it_is_dead(store):
-    failure = a_failure(code="BOOM", evidence={"status": 503}, private={"trace": "secret \u0000"}, fingerprint="f1")
+    failure = a_failure(
+        code="BOOM", evidence={"status": 503}, private={"trace": "secret \u0000"}, fingerprint="f1"
+    )
     job = running(store)
     finish(store, job, Outcome(Ended.FAILED, failure=failure))
     (attempt,) = attempts(store, job.id)
-    assert (attempt.code, attempt.cls, attempt.rule, attempt.fingerprint) == ("BOOM", "transient", "test.rule", "f1")
-    assert (json.loads(attempt.evidence), json.loads(attempt.private)) == ({"status": 503}, {"trace": "secret \u0000"})
+    assert (attempt.code, attempt.cls, attempt.rule, attempt.fingerprint) == (
+        "BOOM",
+        "transient",
+        "test.rule",
+        "f1",
+    )
+    assert (json.loads(attempt.evidence), json.loads(attempt.private)) == (
+        {"status": 503},
+        {"trace": "secret \u0000"},
+    )
     assert get(store, job.id).error is None
     finish(store, once_more(store, job.id), Outcome(Ended.FAILED, failure=failure, final=True))
     assert json.loads(get(store, job.id).error)["code"] == "BOOM"
@@ -126,7 +140,9 @@ def test_text_no_database_takes_does_not_keep_an_ending_out(store):
     first, second = running(store), running(store)
     bad = Outcome(Ended.SNOOZED, after=SECOND, reason="nul \x00, lone \udc00")
     with store.begin() as unit:
-        settle(unit, [Ending(first, bad), Ending(second, RETURNED)], POLICIES, unit.now(), Random(7))
+        settle(
+            unit, [Ending(first, bad), Ending(second, RETURNED)], POLICIES, unit.now(), Random(7)
+        )
     assert [get(store, lease.id).state for lease in (first, second)] == ["queued", "succeeded"]
     assert get(store, first.id).reason.startswith("snoozed for 1 s: nul ")
 
@@ -141,14 +157,20 @@ STALE = {
     "snooze": lambda store, lease: finish(store, lease, SNOOZED),
 }
 SILENT = {
-    "progress": lambda unit, lease: unit.progress(lease.worker, [(lease.id, lease.token, 0.9, "stale")]),
-    "checkpoint": lambda unit, lease: unit.checkpoint(lease.id, lease.worker, lease.token, "page", "stale"),
+    "progress": lambda unit, lease: unit.progress(
+        lease.worker, [(lease.id, lease.token, 0.9, "stale")]
+    ),
+    "checkpoint": lambda unit, lease: unit.checkpoint(
+        lease.id, lease.worker, lease.token, "page", "stale"
+    ),
     "cancel": lambda unit, lease: unit.request_cancel(lease.id, lease.token, "stale"),
 }
 LATER = {
     "while it waits": lambda store, lease: None,
     "while a newer attempt runs": lambda store, lease: once_more(store, lease.id, worker="w2"),
-    "after a newer attempt has ended": lambda store, lease: finish(store, once_more(store, lease.id, worker="w2")),
+    "after a newer attempt has ended": lambda store, lease: finish(
+        store, once_more(store, lease.id, worker="w2")
+    ),
 }
 
 
@@ -212,7 +234,10 @@ def test_a_stale_ending_in_the_same_flush_as_the_current_one_is_refused_alone(st
     with store.begin() as unit:
         endings = [Ending(lease, FATAL), Ending(newer, RETURNED)]
         verdicts = settle(unit, endings, POLICIES, unit.now(), Random(7))
-    assert {verdict.lease.token: verdict.decision is None for verdict in verdicts} == {1: True, 2: False}
+    assert {verdict.lease.token: verdict.decision is None for verdict in verdicts} == {
+        1: True,
+        2: False,
+    }
     assert told(store, lease.id)[-2:] == ["succeeded", "stale_refused"]
 
 
@@ -272,7 +297,11 @@ def test_two_different_endings_of_one_lease_at_once_make_one(store):
         state = get(store, lease.id).state
         assert (state, attempt.ended) in {("succeeded", "returned"), ("queued", "lost")}
         late = ["lost", "stale_refused"] if state == "queued" else ["succeeded"]
-        assert [name for name in told(store, lease.id)[2:] if name != "stale_refused" or state == "queued"] == late
+        assert [
+            name
+            for name in told(store, lease.id)[2:]
+            if name != "stale_refused" or state == "queued"
+        ] == late
 
 
 # -- cancel -----------------------------------------------------------------------------------------------
@@ -283,9 +312,17 @@ def ask(store, lease, reason="no longer wanted"):
 
 @pytest.mark.parametrize(
     ("outcome", "state"),
-    [(FAILED, "cancelled"), (FATAL, "cancelled"), (SNOOZED, "cancelled"), (PARKED, "cancelled"), (LOST, "cancelled"),
-     (RELEASED, "cancelled"), (CANCELLED, "cancelled"), (RETURNED, "succeeded")],
-)  # fmt: skip
+    [
+        (FAILED, "cancelled"),
+        (FATAL, "cancelled"),
+        (SNOOZED, "cancelled"),
+        (PARKED, "cancelled"),
+        (LOST, "cancelled"),
+        (RELEASED, "cancelled"),
+        (CANCELLED, "cancelled"),
+        (RETURNED, "succeeded"),
+    ],
+)
 def test_a_cancel_asked_for_since_the_decision_is_decided_again(store, outcome, state):
     lease = running(store)
     assert ask(store, lease)
@@ -322,7 +359,10 @@ def test_a_redecided_ending_repeated_is_already_settled(store):
 
 def test_cancels_and_endings_at_once_always_end_in_one_of_both(store):
     leases = [running(store) for _ in range(40)]
-    together(lambda: [ask(store, lease) for lease in leases], lambda: [finish(store, x, FAILED) for x in leases[::-1]])
+    together(
+        lambda: [ask(store, lease) for lease in leases],
+        lambda: [finish(store, x, FAILED) for x in leases[::-1]],
+    )
     for lease in leases:
         row = get(store, lease.id)
         assert row.state in {"queued", "cancelled"}
@@ -365,7 +405,14 @@ def test_a_checkpoint_and_the_loss_of_its_lease_wait_for_each_other(postgres):
 # -- keys -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("outcome", "kept"),
-    [(RETURNED, True), (PARKED, True), (FAILED, True), (LOST, True), (FATAL, False), (CANCELLED, False)],
+    [
+        (RETURNED, True),
+        (PARKED, True),
+        (FAILED, True),
+        (LOST, True),
+        (FATAL, False),
+        (CANCELLED, False),
+    ],
 )
 def test_the_key_goes_with_the_move_that_leaves_its_cover(store, outcome, kept):
     lease = running(store, job=unique_job("k"))
@@ -394,7 +441,9 @@ def in_its_own_words(outcome, n):
     """The same failure, with a text that no other has."""
     if outcome.failure is None:
         return outcome
-    return outcome._replace(failure=replace(outcome.failure, private={"message": f'job {n} \u20ac "said" \\ \n no'}))
+    return outcome._replace(
+        failure=replace(outcome.failure, private={"message": f'job {n} \u20ac "said" \\ \n no'})
+    )
 
 
 def as_told(store, job_id):
@@ -402,7 +451,11 @@ def as_told(store, job_id):
     row, (attempt,) = get(store, job_id), attempts(store, job_id)
     times = dict.fromkeys(("created_at", "run_at", "started_at", "first_started_at", "finished_at"))
     row = row._replace(id="", payload="", **times)
-    return row, attempt._replace(job_id="", started_at=0, ended_at=0, next_run_at=None), told(store, job_id)
+    return (
+        row,
+        attempt._replace(job_id="", started_at=0, ended_at=0, next_run_at=None),
+        told(store, job_id),
+    )
 
 
 @pytest.mark.parametrize("outcome", [value[0] for value in ENDINGS.values()], ids=ENDINGS)
@@ -411,7 +464,8 @@ def test_many_that_end_alike_are_written_as_each_alone_would_be(store, outcome):
     open_worker(store)
     ids = enqueue(store, 41)
     endings = [
-        Ending(lease, in_its_own_words(outcome, 7 if n in {0, 40} else n)) for n, lease in enumerate(take(store, *ids))
+        Ending(lease, in_its_own_words(outcome, 7 if n in {0, 40} else n))
+        for n, lease in enumerate(take(store, *ids))
     ]
     for some in (endings[:-1], endings[-1:]):
         with store.begin() as unit:
@@ -446,7 +500,11 @@ def test_many_with_the_same_token_keep_their_fences_each(store):
     other = [lease._replace(worker="w2") for lease in leases]
     assert {verdict.decision for verdict in finish(store, other, FAILED)} == {None}
     states = [get(store, lease.id).state for lease in leases]
-    assert (states[3], states[7], {*states[:3], *states[4:7], *states[8:]}) == ("cancelled", "succeeded", {"queued"})
+    assert (states[3], states[7], {*states[:3], *states[4:7], *states[8:]}) == (
+        "cancelled",
+        "succeeded",
+        {"queued"},
+    )
     assert [len(attempts(store, lease.id)) for lease in leases] == [1] * 40
 
 

@@ -46,7 +46,9 @@ def args_of(store):
 
 def billed(customer, **changes):
     payload = json.dumps({"customer": customer}, separators=(",", ":"))
-    return a_job(**({"kind": "bill", "payload": payload, "args": (("customer", str(customer)),)} | changes))
+    return a_job(
+        **({"kind": "bill", "payload": payload, "args": (("customer", str(customer)),)} | changes)
+    )
 
 
 # -- arguments ----------------------------------------------------------------------------------------
@@ -54,12 +56,26 @@ def test_what_a_job_is_found_by_is_inserted_with_it_one_or_many(store):
     one, *many = [billed(n % 3) for n in range(7)]
     insert(store, one)
     insert(store, *many, a_job())
-    assert args_of(store) == {("customer", str(n % 3), job.id, "bill") for n, job in enumerate([one, *many])}
+    assert args_of(store) == {
+        ("customer", str(n % 3), job.id, "bill") for n, job in enumerate([one, *many])
+    }
     assert found(store, {"indexed.customer": "0"}) == [many[5].id, many[2].id, one.id]
 
 
 def test_values_come_back_as_they_were_whatever_is_in_them(store):
-    texts = ["", "a b", '"q"', "back\\slash", "{}", "NULL", "ü 😀", "a,b", "line\nbreak", "x" * 500, "a\x00b"]
+    texts = [
+        "",
+        "a b",
+        '"q"',
+        "back\\slash",
+        "{}",
+        "NULL",
+        "ü 😀",
+        "a,b",
+        "line\nbreak",
+        "x" * 500,
+        "a\x00b",
+    ]
     made = [billed(text, args=(("customer", kept(text)),)) for text in texts]
     insert(store, *made)
     for job, text in zip(made, texts, strict=True):
@@ -73,7 +89,11 @@ def test_on_a_server_a_bulk_insert_with_arguments_is_one_statement(store, monkey
     with store.begin() as unit:
         said = []
         run = unit._run
-        monkeypatch.setattr(unit, "_run", lambda verb, *args, **more: (said.append(verb), run(verb, *args, **more))[1])
+        monkeypatch.setattr(
+            unit,
+            "_run",
+            lambda verb, *args, **more: (said.append(verb), run(verb, *args, **more))[1],
+        )
         unit.insert([billed(n) for n in range(50)], announce=True)
         unit.insert([a_job() for _ in range(50)], announce=True)
     assert said == ["insert_indexed", "insert_alike"]
@@ -151,7 +171,15 @@ def zoo(store):
 
 
 PARTS = {
-    "state": ["dead", ("dead", "parked"), "queued", "running", "succeeded", "cancelled", ("queued", "succeeded")],
+    "state": [
+        "dead",
+        ("dead", "parked"),
+        "queued",
+        "running",
+        "succeeded",
+        "cancelled",
+        ("queued", "succeeded"),
+    ],
     "phase": ["parked", "running"],
     "kind": ["render"],
     "owner": ["acme", ""],
@@ -170,7 +198,11 @@ def test_a_filter_finds_what_it_finds_on_every_way_it_may_go(zoo):
                 expected = _plainly(zoo, where)
                 assert [row.id for row in unit.page(where, 100, None)] == expected, where
                 assert [row.id for row in unit.skim(where, 100, None).rows] == expected, where
-                assert unit.count_matching(where, 100) == unit.skim_count(where, 100).jobs == len(expected), where
+                assert (
+                    unit.count_matching(where, 100)
+                    == unit.skim_count(where, 100).jobs
+                    == len(expected)
+                ), where
 
 
 def _plainly(store, where):
@@ -178,7 +210,11 @@ def _plainly(store, where):
     asked = {name: (said,) if isinstance(said, str) else said for name, said in where.items()}
     if "code" in asked:
         asked["state"] = tuple({*asked.get("state", ("dead",))} & {"dead"})
-    return [row.id for row in reversed(all_rows(store)) if all(_says(row, *one) for one in asked.items())]
+    return [
+        row.id
+        for row in reversed(all_rows(store))
+        if all(_says(row, *one) for one in asked.items())
+    ]
 
 
 def _says(row, name, values):
@@ -236,16 +272,30 @@ def test_few_jobs_in_a_state_are_found_however_many_newer_ones_there_are(store, 
         found = unit.skim({"state": "queued"}, 5, None)
         assert ([row.id for row in found.rows], found.stopped) == (waiting[::-1], None)
         assert dict(unit.counts(10)) == {
-            "queued": 3, "running": 0, "succeeded": 10, "dead": 0, "cancelled": 0, "parked": 0,
-        }  # fmt: skip
+            "queued": 3,
+            "running": 0,
+            "succeeded": 10,
+            "dead": 0,
+            "cancelled": 0,
+            "parked": 0,
+        }
 
 
 def test_on_sqlite_every_way_leads_along_its_own_index(sqlite):
     params = {"before": "~", "floor": "", "most": 5, "cap": 5, "skip": 9, "now": 0}
     expected = {
-        "sqlite_autoindex_mulligan_job_1": [{}, {"kind": "k"}, {"queue": "q", "state": "succeeded"}, {"owner": ""}],
+        "sqlite_autoindex_mulligan_job_1": [
+            {},
+            {"kind": "k"},
+            {"queue": "q", "state": "succeeded"},
+            {"owner": ""},
+        ],
         "mulligan_job_for_owner": [{"owner": "o"}, {"owner": "o", "kind": "k"}],
-        "mulligan_job_for_dead": [{"state": "dead"}, {"state": "dead", "owner": "o"}, {"class": "timeout"}],
+        "mulligan_job_for_dead": [
+            {"state": "dead"},
+            {"state": "dead", "owner": "o"},
+            {"class": "timeout"},
+        ],
         "mulligan_job_for_group": [{"group": "g", "owner": "o"}],
         "mulligan_job_for_code": [{"code": "C", "kind": "k"}],
         "mulligan_job_for_batch_list": [{"batch_id": "b", "owner": "o"}],
@@ -258,19 +308,29 @@ def test_on_sqlite_every_way_leads_along_its_own_index(sqlite):
             for verb in ("page", "count_matching", "floor"):
                 part = leading(asked, way) if verb == "floor" else along(asked, way)
                 text = load(verb, "sqlite", "mulligan_", shape=part.shape)
-                plan = " ".join(row[3] for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params))
+                plan = " ".join(
+                    row[3]
+                    for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params)
+                )
                 assert f"INDEX {index} (" in plan, (where, verb, plan)
                 assert "TEMP B-TREE" not in plan, (where, verb, plan)
 
 
 def test_what_is_gathered_comes_from_small_indexes_in_order(sqlite):
     params = {"before": "~", "floor": "", "most": 5, "now": 0}
-    wheres = [{"state": "queued"}, {"state": ("dead", "parked")}, {"indexed.a": "1"}, {"group": ("a", "b")}]
+    wheres = [
+        {"state": "queued"},
+        {"state": ("dead", "parked")},
+        {"indexed.a": "1"},
+        {"group": ("a", "b")},
+    ]
     for where in wheres:
         asked = along(matching(where), way_of(where))
         text = load("page", "sqlite", "mulligan_", shape=asked.shape)
         plan = [row[3] for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params)]
-        assert not any(step.startswith("SCAN mulligan_job") and "INDEX" not in step for step in plan), (where, plan)
+        assert not any(
+            step.startswith("SCAN mulligan_job") and "INDEX" not in step for step in plan
+        ), (where, plan)
         assert "TEMP B-TREE FOR ORDER BY" not in " ".join(plan), (where, plan)
     assert way_of({"state": ("queued", "succeeded")}) == WALK
 
@@ -289,7 +349,12 @@ def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_t
         for outcome in (RETURNED, FATAL, PARKED, CANCELLED):
             finish(store, running(store, kind=kind), outcome)
         insert(store, a_job(kind=kind), a_job(kind=kind, queue="mulligan.notifications"))
-    insert(store, a_job(queue="mulligan.slow"), a_job(kind="mulligan"), a_job(kind="amulligan.x", uses="gateway"))
+    insert(
+        store,
+        a_job(queue="mulligan.slow"),
+        a_job(kind="mulligan"),
+        a_job(kind="amulligan.x", uses="gateway"),
+    )
     with store.read() as unit:
         assert dict(unit.counts(100)) == {
             "queued": 5,

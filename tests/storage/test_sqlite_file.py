@@ -92,12 +92,17 @@ def test_the_standard_library_serves_clients_with_their_own_connections(sqlite_u
 
 def test_a_connection_to_another_file_is_refused(sqlite, tmp_path):
     for elsewhere in (str(tmp_path / "other.db"), ":memory:"):
-        with closing(apsw.Connection(elsewhere)) as connection, pytest.raises(ConnectionRefused, match="not on"):
+        with (
+            closing(apsw.Connection(elsewhere)) as connection,
+            pytest.raises(ConnectionRefused, match="not on"),
+        ):
             sqlite.join(connection)
 
 
 # -- locks ----------------------------------------------------------------------------------------------------
-def test_opening_a_file_a_second_time_does_not_drop_the_locks_of_the_first(sqlite, sqlite_url, file, tmp_path):
+def test_opening_a_file_a_second_time_does_not_drop_the_locks_of_the_first(
+    sqlite, sqlite_url, file, tmp_path
+):
     """Closing any descriptor of a file drops all locks the process has on it; then another process that leaves
     last removes the log under our feet, and what we acknowledge afterwards is gone."""
     log = tmp_path / "log"
@@ -132,7 +137,9 @@ def test_forking_with_the_file_open_harms_nobody(sqlite_url, file, tmp_path):
     assert integrity(file) == [("ok",)]
 
 
-def test_a_fork_in_the_middle_of_another_threads_transaction_is_told_so_or_works(sqlite_url, file, tmp_path):
+def test_a_fork_in_the_middle_of_another_threads_transaction_is_told_so_or_works(
+    sqlite_url, file, tmp_path
+):
     """What a child inherits of a transaction it cannot end; it must not wait for it for ever, nor break it."""
     ended_well(started(fork_while_writing, sqlite_url, str(tmp_path / "log")))
     assert set((tmp_path / "log").read_text().split()) == stored(file)
@@ -141,7 +148,9 @@ def test_a_fork_in_the_middle_of_another_threads_transaction_is_told_so_or_works
 
 # -- many processes -------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_eight_processes_write_for_a_while_and_none_is_told_that_it_is_locked(sqlite, sqlite_url, file, tmp_path):
+def test_eight_processes_write_for_a_while_and_none_is_told_that_it_is_locked(
+    sqlite, sqlite_url, file, tmp_path
+):
     logs = [tmp_path / f"log{n}" for n in range(8)]
     ended_well(*[started(enqueue_for, sqlite_url, 3.0, str(log)) for log in logs])
     acknowledged = [line for log in logs for line in log.read_text().split()]
@@ -167,7 +176,9 @@ def test_two_processes_with_different_libraries_lose_nothing(sqlite, sqlite_url,
 @pytest.mark.security("S52")
 def test_the_file_and_its_companions_are_private(sqlite, file):
     enqueue(sqlite)
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in file.parent.glob("mulligan.db*")}
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in file.parent.glob("mulligan.db*")
+    }
     assert modes == {"mulligan.db": 0o600, "mulligan.db-wal": 0o600, "mulligan.db-shm": 0o600}
 
 
@@ -179,7 +190,10 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path):
 def test_what_is_no_database_is_refused_and_left_alone(tmp_path):
     file = tmp_path / "poem.db"
     file.write_text("Shall I compare thee to a summer's day?" * 100)
-    with pytest.raises(StoreUnavailable, match=r"poem\.db"), closing(open_store(f"sqlite:///{file}")) as store:
+    with (
+        pytest.raises(StoreUnavailable, match=r"poem\.db"),
+        closing(open_store(f"sqlite:///{file}")) as store,
+    ):
         store.migrate()
     assert file.read_text().startswith("Shall I")
 

@@ -7,7 +7,10 @@ from support.store import enqueue, is_postgres, undone
 
 
 def test_what_is_added_twice_is_the_sum_and_all_of_it_is_in_what_was_counted_ever(store):
-    first = [StatRow(10, "ends", '{"kind":"a"}', 2, 0.5), StatRow(11, "ends", '{"kind":"a"}', 1, 0.25)]
+    first = [
+        StatRow(10, "ends", '{"kind":"a"}', 2, 0.5),
+        StatRow(11, "ends", '{"kind":"a"}', 1, 0.25),
+    ]
     with store.begin() as unit:
         unit.add_stats(first)
         unit.add_stats([StatRow(11, "ends", '{"kind":"a"}', 4, 1.0)])
@@ -18,7 +21,13 @@ def test_what_is_added_twice_is_the_sum_and_all_of_it_is_in_what_was_counted_eve
 
 def test_stats_are_found_by_minute_and_name(store):
     with store.begin() as unit:
-        unit.add_stats([StatRow(minute, name, "{}", 1, 0.0) for minute in (5, 6, 7) for name in ("x", "y", "z")])
+        unit.add_stats(
+            [
+                StatRow(minute, name, "{}", 1, 0.0)
+                for minute in (5, 6, 7)
+                for name in ("x", "y", "z")
+            ]
+        )
     with store.read() as unit:
         found = unit.stats(["x", "z"], 6 * MINUTE + 1, 7 * MINUTE)
     assert [(row.minute, row.name) for row in found] == [(6, "x"), (6, "z")]

@@ -82,11 +82,17 @@ def test_a_key_is_free_again_when_its_time_is_up(store):
     assert insert(store, unique_job("k"))[0].id == second.id
 
 
-COVERED = [(RETURNED, State.SUCCEEDED, False), (PARKED, State.PARKED, False), (FATAL, State.DEAD, True)]
+COVERED = [
+    (RETURNED, State.SUCCEEDED, False),
+    (PARKED, State.PARKED, False),
+    (FATAL, State.DEAD, True),
+]
 
 
 @pytest.mark.parametrize(("outcome", "state", "free"), COVERED, ids=["succeeded", "parked", "dead"])
-def test_a_key_is_kept_in_covered_states_and_freed_by_the_move_that_leaves_them(store, outcome, state, free):
+def test_a_key_is_kept_in_covered_states_and_freed_by_the_move_that_leaves_them(
+    store, outcome, state, free
+):
     first = ended(store, outcome, job=unique_job("k"))
     assert get(store, first).state == state
     assert insert(store, unique_job("k"))[0].fresh is free
@@ -130,8 +136,12 @@ def test_twenty_threads_with_one_key_get_one_job(store):
 def test_threads_with_the_same_keys_in_different_orders_never_lock_each_other_out(store):
     for turn in range(6):
         keys = [f"{turn} {i}" for i in range(200)]
-        bulks = [[unique_job(key) for key in Random(seed).sample(keys, len(keys))] for seed in range(6)]
-        answers = together(*[lambda bulk=bulk: sorted(one.id for one in insert(store, *bulk)) for bulk in bulks])
+        bulks = [
+            [unique_job(key) for key in Random(seed).sample(keys, len(keys))] for seed in range(6)
+        ]
+        answers = together(
+            *[lambda bulk=bulk: sorted(one.id for one in insert(store, *bulk)) for bulk in bulks]
+        )
         assert all(one == answers[0] for one in answers)
         assert len(set(answers[0])) == len(keys)
 
@@ -170,7 +180,9 @@ def test_of_five_callers_of_whom_four_roll_back_one_job_is_left(store):
         except ZeroDivisionError:
             pass
 
-    together(*[lambda commits=commits: caller(commits) for commits in (False, False, True, False, False)])
+    together(
+        *[lambda commits=commits: caller(commits) for commits in (False, False, True, False, False)]
+    )
     assert len(all_rows(store)) == 1
 
 
@@ -187,7 +199,9 @@ def test_a_caller_whose_snapshot_cannot_see_the_winner_is_told_so(postgres):
 def test_our_own_transactions_see_the_winner_whatever_the_database_prefers(postgres_url, postgres):
     with postgres.transaction() as connection:
         name = connection.execute("SELECT current_database()").fetchone()[0]
-        connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation TO 'repeatable read'")
+        connection.execute(
+            f"ALTER DATABASE {name} SET default_transaction_isolation TO 'repeatable read'"
+        )
     postgres.close()
     answers = together(*[lambda: insert(postgres, unique_job("k"))[0] for _ in range(8)])
     assert len({one.id for one in answers}) == 1

@@ -52,7 +52,16 @@ def test_a_worker_that_was_heard_and_not_answered_says_it_again(store):
 def test_a_worker_is_stored_as_it_presents_itself(store):
     with store.begin() as unit:
         at = unit.now()
-    open_worker(store, "w1", host="ship", pid=7, kinds='["render"]', queues='["a"]', concurrency=3, release="r1")
+    open_worker(
+        store,
+        "w1",
+        host="ship",
+        pid=7,
+        kinds='["render"]',
+        queues='["a"]',
+        concurrency=3,
+        release="r1",
+    )
     row = worker_of(store)
     assert (row.host, row.pid, row.concurrency, row.release) == ("ship", 7, 3, "r1")
     assert (json.loads(row.kinds), json.loads(row.queues)) == (["render"], ["a"])
@@ -127,7 +136,9 @@ def test_on_sqlite_the_monotonic_clock_judges_a_lease(sqlite):
     assert expired(sqlite, "over")
 
 
-@pytest.mark.parametrize("since", [{"boot_id": "another boot"}, {"renewed_mono": 2**60}], ids=["named", "seen"])
+@pytest.mark.parametrize(
+    "since", [{"boot_id": "another boot"}, {"renewed_mono": 2**60}], ids=["named", "seen"]
+)
 def test_on_sqlite_after_a_reboot_the_wall_clock_judges(sqlite, since):
     """Monotonic times of another boot mean nothing; one that lies ahead of ours is of another boot."""
     open_worker(sqlite, **since)
@@ -254,7 +265,10 @@ def test_manifests_are_kept_once_and_remember_when_they_were_last_named(store):
 
 def test_a_lost_worker_is_told_once_with_its_reason(store):
     open_worker(store, "w1", host="ship")
-    sql(store, "UPDATE {p}worker SET renewed_at = renewed_at - 3600000000, renewed_mono = renewed_mono - 3600000000")
+    sql(
+        store,
+        "UPDATE {p}worker SET renewed_at = renewed_at - 3600000000, renewed_mono = renewed_mono - 3600000000",
+    )
     judge = upkeep.Judge("me", "this boot", lambda _: True)
     assert [row.id for row in upkeep.close_dead(store, judge)] == ["w1"]
     assert upkeep.close_dead(store, judge) == []

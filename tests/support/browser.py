@@ -18,7 +18,13 @@ MISSING = (
     "no browser: MULLIGAN_TEST_BROWSER names none, no chromium, chromium-headless-shell or google-chrome is on PATH, "
     "and apt-get cannot fetch Debian's package chromium-headless-shell"
 )
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
 PROGRAM = "usr/lib/chromium/chromium-headless-shell"
 PACKAGES = ("chromium-headless-shell", "chromium-common")  # its data must be beside it
 FONTS = "<fontconfig><dir>{folder}/usr/share/fonts</dir><cachedir>{folder}/fonts</cachedir></fontconfig>"
@@ -32,10 +38,14 @@ class Found(NamedTuple):
 
 
 def found() -> Found | None:
-    named = os.environ.get("MULLIGAN_TEST_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    named = os.environ.get("MULLIGAN_TEST_BROWSER") or next(
+        filter(None, map(shutil.which, NAMES)), None
+    )
     if named:
         return Found(named, {})
-    folder = unpacked("browser", lambda: with_what_is_missing(*PACKAGES, "fonts-dejavu-core"), PROGRAM)
+    folder = unpacked(
+        "browser", lambda: with_what_is_missing(*PACKAGES, "fonts-dejavu-core"), PROGRAM
+    )
     return Found(str(folder / PROGRAM), _unpacked_environ(folder)) if folder else None
 
 
@@ -114,10 +124,14 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Browser, home: str, *, scripts: bool = True, width: int = WIDE, **options: Any) -> Iterator[Visit]:
+def visit(
+    browser: Browser, home: str, *, scripts: bool = True, width: int = WIDE, **options: Any
+) -> Iterator[Visit]:
     options.setdefault("viewport", {"width": width, "height": 900 if width > 600 else 844})
     options.setdefault("reduced_motion", "reduce")
-    context = browser.new_context(java_script_enabled=scripts, locale="en-GB", timezone_id="UTC", **options)
+    context = browser.new_context(
+        java_script_enabled=scripts, locale="en-GB", timezone_id="UTC", **options
+    )
     person = Visit(context, home)
     try:
         yield person

@@ -24,9 +24,13 @@ async def ask(tag: str) -> int:
     """One client per runner, made where its loop is."""
     if not _clients:
         limits = httpx2.Limits(max_connections=None)
-        _clients.append(httpx2.AsyncClient(timeout=float(os.environ.get(PATIENCE, "10")), limits=limits))
+        _clients.append(
+            httpx2.AsyncClient(timeout=float(os.environ.get(PATIENCE, "10")), limits=limits)
+        )
     url = f"{os.environ[GATEWAY_URL]}/call/{tag}"
-    answer = await _clients[0].get(url, params={"by": os.getppid()})  # the supervisor, whom a test knows by its pid
+    answer = await _clients[0].get(
+        url, params={"by": os.getppid()}
+    )  # the supervisor, whom a test knows by its pid
     return answer.raise_for_status().status_code
 
 

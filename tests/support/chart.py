@@ -14,7 +14,12 @@ Span = tuple[float, float]
 
 
 def draw(
-    path: Path, calls: Sequence[Call], modes: Sequence[Mode], opens: Iterable[Span], capacity: int, title: str
+    path: Path,
+    calls: Sequence[Call],
+    modes: Sequence[Mode],
+    opens: Iterable[Span],
+    capacity: int,
+    title: str,
 ) -> Path:
     """Green: answered well. Red: not. Shaded: the gateway was not well. Dark bar: the breaker was open."""
     since = min([modes[0].since, *(call.began for call in calls)])
@@ -38,14 +43,25 @@ def draw(
     shapes += [_box(x(a), floor + 4, max(1.0, x(b) - x(a)), 5, OPEN) for a, b in opens]
     right = LEFT + len(counts) * wide
     line = floor - high(capacity)
-    shapes.append(f'<path d="M{LEFT} {line:.1f}H{right:.1f}" stroke="{OPEN}" stroke-dasharray="4 3"/>')
-    shapes += [_word(LEFT - 6, line + 4, str(capacity), "end"), _word(LEFT - 6, MARGIN + 4, str(top), "end")]
-    step = next(nice for nice in (1, 5, 10, 20, 30, 60, 600) if nice * 12 >= len(counts) or nice == 600)
+    shapes.append(
+        f'<path d="M{LEFT} {line:.1f}H{right:.1f}" stroke="{OPEN}" stroke-dasharray="4 3"/>'
+    )
+    shapes += [
+        _word(LEFT - 6, line + 4, str(capacity), "end"),
+        _word(LEFT - 6, MARGIN + 4, str(top), "end"),
+    ]
+    step = next(
+        nice for nice in (1, 5, 10, 20, 30, 60, 600) if nice * 12 >= len(counts) or nice == 600
+    )
     shapes += [_word(LEFT + at * wide, floor + 24, f"{at} s") for at in range(0, len(counts), step)]
-    shapes.append(_word(LEFT, 13, f"{title}: requests per second; dashed: capacity; bar below: breaker open"))
+    shapes.append(
+        _word(LEFT, 13, f"{title}: requests per second; dashed: capacity; bar below: breaker open")
+    )
     size = f'width="{right + 2 * MARGIN:.0f}" height="{floor + BELOW}"'
     body = "\n".join([_box(0, 0, right + 2 * MARGIN, floor + BELOW, "#ffffff"), *shapes])
-    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{body}\n</svg>\n', encoding="utf-8")
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{body}\n</svg>\n', encoding="utf-8"
+    )
     return path
 
 

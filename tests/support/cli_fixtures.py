@@ -61,7 +61,9 @@ class Answer(NamedTuple):
 class Program:
     """A real process of ours; its output goes to files, so that it can be watched while it runs."""
 
-    def __init__(self, folder: Path, number: int, arguments: tuple[str, ...], env: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, number: int, arguments: tuple[str, ...], env: dict[str, str]
+    ) -> None:
         self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -145,7 +147,9 @@ def start(folder: Path) -> Iterator[Callable[..., Program]]:
 def terminal(folder: Path) -> Callable[..., Answer]:
     """`mulligan …` to its end where a person looks on: a terminal of 100 columns."""
 
-    def run(*arguments: str, timeout: float = 20.0, out: Path | None = None, keys: str = "", **env: str) -> Answer:
+    def run(
+        *arguments: str, timeout: float = 20.0, out: Path | None = None, keys: str = "", **env: str
+    ) -> Answer:
         ours, theirs = pty.openpty()
         os.write(ours, keys.encode())  # typed ahead
         stdout = theirs if out is None else os.open(out, os.O_CREAT | os.O_WRONLY)
@@ -153,8 +157,11 @@ def terminal(folder: Path) -> Callable[..., Answer]:
             [sys.executable, "-m", "mulligan", *arguments],
             cwd=folder,
             env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env},
-            stdin=theirs, stdout=stdout, stderr=theirs, start_new_session=True,
-        )  # fmt: skip
+            stdin=theirs,
+            stdout=stdout,
+            stderr=theirs,
+            start_new_session=True,
+        )
         for end in {theirs, stdout}:
             os.close(end)
         killer = threading.Timer(timeout, program.kill)
@@ -191,7 +198,9 @@ def call(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answ
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is away is given up after a second."""
     pool = postgres.ConnectionPool
-    monkeypatch.setattr(postgres, "ConnectionPool", lambda dsn, **said: pool(dsn, **{**said, "timeout": 1}))
+    monkeypatch.setattr(
+        postgres, "ConnectionPool", lambda dsn, **said: pool(dsn, **{**said, "timeout": 1})
+    )
 
 
 @pytest.fixture

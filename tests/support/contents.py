@@ -19,7 +19,9 @@ def contents(store: Store) -> dict[str, list[Any]]:
     with store.transaction() as connection:
         cursor = connection.cursor()
         tables: dict[str, list[str]] = {}
-        for table, column in cursor.execute(SQLITE if "sqlite" in type(store).__module__ else POSTGRES).fetchall():
+        for table, column in cursor.execute(
+            SQLITE if "sqlite" in type(store).__module__ else POSTGRES
+        ).fetchall():
             if BESIDE.get(table.removeprefix("mulligan_")) != column:
                 tables.setdefault(table, []).append(column)
         assert {"job", "event"} <= {table.removeprefix("mulligan_") for table in tables}

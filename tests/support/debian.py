@@ -12,7 +12,9 @@ from pathlib import Path
 BUILD = Path(__file__).resolve().parents[2] / "build"
 
 
-def unpacked(name: str, packages: Callable[[], list[str]], program: str, *members: str) -> Path | None:
+def unpacked(
+    name: str, packages: Callable[[], list[str]], program: str, *members: str
+) -> Path | None:
     """build/NAME with `program` in it, or None. Without `members` the packages are unpacked as a whole."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         return None
@@ -30,8 +32,11 @@ def with_what_is_missing(*packages: str) -> list[str]:
     """These, and all they need that this machine does not have."""
     plan = subprocess.run(
         ["apt-get", "install", "--simulate", "--no-install-recommends", *packages],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     missing = [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
     return list(dict.fromkeys([*packages, *missing])) if plan.returncode == 0 else []
 
@@ -41,11 +46,18 @@ def _downloaded(folder: Path, packages: Callable[[], list[str]]) -> bool:
         wanted = packages()
         return bool(wanted) and _ran(folder, ["apt-get", "download", *wanted])
 
-    return download() or (os.geteuid() == 0 and _ran(folder, ["apt-get", "update", "-q"]) and download())
+    return download() or (
+        os.geteuid() == 0 and _ran(folder, ["apt-get", "update", "-q"]) and download()
+    )
 
 
 def _ran(folder: Path, command: list[str]) -> bool:
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=180).returncode == 0
+    return (
+        subprocess.run(
+            command, cwd=folder, capture_output=True, check=False, timeout=180
+        ).returncode
+        == 0
+    )
 
 
 def _unpack(folder: Path, package: Path, members: tuple[str, ...]) -> None:

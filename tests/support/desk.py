@@ -22,7 +22,11 @@ class Desk:
         self.alerts.turn(self.app.store)
 
     def told(self) -> list[tuple[str, str, str]]:
-        found = [event for event in self._events() if event.type.startswith("alert.") and event.actor == "alert"]
+        found = [
+            event
+            for event in self._events()
+            if event.type.startswith("alert.") and event.actor == "alert"
+        ]
         return [(event.type, event.data["rule"], event.data.get("key", "")) for event in found]
 
     def event(self, kind: str, number: int = -1) -> Event:

@@ -17,7 +17,9 @@ def django_connection(url: str, alias: str = "shop") -> Iterator[Any]:
     if not settings.configured:
         settings.configure(USE_TZ=True, LOGGING_CONFIG=None)
         django.setup()
-    connections.settings[alias] = connections.configure_settings({"default": described(url)})["default"]
+    connections.settings[alias] = connections.configure_settings({"default": described(url)})[
+        "default"
+    ]
     try:
         yield connections[alias]
     finally:
@@ -29,7 +31,11 @@ def described(url: str) -> dict[str, Any]:
     """As DATABASES wants it."""
     if url.startswith("sqlite"):
         options = {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA wal_autocheckpoint=0"}
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": url.partition("///")[2], "OPTIONS": options}
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": url.partition("///")[2],
+            "OPTIONS": options,
+        }
     parts = urlsplit(url)
     return {
         "ENGINE": "django.db.backends.postgresql",

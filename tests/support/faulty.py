@@ -119,14 +119,25 @@ def eats_memory(ctx: Context) -> None:
         time.sleep(0.02)
 
 
-@app.job(timeout=1, policy=Policy(max_retries=3, backoff=Fixed(0), classes={"timeout": Policy(then=Then(timeout=30))}))
+@app.job(
+    timeout=1,
+    policy=Policy(
+        max_retries=3, backoff=Fixed(0), classes={"timeout": Policy(then=Then(timeout=30))}
+    ),
+)
 def needs_time(ctx: Context) -> str:
     witness(ctx, "start")
     time.sleep(2.5)
     return "in time"
 
 
-@app.job(policy=Policy(max_retries=1, backoff=Fixed(0), then=Then(memory_limit=150 * 1024 * 1024, settings={"eat": 1})))
+@app.job(
+    policy=Policy(
+        max_retries=1,
+        backoff=Fixed(0),
+        then=Then(memory_limit=150 * 1024 * 1024, settings={"eat": 1}),
+    )
+)
 def grows(ctx: Context) -> None:
     """Fails at first, then eats, in a runner of its own."""
     witness(ctx, "start")

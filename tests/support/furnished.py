@@ -37,24 +37,45 @@ def furnish(app: Mulligan, words: Words) -> list[str]:
     operation = app.operations.start("retry", "state:dead code:BROKEN", reason=words.text)
     app.run_inline()
     _closed(app, words)
-    open_worker(app.store, "w_somewhere", host=words.text[:200], release=words.text[:50], kinds='["x"]')
+    open_worker(
+        app.store, "w_somewhere", host=words.text[:200], release=words.text[:50], kinds='["x"]'
+    )
     batch = app.batches.list()[0]
     group = app.failures.groups()[0].fingerprint
     done = app.jobs.list("state:succeeded")[0].id
     return [
-        *MENU_PATHS, f"/jobs/{dead}", f"/jobs/{parked}", f"/jobs/{done}", f"/failures/{group}", f"/batches/{batch.id}",
-        f"/operations/{operation.id}", "/jobs?filter=state:dead", "/jobs?filter=kind:nobody", "/jobs?filter=state:ded",
-        "/operations/new?action=retry&filter=state:dead", "/operations/new?action=retry&filter=kind:nobody",
-        "/jobs/nope", "/nowhere", "/sign-in", app.status.link(app.jobs.get(dead)), app.status.link(batch),
-    ]  # fmt: skip
+        *MENU_PATHS,
+        f"/jobs/{dead}",
+        f"/jobs/{parked}",
+        f"/jobs/{done}",
+        f"/failures/{group}",
+        f"/batches/{batch.id}",
+        f"/operations/{operation.id}",
+        "/jobs?filter=state:dead",
+        "/jobs?filter=kind:nobody",
+        "/jobs?filter=state:ded",
+        "/operations/new?action=retry&filter=state:dead",
+        "/operations/new?action=retry&filter=kind:nobody",
+        "/jobs/nope",
+        "/nowhere",
+        "/sign-in",
+        app.status.link(app.jobs.get(dead)),
+        app.status.link(batch),
+    ]
 
 
 def _declare(app: Mulligan, words: Words) -> None:
     app.queue(words.name, concurrency=50)
     app.dependency(words.name, max_concurrency=2)
 
-    @app.job(name=words.name, queue=words.name, uses=words.name, editable="clip", cost=0.01,
-             policy=Policy(max_retries=1, backoff=Fixed(1)))  # fmt: skip
+    @app.job(
+        name=words.name,
+        queue=words.name,
+        uses=words.name,
+        editable="clip",
+        cost=0.01,
+        policy=Policy(max_retries=1, backoff=Fixed(1)),
+    )
     def render(clip: str) -> str | Fail | Park:
         if clip == "ask":
             return Park(words.text, choices=(words.text[:100], "drop"))
@@ -64,7 +85,9 @@ def _declare(app: Mulligan, words: Words) -> None:
             raise RuntimeError(words.text)
         return Fail("BROKEN", words.text, public=words.text[:300], final=True)
 
-    app.schedule(words.name, "0 3 * * *", render, {"clip": words.text[:500]}, timezone="Europe/Berlin")
+    app.schedule(
+        words.name, "0 3 * * *", render, {"clip": words.text[:500]}, timezone="Europe/Berlin"
+    )
     app.notify(on="job.died", to=Webhook("https://127.0.0.1:1/hook"), name="ops", form="each")
 
 

@@ -77,7 +77,9 @@ def busiest_second(calls: Iterable[Call], since: float, until: float) -> int:
 
 def most_in_flight(calls: Iterable[Call], since: float, until: float) -> int:
     """The most requests that were there at one moment of a span."""
-    there = [call for call in calls if call.began < until and (call.ended is None or call.ended > since)]
+    there = [
+        call for call in calls if call.began < until and (call.ended is None or call.ended > since)
+    ]
     steps = [(max(call.began, since), 1) for call in there]
     steps += [(call.ended, -1) for call in there if call.ended is not None]
     now = most = 0
@@ -94,7 +96,9 @@ def spans(modes: Sequence[Mode], until: float) -> list[tuple[float, float, str]]
         if mode.name == FLAP:
             halves = range(0, int((end - mode.since) / mode.value) + 1, 2)
             starts = [mode.since + half * mode.value for half in halves]
-            found += [(start, min(end, start + mode.value), REFUSE) for start in starts if start < end]
+            found += [
+                (start, min(end, start + mode.value), REFUSE) for start in starts if start < end
+            ]
         elif mode.name != OK:
             found.append((mode.since, end, mode.name))
     return found
@@ -202,7 +206,10 @@ class Service:
         return len(self._calls)
 
     def _on_calls(self) -> list[list[Any]]:
-        return [[call.began, call.tag, call.by, call.beside, call.ended, call.status] for call in self._calls]
+        return [
+            [call.began, call.tag, call.by, call.beside, call.ended, call.status]
+            for call in self._calls
+        ]
 
     def _on_modes(self) -> list[Mode]:
         return self._modes
@@ -214,7 +221,9 @@ class Service:
                 status = await self._called(head.split(b" ", 2)[1].decode(), reader)
                 if status == GONE:
                     return
-                writer.write(f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Length: 0\r\n\r\n".encode())
+                writer.write(
+                    f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Length: 0\r\n\r\n".encode()
+                )
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # it was said goodbye, politely or not
@@ -256,7 +265,9 @@ async def _waited(reader: asyncio.StreamReader, seconds: float | None) -> bool:
     """Wait, but no longer than the caller does: has it stayed?"""
     if seconds == 0:
         return True
-    left = asyncio.ensure_future(reader.read(1))  # nobody says anything before the answer, except goodbye
+    left = asyncio.ensure_future(
+        reader.read(1)
+    )  # nobody says anything before the answer, except goodbye
     done, _ = await asyncio.wait([left], timeout=seconds)
     if not done:
         left.cancel()
@@ -266,7 +277,9 @@ async def _waited(reader: asyncio.StreamReader, seconds: float | None) -> bool:
 
 async def _lines_of_stdin() -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     return reader
 
 

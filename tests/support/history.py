@@ -39,7 +39,9 @@ _MADE = "(CASE (i - i / 5 * 5) WHEN 3 THEN 2 WHEN 4 THEN 4 ELSE 1 END)"
 _GOOD = "(((i - i / 5 * 5) < 3) OR ((i - i / 5 * 5) = 3 AND t = 2))"
 
 
-def many_lives(store: Store, jobs: int, *, now: Micros, days: float = 6.0, private: int = 1500, tag: str = "a") -> None:
+def many_lives(
+    store: Store, jobs: int, *, now: Micros, days: float = 6.0, private: int = 1500, tag: str = "a"
+) -> None:
     """Spread over the last days; 9 attempts for every 5 jobs."""
     start = now - round(days * DAY)
     params = {"jobs": jobs, "start": start, "step": round(days * DAY) // jobs}

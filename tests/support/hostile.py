@@ -161,7 +161,12 @@ class Values(Exception):
     """Right names, wrong values."""
 
     def __init__(self) -> None:
-        self.status_code, self.code, self.errno, self.sqlstate = 10**30, float("nan"), "28", b"40001"
+        self.status_code, self.code, self.errno, self.sqlstate = (
+            10**30,
+            float("nan"),
+            "28",
+            b"40001",
+        )
         self.response, self.headers = {"Error": 7, "ResponseMetadata": []}, {b"\xff": object()}
         self.body, self.details, self.errors = object(), "x" * 10, {1: 2}
         self.retry_after, self.recipients, self.reason = float("inf"), {"a": 7}, self
@@ -257,7 +262,9 @@ def _carried(carry: Callable[[str], BaseException], text: str) -> Callable[[], B
 
 HOSTILE: dict[str, Callable[[], BaseException]] = {
     **{
-        f"{what} as {where}": _carried(carry, text) for what, text in TEXTS.items() for where, carry in CARRIERS.items()
+        f"{what} as {where}": _carried(carry, text)
+        for what, text in TEXTS.items()
+        for where, carry in CARRIERS.items()
     },
     **OBJECTS,
 }

@@ -19,8 +19,31 @@ TEXTS = (
     "9" * 400,
     "x" * 5_000,
 )
-NUMBERS = ("-1", "0", "1e400", "NaN", "Infinity", str(2**63), str(10**40), "-" + str(2**63), "1.5", "true")
-IDS = ("nothing", "0" * 28, "%00", "a%2fb", "..%2f..", "%e2%82%ac", "%ff%fe", "9" * 300, "mk_", "task_%00", "'")
+NUMBERS = (
+    "-1",
+    "0",
+    "1e400",
+    "NaN",
+    "Infinity",
+    str(2**63),
+    str(10**40),
+    "-" + str(2**63),
+    "1.5",
+    "true",
+)
+IDS = (
+    "nothing",
+    "0" * 28,
+    "%00",
+    "a%2fb",
+    "..%2f..",
+    "%e2%82%ac",
+    "%ff%fe",
+    "9" * 300,
+    "mk_",
+    "task_%00",
+    "'",
+)
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -37,7 +60,18 @@ VALUES: tuple[Any, ...] = (
     [[]],
     {"a": 1},
 )
-BODIES = (b"", b"{", b"null", b"[]", b"7", b'"\xff"', b"[" * 20_000, b"\0", b"a=b", b"{" + b'"a":{' * 5_000)
+BODIES = (
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"7",
+    b'"\xff"',
+    b"[" * 20_000,
+    b"\0",
+    b"a=b",
+    b"{" + b'"a":{' * 5_000,
+)
 
 
 def forms(good: dict[str, str]) -> Iterator[dict[str, str]]:

@@ -16,13 +16,17 @@ from support import browser as browsers
 from support.browser import Visit
 from support.serving import served
 
-EXPECTED = ("status of 40",)  # pages that are not there, and what cannot be asked, are among the screens
+EXPECTED = (
+    "status of 40",
+)  # pages that are not there, and what cannot be asked, are among the screens
 
 
 @contextmanager
 def a_house(folder: Path, url: str = "") -> Iterator[tuple[str, Mulligan]]:
     settings = read_settings(
-        {"database_url": url or f"sqlite:///{folder}/mulligan.db"}, environ={}, file=folder / "none.toml"
+        {"database_url": url or f"sqlite:///{folder}/mulligan.db"},
+        environ={},
+        file=folder / "none.toml",
     )
     app = Mulligan(settings=settings)
     app.store.prepare()

@@ -39,7 +39,9 @@ def is_down(app, line, call, jobs=10, **declared):
     line.down()
     made = [call.enqueue(n=n) for n in range(jobs)]
     app.run_inline()
-    assert (app.dependencies.get("gateway").state == "open") is (jobs > 3), "three failures are not sure yet"
+    assert (app.dependencies.get("gateway").state == "open") is (jobs > 3), (
+        "three failures are not sure yet"
+    )
     return made
 
 

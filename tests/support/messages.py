@@ -31,10 +31,26 @@ LINKED = Settings.model_validate(
 )
 
 
-def event(type_: str = "job.retry_scheduled", data: dict[str, Any] | None = None, **more: Any) -> Event:
-    known = {"job_id": "01jobjobjobjobjobjobjobjobjo", "batch_id": None, "owner": "acme", "attempt": 1, "token": 1}
+def event(
+    type_: str = "job.retry_scheduled", data: dict[str, Any] | None = None, **more: Any
+) -> Event:
+    known = {
+        "job_id": "01jobjobjobjobjobjobjobjobjo",
+        "batch_id": None,
+        "owner": "acme",
+        "attempt": 1,
+        "token": 1,
+    }
     return Event(
-        **{"id": 7, "at": AT, "type": type_, "actor": "", "data": DATA if data is None else data, **known, **more}
+        **{
+            "id": 7,
+            "at": AT,
+            "type": type_,
+            "actor": "",
+            "data": DATA if data is None else data,
+            **known,
+            **more,
+        }
     )
 
 

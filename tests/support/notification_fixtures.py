@@ -44,5 +44,10 @@ def strict() -> Sending:
 
 @pytest.fixture
 def by_mail(mailbox: Mailbox) -> Sending:
-    mail = {"host": "127.0.0.1", "port": mailbox.port, "tls": "none", "sender": "Jobs <jobs@mulligan.example>"}
+    mail = {
+        "host": "127.0.0.1",
+        "port": mailbox.port,
+        "tls": "none",
+        "sender": "Jobs <jobs@mulligan.example>",
+    }
     return Sending(Settings.model_validate({"mail": mail}))

@@ -21,7 +21,12 @@ def convert(clip: int, shelf: str) -> int | Fail:
     if there(f"mended-{shelf}"):
         return clip
     public = f"The {shelf} shelf could not be read."
-    return Fail(f"{shelf.upper()}_GONE", f"/srv/{shelf}: no such file or directory", public=public, final=True)
+    return Fail(
+        f"{shelf.upper()}_GONE",
+        f"/srv/{shelf}: no such file or directory",
+        public=public,
+        final=True,
+    )
 
 
 @app.job
@@ -37,7 +42,12 @@ def charge(order: int) -> int:
 @app.job(editable="page")
 def draw(page: int) -> str | Fail:
     if page < 1:
-        return Fail("BAD_PAGE", f"no page {page} in /srv/books", public="This page does not exist.", final=True)
+        return Fail(
+            "BAD_PAGE",
+            f"no page {page} in /srv/books",
+            public="This page does not exist.",
+            final=True,
+        )
     return f"page {page}"
 
 

@@ -86,14 +86,19 @@ class Stage:
 
     # -- who does what ----------------------------------------------------------------------------
     def hire(self, count: int = WORKERS) -> None:
-        environ = {calling.GATEWAY_URL: self.gateway.url, calling.PATIENCE: str(self.world.patience)}
+        environ = {
+            calling.GATEWAY_URL: self.gateway.url,
+            calling.PATIENCE: str(self.world.patience),
+        }
         environ[calling.DECLARED] = json.dumps(dict(self.world.declared or {}))
         if self.world.probed:
             environ[calling.PROBED] = "yes"
         settings = {"worker__concurrency": str(CONCURRENCY), **(self.world.settings or {})}
         for _ in range(count):
             app = "support.calling:app"
-            self.workers.append(Worker(self._url, self._folder, app=app, environ=environ, **settings))
+            self.workers.append(
+                Worker(self._url, self._folder, app=app, environ=environ, **settings)
+            )
         for worker in self.workers[-count:]:
             worker.ready()
 
@@ -129,7 +134,9 @@ class Stage:
 
     def opened(self, timeout: float = 10.0) -> float:
         """The moment at which the breaker opened for the first time."""
-        return self.moment(until(lambda: self.events("dependency.opened"), timeout, "the breaker opens")[0])
+        return self.moment(
+            until(lambda: self.events("dependency.opened"), timeout, "the breaker opens")[0]
+        )
 
     def wait_closed(self, timeout: float) -> None:
         until(lambda: self.opens() and self.opens()[-1][1] < inf, timeout, "the breaker closes")
@@ -148,13 +155,17 @@ class Stage:
     def ended(self, ids: Sequence[str], timeout: float) -> list[Job]:
         """Each of them, once all have come to an end."""
         deadline = time.monotonic() + timeout
-        return [self.app.jobs.wait(job_id, max(0.05, deadline - time.monotonic())) for job_id in ids]
+        return [
+            self.app.jobs.wait(job_id, max(0.05, deadline - time.monotonic())) for job_id in ids
+        ]
 
     def story(self, timeout: float) -> Story:
         """Wait until everything has ended, then tell."""
         jobs = self.ended(self.calls, timeout)
         others = [] if self._others is None else self.ended(self._others.stop(), 10)
-        return Story(self.world, self.gateway.calls(), self.gateway.modes(), self.opens(), jobs, others)
+        return Story(
+            self.world, self.gateway.calls(), self.gateway.modes(), self.opens(), jobs, others
+        )
 
     def leave(self) -> None:
         if self._others is not None:
@@ -168,7 +179,9 @@ class Stage:
 def stage(url: str, folder: Path, world: World) -> Iterator[Stage]:
     environ = {**FAST, "MULLIGAN_DATABASE_URL": url}
     with ExitStack() as stack:
-        stack.enter_context(calling.app.redirected(read_settings(environ=environ, file=folder / "none.toml")))
+        stack.enter_context(
+            calling.app.redirected(read_settings(environ=environ, file=folder / "none.toml"))
+        )
         gateway = Gateway(capacity=world.capacity, takes=world.takes)
         stack.callback(gateway.close)
         made = Stage(url, folder, world, gateway)
@@ -187,7 +200,9 @@ class Story:
     jobs: list[Job]
     others: list[Job]
 
-    def line_was_held(self, *, grace: float = 1.0, slack: float = 2.0, margin: int = 5, others: float = 1.0) -> None:
+    def line_was_held(
+        self, *, grace: float = 1.0, slack: float = 2.0, margin: int = 5, others: float = 1.0
+    ) -> None:
         """The whole promise, for one outage."""
         self.all_succeeded()
         self.each_was_served_once()
@@ -199,8 +214,12 @@ class Story:
         self.others_ran_at_once(others)
 
     def all_succeeded(self) -> None:
-        ends = {job.id: (job.state, job.error) for job in self.jobs if job.state is not State.SUCCEEDED}
-        assert not ends, f"{len(ends)} of {len(self.jobs)} did not succeed: {list(ends.items())[:3]}"
+        ends = {
+            job.id: (job.state, job.error) for job in self.jobs if job.state is not State.SUCCEEDED
+        }
+        assert not ends, (
+            f"{len(ends)} of {len(self.jobs)} did not succeed: {list(ends.items())[:3]}"
+        )
 
     def each_was_served_once(self) -> None:
         """The gateway's own count: whom it has answered well is not asked for again."""
@@ -212,7 +231,9 @@ class Story:
         paid = self._paid()
         charged = sum(count > 0 for count in paid)
         assert max(paid) <= 1, f"a job was charged {max(paid)} times; {charged} were charged"
-        assert charged <= IN_FLIGHT + margin, f"{charged} jobs were charged, {IN_FLIGHT} were in flight"
+        assert charged <= IN_FLIGHT + margin, (
+            f"{charged} jobs were charged, {IN_FLIGHT} were in flight"
+        )
 
     def was_not_overrun(self, most: int) -> None:
         """So many may find out how much the gateway can serve when it is well."""
@@ -221,7 +242,9 @@ class Story:
 
     def paid_at_most_once_per_opening(self, margin: int = 0) -> None:
         charges = sum(self._paid())
-        assert charges <= IN_FLIGHT * len(self.opens) + margin, f"{charges} failures in {len(self.opens)} openings"
+        assert charges <= IN_FLIGHT * len(self.opens) + margin, (
+            f"{charges} failures in {len(self.opens)} openings"
+        )
 
     def _paid(self) -> list[int]:
         """What the outage has cost each job: its failures, but for those of a gateway that was well and too busy."""
@@ -231,14 +254,20 @@ class Story:
     def _overruns(self) -> Counter[str]:
         bad = spans(self.modes, time.monotonic())
         refused = [call for call in self.calls if call.status == 503]
-        return Counter(call.tag for call in refused if not any(a <= call.began < b for a, b, _ in bad))
+        return Counter(
+            call.tag for call in refused if not any(a <= call.began < b for a, b, _ in bad)
+        )
 
     def one_at_a_time_while_open(self, grace: float) -> None:
         """`grace`: what was in flight at the opening may end."""
         assert self.opens, "the breaker never opened"
         for opened, closed in self.opens:
-            most = most_in_flight(self.calls, opened + grace, closed) if closed > opened + grace else 0
-            assert most <= 1, f"{most} requests at once while the breaker was open, {grace} s after it opened"
+            most = (
+                most_in_flight(self.calls, opened + grace, closed) if closed > opened + grace else 0
+            )
+            assert most <= 1, (
+                f"{most} requests at once while the breaker was open, {grace} s after it opened"
+            )
 
     def closed_soon(self, slack: float) -> None:
         """Within one cool-down of the gateway's last recovery, and for good."""
@@ -249,20 +278,26 @@ class Story:
             cool_down = self.world.next_look(recovered - opened)
             if opened <= recovered <= closed:
                 late = closed - recovered
-                assert late <= cool_down + slack, f"{late:.1f} s after recovery; a cool-down is {cool_down:.0f} s"
+                assert late <= cool_down + slack, (
+                    f"{late:.1f} s after recovery; a cool-down is {cool_down:.0f} s"
+                )
 
     def never_too_fast(self) -> None:
         """Once it has closed, no second above 1.5 times what the gateway can serve."""
         closed = self.opens[-1][1]
         most = busiest_second(self.calls, closed, inf)
         allowed = 1.5 * self.world.capacity
-        assert most <= allowed, f"{most} requests in one second after closing; capacity {self.world.capacity}/s"
+        assert most <= allowed, (
+            f"{most} requests in one second after closing; capacity {self.world.capacity}/s"
+        )
 
     def others_ran_at_once(self, within: float) -> None:
         assert self.others, "nothing was enqueued beside"
         waits = sorted(_took(job) for job in self.others)
         late = [wait for wait in waits if wait > within]
-        share = f"{len(late)} of {len(waits)} other jobs were late; the last after {waits[-1]:.1f} s"
+        share = (
+            f"{len(late)} of {len(waits)} other jobs were late; the last after {waits[-1]:.1f} s"
+        )
         assert waits[int(len(waits) * 0.95)] <= within, share
         assert waits[-1] <= within + 1.5, share
 
@@ -285,8 +320,13 @@ class Story:
     def draw(self, folder: Path, title: str) -> Path:
         """The picture, and the facts below one another."""
         opens = [(opened, min(closed, time.monotonic())) for opened, closed in self.opens]
-        path = chart.draw(folder / "outage.svg", self.calls, self.modes, opens, self.world.capacity, title)
-        lines = [f"\n{title}: {path}", *(f"  {name}: {value}" for name, value in self.facts().items())]
+        path = chart.draw(
+            folder / "outage.svg", self.calls, self.modes, opens, self.world.capacity, title
+        )
+        lines = [
+            f"\n{title}: {path}",
+            *(f"  {name}: {value}" for name, value in self.facts().items()),
+        ]
         print(*lines, sep="\n")  # noqa: T201 - for a person who looks
         return path
 

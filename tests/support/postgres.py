@@ -117,7 +117,10 @@ class PostgresServer:
         name = urlsplit(url).path.lstrip("/")
         # A backend needs a millisecond to go after its client has; DROP DATABASE looks again only after 100.
         deadline = time.monotonic() + 1
-        while self._admin(END_BACKENDS.format(sql.Literal(name))).fetchone() and time.monotonic() < deadline:
+        while (
+            self._admin(END_BACKENDS.format(sql.Literal(name))).fetchone()
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.001)
         self._admin(DROP.format(sql.Identifier(name)))
 
@@ -157,7 +160,9 @@ class PostgresServer:
         while not self._answers():
             if time.monotonic() > deadline:
                 raise PostgresUnavailable(f"PostgreSQL does not start:\n{self.log()[-4000:]}")
-            if not self.running:  # also again: after a SIGKILL old backends hold the shared memory for a moment
+            if (
+                not self.running
+            ):  # also again: after a SIGKILL old backends hold the shared memory for a moment
                 self._process = self._launch()
             time.sleep(0.02)
 
@@ -197,7 +202,10 @@ class PostgresServer:
     def _answers(self) -> bool:
         if not self.running:
             return False
-        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self._admin_url, connect_timeout=5):
+        with (
+            contextlib.suppress(psycopg.OperationalError),
+            psycopg.connect(self._admin_url, connect_timeout=5),
+        ):
             return True
         return False
 
@@ -218,7 +226,9 @@ class PostgresServer:
     @property
     def _folder(self) -> Path:
         if self._root is None:
-            raise RuntimeError(f"the server of {URL_VARIABLE} is not ours to control; unset it to run this test")
+            raise RuntimeError(
+                f"the server of {URL_VARIABLE} is not ours to control; unset it to run this test"
+            )
         return self._root
 
     @property
@@ -237,7 +247,9 @@ class PostgresServer:
         self._bin = find_binaries()
         self._as = unprivileged_user()
         self._root = Path(tempfile.mkdtemp(prefix="mulligan-pg-", dir=spacious_memory()))
-        self._copy = Path(tempfile.mkdtemp(prefix="mulligan-pg-bin-"))  # apart: shared memory may forbid to execute
+        self._copy = Path(
+            tempfile.mkdtemp(prefix="mulligan-pg-bin-")
+        )  # apart: shared memory may forbid to execute
         atexit.register(self.close)
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", WATCHER, "sh", self._root, self._copy],
@@ -259,7 +271,9 @@ class PostgresServer:
         if not self._can_run():
             self._bin = copy_installation(self._bin, self._copy)
             if not self._can_run():
-                raise PostgresUnavailable(f"uid {self._as['user']} cannot run {self._bin}/postgres; set {URL_VARIABLE}")
+                raise PostgresUnavailable(
+                    f"uid {self._as['user']} cannot run {self._bin}/postgres; set {URL_VARIABLE}"
+                )
 
     def _can_run(self) -> bool:
         try:
@@ -274,9 +288,16 @@ class PostgresServer:
         if self._as:
             os.chown(password_file, self._as["user"], self._as["group"])
         done = self._run(
-            "initdb", "--no-sync", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--username=mulligan",
-            f"--pwfile={password_file}", "-D", self._data,
-        )  # fmt: skip
+            "initdb",
+            "--no-sync",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--username=mulligan",
+            f"--pwfile={password_file}",
+            "-D",
+            self._data,
+        )
         if done.returncode:
             raise PostgresUnavailable(f"initdb failed: {done.stdout}")
         port = free_port()
@@ -304,7 +325,11 @@ def find_binaries() -> Path:
     """The folder with the newest PostgreSQL of the first source that has any."""
     chosen = os.environ.get(BIN_VARIABLE)
     for source in ([Path(chosen)],) if chosen else (wheel_folders(), system_folders()):
-        if usable := [folder for folder in source if (folder / "initdb").exists() and (folder / "postgres").exists()]:
+        if usable := [
+            folder
+            for folder in source
+            if (folder / "initdb").exists() and (folder / "postgres").exists()
+        ]:
             return max(usable, key=major_version)
     if chosen:
         raise PostgresUnavailable(f"{BIN_VARIABLE}={chosen} has no initdb and postgres")
@@ -332,7 +357,9 @@ def system_folders() -> list[Path]:
 
 
 def major_version(folder: Path) -> int:
-    said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run(
+        [folder / "postgres", "--version"], capture_output=True, text=True, check=False
+    ).stdout
     number = re.search(r"\d+", said)
     return int(number[0]) if number else 0
 
@@ -343,7 +370,9 @@ def copy_installation(binaries: Path, to: Path) -> Path:
     libraries = package.with_suffix(".libs")
     if libraries.is_dir():
         shutil.copytree(libraries, to / libraries.name)
-    copied = shutil.copytree(binaries.parent, to / package.name / binaries.parent.name, symlinks=True)
+    copied = shutil.copytree(
+        binaries.parent, to / package.name / binaries.parent.name, symlinks=True
+    )
     return Path(copied) / binaries.name
 
 

@@ -76,7 +76,13 @@ def migrate_once(url: str, log: str) -> None:
 def die_in_the_middle_of_a_migration(url: str) -> None:
     """Take the first step and die before its commit: as hard as a process can."""
     with closing(open_store(url)) as store, store.transaction() as connection:
-        text = next(iter(migrations.steps("postgres" if url.startswith("postgres") else "sqlite", prefix(store)))).text
+        text = next(
+            iter(
+                migrations.steps(
+                    "postgres" if url.startswith("postgres") else "sqlite", prefix(store)
+                )
+            )
+        ).text
         if is_postgres(store):
             connection.execute(f"CREATE SCHEMA {prefix(store)[:-1]}")
         connection.execute(text)

@@ -78,7 +78,7 @@ class WebReceiver:
             found = list(self.received)
         return [
             one.id for one in found if name in (None, one.to) and confirmed in (None, one.confirmed)
-        ]  # fmt: skip
+        ]
 
     def bodies(self, name: str = "hook") -> list[Any]:
         return [one.body for one in self.received if one.to == name]
@@ -132,7 +132,13 @@ class MailReceiver:
 
     async def handle_DATA(self, _server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - the library's name
         mail = message_from_bytes(envelope.content)
-        one = Received(time.monotonic(), ",".join(envelope.rcpt_tos), mail["message-id"], mail, dict(mail.items()))
+        one = Received(
+            time.monotonic(),
+            ",".join(envelope.rcpt_tos),
+            mail["message-id"],
+            mail,
+            dict(mail.items()),
+        )
         self.received.append(one)
         how = self.plan.take()
         if how == DROP:

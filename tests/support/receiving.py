@@ -66,7 +66,9 @@ class HttpReceiver:
             answer(told) if callable(answer) else told.sendall(answer)
 
     def _wrapped(self, connection: socket.socket) -> socket.socket:
-        return self.context.wrap_socket(connection, server_side=True) if self.context else connection
+        return (
+            self.context.wrap_socket(connection, server_side=True) if self.context else connection
+        )
 
 
 def _read(connection: socket.socket) -> Request:
@@ -77,7 +79,12 @@ def _read(connection: socket.socket) -> Request:
         name, _, value = header.decode("latin-1").partition(":")
         pairs.append((name.lower(), value.strip()))
     headers = dict(pairs)
-    return Request(line, headers, [name for name, _ in pairs], stream.read(int(headers.get("content-length", 0))))
+    return Request(
+        line,
+        headers,
+        [name for name, _ in pairs],
+        stream.read(int(headers.get("content-length", 0))),
+    )
 
 
 class Letter(NamedTuple):
@@ -107,7 +114,9 @@ class Mailbox:
         self.logins: list[tuple[str, str]] = []
         self.port = 0
 
-    async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:  # noqa: N802
+    async def handle_RCPT(
+        self, server: Any, session: Any, envelope: Any, address: str, options: Any
+    ) -> str:  # noqa: N802
         if answers := self.at_rcpt.get(address):
             return answers.pop(0) if len(answers) > 1 else answers[0]
         envelope.rcpt_tos.append(address)
@@ -116,7 +125,9 @@ class Mailbox:
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
         if self.at_data and (answer := self.at_data.pop(0)) != "250":
             if answer == "drop":
-                self.letters.append(Letter(envelope.mail_from, list(envelope.rcpt_tos), envelope.content))
+                self.letters.append(
+                    Letter(envelope.mail_from, list(envelope.rcpt_tos), envelope.content)
+                )
                 server.transport.close()
             return answer
         self.letters.append(Letter(envelope.mail_from, list(envelope.rcpt_tos), envelope.content))
@@ -130,7 +141,14 @@ def mail_server(context: ssl.SSLContext | None = None, **options: Any) -> Iterat
         from aiosmtpd.controller import Controller
 
         box = Mailbox()
-        server = Controller(box, hostname="127.0.0.1", port=_free(), ssl_context=None, tls_context=context, **options)
+        server = Controller(
+            box,
+            hostname="127.0.0.1",
+            port=_free(),
+            ssl_context=None,
+            tls_context=context,
+            **options,
+        )
         server.start()
         box.port = server.port
         try:

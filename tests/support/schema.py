@@ -15,7 +15,12 @@ class Document:
         self.document = _closed(copy.deepcopy(document))
         self._known = {}
         self._paths = [
-            (re.compile(re.sub(r"\{(\w+)\}", lambda found: ".+" if found[1] == "key" else "[^/]+", path)), verbs)
+            (
+                re.compile(
+                    re.sub(r"\{(\w+)\}", lambda found: ".+" if found[1] == "key" else "[^/]+", path)
+                ),
+                verbs,
+            )
             for path, verbs in self.document["paths"].items()
         ]
 
@@ -24,13 +29,21 @@ class Document:
         exact = self.document["paths"].get(path, {}).get(method.lower())
         if exact is not None:
             return exact
-        fits = (verbs for pattern, verbs in self._paths if method.lower() in verbs and pattern.fullmatch(path))
+        fits = (
+            verbs
+            for pattern, verbs in self._paths
+            if method.lower() in verbs and pattern.fullmatch(path)
+        )
         return next((verbs[method.lower()] for verbs in fits), None)
 
     def check(self, answer):
         """Whatever it answers to a call that the document knows is as the document says."""
         path = answer.request.url.path
-        operation = self.operation(answer.request.method, path.removeprefix(PREFIX)) if PREFIX in path else None
+        operation = (
+            self.operation(answer.request.method, path.removeprefix(PREFIX))
+            if PREFIX in path
+            else None
+        )
         if operation is None:
             return
         what = (answer.request.method, path, answer.status_code, answer.text[:2000])
@@ -49,7 +62,9 @@ class Document:
     def _validator(self, schema):
         if id(schema) not in self._known:
             whole = {**schema, "components": self.document["components"]}
-            self._known[id(schema)] = Draft202012Validator(whole, format_checker=Draft202012Validator.FORMAT_CHECKER)
+            self._known[id(schema)] = Draft202012Validator(
+                whole, format_checker=Draft202012Validator.FORMAT_CHECKER
+            )
         return self._known[id(schema)]
 
     def _resolved(self, said):

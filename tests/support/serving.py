@@ -61,8 +61,14 @@ def served(settings: Settings, *, grace: int | None = None) -> Iterator[Served]:
 @contextmanager
 def served_apart(settings: Settings) -> Iterator[Served]:
     """The same in a process of its own; it is killed, without a chance to say goodbye."""
-    environ = {**os.environ, "MULLIGAN_DATABASE_URL": settings.database_url, "MULLIGAN_WEB__PORT": "0"}
-    with subprocess.Popen([sys.executable, "-m", "mulligan.http"], env=environ, stdout=subprocess.PIPE) as process:
+    environ = {
+        **os.environ,
+        "MULLIGAN_DATABASE_URL": settings.database_url,
+        "MULLIGAN_WEB__PORT": "0",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "mulligan.http"], env=environ, stdout=subprocess.PIPE
+    ) as process:
         try:
             assert process.stdout is not None
             address = urlsplit(process.stdout.readline().decode().strip())
@@ -81,7 +87,13 @@ class Ear:
     """One client of /events. `hear` reads until a moment; whatever was read is in `frames` and `raw`."""
 
     def __init__(
-        self, at: Served, key: str, *, last: int | None = None, query: str = "", timeout: float = 10.0
+        self,
+        at: Served,
+        key: str,
+        *,
+        last: int | None = None,
+        query: str = "",
+        timeout: float = 10.0,
     ) -> None:
         self.raw = b""
         self._used = 0
@@ -142,7 +154,9 @@ class Ear:
             fields: dict[str, str] = {}
             for line in block.split("\n"):
                 name, _, value = line.partition(": ")
-                fields[name] = f"{fields[name]}\n{value}" if name == "data" and "data" in fields else value
+                fields[name] = (
+                    f"{fields[name]}\n{value}" if name == "data" and "data" in fields else value
+                )
             if "data" in fields:
                 number = int(fields["id"]) if "id" in fields else None
                 self.frames.append(Frame(number, fields["event"], json.loads(fields["data"])))

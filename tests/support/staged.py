@@ -34,7 +34,9 @@ class Demo:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.address = process.stdout.readline().strip() if process.stdout else ""
         self.home = re.sub(r"(?<=\d)/.*", "", self.address)
-        self.client = httpx2.Client(base_url=self.home, verify=False, timeout=60, follow_redirects=True)
+        self.client = httpx2.Client(
+            base_url=self.home, verify=False, timeout=60, follow_redirects=True
+        )
         self._said: list[str] = []
         threading.Thread(target=self._listen, args=(process,), daemon=True).start()
 
@@ -80,7 +82,9 @@ def opened(chromium: Browser, page: Page, **options: Any) -> Iterator[browsers.P
     home = "/".join(page.address.split("/")[:3])
     with browsers.visit(chromium, home, **options) as person:
         person.forgiven = ("status of 401",)  # a page to sign in at is the answer to who is not
-        person.context.add_cookies([{"name": name, "value": value, "url": home} for name, value in page.cookies])
+        person.context.add_cookies(
+            [{"name": name, "value": value, "url": home} for name, value in page.cookies]
+        )
         person.page.goto(page.address)
         if "#" in page.address:  # it asks for the rest by itself
             expect(person.page.locator("table:visible tbody tr").first).to_be_visible()
@@ -102,7 +106,13 @@ def watermark(at: Demo) -> list[Page]:
     )
     found = at.client.post("/detect", files={"file": ("a.mp4", copy)}).url.path
     at.has(found, "This is the copy of")
-    pages = {"campaigns": "/campaigns", "campaign": autumn, "detect": "/detect", "found": found, "not-found": failed}
+    pages = {
+        "campaigns": "/campaigns",
+        "campaign": autumn,
+        "detect": "/detect",
+        "found": found,
+        "not-found": failed,
+    }
     own = [Page(name, at.home + path, (("key", key),)) for name, path in pages.items()]
     return [*own, Page("sign-in", f"{at.home}/campaigns")]
 
@@ -164,7 +174,12 @@ def clipscribe(at: Demo) -> list[Page]:
     admin = at.told(r"http://\S+/admin\S+")
     samples = re.findall(r'value="(http[^"]+)/talk.mp4"', at.client.get("/").text)[0]
     pages = {}
-    ends = {"talk": "COMPLETED", "private": "FAILED", "busy-1": "RETRYING", "talk-9h": "MANUAL_REVIEW"}
+    ends = {
+        "talk": "COMPLETED",
+        "private": "FAILED",
+        "busy-1": "RETRYING",
+        "talk-9h": "MANUAL_REVIEW",
+    }
     for video in ends:
         order = {"url": f"{samples}/{video}.mp4", "user": "ann@example.com"}
         pages[video] = at.client.post("/jobs", json=order).json()["status_url"]

@@ -31,10 +31,35 @@ T = TypeVar("T")
 HOUR = 3600 * SECOND
 KINDS = frozenset({"render", "mail", "report"})
 POLICIES = EffectivePolicies(RetrySection(), {})
-TABLES = ("job", "attempt", "event", "checkpoint", "worker", "gate", "manifest", "pruned", "limits", "meter",
-          "schedule", "slot", "failure_group", "batch", "batch_progress", "operation", "operation_item",
-          "job_arg", "api_key", "answer", "session", "reader", "subscription", "incident", "notified",
-          "stat", "alert")  # fmt: skip
+TABLES = (
+    "job",
+    "attempt",
+    "event",
+    "checkpoint",
+    "worker",
+    "gate",
+    "manifest",
+    "pruned",
+    "limits",
+    "meter",
+    "schedule",
+    "slot",
+    "failure_group",
+    "batch",
+    "batch_progress",
+    "operation",
+    "operation_item",
+    "job_arg",
+    "api_key",
+    "answer",
+    "session",
+    "reader",
+    "subscription",
+    "incident",
+    "notified",
+    "stat",
+    "alert",
+)
 
 # One outcome for each way an attempt can end.
 RETURNED = Outcome(Ended.RETURNED, result='{"pages":3}')
@@ -75,7 +100,10 @@ def is_postgres(store: Store) -> bool:
 # -- jobs -------------------------------------------------------------------------------------------
 def a_job(**changes: Any) -> NewJob:
     return NewJob(
-        **({"id": new_id(), "kind": "render", "queue": "default", "payload": "{}", "owner": "acme"} | changes)
+        **(
+            {"id": new_id(), "kind": "render", "queue": "default", "payload": "{}", "owner": "acme"}
+            | changes
+        )
     )
 
 
@@ -212,7 +240,9 @@ def worker_of(store: Store, worker_id: str = "w1") -> WorkerRow:
 
 
 # -- claim and settle -------------------------------------------------------------------------------
-def claim(store: Store, n: int = 1, *, worker: str = "w1", claimer: Claimer | None = None) -> list[Lease]:
+def claim(
+    store: Store, n: int = 1, *, worker: str = "w1", claimer: Claimer | None = None
+) -> list[Lease]:
     with store.begin() as unit:
         return (claimer or Claimer(worker, KINDS)).claim(unit, n).leases
 
@@ -223,11 +253,17 @@ def take(store: Store, *ids: str, worker: str = "w1") -> list[Lease]:
 
 
 def finish(
-    store: Store, leases: Lease | Sequence[Lease], outcome: Outcome = RETURNED, *, policies: EffectivePolicies = POLICIES
+    store: Store,
+    leases: Lease | Sequence[Lease],
+    outcome: Outcome = RETURNED,
+    *,
+    policies: EffectivePolicies = POLICIES,
 ) -> list[Verdict]:
     found = [leases] if isinstance(leases, Lease) else leases
     with store.begin() as unit:
-        return settle(unit, [Ending(lease, outcome) for lease in found], policies, unit.now(), Random(7))
+        return settle(
+            unit, [Ending(lease, outcome) for lease in found], policies, unit.now(), Random(7)
+        )
 
 
 def running(store: Store, *, worker: str = "w1", **changes: Any) -> Lease:
@@ -275,7 +311,9 @@ def prefix(store: Store) -> str:
     return getattr(store, "prefix", "mulligan_")
 
 
-def sql(store: Store, statement: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+def sql(
+    store: Store, statement: str, params: Mapping[str, Any] | None = None
+) -> list[tuple[Any, ...]]:
     """One statement on a connection of the store's: `{p}` is the prefix, `:name` a parameter."""
     text = statement.replace("{p}", prefix(store))
     with store.transaction() as connection:
@@ -382,5 +420,8 @@ class Background:
 def waits_for_a_lock(store: Store) -> bool:
     """Is a session of this PostgreSQL database waiting for another's row, key or transaction?"""
     return bool(
-        sql(store, "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+        sql(
+            store,
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
     )

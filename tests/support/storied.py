@@ -9,7 +9,10 @@ from mulligan import Context, Exponential, Hold, Mulligan, Policy
 app = Mulligan()
 
 
-@app.job(uses="gateway", policy=Policy(max_retries=3, backoff=Exponential(base=0.2, factor=2, jitter="none")))
+@app.job(
+    uses="gateway",
+    policy=Policy(max_retries=3, backoff=Exponential(base=0.2, factor=2, jitter="none")),
+)
 def fetch(ctx: Context, repaired: str) -> dict[str, int] | Hold:
     if Path(repaired).exists():
         return {"pages": 3}

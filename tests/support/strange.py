@@ -231,7 +231,9 @@ def runs_a_program(ctx: Context) -> None:
 
 @app.job(policy=NOW)
 async def runs_a_program_async(ctx: Context) -> None:
-    await ctx.run_async(["sh", "-c", f"trap '' TERM; touch {HERE}/runs-{ctx.job.id}; sleep 652; sleep 653"])
+    await ctx.run_async(
+        ["sh", "-c", f"trap '' TERM; touch {HERE}/runs-{ctx.job.id}; sleep 652; sleep 653"]
+    )
 
 
 @app.job(policy=NOW)
@@ -260,4 +262,9 @@ def says_where_it_stopped(ctx: Context) -> None:
 
 @app.job(policy=ONCE)
 def mark_of(ctx: Context) -> list[str]:
-    return [os.environ[MARK], ctx.run(["printenv", MARK]).strip(), ctx.run(["pwd"]).strip(), str(ctx.workdir)]
+    return [
+        os.environ[MARK],
+        ctx.run(["printenv", MARK]).strip(),
+        ctx.run(["pwd"]).strip(),
+        str(ctx.workdir),
+    ]

@@ -23,7 +23,10 @@ class Guest:
 
     def enter(self, scope: str = "*", role: str = "operator") -> None:
         key = self._app.keys.create(scope, role).text
-        assert self.client.post("/sign-in", data={"key": key}, follow_redirects=False).status_code == 303
+        assert (
+            self.client.post("/sign-in", data={"key": key}, follow_redirects=False).status_code
+            == 303
+        )
 
     def page(self, path: str, **params: Any) -> str:
         answer = self.client.get(path, params=params or None)
@@ -54,5 +57,7 @@ def visiting_by_link(app: Mulligan) -> Iterator[Guest]:
     app.store.prepare()
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         link = Sessions(lambda: app.store).link()
-        assert client.post("/sign-in", data={"link": link}, follow_redirects=False).status_code == 303
+        assert (
+            client.post("/sign-in", data={"link": link}, follow_redirects=False).status_code == 303
+        )
         yield Guest(app, client)

@@ -17,5 +17,7 @@ def until(moment: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what or moment}; last answer: {answer!r}")
+            raise AssertionError(
+                f"not within {timeout} s: {what or moment}; last answer: {answer!r}"
+            )
         time.sleep(0.02)

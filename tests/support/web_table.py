@@ -28,12 +28,18 @@ def look(what: str = "", **said: Any) -> Line:
     return Line("viewer", what=what, **said)
 
 
-def act(what: str = "", *fine: int, body: dict[str, Any] | None = None, spends: bool = False) -> Line:
+def act(
+    what: str = "", *fine: int, body: dict[str, Any] | None = None, spends: bool = False
+) -> Line:
     return Line("operator", "any", what, body or {"reason": "x"}, fine or (200,), spends=spends)
 
 
-def shared(role: str, what: str = "", *fine: int, body: dict[str, Any] | None = None, none: int = 404) -> Line:
-    return Line(role, "*", what, body if role == "viewer" else body or {"reason": "x"}, fine or (200,), none)
+def shared(
+    role: str, what: str = "", *fine: int, body: dict[str, Any] | None = None, none: int = 404
+) -> Line:
+    return Line(
+        role, "*", what, body if role == "viewer" else body or {"reason": "x"}, fine or (200,), none
+    )
 
 
 ROUTES = {
@@ -87,7 +93,9 @@ ROUTES = {
     "POST /kinds/{name}/release": shared("operator", "kind", none=200),
     "GET /dependencies": shared("viewer"),
     "GET /dependencies/{key}": shared("viewer", "dependency"),
-    "PATCH /dependencies/{key}": shared("operator", "dependency", body={"concurrency": 3}, none=200),
+    "PATCH /dependencies/{key}": shared(
+        "operator", "dependency", body={"concurrency": 3}, none=200
+    ),
     "POST /dependencies/{key}/open": shared("operator", "dependency", none=200),
     "POST /dependencies/{key}/close": shared("operator", "dependency"),
     "POST /dependencies/{key}/probe": shared("operator", "dependency", 409),
@@ -152,7 +160,9 @@ class Things:
         return odd.get(what, UNKNOWN if what in OWNED else f"none-{next(self._number)}")
 
     def _job(self, owner):
-        return ran(self._app, self._app.enqueue("fails", {"text": f"B-7f3 {owner}"}, owner=owner)).id
+        return ran(
+            self._app, self._app.enqueue("fails", {"text": f"B-7f3 {owner}"}, owner=owner)
+        ).id
 
     def _group(self, owner):
         """Of this owner's jobs alone."""
@@ -171,7 +181,9 @@ class Things:
         ).id
 
     def _webhook(self, owner):
-        return self._app.subscriptions.add("job.died", Webhook("https://example.com/hook"), owner=owner).id
+        return self._app.subscriptions.add(
+            "job.died", Webhook("https://example.com/hook"), owner=owner
+        ).id
 
     def _delivery(self, owner):
         return self._app.subscriptions.test(self._webhook(owner)).id
@@ -200,7 +212,9 @@ class Things:
 
 def _failing(kind):
     def fails():
-        return Fail(f"BAD_{kind.upper()}", "private", public="This file could not be read.", final=True)
+        return Fail(
+            f"BAD_{kind.upper()}", "private", public="This file could not be read.", final=True
+        )
 
     return fails
 
@@ -214,5 +228,8 @@ def asked(client, route, headers, name=""):
     if route == "GET /events":
         verb = "HEAD"  # a stream has no end
     return client.request(
-        verb, f"/api/v1{where}", json=line.body if verb in {"POST", "PATCH"} else None, headers=headers
+        verb,
+        f"/api/v1{where}",
+        json=line.body if verb in {"POST", "PATCH"} else None,
+        headers=headers,
     )

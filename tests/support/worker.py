@@ -14,7 +14,10 @@ import apsw
 from support.waiting import until
 
 HERE = Path(__file__).parent
-RUNNERS = (b"mulligan.worker.runner", b"mulligan.observability.runner")  # how its processes begin, without and with the doors
+RUNNERS = (
+    b"mulligan.worker.runner",
+    b"mulligan.observability.runner",
+)  # how its processes begin, without and with the doors
 NURSERY = b"mulligan.worker.runner.start"
 FAST = {
     "MULLIGAN_WORKER__LEASE": "4",

@@ -9,7 +9,11 @@ from mulligan.storage import open_store
 from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
 from mulligan.worker.supervisor.stderr import StderrHandler
 
-logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[StderrHandler()])
+logging.basicConfig(
+    level="INFO",
+    format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    handlers=[StderrHandler()],
+)
 settings = read_settings()
 store = open_store(settings.database_url)
 store.prepare()

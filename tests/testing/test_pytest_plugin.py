@@ -18,7 +18,13 @@ pytestmark = pytest.mark.processes
 
 pytest_plugins = ["pytester"]
 
-QUIET = ("-q", *(f"-pno:{other}" for other in ("hypothesispytest", "xdist", "timeout", "anyio", "cacheprovider")))
+QUIET = (
+    "-q",
+    *(
+        f"-pno:{other}"
+        for other in ("hypothesispytest", "xdist", "timeout", "anyio", "cacheprovider")
+    ),
+)
 
 JOBS = """
 from mulligan import Context, Mulligan, Policy, Table
@@ -144,7 +150,9 @@ def test_a_project_tests_its_jobs(tested_on, empty_url):
     assert not list(tested_on.path.glob("mulligan.db*")), "the app's own database was never touched"
     if not empty_url.startswith("sqlite"):
         with psycopg.connect(empty_url) as connection:
-            found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'mulligan%'").fetchall()
+            found = connection.execute(
+                "SELECT 1 FROM pg_namespace WHERE nspname LIKE 'mulligan%'"
+            ).fetchall()
         assert found == [], "no schema is left"
 
 
@@ -198,11 +206,17 @@ def test_an_app_that_nobody_named_is_asked_for(project):
     project.makepyfile("def test_it(mulligan): ...")
     ended = project.runpytest_inprocess(*QUIET)
     ended.assert_outcomes(errors=1)
-    ended.stdout.fnmatch_lines(["*which app? Set the ini option mulligan_app = module:attribute, or define a fixture*"])
+    ended.stdout.fnmatch_lines(
+        ["*which app? Set the ini option mulligan_app = module:attribute, or define a fixture*"]
+    )
 
 
 def test_a_project_that_does_not_use_it_pays_next_to_nothing():
     [entry] = entry_points(group="pytest11", name="mulligan")
     code = f"import sys, {entry.value}; print(*(name for name in sys.modules if name[:8] in ('mulligan', 'pydantic')))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert sorted(said.stdout.split()) == ["mulligan", "mulligan._version", "mulligan.testing.pytest_plugin"]
+    assert sorted(said.stdout.split()) == [
+        "mulligan",
+        "mulligan._version",
+        "mulligan.testing.pytest_plugin",
+    ]

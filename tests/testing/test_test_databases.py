@@ -62,11 +62,17 @@ def test_an_app_is_elsewhere_for_the_length_of_a_block(app, render, url):
     assert abs(now(app) - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_a_database_that_is_not_only_for_a_test_is_left_alone_unless_somebody_says_so(app, render, url):
+def test_a_database_that_is_not_only_for_a_test_is_left_alone_unless_somebody_says_so(
+    app, render, url
+):
     job, before = render.enqueue(clip=1), now(app)
-    with pytest.raises(Refused, match=r"drain\(\) runs .*temporary\(app\).*drain\(…, anywhere=True\)"):
+    with pytest.raises(
+        Refused, match=r"drain\(\) runs .*temporary\(app\).*drain\(…, anywhere=True\)"
+    ):
         drain(app)
-    with pytest.raises(Refused, match=r"advance\(\) moves .*temporary\(app\).*advance\(…, anywhere=True\)"):
+    with pytest.raises(
+        Refused, match=r"advance\(\) moves .*temporary\(app\).*advance\(…, anywhere=True\)"
+    ):
         advance(app, HOUR)
     with pytest.raises(Refused, match=r"drain\(\) runs"):
         asyncio.run(drain_async(app))
@@ -103,7 +109,10 @@ def test_two_blocks_never_share_a_database_and_leave_nothing_behind(app, render,
 
 
 def test_only_a_server_can_be_named(app):
-    with pytest.raises(ConfigError, match="on SQLite leave it out"), temporary(app, "sqlite:///x.db"):
+    with (
+        pytest.raises(ConfigError, match="on SQLite leave it out"),
+        temporary(app, "sqlite:///x.db"),
+    ):
         pass
 
 
@@ -115,8 +124,14 @@ def test_an_error_in_the_block_brings_the_app_back_too(app, url):
 
 
 @pytest.mark.any_store
-def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked_for(app, url, tmp_path):
-    fast = {"MULLIGAN_WORKER__LEASE": "4", "MULLIGAN_WORKER__HEARTBEAT": "1", "WITNESS": str(tmp_path / "witness")}
+def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked_for(
+    app, url, tmp_path
+):
+    fast = {
+        "MULLIGAN_WORKER__LEASE": "4",
+        "MULLIGAN_WORKER__HEARTBEAT": "1",
+        "WITNESS": str(tmp_path / "witness"),
+    }
     with temporary(app, url), worker(app, "support.strange:app", env=fast) as real:
         job = app.enqueue("naps", {"seconds": 600})
         until(lambda: job.refresh().state is State.RUNNING)
@@ -129,7 +144,9 @@ def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked
         real.kill()
         app.job(name="naps")(lambda seconds: "rested")
         until(
-            lambda: drain(app) and job.refresh().state is State.SUCCEEDED, 20, "it is found lost, by its file or lease"
+            lambda: drain(app) and job.refresh().state is State.SUCCEEDED,
+            20,
+            "it is found lost, by its file or lease",
         )
         assert [row.ended for row in attempts_of(app, job)] == ["lost", "lost", "returned"]
         assert "was declared lost" in real.output
@@ -137,7 +154,10 @@ def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked
 
 def test_a_worker_that_cannot_start_says_why(sqlite_url):
     app = Mulligan(sqlite_url)
-    with pytest.raises(MulliganError, match="No module named 'nowhere'"), worker(app, "nowhere:app"):
+    with (
+        pytest.raises(MulliganError, match="No module named 'nowhere'"),
+        worker(app, "nowhere:app"),
+    ):
         pass
     with pytest.raises(ConfigError, match="module:attribute"), worker(app, "nowhere"):
         pass

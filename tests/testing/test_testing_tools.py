@@ -8,7 +8,19 @@ from unittest import mock
 
 import pytest
 
-from mulligan import Cancel, Context, Fail, Fixed, Hold, Mulligan, Park, Policy, Retry, Snooze, State
+from mulligan import (
+    Cancel,
+    Context,
+    Fail,
+    Fixed,
+    Hold,
+    Mulligan,
+    Park,
+    Policy,
+    Retry,
+    Snooze,
+    State,
+)
 from mulligan.core.errors import NotFound, Refused, UnknownKind
 from mulligan.testing import (
     Returns,
@@ -94,7 +106,10 @@ def test_an_endless_retry_ends_with_a_clear_error(app, scheduled):
         return Retry(60 if scheduled else 0, reason="not yet")
 
     job = restless.enqueue()
-    with pytest.raises(StillBusy, match=rf"still busy after 20 attempts: ran .*restless 21 times.*{job.id}.*not yet"):
+    with pytest.raises(
+        StillBusy,
+        match=rf"still busy after 20 attempts: ran .*restless 21 times.*{job.id}.*not yet",
+    ):
         drain(app, scheduled=scheduled, most=20)
 
 
@@ -155,7 +170,9 @@ def test_schedules_follow_the_clock_inline(app, render):
     drain(app)
     assert app.calls == [3]
     render.options(delay=DAY).enqueue(clip=4)
-    assert drain(app, scheduled=True).moved < DAY + HOUR, "a schedule has no end: only jobs are gone for"
+    assert drain(app, scheduled=True).moved < DAY + HOUR, (
+        "a schedule has no end: only jobs are gone for"
+    )
     assert app.calls == [3, 3, 4]
 
 
@@ -172,7 +189,9 @@ def test_what_a_scheduled_drain_ran_stays_to_be_looked_at(app, render):
 def test_a_running_worker_hears_that_time_moved(app, start):
     app.schedule("hourly", "0 * * * *", "fine")
     drain(app)  # its schedule is known from now on
-    worker = start(worker__poll="30", worker__sweep="30", worker__heartbeat="3", worker__concurrency="2")
+    worker = start(
+        worker__poll="30", worker__sweep="30", worker__heartbeat="3", worker__concurrency="2"
+    )
     delayed = app.enqueue("fine", delay=3600)
     advance(app, 3600)
     until(
@@ -191,7 +210,10 @@ def test_a_running_worker_hears_that_time_moved(app, start):
     advance(app, 3601)
     until(lambda: expires.refresh().state is State.DEAD, what="a deadline of one that waits")
     advance(app, 3600)
-    until(lambda: runs.refresh().state is State.DEAD, what="a deadline of one that runs, in a worker that is full")
+    until(
+        lambda: runs.refresh().state is State.DEAD,
+        what="a deadline of one that runs, in a worker that is full",
+    )
     until(lambda: old.refresh().state is State.SUCCEEDED)
     advance(app, 8 * DAY)
     until(lambda: gone(app, old.id), what="retention")
@@ -337,7 +359,9 @@ def test_a_job_is_found_by_any_part_of_it(app):
         {"count": 1, "state": "any"},
         {"count": 0, "owner": "other"},
     ):
-        assert [found.id for found in assert_enqueued(app, mail, **wanted)] == [job.id][: wanted.get("count", 1)]
+        assert [found.id for found in assert_enqueued(app, mail, **wanted)] == [job.id][
+            : wanted.get("count", 1)
+        ]
     assert assert_enqueued(app)[0].id == job.id
     refute_enqueued(app, mail, delay=90)
     refute_enqueued(app, "mulligan.other")
@@ -367,7 +391,9 @@ def test_when_none_is_found_the_message_shows_the_nearest_first(app, render):
     assert text.index(near.id) < text.index(far.id) < text.index("  mail queued")
 
 
-def test_that_nothing_of_a_kind_is_there_can_be_said_of_a_kind_that_somebody_knows(app, render, make_app):
+def test_that_nothing_of_a_kind_is_there_can_be_said_of_a_kind_that_somebody_knows(
+    app, render, make_app
+):
     with pytest.raises(UnknownKind, match="no app knows a kind 'rendre'; did you mean 'render'"):
         refute_enqueued(app, "rendre")
     with pytest.raises(UnknownKind, match=r"no app knows a kind 'mail'; .*count=0"):
@@ -387,7 +413,9 @@ def test_that_nothing_of_a_kind_is_there_can_be_said_of_a_kind_that_somebody_kno
 
 def test_messages_name_states_counts_times_and_misspelled_kinds(app, render):
     assert "there are no jobs at all" in failure_of(assert_enqueued, app, render)
-    assert "has no kind 'rendr', did you mean 'render'?" in failure_of(assert_enqueued, app, "rendr")
+    assert "has no kind 'rendr', did you mean 'render'?" in failure_of(
+        assert_enqueued, app, "rendr"
+    )
     render.enqueue(clip=1)
     drain(app)
     assert "state is succeeded, not queued" in failure_of(assert_enqueued, app, render)
@@ -427,8 +455,12 @@ def test_when_it_would_retry_can_be_asked(app, render):
     assert at == job.refresh().next_retry_at
     assert_will_retry(app, job.id, after=(30, timedelta(minutes=2)))
     assert "after 60 s, not 30 s" in failure_of(assert_will_retry, app, job, after=30)
-    assert "not between 1 s and 20 s" in failure_of(assert_will_retry, app, job, after=(1, timedelta(seconds=20)))
-    assert "with code GW_5XX, not TIMEOUT" in failure_of(assert_will_retry, app, job, code="TIMEOUT")
+    assert "not between 1 s and 20 s" in failure_of(
+        assert_will_retry, app, job, after=(1, timedelta(seconds=20))
+    )
+    assert "with code GW_5XX, not TIMEOUT" in failure_of(
+        assert_will_retry, app, job, code="TIMEOUT"
+    )
     advance(app, 61)
     app.run_inline(seed=1)
     assert_will_retry(app, job, after=300, code="TIMEOUT")

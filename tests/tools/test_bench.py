@@ -31,14 +31,33 @@ def measured(case, contender, figures, number=0, error=None):
 def run(tmp_path: Path) -> results.Run:
     """Three rounds of a drain and a crash, written and read again."""
     about = {
-        "at": "2026-01-01T00:00:00", "rounds": 3, "scale": 1.0,
-        "left out": {"celery": "no server"}, "servers": {"postgres": {"fsync": "on"}},
-        "machine": {"cores": 2, "memory, GB": 8.0, "kernel": "6.1", "python": "3.11", "load": 0.1,
-                    "fdatasync of 8 kB, ms": 0.2},
+        "at": "2026-01-01T00:00:00",
+        "rounds": 3,
+        "scale": 1.0,
+        "left out": {"celery": "no server"},
+        "servers": {"postgres": {"fsync": "on"}},
+        "machine": {
+            "cores": 2,
+            "memory, GB": 8.0,
+            "kernel": "6.1",
+            "python": "3.11",
+            "load": 0.1,
+            "fdatasync of 8 kB, ms": 0.2,
+        },
         "contenders": {one.name: {} for one in CONTENDERS},
-    }  # fmt: skip
-    rates = ((PG, 9000), (PG, 30_000), (PG, 20_000), ("pgqueuer", 8000), (LITE, 30_000), ("huey", 5000))
-    lines = [measured("drain", name, {"jobs/s": rate}, number) for number, (name, rate) in enumerate(rates)]
+    }
+    rates = (
+        (PG, 9000),
+        (PG, 30_000),
+        (PG, 20_000),
+        ("pgqueuer", 8000),
+        (LITE, 30_000),
+        ("huey", 5000),
+    )
+    lines = [
+        measured("drain", name, {"jobs/s": rate}, number)
+        for number, (name, rate) in enumerate(rates)
+    ]
     lines += [
         measured("crash of all, default", PG, {"seconds": 6.5, "done": 10}),
         measured("crash of all, default", "huey", {"seconds": 120.0, "done": 0}),
@@ -84,7 +103,10 @@ def test_every_bar_asks_for_a_case_that_is_measured():
 
 def test_the_page_gets_its_tables_and_pictures_from_the_results(run, tmp_path):
     page = tmp_path / "page.md"
-    begin, end = "<!-- measured: written by python -m bench peers --report -->", "<!-- measured: end -->"
+    begin, end = (
+        "<!-- measured: written by python -m bench peers --report -->",
+        "<!-- measured: end -->",
+    )
     page.write_text(f"before\n{begin}\nold\n{end}\nafter")
     pages.write(run, page, tmp_path)
     text = page.read_text()
@@ -107,7 +129,10 @@ def test_the_page_of_the_docs_has_a_place_for_what_was_measured():
 
 def test_a_round_goes_through_all_cases_so_that_two_of_them_can_be_compared():
     cases = [CASES[name] for name in ("drain", "backlog", "retry")]
-    order = [(number, case.name) for case, number, _, _ in Plan(cases, list(CONTENDERS), 2, 1.0, {}).turns()]
+    order = [
+        (number, case.name)
+        for case, number, _, _ in Plan(cases, list(CONTENDERS), 2, 1.0, {}).turns()
+    ]
     assert order == [(0, "drain"), (0, "backlog"), (0, "retry"), (1, "drain"), (1, "retry")]
 
 

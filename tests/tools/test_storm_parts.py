@@ -114,12 +114,19 @@ def test_a_commit_whose_answer_is_lost_has_happened(proxies: Proxies, postgres_u
 def test_a_point_is_named_by_who_opened_the_transaction() -> None:
     import sys
 
-    assert caller(sys._getframe()).endswith("test_parts.test_a_point_is_named_by_who_opened_the_transaction")
+    assert caller(sys._getframe()).endswith(
+        "test_parts.test_a_point_is_named_by_who_opened_the_transaction"
+    )
 
 
 def facts(**said: object) -> Facts:
-    sound = {"jobs": {"a": ("plain", "succeeded", 1)}, "ok": {"a"}, "rolled_back": set(), "ended": {("a", 1)},
-             "stories": {"a": ["job.queued", "job.started", "job.succeeded"]}}  # fmt: skip
+    sound = {
+        "jobs": {"a": ("plain", "succeeded", 1)},
+        "ok": {"a"},
+        "rolled_back": set(),
+        "ended": {("a", 1)},
+        "stories": {"a": ["job.queued", "job.started", "job.succeeded"]},
+    }
     return Facts(**{**sound, **said})  # type: ignore[arg-type]
 
 

@@ -28,7 +28,13 @@ def with_context(ctx: Context, clip: int) -> int:
     return ctx.attempt + clip
 
 
-@app.job(queue="render", uses="gateway", timeout=300, policy=Policy(max_retries=3), unique=Unique(by="payload.clip"))
+@app.job(
+    queue="render",
+    uses="gateway",
+    timeout=300,
+    policy=Policy(max_retries=3),
+    unique=Unique(by="payload.clip"),
+)
 def with_options(ctx: Context, clip: int, *, loud: bool = False) -> str | Retry:
     return Retry(after=3) if loud else str(clip)
 
@@ -82,7 +88,9 @@ class Shop:
 
 # -- right ------------------------------------------------------------------------------------------
 kept = plain
-kept = plain.options(delay=30, priority=5, owner="acme", unique="key", max_retries=5)  # the same type
+kept = plain.options(
+    delay=30, priority=5, owner="acme", unique="key", max_retries=5
+)  # the same type
 assert_type(plain.enqueue(clip=7), Job)
 assert_type(plain.enqueue(7, "large"), Job)
 assert_type(with_context.enqueue(7), Job)
@@ -99,14 +107,21 @@ assert_type(app.jobs.list("state:dead"), JobList)
 assert_type(app.jobs.count("state:dead"), CappedCount)
 assert_type(plain.name, str)
 assert_type(perhaps_with_context.enqueue(clip=7), Job)
-takes_anything.enqueue(data={"a": 1}, note="x")  # a first parameter that could be a context: left unchecked
+takes_anything.enqueue(
+    data={"a": 1}, note="x"
+)  # a first parameter that could be a context: left unchecked
 takes_an_object.enqueue(data={"a": 1}, note="x")
 assert_type(takes_a_model.enqueue(Order("lamp"), express=True), Job)
 assert_type(takes_a_model(Order("lamp"), express=True), Order)
 assert_type(Shop.ship.enqueue(order=7), Job)
-assert_type(plain.options(delay=datetime.now(UTC), deadline=timedelta(hours=1), unique=Unique()).enqueue(7), Job)
+assert_type(
+    plain.options(delay=datetime.now(UTC), deadline=timedelta(hours=1), unique=Unique()).enqueue(7),
+    Job,
+)
 assert_type(plain.options(connection=object()).enqueue_many([]), list[Job])
-assert_type(app.batch("spring", owner="acme", on_complete=nothing, tolerance="10%", expires_in=3600), Batch)
+assert_type(
+    app.batch("spring", owner="acme", on_complete=nothing, tolerance="10%", expires_in=3600), Batch
+)
 with app.batch("spring", on_complete="nothing", tolerance=0.1, unique="k") as batch:
     assert_type(batch, Batch)
     assert_type(plain.options(batch=batch, must_have=True).enqueue(7), Job)
@@ -165,7 +180,11 @@ plain.options(delay="soon")  # wrong: arg-type
 app.job(timeout="long")  # wrong: call-overload
 app.enqueue(7, {})  # wrong: arg-type
 Policy(max_retries="often")  # wrong: arg-type
-Policy(backoff=Table([60, 300, 900]), classes={"timeout": Policy(backoff=Fixed(5))}, then=Then(queue="big"))
+Policy(
+    backoff=Table([60, 300, 900]),
+    classes={"timeout": Policy(backoff=Fixed(5))},
+    then=Then(queue="big"),
+)
 Policy(then=[Then(memory_limit=8_000_000_000, timeout=60), Then(settings={"preset": "fast"})])
 Then(queue=7)  # wrong: arg-type
 

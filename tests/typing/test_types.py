@@ -19,8 +19,12 @@ WRONG = {
 
 
 def checked(folder: Path, *command: str) -> str:
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=folder)
-    assert done.returncode == 1, done.stdout + done.stderr  # wrong calls were found, and nothing else went wrong
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=folder
+    )
+    assert done.returncode == 1, (
+        done.stdout + done.stderr
+    )  # wrong calls were found, and nothing else went wrong
     return done.stdout
 
 
@@ -29,7 +33,9 @@ def test_there_are_wrong_calls_to_find():
 
 
 def test_mypy_finds_each_wrong_call_and_nothing_else(tmp_path):
-    said = checked(tmp_path, "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path), str(CALLS))
+    said = checked(
+        tmp_path, "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path), str(CALLS)
+    )
     found = re.findall(r"calls\.py:(\d+): error: .*\[([\w-]+)\]$", said, re.MULTILINE)
     assert {(int(line), code) for line, code in found} == set(WRONG.items()), said
 
@@ -37,8 +43,18 @@ def test_mypy_finds_each_wrong_call_and_nothing_else(tmp_path):
 @pytest.mark.slow
 def test_pyright_finds_each_wrong_call_and_nothing_else(tmp_path):
     (tmp_path / "calls.py").write_text(CALLS.read_text())
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["calls.py"], "typeCheckingMode": "strict"}))
-    said = checked(tmp_path, "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(tmp_path))
+    (tmp_path / "pyrightconfig.json").write_text(
+        json.dumps({"include": ["calls.py"], "typeCheckingMode": "strict"})
+    )
+    said = checked(
+        tmp_path,
+        "pyright",
+        "--outputjson",
+        "--pythonpath",
+        sys.executable,
+        "--project",
+        str(tmp_path),
+    )
     found = json.loads(said)["generalDiagnostics"]
     lines = [diagnostic["range"]["start"]["line"] + 1 for diagnostic in found]
     assert lines == sorted(WRONG), "\n".join(

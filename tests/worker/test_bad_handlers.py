@@ -114,7 +114,10 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
 @pytest.mark.any_store
 def test_a_result_that_cannot_be_kept_is_a_failure_with_its_own_code(app):
     done = run_all(app, [make for _, make, _ in REFUSED], policy=Policy(max_retries=0))
-    found = [(REFUSED[int(job.kind.split(".")[0])][0], job.state, code_of(job), job.result) for job in done]
+    found = [
+        (REFUSED[int(job.kind.split(".")[0])][0], job.state, code_of(job), job.result)
+        for job in done
+    ]
     assert found == [(name, State.DEAD, code, None) for name, _, code in REFUSED for _ in range(2)]
     assert all(private_of(app, job)["message"] for job in done)
     works(app)
@@ -240,12 +243,24 @@ RAISED: list[tuple[str, Callable[[], Any], str]] = [
     ("KeyboardInterrupt", raising(KeyboardInterrupt()), "STOPPED"),
     ("GeneratorExit", raising(GeneratorExit()), "HANDLER_EXIT"),
     ("cancelled by nobody", raising(asyncio.CancelledError()), "TASK_CANCELLED"),
-    ("cancelled by nobody, with words", raising(asyncio.CancelledError("why not")), "TASK_CANCELLED"),
+    (
+        "cancelled by nobody, with words",
+        raising(asyncio.CancelledError("why not")),
+        "TASK_CANCELLED",
+    ),
     ("a BaseException", raising(Odd("odd")), "UNKNOWN_ERROR"),
     ("StopIteration", raising(StopIteration(7)), "PROGRAMMING_ERROR"),
     ("StopAsyncIteration", raising(StopAsyncIteration(7)), "PROGRAMMING_ERROR"),
-    ("a group", raising(ExceptionGroup("two", [KeyError("a"), ConnectionResetError("b")])), "CONNECTION"),
-    ("a group of the odd", raising(BaseExceptionGroup("two", [Odd("a"), KeyboardInterrupt()])), "UNKNOWN_ERROR"),
+    (
+        "a group",
+        raising(ExceptionGroup("two", [KeyError("a"), ConnectionResetError("b")])),
+        "CONNECTION",
+    ),
+    (
+        "a group of the odd",
+        raising(BaseExceptionGroup("two", [Odd("a"), KeyboardInterrupt()])),
+        "UNKNOWN_ERROR",
+    ),
     ("MemoryError", raising(MemoryError()), "MEMORY"),
     ("a class, not an instance", raising(ConnectionResetError), "CONNECTION"),
 ]
@@ -264,7 +279,9 @@ def test_whatever_is_raised_is_a_recorded_failure(app):
 
 
 def test_a_handler_that_exits_is_tried_again_like_any_unknown_failure(app):
-    [done, again] = run_all(app, [raising(SystemExit(0))], policy=Policy(max_retries=1, backoff=Fixed(0)))
+    [done, again] = run_all(
+        app, [raising(SystemExit(0))], policy=Policy(max_retries=1, backoff=Fixed(0))
+    )
     assert [(job.state, job.attempt) for job in (done, again)] == [(State.DEAD, 2)] * 2
 
 

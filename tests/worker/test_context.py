@@ -29,10 +29,28 @@ def test_a_handler_sees_its_job_as_the_caller_sees_it(app):
     job = look.options(owner="acme", max_retries=7, deadline=3600).enqueue(clip=7)
     assert ran(app, job).state is State.SUCCEEDED
     [inside] = seen
-    same = ("id", "kind", "queue", "owner", "payload", "priority", "uses", "created_at", "run_at", "deadline_at")
-    assert {name: getattr(inside, name) for name in same} == {name: getattr(job, name) for name in same}
+    same = (
+        "id",
+        "kind",
+        "queue",
+        "owner",
+        "payload",
+        "priority",
+        "uses",
+        "created_at",
+        "run_at",
+        "deadline_at",
+    )
+    assert {name: getattr(inside, name) for name in same} == {
+        name: getattr(job, name) for name in same
+    }
     assert (inside.max_retries, inside.generation, inside.failures, inside.losses) == (7, 1, 0, 0)
-    assert (inside.state, inside.phase, inside.attempt, inside.token) == (State.RUNNING, "running", 1, 1)
+    assert (inside.state, inside.phase, inside.attempt, inside.token) == (
+        State.RUNNING,
+        "running",
+        1,
+        1,
+    )
     assert inside.started_at >= job.created_at
     assert (inside.result, inside.error, inside.finished_at) == (None, None, None)
 
@@ -68,7 +86,9 @@ def test_previous_is_the_last_failure_also_over_a_manual_retry_and_never_a_snooz
 
     @app.job(policy=Policy(max_retries=1, backoff=Fixed(0)))
     def remembers(ctx: Context) -> object:
-        seen.append(ctx.previous and (ctx.previous["code"], ctx.previous["class"], ctx.previous["attempt"]))
+        seen.append(
+            ctx.previous and (ctx.previous["code"], ctx.previous["class"], ctx.previous["attempt"])
+        )
         if ctx.token == 2:
             return Snooze(0)
         raise ConnectionResetError("gone") if ctx.token == 1 else ValueError("bad")
@@ -98,7 +118,9 @@ def test_previous_is_the_last_failure_also_over_a_manual_retry_and_never_a_snooz
         ({"retry__enabled": "false"}, Policy(max_retries=5), {}, "L"),
     ],
 )
-def test_last_attempt_is_true_exactly_where_one_more_unknown_failure_ends_the_job(make_app, settings, kind, job, flags):
+def test_last_attempt_is_true_exactly_where_one_more_unknown_failure_ends_the_job(
+    make_app, settings, kind, job, flags
+):
     app = make_app(retry__base_delay="0", **settings)
     seen = []
 
@@ -152,7 +174,9 @@ def test_key_names_a_child_of_this_very_job_so_that_a_second_attempt_makes_no_se
     books = [book.enqueue(), book.enqueue()]
     app.run_inline()
     children = app.jobs.list(f"kind:{page.name}")
-    assert sorted(child.unique_key for child in children) == sorted(f"{b.id}:page-{n}" for b in books for n in (1, 2))
+    assert sorted(child.unique_key for child in children) == sorted(
+        f"{b.id}:page-{n}" for b in books for n in (1, 2)
+    )
 
 
 # -- its own small world ----------------------------------------------------------------------------
@@ -162,7 +186,9 @@ def test_each_attempt_has_a_private_directory_that_is_gone_afterwards(app):
     @app.job(policy=NOW)
     def writes(ctx: Context) -> None:
         assert ctx.workdir is ctx.workdir
-        seen.append((ctx.workdir, stat.S_IMODE(ctx.workdir.stat().st_mode), list(ctx.workdir.iterdir())))
+        seen.append(
+            (ctx.workdir, stat.S_IMODE(ctx.workdir.stat().st_mode), list(ctx.workdir.iterdir()))
+        )
         (ctx.workdir / "deep" / "er").mkdir(parents=True)
         (ctx.workdir / "deep" / "er" / "file").write_text("x")
         if ctx.attempt < 3:
@@ -170,7 +196,9 @@ def test_each_attempt_has_a_private_directory_that_is_gone_afterwards(app):
 
     @app.job(policy=NOW)
     async def writes_too(ctx: Context) -> None:
-        seen.append((ctx.workdir, stat.S_IMODE(ctx.workdir.stat().st_mode), list(ctx.workdir.iterdir())))
+        seen.append(
+            (ctx.workdir, stat.S_IMODE(ctx.workdir.stat().st_mode), list(ctx.workdir.iterdir()))
+        )
         if ctx.attempt < 2:
             raise SystemExit(3)
 
@@ -199,7 +227,12 @@ def test_log_lines_carry_job_kind_and_attempt(app, caplog):
     with caplog.at_level(logging.INFO, "mulligan.core.job"):
         ran(app, job)
     [line] = [record for record in caplog.records if record.name == "mulligan.core.job"]
-    assert (line.getMessage(), line.job, line.kind, line.attempt) == ("half of it", job.id, talks.name, 1)
+    assert (line.getMessage(), line.job, line.kind, line.attempt) == (
+        "half of it",
+        job.id,
+        talks.name,
+        1,
+    )
 
 
 class Pool:
@@ -234,7 +267,9 @@ class _CallableHook:
         return SimpleNamespace(size=3)
 
 
-@pytest.mark.parametrize("hook", [_mapping, _object, _fills, _mapping_async, _fills_async, _CallableHook()])
+@pytest.mark.parametrize(
+    "hook", [_mapping, _object, _fills, _mapping_async, _fills_async, _CallableHook()]
+)
 def test_state_is_what_on_start_made_however_it_made_it(app, hook):
     left = []
     app.on_start(hook)

@@ -72,21 +72,37 @@ FAILURES = {
     "a mistake": lambda n: KeyError(f"name {n}"),
     "of which words alone tell": lambda n: RuntimeError(f"request {n} failed"),
     "with a secret": lambda n: ConnectionError(f"request {n} with {SECRET} was reset"),
-    "sometimes with a word that matters": lambda n: ConnectionError("certificate verify failed" if n % 2 else "reset"),
-    "sometimes with a hint": lambda n: ConnectionError("busy, try again in 7 seconds" if n % 2 else "reset"),
-    "with a number that could matter": lambda n: ConnectionError(f"answered {(200, 429, 503, 404)[n % 4]}"),
-    "sometimes with a number in a hint": lambda n: ConnectionError(f"retry-after: {n}" if n > 3 else f"reset {n}"),
-    "sometimes with a secret but for its digit": lambda n: ConnectionError(f"r{n + 3}_{'a' * 19}1 was reset"),
+    "sometimes with a word that matters": lambda n: ConnectionError(
+        "certificate verify failed" if n % 2 else "reset"
+    ),
+    "sometimes with a hint": lambda n: ConnectionError(
+        "busy, try again in 7 seconds" if n % 2 else "reset"
+    ),
+    "with a number that could matter": lambda n: ConnectionError(
+        f"answered {(200, 429, 503, 404)[n % 4]}"
+    ),
+    "sometimes with a number in a hint": lambda n: ConnectionError(
+        f"retry-after: {n}" if n > 3 else f"reset {n}"
+    ),
+    "sometimes with a secret but for its digit": lambda n: ConnectionError(
+        f"r{n + 3}_{'a' * 19}1 was reset"
+    ),
     "with what cannot be shown": lambda n: ConnectionError(f"reset\x00 \ud800 {n}"),
     "sometimes without words": lambda n: ConnectionError(*["reset"][: n % 2]),
     "with words that are cut": lambda n: ConnectionError("reset " * 5000 + str(n)),
     "with a number of the system": lambda n: ConnectionError(104 + n % 2, "reset"),
     "with several arguments": lambda n: ValueError("reset", n, 3.5, None),
     "with one inside": lambda n: ConnectionError(TimeoutError(f"{n} s") if n % 2 else "reset"),
-    "with an attribute": lambda n: with_note(ConnectionError("reset"), **({"status_code": 404} if n % 2 else {})),
+    "with an attribute": lambda n: with_note(
+        ConnectionError("reset"), **({"status_code": 404} if n % 2 else {})
+    ),
     "of a class with an attribute": lambda n: Retrying(f"{n}"),
-    "with a cause": lambda n: caused(ConnectionError("reset"), PermissionError("no") if n % 2 else None),
-    "while handling": lambda n: while_handling(ConnectionError("reset"), TimeoutError("late") if n % 2 else None),
+    "with a cause": lambda n: caused(
+        ConnectionError("reset"), PermissionError("no") if n % 2 else None
+    ),
+    "while handling": lambda n: while_handling(
+        ConnectionError("reset"), TimeoutError("late") if n % 2 else None
+    ),
     "a group": lambda n: ExceptionGroup(f"{n}", [TimeoutError("late")]),
     "unreadable": lambda _: Unreadable("reset"),
     "of a strange class": lambda n: Strange("Strange", (ConnectionError,), {})(f"{n}"),
@@ -105,7 +121,10 @@ def test_most_that_fail_again_do_not_go_the_whole_way(monkeypatch):
     first, _ = failed(ConnectionError("request 1 was reset"))
     monkeypatch.setattr("mulligan.worker.runner.outcomes.capture", None)
     again, _ = failed(ConnectionError("request 2 was reset"))
-    assert (again.fingerprint, again.private["message"]) == (first.fingerprint, "request 2 was reset")
+    assert (again.fingerprint, again.private["message"]) == (
+        first.fingerprint,
+        "request 2 was reset",
+    )
     assert "request 2 was reset" in again.private["trace"]
     assert "request 1 was reset" not in str(again)
 

@@ -20,12 +20,23 @@ from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker.fast.failure_cache import Likeness, Worded
 from mulligan.worker.fast.grouped_endings import GroupedEndings
-from mulligan.worker.protocol import Common, alike_from_wire, alike_to_wire, failure_to_wire, words_from_wire
+from mulligan.worker.protocol import (
+    Common,
+    alike_from_wire,
+    alike_to_wire,
+    failure_to_wire,
+    words_from_wire,
+)
 from mulligan.worker.runner.outcomes import raised
 from mulligan.worker.supervisor.runner_process import GARBLED
 from support.builders import NOW, a_failure, a_lease
 
-PRIVATE = {"exception": "builtins.OSError", "message": "x", "trace": "y", "facts": {"exception_types": ["größe\n"]}}
+PRIVATE = {
+    "exception": "builtins.OSError",
+    "message": "x",
+    "trace": "y",
+    "facts": {"exception_types": ["größe\n"]},
+}
 ODD = 'a "quoted"\n\\ text, größer \u2028 \ud800 \x00 \U0001f600'
 
 
@@ -43,7 +54,8 @@ def test_the_private_half_is_written_as_if_it_were_one(head, words, tail):
 
 
 @pytest.mark.parametrize(
-    "private", [{"message": "", "trace": ""}, {"a": 1, "message": "", "b": [2], "trace": "", "c": {}}]
+    "private",
+    [{"message": "", "trace": ""}, {"a": 1, "message": "", "b": [2], "trace": "", "c": {}}],
 )
 def test_whatever_stands_between_the_texts_stays_there(private):
     whole = {**private, "message": "words", "trace": "a words z"}
@@ -71,7 +83,9 @@ def told(*words: str) -> tuple[list[Outcome], list[Ending]]:
     assert likes[0] is not None
     assert all(like is likes[0] for like in likes)
     said = [outcome.failure.private["message"] for outcome in found]
-    message = alike_to_wire(*likes[0][:2], [one for seq, text in enumerate(said) for one in (seq, 7, text)])
+    message = alike_to_wire(
+        *likes[0][:2], [one for seq, text in enumerate(said) for one in (seq, 7, text)]
+    )
     _, item, head, tail, triples = json.loads(json.dumps(message))
     outcome = alike_from_wire(item, head, tail)
     return found, [
@@ -93,7 +107,9 @@ def test_of_a_failure_with_more_to_say_more_is_said():
     outcome = failed(ConnectionError("request 1"))
     assert likeness(outcome) is not None
     assert likeness(outcome._replace(cost=1.5)) is None
-    elsewhere = replace(outcome.failure, evidence={"asked": "done"})  # not by the handler, but before it
+    elsewhere = replace(
+        outcome.failure, evidence={"asked": "done"}
+    )  # not by the handler, but before it
     assert likeness(outcome._replace(failure=elsewhere)) is None
     assert likeness(failed(ValueError("words matter"))) is None
 
@@ -101,10 +117,25 @@ def test_of_a_failure_with_more_to_say_more_is_said():
 @pytest.mark.parametrize(
     "told",
     [
-        [], [7], [7, 1], [7, 1, 8], [7, 1, "w", 8], [7, "1", "w"], [True, 1, "w"], [7, 1, None], [7, 1, ["w"]],
-        [-1, 1, "w"], [7, 2**53, "w"], [7, 1.0, "w"], ["w", 7, 1], "7w", {"7": 1}, 7, None,
+        [],
+        [7],
+        [7, 1],
+        [7, 1, 8],
+        [7, 1, "w", 8],
+        [7, "1", "w"],
+        [True, 1, "w"],
+        [7, 1, None],
+        [7, 1, ["w"]],
+        [-1, 1, "w"],
+        [7, 2**53, "w"],
+        [7, 1.0, "w"],
+        ["w", 7, 1],
+        "7w",
+        {"7": 1},
+        7,
+        None,
     ],
-)  # fmt: skip
+)
 def test_words_are_believed_only_with_numbers_before_them(told):
     with pytest.raises(GARBLED):
         words_from_wire(told)
@@ -113,23 +144,35 @@ def test_words_are_believed_only_with_numbers_before_them(told):
 @pytest.mark.parametrize(
     "odd",
     [
-        {"head": None}, {"tail": 7}, {"item": None}, {"private": {}}, {"private": {"message": ""}},
-        {"private": {"trace": "", "message": ""}}, {"private": []}, {"code": 7},
+        {"head": None},
+        {"tail": 7},
+        {"item": None},
+        {"private": {}},
+        {"private": {"message": ""}},
+        {"private": {"trace": "", "message": ""}},
+        {"private": []},
+        {"code": 7},
     ],
-)  # fmt: skip
+)
 def test_what_failures_cannot_have_in_common_is_not_believed(odd):
     _, [ending, *_] = told("request 1")
     wording = ending.outcome.failure.private
-    _, item, head, tail, _ = json.loads(json.dumps(alike_to_wire(ending.outcome.failure, wording, [])))
+    _, item, head, tail, _ = json.loads(
+        json.dumps(alike_to_wire(ending.outcome.failure, wording, []))
+    )
     assert alike_from_wire(item, head, tail) == ending.outcome
-    item = odd.get("item", [odd.get("code", item[0]), *item[1:7], odd.get("private", item[7]), *item[8:]])
+    item = odd.get(
+        "item", [odd.get("code", item[0]), *item[1:7], odd.get("private", item[7]), *item[8:]]
+    )
     with pytest.raises(GARBLED):
         alike_from_wire(item, odd.get("head", head), odd.get("tail", tail))
 
 
 def test_what_is_heard_again_in_common_is_the_same_outcome():
     failed(ConnectionError("the first"))
-    _, *common, _ = json.loads(json.dumps(alike_to_wire(*likeness(failed(ConnectionError("request 1")))[:2], [])))
+    _, *common, _ = json.loads(
+        json.dumps(alike_to_wire(*likeness(failed(ConnectionError("request 1")))[:2], []))
+    )
     heard = Common()
     first = heard.outcome(common)
     assert heard.outcome(json.loads(json.dumps(common))) is first
@@ -145,7 +188,9 @@ POLICIES = {
     "not for long": Policy(max_retries=3, backoff=Fixed(0), max_age=10),
     "once": Policy(max_retries=1, backoff=Fixed(0)),
     "never": Policy(max_retries=0),
-    "with more time": Policy(max_retries=3, backoff=Fixed(0), then=Then(timeout=60, settings={"a": 1}, queue="slow")),
+    "with more time": Policy(
+        max_retries=3, backoff=Fixed(0), then=Then(timeout=60, settings={"a": 1}, queue="slow")
+    ),
 }
 LEASES = {
     "plain": {},
@@ -163,36 +208,65 @@ LEASES = {
     "with a key": {"unique_key": "k", "unique_cover": "running"},
     "asked to stop": {"cancel_reason": "enough"},
     "using something": {"uses": "gateway"},
-    "of another day": {"created_at": 1, "run_at": 2, "first_started_at": 3, "started_at": NOW - SECOND},
-    "with more to tell": {"payload": '{"a":1}', "choice": "b", "unique_key": "c", "trace": "d", "lies_at": "e"},
+    "of another day": {
+        "created_at": 1,
+        "run_at": 2,
+        "first_started_at": 3,
+        "started_at": NOW - SECOND,
+    },
+    "with more to tell": {
+        "payload": '{"a":1}',
+        "choice": "b",
+        "unique_key": "c",
+        "trace": "d",
+        "lies_at": "e",
+    },
 }
 
 
 @pytest.mark.parametrize("shadow", [None, POLICIES["never"].to_json()])
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_rows_are_the_same_as_if_each_were_decided_alone(policy, shadow):
-    layers = EffectivePolicies(RetrySection(), {"noop": KindSpec("noop", policy=policy.to_json(), shadow=shadow)})
+    layers = EffectivePolicies(
+        RetrySection(), {"noop": KindSpec("noop", policy=policy.to_json(), shadow=shadow)}
+    )
     words = [f"request {n} was reset" for n in range(3)]
     found, heard = told(*(words * len(LEASES)))
-    leases = [a_lease(kind="noop", **{"id": f"{n}-{i}", **changes}) for i in range(3) for n, changes in LEASES.items()]
+    leases = [
+        a_lease(kind="noop", **{"id": f"{n}-{i}", **changes})
+        for i in range(3)
+        for n, changes in LEASES.items()
+    ]
     together = [ending._replace(lease=lease) for ending, lease in zip(heard, leases, strict=True)]
-    apart = [Ending(lease, outcome._replace(ended_at=None), 7) for outcome, lease in zip(found, leases, strict=True)]
+    apart = [
+        Ending(lease, outcome._replace(ended_at=None), 7)
+        for outcome, lease in zip(found, leases, strict=True)
+    ]
 
     def rows(endings):
         alike = GroupedEndings(layers, NOW, Random(7))
         decisions = [alike.decide(ending) for ending in endings]
-        return [alike.row(ending, decision) for ending, decision in zip(endings, decisions, strict=True)], decisions
+        return [
+            alike.row(ending, decision) for ending, decision in zip(endings, decisions, strict=True)
+        ], decisions
 
     (one, decided), (other, _) = rows(together), rows(apart)
     assert one == other
     if policy is POLICIES["at once"] and shadow is None:
-        assert len({id(decision) for decision in decided}) < len(LEASES) + 1  # one of each, not of each job
+        assert (
+            len({id(decision) for decision in decided}) < len(LEASES) + 1
+        )  # one of each, not of each job
 
 
 @pytest.mark.parametrize("where", ["head", "tail", "private", "public", "evidence"])
 def test_what_failures_have_in_common_is_brief_since_each_of_thousands_is_given_it(where):
     long = "x" * 1_000_000
-    private = {"exception": long if where == "private" else "x", "message": "", "trace": "", "facts": {}}
+    private = {
+        "exception": long if where == "private" else "x",
+        "message": "",
+        "trace": "",
+        "facts": {},
+    }
     said = {"private": private, "public": long if where == "public" else "x"}
     item = failure_to_wire(a_failure(**said, evidence={"a": long} if where == "evidence" else {}))
     with pytest.raises(GARBLED):

@@ -23,7 +23,10 @@ def test_a_hundred_kinds_of_hostile_failures_end_as_what_they_are(app):
     """The expected code comes from the rules alone, without a store: so it is the same on each."""
     assert len(HOSTILE) >= 100
     once = Policy(max_retries=0)
-    kinds = [app.job(name=str(number), policy=once)(handler(make)) for number, make in enumerate(HOSTILE.values())]
+    kinds = [
+        app.job(name=str(number), policy=once)(handler(make))
+        for number, make in enumerate(HOSTILE.values())
+    ]
     jobs = {name: kind.enqueue() for name, kind in zip(HOSTILE, kinds, strict=True)}
     app.run_inline()
     for name, job in jobs.items():
@@ -34,7 +37,10 @@ def test_a_hundred_kinds_of_hostile_failures_end_as_what_they_are(app):
         assert attempt.fingerprint.startswith("v2-")
         stored = json.loads(attempt.private)
         assert "\0" not in json.dumps(stored.pop(FACTS, {}), ensure_ascii=False)
-        assert all(isinstance(text, str) and len(text) <= 8192 and "\0" not in text for text in stored.values())
+        assert all(
+            isinstance(text, str) and len(text) <= 8192 and "\0" not in text
+            for text in stored.values()
+        )
         assert json.loads(attempt.evidence).items() <= dict(expected.evidence).items()
     works(app)
 

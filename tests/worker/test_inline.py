@@ -102,11 +102,21 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("colour", ["sync", "async", "program"])
-def test_an_interrupt_at_the_keyboard_ends_it_at_once_and_charges_nobody(app, store_url, tmp_path, colour):
+def test_an_interrupt_at_the_keyboard_ends_it_at_once_and_charges_nobody(
+    app, store_url, tmp_path, colour
+):
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
-    env = {**os.environ, "MULLIGAN_DATABASE_URL": store_url, "MULLIGAN_WORKER__STATE_DIR": str(tmp_path / "state")}
+    env = {
+        **os.environ,
+        "MULLIGAN_DATABASE_URL": store_url,
+        "MULLIGAN_WORKER__STATE_DIR": str(tmp_path / "state"),
+    }
     with subprocess.Popen(
-        [sys.executable, "script.py", colour], cwd=tmp_path, env=env, stderr=subprocess.PIPE, start_new_session=True
+        [sys.executable, "script.py", colour],
+        cwd=tmp_path,
+        env=env,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as process:
         until((tmp_path / "runs").exists, 20)
         process.send_signal(signal.SIGINT)

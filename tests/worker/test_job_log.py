@@ -69,7 +69,12 @@ def test_what_retries_cost_is_counted_alerted_and_told(app, web):
 
 def test_a_message_leads_to_a_page_that_is_there(app, web):
     app.notify(on="job.died", to=Webhook(f"http://127.0.0.1:{web.port}/each"), name="each")
-    app.notify(on="job.died", to=Webhook(f"http://127.0.0.1:{web.port}/grown"), name="grown", form="incident")
+    app.notify(
+        on="job.died",
+        to=Webhook(f"http://127.0.0.1:{web.port}/grown"),
+        name="grown",
+        form="incident",
+    )
     app.run_inline()
     job = app.enqueue("bill", owner="acme")
     for _ in range(3):
@@ -80,7 +85,11 @@ def test_a_message_leads_to_a_page_that_is_there(app, web):
     assert set(links) == {"each", "grown"}
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         client.post("/sign-in", data={"link": Sessions(lambda: app.store).link()})
-        found = [link for body in links.values() for link in re.findall(r'http://localhost(/[^"\\]*)', body)]
+        found = [
+            link
+            for body in links.values()
+            for link in re.findall(r'http://localhost(/[^"\\]*)', body)
+        ]
         assert {f"/jobs/{job.id}"} < set(found)
         assert {client.get(link).status_code for link in found} == {200}
 
@@ -97,7 +106,9 @@ def test_messages_are_counted_apart_and_are_no_jobs_of_anybody(app, web):
     assert {one.body["data"]["details"]["kind"] for one in web.received} == {"bill"}
     page = fresh(app.store)
     counted = re.findall(
-        r'^mulligan_notifications_total\{channel="webhook",outcome="succeeded"\} (\S+)$', page, re.MULTILINE
+        r'^mulligan_notifications_total\{channel="webhook",outcome="succeeded"\} (\S+)$',
+        page,
+        re.MULTILINE,
     )
     assert [float(number) for number in counted] == [len(web.received)]
     assert "mulligan.deliver" not in page

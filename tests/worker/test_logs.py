@@ -126,12 +126,16 @@ def test_what_cannot_be_shown_and_what_does_not_fit_still_make_a_line():
 
 @pytest.mark.security("S44")
 def test_secrets_do_not_reach_the_log():
-    line = JsonForm().format(a_record("to postgresql://me:hunter2@db/x", url="https://u:hunter2@host/"))
+    line = JsonForm().format(
+        a_record("to postgresql://me:hunter2@db/x", url="https://u:hunter2@host/")
+    )
     assert "hunter2" not in line
 
 
 def test_fields_of_a_caller_do_not_replace_ours():
-    said = json.loads(JsonForm().format(a_record("x", level="forged", time="never", logger="nobody")))
+    said = json.loads(
+        JsonForm().format(a_record("x", level="forged", time="never", logger="nobody"))
+    )
     assert (said["level"], said["logger"]) == ("info", "their.app")
 
 
@@ -187,7 +191,12 @@ def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app
 
     job = ran(app, fetch.enqueue())
     line = lines.said("attempt 2 of fetch in 1 min")
-    assert (line["level"], line["job"], line["next_attempt"], line["delay"]) == ("info", job.id, 2, 60.0)
+    assert (line["level"], line["job"], line["next_attempt"], line["delay"]) == (
+        "info",
+        job.id,
+        2,
+        60.0,
+    )
     assert "step 1 of the schedule" in str(line["computed"])
     assert line["code"] == job.error["code"] if job.error else line["code"]
     assert lines.silent("found due")
@@ -196,7 +205,11 @@ def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app
     assert lines.said("1 retries found due")["retries"] == 1
     app.jobs.retry(job.id, reason="the route is back")
     asked = lines.said("manual retry")
-    assert (asked["job"], asked["actor"], asked["reason"]) == (job.id, "python", "the route is back")
+    assert (asked["job"], asked["actor"], asked["reason"]) == (
+        job.id,
+        "python",
+        "the route is back",
+    )
 
 
 @pytest.mark.seed("004-20")
@@ -227,7 +240,9 @@ def test_what_a_program_printed_is_in_the_private_half_and_in_the_log(app, lines
 
 
 @pytest.mark.seed("000-90")
-def test_a_sweep_warns_with_the_count_of_what_it_put_back_and_says_nothing_when_idle(app, lines, tmp_path):
+def test_a_sweep_warns_with_the_count_of_what_it_put_back_and_says_nothing_when_idle(
+    app, lines, tmp_path
+):
     """000-90."""
 
     @app.job

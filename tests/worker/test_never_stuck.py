@@ -63,7 +63,9 @@ def test_two_dependencies_that_are_down_and_fail_fast_hold_nobody(app, line):
         pytest.param(lambda: Retry(after=5), id="retry"),
     ],
 )
-def test_a_probe_that_is_told_to_come_later_is_no_invitation_to_knock_again_at_once(app, line, call, answer):
+def test_a_probe_that_is_told_to_come_later_is_no_invitation_to_knock_again_at_once(
+    app, line, call, answer
+):
     is_down(app, line, call, jobs=20)
     before = len(line.called)
     line.error = answer()
@@ -181,13 +183,20 @@ def test_what_is_counted_while_guards_are_tended_is_told_once(app):
     assert watch._seen["gateway"].ok == 3
 
 
-def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_looks(app, line, call):
+def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_looks(
+    app, line, call
+):
     is_down(app, line, call)
     line.up()
     open_worker(app.store, "w9")
     manifest = app.manifest()
     mine = replace(manifest, dependencies={})
-    theirs = replace(manifest, app="theirs", kinds={}, dependencies={"gateway": DependencySpec("gateway", probe=True)})
+    theirs = replace(
+        manifest,
+        app="theirs",
+        kinds={},
+        dependencies={"gateway": DependencySpec("gateway", probe=True)},
+    )
     with app.store.begin() as unit:
         unit.store_manifest("theirs", "theirs", "", theirs.to_json())
     claimer = claimer_of("w9", mine)
@@ -201,7 +210,9 @@ def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_
 
 def test_who_cannot_be_probed_says_until_when_it_is_held(app, call):
     app.dependencies.open("gateway", reason="maintenance")
-    with pytest.raises(IllegalMove, match=r"until somebody closes it; to let it go: mulligan deps close gateway"):
+    with pytest.raises(
+        IllegalMove, match=r"until somebody closes it; to let it go: mulligan deps close gateway"
+    ):
         app.dependencies.probe("gateway")
     app.dependencies.open("gateway", until=600)
     with pytest.raises(IllegalMove, match=r"it is held until 20.* UTC"):

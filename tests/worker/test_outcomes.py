@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from mulligan import Cancel, Context, Fail, Fixed, Hold, Job, Park, Policy, Retry, Snooze, State
-from support.app_tools import advance, attempts_of, code_of, private_of, ran, ran_out, row_of, stand_by, told, works
+from support.app_tools import (
+    advance,
+    attempts_of,
+    code_of,
+    private_of,
+    ran,
+    ran_out,
+    row_of,
+    stand_by,
+    told,
+    works,
+)
 
 POLICY = Policy(max_retries=1, backoff=Fixed(100))
 
@@ -31,7 +42,10 @@ def answering(app):
             raise answer
 
         register = app.job(**({"policy": POLICY} | options))
-        return [register(function).enqueue() for function in (returns, raises, returns_async, raises_async)]
+        return [
+            register(function).enqueue()
+            for function in (returns, raises, returns_async, raises_async)
+        ]
 
     return make
 
@@ -63,16 +77,36 @@ def wait_of(app, job) -> float:
         (Snooze(timedelta(hours=1), "later"), State.QUEUED, "snoozed", (0, 1), "", 3600),
         (Cancel("not wanted"), State.CANCELLED, "cancelled", (0, 0), "", None),
         (Fail("GW_5XX"), State.QUEUED, "retry_scheduled", (1, 0), "GW_5XX", 100),
-        (Fail("GW_5XX", retry_after=500), State.QUEUED, "retry_scheduled", (1, 0), "GW_5XX", (500, 550)),
+        (
+            Fail("GW_5XX", retry_after=500),
+            State.QUEUED,
+            "retry_scheduled",
+            (1, 0),
+            "GW_5XX",
+            (500, 550),
+        ),
         (Fail("BROKEN", final=True), State.DEAD, "died", (1, 0), "BROKEN", None),
-        (Fail("AUTH"), State.DEAD, "died", (1, 0), "AUTH", None),  # a code the table knows brings its class
+        (
+            Fail("AUTH"),
+            State.DEAD,
+            "died",
+            (1, 0),
+            "AUTH",
+            None,
+        ),  # a code the table knows brings its class
         (Park("who pays?", choices=["us", "them"]), State.PARKED, "parked", (0, 0), "", None),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_each_outcome_has_its_move_its_event_and_its_counter(app, answering, answer, state, event, counts, code, wait):
+def test_each_outcome_has_its_move_its_event_and_its_counter(
+    app, answering, answer, state, event, counts, code, wait
+):
     for done in all_ran(app, answering(answer)):
-        assert (done.state, (done.failures, row_of(app, done).snoozes), done.losses) == (state, counts, 0)
+        assert (done.state, (done.failures, row_of(app, done).snoozes), done.losses) == (
+            state,
+            counts,
+            0,
+        )
         assert told(app, done) == ["queued", "started", event]
         assert code_of(done) == code
         if wait is not None:
@@ -99,7 +133,9 @@ def test_parked_with_its_choices(app, answering):
 
 def test_facts_given_with_a_failure_are_kept_in_their_halves(app, answering):
     public = "This clip cannot be read."
-    fail = Fail("BAD_CLIP", message="moov atom not found", detail="stream 3", public=public, final=True)
+    fail = Fail(
+        "BAD_CLIP", message="moov atom not found", detail="stream 3", public=public, final=True
+    )
     for done in all_ran(app, answering(fail)):
         assert done.error["message"] == public
         assert done.error["rule"] == "handler.declared"
@@ -138,7 +174,9 @@ def test_an_impossible_outcome_is_a_failure_that_says_what_is_wrong(app):
 
     jobs = asks.enqueue_many({"n": n} for n in range(len(IMPOSSIBLE)))
     for done in all_ran(app, jobs):
-        assert (done.state, code_of(done)) == (State.DEAD, "BAD_OUTCOME"), IMPOSSIBLE[done.payload["n"]]
+        assert (done.state, code_of(done)) == (State.DEAD, "BAD_OUTCOME"), IMPOSSIBLE[
+            done.payload["n"]
+        ]
         assert private_of(app, done)["message"]
     works(app)
 
@@ -190,7 +228,9 @@ def test_hold_closes_its_dependency_for_everybody_who_uses_it_and_costs_nothing(
     def stranger() -> str:
         return "went through"
 
-    first, *others = answering(Hold("gateway", until=600, reason="503 from it"), uses=["gateway", "bucket"])
+    first, *others = answering(
+        Hold("gateway", until=600, reason="503 from it"), uses=["gateway", "bucket"]
+    )
     stand_by(app)
     for other in others:
         app.jobs.cancel(other.id)
@@ -231,7 +271,9 @@ def test_the_opening_is_told_once_as_an_event(app):
     down.enqueue()
     app.run_inline()
     with app.store.read() as unit:
-        [opened] = [event for event in unit.events_after(0, 100) if event.type == "dependency.opened"]
+        [opened] = [
+            event for event in unit.events_after(0, 100) if event.type == "dependency.opened"
+        ]
     assert (opened.data["dependency"], opened.actor) == ("gateway", "handler")
 
 

@@ -108,8 +108,12 @@ class Unusual(BaseException):
     pass
 
 
-@pytest.mark.parametrize("error", [ValueError("bad line"), StopIteration(), Unusual(), SystemExit(3)])
-def test_an_error_of_the_line_callback_comes_out_when_the_program_has_ended(program, tmp_path, error):
+@pytest.mark.parametrize(
+    "error", [ValueError("bad line"), StopIteration(), Unusual(), SystemExit(3)]
+)
+def test_an_error_of_the_line_callback_comes_out_when_the_program_has_ended(
+    program, tmp_path, error
+):
     def line(_: str) -> None:
         raise error
 
@@ -159,7 +163,9 @@ def test_a_program_that_is_stopped_is_killed_and_raises_stopped(program, mark):
     assert list(marked(mark)) == []
 
 
-@pytest.mark.parametrize("keeps", ["sleep 636 &", "(setsid sleep 637 &)", "sleep 638 >/dev/null 2>&1 &"])
+@pytest.mark.parametrize(
+    "keeps", ["sleep 636 &", "(setsid sleep 637 &)", "sleep 638 >/dev/null 2>&1 &"]
+)
 def test_a_run_does_not_wait_for_a_grandchild_that_holds_the_pipe_open(program, keeps, mark):
     """A run that waited would exceed its time limit and raise."""
     assert program(*sh(f"echo done; {keeps}")).run(None, 20, None) == "done\n"

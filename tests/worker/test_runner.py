@@ -53,7 +53,9 @@ class Other:
         self.ended: dict[int, list[Any]] = {}
         self.heard: list[list[Any]] = []
         self._theirs = Wire.of_runner(theirs)
-        runner = Runner(app.registry, self._theirs, self.board, mark="test", folder=folder, settings=Settings())
+        runner = Runner(
+            app.registry, self._theirs, self.board, mark="test", folder=folder, settings=Settings()
+        )
         self._thread = threading.Thread(target=lambda: asyncio.run(runner.serve("{}")))
         self._thread.start()
         self._seq = 0
@@ -118,9 +120,30 @@ def _failed(item: list[Any], head: str, tail: str, told: list[Any]) -> dict[int,
 
 def a_lease(kind: str, payload: Any, token: int) -> Lease:
     empty = dict.fromkeys(Lease._fields)
-    known = {"id": f"job{token}", "kind": kind, "queue": "default", "owner": "", "worker": "w", "token": token}
-    known |= {"attempt": 1, "generation": 1, "priority": 0, "payload": json.dumps(payload or {}), "uses": ""}
-    known |= {"failures": 0, "losses": 0, "snoozes": 0, "alone": False, "created_at": 0, "run_at": 0, "started_at": 0}
+    known = {
+        "id": f"job{token}",
+        "kind": kind,
+        "queue": "default",
+        "owner": "",
+        "worker": "w",
+        "token": token,
+    }
+    known |= {
+        "attempt": 1,
+        "generation": 1,
+        "priority": 0,
+        "payload": json.dumps(payload or {}),
+        "uses": "",
+    }
+    known |= {
+        "failures": 0,
+        "losses": 0,
+        "snoozes": 0,
+        "alone": False,
+        "created_at": 0,
+        "run_at": 0,
+        "started_at": 0,
+    }
     return Lease(**(empty | known))
 
 
@@ -166,9 +189,13 @@ def test_of_what_fails_again_in_the_same_way_the_words_are_told(app, serve):
     seqs, runs = zip(*[other.run("fails", {"n": n}, send=False) for n in range(3, 6)], strict=True)
     other.say(*runs, ["stop", seqs[0]])
     outcomes = [outcome_from_wire(other.end(seq)) for seq in range(1, 7) if seq != seqs[0]]
-    assert [one.failure.private["message"] for one in outcomes] == [f"request {n} was reset" for n in (0, 1, 2, 4, 5)]
+    assert [one.failure.private["message"] for one in outcomes] == [
+        f"request {n} was reset" for n in (0, 1, 2, 4, 5)
+    ]
     told = [message[-1] for message in other.heard if message[0] == "failed"]
-    assert [told[n] for n in range(2)] == [[seq, told[seq - 2][1], f"request {seq - 1} was reset"] for seq in (2, 3)]
+    assert [told[n] for n in range(2)] == [
+        [seq, told[seq - 2][1], f"request {seq - 1} was reset"] for seq in (2, 3)
+    ]
 
 
 def test_an_answer_that_comes_after_its_asker_was_cancelled_disturbs_nobody(app, serve):
@@ -216,7 +243,9 @@ def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
         return "fine"
 
     other = serve()
-    word, seqs, same, own, memories = work_to_wire([1, 2], LeaseBatch([a_lease("a", None, seq) for seq in (1, 2)]).columns, {})
+    word, seqs, same, own, memories = work_to_wire(
+        [1, 2], LeaseBatch([a_lease("a", None, seq) for seq in (1, 2)]).columns, {}
+    )
     (place, column), *_ = own.items()
     for bad in (own | {place: column[:1]}, {}, own | {place: None}):
         other.ended.clear()
@@ -229,7 +258,10 @@ def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
 
 @pytest.mark.parametrize("many", [1, 2, 7])
 def test_leases_arrive_as_they_were_sent_whatever_they_have_in_common(many):
-    leases = [a_lease("a", {"n": n % 2}, n)._replace(alone=n % 2 == 0, uses="b" * (n % 3)) for n in range(many)]
+    leases = [
+        a_lease("a", {"n": n % 2}, n)._replace(alone=n % 2 == 0, uses="b" * (n % 3))
+        for n in range(many)
+    ]
     memories = {many: PreviousAttempts({"page": "3"}, {"code": "GW_5XX"})}
     said = marshal.dumps(work_to_wire([*range(1, many + 1)], LeaseBatch(leases).columns, memories))
     _, seqs, same, own, kept = marshal.loads(said)  # noqa: S302 - our own
@@ -282,7 +314,9 @@ class Liar(Exception):
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
-def test_an_exception_that_does_not_want_to_be_known_is_a_failure_like_any_other(app, serve, colour):
+def test_an_exception_that_does_not_want_to_be_known_is_a_failure_like_any_other(
+    app, serve, colour
+):
     @app.job(name="sync")
     def lies() -> None:
         raise Liar

@@ -46,7 +46,9 @@ def _arguments() -> argparse.Namespace:
 
 def _print(figures: Figures, runs: list[Figures]) -> None:
     for name, value in figures.items():
-        spread = f"   ({min(run[name] for run in runs):,.2f} … {max(run[name] for run in runs):,.2f})"
+        spread = (
+            f"   ({min(run[name] for run in runs):,.2f} … {max(run[name] for run in runs):,.2f})"
+        )
         print(f"  {name:<36}{value:>14,.2f}{spread if len(runs) > 1 else ''}", flush=True)
 
 

@@ -151,7 +151,9 @@ def _claim_rates(places: dict[str, World], n: int) -> dict[str, list[float]]:
 def _claimer(place: World, n: int) -> Claimer:
     """A worker of this place, and jobs for it."""
     worker = f"w_{new_id()}"
-    row = WorkerRow(worker, "h", 1, "b", 3600 * SECOND, 0, 0, 0, None, "", "", 0, 0, "[]", "[]", 1, "", False)
+    row = WorkerRow(
+        worker, "h", 1, "b", 3600 * SECOND, 0, 0, 0, None, "", "", 0, 0, "[]", "[]", 1, "", False
+    )
     jobs = [NewJob(id=new_id(), kind="other", queue="other", payload="{}") for _ in range(n)]
     with place.app.store.begin() as unit:
         unit.open_worker(row)
@@ -167,7 +169,9 @@ def _finish(place: World, worker: str) -> None:
     from mulligan.worker.settle import settle  # noqa: PLC0415 - only here
 
     with place.app.store.begin() as unit:
-        endings = [Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.claimed(worker)]
+        endings = [
+            Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.claimed(worker)
+        ]
         settle(unit, endings, EffectivePolicies(RetrySection(), {}), unit.now(), Random(1))
         unit.close_worker(worker, "done", seen=None)
 
@@ -217,7 +221,10 @@ def insight(store: str, n: int) -> Figures:
             now = unit.now()
         many_lives(place.app.store, 111_112, now=now)
         figures = {}
-        for name, most in (("100,000 attempts, s", engine.ATTEMPTS), ("200,000 attempts, s", 200_000)):
+        for name, most in (
+            ("100,000 attempts, s", engine.ATTEMPTS),
+            ("200,000 attempts, s", 200_000),
+        ):
             engine.ATTEMPTS = engine.JOBS = most
             began = time.monotonic()
             place.app.insight(timedelta(days=7))

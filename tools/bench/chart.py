@@ -17,7 +17,10 @@ GOOD, BAD, WAIT, INK, FAINT = "#2f6f9f", "#d1495b", "#8d99ae", "#1d2433", "#d9de
 def drawn(runs: Mapping[str, Run]) -> str:
     width = LEFT + 2 * WIDE + MIDDLE + 24
     height = TOP + len(runs) * (HIGH + GAP) + 12
-    rows = (_row(name, run, TOP + number * (HIGH + GAP)) for number, (name, run) in enumerate(runs.items()))
+    rows = (
+        _row(name, run, TOP + number * (HIGH + GAP))
+        for number, (name, run) in enumerate(runs.items())
+    )
     style = f'font-family="sans-serif" font-size="12" fill="{INK}"'
     return "\n".join(
         [
@@ -44,7 +47,9 @@ def _row(name: str, run: Run, top: float) -> Iterator[str]:
     right = LEFT + WIDE + MIDDLE
     all_, bad = _points(run.started), _points(run.failed)
     yield _text(LEFT, top - 8, name, weight="bold")
-    yield from _axes(LEFT, top, len(run.started), [(0, "0"), (100, "100"), (BUSIEST, f"{BUSIEST}")], BUSIEST)
+    yield from _axes(
+        LEFT, top, len(run.started), [(0, "0"), (100, "100"), (BUSIEST, f"{BUSIEST}")], BUSIEST
+    )
     yield _area(LEFT, top, all_, BUSIEST, GOOD)
     yield _area(LEFT, top, bad, BUSIEST, BAD)
     capacity = [run.setting.capacity(second) for second in range(0, len(run.started), EVERY)]
@@ -52,7 +57,9 @@ def _row(name: str, run: Run, top: float) -> Iterator[str]:
     yield f'<path d="M{path}" fill="none" stroke="{INK}" stroke-dasharray="4 3"/>'
     if max(run.started) > BUSIEST:
         yield _text(LEFT + WIDE, top - 8, f"highest second: {max(run.started):,}", anchor="end")
-    yield from _axes(right, top, len(run.started), [(0, "0"), (20_000, "20,000"), (MOST, f"{MOST:,}")], MOST)
+    yield from _axes(
+        right, top, len(run.started), [(0, "0"), (20_000, "20,000"), (MOST, f"{MOST:,}")], MOST
+    )
     yield _area(right, top, _points(run.waiting), MOST, WAIT)
     yield _text(right + WIDE, top - 8, _end(run), anchor="end")
 
@@ -68,13 +75,17 @@ def _points(counts: Sequence[int]) -> list[float]:
     return [sum(part) / len(part) for part in parts]
 
 
-def _axes(left: float, top: float, seconds: int, marks: Iterable[tuple[float, str]], most: float) -> Iterator[str]:
+def _axes(
+    left: float, top: float, seconds: int, marks: Iterable[tuple[float, str]], most: float
+) -> Iterator[str]:
     for value, word in marks:
         y = top + HIGH * (1 - value / most)
         yield f'<line x1="{left}" x2="{left + WIDE}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>'
         yield _text(left - 6, y + 4, word, anchor="end")
     for minute in range(0, seconds // 60 + 1, 5):
-        yield _text(left + WIDE * minute * 60 / seconds, top + HIGH + 16, f"{minute} min", anchor="middle")
+        yield _text(
+            left + WIDE * minute * 60 / seconds, top + HIGH + 16, f"{minute} min", anchor="middle"
+        )
 
 
 def _path(left: float, top: float, points: Sequence[float], most: float) -> str:

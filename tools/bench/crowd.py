@@ -37,17 +37,57 @@ KINDS = {
 }
 NAMES = [*KINDS]
 CLASSES = ("transient", "timeout", "permanent", "invalid_input", "rate_limited", "unknown")
-TRACE = "Traceback (most recent call last):\n" + '  File "app/steps.py", line 7, in step\n    call(next)\n' * 16
+TRACE = (
+    "Traceback (most recent call last):\n"
+    + '  File "app/steps.py", line 7, in step\n    call(next)\n' * 16
+)
 Row = tuple[Any, ...]
 JOB = (
-    "id", "kind", "queue", "owner", "lane", "uses", "run_at", "created_at", "batch_id", "payload", "state", "attempt",
-    "token", "generation", "failures", "started_at", "first_started_at", "finished_at", "error", "result", "announced",
-    "died_code", "died_class", "died_group", "choices", "reason",
-)  # fmt: skip
+    "id",
+    "kind",
+    "queue",
+    "owner",
+    "lane",
+    "uses",
+    "run_at",
+    "created_at",
+    "batch_id",
+    "payload",
+    "state",
+    "attempt",
+    "token",
+    "generation",
+    "failures",
+    "started_at",
+    "first_started_at",
+    "finished_at",
+    "error",
+    "result",
+    "announced",
+    "died_code",
+    "died_class",
+    "died_group",
+    "choices",
+    "reason",
+)
 ATTEMPT = (
-    "job_id", "token", "generation", "attempt", "worker", "settled_by", "started_at", "ended_at", "ended", "verb",
-    "code", "cls", "rule", "public", "private", "fingerprint",
-)  # fmt: skip
+    "job_id",
+    "token",
+    "generation",
+    "attempt",
+    "worker",
+    "settled_by",
+    "started_at",
+    "ended_at",
+    "ended",
+    "verb",
+    "code",
+    "cls",
+    "rule",
+    "public",
+    "private",
+    "fingerprint",
+)
 EVENT = ("at", "type", "job_id", "batch_id", "owner", "attempt", "token", "data")
 
 
@@ -81,7 +121,17 @@ def _life(i: int, jobs: int, now: int) -> Life:
     cause = int(CAUSES * _chance(-i) ** 4)
     generation = 2 if state in {"succeeded", "dead"} and i % 997 == 0 else 1
     return Life(
-        i, _id(i, at), at, kind, KINDS[kind].queue, f"owner{i // 7 % 200}", state, waits, batch, cause, generation
+        i,
+        _id(i, at),
+        at,
+        kind,
+        KINDS[kind].queue,
+        f"owner{i // 7 % 200}",
+        state,
+        waits,
+        batch,
+        cause,
+        generation,
     )
 
 
@@ -111,20 +161,39 @@ def job_rows(found: Iterator[Life], now: int) -> Iterator[Row]:
         dead = one.state == "dead"
         ended = one.at + 1_000_000 if one.state in {"succeeded", "dead", "cancelled"} else None
         yield (
-            one.id, one.kind, one.queue, one.owner, f"{one.queue}|{one.kind}|{uses}|{int(one.waits == 'retry')}", uses,
-            now + LATER if one.waits in {"later", "retry"} else one.at, one.at, one.batch,
-            f'{{"customer":{one.i % 5000},"note":"{"x" * 120}","n":{one.i}}}', one.state, int(ran),
-            int(ran) * one.generation, one.generation, int(one.waits == "retry" or dead),
-            one.at + 1000 if ran else None, one.at + 1000 if ran else None, ended,
-            json.dumps(_error(one.cause)) if dead else None, '{"pages":7}' if one.state == "succeeded" else None, True,
+            one.id,
+            one.kind,
+            one.queue,
+            one.owner,
+            f"{one.queue}|{one.kind}|{uses}|{int(one.waits == 'retry')}",
+            uses,
+            now + LATER if one.waits in {"later", "retry"} else one.at,
+            one.at,
+            one.batch,
+            f'{{"customer":{one.i % 5000},"note":"{"x" * 120}","n":{one.i}}}',
+            one.state,
+            int(ran),
+            int(ran) * one.generation,
+            one.generation,
+            int(one.waits == "retry" or dead),
+            one.at + 1000 if ran else None,
+            one.at + 1000 if ran else None,
+            ended,
+            json.dumps(_error(one.cause)) if dead else None,
+            '{"pages":7}' if one.state == "succeeded" else None,
+            True,
             *((_code(one.cause), _class(one.cause), _group(one.cause)) if dead else (None,) * 3),
             '["again","never"]' if one.state == "parked" else None,
             "Somebody must decide." if one.state == "parked" else "",
-        )  # fmt: skip
+        )
 
 
 def _error(cause: int) -> dict[str, str]:
-    return {"code": _code(cause), "class": _class(cause), "message": f"Step {cause} of the work could not be done."}
+    return {
+        "code": _code(cause),
+        "class": _class(cause),
+        "message": f"Step {cause} of the work could not be done.",
+    }
 
 
 def _code(cause: int) -> str:
@@ -144,7 +213,18 @@ def attempt_rows(found: Iterator[Life], jobs: int) -> Iterator[Row]:
         fate = one.at + 1000, one.at + 1_000_000
         if one.state == "dead":
             for generation in range(1, one.generation + 1):
-                yield (one.id, generation, generation, 1, "w", "w", *fate, "failed", "die", *_said(one.cause))
+                yield (
+                    one.id,
+                    generation,
+                    generation,
+                    1,
+                    "w",
+                    "w",
+                    *fate,
+                    "failed",
+                    "die",
+                    *_said(one.cause),
+                )
         elif one.generation > 1:
             yield (one.id, 1, 1, 1, "w", "w", *fate, "failed", "die", *_said(one.cause))
             yield (one.id, 2, 2, 1, "w", "w", *fate, "returned", "succeed", *(None,) * 6)
@@ -164,7 +244,16 @@ def event_rows(found: Iterator[Life], jobs: int) -> Iterator[Row]:
     for one in found:
         if one.i < jobs - RECENT:
             continue
-        yield (one.at, "job.queued", one.id, one.batch, one.owner, None, None, json.dumps(_about(one)))
+        yield (
+            one.at,
+            "job.queued",
+            one.id,
+            one.batch,
+            one.owner,
+            None,
+            None,
+            json.dumps(_about(one)),
+        )
         how = {**_about(one), "duration_ms": 999, "wait_ms": 1}
         ended = (one.id, one.batch, one.owner, 1, 1)
         if one.state == "succeeded":
@@ -189,7 +278,9 @@ def batch_rows(found: Iterator[Life]) -> tuple[list[Row], list[Row]]:
     ]
     outcomes = {batch: _outcome([one.state for one in of]) for batch, of in members.items()}
     ends = {batch: of[-1].at + 2_000_000 for batch, of in members.items()}
-    return rows, [(batch, said, None if said is None else ends[batch]) for batch, said in outcomes.items()]
+    return rows, [
+        (batch, said, None if said is None else ends[batch]) for batch, said in outcomes.items()
+    ]
 
 
 def _outcome(states: Sequence[str]) -> str | None:
@@ -213,8 +304,12 @@ def fill(place: World, jobs: int) -> None:
     _write(store, "attempt", ATTEMPT, attempt_rows(lives(jobs, now), jobs))
     _write(store, "event", EVENT, event_rows(lives(jobs, now), jobs))
     billed = (one for one in lives(jobs, now) if one.kind == "bill")
-    _write(store, "job_arg", ("name", "value", "job_id", "kind"),
-           (("customer", str(one.i % 5000), one.id, "bill") for one in billed))  # fmt: skip
+    _write(
+        store,
+        "job_arg",
+        ("name", "value", "job_id", "kind"),
+        (("customer", str(one.i % 5000), one.id, "bill") for one in billed),
+    )
     definitions, progress = batch_rows(lives(jobs, now))
     _write(store, "batch", ("id", "name", "owner", "created_at", "sealed_at"), definitions)
     _write(store, "batch_progress", ("id", "outcome", "outcome_at"), progress)
@@ -255,15 +350,23 @@ def _without_indexes(store: Store) -> list[str]:
             " ('mulligan_job', 'mulligan_attempt', 'mulligan_event', 'mulligan_job_arg')",
         )
     for name, _ in found:
-        sql(store, f'DROP INDEX "mulligan"."{name}"' if is_postgres(store) else f'DROP INDEX "{name}"')
+        sql(
+            store,
+            f'DROP INDEX "mulligan"."{name}"' if is_postgres(store) else f'DROP INDEX "{name}"',
+        )
     return [made for _, made in found]
 
 
-def _write(store: Store, table: str, columns: tuple[str, ...], found: Iterator[Row] | list[Row]) -> None:
+def _write(
+    store: Store, table: str, columns: tuple[str, ...], found: Iterator[Row] | list[Row]
+) -> None:
     name, listed = f"{prefix(store)}{table}", ", ".join(columns)
     with store.transaction() as connection:
         if is_postgres(store):
-            with connection.cursor() as cursor, cursor.copy(f"COPY {name} ({listed}) FROM STDIN") as copy:
+            with (
+                connection.cursor() as cursor,
+                cursor.copy(f"COPY {name} ({listed}) FROM STDIN") as copy,
+            ):
                 for row in found:
                     copy.write_row(row)
         else:

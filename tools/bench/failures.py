@@ -33,11 +33,17 @@ class Headers(dict[str, str]):
 
 StatusError = _class("httpx", "HTTPStatusError", _class("httpx", "HTTPError"))
 ClientError = _class("botocore.exceptions", "ClientError")
-Deadlock = _class("psycopg.errors", "DeadlockDetected", _class("psycopg", "OperationalError"), sqlstate="40P01")
-Refused = _class("urllib3.exceptions", "NewConnectionError", _class("urllib3.exceptions", "HTTPError"))
+Deadlock = _class(
+    "psycopg.errors", "DeadlockDetected", _class("psycopg", "OperationalError"), sqlstate="40P01"
+)
+Refused = _class(
+    "urllib3.exceptions", "NewConnectionError", _class("urllib3.exceptions", "HTTPError")
+)
 MaxRetry = _class("urllib3.exceptions", "MaxRetryError", _class("urllib3.exceptions", "HTTPError"))
 ConnectionLost = _class(
-    "requests.exceptions", "ConnectionError", _class("requests.exceptions", "RequestException", OSError)
+    "requests.exceptions",
+    "ConnectionError",
+    _class("requests.exceptions", "RequestException", OSError),
 )
 
 HEADERS = {
@@ -76,17 +82,32 @@ Error opening input files: Invalid data found when processing input
 
 
 def _http(n: int) -> None:
-    body = {"error": {"message": f"Rate limit reached for org-{n} on tokens per min", "type": "tokens", "code": "slow"}}
-    exc = StatusError(f"Client error '429 Too Many Requests' for url 'https://api.example.org/v1/jobs/{n}'")
+    body = {
+        "error": {
+            "message": f"Rate limit reached for org-{n} on tokens per min",
+            "type": "tokens",
+            "code": "slow",
+        }
+    }
+    exc = StatusError(
+        f"Client error '429 Too Many Requests' for url 'https://api.example.org/v1/jobs/{n}'"
+    )
     exc.response = Response(429, HEADERS, json.dumps(body).encode())  # type: ignore[attr-defined]
     raise exc
 
 
 def _aws(n: int) -> None:
-    exc = ClientError(f"An error occurred (SlowDown) when calling the PutObject operation: Reduce rate {n}")
+    exc = ClientError(
+        f"An error occurred (SlowDown) when calling the PutObject operation: Reduce rate {n}"
+    )
     exc.response = {  # type: ignore[attr-defined]
         "Error": {"Code": "SlowDown", "Message": f"Reduce your request rate {n}"},
-        "ResponseMetadata": {"RequestId": f"R{n}", "HTTPStatusCode": 503, "HTTPHeaders": HEADERS, "RetryAttempts": 4},
+        "ResponseMetadata": {
+            "RequestId": f"R{n}",
+            "HTTPStatusCode": 503,
+            "HTTPHeaders": HEADERS,
+            "RetryAttempts": 4,
+        },
     }
     exc.operation_name = "PutObject"  # type: ignore[attr-defined]
     raise exc
@@ -97,7 +118,9 @@ def _key(n: int) -> None:
 
 
 def _program(n: int) -> None:
-    raise ProcessFailed("ffmpeg", exit_code=183, stderr=BANNER.replace("{n:06x}", f"{n:06x}").replace("{n}", str(n)))
+    raise ProcessFailed(
+        "ffmpeg", exit_code=183, stderr=BANNER.replace("{n:06x}", f"{n:06x}").replace("{n}", str(n))
+    )
 
 
 def _database(n: int) -> None:
@@ -117,7 +140,9 @@ def _chained(n: int) -> None:
                 text = f"<Connection object at 0x7f{n:06x}>: Failed to establish a new connection"
                 raise Refused(text) from error
         except Refused as error:
-            exc = MaxRetry(f"HTTPConnectionPool(host='10.0.0.7', port=80): Max retries exceeded with url: /items/{n}")
+            exc = MaxRetry(
+                f"HTTPConnectionPool(host='10.0.0.7', port=80): Max retries exceeded with url: /items/{n}"
+            )
             exc.reason = error  # type: ignore[attr-defined]
             raise exc from error
     except MaxRetry as error:
@@ -131,7 +156,14 @@ def _nested(raise_it: Callable[[int], None], n: int, depth: int = 4) -> None:
         raise_it(n)
 
 
-KINDS = {"http": _http, "aws": _aws, "key": _key, "program": _program, "database": _database, "chained": _chained}
+KINDS = {
+    "http": _http,
+    "aws": _aws,
+    "key": _key,
+    "program": _program,
+    "database": _database,
+    "chained": _chained,
+}
 
 
 def _raised(raise_it: Callable[[int], None], n: int) -> Exception:

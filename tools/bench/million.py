@@ -32,9 +32,26 @@ GROUPS = 30
 RATE = 100  # jobs a second, meanwhile
 ASKED = 15  # times each
 COLUMNS = (
-    "id", "kind", "queue", "owner", "lane", "run_at", "created_at", "batch_id", "payload", "state", "attempt", "token",
-    "finished_at", "error", "result", "announced", "died_code", "died_class", "died_group",
-)  # fmt: skip
+    "id",
+    "kind",
+    "queue",
+    "owner",
+    "lane",
+    "run_at",
+    "created_at",
+    "batch_id",
+    "payload",
+    "state",
+    "attempt",
+    "token",
+    "finished_at",
+    "error",
+    "result",
+    "announced",
+    "died_code",
+    "died_class",
+    "died_group",
+)
 Row = tuple[Any, ...]
 ERROR = '{"code": "C#", "class": "transient", "message": "Cause # broke it."}'
 KINDS = {
@@ -53,14 +70,26 @@ def rows(jobs: int, now: int) -> Iterator[Row]:
         cause = _cause(i)
         dead = state == "dead"
         yield (
-            _id(i, at), kind, queue, _owner(i, jobs), f"{queue}|{kind}||0",
-            now + LATER if state == "queued" else at, at, f"batch-{i // 50}" if i // 50 % 4 == 0 else None,
+            _id(i, at),
+            kind,
+            queue,
+            _owner(i, jobs),
+            f"{queue}|{kind}||0",
+            now + LATER if state == "queued" else at,
+            at,
+            f"batch-{i // 50}" if i // 50 % 4 == 0 else None,
             json.dumps({"customer": i % 5000, "note": "x" * 120, "n": i}, separators=(",", ":")),
-            state, 0 if state == "queued" else 1, 0 if state == "queued" else 1, ended,
+            state,
+            0 if state == "queued" else 1,
+            0 if state == "queued" else 1,
+            ended,
             ERROR.replace("#", cause) if dead else None,
-            "null" if state == "succeeded" else None, True,
-            f"C{cause}" if dead else None, "transient" if dead else None, f"v2-{cause}" if dead else None,
-        )  # fmt: skip
+            "null" if state == "succeeded" else None,
+            True,
+            f"C{cause}" if dead else None,
+            "transient" if dead else None,
+            f"v2-{cause}" if dead else None,
+        )
 
 
 def _id(i: int, at: int) -> str:
@@ -83,7 +112,9 @@ def _state(i: int, jobs: int) -> str:
 def _kind(i: int, jobs: int) -> tuple[str, str]:
     if i < jobs // 2 and i % 10_000 == 1:
         return "rare", "slow"
-    return (("render", "default"), ("render", "default"), ("mail", "mail"), ("bill", "default"))[i % 4]
+    return (("render", "default"), ("render", "default"), ("mail", "mail"), ("bill", "default"))[
+        i % 4
+    ]
 
 
 def _owner(i: int, jobs: int) -> str:
@@ -130,7 +161,10 @@ def _write(store: Store, table: str, columns: tuple[str, ...], found: Iterator[R
     name, listed = f"{prefix(store)}{table}", ", ".join(columns)
     with store.transaction() as connection:
         if is_postgres(store):
-            with connection.cursor() as cursor, cursor.copy(f"COPY {name} ({listed}) FROM STDIN") as copy:
+            with (
+                connection.cursor() as cursor,
+                cursor.copy(f"COPY {name} ({listed}) FROM STDIN") as copy,
+            ):
                 for row in found:
                     copy.write_row(row)
         else:
@@ -140,13 +174,39 @@ def _write(store: Store, table: str, columns: tuple[str, ...], found: Iterator[R
 
 # -- the questions ----------------------------------------------------------------------------------
 FILTERS = (
-    "", "state:succeeded", "state:dead", "state:queued", "state:running", "state:parked", "state:cancelled",
-    "state:dead,parked", "phase:scheduled", "phase:held", "kind:render", "kind:rare", "queue:mail", "owner:owner7",
-    "owner:seldom", "owner:owner7 state:dead", "owner:owner7 state:queued", "kind:mail state:dead", "batch:batch-4000",
-    "batch:batch-4000 state:dead", "since:2h", "since:2h kind:rare", "code:C07", "class:transient kind:render",
-    "group:v2-07", "group:v2-07 owner:owner7", "group:v2-07,v2-08", '"cause 07"', "arg.customer:43",
-    "arg.customer:43 state:dead", "arg.customer:43 owner:owner7 kind:bill", "arg.customer:41 kind:render since:1d",
-)  # fmt: skip
+    "",
+    "state:succeeded",
+    "state:dead",
+    "state:queued",
+    "state:running",
+    "state:parked",
+    "state:cancelled",
+    "state:dead,parked",
+    "phase:scheduled",
+    "phase:held",
+    "kind:render",
+    "kind:rare",
+    "queue:mail",
+    "owner:owner7",
+    "owner:seldom",
+    "owner:owner7 state:dead",
+    "owner:owner7 state:queued",
+    "kind:mail state:dead",
+    "batch:batch-4000",
+    "batch:batch-4000 state:dead",
+    "since:2h",
+    "since:2h kind:rare",
+    "code:C07",
+    "class:transient kind:render",
+    "group:v2-07",
+    "group:v2-07 owner:owner7",
+    "group:v2-07,v2-08",
+    '"cause 07"',
+    "arg.customer:43",
+    "arg.customer:43 state:dead",
+    "arg.customer:43 owner:owner7 kind:bill",
+    "arg.customer:41 kind:render since:1d",
+)
 
 
 def questions(place: World) -> dict[str, Callable[[], object]]:
@@ -226,7 +286,9 @@ def _figures(times: dict[str, Times]) -> dict[str, float]:
 
 def done(place: World) -> int:
     """By the worker: what was written by hand is of other kinds."""
-    text = "SELECT count(*) FROM {p}job WHERE id > '{low}' AND kind = 'noop' AND state = 'succeeded'"
+    text = (
+        "SELECT count(*) FROM {p}job WHERE id > '{low}' AND kind = 'noop' AND state = 'succeeded'"
+    )
     low = first_id((time.time_ns() - 3600 * 10**9) // 10**6)
     with place.app.store.transaction() as connection:
         found = connection.execute(text.format(p=prefix(place.app.store), low=low))

@@ -19,7 +19,9 @@ def measured(app: Mulligan, jobs: int) -> dict[str, float]:
     figures = {}
     for action, group in (("retry", "v2-one"), ("discard", "v2-two")):
         began = time.monotonic()
-        begun = app.operations.start(action, f"group:{group}", steps=["rest"], rate=NO_RATE, reason="bench")
+        begun = app.operations.start(
+            action, f"group:{group}", steps=["rest"], rate=NO_RATE, reason="bench"
+        )
         figures[f"{action}, written down, items/s"] = begun.total / (time.monotonic() - began)
         figures[f"{action}, moved, items/s"] = _moved(app, begun.id)
     figures["a turn with nothing to do, ms"] = _idle(app)

@@ -108,7 +108,11 @@ class Ramped(Release):
         self._untold[worker] = (0, 0) if tells else (ok, failed)
 
     def look(self, now: Micros, *, waiting: bool) -> None:
-        if self.ramp is not None and now % SECOND == 0 and ramps.over(self.ramp, now, waiting=waiting):
+        if (
+            self.ramp is not None
+            and now % SECOND == 0
+            and ramps.over(self.ramp, now, waiting=waiting)
+        ):
             self.ramp = None
 
 
@@ -134,7 +138,9 @@ class Dependency:
 class Run:
     """One release policy in one setting, second by second."""
 
-    def __init__(self, setting: Setting, release: Release, seconds: int = 1300, seed: int = 1) -> None:
+    def __init__(
+        self, setting: Setting, release: Release, seconds: int = 1300, seed: int = 1
+    ) -> None:
         self.setting, self._release, self._rng = setting, release, Random(seed)
         self._dependency = Dependency(setting, self._rng)
         self._line = deque([(0, 0)] * round(setting.duration * TICKS))  # outcomes not known yet
@@ -180,7 +186,9 @@ class Run:
         ok, bad = self._line.popleft()
         for worker in range(WORKERS):
             turn = (worker + step) % WORKERS
-            self._release.ended(worker, (ok + turn) // WORKERS, (bad + turn) // WORKERS, step * STEP)
+            self._release.ended(
+                worker, (ok + turn) // WORKERS, (bad + turn) // WORKERS, step * STEP
+            )
 
     @property
     def dispatched(self) -> int:
@@ -198,7 +206,9 @@ class Run:
     @property
     def highest(self) -> float:
         """The busiest second, in capacities."""
-        return max(count / self.setting.capacity(second) for second, count in enumerate(self.started))
+        return max(
+            count / self.setting.capacity(second) for second, count in enumerate(self.started)
+        )
 
 
 def _always(rate: float) -> Callable[[float], float]:
@@ -214,7 +224,9 @@ UNKNOWN = Setting("20/s, normal rate unknown", _always(20), 8, 5_000, None)
 COLD = Setting("100/s, the first 200 s half of it", _cold(100, 200), 60, 20_000, 60)
 ROOMY = Setting("1,000/s", _always(1000), 60, 20_000, 60)
 TIGHT = Setting("66/s", _always(66), 60, 2_000, 60)
-SLOW = Setting("100/s, a job takes 5 s", _always(100), 60, 20_000, 60, duration=5.0, every=5 * SECOND)
+SLOW = Setting(
+    "100/s, a job takes 5 s", _always(100), 60, 20_000, 60, duration=5.0, every=5 * SECOND
+)
 FLAKY = Setting("100/s, 5 % always fail", _always(100), 60, 20_000, 60, flaky=0.05)
 SETTINGS = (GATEWAY, UNKNOWN, COLD, ROOMY, TIGHT, SLOW, FLAKY)
 

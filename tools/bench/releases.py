@@ -9,7 +9,13 @@ from bench.chart import drawn
 from bench.recovery import GATEWAY, RELEASES, SETTINGS, UNKNOWN, Run, Setting, ramped
 
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "recovery.svg"
-FIGURES = ("drained after", "times the ideal", "failed dispatches", "share", "highest second / capacity")
+FIGURES = (
+    "drained after",
+    "times the ideal",
+    "failed dispatches",
+    "share",
+    "highest second / capacity",
+)
 
 
 def compared(setting: Setting) -> dict[str, Run]:

@@ -38,7 +38,9 @@ class Visitor:
         self._place = place
         self.host, self.port = str(urlsplit(address).hostname), int(urlsplit(address).port or 0)
         self._connection = HTTPConnection(self.host, self.port, timeout=TIMEOUT)
-        self.keys = [place.app.keys.create("*", Role.ADMIN, name=f"bench {n}").text for n in range(4)]
+        self.keys = [
+            place.app.keys.create("*", Role.ADMIN, name=f"bench {n}").text for n in range(4)
+        ]
         self.cookie = self._sign_in(parse_qs(urlsplit(address).query)["link"][0])
 
     def _sign_in(self, link: str) -> str:
@@ -51,7 +53,11 @@ class Visitor:
         return str(answer.headers["set-cookie"]).partition(";")[0]
 
     def headers(self, path: str, key: int = 0) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.keys[key]}"} if path.startswith("/api/") else {"Cookie": self.cookie}
+        return (
+            {"Authorization": f"Bearer {self.keys[key]}"}
+            if path.startswith("/api/")
+            else {"Cookie": self.cookie}
+        )
 
     def read(self, path: str) -> tuple[HTTPResponse, bytes]:
         try:
@@ -91,7 +97,10 @@ class Visitor:
 
 def _backends(place: World, pid: int) -> list[int]:
     ports = _ports(pid)
-    rows = sql(place.app.store, "SELECT pid, client_port FROM pg_stat_activity WHERE client_port IS NOT NULL")
+    rows = sql(
+        place.app.store,
+        "SELECT pid, client_port FROM pg_stat_activity WHERE client_port IS NOT NULL",
+    )
     return [int(backend) for backend, port in rows if port in ports]
 
 
@@ -126,7 +135,11 @@ def visited(place: World) -> Iterator[Visitor]:
     }
     with (place.folder / "web.log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "mulligan.http"], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log
+            [sys.executable, "-m", "mulligan.http"],
+            cwd=ROOT,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=log,
         )
     try:
         assert server.stdout is not None
@@ -145,9 +158,13 @@ def listeners(visitor: Visitor, many: int, path: str) -> Iterator[list[socket.so
     reading = threading.Event()
     try:
         for n in range(many):
-            said = "".join(f"{name}: {value}\r\n" for name, value in visitor.headers(path, n % 4).items())
+            said = "".join(
+                f"{name}: {value}\r\n" for name, value in visitor.headers(path, n % 4).items()
+            )
             ear = socket.create_connection((visitor.host, visitor.port), timeout=TIMEOUT)
-            ear.sendall(f"GET {path} HTTP/1.1\r\nHost: {visitor.host}:{visitor.port}\r\n{said}\r\n".encode())
+            ear.sendall(
+                f"GET {path} HTTP/1.1\r\nHost: {visitor.host}:{visitor.port}\r\n{said}\r\n".encode()
+            )
             assert b" 200 " in ear.recv(65_536)[:20]
             ears.append(ear)
         threading.Thread(target=_read_all, args=(ears, reading)).start()

@@ -42,7 +42,10 @@ FILTERS = {
 # -- what is asked ----------------------------------------------------------------------------------
 def paths(place: World) -> dict[str, str]:
     known = _known(place)
-    jobs = {f"jobs {name}": f"/jobs?filter={quote(text.format(**known))}" for name, text in FILTERS.items()}
+    jobs = {
+        f"jobs {name}": f"/jobs?filter={quote(text.format(**known))}"
+        for name, text in FILTERS.items()
+    }
     listed = {f"API {name}": f"/api/v1{path}" for name, path in jobs.items()}
     return {
         "overview": "/",
@@ -56,21 +59,45 @@ def paths(place: World) -> dict[str, str]:
         "job": f"/jobs/{known['job']}",
         "batches": "/batches",
         "batch": f"/batches/{known['batch']}",
-        **{name: f"/{name}" for name in ("queues", "dependencies", "policies", "insight", "operations", "events",
-                                         "audit", "alerts", "notifications", "schedules")},
+        **{
+            name: f"/{name}"
+            for name in (
+                "queues",
+                "dependencies",
+                "policies",
+                "insight",
+                "operations",
+                "events",
+                "audit",
+                "alerts",
+                "notifications",
+                "schedules",
+            )
+        },
         "API jobs": "/api/v1/jobs",
         **listed,
-        **{f"API {name}": f"/api/v1/{name}" for name in ("failures", "batches", "queues", "workers", "dependencies",
-                                                         "operations", "deliveries")},
+        **{
+            f"API {name}": f"/api/v1/{name}"
+            for name in (
+                "failures",
+                "batches",
+                "queues",
+                "workers",
+                "dependencies",
+                "operations",
+                "deliveries",
+            )
+        },
         "metrics": "/api/v1/metrics",
-    }  # fmt: skip
+    }
 
 
 def _known(place: World) -> dict[str, str]:
     """The largest group, a batch, a dead job; and how many hours ago the newest 10,000 of the crowd begin."""
     store = place.app.store
     (group,) = sql(
-        store, "SELECT died_group FROM {p}job WHERE state = 'dead' GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
+        store,
+        "SELECT died_group FROM {p}job WHERE state = 'dead' GROUP BY 1 ORDER BY count(*) DESC LIMIT 1",
     )
     (batch,) = sql(store, "SELECT id FROM {p}batch ORDER BY id DESC LIMIT 1 OFFSET 50")
     (middle, job) = (
@@ -79,15 +106,23 @@ def _known(place: World) -> dict[str, str]:
     )
     ((at,),) = sql(store, "SELECT created_at FROM {p}job ORDER BY id DESC LIMIT 1 OFFSET 10000")
     since = (time.time_ns() // 1000 - at) / 3.6e9
-    return {"group": group[0], "batch": batch[0], "middle": middle[0][0], "job": job[0][0], "since": f"{since:.1f}"}
+    return {
+        "group": group[0],
+        "batch": batch[0],
+        "middle": middle[0][0],
+        "job": job[0][0],
+        "since": f"{since:.1f}",
+    }
 
 
 # -- how long it takes ------------------------------------------------------------------------------
 def measured(place: World) -> dict[str, float]:
     place.start(
-        retention__succeeded="315360000", retention__dead="315360000", retention__cancelled="315360000",
+        retention__succeeded="315360000",
+        retention__dead="315360000",
+        retention__cancelled="315360000",
         retention__batches="315360000",
-    )  # fmt: skip
+    )
     feeding = feeder(place)
     try:
         with visited(place) as visitor:
@@ -111,19 +146,32 @@ def _asked(place: World, visitor: Visitor, asked: dict[str, str]) -> dict[str, f
         found[name].append(visitor.ask(path))
     rate = (done(place) - before) / (time.monotonic() - began)
     _table(found)
-    figures = {f"{name}, {what}": value for name, answers in found.items() for what, value in _figures(answers).items()}
+    figures = {
+        f"{name}, {what}": value
+        for name, answers in found.items()
+        for what, value in _figures(answers).items()
+    }
     barred = [found[name] for name in asked if name.partition(" ")[0] in BARRED]
     return {
         **figures,
-        "overview, failures, job lists: worst p95, ms": max(_figures(answers)["p95, ms"] for answers in barred),
+        "overview, failures, job lists: worst p95, ms": max(
+            _figures(answers)["p95, ms"] for answers in barred
+        ),
         "jobs/s meanwhile": rate,
         "load average": os.getloadavg()[0],
     }
 
 
-def _beside_streams(place: World, visitor: Visitor, name: str, path: str, many: int) -> dict[str, float]:
+def _beside_streams(
+    place: World, visitor: Visitor, name: str, path: str, many: int
+) -> dict[str, float]:
     """With so many that listen: pages and list calls, and how many connections to the database the server has."""
-    asked = {"overview": "/", "jobs": "/jobs", "API jobs": "/api/v1/jobs", "API failures": "/api/v1/failures"}
+    asked = {
+        "overview": "/",
+        "jobs": "/jobs",
+        "API jobs": "/api/v1/jobs",
+        "API failures": "/api/v1/failures",
+    }
     with listeners(visitor, many, path) as ears:
         assert len(ears) == many
         found: dict[str, list[Answered]] = {what: [] for what in asked}
@@ -134,12 +182,21 @@ def _beside_streams(place: World, visitor: Visitor, name: str, path: str, many: 
         for what, page in [*asked.items()] * ROUNDS:
             found[what].append(visitor.ask(page))
             connections = max(connections, len(visitor.backends()))
-        print(f"  beside {many} {name}, which alone take {alone * 100:.1f} % of a core, {connections} connections")
+        print(
+            f"  beside {many} {name}, which alone take {alone * 100:.1f} % of a core, {connections} connections"
+        )
         _table(found)
         if is_postgres(place.app.store):
             assert connections <= DATABASE_CONNECTIONS + 2, connections  # and two that listen
-        waits = {f"{what} beside {name}, p95, ms": _figures(few)["p95, ms"] for what, few in found.items()}
-        return {**waits, f"{name}, % of a core": alone * 100, f"connections beside {name}": float(connections)}
+        waits = {
+            f"{what} beside {name}, p95, ms": _figures(few)["p95, ms"]
+            for what, few in found.items()
+        }
+        return {
+            **waits,
+            f"{name}, % of a core": alone * 100,
+            f"connections beside {name}": float(connections),
+        }
 
 
 def _figures(answers: Sequence[Answered]) -> dict[str, float]:
@@ -161,4 +218,7 @@ def _table(found: dict[str, list[Answered]]) -> None:
     print(f"  {'':<28}{'p50':>9}{'p95':>9}{'p99':>9}{'CPU':>9}   ms{'kB':>9}")
     for name, answers in found.items():
         p50, p95, p99, cpu = _figures(answers).values()
-        print(f"  {name:<28}{p50:>9.1f}{p95:>9.1f}{p99:>9.1f}{cpu:>9.1f}{answers[-1].size / 1000:>14.1f}", flush=True)
+        print(
+            f"  {name:<28}{p50:>9.1f}{p95:>9.1f}{p99:>9.1f}{cpu:>9.1f}{answers[-1].size / 1000:>14.1f}",
+            flush=True,
+        )

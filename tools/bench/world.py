@@ -27,7 +27,9 @@ def server() -> postgres.PostgresServer:
     """PostgreSQL on a real disk, with every commit synced."""
     global _server  # noqa: PLW0603 - one per run
     if _server is None:
-        postgres.SETTINGS.update(fsync="on", full_page_writes="on", max_wal_size="2GB", shared_buffers="512MB")
+        postgres.SETTINGS.update(
+            fsync="on", full_page_writes="on", max_wal_size="2GB", shared_buffers="512MB"
+        )
         postgres.spacious_memory = lambda: None  # type: ignore[assignment]
         _server = postgres.PostgresServer.for_session()
     return _server
@@ -37,7 +39,9 @@ class World:
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
-        self.app = Mulligan(settings=read_settings(environ={"MULLIGAN_DATABASE_URL": url}, file=folder / "none"))
+        self.app = Mulligan(
+            settings=read_settings(environ={"MULLIGAN_DATABASE_URL": url}, file=folder / "none")
+        )
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def enqueue(self, kind: str, payloads: list[dict[str, object]], **options: object) -> None:
@@ -49,7 +53,12 @@ class World:
             handle.options(**options).enqueue_many(payloads[start : start + 5000])
 
     def start(
-        self, *, concurrency: int = 10, ready: bool = True, module: str = "mulligan", **settings: str
+        self,
+        *,
+        concurrency: int = 10,
+        ready: bool = True,
+        module: str = "mulligan",
+        **settings: str,
     ) -> subprocess.Popen[bytes]:
         env = {
             **os.environ,
@@ -60,9 +69,21 @@ class World:
         log = self.folder / f"worker-{len(self.workers)}.log"
         with log.open("wb") as out:
             worker = subprocess.Popen(
-                [sys.executable, "-m", module, "worker", "bench.app:app", "--concurrency", str(concurrency)],
-                cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    module,
+                    "worker",
+                    "bench.app:app",
+                    "--concurrency",
+                    str(concurrency),
+                ],
+                cwd=ROOT,
+                env=env,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
         self.workers.append(worker)
         if ready:
             until(lambda: b"concurrency" in log.read_bytes(), 30)

@@ -12,7 +12,9 @@ def main() -> None:
         print(found)
         if "--mistakes" in sys.argv and found.name.startswith("tune"):
             for row, failure in found.mistakes:
-                print(f"  {row['id']}: {row['cls']} called {failure.cls} by {failure.rule}: {row['text'][-160:]!r}")
+                print(
+                    f"  {row['id']}: {row['cls']} called {failure.cls} by {failure.rule}: {row['text'][-160:]!r}"
+                )
 
 
 main()

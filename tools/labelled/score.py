@@ -11,7 +11,15 @@ from typing import Any
 from mulligan import Failure, classify
 
 HERE = Path(__file__).parent
-GIVEN = ("exception_type", "http_status", "exit_code", "signal", "errno", "provider_code", "program")
+GIVEN = (
+    "exception_type",
+    "http_status",
+    "exit_code",
+    "signal",
+    "errno",
+    "provider_code",
+    "program",
+)
 MOST_HOPELESS = 0.05  # of the hopeless may be called retriable
 MOST_HOPEFUL = 0.04  # of the retriable may be called hopeless
 MOST_TRAPPED = 0.20  # of the traps, either way
@@ -86,7 +94,9 @@ def score(name: str, rows: Iterable[Row]) -> Score:
 
 def scores() -> list[Score]:
     """Of each set the plain rows, and apart from them the traps: texts that would fool a reader in a hurry."""
-    return [plain_or_traps(name, traps=traps) for name in ("tune", "aside") for traps in (False, True)]
+    return [
+        plain_or_traps(name, traps=traps) for name in ("tune", "aside") for traps in (False, True)
+    ]
 
 
 def plain_or_traps(name: str, *, traps: bool) -> Score:

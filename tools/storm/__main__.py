@@ -22,15 +22,22 @@ RESULTS = Path(__file__).parent / "results" / "storms.jsonl"
 
 def main() -> int:
     args = _arguments()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # whoever ends us: nothing is left behind
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # whoever ends us: nothing is left behind
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if args.replay:
         return _again(args.replay)
     seed = args.seed if args.seed is not None else secrets.randbelow(2**31)
     only = set(args.faults.split(",")) if args.faults else None
     if only and (unknown := only - KINDS.keys()):
-        sys.exit(f"no such faults: {', '.join(sorted(unknown))}; there are: {', '.join(sorted(KINDS))}")
-    verdicts = [_run(store, seed, only, args) for store in ([args.store] if args.store else ["sqlite", "postgres"])]
+        sys.exit(
+            f"no such faults: {', '.join(sorted(unknown))}; there are: {', '.join(sorted(KINDS))}"
+        )
+    verdicts = [
+        _run(store, seed, only, args)
+        for store in ([args.store] if args.store else ["sqlite", "postgres"])
+    ]
     return 0 if all(verdict.good for verdict in verdicts) else 1
 
 
@@ -62,15 +69,23 @@ def _record(verdict: Verdict) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m storm", description=__doc__)
-    parser.add_argument("--store", choices=["sqlite", "postgres"], help="default: one after the other")
+    parser.add_argument(
+        "--store", choices=["sqlite", "postgres"], help="default: one after the other"
+    )
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, help="default: a new one, printed")
     parser.add_argument("--faults", help="only these, with commas between them")
-    parser.add_argument("--every", type=float, default=3.0, help="seconds between two faults, on average")
+    parser.add_argument(
+        "--every", type=float, default=3.0, help="seconds between two faults, on average"
+    )
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--replay", type=Path, metavar="FOLDER", help="judge again what a storm left behind")
-    parser.add_argument("--record", action="store_true", help="add the verdict to tools/storm/results, for the docs")
+    parser.add_argument(
+        "--replay", type=Path, metavar="FOLDER", help="judge again what a storm left behind"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="add the verdict to tools/storm/results, for the docs"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder of a good run too")
     return parser.parse_args()
 

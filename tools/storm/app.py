@@ -82,8 +82,10 @@ def asks(ctx: Context, n: int, outcome: str) -> Any:
     if ctx.attempt > 1 or ctx.job.generation > 1:
         return ended(ctx, outcome)
     answers: dict[str, Any] = {
-        "retry": Retry(after=0.2), "snooze": Snooze(0.3), "park": Park("look", choices=("go",)),
-    }  # fmt: skip
+        "retry": Retry(after=0.2),
+        "snooze": Snooze(0.3),
+        "park": Park("look", choices=("go",)),
+    }
     return failed(ctx, answers[outcome])
 
 

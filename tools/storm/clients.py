@@ -62,7 +62,10 @@ class Client:
         except (MulliganError, OSError, HTTPException):  # told in the book already
             self._rest(0.05)
         except Exception:  # noqa: BLE001 - whatever else there is: that is what is looked for
-            records.append(self.folder / "surprises.jsonl", {"client": self.name, "trace": traceback.format_exc()})
+            records.append(
+                self.folder / "surprises.jsonl",
+                {"client": self.name, "trace": traceback.format_exc()},
+            )
 
     def _rest(self, seconds: float) -> None:
         with suppress(OSError):  # with a clock that is wrong a sleep may be refused
@@ -93,9 +96,18 @@ class Client:
 
 class InPython(Client):
     deeds: ClassVar[dict[str, float]] = {
-        "enqueue": 50, "enqueue_many": 6, "in_a_transaction": 8, "rolled_back": 6, "a_batch": 4,
-        "retry": 10, "cancel": 8, "release": 6, "discard": 3, "in_bulk": 1, "look": 5,
-    }  # fmt: skip
+        "enqueue": 50,
+        "enqueue_many": 6,
+        "in_a_transaction": 8,
+        "rolled_back": 6,
+        "a_batch": 4,
+        "retry": 10,
+        "cancel": 8,
+        "release": 6,
+        "discard": 3,
+        "in_bulk": 1,
+        "look": 5,
+    }
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
         super().__init__(folder, name, seed)
@@ -113,14 +125,18 @@ class InPython(Client):
 
     def enqueue_many(self) -> None:
         wishes = self.wishes()
-        with self.book.call("enqueue_many", kind="plain", payloads=[w.payload for w in wishes]) as call:
+        with self.book.call(
+            "enqueue_many", kind="plain", payloads=[w.payload for w in wishes]
+        ) as call:
             jobs = self.app.insert([self.app.prepared(w.kind, w.payload) for w in wishes])
             call.ok(*jobs)
         self.remember(*(job.id for job in jobs))
 
     def in_a_transaction(self) -> None:
         wishes = self.wishes()[:5]
-        with self.book.call("enqueue_many", kind="plain", payloads=[w.payload for w in wishes]) as call:
+        with self.book.call(
+            "enqueue_many", kind="plain", payloads=[w.payload for w in wishes]
+        ) as call:
             with self.app.transaction() as connection:
                 jobs = [self.app.enqueue(w.kind, w.payload, connection=connection) for w in wishes]
             call.ok(*jobs)
@@ -128,17 +144,24 @@ class InPython(Client):
 
     def rolled_back(self) -> None:
         wishes, ids = self.wishes()[:5], []
-        with self.book.call("enqueue_many", kind="plain", payloads=[w.payload for w in wishes]) as call:
+        with self.book.call(
+            "enqueue_many", kind="plain", payloads=[w.payload for w in wishes]
+        ) as call:
             try:
                 with self.app.transaction() as connection:
-                    ids = [self.app.enqueue(w.kind, w.payload, connection=connection).id for w in wishes]
+                    ids = [
+                        self.app.enqueue(w.kind, w.payload, connection=connection).id
+                        for w in wishes
+                    ]
                     raise Unwanted
             except Unwanted:
                 call.rolled_back(*ids)
 
     def a_batch(self) -> None:
         with self.book.call("batch") as call:
-            batch = self.app.batch(f"batch {self.number}", on_complete="completed", tolerance=self.rng.choice((0, 2)))
+            batch = self.app.batch(
+                f"batch {self.number}", on_complete="completed", tolerance=self.rng.choice((0, 2))
+            )
             call.ok()
         for _ in range(self.rng.randint(0, 8)):
             self.number += 1
@@ -195,7 +218,9 @@ class OverHttp(Client):
         if method == "POST":
             headers["Idempotency-Key"] = key or uuid4().hex
         try:
-            connection.request(method, f"/api/v1{path}", json.dumps(body) if body is not None else None, headers)
+            connection.request(
+                method, f"/api/v1{path}", json.dumps(body) if body is not None else None, headers
+            )
             answer = connection.getresponse()
             text = answer.read()
         finally:
@@ -224,7 +249,9 @@ class OverHttp(Client):
 
     def _enqueue(self, wish: Wish, key: str) -> list[str]:
         body = {"kind": wish.kind, "payload": wish.payload, **wish.options}
-        with self.book.call("enqueue", kind=wish.kind, owner=wish.options["owner"], payload=wish.payload) as call:
+        with self.book.call(
+            "enqueue", kind=wish.kind, owner=wish.options["owner"], payload=wish.payload
+        ) as call:
             ids = self.told(call, *self.ask("POST", "/jobs", body, key))
         self.remember(*ids)
         return ids
@@ -239,7 +266,9 @@ class OverHttp(Client):
     def enqueue_many(self) -> None:
         wishes = self.wishes()
         body = {"jobs": [{"kind": w.kind, "payload": w.payload} for w in wishes]}
-        with self.book.call("enqueue_many", kind="plain", payloads=[w.payload for w in wishes]) as call:
+        with self.book.call(
+            "enqueue_many", kind="plain", payloads=[w.payload for w in wishes]
+        ) as call:
             self.remember(*self.told(call, *self.ask("POST", "/jobs", body)))
 
     def _moved(self, what: str, body: Any) -> None:
@@ -258,7 +287,9 @@ class OverHttp(Client):
         self._moved("release", {"choice": "go", "reason": "storm"})
 
     def look(self) -> None:
-        status, body = self.ask("GET", self.rng.choice(("/jobs?limit=20", "/queues", "/failures", "/workers")))
+        status, body = self.ask(
+            "GET", self.rng.choice(("/jobs?limit=20", "/queues", "/failures", "/workers"))
+        )
         self._expected(status, body)
 
 

@@ -25,9 +25,14 @@ class Facts(NamedTuple):
 
 
 def gathered(url: str, folder: Path) -> Facts:
-    jobs = {row[0]: (row[1], row[2], int(row[3])) for row in ask(url, "SELECT id, kind, state, token FROM {p}job")}
+    jobs = {
+        row[0]: (row[1], row[2], int(row[3]))
+        for row in ask(url, "SELECT id, kind, state, token FROM {p}job")
+    }
     stories: dict[str, list[str]] = defaultdict(list)
-    for kind, job_id, data, bundle in ask(url, "SELECT type, job_id, data, bundle FROM {p}event ORDER BY id"):
+    for kind, job_id, data, bundle in ask(
+        url, "SELECT type, job_id, data, bundle FROM {p}event ORDER BY id"
+    ):
         for told in [job_id] if bundle is None else _jobs_of(data):
             if told is not None:
                 stories[told].append(kind)
@@ -66,7 +71,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def violations(facts: Facts) -> list[str]:
     found = [f"accepted and not there: {job}" for job in sorted(facts.ok - facts.jobs.keys())]
-    found += [f"rolled back and there: {job}" for job in sorted(facts.rolled_back & facts.jobs.keys())]
+    found += [
+        f"rolled back and there: {job}" for job in sorted(facts.rolled_back & facts.jobs.keys())
+    ]
     for job, (kind, state, token) in facts.jobs.items():
         if kind.startswith("mulligan."):
             continue

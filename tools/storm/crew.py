@@ -24,7 +24,9 @@ AGAIN = 0.5  # seconds until somebody who fell is started again
 class Member:
     """One process that is wanted: started, watched, and started again when it has fallen."""
 
-    def __init__(self, name: str, argv: Sequence[str], environ: Mapping[str, str], logs: Path) -> None:
+    def __init__(
+        self, name: str, argv: Sequence[str], environ: Mapping[str, str], logs: Path
+    ) -> None:
         self.name = name
         self.argv, self.environ = list(argv), dict(environ)
         self.logs = logs
@@ -43,9 +45,14 @@ class Member:
         self._said = log.stat().st_size if log.exists() else 0
         with (self.logs / f"{self.name}.log").open("ab") as out:
             return subprocess.Popen(
-                self.argv, env={**os.environ, **self.environ}, cwd=ROOT, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
+                self.argv,
+                env={**os.environ, **self.environ},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
 
     def tend(self) -> None:
         with self._lock:
@@ -54,7 +61,11 @@ class Member:
             now = time.monotonic()
             if not self._again:
                 self._again = now + AGAIN
-                if not self.expected and self.process.returncode not in BY_SIGNAL and not self._refused():
+                if (
+                    not self.expected
+                    and self.process.returncode not in BY_SIGNAL
+                    and not self._refused()
+                ):
                     self.fell.append(f"{self.name} ended with {self.process.returncode}")
             elif now > self._again:
                 self._again = 0.0
@@ -192,7 +203,9 @@ class Crew:
         """Together, not one after the other."""
         found = self.named(start)
         codes: dict[str, int | None] = {}
-        threads = [threading.Thread(target=_note, args=(codes, member, timeout)) for member in found]
+        threads = [
+            threading.Thread(target=_note, args=(codes, member, timeout)) for member in found
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

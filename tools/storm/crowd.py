@@ -18,7 +18,10 @@ def main(file: str, seconds: float, seed: int) -> None:
     with contextlib.closing(sqlite3.connect(file, timeout=20)) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS crowd (n INTEGER, text TEXT)")
     works = [_read] * READERS + [_write] * WRITERS + [_back_up]
-    threads = [threading.Thread(target=work, args=(file, until, Random(seed + i))) for i, work in enumerate(works)]
+    threads = [
+        threading.Thread(target=work, args=(file, until, Random(seed + i)))
+        for i, work in enumerate(works)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -38,7 +41,9 @@ def _write(file: str, until: float, rng: Random) -> None:
         while time.monotonic() < until:
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute("BEGIN IMMEDIATE")
-                connection.execute("INSERT INTO crowd VALUES (?, ?)", (rng.randrange(10), "x" * rng.randrange(500)))
+                connection.execute(
+                    "INSERT INTO crowd VALUES (?, ?)", (rng.randrange(10), "x" * rng.randrange(500))
+                )
                 if rng.random() < 0.2:
                     connection.execute("DELETE FROM crowd")
                 connection.execute("COMMIT" if rng.random() < 0.8 else "ROLLBACK")

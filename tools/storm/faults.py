@@ -29,7 +29,9 @@ class NotNow(Exception):
 KINDS: dict[str, Kind] = {}
 
 
-def fault(weight: float, stores: tuple[str, ...] = BOTH, *, of: str | None = None) -> Callable[[Fault], Fault]:
+def fault(
+    weight: float, stores: tuple[str, ...] = BOTH, *, of: str | None = None
+) -> Callable[[Fault], Fault]:
     def keep(function: Fault) -> Fault:
         KINDS[function.__name__] = Kind(function, weight, stores, of)
         return function
@@ -57,7 +59,9 @@ def possible(world: World, only: set[str] | None = None) -> dict[str, float]:
     return {
         name: kind.weight
         for name, kind in KINDS.items()
-        if world.store_name in kind.stores and name not in world.skipped and (only is None or name in only)
+        if world.store_name in kind.stores
+        and name not in world.skipped
+        and (only is None or name in only)
     }
 
 

@@ -69,7 +69,11 @@ class Life:
 
     def enqueue(self, kind: str, *, options: dict[str, Any] | None = None, **payload: Any) -> Any:
         said = {"n": self._next()} | payload if kind != "once" else payload
-        job = self._told("enqueue", {"kind": kind, "payload": said}, lambda: app.enqueue(kind, said, **(options or {})))
+        job = self._told(
+            "enqueue",
+            {"kind": kind, "payload": said},
+            lambda: app.enqueue(kind, said, **(options or {})),
+        )
         if job is not None:
             self.known[kind] = job.id
         return job
@@ -97,7 +101,11 @@ class Life:
     def _together(self) -> None:
         payloads = [{"n": self._next()} for _ in range(4)]
         asked = {"kind": "plain", "payloads": payloads}
-        self._told("enqueue_many", asked, lambda: app.insert([app.prepared("plain", one) for one in payloads]))
+        self._told(
+            "enqueue_many",
+            asked,
+            lambda: app.insert([app.prepared("plain", one) for one in payloads]),
+        )
 
     def _in_transactions(self) -> None:
         payload = {"n": self._next()}
@@ -108,7 +116,10 @@ class Life:
 
         self._told("enqueue", {"kind": "plain", "payload": payload}, inserted)
         unwanted = {"n": self._next()}
-        with suppress(MulliganError), self.book.call("enqueue", kind="plain", payload=unwanted) as call:
+        with (
+            suppress(MulliganError),
+            self.book.call("enqueue", kind="plain", payload=unwanted) as call,
+        ):
             ids: list[str] = []
             try:
                 with app.transaction() as connection:
@@ -179,7 +190,9 @@ class Hands:
         self.row = worker_row(self.worker, self.file, manifest, settings, frozenset(), 5)
         self.manifest = manifest
         policies = EffectivePolicies(settings.retry, manifest.ruled, manifest.queues)
-        self.turns = LoopTransactions(store, policies, claimer_of(self.worker, manifest), causes_of(settings.guards))
+        self.turns = LoopTransactions(
+            store, policies, claimer_of(self.worker, manifest), causes_of(settings.guards)
+        )
         self.endings: list[Ending] = []
         self.doubt = False
 
@@ -212,7 +225,9 @@ class Hands:
             self.doubt = True
             return
         self.doubt = False
-        self.endings = [self._ran(runner, lease, turn.memories.get(lease.id)) for lease in turn.leases]
+        self.endings = [
+            self._ran(runner, lease, turn.memories.get(lease.id)) for lease in turn.leases
+        ]
 
     def _ran(self, runner: asyncio.Runner, lease: Lease, memory: PreviousAttempts | None) -> Ending:
         handler = app.registry.handlers[lease.kind]
@@ -245,7 +260,9 @@ def recover(settings: Settings, folder: Path) -> None:
 def _until_calm() -> Iterator[int]:
     for number in range(8):
         with app.store.read() as unit:
-            left = unit.count_matching({"state": "queued"}, 100) + unit.count_matching({"state": "running"}, 100)
+            left = unit.count_matching({"state": "queued"}, 100) + unit.count_matching(
+                {"state": "running"}, 100
+            )
         if number > 1 and not left:
             return
         yield number

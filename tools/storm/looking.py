@@ -37,4 +37,6 @@ def _ask_postgres(url: str, text: str, params: Mapping[str, Any] | None) -> Rows
 
 
 def states(url: str) -> dict[str, int]:
-    return {row[0]: int(row[1]) for row in ask(url, "SELECT state, count(*) FROM {p}job GROUP BY 1")}
+    return {
+        row[0]: int(row[1]) for row in ask(url, "SELECT state, count(*) FROM {p}job GROUP BY 1")
+    }

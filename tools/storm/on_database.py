@@ -32,7 +32,10 @@ def terminate_backends(world: World, rng: Random) -> None:
     who = "pid <> pg_backend_pid() AND application_name = 'mulligan'"
     one = "" if rng.random() < 0.3 else " ORDER BY random() LIMIT 1"
     try:
-        ask(world.url, f"SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE {who}{one}) x")  # noqa: S608 - of our own words
+        ask(
+            world.url,
+            f"SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE {who}{one}) x",
+        )  # noqa: S608 - of our own words
     except AWAY:
         return
 

@@ -75,7 +75,11 @@ def _set_clock(world: World, offset: int) -> None:
     """Said again until it is known to hold; the row is there since the storm began."""
     for _ in range(200):
         with contextlib.suppress(*AWAY):
-            ask(world.url, "UPDATE {p}meta SET value = :offset WHERE key = 'clock_offset'", {"offset": str(offset)})
+            ask(
+                world.url,
+                "UPDATE {p}meta SET value = :offset WHERE key = 'clock_offset'",
+                {"offset": str(offset)},
+            )
             return
         time.sleep(0.5)
 
@@ -86,7 +90,9 @@ def wrong_clock(world: World, rng: Random) -> None:
     member = rng.choice([*world.workers, *world.crew.named("client")])
     preload = " ".join(filter(None, (world.extra.get("LD_PRELOAD"), str(world.faketime))))
     wrong = f"{rng.choice('+-')}{rng.randint(5, 15)}m"
-    member.again_with({"LD_PRELOAD": preload, "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"})
+    member.again_with(
+        {"LD_PRELOAD": preload, "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    )
     time.sleep(rng.uniform(5, 15))
     member.again_with({"LD_PRELOAD": world.extra.get("LD_PRELOAD", ""), "FAKETIME": ""})
 
@@ -98,14 +104,21 @@ def few_files(world: World, rng: Random) -> None:
     worker = rng.choice(world.workers)
     if not worker.settled:
         raise NotNow  # who cannot even begin ends, and is started again
-    _limited(rng.choice(worker.family()), resource.RLIMIT_NOFILE, rng.choice((8, 32, 64)), rng.uniform(2, 8))
+    _limited(
+        rng.choice(worker.family()),
+        resource.RLIMIT_NOFILE,
+        rng.choice((8, 32, 64)),
+        rng.uniform(2, 8),
+    )
 
 
 @fault(1.5)
 def little_memory(world: World, rng: Random) -> None:
     """A runner that gets no more memory than it has."""
     pid = a_runner(world, rng)
-    _limited(pid, resource.RLIMIT_AS, _size(pid) + rng.choice((0, 10)) * MEGABYTE, rng.uniform(1, 5))
+    _limited(
+        pid, resource.RLIMIT_AS, _size(pid) + rng.choice((0, 10)) * MEGABYTE, rng.uniform(1, 5)
+    )
 
 
 def _limited(pid: int, what: int, soft: int, seconds: float) -> None:
@@ -145,7 +158,14 @@ def open_snapshot(world: World, rng: Random) -> None:
 def crowd(world: World, rng: Random) -> None:
     """Readers, writers, a backup and a VACUUM on the same file, from other processes."""
     file = world.url.removeprefix("sqlite:///")
-    command = [sys.executable, "-m", "storm.crowd", file, str(rng.uniform(2, 6)), str(rng.randrange(10**6))]
+    command = [
+        sys.executable,
+        "-m",
+        "storm.crowd",
+        file,
+        str(rng.uniform(2, 6)),
+        str(rng.randrange(10**6)),
+    ]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "STORM_FOLDER": str(world.folder)}
     subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, check=False, timeout=60)
 
@@ -155,7 +175,9 @@ def locked_table(world: World, rng: Random) -> None:
     """A stranger holds one of our tables, as a change of the schema does."""
     with contextlib.suppress(*AWAY), psycopg.connect(world.url) as connection:
         connection.execute("SET lock_timeout = '5s'")
-        connection.execute(f"LOCK TABLE mulligan.{rng.choice(('job', 'worker', 'event'))} IN ACCESS EXCLUSIVE MODE")
+        connection.execute(
+            f"LOCK TABLE mulligan.{rng.choice(('job', 'worker', 'event'))} IN ACCESS EXCLUSIVE MODE"
+        )
         time.sleep(rng.uniform(1, 2 * LEASE))
 
 
@@ -191,10 +213,20 @@ def new_schema(world: World, rng: Random) -> None:
     if (world.folder / "next").exists():
         raise NotNow
     home = next_version(world.folder)
-    environ = {**os.environ, **world.environ("nobody"), "PYTHONPATH": f"{home}:{ROOT}", "LD_PRELOAD": ""}
+    environ = {
+        **os.environ,
+        **world.environ("nobody"),
+        "PYTHONPATH": f"{home}:{ROOT}",
+        "LD_PRELOAD": "",
+    }
     command = [sys.executable, "-m", "mulligan", "migrate"]
     for _ in range(20):
-        if subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, check=False).returncode == 0:
+        if (
+            subprocess.run(
+                command, cwd=ROOT, env=environ, capture_output=True, check=False
+            ).returncode
+            == 0
+        ):
             break
         time.sleep(1)
     for member in world.crew.members.values():

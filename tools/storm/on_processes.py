@@ -96,7 +96,9 @@ def freeze_worker(world: World, rng: Random) -> None:
 def freeze_supervisor(world: World, rng: Random) -> None:
     """SIGSTOP of a supervisor; its runners go on meanwhile."""
     worker = rng.choice(world.workers)
-    _frozen([pid for pid in worker.family() if pid not in worker.runners()], rng.uniform(1, 3 * LEASE))
+    _frozen(
+        [pid for pid in worker.family() if pid not in worker.runners()], rng.uniform(1, 3 * LEASE)
+    )
 
 
 @fault(1)

@@ -27,7 +27,9 @@ def plan(seed: int, seconds: float, weights: Mapping[str, float], every: float) 
     return faults
 
 
-def first_of_all(rng: Random, weights: Mapping[str, float], seconds: float, every: float) -> list[str]:
+def first_of_all(
+    rng: Random, weights: Mapping[str, float], seconds: float, every: float
+) -> list[str]:
     """Every kind once, in a drawn order, if there is time for all of them."""
     once = sorted(weights)
     rng.shuffle(once)
@@ -35,4 +37,7 @@ def first_of_all(rng: Random, weights: Mapping[str, float], seconds: float, ever
 
 
 def counted(faults: Sequence[Fault]) -> dict[str, int]:
-    return {kind: sum(fault.kind == kind for fault in faults) for kind in sorted({fault.kind for fault in faults})}
+    return {
+        kind: sum(fault.kind == kind for fault in faults)
+        for kind in sorted({fault.kind for fault in faults})
+    }

@@ -31,7 +31,10 @@ LOST = "a point was reached: the connection is gone"
 
 def install(judge: Judge) -> None:
     """For the life of this process: `judge(point, side)` is called around each commit; it may raise or never return."""
-    for store, names in ((SqliteStore, ("begin", "transaction")), (PostgresStore, ("begin", "once", "transaction"))):
+    for store, names in (
+        (SqliteStore, ("begin", "transaction")),
+        (PostgresStore, ("begin", "once", "transaction")),
+    ):
         for name in names:
             setattr(store, name, _watched(getattr(store, name), judge))
 

@@ -52,7 +52,9 @@ class Place:
     def __init__(self, store: str, folder: Path) -> None:
         self.folder = folder
         self.server = postgres.PostgresServer(None) if store == "postgres" else None
-        self.template = self.server.create_database() if self.server else f"sqlite:///{folder}/template.db"
+        self.template = (
+            self.server.create_database() if self.server else f"sqlite:///{folder}/template.db"
+        )
         _in_a_fork(lambda: _prepare(self.template))
 
     @contextmanager
@@ -81,7 +83,11 @@ def _prepare(url: str) -> None:
 
 
 def settings_of(url: str, folder: Path) -> Settings:
-    environ = {**FAST, "MULLIGAN_DATABASE_URL": url, "MULLIGAN_WORKER__STATE_DIR": str(folder / "state")}
+    environ = {
+        **FAST,
+        "MULLIGAN_DATABASE_URL": url,
+        "MULLIGAN_WORKER__STATE_DIR": str(folder / "state"),
+    }
     return read_settings(environ=environ, file=folder / "none.toml")
 
 
@@ -174,7 +180,9 @@ def _judged(url: str, folder: Path, settings: Settings) -> list[str]:
         files = {"clients": [folder / "clients.jsonl"], "witness": [folder / "witness.jsonl"]}
         found = {name: [path for path in paths if path.exists()] for name, paths in files.items()}
         report = verify(url, **found, settled=True, slack=0.0, settings=settings)
-        said.write_text(json.dumps([f"{one.invariant} {one.subject}: {one.what}" for one in report.violations]))
+        said.write_text(
+            json.dumps([f"{one.invariant} {one.subject}: {one.what}" for one in report.violations])
+        )
 
     if _in_a_fork(look) != 0:
         return ["the checker could not look"]
@@ -187,13 +195,21 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="mulligan-points-"))
     place = Place(args.store, folder)
     try:
-        todo = [p for p in chosen(enumerated(place, args.seed), args.most, args.seed) if args.only in str(p)]
-        print(f"{args.store}, seed {args.seed}: {len(todo)} points of {len({p.name for p in todo})} transactions")
+        todo = [
+            p
+            for p in chosen(enumerated(place, args.seed), args.most, args.seed)
+            if args.only in str(p)
+        ]
+        print(
+            f"{args.store}, seed {args.seed}: {len(todo)} points of {len({p.name for p in todo})} transactions"
+        )
         reached, bad = _all(place, todo, args.seed)
     finally:
         place.close()
     _keep(args, reached, bad)
-    print(f"{args.store}, seed {args.seed}: {sum(reached.values())} points reached, {len(bad)} with a violation")
+    print(
+        f"{args.store}, seed {args.seed}: {sum(reached.values())} points reached, {len(bad)} with a violation"
+    )
     if not bad:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if bad else 0
@@ -211,17 +227,24 @@ def _all(place: Place, todo: list[Point], seed: int) -> tuple[Counter[str], list
             print(f"VIOLATION  {point}: {wrong[:3]} (kept-{number} in {place.folder})", flush=True)
         if time.monotonic() - told > 5:
             told = time.monotonic()
-            print(f"{number:5d}/{len(todo)}  reached {sum(reached.values())}  bad {len(bad)}  now: {point}", flush=True)
+            print(
+                f"{number:5d}/{len(todo)}  reached {sum(reached.values())}  bad {len(bad)}  now: {point}",
+                flush=True,
+            )
     return reached, bad
 
 
 def _keep(args: argparse.Namespace, reached: Counter[str], bad: list[str]) -> None:
     RESULTS.mkdir(exist_ok=True)
     line = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"), "store": args.store, "seed": args.seed,
-        "reached": sum(reached.values()), "transactions": len(+reached), "bad": bad,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "store": args.store,
+        "seed": args.seed,
+        "reached": sum(reached.values()),
+        "transactions": len(+reached),
+        "bad": bad,
         "by": dict(sorted(reached.items())),
-    }  # fmt: skip
+    }
     with (RESULTS / "points.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 

@@ -24,7 +24,9 @@ COMMIT = b"COMMIT"
 class Line:
     """One connection: two sockets and what goes on between them."""
 
-    def __init__(self, proxy: Proxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, proxy: Proxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter
+    ) -> None:
         self.proxy = proxy
         self.client, self.server = client, server
         self.doomed = False  # a COMMIT is on its way; its answer will not be heard
@@ -44,7 +46,9 @@ class Line:
     async def downstream(self, reader: asyncio.StreamReader) -> None:
         await self._pump(reader, self.client, self._answered)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, judge: object) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, judge: object
+    ) -> None:
         while data := await reader.read(CHUNK):
             await self.proxy.open_road()
             if not judge(data):  # type: ignore[operator]
@@ -107,7 +111,10 @@ class Proxy:
             return
         line = Line(self, writer, to_server)
         self._lines.add(line)
-        halves = [asyncio.create_task(line.upstream(reader)), asyncio.create_task(line.downstream(from_server))]
+        halves = [
+            asyncio.create_task(line.upstream(reader)),
+            asyncio.create_task(line.downstream(from_server)),
+        ]
         try:
             await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
         finally:

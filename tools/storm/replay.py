@@ -30,9 +30,21 @@ def judged_again(folder: Path) -> VerifyReport:
 
 def checked(url: str, folder: Path) -> VerifyReport:
     """The checker's word on what is in a folder and in its database."""
-    settings = read_settings(environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "none.toml")
-    files = {name: [path] if (path := folder / f"{name}.jsonl").exists() else [] for name in ("clients", "witness")}
-    return verify(url, clients=files["clients"], witness=files["witness"], settled=True, slack=60, settings=settings)
+    settings = read_settings(
+        environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "none.toml"
+    )
+    files = {
+        name: [path] if (path := folder / f"{name}.jsonl").exists() else []
+        for name in ("clients", "witness")
+    }
+    return verify(
+        url,
+        clients=files["clients"],
+        witness=files["witness"],
+        settled=True,
+        slack=60,
+        settings=settings,
+    )
 
 
 @contextmanager

@@ -31,7 +31,11 @@ LEAVE = 30.0
 BEGIN = 300.0
 BACKLOG = 100
 LET_GO = 10.0  # between two looks of somebody who lets go what a guard holds
-CLOCKED = ("S10", "S13", "S14")  # compare times with each other: where the clock was stepped they prove nothing
+CLOCKED = (
+    "S10",
+    "S13",
+    "S14",
+)  # compare times with each other: where the clock was stepped they prove nothing
 
 
 @dataclass
@@ -70,8 +74,15 @@ class Verdict:
 
 def storm(wanted: Wanted) -> Verdict:
     with world(wanted.store, wanted.seed, wanted.folder) as place:
-        wanted.say(f"storm on {wanted.store}, seed {wanted.seed}, {wanted.seconds:g} s, folder {place.folder}")
-        verdict = Verdict(wanted.store, wanted.seed, wanted.seconds, datetime.now(UTC).isoformat(timespec="seconds"))
+        wanted.say(
+            f"storm on {wanted.store}, seed {wanted.seed}, {wanted.seconds:g} s, folder {place.folder}"
+        )
+        verdict = Verdict(
+            wanted.store,
+            wanted.seed,
+            wanted.seconds,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
         verdict.folder = str(place.folder)
         _begin(place, wanted)
         injector = _rage(place, wanted, verdict)
@@ -143,7 +154,9 @@ def _tell(place: World, wanted: Wanted, injector: Injector, when: str) -> None:
     _pace(place, waiting)
     over = sum(counts.values()) - waiting
     now = ", ".join(sorted(injector.now.values())) or "-"
-    wanted.say(f"{when}  ended {over:6d}  waiting {waiting:4d}  faults {sum(injector.made.values()):4d}  now: {now}")
+    wanted.say(
+        f"{when}  ended {over:6d}  waiting {waiting:4d}  faults {sum(injector.made.values()):4d}  now: {now}"
+    )
 
 
 def _pace(place: World, waiting: int) -> None:
@@ -163,19 +176,25 @@ def _calm(place: World, wanted: Wanted, verdict: Verdict) -> None:
     healed = time.monotonic()
     app = place.open_app()
     try:
-        with Clients(place.folder / "clients.jsonl", "storm").call("enqueue", kind="plain", payload={"n": 1}) as call:
+        with Clients(place.folder / "clients.jsonl", "storm").call(
+            "enqueue", kind="plain", payload={"n": 1}
+        ) as call:
             fresh = app.enqueue("plain", {"n": 1}, priority=-9)
             call.ok(fresh)
         bound = RECOVER * verdict.figures["slowed down by"]
         if not until(lambda: _state(place, fresh.id) == "succeeded", bound):
-            verdict.violations.append(f"a fresh job is not done {bound:.0f} s after the last fault: {fresh.id}")
+            verdict.violations.append(
+                f"a fresh job is not done {bound:.0f} s after the last fault: {fresh.id}"
+            )
         verdict.figures["recovered after s"] = round(time.monotonic() - healed, 1)
     finally:
         app.close()
     last = ask(place.url, "SELECT max(created_at) FROM {p}job")[0][0]
     wanted.say("calm: waiting until everything has come to an end")
     if not _all_over(place, last, SETTLE * slowness()):
-        verdict.violations += [f"neither ended nor parked: {row}" for row in _open(place, last)[:20]]
+        verdict.violations += [
+            f"neither ended nor parked: {row}" for row in _open(place, last)[:20]
+        ]
     verdict.figures["settled after s"] = round(time.monotonic() - began, 1)
 
 
@@ -220,12 +239,16 @@ def _open(place: World, last: int) -> list[Any]:
 def _judge(place: World, verdict: Verdict, injector: Injector) -> None:
     until(lambda: all(worker.settled for worker in place.workers), RECOVER)
     codes = place.crew.stop("worker", LEAVE)
-    verdict.violations += [f"{name} did not leave in order: {code}" for name, code in codes.items() if code != 0]
+    verdict.violations += [
+        f"{name} did not leave in order: {code}" for name, code in codes.items() if code != 0
+    ]
     place.crew.stop("web", LEAVE)
     verdict.violations += place.crew.fell()
     verdict.violations += [f"a fault could not be made: {what}" for what in injector.broken]
     until(lambda: not marked(f"STORM_FOLDER={place.folder}"), 5)
-    verdict.violations += [f"a process is left behind: {pid}" for pid in marked(f"STORM_FOLDER={place.folder}")]
+    verdict.violations += [
+        f"a process is left behind: {pid}" for pid in marked(f"STORM_FOLDER={place.folder}")
+    ]
     _check(place, verdict)
     points = place.folder / "points.jsonl"
     if points.exists():
@@ -243,9 +266,15 @@ def _judge(place: World, verdict: Verdict, injector: Injector) -> None:
 def _check(place: World, verdict: Verdict) -> None:
     report = checked(place.url, place.folder)
     written(report, place.folder)
-    verdict.figures |= {"calls": report.calls, "witness lines": report.lines, "invariants checked": len(report.checked)}
+    verdict.figures |= {
+        "calls": report.calls,
+        "witness lines": report.lines,
+        "invariants checked": len(report.checked),
+    }
     lines = told(report)
-    of_clock = [line for line in lines if _compares_times(line)] if "host_clock" in verdict.faults else []
+    of_clock = (
+        [line for line in lines if _compares_times(line)] if "host_clock" in verdict.faults else []
+    )
     verdict.figures["told by a stepped clock"] = len(of_clock)
     verdict.violations += [line for line in lines if line not in of_clock]
 
@@ -258,7 +287,8 @@ def _surprises(folder: Path) -> list[str]:
     path = folder / "surprises.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [
-        f"not an answer of ours: {json.loads(line)['client']}: {json.loads(line)['trace'][-600:]}" for line in lines
+        f"not an answer of ours: {json.loads(line)['client']}: {json.loads(line)['trace'][-600:]}"
+        for line in lines
     ]
 
 
@@ -272,5 +302,9 @@ def main_print(verdict: Verdict, out: Any = sys.stdout) -> None:
     print(f"\n{', '.join(f'{name} {value}' for name, value in verdict.figures.items())}", file=out)
     for line in verdict.violations[:50]:
         print(f"VIOLATION  {line}", file=out)
-    said = "no violation" if verdict.good else f"{len(verdict.violations)} violations, kept in {verdict.folder}"
+    said = (
+        "no violation"
+        if verdict.good
+        else f"{len(verdict.violations)} violations, kept in {verdict.folder}"
+    )
     print(f"{verdict.store}, seed {verdict.seed}: {said}", file=out)

@@ -24,7 +24,11 @@ FIGURES = (
 
 def lines(name: str) -> list[dict[str, Any]]:
     path = RESULTS / name
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 def longest(results: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -46,7 +50,10 @@ def storms() -> str:
         ("minutes", *(f"{one['seconds'] / 60:g}" for one in shown)),
         *((name, *(_figure(one, name) for one in shown)) for name in FIGURES),
         ("violations", *(str(len(one["violations"])) for one in shown)),
-        *((f"`{name}`", *(str(one["faults"].get(name, "–")) for one in shown)) for name in _faults(shown)),
+        *(
+            (f"`{name}`", *(str(one["faults"].get(name, "–")) for one in shown))
+            for name in _faults(shown)
+        ),
         ("faults in all", *(str(sum(one["faults"].values())) for one in shown)),
     ]
     return _table(("", *(one["store"] for one in shown)), rows)
@@ -54,11 +61,19 @@ def storms() -> str:
 
 def points() -> str:
     rows = [
-        (one["at"][:10], one["store"], str(one["seed"]), str(one["reached"]), str(one["transactions"]),
-         str(len(one["bad"])))
+        (
+            one["at"][:10],
+            one["store"],
+            str(one["seed"]),
+            str(one["reached"]),
+            str(one["transactions"]),
+            str(len(one["bad"])),
+        )
         for one in lines("points.jsonl")
-    ]  # fmt: skip
-    return _table(("date", "store", "seed", "points reached", "transactions", "with a violation"), rows)
+    ]
+    return _table(
+        ("date", "store", "seed", "points reached", "transactions", "with a violation"), rows
+    )
 
 
 def _faults(shown: list[dict[str, Any]]) -> list[str]:
@@ -71,4 +86,6 @@ def _figure(one: dict[str, Any], name: str) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, tuple("---" for _ in head), *rows))
+    return "\n".join(
+        "| " + " | ".join(row) + " |" for row in (head, tuple("---" for _ in head), *rows)
+    )

@@ -33,14 +33,19 @@ def sync_shim(folder: Path) -> Path | None:
         return None
     made = folder / "slow_sync.so"
     command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(SHIM), "-ldl"]
-    return made if subprocess.run(command, capture_output=True, check=False).returncode == 0 else None
+    return (
+        made if subprocess.run(command, capture_output=True, check=False).returncode == 0 else None
+    )
 
 
 def faketime() -> Path | None:
     """libfaketime, of the machine or out of Debian's package."""
     from support.debian import unpacked  # noqa: PLC0415 - the path to it is made by world
 
-    there = [*Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), Path("/usr/lib/faketime/libfaketimeMT.so.1")]
+    there = [
+        *Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"),
+        Path("/usr/lib/faketime/libfaketimeMT.so.1"),
+    ]
     for path in there:
         if path.exists():
             return path
@@ -64,7 +69,12 @@ class Pooler:
         self._file = folder / "pgbouncer.ini"
         self._log = folder / "logs" / "pgbouncer.log"
         self._user = user
-        said = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
+        said = {
+            "host": parts.hostname,
+            "port": parts.port,
+            "user": parts.username,
+            "password": parts.password,
+        }
         self._file.write_text(POOLER.format(**said, listen=port))
         self._file.chmod(0o644)
         self.url = f"postgresql://anybody@127.0.0.1:{port}{parts.path}"
@@ -96,7 +106,9 @@ def next_version(folder: Path) -> Path:
     home = folder / "next"
     if not home.exists():
         ignored = shutil.ignore_patterns("__pycache__")
-        package = Path(shutil.copytree(ROOT / "src" / "mulligan", home / "mulligan", ignore=ignored))
+        package = Path(
+            shutil.copytree(ROOT / "src" / "mulligan", home / "mulligan", ignore=ignored)
+        )
         steps = package / "store" / "migrations"
         for dialect, words in (("sqlite", "TEXT"), ("postgres", "TEXT")):
             text = f"ALTER TABLE {{p}}job ADD COLUMN of_the_next_version {words};\n"

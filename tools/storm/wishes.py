@@ -17,9 +17,22 @@ class Wish(NamedTuple):
 
 # How many of a hundred jobs are of which kind; what kills or overstays is rare, for it costs its neighbours time.
 KINDS = {
-    "plain": 30, "sleeps": 18, "sleeps_async": 8, "fails": 8, "dies": 3, "asks": 6, "parent": 6, "once": 8, "calls": 8,
-    "saves": 1, "alone": 2, "poison": 0.5, "overstays": 0.6, "holds_the_gil": 0.2, "eats": 0.2,
-}  # fmt: skip
+    "plain": 30,
+    "sleeps": 18,
+    "sleeps_async": 8,
+    "fails": 8,
+    "dies": 3,
+    "asks": 6,
+    "parent": 6,
+    "once": 8,
+    "calls": 8,
+    "saves": 1,
+    "alone": 2,
+    "poison": 0.5,
+    "overstays": 0.6,
+    "holds_the_gil": 0.2,
+    "eats": 0.2,
+}
 FATES = {"well": 10, "fails": 2, "dies": 1, "kills": 0.3, "splits": 1}
 OWNERS = ("", "acme", "globex")
 

@@ -104,7 +104,10 @@ class World:
     def hire_worker(self, number: int) -> Member:
         """Every second one in a pid namespace of its own, every third one behind a pooler, where there is one."""
         alone = number % 2 == 1 and "namespaces" not in self.skipped
-        argv = [*(NAMESPACE if alone else []), *python("-m", "storm.pointed", "worker", "storm.app:app")]
+        argv = [
+            *(NAMESPACE if alone else []),
+            *python("-m", "storm.pointed", "worker", "storm.app:app"),
+        ]
         way = "pooler" if number % 3 == 2 and self.pooler is not None else "workers"
         name = f"worker-{number}"
         return self.crew.hire(name, argv, {**self.environ(way), "STORM_NAME": name})
@@ -115,7 +118,17 @@ class World:
     def hire_client(self, number: int, every: float) -> Member:
         sort = "http" if number % 3 == 2 else "python"
         name = f"client-{sort}-{number}"
-        argv = python("-m", "storm.clients", sort, "--name", name, "--seed", str(self.seed), "--every", str(every))
+        argv = python(
+            "-m",
+            "storm.clients",
+            sort,
+            "--name",
+            name,
+            "--seed",
+            str(self.seed),
+            "--every",
+            str(every),
+        )
         way = "pooler" if number % 3 == 1 and self.pooler is not None else "clients"
         return self.crew.hire(name, argv, self.environ(way))
 
@@ -165,7 +178,10 @@ def _small_room(world: World) -> Iterator[None]:
     """A small file system for the store, where we may make one."""
     size = POSTGRES_ROOM if world.is_postgres else SQLITE_ROOM
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(world.room)]
-    world.small = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    world.small = (
+        os.geteuid() == 0
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
     try:
         yield
     finally:
@@ -179,11 +195,15 @@ def _keep_database(world: World) -> None:
     if not world.is_postgres:
         with contextlib.suppress(OSError):
             kept = world.folder / "kept"
-            shutil.copytree(world.room, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("ballast"))
+            shutil.copytree(
+                world.room, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("ballast")
+            )
 
 
 def _give_postgres(world: World, stack: ExitStack) -> None:
-    postgres.SETTINGS.update(fsync="on", full_page_writes="on", max_wal_size="64MB", wal_recycle="off")
+    postgres.SETTINGS.update(
+        fsync="on", full_page_writes="on", max_wal_size="64MB", wal_recycle="off"
+    )
     postgres.ENVIRONMENT = {**os.environ, "LC_ALL": "C", **world.extra}  # type: ignore[assignment]
     if world.small:
         world.room.chmod(0o777)

@@ -31,7 +31,9 @@ HTTP = httpx2.Client(verify=False, timeout=30)  # without TLS: certificates take
 def served(application: Any) -> Iterator[str]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(application, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            application, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
@@ -69,7 +71,9 @@ def receiver() -> Iterator[WebReceiver]:
 class World:
     """The service as its users and its admin see it, with a clock that can be moved."""
 
-    def __init__(self, places: dict[str, str], mailbox: MailReceiver, receiver: WebReceiver) -> None:
+    def __init__(
+        self, places: dict[str, str], mailbox: MailReceiver, receiver: WebReceiver
+    ) -> None:
         self.places, self.box, self.receiver = places, mailbox, receiver
         for module in MODULES:
             setattr(self, module, importlib.import_module(f"clipscribe.{module}"))
@@ -117,7 +121,9 @@ class World:
         return list(self.admin("GET", "/dlq", params=params).json())
 
     def mails(self, to: str = ADMIN) -> list[str]:
-        return [" ".join(str(one.body["subject"]).split()) for one in self.box.received if one.to == to]
+        return [
+            " ".join(str(one.body["subject"]).split()) for one in self.box.received if one.to == to
+        ]
 
     def manifest(self, job: str) -> dict[str, Any]:
         return dict(self.storage.read(f"jobs/{job}/manifest.json"))  # type: ignore[attr-defined]
@@ -138,7 +144,11 @@ class World:
 
     def waits(self, job: str) -> list[float]:
         """Between the end of each attempt and the earliest start of the next, in seconds."""
-        return [(one.next_run_at - one.ended_at) / 1e6 for one in self.app.jobs.attempts(job) if one.next_run_at]
+        return [
+            (one.next_run_at - one.ended_at) / 1e6
+            for one in self.app.jobs.attempts(job)
+            if one.next_run_at
+        ]
 
 
 @pytest.fixture

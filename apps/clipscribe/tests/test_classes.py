@@ -8,20 +8,34 @@ from clipscribe.jobs import LINES, RULES, app, process_job
 from clipscribe.metrics import bucket
 from mulligan import classify, pack, redact
 
-NETWORK, SERVICE, RATE, RESOURCE = "NetworkTimeout", "TemporaryServiceError", "RateLimitExceeded", "ResourceConstraint"
+NETWORK, SERVICE, RATE, RESOURCE = (
+    "NetworkTimeout",
+    "TemporaryServiceError",
+    "RateLimitExceeded",
+    "ResourceConstraint",
+)
 
 
 @pytest.mark.seed("004-65", "004-66", "004-14")
 @pytest.mark.parametrize(
     ("text", "error_type", "retriable", "retries"),
-    [("Connection timeout while downloading", NETWORK, True, 3), ("Video is private", "InvalidInput", False, None)],
+    [
+        ("Connection timeout while downloading", NETWORK, True, 3),
+        ("Video is private", "InvalidInput", False, None),
+    ],
 )
 def test_the_two_errors_of_the_specification(text, error_type, retriable, retries):
     found = classify(Exception(text), rules=RULES)
-    assert (found.code, found.retryable, found.terms.get("max_retries")) == (error_type, retriable, retries)
+    assert (found.code, found.retryable, found.terms.get("max_retries")) == (
+        error_type,
+        retriable,
+        retries,
+    )
 
 
-@pytest.mark.seed("004-04", "004-05", "004-06", "004-07", "004-08", "004-09", "004-10", "004-11", "004-13")
+@pytest.mark.seed(
+    "004-04", "004-05", "004-06", "004-07", "004-08", "004-09", "004-10", "004-11", "004-13"
+)
 @pytest.mark.parametrize(
     ("facts", "error_type"),
     [
@@ -41,7 +55,10 @@ def test_the_two_errors_of_the_specification(text, error_type, retriable, retrie
         ({"http_status": 401}, "AuthenticationFailure"),
         ({"http_status": 403}, "AuthenticationFailure"),
         ({"http_status": 402}, "PaymentRequired"),
-        ({"text_or_exception": "The prompt was blocked: it violates our content policy"}, "ContentViolation"),
+        (
+            {"text_or_exception": "The prompt was blocked: it violates our content policy"},
+            "ContentViolation",
+        ),
         ({"text_or_exception": "tier limit reached"}, "QuotaExceeded"),
         ({"text_or_exception": "monthly quota exceeded"}, "QuotaExceeded"),
         ({"text_or_exception": "video too large"}, "VideoExceedsLimits"),
@@ -95,19 +112,36 @@ def test_an_attempt_may_take_two_hours():
 @pytest.mark.seed("004-59")
 @pytest.mark.parametrize(
     ("seconds", "name"),
-    [(None, "unknown"), (0, "0-5min"), (299, "0-5min"), (300, "5-15min"), (899, "5-15min"), (900, "15-45min"),
-     (2699, "15-45min"), (2700, "45min+"), (86400, "45min+")],
-)  # fmt: skip
+    [
+        (None, "unknown"),
+        (0, "0-5min"),
+        (299, "0-5min"),
+        (300, "5-15min"),
+        (899, "5-15min"),
+        (900, "15-45min"),
+        (2699, "15-45min"),
+        (2700, "45min+"),
+        (86400, "45min+"),
+    ],
+)
 def test_durations_fall_into_buckets(seconds, name):
     assert bucket(seconds) == name
 
 
 PLANTED = [
-    "/srv/clips/ann/secret.mp4", "10.1.2.3", "sk-proj-abcdefghij0123456789abcdefghij0123456789", "hunter2",
-    "AKIAIOSFODNN7EXAMPLE", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlLW9mLWl0", "k1-short", "s3cr3t",
-    "ghp_abcdefghijklmnopqrstuvwxyz0123456789", "AIzaSyA1234567890abcdefghijklmnopqrstuv",
-    "xoxb-123456789012-abcdefghijkl", "/home/ann/.netrc",
-]  # fmt: skip
+    "/srv/clips/ann/secret.mp4",
+    "10.1.2.3",
+    "sk-proj-abcdefghij0123456789abcdefghij0123456789",
+    "hunter2",
+    "AKIAIOSFODNN7EXAMPLE",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlLW9mLWl0",
+    "k1-short",
+    "s3cr3t",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+    "xoxb-123456789012-abcdefghijkl",
+    "/home/ann/.netrc",
+]
 TEXT = (
     "open {0} on {1}: key {2} https://ann:{3}@host.example/a?api_key={6} {4} Authorization: Bearer {5} password={7} "
     "{8} {9} {10} {11} sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"

@@ -21,25 +21,50 @@ def test_no_order_and_no_address_breaks_the_service(world):
         "size": 7,
         "model": "gemini-pro",
     }
-    more = [order | {"user": user} for user in ("a\0@b", "\ud800@b", "a@\u20ac", "a@b" + "c" * 300, "a\u2028@b")]
+    more = [
+        order | {"user": user}
+        for user in ("a\0@b", "\ud800@b", "a@\u20ac", "a@b" + "c" * 300, "a\u2028@b")
+    ]
     more += [
-        order | {"url": url} for url in ("http://\0", "http://\ud800", "ftp://a", "http://a b", "http://" + "a" * 3000)
+        order | {"url": url}
+        for url in ("http://\0", "http://\ud800", "ftp://a", "http://a b", "http://" + "a" * 3000)
     ]
     bodies = [json.dumps(one).encode() for one in (*hostile.objects(order), *more)]
     headers = {"content-type": "application/json"}
     http = world.http
-    answers = [http.post(f"{home}/jobs", content=body, headers=headers) for body in (*bodies, *hostile.BODIES)]
+    answers = [
+        http.post(f"{home}/jobs", content=body, headers=headers)
+        for body in (*bodies, *hostile.BODIES)
+    ]
     for one in hostile.IDS:
-        answers += [http.get(f"{home}/{path}/{one}", params={"key": one}) for path in ("jobs", "status")]
-        answers += [http.get(f"{home}/status/{one}"), http.post(f"{home}/jobs/{one}/retry", params={"key": one})]
+        answers += [
+            http.get(f"{home}/{path}/{one}", params={"key": one}) for path in ("jobs", "status")
+        ]
+        answers += [
+            http.get(f"{home}/status/{one}"),
+            http.post(f"{home}/jobs/{one}/retry", params={"key": one}),
+        ]
         answers += [world.admin("POST", f"/dlq/{one}/retry")]
         answers += [world.admin("POST", f"/admin/review/{one}", data={"choice": "process"})]
     for text in hostile.TEXTS:
         answers += [http.get(f"{home}/admin", params={"key": text})]
         answers += [world.admin("POST", "/dlq/recover", data={"error_type": text})]
-        answers += [http.post(f"{home}/hooks/jobs", content=text.encode(), headers={"webhook-id": "1"})]
+        answers += [
+            http.post(f"{home}/hooks/jobs", content=text.encode(), headers={"webhook-id": "1"})
+        ]
     answers += [world.admin("GET", "/dlq", params={"limit": number}) for number in hostile.NUMBERS]
-    assert {answer.status_code for answer in answers} <= {200, 201, 303, 400, 401, 403, 404, 405, 409, 422}
+    assert {answer.status_code for answer in answers} <= {
+        200,
+        201,
+        303,
+        400,
+        401,
+        403,
+        404,
+        405,
+        409,
+        422,
+    }
 
 
 def test_hostile_feedback_is_words(world):
@@ -47,8 +72,16 @@ def test_hostile_feedback_is_words(world):
     with world.force(Fail("InvalidInput", "no", final=True)):
         world.run()
     for text in hostile.TEXTS:
-        assert world.ask("POST", f"/jobs/{job}/feedback", job, data={"text": text}).status_code in (303, 409, 422)
-        assert world.ask("POST", f"/jobs/{job}/retry", job, data={"model": text}).status_code in (303, 409, 422)
+        assert world.ask("POST", f"/jobs/{job}/feedback", job, data={"text": text}).status_code in (
+            303,
+            409,
+            422,
+        )
+        assert world.ask("POST", f"/jobs/{job}/retry", job, data={"model": text}).status_code in (
+            303,
+            409,
+            422,
+        )
     assert "<script>alert" not in world.admin("GET", "/admin").text
 
 
@@ -61,7 +94,9 @@ def test_jobs_of_other_kinds_are_none_of_its(world):
     other = str(world.app.enqueue("something.else", {}).id)
     assert world.ask("GET", f"/jobs/{other}", other).status_code == 404
     assert world.admin("POST", f"/dlq/{other}/retry").status_code == 404
-    assert world.admin("POST", f"/admin/review/{other}", data={"choice": "process"}).status_code == 404
+    assert (
+        world.admin("POST", f"/admin/review/{other}", data={"choice": "process"}).status_code == 404
+    )
 
 
 def test_a_storage_that_is_away_is_told(world, monkeypatch):

@@ -25,7 +25,10 @@ def answered(status, **headers):
 def between(waits, *middles):
     """Each wait within a fifth of its middle."""
     assert len(waits) == len(middles), waits
-    assert all(0.8 * middle <= wait <= 1.2 * middle + 0.1 for wait, middle in zip(waits, middles, strict=True)), waits
+    assert all(
+        0.8 * middle <= wait <= 1.2 * middle + 0.1
+        for wait, middle in zip(waits, middles, strict=True)
+    ), waits
 
 
 @pytest.mark.seed("004-02")
@@ -35,13 +38,19 @@ def test_a_video_is_looked_at_frame_by_frame(world):
     world.run()
     seen, result = world.look(job), world.job(job).result
     assert (seen["state"], seen["error"], seen["attempts"]) == ("COMPLETED", None, 1)
-    assert (result["duration"], result["chunk_strategy"], result["model"]) == (20, "fixed", "gemini-pro")
+    assert (result["duration"], result["chunk_strategy"], result["model"]) == (
+        20,
+        "fixed",
+        "gemini-pro",
+    )
     assert result["chunks"][0].startswith("gemini-pro sees a test card")
     assert "sees a test card" in world.page(job)
     assert world.manifest(job)["state"] == "COMPLETED"
 
 
-@pytest.mark.seed("004-67", "004-68", "004-04", "004-24", "004-26", "004-36", "004-37", "004-41", "004-38")
+@pytest.mark.seed(
+    "004-67", "004-68", "004-04", "004-24", "004-26", "004-36", "004-37", "004-41", "004-38"
+)
 def test_two_time_outs_then_success_are_three_attempts(world):
     job = world.order()
     with world.force(TimeoutError("Connection timeout"), times=2):
@@ -62,7 +71,11 @@ def test_two_time_outs_then_success_are_three_attempts(world):
 @pytest.mark.any_store
 def test_a_model_that_stays_down_is_asked_four_times_and_nothing_is_promised_then(world):
     seen = world.ended("down.mp4")
-    assert (seen["state"], seen["attempts"], seen["error"]["type"]) == ("FAILED", 4, "TemporaryServiceError")
+    assert (seen["state"], seen["attempts"], seen["error"]["type"]) == (
+        "FAILED",
+        4,
+        "TemporaryServiceError",
+    )
     assert seen["error"]["message"] == LINES["TemporaryServiceError"][0]
     assert seen["error"]["is_permanent"] is True
     between(world.waits(seen["job_id"]), 30, 60, 120)
@@ -85,7 +98,9 @@ def test_a_limit_of_the_model_is_waited_for_longer_each_time(world):
         world.run()
         said = world.look(job)["error"]
         assert said["type"] == "RateLimitExceeded"
-        assert said["message"] == "We've hit our processing limit. Your video will be processed soon."
+        assert (
+            said["message"] == "We've hit our processing limit. Your video will be processed soon."
+        )
         world.run(all_of_it=True)
     assert (world.look(job)["state"], world.look(job)["attempts"]) == ("FAILED", 6)
     between(world.waits(job), 60, 180, 540, 1620, 4860)
@@ -98,26 +113,46 @@ def test_too_little_memory_moves_it_to_the_priority_queue(world):
         world.run()
         said = world.look(job)["error"]
         assert said["type"] == "ResourceConstraint"
-        assert said["message"] == "This video requires more resources than available. Moving to priority queue."
+        assert (
+            said["message"]
+            == "This video requires more resources than available. Moving to priority queue."
+        )
         assert world.job(job).queue == "priority"
         world.run(all_of_it=True)
     assert (world.look(job)["state"], world.look(job)["attempts"]) == ("FAILED", 3)
     between(world.waits(job), 30, 45)
 
 
-@pytest.mark.seed("004-08", "004-09", "004-11", "004-20", "004-43", "004-46", "004-44", "004-53", "004-21")
+@pytest.mark.seed(
+    "004-08", "004-09", "004-11", "004-20", "004-43", "004-46", "004-44", "004-53", "004-21"
+)
 @pytest.mark.any_store
 def test_what_cannot_be_processed_is_tried_once(world):
     expected = {
-        "private.mp4": ("InvalidInput", "This video cannot be processed. It may be private or deleted."),
-        "missing.mp4": ("InvalidInput", "This video cannot be processed. It may be private or deleted."),
-        "deleted.mp4": ("InvalidInput", "This video cannot be processed. It may be private or deleted."),
-        "broken.mp4": ("InvalidInput", "This video cannot be processed. It may be private or deleted."),
+        "private.mp4": (
+            "InvalidInput",
+            "This video cannot be processed. It may be private or deleted.",
+        ),
+        "missing.mp4": (
+            "InvalidInput",
+            "This video cannot be processed. It may be private or deleted.",
+        ),
+        "deleted.mp4": (
+            "InvalidInput",
+            "This video cannot be processed. It may be private or deleted.",
+        ),
+        "broken.mp4": (
+            "InvalidInput",
+            "This video cannot be processed. It may be private or deleted.",
+        ),
         "locked.mp4": (
             "AuthenticationFailure",
             "We couldn't access this video. Please check if it's publicly available.",
         ),
-        "huge.mp4": ("VideoExceedsLimits", "This video exceeds our current processing limits (6+ hours or 10GB+)."),
+        "huge.mp4": (
+            "VideoExceedsLimits",
+            "This video exceeds our current processing limits (6+ hours or 10GB+).",
+        ),
         "rude.mp4": ("ContentViolation", "This video cannot be processed because of its content."),
     }
     jobs = {video: world.order(video) for video in expected}
@@ -187,7 +222,11 @@ def test_seven_hours_that_nobody_declared_go_to_the_other_machines_once(world):
     seen, result = world.look(job), world.job(job).result
     assert (seen["state"], seen["attempts"]) == ("COMPLETED", 2)
     assert result["processing_tier"] == "compute-engine-high-memory"
-    assert (result["chunk_strategy"], result["model"], len(result["chunks"])) == ("adaptive", "gemini-flash", 8)
+    assert (result["chunk_strategy"], result["model"], len(result["chunks"])) == (
+        "adaptive",
+        "gemini-flash",
+        8,
+    )
     first = world.app.jobs.explain(job).attempts[0]
     assert "compute-engine-high-memory" in first.reason
 
@@ -199,7 +238,11 @@ def test_seven_hours_are_tried_once_more_and_not_twice(world):
     world.run(all_of_it=True)
     for job in jobs:
         seen = world.look(job)
-        assert (seen["state"], seen["attempts"], seen["error"]["type"]) == ("FAILED", 2, "TemporaryServiceError")
+        assert (seen["state"], seen["attempts"], seen["error"]["type"]) == (
+            "FAILED",
+            2,
+            "TemporaryServiceError",
+        )
         assert world.job(job).queue == "compute-engine-high-memory"
 
 
@@ -230,7 +273,10 @@ def test_what_must_not_be_read_is_in_no_outlet(world):
     with world.force(RuntimeError(error), times=3):
         world.run(all_of_it=True)
     places = [str(world.look(job)), str(world.manifest(job)), str(world.letters()), world.page(job)]
-    places += [world.admin("GET", "/admin").text, " ".join(str(one.body) for one in world.box.received)]
+    places += [
+        world.admin("GET", "/admin").text,
+        " ".join(str(one.body) for one in world.box.received),
+    ]
     for place in places:
         for planted in ("hunter2", "k1-short-key", "/srv/clips", "10.1.2.3", "sk-proj-abcdef"):
             assert planted not in place
@@ -254,6 +300,9 @@ def test_nobody_else_can_write_a_manifest(world):
 @pytest.mark.any_store
 def test_a_wrong_order_is_refused_and_makes_no_job(world):
     wrong = [{"user": "x"}, {"model": "gpt"}, {"duration": -1}, {"x": 1}]
-    assert {world.post("file://host/etc/passwd").status_code, world.post("http:// a").status_code} == {422}
+    assert {
+        world.post("file://host/etc/passwd").status_code,
+        world.post("http:// a").status_code,
+    } == {422}
     assert {world.post(**said).status_code for said in wrong} == {422}
     assert world.app.jobs.list() == []

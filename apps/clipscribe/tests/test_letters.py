@@ -54,7 +54,9 @@ def test_all_letters_of_one_type_are_recovered_step_by_step(world):
         world.run()
     other = world.order("private.mp4")
     world.run()
-    answer = world.admin("POST", "/dlq/recover", data={"error_type": "TemporaryServiceError"}, follow_redirects=False)
+    answer = world.admin(
+        "POST", "/dlq/recover", data={"error_type": "TemporaryServiceError"}, follow_redirects=False
+    )
     assert answer.status_code == 303
     world.run(all_of_it=True)
     assert {world.look(job)["state"] for job in jobs} == {"COMPLETED"}
@@ -67,11 +69,16 @@ def test_an_owner_retries_with_the_cheaper_model_and_the_change_is_on_record(wor
     job = world.order()
     with world.force(BAD):
         world.run()
-    assert world.ask("POST", f"/jobs/{job}/retry", job, data={"model": "gemini-flash"}).status_code == 303
+    assert (
+        world.ask("POST", f"/jobs/{job}/retry", job, data={"model": "gemini-flash"}).status_code
+        == 303
+    )
     world.run()
     assert world.job(job).result["model"] == "gemini-flash"
     retried = next(one for one in world.app.jobs.history(job) if one.type == "job.retried")
-    assert retried.data["changes"] == {"payload.model": {"before": "gemini-pro", "after": "gemini-flash"}}
+    assert retried.data["changes"] == {
+        "payload.model": {"before": "gemini-pro", "after": "gemini-flash"}
+    }
     assert world.ask("POST", f"/jobs/{job}/retry", job).status_code == 409
 
 
@@ -80,7 +87,9 @@ def test_an_owner_retries_with_the_cheaper_model_and_the_change_is_on_record(wor
 def test_what_an_owner_thinks_of_a_failure_reaches_the_admin(make_world):
     world = make_world(PHASE="beta")
     job = world.order("private.mp4")
-    assert world.ask("POST", f"/jobs/{job}/feedback", job, data={"text": "early"}).status_code == 409
+    assert (
+        world.ask("POST", f"/jobs/{job}/feedback", job, data={"text": "early"}).status_code == 409
+    )
     world.run()
     said = "It is public for <b>me</b>"
     assert world.ask("POST", f"/jobs/{job}/feedback", job, data={"text": said}).status_code == 303
@@ -94,7 +103,9 @@ def test_what_an_owner_thinks_of_a_failure_reaches_the_admin(make_world):
 
 # -- phases -----------------------------------------------------------------------------------------
 @pytest.mark.seed("004-69", "004-70", "004-71", "004-72")
-@pytest.mark.parametrize(("phase", "tried"), [("1", (1, 1)), ("2", (4, 1)), ("3", (4, 4)), ("4", (4, 4))])
+@pytest.mark.parametrize(
+    ("phase", "tried"), [("1", (1, 1)), ("2", (4, 1)), ("3", (4, 4)), ("4", (4, 4))]
+)
 @pytest.mark.any_store
 def test_each_phase_retries_what_it_says_and_tells_whom_it_says(make_world, phase, tried):
     world = make_world(PHASE=phase)
@@ -145,7 +156,12 @@ def test_the_numbers_are_those_one_counts_by_hand(world):
     assert "clipscribe_dlq_size 1.0" in text
     found = {one["name"]: one for one in world.admin("GET", "/success").json()}
     retried = found["Retry Success Rate"]
-    assert (retried["value"], retried["cohort"], retried["goal"], retried["met"]) == (1.0, "1 of 1", "> 60 %", True)
+    assert (retried["value"], retried["cohort"], retried["goal"], retried["met"]) == (
+        1.0,
+        "1 of 1",
+        "> 60 %",
+        True,
+    )
     assert found["User Experience (permanent failures)"]["cohort"] == "0 of 4"
     cost = next(one for name, one in found.items() if name.startswith("Cost"))
     assert (cost["value"], cost["met"]) == (pytest.approx(0.02 / 4), True)
@@ -154,15 +170,23 @@ def test_the_numbers_are_those_one_counts_by_hand(world):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.seed("004-61", "004-62", "004-63", "004-64")
-def test_the_three_alerts_reach_mail_slack_and_pager_and_fewer_calls_go_to_the_model(make_world, receiver):
+def test_the_three_alerts_reach_mail_slack_and_pager_and_fewer_calls_go_to_the_model(
+    make_world, receiver
+):
     world = make_world(
-        PHASE="3", SLACK_URL=receiver.url("slack"), PAGERDUTY_URL=receiver.url("pager"), PAGERDUTY_KEY="k"
+        PHASE="3",
+        SLACK_URL=receiver.url("slack"),
+        PAGERDUTY_URL=receiver.url("pager"),
+        PAGERDUTY_KEY="k",
     )
     desk, model = Desk(world.app), lambda: world.app.dependencies.get("model").concurrency
     before = model()
     for _ in range(32):
         world.order()
-    with world.force(*[Fail("AuthenticationFailure", "no", final=True)] * 11, *[Fail("RateLimitExceeded", "no")] * 90):
+    with world.force(
+        *[Fail("AuthenticationFailure", "no", final=True)] * 11,
+        *[Fail("RateLimitExceeded", "no")] * 90,
+    ):
         world.run()
         desk.look(12)  # what is counted over ten minutes is counted anew every ten seconds
         first = {("dlq-growing", ""), ("specific-error-spike", "model")}
@@ -173,7 +197,11 @@ def test_the_three_alerts_reach_mail_slack_and_pager_and_fewer_calls_go_to_the_m
             world.run()
     assert ("alert.fired", "high-failure-rate", "process_job") in desk.told()
     (pager,), (slack,) = receiver.bodies("pager"), receiver.bodies("slack")
-    assert (pager["event_action"], pager["routing_key"], pager["dedup_key"]) == ("trigger", "k", "dlq-growing")
+    assert (pager["event_action"], pager["routing_key"], pager["dedup_key"]) == (
+        "trigger",
+        "k",
+        "dlq-growing",
+    )
     assert set(pager["payload"]) == {"summary", "source", "severity"}
     assert set(slack) == {"text"}
     assert len(world.mails()) >= 3

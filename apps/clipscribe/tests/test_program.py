@@ -27,19 +27,35 @@ def family(pid):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp_path):
-    command = [sys.executable, "-m", "mulligan", "demo", "clipscribe", "--database", store_url, "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "mulligan",
+        "demo",
+        "clipscribe",
+        "--database",
+        store_url,
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, text=True
+    )
     try:
         address = re.fullmatch(r"(http://127.0.0.1:\d+)/", process.stdout.readline().strip())[1]
         with httpx2.Client(base_url=address, verify=False, timeout=60) as ann:
             video = re.search(r'value="([^"]+talk.mp4)"', ann.get("/").text)[1]
-            page = ann.post("/jobs", json={"url": video, "user": "ann@example.com"}).json()["status_url"]
+            page = ann.post("/jobs", json={"url": video, "user": "ann@example.com"}).json()[
+                "status_url"
+            ]
             until(lambda: "sees a test card" in ann.get(page).text, 90, "an analysis")
         started = family(process.pid)
         assert len(started) >= 3  # the world, the worker, its runners
         process.send_signal(signal.SIGTERM)
         assert process.wait(40) == 0
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 30, "nothing is left")
+        until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 30, "nothing is left"
+        )
     finally:
         process.kill()
         process.communicate()
@@ -66,6 +82,9 @@ def test_the_manifest_is_in_the_bucket_after_failure_and_after_recovery(make_wor
     job = world.order()
     with world.force(TimeoutError("Connection timeout")):
         world.run()
-    assert (world.manifest(job)["state"], world.manifest(job)["error"]["type"]) == ("RETRYING", "NetworkTimeout")
+    assert (world.manifest(job)["state"], world.manifest(job)["error"]["type"]) == (
+        "RETRYING",
+        "NetworkTimeout",
+    )
     world.run(all_of_it=True)
     assert (world.manifest(job)["state"], world.manifest(job)["error"]) == ("COMPLETED", None)

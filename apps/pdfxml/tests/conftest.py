@@ -30,8 +30,12 @@ class Visitor:
     def __init__(self, client: TestClient) -> None:
         self.client = client
 
-    def post(self, pdf: bytes | None = None, name: str = "report.pdf", mapping: str = "text") -> Any:
-        return self.client.post("/api/upload", files={"file": (name, pdf or a_pdf())}, data={"mapping": mapping})
+    def post(
+        self, pdf: bytes | None = None, name: str = "report.pdf", mapping: str = "text"
+    ) -> Any:
+        return self.client.post(
+            "/api/upload", files={"file": (name, pdf or a_pdf())}, data={"mapping": mapping}
+        )
 
     def upload(self, *lines: str, mapping: str = "text") -> str:
         answer = self.post(a_pdf(*lines), mapping=mapping)
@@ -57,7 +61,9 @@ class Visitor:
 class World:
     """Everything a test may ask of the outside and of the inside."""
 
-    def __init__(self, held: dict[str, Program], files: Path, modules: dict[str, ModuleType]) -> None:
+    def __init__(
+        self, held: dict[str, Program], files: Path, modules: dict[str, ModuleType]
+    ) -> None:
         self.held = held
         self.gateway = held["gateway"]
         self.place = files
@@ -92,7 +98,9 @@ class World:
     def soonest(self) -> float | None:
         """Seconds until the next of those that wait for a time, else a look at what holds the others."""
         waiting = self.app.jobs.list("kind:convert state:queued")
-        waits = [(job.run_at - self.now()).total_seconds() for job in waiting if job.phase != "held"]
+        waits = [
+            (job.run_at - self.now()).total_seconds() for job in waiting if job.phase != "held"
+        ]
         return max(0.01, min(waits)) if waits else 10.0 if waiting else None
 
     def now(self) -> Any:
@@ -144,14 +152,20 @@ def imported(environ: dict[str, str]) -> dict[str, ModuleType]:
 
 @pytest.fixture
 def make_world(
-    store_url: str, tmp_path: Path, files: Path, one_gateway: dict[str, Program], monkeypatch: pytest.MonkeyPatch
+    store_url: str,
+    tmp_path: Path,
+    files: Path,
+    one_gateway: dict[str, Program],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., World]]:
     """The application under these settings of its environment."""
     with ExitStack() as stack:
 
         def make(**environ: str) -> World:
             if one_gateway["gateway"].process.poll() is not None:
-                one_gateway["gateway"] = Program(GATEWAY, "--port", str(one_gateway["gateway"].port))
+                one_gateway["gateway"] = Program(
+                    GATEWAY, "--port", str(one_gateway["gateway"].port)
+                )
             shutil.rmtree(files, ignore_errors=True)
             said = {"GATEWAY_URL": one_gateway["gateway"].url, "STORAGE_URL": str(files), **environ}
             for name, value in said.items():
@@ -160,7 +174,9 @@ def make_world(
             own = world.app.settings
             worker = own.worker.model_copy(update={"state_dir": str(tmp_path / "state")})
             stack.enter_context(
-                world.app.redirected(own.model_copy(update={"database_url": store_url, "worker": worker}))
+                world.app.redirected(
+                    own.model_copy(update={"database_url": store_url, "worker": worker})
+                )
             )
             stack.callback(world.close)
             world.forget()

@@ -52,7 +52,11 @@ def test_failing_fast_ends_what_was_never_sent_with_the_breaker_as_its_reason(ma
     assert len(world.calls()) < 10 <= len(by_breaker) + len(world.calls())
     assert world.app.dependencies.get("gateway").failed <= len(world.calls())
     answer = ann.retry(by_breaker[0].id)
-    assert (answer.status_code, answer.json()["error_code"], answer.json()["retryable"]) == (503, "GW_5XX", True)
+    assert (answer.status_code, answer.json()["error_code"], answer.json()["retryable"]) == (
+        503,
+        "GW_5XX",
+        True,
+    )
     world.forget()
     world.app.dependencies.close("gateway", reason="it is back")
     assert ann.retry(by_breaker[0].id).json()["status"] == "queued"

@@ -19,7 +19,12 @@ from pdfxml.tests.making import a_pdf
 from support import browser as browsers
 from support.browser import visit
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.timeout(300),
+]
 expect.set_options(timeout=60_000)
 BUSY = "Gateway busy, paused. Will retry automatically."
 
@@ -66,7 +71,9 @@ def site(store_url: str, tmp_path: Path) -> Iterator[Site]:
 
 
 def upload(page, name: str, content: bytes) -> None:
-    page.get_by_label("File").set_input_files({"name": name, "mimeType": "application/pdf", "buffer": content})
+    page.get_by_label("File").set_input_files(
+        {"name": name, "mimeType": "application/pdf", "buffer": content}
+    )
     page.get_by_role("button", name="Upload").click()
 
 
@@ -92,7 +99,9 @@ def test_upload_wait_fail_retry_and_download(chromium, site):
         expect(row(page, "picture.pdf")).to_contain_text("Only PDF files are supported.")
         site.tell("400")
         upload(page, "bad.pdf", a_pdf("bad"))
-        expect(row(page, "bad.pdf")).to_contain_text("Couldn’t convert this file with the selected mapping.")
+        expect(row(page, "bad.pdf")).to_contain_text(
+            "Couldn’t convert this file with the selected mapping."
+        )
         site.tell("ok")
         row(page, "bad.pdf").get_by_role("button", name="Retry").click()
         expect(row(page, "bad.pdf")).to_contain_text("complete")

@@ -66,7 +66,10 @@ def test_while_the_bucket_is_away_pages_open_and_downloads_say_so(make_world, bu
     monkeypatch.setattr(type(world.jobs.storage), "read", away)
     monkeypatch.setattr(type(world.jobs.storage), "exists", away)
     assert "complete" in ann.page()
-    assert (ann.download(job).status_code, ann.download(job).json()["error_code"]) == (503, "IO_ERROR")
+    assert (ann.download(job).status_code, ann.download(job).json()["error_code"]) == (
+        503,
+        "IO_ERROR",
+    )
 
 
 def away(*_):

@@ -11,8 +11,18 @@ import pytest
 
 from pdfxml.tests.making import a_pdf
 
-CODES = ("NOT_PDF", "TOO_LARGE", "GW_4XX", "GW_5XX", "GW_TIMEOUT", "IO_ERROR", "NOT_READY", "EXPIRED", "FORBIDDEN",
-         "UNKNOWN")  # fmt: skip
+CODES = (
+    "NOT_PDF",
+    "TOO_LARGE",
+    "GW_4XX",
+    "GW_5XX",
+    "GW_TIMEOUT",
+    "IO_ERROR",
+    "NOT_READY",
+    "EXPIRED",
+    "FORBIDDEN",
+    "UNKNOWN",
+)
 REFUSED = "Couldn’t convert this file with the selected mapping."
 ISSUE = "Converter service is having an issue."
 
@@ -88,7 +98,9 @@ def test_a_gateway_that_is_not_there_is_tried_again(world, ann):
     assert ann.job(job).notice == f"{ISSUE} We’ll retry shortly."
 
 
-@pytest.mark.seed("001-15", "001-26", "001-27", "001-28", "001-29", "001-30", "001-55", "001-60", "001-87")
+@pytest.mark.seed(
+    "001-15", "001-26", "001-27", "001-28", "001-29", "001-30", "001-55", "001-60", "001-87"
+)
 def test_timeouts_are_tried_up_to_the_limit_and_then_the_line_promises_nothing(make_world):
     world = make_world(GATEWAY_TIMEOUT="0.1", RETRY_MAX_ATTEMPTS="4")
     world.tell("hang")
@@ -100,7 +112,10 @@ def test_timeouts_are_tried_up_to_the_limit_and_then_the_line_promises_nothing(m
         waits.append(world.soonest())
         world.later(waits[-1] + 0.01)
         world.run()
-    assert all(0.8 * much - 0.5 <= wait <= 1.2 * much for wait, much in zip(waits, (5, 15, 45), strict=True))
+    assert all(
+        0.8 * much - 0.5 <= wait <= 1.2 * much
+        for wait, much in zip(waits, (5, 15, 45), strict=True)
+    )
     failed = ann.job(job)
     assert (failed.status, failed.error_code, failed.attempt_count) == ("failed", "GW_TIMEOUT", 4)
     assert failed.error_message == "Conversion is taking too long."
@@ -140,7 +155,10 @@ def test_other_refusals_have_a_code_too(world, ann):
     codes = {status: (job.status, job.error_code) for status, job in shown.items() if status != 408}
     assert codes == dict.fromkeys((401, 403, 404, 422), ("failed", "GW_4XX"))
     assert (shown[404].error_message, shown[422].error_message) == (REFUSED, REFUSED)
-    assert shown[401].error_message == "Converter service doesn’t let us in. Somebody has to look at it."
+    assert (
+        shown[401].error_message
+        == "Converter service doesn’t let us in. Somebody has to look at it."
+    )
     assert shown[408].notice == "Conversion is taking too long. We’ll retry."
 
 
@@ -200,7 +218,12 @@ def test_the_technical_reason_is_in_the_log_and_nowhere_an_owner_looks(world, an
     job = ann.upload()
     world.run(all_of_it=True)
     assert "bytes with status 200" in caplog.text
-    seen = ann.page() + ann.client.get(f"/api/jobs/{job}").text + str(ann.events(job)) + ann.retry("nobody").text
+    seen = (
+        ann.page()
+        + ann.client.get(f"/api/jobs/{job}").text
+        + str(ann.events(job))
+        + ann.retry("nobody").text
+    )
     for word in ("no XML", "status 200", "Traceback", "jobs.py", str(world.place), "site-packages"):
         assert word not in seen
 
@@ -216,7 +239,10 @@ def test_a_result_that_is_there_already_is_not_made_again(world, ann):
 
 @pytest.mark.any_store
 def test_both_mappings_are_real(world, ann):
-    text, layout = ann.upload("Größe & <b>", mapping="text"), ann.upload("Größe & <b>", mapping="layout")
+    text, layout = (
+        ann.upload("Größe & <b>", mapping="text"),
+        ann.upload("Größe & <b>", mapping="layout"),
+    )
     world.run()
     assert "<line>Größe &amp; &lt;b&gt;</line>" in ann.download(text).text
     assert "<textbox" in ann.download(layout).text or "<text " in ann.download(layout).text

@@ -13,22 +13,42 @@ pytestmark = [pytest.mark.any_store, pytest.mark.slow]
 def test_no_upload_and_no_address_breaks_the_service(world, ann):
     client, pdf = ann.client, a_pdf()
     answers = [client.post("/api/upload", content=body) for body in hostile.BODIES]
-    kinds = ("multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=x", "text/\u20ac")
+    kinds = (
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "multipart/form-data; boundary=x",
+        "text/\u20ac",
+    )
     answers += [
-        client.post("/api/upload", content=body, headers={"Content-Type": kind.encode("latin-1", "replace")})
+        client.post(
+            "/api/upload", content=body, headers={"Content-Type": kind.encode("latin-1", "replace")}
+        )
         for kind in kinds
         for body in hostile.BODIES
     ]
     for text in hostile.TEXTS:
         answers += [ann.post(pdf, name=text or "a"), ann.post(pdf, mapping=text)]
         answers += [client.get("/", params={"said": text})]
-    answers += [client.post("/api/upload", data={"file": "no file"}), client.post("/api/upload", files={"other": b"x"})]
+    answers += [
+        client.post("/api/upload", data={"file": "no file"}),
+        client.post("/api/upload", files={"other": b"x"}),
+    ]
     for one in hostile.IDS:
         answers += [client.get(f"/api/jobs/{one}{rest}") for rest in ("", "/events", "/download")]
         answers += [ann.retry(one), client.post(f"/jobs/{one}/retry")]
     for length in ("-1", "abc", "9" * 30, ""):
         answers += [client.post("/api/upload", content=b"x", headers={"Content-Length": length})]
-    assert {answer.status_code for answer in answers} <= {200, 201, 303, 400, 403, 404, 405, 411, 413}
+    assert {answer.status_code for answer in answers} <= {
+        200,
+        201,
+        303,
+        400,
+        403,
+        404,
+        405,
+        411,
+        413,
+    }
     for answer in answers:
         if answer.status_code >= 400:
             assert set(answer.json()) >= {"error_code", "error_message", "retryable"}, answer.text

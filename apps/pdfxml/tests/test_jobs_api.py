@@ -37,7 +37,11 @@ def test_a_failed_conversion_has_nothing_to_download_and_nothing_to_wait_for(wor
     job = ann.upload()
     world.run()
     answer = ann.download(job)
-    assert (answer.status_code, answer.json()["error_code"], answer.json()["retryable"]) == (409, "NOT_READY", False)
+    assert (answer.status_code, answer.json()["error_code"], answer.json()["retryable"]) == (
+        409,
+        "NOT_READY",
+        False,
+    )
     assert ann.job(job).failed_at is not None
 
 
@@ -72,7 +76,9 @@ def test_after_retention_a_download_is_a_404_and_the_page_says_why(world, ann):
     world.run()
     answer = ann.download(job)
     assert (answer.status_code, answer.json()["error_code"]) == (404, "EXPIRED")
-    assert answer.json()["error_message"] == "File was removed by retention. Re-upload to regenerate."
+    assert (
+        answer.json()["error_message"] == "File was removed by retention. Re-upload to regenerate."
+    )
     assert (world.xml(), world.sources()) == ([], [])
     assert "Re-upload to regenerate." in ann.page()
     assert "Download" not in ann.page()
@@ -89,11 +95,15 @@ def test_a_file_whose_job_was_never_made_is_removed_too(world, ann, monkeypatch)
         broken.setattr(world.intake, "enqueued", lambda *_: (_ for _ in ()).throw(PowerCut))
         broken.setattr(type(world.jobs.storage), "remove", lambda *_: None)
         with pytest.raises(PowerCut):
-            world.intake.accept(world.intake.Upload("ann", "a.pdf", "text", 9, io.BytesIO(b"%PDF-1.4 ")))
+            world.intake.accept(
+                world.intake.Upload("ann", "a.pdf", "text", 9, io.BytesIO(b"%PDF-1.4 "))
+            )
     assert len(world.sources()) == 2
     world.later(73 * 3600)
     world.run()
-    assert [path.name in world.app.jobs.get(kept).payload["source"] for path in world.sources()] == [True]
+    assert [
+        path.name in world.app.jobs.get(kept).payload["source"] for path in world.sources()
+    ] == [True]
     assert ann.job(kept).status in ("queued", "complete")
 
 
@@ -160,13 +170,25 @@ def test_a_failed_one_goes_back_to_the_queue_with_all_its_tries_and_completes(wo
     world.run(all_of_it=True)
     assert (ann.job(job).status, ann.job(job).attempt_count) == ("failed", 3)
     answer = ann.retry(job).json()
-    assert (answer["status"], answer["error_code"], answer["error_message"]) == ("queued", None, None)
+    assert (answer["status"], answer["error_code"], answer["error_message"]) == (
+        "queued",
+        None,
+        None,
+    )
     assert (answer["manual_retry_count"], answer["failed_at"], answer["notice"]) == (1, None, None)
     world.run(all_of_it=True)
     assert (ann.job(job).status, ann.job(job).attempt_count) == ("complete", 6)
     said = [event["event"] for event in ann.events(job)]
-    assert said == ["queued", *["processing", "retry"] * 2, "processing", "failed",
-                    "queued", *["processing", "retry"] * 2, "processing", "complete"]  # fmt: skip
+    assert said == [
+        "queued",
+        *["processing", "retry"] * 2,
+        "processing",
+        "failed",
+        "queued",
+        *["processing", "retry"] * 2,
+        "processing",
+        "complete",
+    ]
 
 
 @pytest.mark.any_store
@@ -176,7 +198,10 @@ def test_only_a_failed_one_can_be_retried(world, ann):
     assert (ann.retry(job).status_code, ann.retry(job).json()["error_code"]) == (409, "NOT_READY")
     world.run()
     answer = ann.retry(job)
-    assert (answer.status_code, answer.json()["error_message"]) == (409, "Only a failed conversion can be retried.")
+    assert (answer.status_code, answer.json()["error_message"]) == (
+        409,
+        "Only a failed conversion can be retried.",
+    )
     assert ann.job(job).manual_retry_count == 0
 
 
@@ -255,9 +280,19 @@ def test_every_move_is_an_event_with_its_numbers(world, ann):
     job = ann.upload()
     world.run(all_of_it=True)
     events = ann.events(job)
-    assert [event["event"] for event in events] == ["queued", "processing", "retry", "processing", "complete"]
+    assert [event["event"] for event in events] == [
+        "queued",
+        "processing",
+        "retry",
+        "processing",
+        "complete",
+    ]
     retry = events[2]["meta"]
-    assert (retry["attempt"], retry["gateway_http_status"], retry["error_code"]) == (1, 503, "GW_5XX")
+    assert (retry["attempt"], retry["gateway_http_status"], retry["error_code"]) == (
+        1,
+        503,
+        "GW_5XX",
+    )
     assert all(event["meta"]["duration_ms"] >= 0 for event in (events[2], events[4]))
     assert events[4]["meta"]["attempt"] == 2
 
@@ -289,4 +324,8 @@ def test_result_and_error_are_set_in_their_states_only(world, ann):
     assert sorted(row["status"] for row in rows) == ["complete", "failed", "queued", "queued"]
     for row in rows:
         assert (row["result_path"] is not None) == (row["status"] == "complete")
-        assert (row["error_code"] is not None) == (row["error_message"] is not None) == (row["status"] == "failed")
+        assert (
+            (row["error_code"] is not None)
+            == (row["error_message"] is not None)
+            == (row["status"] == "failed")
+        )

@@ -39,7 +39,9 @@ def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp
         assert len(started) >= 3  # the gateway, the worker, its runners
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 20, "nothing is left")
+        until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 20, "nothing is left"
+        )
     finally:
         process.kill()
         process.communicate()

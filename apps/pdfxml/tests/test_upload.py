@@ -34,7 +34,11 @@ def test_a_bad_type_is_a_400_and_a_failed_job_that_nobody_ever_ran(world, ann):
     }
     world.run()
     job = ann.job(answer.json()["job_id"])
-    assert (job.status, job.error_code, job.error_message) == ("failed", "NOT_PDF", "Only PDF files are supported.")
+    assert (job.status, job.error_code, job.error_message) == (
+        "failed",
+        "NOT_PDF",
+        "Only PDF files are supported.",
+    )
     assert (job.attempt_count, job.file) == (0, "report.pdf")
     assert (world.calls(), world.sources()) == ([], [])
     assert ann.retry(job.id).status_code == 404  # there is nothing to try again
@@ -62,7 +66,9 @@ def test_fifty_megabytes_pass_and_a_byte_more_is_a_413(world, ann):
 
 @pytest.mark.seed("001-51", "001-84")
 def test_what_is_far_too_large_is_a_413_and_a_failed_job_too(world, ann):
-    answer = ann.client.post("/api/upload", content=bytes(8), headers={"content-length": str(60 * MEGABYTE)})
+    answer = ann.client.post(
+        "/api/upload", content=bytes(8), headers={"content-length": str(60 * MEGABYTE)}
+    )
     assert (answer.status_code, answer.json()["error_code"]) == (413, "TOO_LARGE")
     assert answer.json()["error_message"] == "File exceeds 50 MB limit."
     assert ann.job(answer.json()["job_id"]).error_code == "TOO_LARGE"
@@ -86,7 +92,11 @@ def test_a_disk_that_fails_is_a_500_and_a_failed_job_without_a_promise(world, an
 def test_a_twin_in_progress_or_complete_is_the_answer(world, ann):
     first = ann.post().json()["id"]
     again = ann.post()
-    assert (again.status_code, again.json()["id"], again.json()["deduplicated"]) == (200, first, True)
+    assert (again.status_code, again.json()["id"], again.json()["deduplicated"]) == (
+        200,
+        first,
+        True,
+    )
     world.run()
     complete = ann.post().json()
     assert (complete["id"], complete["status"]) == (first, "complete")
@@ -138,7 +148,9 @@ def test_while_uploads_are_paused_they_are_answered_with_503_and_nothing_is_stor
 
 
 @pytest.mark.any_store
-@pytest.mark.parametrize("form", [{"data": {"mapping": "text"}}, {"content": b"x"}, {"files": {"other": b"x"}}])
+@pytest.mark.parametrize(
+    "form", [{"data": {"mapping": "text"}}, {"content": b"x"}, {"files": {"other": b"x"}}]
+)
 def test_a_form_without_a_file_is_refused(ann, form):
     assert ann.client.post("/api/upload", **form).json()["error_code"] == "NOT_PDF"
 
@@ -152,7 +164,10 @@ def test_a_name_is_only_a_name(ann):
 
 @pytest.mark.any_store
 def test_whatever_else_goes_wrong_has_a_code_too(world, ann, monkeypatch):
-    form = {"content": b"--x\r\nnonsense", "headers": {"content-type": "multipart/form-data; boundary=x"}}
+    form = {
+        "content": b"--x\r\nnonsense",
+        "headers": {"content-type": "multipart/form-data; boundary=x"},
+    }
     assert ann.client.post("/api/upload", **form).json()["error_code"] == "NOT_PDF"
     assert ann.client.post("/api/upload", content=iter([b"x"])).status_code == 411
     monkeypatch.setattr(world.views, "listed", lambda _: 1 / 0)

@@ -11,7 +11,10 @@ from mulligan.testing import worker
 from pdfxml.tests.making import a_pdf
 from support.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]  # several processes, one after the other
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(300),
+]  # several processes, one after the other
 APP = "pdfxml.jobs:app"
 QUICK = {
     "MULLIGAN_WORKER__LEASE": "2",
@@ -23,7 +26,9 @@ QUICK = {
 
 
 def ended(ann, job):
-    return until(lambda: (found := ann.job(job)).status in {"complete", "failed"} and found, 30, "an end")
+    return until(
+        lambda: (found := ann.job(job)).status in {"complete", "failed"} and found, 30, "an end"
+    )
 
 
 @pytest.mark.any_store
@@ -74,7 +79,12 @@ def test_a_call_of_three_leases_is_one_attempt(world, ann):
 def test_killed_in_twenty_places_at_once_every_file_ends_once_with_one_xml(world, ann, so_far):
     """Some are sent, some converted, some written, some written down."""
     for n in range(20):
-        world.tell("slow", times=1, seconds=0.05 * n, document=hashlib.sha256(a_pdf(f"page {n}")).hexdigest())
+        world.tell(
+            "slow",
+            times=1,
+            seconds=0.05 * n,
+            document=hashlib.sha256(a_pdf(f"page {n}")).hexdigest(),
+        )
     found = [ann.upload(f"page {n}") for n in range(20)]
     with worker(world.app, APP, env={**QUICK, "MULLIGAN_WORKER__CONCURRENCY": "20"}) as killed:
         until(lambda: len(world.xml()) >= so_far, 60, "some results")

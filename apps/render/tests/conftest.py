@@ -25,7 +25,9 @@ def hosted() -> Iterator[str]:
     """Where pictures are."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(world.images, log_level="error", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(
+            uvicorn.Config(world.images, log_level="error", timeout_graceful_shutdown=1)
+        )
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         while not server.started:

@@ -20,12 +20,21 @@ def order(service, *clips):
         ({}, "timeline is required"),
         ({"timeline": {}}, "timeline.clips is required"),
         ({"timeline": {"clips": []}}, "a timeline needs at least one clip"),
-        ({"timeline": {"clips": [{"text": "a", "duration": 3}]}}, "timeline.clips[0].image is required"),
+        (
+            {"timeline": {"clips": [{"text": "a", "duration": 3}]}},
+            "timeline.clips[0].image is required",
+        ),
         ({"timeline": {"clips": [CLIP | {"image": "abc"}]}}, "image must be an http or https URL"),
-        ({"timeline": {"clips": [CLIP | {"image": "file:///etc/passwd"}]}}, "image must be an http or https URL"),
+        (
+            {"timeline": {"clips": [CLIP | {"image": "file:///etc/passwd"}]}},
+            "image must be an http or https URL",
+        ),
         ({"timeline": {"clips": [CLIP | {"duration": 0.5}]}}, "Duration must be at least 1 second"),
         ({"timeline": {"clips": [CLIP | {"duration": 61}]}}, "Duration must be at most 60 seconds"),
-        ({"timeline": {"clips": [CLIP | {"text": "a" * 201}]}}, "text must be at most 200 characters"),
+        (
+            {"timeline": {"clips": [CLIP | {"text": "a" * 201}]}},
+            "text must be at most 200 characters",
+        ),
         ({"timeline": {"clips": [CLIP] * 51}}, "Too many clips: 51, at most 50"),
     ],
 )
@@ -45,7 +54,16 @@ def test_an_order_at_every_limit_is_taken(service):
 @pytest.mark.seed("003-01")
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[" * 50_000, b'"\xff"', b'{"timeline": {"clips": [{"duration": NaN}]}}', b"null", b"[]", b"7"],
+    [
+        b"",
+        b"{",
+        b"[" * 50_000,
+        b'"\xff"',
+        b'{"timeline": {"clips": [{"duration": NaN}]}}',
+        b"null",
+        b"[]",
+        b"7",
+    ],
     ids=["empty", "half", "deep", "bytes", "nan", "null", "list", "number"],
 )
 def test_what_is_no_order_at_all_is_refused_too(service, body):

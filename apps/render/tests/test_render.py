@@ -25,7 +25,9 @@ def until(holds: Callable[[], bool]) -> None:
 
 def waits(job: str) -> list[float]:
     """Between the end of each attempt and the earliest start of the next, in seconds."""
-    return [(one.next_run_at - one.ended_at) / 1e6 for one in app.jobs.attempts(job) if one.next_run_at]
+    return [
+        (one.next_run_at - one.ended_at) / 1e6 for one in app.jobs.attempts(job) if one.next_run_at
+    ]
 
 
 def left_of(tmp_path: Path) -> list[Path]:
@@ -40,11 +42,17 @@ def test_a_timeline_becomes_a_video_in_storage(service, tmp_path):
     service.mulligan.drain()
     seen = service.look(job)
     assert (seen["state"], seen["attempts"], seen["error"]) == ("COMPLETED", 1, None)
-    assert [one.type for one in app.jobs.history(job)] == ["job.queued", "job.started", "job.succeeded"]
+    assert [one.type for one in app.jobs.history(job)] == [
+        "job.queued",
+        "job.started",
+        "job.succeeded",
+    ]
     assert left_of(tmp_path) == []
     file = tmp_path / "video.mp4"
     file.write_bytes(service.client.get(seen["video"]).content)
-    told = subprocess.run([pictures.ffmpeg(), "-i", str(file)], capture_output=True, text=True, check=False).stderr
+    told = subprocess.run(
+        [pictures.ffmpeg(), "-i", str(file)], capture_output=True, text=True, check=False
+    ).stderr
     assert "Duration: 00:00:02.00" in told
     assert "640x360" in told
 
@@ -119,7 +127,10 @@ def test_a_picture_that_cannot_be_read_is_fetched_once_more(service):
     seen = service.ended(service.clip("broken.jpg"))
     assert (seen["state"], seen["attempts"], world.asked["broken.jpg"]) == ("FAILED", 2, 2)
     assert seen["error"]["code"] == "FFMPEG_ERROR"
-    assert seen["error"]["message"] == "FFmpeg exited with code 183: Invalid data found when processing input"
+    assert (
+        seen["error"]["message"]
+        == "FFmpeg exited with code 183: Invalid data found when processing input"
+    )
 
 
 @pytest.mark.seed("003-17")
@@ -150,10 +161,14 @@ def test_what_ffmpeg_said_is_kept_for_operators(service, instead_of_ffmpeg):
 
 
 @pytest.mark.seed("003-26", "003-27", "003-28", "003-29")
-def test_a_storage_that_is_away_for_a_while_costs_a_try_and_no_video(service, configured, tmp_path, monkeypatch):
+def test_a_storage_that_is_away_for_a_while_costs_a_try_and_no_video(
+    service, configured, tmp_path, monkeypatch
+):
     places = []
     stored = jobs._store
-    monkeypatch.setattr(jobs, "_store", lambda video, name: (places.append(video), stored(video, name))[1])
+    monkeypatch.setattr(
+        jobs, "_store", lambda video, name: (places.append(video), stored(video, name))[1]
+    )
     configured(storage_endpoint="http://127.0.0.1:9")
     job = service.order()
     service.mulligan.drain()
@@ -172,7 +187,10 @@ def test_an_attempt_that_takes_too_long_is_told_so_and_tried_again(service):
     job = service.order()
     with service.mulligan.force(render, "timeout"):
         service.mulligan.drain()
-    assert service.look(job)["error"] == {"code": "FFMPEG_TIMEOUT", "message": "FFmpeg timeout after 300000ms"}
+    assert service.look(job)["error"] == {
+        "code": "FFMPEG_TIMEOUT",
+        "message": "FFmpeg timeout after 300000ms",
+    }
     service.mulligan.assert_will_retry(job, after=1, code="FFMPEG_TIMEOUT")
 
 
@@ -204,11 +222,20 @@ def test_a_failed_order_can_be_tried_again_by_hand_and_no_other(service):
 @pytest.mark.seed("003-21", "003-42")
 def test_the_numbers_are_the_environments():
     known = read_config({})
-    assert (known.job_timeout_ms, known.stalled_interval_ms, known.max_stalled_count) == (300_000, 30_000, 2)
+    assert (known.job_timeout_ms, known.stalled_interval_ms, known.max_stalled_count) == (
+        300_000,
+        30_000,
+        2,
+    )
     assert (policy.max_retries, policy.max_losses) == (3, 2)
     assert app.manifest().kinds["render"].timeout == 300 * 1_000_000
     said = read_config(
-        {"JOB_TIMEOUT_MS": "1000", "MAX_RETRIES": "1", "STALLED_INTERVAL_MS": "6000", "MAX_STALLED_COUNT": "5"}
+        {
+            "JOB_TIMEOUT_MS": "1000",
+            "MAX_RETRIES": "1",
+            "STALLED_INTERVAL_MS": "6000",
+            "MAX_STALLED_COUNT": "5",
+        }
     )
     assert (said.job_timeout_ms, said.max_retries, said.max_stalled_count) == (1000, 1, 5)
     assert said.worker == {"MULLIGAN_WORKER__LEASE": "6", "MULLIGAN_WORKER__HEARTBEAT": "1"}
@@ -216,7 +243,9 @@ def test_the_numbers_are_the_environments():
 
 @pytest.mark.seed("003-04", "003-22", "003-23", "003-59")
 @pytest.mark.any_store
-def test_at_the_limit_ffmpeg_is_killed_and_nothing_is_left(service, instead_of_ffmpeg, tmp_path, monkeypatch):
+def test_at_the_limit_ffmpeg_is_killed_and_nothing_is_left(
+    service, instead_of_ffmpeg, tmp_path, monkeypatch
+):
     """With a real worker: what runs is ended from outside."""
     left = tmp_path / "left"
     program = instead_of_ffmpeg(f"pwd > {left}; sleep 300 & echo $! >> {left}; wait")
@@ -228,22 +257,34 @@ def test_at_the_limit_ffmpeg_is_killed_and_nothing_is_left(service, instead_of_f
     assert service.look(job.id)["error"]["code"] == "FFMPEG_TIMEOUT"
     workdir, pid = left.read_text().split()
     assert not Path(workdir).exists()
-    assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+    assert (
+        not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+    )
 
 
 @pytest.mark.seed("003-33", "003-48")
 @pytest.mark.slow
-def test_what_a_killed_worker_left_on_disk_goes_with_the_next_one(service, instead_of_ffmpeg, tmp_path, monkeypatch):
+def test_what_a_killed_worker_left_on_disk_goes_with_the_next_one(
+    service, instead_of_ffmpeg, tmp_path, monkeypatch
+):
     left = tmp_path / "left"
-    program = instead_of_ffmpeg(f"[ -e {left} ] && exit 1; pwd > {left}.new; mv {left}.new {left}; sleep 60")
+    program = instead_of_ffmpeg(
+        f"[ -e {left} ] && exit 1; pwd > {left}.new; mv {left}.new {left}; sleep 60"
+    )
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("MAX_RETRIES", "0")
-    quick = {"MULLIGAN_WORKER__LEASE": "4", "MULLIGAN_WORKER__HEARTBEAT": "1", "MULLIGAN_WORKER__SWEEP": "1"}
+    quick = {
+        "MULLIGAN_WORKER__LEASE": "4",
+        "MULLIGAN_WORKER__HEARTBEAT": "1",
+        "MULLIGAN_WORKER__SWEEP": "1",
+    }
     with service.mulligan.worker(env=quick) as worker:
         job = service.order()
         until(left.exists)
         worker.kill()
     assert Path(left.read_text().strip()).exists()
     with service.mulligan.worker(env=quick):
-        assert app.jobs.wait(job, timeout=30).state == "dead"  # by the second worker, whose ffmpeg fails
+        assert (
+            app.jobs.wait(job, timeout=30).state == "dead"
+        )  # by the second worker, whose ffmpeg fails
         until(lambda: not Path(left.read_text().strip()).exists())

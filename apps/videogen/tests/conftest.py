@@ -76,7 +76,9 @@ class World:
         return Caller(self.client, self.app.keys.create(owner, role).text)
 
     def tell(self, provider: str, do: str) -> None:
-        HTTP.post(f"{self.emulator.url}/orders", json={"provider": provider, "do": do}).raise_for_status()
+        HTTP.post(
+            f"{self.emulator.url}/orders", json={"provider": provider, "do": do}
+        ).raise_for_status()
 
     def calls(self) -> list[dict[str, Any]]:
         return list(HTTP.get(f"{self.emulator.url}/calls").json())

@@ -36,11 +36,15 @@ def test_while_a_provider_is_down_tasks_wait_uncharged_and_go_on_by_themselves(w
 
 
 @pytest.mark.seed("002-53", "002-54")
-def test_of_twelve_retries_ten_start_within_a_minute_and_the_others_wait_without_failing(make_world):
+def test_of_twelve_retries_ten_start_within_a_minute_and_the_others_wait_without_failing(
+    make_world,
+):
     world = make_world(RetryBudget="10/m")
     ann = world.caller()
     tasks = [ann.order(f"cat {n}") for n in range(48)]
-    with force(world.app, "video.nimbus", GOOD, GOOD, GOOD, ConnectionResetError("reset"), times=12):
+    with force(
+        world.app, "video.nimbus", GOOD, GOOD, GOOD, ConnectionResetError("reset"), times=12
+    ):
         world.run()
     found = [task for task in tasks if ann.task(task).status == "pending"]
     assert len(found) == 12

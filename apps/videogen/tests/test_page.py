@@ -32,7 +32,9 @@ def test_tasks_are_ordered_watched_retried_and_archived_on_the_page(address):
     with browsers.browser(program) as browser:
         page = browser.new_page()
         complaints = []
-        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.on(
+            "console", lambda said: complaints.append(said.text) if said.type == "error" else None
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address)
         expect(page.get_by_text("There is no task yet")).to_be_visible()
@@ -40,11 +42,15 @@ def test_tasks_are_ordered_watched_retried_and_archived_on_the_page(address):
         for wish in ("makes it", "does not like it", "is away once"):
             page.get_by_label("What the provider does").select_option(wish)
             page.get_by_role("button", name="Make it").click()
-        expect(page.get_by_text("Retry 1/3 scheduled: The provider is not available.")).to_be_visible(timeout=60_000)
+        expect(
+            page.get_by_text("Retry 1/3 scheduled: The provider is not available.")
+        ).to_be_visible(timeout=60_000)
         page.get_by_role("button", name="Watch").click(timeout=60_000)
         expect(page.locator("video")).to_be_visible()
         page.get_by_role("button", name="Retry").click()
         expect(page.get_by_role("button", name="Retry")).to_be_visible(timeout=60_000)
-        page.get_by_role("row").filter(has_text="VALIDATION_ERROR").get_by_role("button", name="Archive").click()
+        page.get_by_role("row").filter(has_text="VALIDATION_ERROR").get_by_role(
+            "button", name="Archive"
+        ).click()
         expect(page.get_by_text("VALIDATION_ERROR")).to_have_count(0)
         assert complaints == []

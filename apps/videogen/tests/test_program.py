@@ -52,8 +52,12 @@ def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp
     command = [sys.executable, "-m", "mulligan", "demo", "videogen", "--database", store_url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True)
     try:
-        address, key = re.fullmatch(r"(http://127.0.0.1:\d+)/#(mk_\w+)", process.stdout.readline().strip()).groups()
-        with httpx2.Client(base_url=address, verify=False, headers={"Authorization": f"Bearer {key}"}) as ann:
+        address, key = re.fullmatch(
+            r"(http://127.0.0.1:\d+)/#(mk_\w+)", process.stdout.readline().strip()
+        ).groups()
+        with httpx2.Client(
+            base_url=address, verify=False, headers={"Authorization": f"Bearer {key}"}
+        ) as ann:
             assert "<h1>Video generation</h1>" in ann.get("/").text
             order = {"model": "nimbus-1", "prompt": "a cat", "seconds": 1}
             task = ann.post("/v1/videos/generations", json=order).json()["taskId"]
@@ -62,7 +66,9 @@ def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp
         assert len(started) >= 3  # the providers, the worker, its runners
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 20, "nothing is left")
+        until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 20, "nothing is left"
+        )
     finally:
         process.terminate()  # it ends what it has started
         process.stdout.close()

@@ -25,15 +25,28 @@ def play(world, ann, model, *endings):
 def test_the_report_says_which_provider_fails_and_whether_retries_help(world, ann):
     for _ in range(3):
         play(world, ann, "nimbus-1", DONE)
-    second, third = play(world, ann, "nimbus-1", LOST, DONE), play(world, ann, "nimbus-1", LOST, LOST, DONE)
+    second, third = (
+        play(world, ann, "nimbus-1", LOST, DONE),
+        play(world, ann, "nimbus-1", LOST, LOST, DONE),
+    )
     for _ in range(2):
         play(world, ann, "quartz-2", LOST, LOST, TimeoutError())
     worst, best = world.caller("*").get("/v1/videos/report").json()["data"]
-    assert (worst["provider"], worst["failureRate"], worst["failuresByType"]) == ("quartz", 1.0, {"TIMEOUT": 2})
+    assert (worst["provider"], worst["failureRate"], worst["failuresByType"]) == (
+        "quartz",
+        1.0,
+        {"TIMEOUT": 2},
+    )
     assert (best["provider"], best["failureRate"], best["failuresByType"]) == ("nimbus", 0.0, {})
     assert (worst["retrySuccessRate"], best["retrySuccessRate"]) == (0.0, 1.0)
-    assert best["retrySuccessByAttempt"] == {"2": {"succeeded": 1, "of": 2}, "3": {"succeeded": 1, "of": 1}}
-    assert worst["retrySuccessByAttempt"] == {"2": {"succeeded": 0, "of": 2}, "3": {"succeeded": 0, "of": 2}}
+    assert best["retrySuccessByAttempt"] == {
+        "2": {"succeeded": 1, "of": 2},
+        "3": {"succeeded": 1, "of": 1},
+    }
+    assert worst["retrySuccessByAttempt"] == {
+        "2": {"succeeded": 0, "of": 2},
+        "3": {"succeeded": 0, "of": 2},
+    }
     assert best["attemptsNeeded"] == {"1": 3, "2": 1, "3": 1}
     assert best["attemptsPerTask"] == pytest.approx(8 / 5)
     by_hand = [rescued_after(world, task) for task in (second, third)]

@@ -19,7 +19,11 @@ def test_five_retries_are_six_calls(make_world):
     ann = world.caller()
     task = ann.order("a cat [503]")
     world.run(all_of_it=True)
-    assert (ann.task(task).status, ann.task(task).retryCount, ann.task(task).maxRetries) == ("failed", 5, 5)
+    assert (ann.task(task).status, ann.task(task).retryCount, ann.task(task).maxRetries) == (
+        "failed",
+        5,
+        5,
+    )
     assert len(world.calls()) == 6
 
 
@@ -51,12 +55,19 @@ def test_without_retries_the_first_failure_is_the_last(make_world):
 @pytest.mark.seed("002-09")
 def test_the_interval_is_how_often_the_worker_looks(make_world):
     assert make_world().jobs.SETTINGS.worker == {"MULLIGAN_WORKER__POLL": "30"}
-    assert make_world(RetryCheckIntervalSeconds="5").jobs.SETTINGS.worker == {"MULLIGAN_WORKER__POLL": "5"}
+    assert make_world(RetryCheckIntervalSeconds="5").jobs.SETTINGS.worker == {
+        "MULLIGAN_WORKER__POLL": "5"
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("MaxRetries", "-1"), ("BaseDelaySeconds", "soon"), ("MaxDelaySeconds", "nan"), ("EnableRetries", "perhaps")],
+    [
+        ("MaxRetries", "-1"),
+        ("BaseDelaySeconds", "soon"),
+        ("MaxDelaySeconds", "nan"),
+        ("EnableRetries", "perhaps"),
+    ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_by_its_name(make_world, name, said):
     with pytest.raises(ValueError, match=f"VideoGeneration__{name}"):
@@ -78,7 +89,10 @@ def test_a_provider_may_have_a_limit_and_delays_of_its_own(make_world):
 def test_a_code_of_one_provider_has_a_limit_and_a_wait_of_its_own(make_world):
     world = make_world(Providers__quartz__MaxRetries="9")
     ann = world.caller()
-    loading, refused = ann.order("a cat [warming]", model="quartz-2"), ann.order("a cat [policy]", model="quartz-2")
+    loading, refused = (
+        ann.order("a cat [warming]", model="quartz-2"),
+        ann.order("a cat [policy]", model="quartz-2"),
+    )
     world.run()
     assert ann.task(loading).error == "Retry 1/9 scheduled: The model is being loaded."
     assert 14 <= world.wait_of(loading) <= 15

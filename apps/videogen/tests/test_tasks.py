@@ -34,7 +34,13 @@ def test_a_new_task_has_all_its_retries_and_ends_as_a_video(world, ann):
     )
     world.run()
     done = ann.task(task)
-    assert (done.status, done.retryCount, done.nextRetryAt, done.error, done.cost) == ("succeeded", 0, None, None, 0.1)
+    assert (done.status, done.retryCount, done.nextRetryAt, done.error, done.cost) == (
+        "succeeded",
+        0,
+        None,
+        None,
+        0.1,
+    )
     assert made_of(ann, task)[4:8] == b"ftyp"
 
 
@@ -53,7 +59,11 @@ def test_what_may_pass_is_scheduled_and_says_so(make_world, wish):
     if wish == "[hang]":  # with so little patience nothing is ever made
         return
     world.run(all_of_it=True)
-    assert (ann.task(task).status, ann.task(task).retryCount, len(world.calls())) == ("succeeded", 1, 2)
+    assert (ann.task(task).status, ann.task(task).retryCount, len(world.calls())) == (
+        "succeeded",
+        1,
+        2,
+    )
 
 
 @pytest.mark.seed("002-13", "002-15", "002-21", "002-22", "002-24", "002-42")
@@ -70,7 +80,12 @@ def test_three_retries_about_30_60_and_120_seconds_apart_and_then_it_has_failed(
         world.later(2.1)
     world.run()
     failed = ann.task(task)
-    assert (failed.status, failed.retryCount, failed.nextRetryAt, failed.isRetryable) == ("failed", 3, None, True)
+    assert (failed.status, failed.retryCount, failed.nextRetryAt, failed.isRetryable) == (
+        "failed",
+        3,
+        None,
+        True,
+    )
     assert failed.error == "The provider is not available."
     assert len(world.calls()) == 4
 
@@ -79,13 +94,22 @@ def test_three_retries_about_30_60_and_120_seconds_apart_and_then_it_has_failed(
 @pytest.mark.seed("002-11", "002-28", "002-45")
 @pytest.mark.parametrize(
     ("wish", "code"),
-    [("[400]", "VALIDATION_ERROR"), ("[422]", "VALIDATION_ERROR"), ("[401]", "AUTHENTICATION_FAILED")],
+    [
+        ("[400]", "VALIDATION_ERROR"),
+        ("[422]", "VALIDATION_ERROR"),
+        ("[401]", "AUTHENTICATION_FAILED"),
+    ],
 )
 def test_what_cannot_get_better_fails_at_once(world, ann, wish, code):
     task = ann.order(f"a cat {wish}")
     world.run(all_of_it=True)
     failed = ann.task(task)
-    assert (failed.status, failed.retryCount, failed.isRetryable, failed.errorCode) == ("failed", 0, False, code)
+    assert (failed.status, failed.retryCount, failed.isRetryable, failed.errorCode) == (
+        "failed",
+        0,
+        False,
+        code,
+    )
     assert failed.error == next(rule.public for rule in world.rules.PACK.rules if rule.code == code)
     assert len(world.calls()) == 1
 
@@ -96,7 +120,11 @@ def test_what_nobody_knows_is_tried_like_the_rest_and_says_nothing_of_its_inside
     task = ann.order("a cat [odd]")
     world.run(all_of_it=True)
     failed = ann.task(task)
-    assert (failed.status, failed.errorCode, len(world.calls())) == ("failed", "GENERATION_FAILED", 4)
+    assert (failed.status, failed.errorCode, len(world.calls())) == (
+        "failed",
+        "GENERATION_FAILED",
+        4,
+    )
     assert failed.error == "The video could not be made."
 
 
@@ -143,7 +171,9 @@ def test_only_a_failed_task_can_be_retried(world, ann):
     refused.append(ann.retry(task))
     world.run(all_of_it=True)
     refused.append(ann.retry(task))
-    assert {(answer.status_code, answer.json()["error"]["code"]) for answer in refused} == {(409, "task_not_failed")}
+    assert {(answer.status_code, answer.json()["error"]["code"]) for answer in refused} == {
+        (409, "task_not_failed")
+    }
     assert len(world.calls()) == 2
 
 
@@ -153,8 +183,13 @@ def test_without_a_key_nothing_and_with_another_ones_key_it_is_not_there(world, 
     task = ann.order()
     path = f"/v1/videos/generations/tasks/{task}"
     for headers in ({}, {"Authorization": "Bearer mk_nobody"}, {"Authorization": "Basic YTpi"}):
-        answers = [world.client.get(path, headers=headers), world.client.post(f"{path}/retry", headers=headers)]
-        assert [(one.status_code, one.json()["error"]["code"]) for one in answers] == [(401, "invalid_api_key")] * 2
+        answers = [
+            world.client.get(path, headers=headers),
+            world.client.post(f"{path}/retry", headers=headers),
+        ]
+        assert [(one.status_code, one.json()["error"]["code"]) for one in answers] == [
+            (401, "invalid_api_key")
+        ] * 2
     bob = world.caller("globex")
     for other in (task, "task_nothing", "nothing"):
         answers = [
@@ -191,7 +226,9 @@ def test_a_key_that_may_only_read_orders_nothing_and_a_revoked_one_does_not_even
         ({"secnods": 3}, "secnods: Extra inputs are not permitted"),
     ],
 )
-def test_an_order_that_makes_no_sense_is_no_task_and_the_answer_names_the_field(world, ann, said, words):
+def test_an_order_that_makes_no_sense_is_no_task_and_the_answer_names_the_field(
+    world, ann, said, words
+):
     answer = ann.post("/v1/videos/generations", **{"model": "nimbus-1", "prompt": "a cat", **said})
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, words)
     assert ann.tasks() == []
@@ -203,14 +240,23 @@ def test_what_cannot_be_written_or_is_too_large_is_refused(world, ann):
         headers = {**ann.headers, "Content-Type": "application/json"}
         answer = world.client.post("/v1/videos/generations", content=body, headers=headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
-    assert ann.post("/v1/videos/generations", model="nimbus-1", prompt="x" * 20_000).status_code == 413
-    assert [ann.look(task).status_code for task in ("task_%00", "task_" + "x" * 5000, "task_%F0%9F%90%88")] == [404] * 3
+    assert (
+        ann.post("/v1/videos/generations", model="nimbus-1", prompt="x" * 20_000).status_code == 413
+    )
+    assert [
+        ann.look(task).status_code
+        for task in ("task_%00", "task_" + "x" * 5000, "task_%F0%9F%90%88")
+    ] == [404] * 3
 
 
 # -- archived ---------------------------------------------------------------------------------------
 @pytest.mark.seed("002-30")
 def test_an_archived_task_never_starts_and_is_in_no_list(world, ann):
-    waiting, failed, kept = ann.order("first"), ann.order("second [400]"), ann.order("third [503 x1]")
+    waiting, failed, kept = (
+        ann.order("first"),
+        ann.order("second [400]"),
+        ann.order("third [503 x1]"),
+    )
     assert ann.archive(waiting).status_code == 204
     world.run()
     assert [ann.archive(task).status_code for task in (failed, kept)] == [204, 204]

@@ -45,7 +45,9 @@ def test_the_owner_is_told_of_each_retry_and_of_the_end_signed(make_world, recei
     world.run(all_of_it=True)
     told = [json.loads(body) for body, _ in heard]
     assert {one["taskId"] for one in told} == {task, bad}
-    assert {tuple(one) for one in told} == {("taskId", "status", "retryCount", "maxRetries", "error")}
+    assert {tuple(one) for one in told} == {
+        ("taskId", "status", "retryCount", "maxRetries", "error")
+    }
     story = {one["status"]: one for one in told if one["taskId"] == task}
     assert story["retrying"] == {
         "taskId": task,
@@ -62,7 +64,9 @@ def test_the_owner_is_told_of_each_retry_and_of_the_end_signed(make_world, recei
     # By the time of the test's clock, which the receiver does not know: only the signature is looked at.
     body, headers = heard[0]
     at = int(headers["webhook-timestamp"])
-    signed = Webhook(SECRET).sign(headers["webhook-id"], datetime.fromtimestamp(at, UTC), body.decode())
+    signed = Webhook(SECRET).sign(
+        headers["webhook-id"], datetime.fromtimestamp(at, UTC), body.decode()
+    )
     assert headers["webhook-signature"] == signed
 
 
@@ -70,7 +74,15 @@ def test_the_owner_is_told_of_each_retry_and_of_the_end_signed(make_world, recei
 def test_a_scheduled_retry_is_an_event_of_its_own_name_with_the_count_after_it(world, ann):
     task = ann.order("a cat [503 x1]")
     world.run()
-    (event,) = [one for one in world.app.jobs.history(world.job(task).id) if one.type == "job.retry_scheduled"]
-    assert (event.job_id, event.data["failures"], event.data["max_retries"]) == (world.job(task).id, 1, 3)
+    (event,) = [
+        one
+        for one in world.app.jobs.history(world.job(task).id)
+        if one.type == "job.retry_scheduled"
+    ]
+    assert (event.job_id, event.data["failures"], event.data["max_retries"]) == (
+        world.job(task).id,
+        1,
+        3,
+    )
     assert event.data["next_retry_at"] == round(world.job(task).next_retry_at.timestamp() * 1e6)
     assert event.data["class"] == "transient"

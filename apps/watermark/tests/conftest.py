@@ -38,14 +38,19 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("clip") / "clip.mp4"
     picture, sound = "testsrc2=duration=0.5:size=320x192:rate=20", "sine=duration=0.5"
     inputs = ["-f", "lavfi", "-i", picture, "-f", "lavfi", "-i", sound]
-    subprocess.run([marks.ffmpeg(), "-loglevel", "error", *inputs, "-preset", "ultrafast", str(file)], check=True)
+    subprocess.run(
+        [marks.ffmpeg(), "-loglevel", "error", *inputs, "-preset", "ultrafast", str(file)],
+        check=True,
+    )
     return file
 
 
 class World:
     """One account with its assets, on the store of a test."""
 
-    def __init__(self, mulligan: Helper, clip: Path, folder: Path, mailbox: Mailbox, hooks: list[Any]) -> None:
+    def __init__(
+        self, mulligan: Helper, clip: Path, folder: Path, mailbox: Mailbox, hooks: list[Any]
+    ) -> None:
         self.mulligan, self.clip, self.folder = mulligan, clip, folder
         self.mailbox, self.hooks = mailbox, hooks
         jobs.app.open()
@@ -68,8 +73,13 @@ class World:
         """A draft; returns its id."""
         asset = asset or self.asset()
         with jobs.db() as session:
-            whom = [data.Recipient(account_id=self.account.id, name=name, email=f"{name}@x.org") for name in names]
-            made = data.Campaign(account_id=self.account.id, asset_id=asset.id, name="Spring", **said)
+            whom = [
+                data.Recipient(account_id=self.account.id, name=name, email=f"{name}@x.org")
+                for name in names
+            ]
+            made = data.Campaign(
+                account_id=self.account.id, asset_id=asset.id, name="Spring", **said
+            )
             made.tokens = [data.Token(recipient=one) for one in whom]
             session.add(made)
         return made.id
@@ -103,7 +113,9 @@ class World:
 
     def ended(self, *endings: Any, names: tuple[str, ...] = (), **said: Any) -> str:
         """A published campaign whose copies have ended so, one after the other."""
-        campaign = self.publish(self.campaign(*(names or tuple("abcdefgh"[: len(endings)])), **said))
+        campaign = self.publish(
+            self.campaign(*(names or tuple("abcdefgh"[: len(endings)])), **said)
+        )
         with self.mulligan.force(jobs.watermark, *endings):
             self.drain()
         return campaign
@@ -152,7 +164,9 @@ def world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     monkeypatch.setenv("WATERMARK_FILES", str(tmp_path / "files"))
-    server = {name.rpartition("__")[2].lower(): value for name, value in mail_server.settings.items()}
+    server = {
+        name.rpartition("__")[2].lower(): value for name, value in mail_server.settings.items()
+    }
     mail = jobs.app.settings.mail.model_copy(update=server | {"port": int(server["port"])})
     monkeypatch.setattr(jobs.app, "settings", jobs.app.settings.model_copy(update={"mail": mail}))
     mulligan = on_store(jobs.app, "watermark.jobs:app")
@@ -184,7 +198,9 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
 def site(world: World) -> Iterator[str]:
     """The pages, really served."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(web, log_level="warning", lifespan="off", timeout_graceful_shutdown=0))
+    server = uvicorn.Server(
+        uvicorn.Config(web, log_level="warning", lifespan="off", timeout_graceful_shutdown=0)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     until(lambda: server.started, 10, "the pages")
@@ -197,7 +213,9 @@ def site(world: World) -> Iterator[str]:
 @pytest.fixture
 def owner(site: str, world: World) -> Iterator[httpx2.Client]:
     """The account of the world, signed in."""
-    with httpx2.Client(base_url=site, cookies={"key": world.account.key}, follow_redirects=False) as client:
+    with httpx2.Client(
+        base_url=site, cookies={"key": world.account.key}, follow_redirects=False
+    ) as client:
         yield client
 
 

@@ -55,7 +55,9 @@ def test_a_row_fails_is_retried_and_becomes_active_without_a_reload(world, site,
     row = page.locator("tr", has=page.locator(".status-failed"))
     expect(row.locator(".status-badge")).to_have_text("FAILED")
     expect(page.locator(".campaign-state")).to_have_text("PARTIAL")
-    expect(page.locator(".banner")).to_contain_text("Warning: 1 watermarking job(s) failed permanently.")
+    expect(page.locator(".banner")).to_contain_text(
+        "Warning: 1 watermarking job(s) failed permanently."
+    )
     row.get_by_text("Error").click()
     expect(row.locator(".error-details")).to_have_text(STRANGE)
     assert same_page(page)
@@ -77,7 +79,10 @@ def test_a_row_fails_is_retried_and_becomes_active_without_a_reload(world, site,
 @pytest.mark.slow
 @pytest.mark.seed("000-91")
 def test_the_percentage_moves_while_a_copy_is_made(world, site, page, tool, tmp_path):
-    long, lavfi = tmp_path / "long.mp4", ["-f", "lavfi", "-i", "testsrc2=duration=6:size=160x96:rate=10"]
+    long, lavfi = (
+        tmp_path / "long.mp4",
+        ["-f", "lavfi", "-i", "testsrc2=duration=6:size=160x96:rate=10"],
+    )
     subprocess.run([marks.ffmpeg(), "-loglevel", "error", *lavfi, str(long)], check=True)
     tool('case "$*" in *pipe:1) exec "$FFMPEG" -re "$@";; *) exec "$FFMPEG" "$@";; esac')
     campaign = world.publish(world.campaign("ada", asset=world.asset(long.read_bytes())))
@@ -87,7 +92,9 @@ def test_the_percentage_moves_while_a_copy_is_made(world, site, page, tool, tmp_
         while "ACTIVE" not in seen:
             seen.append(page.locator(".status-badge").inner_text())
             page.wait_for_timeout(100)
-    shares = [int(share[1]) for one in seen if (share := re.fullmatch(r"PROCESSING \((\d+)%\)", one))]
+    shares = [
+        int(share[1]) for one in seen if (share := re.fullmatch(r"PROCESSING \((\d+)%\)", one))
+    ]
     assert shares == sorted(shares)
     assert len(set(shares)) > 2
 

@@ -24,12 +24,24 @@ DONE = Returns("made")
 )
 def test_the_outcome_follows_from_the_copies(world, endings, state):
     campaign = world.publish(world.campaign("ada", "bo"))
-    assert world.look(campaign)[0].counts == {"total": 2, "completed": 0, "failed": 0, "pending": 2, "running": 0}
+    assert world.look(campaign)[0].counts == {
+        "total": 2,
+        "completed": 0,
+        "failed": 0,
+        "pending": 2,
+        "running": 0,
+    }
     with world.mulligan.force(jobs.watermark, *endings):
         world.mulligan.drain()
     seen = world.look(campaign)[0]
     failed = endings.count(DAMAGED)
-    assert seen.counts == {"total": 2, "completed": 2 - failed, "failed": failed, "pending": 0, "running": 0}
+    assert seen.counts == {
+        "total": 2,
+        "completed": 2 - failed,
+        "failed": failed,
+        "pending": 0,
+        "running": 0,
+    }
     assert seen.state == state
 
 
@@ -86,7 +98,9 @@ def test_a_campaign_without_recipients_is_not_published(world):
 def test_the_store_refuses_a_state_that_does_not_exist(world):
     campaign = world.campaign("ada")
     with pytest.raises(IntegrityError), jobs.db() as session:
-        session.execute(text("UPDATE campaigns SET state = 'DONE' WHERE id = :id"), {"id": campaign})
+        session.execute(
+            text("UPDATE campaigns SET state = 'DONE' WHERE id = :id"), {"id": campaign}
+        )
 
 
 @pytest.mark.any_store
@@ -106,7 +120,9 @@ def test_a_finished_campaign_expires_at_its_time(world, endings):
 @pytest.mark.seed("000-60")
 def test_a_late_copy_does_not_revive_an_expired_campaign(world):
     until = datetime.now(UTC) + timedelta(hours=1)
-    campaign = world.ended(DONE, RuntimeError("x"), names=("ada", "bo"), expires_at=until.isoformat())
+    campaign = world.ended(
+        DONE, RuntimeError("x"), names=("ada", "bo"), expires_at=until.isoformat()
+    )
     jobs.app.queues.pause("encode")
     world.mulligan.advance(3601)
     world.mulligan.drain()
@@ -134,7 +150,12 @@ def test_a_retry_by_hand_opens_the_campaign_again_and_ends_it_ready(world):
     assert failed.retry_count == 1
     pressed(world, campaign, failed.recipient)
     again, job = world.token(campaign, failed.recipient), world.job(campaign, failed.recipient)
-    assert (again.status, again.retry_count, again.percent, again.next_retry_at) == ("PENDING", 0, 0, None)
+    assert (again.status, again.retry_count, again.percent, again.next_retry_at) == (
+        "PENDING",
+        0,
+        0,
+        None,
+    )
     assert (again.started_at, again.completed_at) == (None, None)
     assert world.state(campaign) == "PROCESSING"
     with world.mulligan.force(jobs.watermark, DONE):
@@ -208,5 +229,7 @@ def test_an_old_job_that_is_tried_again_does_not_go_before_fresh_ones(world):
     world.mulligan.advance(60)
     with world.mulligan.force(jobs.watermark, DONE, DONE):
         world.mulligan.drain()
-    started = [world.job(campaign, name).started_at for campaign, name in ((second, "bo"), (first, "ada"))]
+    started = [
+        world.job(campaign, name).started_at for campaign, name in ((second, "bo"), (first, "ada"))
+    ]
     assert started == sorted(started)

@@ -29,5 +29,7 @@ def test_the_invisible_mark_outlives_another_encoder(clip, tmp_path, mark):
     marked, again = tmp_path / "marked.mp4", tmp_path / "again.mp4"
     marks.embed(clip, marked, mark, None)
     worse = ["-c:v", "libx264", "-preset", "ultrafast", "-crf", "28", "-an"]
-    subprocess.run([marks.ffmpeg(), "-loglevel", "error", "-i", str(marked), *worse, str(again)], check=True)
+    subprocess.run(
+        [marks.ffmpeg(), "-loglevel", "error", "-i", str(marked), *worse, str(again)], check=True
+    )
     assert (marks.detect(again), marks.detect(clip)) == (mark, None)

@@ -18,21 +18,50 @@ def test_no_form_and_no_address_breaks_a_page(world, owner):
     answers = [owner.post("/campaigns", data=form) for form in hostile.forms(said)]
     answers += [owner.post("/campaigns", content=body) for body in hostile.BODIES]
     for one in hostile.IDS:
-        answers += [owner.get(f"/{path}/{one}") for path in ("campaigns", "detections", "t", "static")]
-        answers += [owner.get(f"/campaigns/{one}/{path}") for path in ("tokens", "events", f"tokens/{token}/events")]
-        answers += [owner.post(f"/campaigns/{path}") for path in (f"{one}/publish", f"{campaign}/tokens/{one}/retry")]
+        answers += [
+            owner.get(f"/{path}/{one}") for path in ("campaigns", "detections", "t", "static")
+        ]
+        answers += [
+            owner.get(f"/campaigns/{one}/{path}")
+            for path in ("tokens", "events", f"tokens/{token}/events")
+        ]
+        answers += [
+            owner.post(f"/campaigns/{path}")
+            for path in (f"{one}/publish", f"{campaign}/tokens/{one}/retry")
+        ]
     for text in hostile.TEXTS:
-        answers += [owner.get("/", params={"key": text}), owner.post("/sign-in", data={"key": text})]
-        answers += [owner.post(path, files={"file": (text or "a", b"x")}) for path in ("/assets", "/detect")]
+        answers += [
+            owner.get("/", params={"key": text}),
+            owner.post("/sign-in", data={"key": text}),
+        ]
+        answers += [
+            owner.post(path, files={"file": (text or "a", b"x")}) for path in ("/assets", "/detect")
+        ]
         owner.cookies.set("key", world.account.key)
     answers += [owner.post(path, data={"file": "no file"}) for path in ("/assets", "/detect")]
-    assert {answer.status_code for answer in answers} <= {200, 303, 400, 401, 404, 405, 409, 410, 413, 422}
+    assert {answer.status_code for answer in answers} <= {
+        200,
+        303,
+        400,
+        401,
+        404,
+        405,
+        409,
+        410,
+        413,
+        422,
+    }
     assert owner.get("/campaigns").status_code == 200
 
 
 def test_what_was_made_of_hostile_words_can_be_looked_at_and_published(world, owner):
     for text in hostile.TEXTS:
-        said = {"name": text, "asset": world.asset().id, "recipients": text, "expires_at": "9999-12-31T23:59"}
+        said = {
+            "name": text,
+            "asset": world.asset().id,
+            "recipients": text,
+            "expires_at": "9999-12-31T23:59",
+        }
         made = owner.post("/campaigns", data=said)
         if made.status_code != 303:
             continue

@@ -25,7 +25,9 @@ def row_of(page: str, token: str) -> str:
     return re.search(rf'<tr data-token-id="{token}">.*?</tr>', page, re.DOTALL)[0]
 
 
-@pytest.mark.seed("000-65", "000-68", "000-69", "000-93", "000-94", "000-95", "000-97", "000-100", "000-103")
+@pytest.mark.seed(
+    "000-65", "000-68", "000-69", "000-93", "000-94", "000-95", "000-97", "000-100", "000-103"
+)
 def test_a_failed_token_is_retried_from_its_page(world, owner, damaged):
     campaign = world.ended(DONE, damaged, names=("ada", "bo"))
     good, bad = sorted(world.look(campaign)[1], key=lambda one: one.failed)
@@ -68,7 +70,11 @@ def test_what_belongs_to_others_answers_like_what_does_not_exist(world, owner, s
         ]
         assert [one.status_code for one in answers] == [404, 404]
         assert answers[0].text == answers[1].text
-        for path in (f"/campaigns/{campaign}", f"/campaigns/{campaign}/tokens", f"/campaigns/{campaign}/events"):
+        for path in (
+            f"/campaigns/{campaign}",
+            f"/campaigns/{campaign}/tokens",
+            f"/campaigns/{campaign}/events",
+        ):
             assert client.get(path).status_code == 404
     assert owner.post(f"/campaigns/{campaign}/tokens/{foreign}/retry").status_code == 404
     assert owner.post(f"/campaigns/{campaign}/tokens/nobody/retry").status_code == 404
@@ -95,7 +101,12 @@ def test_a_campaign_from_upload_to_list(world, owner):
     with world.clip.open("rb") as file:
         owner.post("/assets", files={"file": ("talk.mp4", file)})
     asset = re.search(r'<option value="(.+?)">talk.mp4', owner.get("/campaigns").text)[1]
-    said = {"name": "Spring", "asset": asset, "recipients": "Ada <ada@x.org>\nBo", "invisible_wm": "true"}
+    said = {
+        "name": "Spring",
+        "asset": asset,
+        "recipients": "Ada <ada@x.org>\nBo",
+        "invisible_wm": "true",
+    }
     path = owner.post("/campaigns", data=said).headers["location"]
     empty = owner.post("/campaigns", data={"name": "Nobody", "asset": asset}).headers["location"]
     assert "A campaign needs at least one recipient." in owner.post(f"{empty}/publish").text
@@ -115,8 +126,15 @@ def test_a_campaign_from_upload_to_list(world, owner):
 
 def test_what_cannot_be_is_refused_and_nothing_is_made(world, owner):
     asset = world.asset().id
-    for wrong in ({"max_downloads": "many"}, {"max_downloads": "0"}, {"expires_at": "soon"}, {"name": ""}):
-        assert owner.post("/campaigns", data={"name": "x", "asset": asset, **wrong}).status_code == 422
+    for wrong in (
+        {"max_downloads": "many"},
+        {"max_downloads": "0"},
+        {"expires_at": "soon"},
+        {"name": ""},
+    ):
+        assert (
+            owner.post("/campaigns", data={"name": "x", "asset": asset, **wrong}).status_code == 422
+        )
     said = {"name": "x", "asset": asset, "recipients": "Ada", "expires_at": "2020-01-01T00:00"}
     late = owner.post("/campaigns", data=said).headers["location"]
     assert "would have expired" in owner.post(f"{late}/publish").text
@@ -139,7 +157,9 @@ def test_streams_of_the_campaign_and_of_the_token_hear_of_a_failure(world, owner
     ):
         with world.mulligan.force(jobs.watermark, Fail("BAD_FILE", public=strange, final=True)):
             world.mulligan.drain()
-        failed = world.token(campaign, next(one.recipient for one in world.look(campaign)[1] if one.failed))
+        failed = world.token(
+            campaign, next(one.recipient for one in world.look(campaign)[1] if one.failed)
+        )
         heard, other = (of_ada, of_bo) if failed.id == ada.id else (of_bo, of_ada)
         until(lambda: "token_failed" in dict(heard), 10, "the token's stream")
         until(lambda: "token_failed" in dict(all_of_it), 10, "the campaign's stream")
@@ -169,7 +189,9 @@ def test_a_link_delivers_the_copy_until_it_is_used_up(world, owner, site):
         path = owner.post("/detect", files={"file": ("found.mp4", file)}).headers["location"]
     assert "Looking" in owner.get(path).text
     world.mulligan.drain()
-    assert "This is the copy of <strong>ada</strong> from the campaign Spring." in owner.get(path).text
+    assert (
+        "This is the copy of <strong>ada</strong> from the campaign Spring." in owner.get(path).text
+    )
 
 
 @pytest.mark.any_store
@@ -192,6 +214,9 @@ def test_a_copy_without_the_visible_mark_still_has_the_other_one(world):
     marked, plain = data.copy_of(world.token(campaign).id), data.copy_of(world.token(bare, "bo").id)
     assert marks.detect(marked) is not None
     assert marks.detect(plain) is None
-    corner = [next(marks.Video(one).frames())[0][16:48, 16:120].mean() for one in (world.clip, marked, plain)]
+    corner = [
+        next(marks.Video(one).frames())[0][16:48, 16:120].mean()
+        for one in (world.clip, marked, plain)
+    ]
     assert abs(corner[1] - corner[0]) < 5
     assert corner[2] < corner[0] - 10

@@ -39,8 +39,21 @@ def test_whatever_may_pass_is_tried_three_times_more_after_1_5_and_15_minutes(wo
     assert (token.retry_count, token.max_retries) == (3, 3)
 
 
-@pytest.mark.seed("000-01", "000-03", "000-16", "000-17", "000-18", "000-19", "000-25", "000-27", "000-30", "000-46")
-def test_an_ffmpeg_that_is_killed_is_tried_again_and_its_token_becomes_active(world, tool, tmp_path):
+@pytest.mark.seed(
+    "000-01",
+    "000-03",
+    "000-16",
+    "000-17",
+    "000-18",
+    "000-19",
+    "000-25",
+    "000-27",
+    "000-30",
+    "000-46",
+)
+def test_an_ffmpeg_that_is_killed_is_tried_again_and_its_token_becomes_active(
+    world, tool, tmp_path
+):
     campaign = world.publish(world.campaign("ada"))
     before = world.token(campaign)
     assert (before.retry_count, before.max_retries, before.next_retry_at) == (0, 3, None)
@@ -70,8 +83,15 @@ def test_a_damaged_upload_is_given_up_at_once(world, clip, damage):
     campaign = world.publish(world.campaign("ada", asset=world.asset(content)))
     world.mulligan.drain()
     token, job = world.token(campaign), world.job(campaign)
-    assert (token.status, job.attempts, token.retry_count, token.next_retry_at) == ("FAILED", 1, 0, None)
-    assert token.error == "The video file is damaged and cannot be processed. Please upload it again."
+    assert (token.status, job.attempts, token.retry_count, token.next_retry_at) == (
+        "FAILED",
+        1,
+        0,
+        None,
+    )
+    assert (
+        token.error == "The video file is damaged and cannot be processed. Please upload it again."
+    )
     assert token.completed_at is not None
     assert world.state(campaign) == "FAILED"
 
@@ -102,7 +122,9 @@ def test_a_missing_folder_for_the_output_is_another_matter(world):
 @pytest.mark.seed("000-04", "000-48")
 def test_a_disk_that_is_full_is_waited_for(world, tool):
     campaign = world.publish(world.campaign("ada"))
-    tool('case "$*" in *copy.mp4) exec "$FFMPEG" "$@" -f mp4 -y /dev/full;; *) exec "$FFMPEG" "$@";; esac')
+    tool(
+        'case "$*" in *copy.mp4) exec "$FFMPEG" "$@" -f mp4 -y /dev/full;; *) exec "$FFMPEG" "$@";; esac'
+    )
     world.mulligan.drain()
     assert world.job(campaign).error["code"] == "DISK_WRITE"
     tool('exec "$FFMPEG" "$@"')
@@ -113,7 +135,9 @@ def test_a_disk_that_is_full_is_waited_for(world, tool):
 @pytest.mark.any_store
 @pytest.mark.seed("000-48")
 def test_a_missing_permission_is_retried_on_the_same_schedule(world):
-    campaign = world.ended(PermissionError(errno.EACCES, "Permission denied", "/files/copies/a.part"), names=("ada",))
+    campaign = world.ended(
+        PermissionError(errno.EACCES, "Permission denied", "/files/copies/a.part"), names=("ada",)
+    )
     assert world.job(campaign).error["code"] == "DISK_WRITE"
     world.mulligan.assert_will_retry(world.job(campaign), after=60)
 
@@ -135,7 +159,11 @@ def test_a_tool_that_is_missing_after_a_restart_is_waited_for(world, monkeypatch
 @pytest.mark.parametrize(
     ("ending", "retried", "code"),
     [
-        (RuntimeError("clip.mp4: INVALID DATA FOUND WHEN PROCESSING INPUT"), False, "CORRUPT_SOURCE"),
+        (
+            RuntimeError("clip.mp4: INVALID DATA FOUND WHEN PROCESSING INPUT"),
+            False,
+            "CORRUPT_SOURCE",
+        ),
         (RuntimeError("[mov,mp4] Moov Atom Not Found"), False, "CORRUPT_SOURCE"),
         (RuntimeError("unknown job type: frobnicate"), False, "UNKNOWN_JOB_TYPE"),
         (MemoryError(), True, "OUT_OF_MEMORY"),

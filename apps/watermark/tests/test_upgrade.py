@@ -33,14 +33,26 @@ def old(tmp_path, monkeypatch) -> str:
 
 def counted(url: str) -> dict[str, int]:
     with data.transaction(url) as session:
-        return {name: session.execute(text(f"SELECT count(*) FROM {name}")).scalar_one() for name in TABLES}  # noqa: S608
+        return {
+            name: session.execute(text(f"SELECT count(*) FROM {name}")).scalar_one()
+            for name in TABLES
+        }  # noqa: S608
 
 
 @pytest.mark.seed("000-50", "000-81", "000-82", "000-84")
 def test_every_row_and_every_child_is_still_there_with_the_new_columns(old):
-    assert counted(old) == {"accounts": 2, "assets": 2, "recipients": 3, "campaigns": 5, "tokens": 6, "jobs": 5}
+    assert counted(old) == {
+        "accounts": 2,
+        "assets": 2,
+        "recipients": 3,
+        "campaigns": 5,
+        "tokens": 6,
+        "jobs": 5,
+    }
     with data.transaction(old) as session:
-        rows = session.execute(text("SELECT DISTINCT retry_count, max_retries, next_retry_at FROM jobs")).all()
+        rows = session.execute(
+            text("SELECT DISTINCT retry_count, max_retries, next_retry_at FROM jobs")
+        ).all()
         assert rows == [(0, 3, None)]
         kept = session.get_one(data.Campaign, "running")
         assert (kept.name, kept.max_downloads, kept.visible_wm) == ("Running", 3, 0)
@@ -63,7 +75,12 @@ def test_what_was_begun_goes_on_and_what_is_done_is_not_done_again(old, monkeypa
         jobs.app.open()
         with jobs.db() as session:
             campaigns.resume(session)
-        assert sorted(job.payload["token"] for job in jobs.app.jobs.list("kind:watermark")) == ["t1", "t2", "t3", "t4"]
+        assert sorted(job.payload["token"] for job in jobs.app.jobs.list("kind:watermark")) == [
+            "t1",
+            "t2",
+            "t3",
+            "t4",
+        ]
         with jobs.db() as session:
             campaigns.resume(session)
         assert jobs.app.jobs.count("kind:watermark") == 4
@@ -89,8 +106,12 @@ def test_who_starts_at_the_same_moment_finds_one_database(request, begun, store_
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(come, range(6)))
     with data.transaction(url) as session:
-        assert session.execute(text("SELECT count(*) FROM schema_steps")).scalar_one() == (7 if begun == "old" else 2)
-        assert session.execute(text("SELECT count(*) FROM tokens")).scalar_one() == (6 if begun == "old" else 0)
+        assert session.execute(text("SELECT count(*) FROM schema_steps")).scalar_one() == (
+            7 if begun == "old" else 2
+        )
+        assert session.execute(text("SELECT count(*) FROM tokens")).scalar_one() == (
+            6 if begun == "old" else 0
+        )
     data.engine(url).dispose()
     data.engine.cache_clear()
 

@@ -19,7 +19,9 @@ HALF_AN_HOUR_AND_A_MINUTE = 31 * 60
 def encoding(world, campaign: str, **env: str):
     """A worker in the midst of a copy."""
     with testing.worker(jobs.app, "watermark.jobs:app", env=env) as worker:
-        until(lambda: world.token(campaign).status == "PROCESSING", 30, f"an encode: {worker.output}")
+        until(
+            lambda: world.token(campaign).status == "PROCESSING", 30, f"an encode: {worker.output}"
+        )
         yield worker
 
 
@@ -33,7 +35,12 @@ def test_what_a_killed_worker_ran_is_pending_after_one_sweep_and_no_retry_is_spe
     assert world.token(campaign).status == "PROCESSING"
     world.mulligan.advance(HALF_AN_HOUR_AND_A_MINUTE, leases=True)
     token, job = world.token(campaign), world.job(campaign)
-    assert (token.status, token.percent, token.retry_count, token.next_retry_at) == ("PENDING", 0, 0, None)
+    assert (token.status, token.percent, token.retry_count, token.next_retry_at) == (
+        "PENDING",
+        0,
+        0,
+        None,
+    )
     assert (job.failures, job.losses) == (0, 1)
     tool('exec "$FFMPEG" "$@"')
     world.mulligan.drain()
@@ -50,7 +57,11 @@ def test_an_encode_of_31_minutes_is_left_alone_while_its_worker_lives(world, too
     with encoding(world, campaign, MULLIGAN_WORKER__SHUTDOWN_GRACE="0") as worker:
         world.mulligan.advance(HALF_AN_HOUR_AND_A_MINUTE)
         other = world.publish(world.campaign("bo"))
-        until(lambda: world.token(other, "bo").status == "PROCESSING", 30, f"another one: {worker.output}")
+        until(
+            lambda: world.token(other, "bo").status == "PROCESSING",
+            30,
+            f"another one: {worker.output}",
+        )
         job = world.job(campaign)
         assert (job.state, job.attempts, job.losses) == ("running", 1, 0)
 

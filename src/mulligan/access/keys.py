@@ -102,7 +102,11 @@ class Keys:
         with self._open().read() as unit:
             now = unit.now()
             row = unit.api_key(_id_of(text))
-        if row is None or not hmac.compare_digest(row.hash, _hash(text)) or _state(row, now) != "valid":
+        if (
+            row is None
+            or not hmac.compare_digest(row.hash, _hash(text))
+            or _state(row, now) != "valid"
+        ):
             return None
         return _shown(row, now)
 
@@ -110,12 +114,20 @@ class Keys:
         """It let somebody in; to be said now and then, and remembered to the minute."""
         with self._open().begin() as unit:
             row = unit.api_key(key.id)
-            if row is not None and (row.last_used_at is None or unit.now() - row.last_used_at > _STALE):
+            if row is not None and (
+                row.last_used_at is None or unit.now() - row.last_used_at > _STALE
+            ):
                 unit.use_api_key(key.id)
 
     # -- change -----------------------------------------------------------------------------------
     def create(
-        self, scope: str, role: str, *, name: str = "", expires: Moment | None = None, reason: str = ""
+        self,
+        scope: str,
+        role: str,
+        *,
+        name: str = "",
+        expires: Moment | None = None,
+        reason: str = "",
     ) -> NewKey:
         """`scope`: one owner, or "*" for everything. `role`: viewer, operator or admin. `expires`: when it ends."""
         checked_text("scope", scope, least=1)
@@ -125,8 +137,17 @@ class Keys:
             now = unit.now()
             end = ended_at("expires", expires, now)
             row = KeyRow(
-                _id_of(text), _hash(text), name, scope, _role(role).value, now, self._actor, end, None, None
-            )  # fmt: skip
+                _id_of(text),
+                _hash(text),
+                name,
+                scope,
+                _role(role).value,
+                now,
+                self._actor,
+                end,
+                None,
+                None,
+            )
             unit.new_api_key(row)
             said = {"name": name, "scope": scope, "role": row.role, "expires_at": end}
             self._tell(unit, EventType.KEY_CREATED, row.id, reason, {}, {"state": "valid", **said})
@@ -145,7 +166,13 @@ class Keys:
             return _shown(row or before, now)
 
     def _tell(
-        self, unit: Transaction, event: EventType, key: str, reason: str, before: dict[str, Any], after: dict[str, Any]
+        self,
+        unit: Transaction,
+        event: EventType,
+        key: str,
+        reason: str,
+        before: dict[str, Any],
+        after: dict[str, Any],
     ) -> None:
         data = {"key": key, "reason": reason, "before": before, "after": after}
         unit.write_events([NewEvent(event, actor=self._actor, data=data)])
@@ -170,9 +197,17 @@ class AsyncKeys:
         await asyncio.to_thread(self._keys.used, key)
 
     async def create(
-        self, scope: str, role: str, *, name: str = "", expires: Moment | None = None, reason: str = ""
+        self,
+        scope: str,
+        role: str,
+        *,
+        name: str = "",
+        expires: Moment | None = None,
+        reason: str = "",
     ) -> NewKey:
-        return await asyncio.to_thread(self._keys.create, scope, role, name=name, expires=expires, reason=reason)
+        return await asyncio.to_thread(
+            self._keys.create, scope, role, name=name, expires=expires, reason=reason
+        )
 
     async def revoke(self, key: str, *, reason: str = "") -> Key:
         return await asyncio.to_thread(self._keys.revoke, key, reason=reason)
@@ -309,7 +344,9 @@ def _made(
     lasts: Micros = SESSION_FOR,
 ) -> str:
     text, now = secrets.token_urlsafe(BYTES), unit.now()
-    unit.new_session(SessionRow(hash_of(text), is_link, key_id, scope, role.value, now, now + lasts))
+    unit.new_session(
+        SessionRow(hash_of(text), is_link, key_id, scope, role.value, now, now + lasts)
+    )
     return text
 
 
@@ -318,7 +355,11 @@ def _still(unit: Transaction, row: SessionRow) -> bool:
     if row.key_id is None:
         return True
     key = unit.api_key(row.key_id)
-    return key is not None and key.revoked_at is None and (key.expires_at is None or key.expires_at > unit.now())
+    return (
+        key is not None
+        and key.revoked_at is None
+        and (key.expires_at is None or key.expires_at > unit.now())
+    )
 
 
 def hash_of(text: str) -> str:

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from mulligan.alerts.measures import KEYED_BY, MEASURES, BadRule, Duration, Portion, portions, read_counts, rules_of
+from mulligan.alerts.measures import (
+    KEYED_BY,
+    MEASURES,
+    BadRule,
+    Duration,
+    Portion,
+    portions,
+    read_counts,
+    rules_of,
+)
 from mulligan.alerts.readings import REDUCED, Gauges, tallies_for
 from mulligan.alerts.rules import (
     EVERYTHING,
@@ -55,7 +64,9 @@ class Deed(NamedTuple):
     said: str = ""
 
 
-def act(unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, *, fired: bool) -> Deed:
+def act(
+    unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, *, fired: bool
+) -> Deed:
     """One turn of one alert's action."""
     scope = KEYED_BY[rule.measure]
     if rule.action == "reduce":
@@ -78,7 +89,11 @@ class _Done(NamedTuple):
 
 def _closed_by(unit: Transaction, gate: Gate) -> str | None:
     """Who has closed it already; a shorter end of ours would only open it too soon."""
-    found = (one for one in unit.gates() if one[:2] == gate[:2] and is_closed(one, gate.since) and one.actor != ALERT)
+    found = (
+        one
+        for one in unit.gates()
+        if one[:2] == gate[:2] and is_closed(one, gate.since) and one.actor != ALERT
+    )
     return next((one.actor for one in found), None)
 
 
@@ -99,11 +114,15 @@ def _open(unit: Transaction, gate: Gate) -> _Done:
         return _Done(acted=False, said="", facts={"busy": True})
     watch = DependencyObserver(others=terms_of_all(holding_manifests(unit, gate.since)))
     dependencies.open_in(unit, watch, row, read_guard_state(row.body), gate)
-    return _Done(acted=True, said="held for 15 min", facts={"action": "open", "scope": "dependency"})
+    return _Done(
+        acted=True, said="held for 15 min", facts={"action": "open", "scope": "dependency"}
+    )
 
 
 # -- fewer at a time --------------------------------------------------------------------------------
-def _reduce(unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, scope: str) -> Deed:
+def _reduce(
+    unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, scope: str
+) -> Deed:
     now = gauges.now
     before = Reduced(*alert.acted["reduced"]) if "reduced" in alert.acted else WHOLE
     if before.limit is None and alert.state != FIRING:
@@ -117,13 +136,26 @@ def _reduce(unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gaug
     since, seen = _base(alert, now)
     total = _portion(unit, rule, alert.key, since, gauges)
     fresh = _fresh(alert, before, Portion(total.bad - seen.bad, total.of - seen.of))
-    seat = Seat(_most(unit, scope, alert.key, now), _running(unit, scope, alert.key), _takes(gauges, scope, alert.key))
+    seat = Seat(
+        _most(unit, scope, alert.key, now),
+        _running(unit, scope, alert.key),
+        _takes(gauges, scope, alert.key),
+    )
     terms = ThrottleTerms(rule.above, rule.cleared)
     after, said = reduce.throttle(before, fresh.bad, fresh.of, seat, now, terms)
-    state = {"scope": scope, "action": "reduce", "reduced": list(after), "since": since, "seen": list(total)}
+    state = {
+        "scope": scope,
+        "action": "reduce",
+        "reduced": list(after),
+        "since": since,
+        "seen": list(total),
+    }
     told = _apply(unit, (scope, alert.key), before, after, said, now)
     kept = state if after != WHOLE else {}
-    return Deed(replace(alert, acted=kept, until=after.until or None if after.limit is not None else None), told)
+    return Deed(
+        replace(alert, acted=kept, until=after.until or None if after.limit is not None else None),
+        told,
+    )
 
 
 def _base(alert: Alert, now: Micros) -> tuple[int, Portion]:
@@ -141,18 +173,40 @@ def _fresh(alert: Alert, before: Reduced, lately: Portion) -> Portion:
     return Portion(max(0, lately.bad), max(0, lately.of))
 
 
-def _portion(unit: Transaction, rule: AlertDefinition, key: str, since: int, gauges: Gauges) -> Portion:
+def _portion(
+    unit: Transaction, rule: AlertDefinition, key: str, since: int, gauges: Gauges
+) -> Portion:
     share = MEASURES[rule.measure]
     counts = read_counts(unit.stat_sums([share.name], since * MINUTE))
-    ours = [count for count in counts if count.labels.get("kind") not in gauges.using or share.by != "queue"]
+    ours = [
+        count
+        for count in counts
+        if count.labels.get("kind") not in gauges.using or share.by != "queue"
+    ]
     return portions(ours, share).get(key, Portion(0, 0))
 
 
-def _apply(unit: Transaction, key: tuple[str, str], before: Reduced, after: Reduced, said: str | None, now: Micros) -> str:
+def _apply(
+    unit: Transaction,
+    key: tuple[str, str],
+    before: Reduced,
+    after: Reduced,
+    said: str | None,
+    now: Micros,
+) -> str:
     if after.limit is None:
-        return _give_back(unit, key, said or "nothing was called for a while") if before.limit is not None else ""
+        return (
+            _give_back(unit, key, said or "nothing was called for a while")
+            if before.limit is not None
+            else ""
+        )
     if after.limit != before.limit:
-        news = set_limit(unit, key, LimitChange(after.limit, until=(after.until - now) / SECOND, reason=said or ""), ALERT)
+        news = set_limit(
+            unit,
+            key,
+            LimitChange(after.limit, until=(after.until - now) / SECOND, reason=said or ""),
+            ALERT,
+        )
         _write_change_event(unit, key, news)
         return said or ""
     if after.until - before.until >= RENEWED:
@@ -180,7 +234,11 @@ def _write_change_event(unit: Transaction, key: tuple[str, str], news: Mapping[s
 
 def _by_hand(unit: Transaction, scope: str, key: str, now: Micros) -> LimitRow | None:
     """A person's limit wins."""
-    said = (row for row in unit.limits() if row[:2] == (scope, key) and row.actor != ALERT and lasts(row, now))
+    said = (
+        row
+        for row in unit.limits()
+        if row[:2] == (scope, key) and row.actor != ALERT and lasts(row, now)
+    )
     return next(said, None)
 
 
@@ -189,7 +247,9 @@ def _most(unit: Transaction, scope: str, key: str, now: Micros) -> int | None:
     limit = declared_limits(unit, now).get((scope, key))
     if limit is not None and limit.concurrency is not None:
         return limit.concurrency
-    serving = [worker for worker in unit.workers(closed=False) if scope != "queue" or _serves(worker, key)]
+    serving = [
+        worker for worker in unit.workers(closed=False) if scope != "queue" or _serves(worker, key)
+    ]
     return sum(worker.concurrency for worker in serving) or None
 
 
@@ -206,7 +266,9 @@ def _takes(gauges: Gauges, scope: str, key: str) -> Micros:
     if scope != "queue":
         return 0
     found = (
-        sample for sample in _RUN.samples(gauges.tallies.of(gauges.unit, REDUCED, gauges.now)) if sample.key == key
+        sample
+        for sample in _RUN.samples(gauges.tallies.of(gauges.unit, REDUCED, gauges.now))
+        if sample.key == key
     )
     return round(next((sample.value for sample in found), 0.0) * SECOND)
 
@@ -236,7 +298,9 @@ class AlertChecker:
 
     def __init__(self, settings: Settings) -> None:
         self.every = settings.every
-        self._rules = [rule for rule in checked_rules(settings) if rule.enabled] if settings.enabled else []
+        self._rules = (
+            [rule for rule in checked_rules(settings) if rule.enabled] if settings.enabled else []
+        )
         self._act = settings.act
         self._tallies = tallies_for(self._rules)
 
@@ -244,7 +308,10 @@ class AlertChecker:
         if not self._rules:
             return False
         with store.read() as unit:
-            now, seen = unit.now(), next((row for row in unit.readers() if row.name == READER), None)
+            now, seen = (
+                unit.now(),
+                next((row for row in unit.readers() if row.name == READER), None),
+            )
             if seen is not None and 0 <= now - seen.updated_at < self.every * 0.9 * SECOND:
                 return False
             gauges = Gauges(unit, now, self._tallies, standing(unit))
@@ -259,21 +326,33 @@ class AlertChecker:
                 unit.move_reader(READER, mine.cursor)
         return False
 
-    def _step(self, unit: Transaction, measured: Sequence[tuple[AlertDefinition, Sequence[Sample]]], gauges: Gauges) -> None:
+    def _step(
+        self,
+        unit: Transaction,
+        measured: Sequence[tuple[AlertDefinition, Sequence[Sample]]],
+        gauges: Gauges,
+    ) -> None:
         firing = {name: _firing(alerts.values()) for name, alerts in gauges.stood.items()}
         sampled = {rule.name: samples for rule, samples in measured}
         for rule in in_order([rule for rule, _ in measured]):
             samples, stood = sampled[rule.name], gauges.stood.get(rule.name, {})
             silence = stood.get(EVERYTHING)
             silenced = silence is not None and (silence.until is None or silence.until > gauges.now)
-            written, changes = judged(rule, samples, stood, gauges.now, silenced=silenced, firing=firing)
+            written, changes = judged(
+                rule, samples, stood, gauges.now, silenced=silenced, firing=firing
+            )
             stands = {**stood, **{alert.key: alert for alert in written}}
             firing[rule.name] = _firing(stands.values())
             self._settle(unit, rule, stands, changes, gauges)
         unit.forget_alerts(gauges.now - KEPT)
 
     def _settle(
-        self, unit: Transaction, rule: AlertDefinition, stands: Mapping[str, Alert], changes: Sequence[AlertChange], gauges: Gauges
+        self,
+        unit: Transaction,
+        rule: AlertDefinition,
+        stands: Mapping[str, Alert],
+        changes: Sequence[AlertChange],
+        gauges: Gauges,
     ) -> None:
         """Act where it should, write what is new, tell what there is to tell."""
         what = {change.alert.key: change.what for change in changes}
@@ -289,33 +368,68 @@ class AlertChecker:
             if key in what:
                 _write_alert_event(unit, rule, now_is, what[key], did, gauges.now)
 
-    def _acted(self, unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, *, fired: bool) -> tuple[Alert, str]:
+    def _acted(
+        self, unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, *, fired: bool
+    ) -> tuple[Alert, str]:
         if not self._act:
-            return replace(alert, acted={}, until=None), f"{rule.action}: not done, alerts.act is off"
+            return replace(
+                alert, acted={}, until=None
+            ), f"{rule.action}: not done, alerts.act is off"
         deed = act(unit, rule, alert, gauges, fired=fired)
         if deed.said:
             log.warning(
-                "alert %s acts on %s: %s", rule.name, alert.key, deed.said,
-                extra={"rule": rule.name, "key": alert.key, "action": rule.action, "did": deed.said},
-            )  # fmt: skip
+                "alert %s acts on %s: %s",
+                rule.name,
+                alert.key,
+                deed.said,
+                extra={
+                    "rule": rule.name,
+                    "key": alert.key,
+                    "action": rule.action,
+                    "did": deed.said,
+                },
+            )
         return deed.alert, deed.said
 
 
-def _write_alert_event(unit: Transaction, rule: AlertDefinition, alert: Alert, what: str, did: str, now: Micros) -> None:
+def _write_alert_event(
+    unit: Transaction, rule: AlertDefinition, alert: Alert, what: str, did: str, now: Micros
+) -> None:
     fired = what == "fired"
     news: dict[str, Any] = {
-        "rule": rule.name, "key": alert.key, "value": round(alert.value, 6), "threshold": rule.above,
-        "window": rule.window, "severity": rule.severity, "reason": sentence(rule, alert),
-        "evidence": dict(alert.evidence), "runbook": f"alert-{rule.anchor}",
-    }  # fmt: skip
-    more = {"action": rule.action, "did": did, "until": alert.until, "limit": (alert.acted.get("reduced") or [None])[0]}
+        "rule": rule.name,
+        "key": alert.key,
+        "value": round(alert.value, 6),
+        "threshold": rule.above,
+        "window": rule.window,
+        "severity": rule.severity,
+        "reason": sentence(rule, alert),
+        "evidence": dict(alert.evidence),
+        "runbook": f"alert-{rule.anchor}",
+    }
+    more = {
+        "action": rule.action,
+        "did": did,
+        "until": alert.until,
+        "limit": (alert.acted.get("reduced") or [None])[0],
+    }
     news |= {name: value for name, value in more.items() if value not in (None, "")}
     kind = EventType.ALERT_FIRED if fired else EventType.ALERT_RESOLVED
     unit.write_events([NewEvent(kind, actor=ALERT, data=news)])
     log.log(
-        logging.WARNING if fired else logging.INFO, "alert %s %s: %s", rule.name, what, news["reason"],
-        extra={"rule": rule.name, "key": alert.key, "value": alert.value, "change": what, "at": now},
-    )  # fmt: skip
+        logging.WARNING if fired else logging.INFO,
+        "alert %s %s: %s",
+        rule.name,
+        what,
+        news["reason"],
+        extra={
+            "rule": rule.name,
+            "key": alert.key,
+            "value": alert.value,
+            "change": what,
+            "at": now,
+        },
+    )
 
 
 def _firing(alerts: Iterable[Alert]) -> set[str]:
@@ -338,6 +452,15 @@ def to_row(alert: Alert) -> AlertRow:
     acted = json.dumps(dict(alert.acted), separators=(",", ":")) if alert.acted else ""
     evidence = json.dumps(dict(alert.evidence), separators=(",", ":"))
     return AlertRow(
-        alert.rule, alert.key, alert.state, alert.since, alert.seen_at, alert.value, evidence, acted, alert.until,
-        alert.actor, alert.reason,
-    )  # fmt: skip
+        alert.rule,
+        alert.key,
+        alert.state,
+        alert.since,
+        alert.seen_at,
+        alert.value,
+        evidence,
+        acted,
+        alert.until,
+        alert.actor,
+        alert.reason,
+    )

@@ -68,7 +68,9 @@ class ShareMeasure(NamedTuple):
     def samples(self, counts: list[StatCount]) -> Iterator[Sample]:
         for key, (bad, of) in portions(counts, self).items():
             if of:
-                yield Sample(key, bad / of, of if self.least_of_all else bad, {"bad": bad, "of": of})
+                yield Sample(
+                    key, bad / of, of if self.least_of_all else bad, {"bad": bad, "of": of}
+                )
 
 
 class Number(NamedTuple):
@@ -97,9 +99,13 @@ class Duration(NamedTuple):
         found: defaultdict[str, defaultdict[float, int]] = defaultdict(lambda: defaultdict(int))
         for count in counts:
             if count.name == self.name:
-                found[count.labels.get(self.by, "")][float(count.labels.get("le", "inf"))] += count.n
+                found[count.labels.get(self.by, "")][float(count.labels.get("le", "inf"))] += (
+                    count.n
+                )
         for key, buckets in found.items():
-            yield Sample(key, quantile(buckets), sum(buckets.values()), {"attempts": sum(buckets.values())})
+            yield Sample(
+                key, quantile(buckets), sum(buckets.values()), {"attempts": sum(buckets.values())}
+            )
 
 
 def quantile(buckets: Mapping[float, int], share: float = SHARE) -> float:
@@ -117,7 +123,11 @@ class RetryRatio(NamedTuple):
     """Retries for each first try."""
 
     def samples(self, counts: list[StatCount]) -> Iterator[Sample]:
-        tries = [count for count in counts if count.name == "verdicts" and count.labels.get("outcome") in TRIED]
+        tries = [
+            count
+            for count in counts
+            if count.name == "verdicts" and count.labels.get("outcome") in TRIED
+        ]
         first = sum(count.n for count in tries if count.labels.get("nth") == "first")
         again = sum(count.n for count in tries) - first
         if first:
@@ -163,8 +173,12 @@ MEASURES: dict[str, Any] = {
     "failed_share_by_queue": ShareMeasure("attempts", "queue", _failed, _tried),
     "failed_share_by_dependency": ShareMeasure("calls", "dependency", _failed, _tried),
     "rate_limited_share": ShareMeasure("calls", "dependency", _limited, _tried, least_of_all=True),
-    "rate_limited_share_by_queue": ShareMeasure("attempts", "queue", _limited, _tried, least_of_all=True),
-    "unknown_share": ShareMeasure("verdicts", "", lambda labels: labels.get("class") == "unknown", _failed),
+    "rate_limited_share_by_queue": ShareMeasure(
+        "attempts", "queue", _limited, _tried, least_of_all=True
+    ),
+    "unknown_share": ShareMeasure(
+        "verdicts", "", lambda labels: labels.get("class") == "unknown", _failed
+    ),
     "dead": Number("finished", "", _dead),
     "dead_by_kind": Number("ends", "kind", _dead),
     "duration_p95": Duration("run", "kind"),
@@ -172,12 +186,20 @@ MEASURES: dict[str, Any] = {
     "retry_ratio": RetryRatio(),
     "retry_cost": RetryCost(),
 }
-_SEVERAL = {"retry_ratio": ("verdicts",), "retry_cost": ("cost", "enqueued"), "dead_jump": ("finished",)}
+_SEVERAL = {
+    "retry_ratio": ("verdicts",),
+    "retry_cost": ("cost", "enqueued"),
+    "dead_jump": ("finished",),
+}
 KEYED_BY = {
-    "dead_share_by_queue": "queue", "failed_share_by_queue": "queue", "rate_limited_share_by_queue": "queue",
-    "queue_age": "queue", "failed_share_by_dependency": "dependency", "rate_limited_share": "dependency",
+    "dead_share_by_queue": "queue",
+    "failed_share_by_queue": "queue",
+    "rate_limited_share_by_queue": "queue",
+    "queue_age": "queue",
+    "failed_share_by_dependency": "dependency",
+    "rate_limited_share": "dependency",
     "breaker_open": "dependency",
-}  # fmt: skip
+}
 
 
 def names_of(measure: str) -> tuple[str, ...]:
@@ -205,60 +227,166 @@ SEVERITIES = ("page", "ticket", "info")
 
 BUILTIN = (
     AlertDefinition(
-        "failures_fast", "dead_share", 0.288, "{} of the jobs died: in two days a month's budget",
-        window=HOUR, and_window=5 * MINUTE, least=10, severity="page",
-    ),
-    AlertDefinition(
-        "failures_steady", "dead_share", 0.12, "{} of the jobs died: in five days a month's budget",
-        window=6 * HOUR, and_window=30 * MINUTE, least=10, severity="page", unless="failures_fast",
-    ),
-    AlertDefinition(
-        "failures_slow", "dead_share", 0.02, "{} of the jobs died, more than the goal allows",
-        window=3 * DAY, and_window=6 * HOUR, least=10, unless="failures_fast, failures_steady",
-    ),
-    AlertDefinition(
-        "failure_share", "failed_share", 0.05, "{} of its attempts failed", window=5 * MINUTE, least=10, clear=0.02,
-        for_=5 * MINUTE,
-    ),
-    AlertDefinition(
-        "dead_letters", "dead", 10, "{} jobs died", window=10 * MINUTE, clear=2, unless="failures_fast, failure_spike",
-    ),
-    AlertDefinition(
-        "failure_spike", "dead_jump", 5, "{} times as many jobs died as usual", window=5 * MINUTE, least=10, clear=2,
-        severity="page", unless="failures_fast",
-    ),
-    AlertDefinition(
-        "rate_limited", "rate_limited_share", 0.05, "{} of its calls were told to slow down; its guard lets fewer go",
-        window=5 * MINUTE, least=20, clear=0.01,
-    ),
-    AlertDefinition(
-        "rate_limited_queue", "rate_limited_share_by_queue", 0.05, "{} of its attempts were told to slow down",
-        window=5 * MINUTE, least=20, clear=0.01, action="reduce",
-    ),
-    AlertDefinition("queue_ageing", "queue_age", 5 * MINUTE, "its oldest due job has waited {}", least=100, for_=5 * MINUTE),
-    AlertDefinition("slow_jobs", "duration_p95", 4 * MINUTE, "one attempt of 20 takes over {}", window=15 * MINUTE, least=20),
-    AlertDefinition("worker_restarts", "restarts", 3, "{} workers or runners died", window=HOUR, clear=1),
-    AlertDefinition("breaker_open", "breaker_open", 10 * MINUTE, "its jobs have been held for {}", clear=0),
-    AlertDefinition("no_heartbeat", "heartbeat_age", MINUTE, "it has not renewed its lease for {}", clear=30),
-    AlertDefinition("no_worker", "unserved", MINUTE, "no worker runs it, and a job has waited {}", clear=0, severity="page"),
-    AlertDefinition("retry_cost", "retry_cost", 0.10, "retries cost {} for each job", window=DAY, least=20),
-    AlertDefinition("retry_ratio", "retry_ratio", 0.2, "retries are {} of first tries", window=5 * MINUTE, least=50, clear=0.1),
-    AlertDefinition(
-        "unknown_share", "unknown_share", 0.1, "{} of the failures no rule knows", window=HOUR, least=20,
-        unless="unknown_error",
-    ),
-    AlertDefinition(
-        "unknown_error", "new_unknown_group", 0, "{} jobs died of a cause that was never seen and that no rule knows",
-        window=10 * MINUTE, once=True, unless="new_failure",
-    ),
-    AlertDefinition(
-        "new_failure", "new_group", 9, "{} jobs died of a cause that was never seen", window=10 * MINUTE, once=True,
+        "failures_fast",
+        "dead_share",
+        0.288,
+        "{} of the jobs died: in two days a month's budget",
+        window=HOUR,
+        and_window=5 * MINUTE,
+        least=10,
         severity="page",
     ),
     AlertDefinition(
-        "reduced_to_one", "at_floor", 0, "one at a time, and that is not enough", for_=15 * MINUTE, severity="page",
+        "failures_steady",
+        "dead_share",
+        0.12,
+        "{} of the jobs died: in five days a month's budget",
+        window=6 * HOUR,
+        and_window=30 * MINUTE,
+        least=10,
+        severity="page",
+        unless="failures_fast",
     ),
-)  # fmt: skip
+    AlertDefinition(
+        "failures_slow",
+        "dead_share",
+        0.02,
+        "{} of the jobs died, more than the goal allows",
+        window=3 * DAY,
+        and_window=6 * HOUR,
+        least=10,
+        unless="failures_fast, failures_steady",
+    ),
+    AlertDefinition(
+        "failure_share",
+        "failed_share",
+        0.05,
+        "{} of its attempts failed",
+        window=5 * MINUTE,
+        least=10,
+        clear=0.02,
+        for_=5 * MINUTE,
+    ),
+    AlertDefinition(
+        "dead_letters",
+        "dead",
+        10,
+        "{} jobs died",
+        window=10 * MINUTE,
+        clear=2,
+        unless="failures_fast, failure_spike",
+    ),
+    AlertDefinition(
+        "failure_spike",
+        "dead_jump",
+        5,
+        "{} times as many jobs died as usual",
+        window=5 * MINUTE,
+        least=10,
+        clear=2,
+        severity="page",
+        unless="failures_fast",
+    ),
+    AlertDefinition(
+        "rate_limited",
+        "rate_limited_share",
+        0.05,
+        "{} of its calls were told to slow down; its guard lets fewer go",
+        window=5 * MINUTE,
+        least=20,
+        clear=0.01,
+    ),
+    AlertDefinition(
+        "rate_limited_queue",
+        "rate_limited_share_by_queue",
+        0.05,
+        "{} of its attempts were told to slow down",
+        window=5 * MINUTE,
+        least=20,
+        clear=0.01,
+        action="reduce",
+    ),
+    AlertDefinition(
+        "queue_ageing",
+        "queue_age",
+        5 * MINUTE,
+        "its oldest due job has waited {}",
+        least=100,
+        for_=5 * MINUTE,
+    ),
+    AlertDefinition(
+        "slow_jobs",
+        "duration_p95",
+        4 * MINUTE,
+        "one attempt of 20 takes over {}",
+        window=15 * MINUTE,
+        least=20,
+    ),
+    AlertDefinition(
+        "worker_restarts", "restarts", 3, "{} workers or runners died", window=HOUR, clear=1
+    ),
+    AlertDefinition(
+        "breaker_open", "breaker_open", 10 * MINUTE, "its jobs have been held for {}", clear=0
+    ),
+    AlertDefinition(
+        "no_heartbeat", "heartbeat_age", MINUTE, "it has not renewed its lease for {}", clear=30
+    ),
+    AlertDefinition(
+        "no_worker",
+        "unserved",
+        MINUTE,
+        "no worker runs it, and a job has waited {}",
+        clear=0,
+        severity="page",
+    ),
+    AlertDefinition(
+        "retry_cost", "retry_cost", 0.10, "retries cost {} for each job", window=DAY, least=20
+    ),
+    AlertDefinition(
+        "retry_ratio",
+        "retry_ratio",
+        0.2,
+        "retries are {} of first tries",
+        window=5 * MINUTE,
+        least=50,
+        clear=0.1,
+    ),
+    AlertDefinition(
+        "unknown_share",
+        "unknown_share",
+        0.1,
+        "{} of the failures no rule knows",
+        window=HOUR,
+        least=20,
+        unless="unknown_error",
+    ),
+    AlertDefinition(
+        "unknown_error",
+        "new_unknown_group",
+        0,
+        "{} jobs died of a cause that was never seen and that no rule knows",
+        window=10 * MINUTE,
+        once=True,
+        unless="new_failure",
+    ),
+    AlertDefinition(
+        "new_failure",
+        "new_group",
+        9,
+        "{} jobs died of a cause that was never seen",
+        window=10 * MINUTE,
+        once=True,
+        severity="page",
+    ),
+    AlertDefinition(
+        "reduced_to_one",
+        "at_floor",
+        0,
+        "one at a time, and that is not enough",
+        for_=15 * MINUTE,
+        severity="page",
+    ),
+)
 
 
 class BadRule(ValueError):
@@ -283,7 +411,11 @@ def rules_of(said: Sequence[Mapping[str, Any]]) -> tuple[AlertDefinition, ...]:
 
 def _changed(known: AlertDefinition | None, name: str, said: Mapping[str, Any]) -> AlertDefinition:
     where = f"alerts.rules {name!r}"
-    values = {_field(where, key): _value(where, key, value) for key, value in said.items() if key != "name"}
+    values = {
+        _field(where, key): _value(where, key, value)
+        for key, value in said.items()
+        if key != "name"
+    }
     if known is None:
         known = _new(where, name, values)
     rule = replace(known, **values)
@@ -326,7 +458,11 @@ def _value(where: str, key: str, value: Any) -> Any:
 
 def _number(where: str, key: str, value: Any) -> float:
     least = 0.0 if key not in {"window", "and_window"} else 60.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 30 * DAY:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not least <= value <= 30 * DAY
+    ):
         of = "seconds" if key in {"window", "and_window", "for"} else "a number"
         message = f"{where}: {key} must be {of} from {least:g} to {30 * DAY:g}, not {value!r:.80}"
         raise BadRule(message)
@@ -364,5 +500,7 @@ def _check_action(where: str, rule: AlertDefinition) -> None:
         message = f"{where}: action {rule.action!r} needs a measure of a {of}: {', '.join(fit)}"
         raise BadRule(message)
     if rule.action == "reduce" and rule.measure not in MEASURES:
-        message = f"{where}: action 'reduce' follows a share of what was called; {rule.measure!r} is none"
+        message = (
+            f"{where}: action 'reduce' follows a share of what was called; {rule.measure!r} is none"
+        )
         raise BadRule(message)

@@ -38,7 +38,9 @@ class Tallies:
         at, counts = self._known.get(window, (0, []))
         old = min(STALE, max(FRESH, round(window * SECOND) // 60)) - SECOND
         if not 0 <= now - at < old:
-            counts = read_counts(unit.stat_sums(self.names.get(window, ()), now - round(window * SECOND)))
+            counts = read_counts(
+                unit.stat_sums(self.names.get(window, ()), now - round(window * SECOND))
+            )
             self._known[window] = (now, counts)
         return counts
 
@@ -69,10 +71,18 @@ class Gauges:
         if gauge is not None:
             found = list(gauge(self, rule))
             seen = {sample.key for sample in found}
-            gone = [] if rule.once else [key for key in self.stood.get(rule.name, {}) if key not in {*seen, EVERYTHING}]
+            gone = (
+                []
+                if rule.once
+                else [
+                    key for key in self.stood.get(rule.name, {}) if key not in {*seen, EVERYTHING}
+                ]
+            )
             return found + [Sample(key, 0.0, max(1.0, rule.least)) for key in gone]
         if rule.measure == "dead_jump":
-            return jump(self._counts(rule.window), self._counts(SPIKE_SPAN), rule.window, SPIKE_SPAN)
+            return jump(
+                self._counts(rule.window), self._counts(SPIKE_SPAN), rule.window, SPIKE_SPAN
+            )
         return self._counted(rule)
 
     def _counted(self, rule: AlertDefinition) -> list[Sample]:
@@ -80,8 +90,13 @@ class Gauges:
         found: list[Sample] = list(measure.samples(self._for(rule, rule.window)))
         if rule.and_window is None:
             return found
-        lately = {sample.key: sample.value for sample in measure.samples(self._for(rule, rule.and_window))}
-        return [sample._replace(value=min(sample.value, lately.get(sample.key, 0.0))) for sample in found]
+        lately = {
+            sample.key: sample.value for sample in measure.samples(self._for(rule, rule.and_window))
+        }
+        return [
+            sample._replace(value=min(sample.value, lately.get(sample.key, 0.0)))
+            for sample in found
+        ]
 
     def _for(self, rule: AlertDefinition, window: float) -> list[StatCount]:
         counts = self._counts(window)
@@ -108,11 +123,16 @@ class Gauges:
         """Lanes with due jobs that nothing holds: lane, its key, priority, since when."""
         look = self.unit.look()
         closed = {(gate.scope, gate.key) for gate in look.gates if is_closed(gate, look.now)}
-        found = [(Lane.parse(key), key, priority, at) for key, priority, at in look.lanes if at <= look.now]
+        found = [
+            (Lane.parse(key), key, priority, at)
+            for key, priority, at in look.lanes
+            if at <= look.now
+        ]
         return [
             (lane, key, priority, at)
             for lane, key, priority, at in found
-            if not lane.kind.startswith(OURS) and closed.isdisjoint({*lane.guards, ("kind", lane.kind)})
+            if not lane.kind.startswith(OURS)
+            and closed.isdisjoint({*lane.guards, ("kind", lane.kind)})
         ]
 
     def queue_age(self, rule: AlertDefinition) -> Iterator[Sample]:
@@ -143,7 +163,11 @@ class Gauges:
 
     def breaker_open(self, _: AlertDefinition) -> Iterator[Sample]:
         for gate in self.unit.gates():
-            if gate.scope == "dependency" and is_closed(gate, self.now) and not gate.key.startswith(OURS):
+            if (
+                gate.scope == "dependency"
+                and is_closed(gate, self.now)
+                and not gate.key.startswith(OURS)
+            ):
                 told = {"reason": gate.reason, "actor": gate.actor}
                 yield Sample(gate.key, max(0, self.now - gate.since) / SECOND, 1.0, told)
 
@@ -168,10 +192,22 @@ class Gauges:
     def new_group(self, rule: AlertDefinition) -> Iterator[Sample]:
         since = self.now - round(rule.window * SECOND)
         told = self.stood.get(rule.name, {})
-        late = [name for name, last in self.unit.group_names(None, GROUPS) if last >= since and name not in told]
-        firsts = {name: first for name, (first, _) in self.unit.group_ends(late, {}).items() if first >= since}
+        late = [
+            name
+            for name, last in self.unit.group_names(None, GROUPS)
+            if last >= since and name not in told
+        ]
+        firsts = {
+            name: first
+            for name, (first, _) in self.unit.group_ends(late, {}).items()
+            if first >= since
+        }
         for name, deaths in self.unit.group_deaths(list(firsts), {}, self.now, 1, DEATHS).items():
-            counted = [one for one in deaths.counts if one.cls == "unknown" or rule.measure != "new_unknown_group"]
+            counted = [
+                one
+                for one in deaths.counts
+                if one.cls == "unknown" or rule.measure != "new_unknown_group"
+            ]
             if counted:
                 jobs = sum(one.jobs for one in counted)
                 about = {"kind": counted[0].kind, "code": counted[0].code, "class": counted[0].cls}

@@ -27,7 +27,9 @@ class AlertDefinition:
     above: float
     summary: str
     window: float = 300.0  # seconds that are looked at
-    and_window: float | None = None  # it must hold over this shorter one too: then it is still going on
+    and_window: float | None = (
+        None  # it must hold over this shorter one too: then it is still going on
+    )
     least: float = 0.0  # of what is counted, in `window`: below it nothing is said
     clear: float | None = None  # at or below it the alert is over; None: four fifths of `above`
     for_: float = 0.0  # seconds it must hold before it is told
@@ -84,7 +86,9 @@ Firing = Mapping[str, Collection[str]]  # by rule: the keys for which it fires
 
 def covered(rule: AlertDefinition, key: str, firing: Firing) -> bool:
     """Is somebody told of the same by another rule? What is about everything is about every key too."""
-    return any(not key or other in {"", key} for name in _names(rule) for other in firing.get(name, ()))
+    return any(
+        not key or other in {"", key} for name in _names(rule) for other in firing.get(name, ())
+    )
 
 
 def in_order(rules: Sequence[AlertDefinition]) -> list[AlertDefinition]:
@@ -127,7 +131,13 @@ def judged(
 
 
 def _one(
-    rule: AlertDefinition, key: str, sample: Sample | None, before: Alert | None, now: Micros, *, silenced: bool
+    rule: AlertDefinition,
+    key: str,
+    sample: Sample | None,
+    before: Alert | None,
+    now: Micros,
+    *,
+    silenced: bool,
 ) -> tuple[Alert | None, str]:
     state = RESOLVED if before is None else before.state
     if sample is None:
@@ -138,7 +148,16 @@ def _one(
     if not holds or (rule.once and before is not None and state == RESOLVED):
         return _calm(before, now)
     began = before.since if before is not None and state == PENDING else now
-    alert = Alert(rule.name, key, PENDING, began, now, sample.value, dict(sample.evidence), acted=_acted(before))
+    alert = Alert(
+        rule.name,
+        key,
+        PENDING,
+        began,
+        now,
+        sample.value,
+        dict(sample.evidence),
+        acted=_acted(before),
+    )
     if silenced or now - began < rule.for_ * SECOND:
         return alert, ""
     return _moved(alert, FIRING, now), "fired"
@@ -163,7 +182,9 @@ def _calm(before: Alert | None, now: Micros) -> tuple[Alert | None, str]:
     return before, ""
 
 
-def _unmeasured(rule: AlertDefinition, before: Alert | None, now: Micros) -> tuple[Alert | None, str]:
+def _unmeasured(
+    rule: AlertDefinition, before: Alert | None, now: Micros
+) -> tuple[Alert | None, str]:
     if before is None or before.state == RESOLVED or not _long_ago(before.seen_at, now):
         return before, ""
     return _moved(before, RESOLVED, now), _over(rule) if before.state == FIRING else ""
@@ -178,16 +199,34 @@ def _seen(before: Alert, sample: Sample, now: Micros) -> Alert:
     if sample.value == before.value and now - before.seen_at < 60 * SECOND:
         return before
     return Alert(
-        before.rule, before.key, before.state, before.since, now, sample.value, dict(sample.evidence), before.acted,
-        before.until, before.actor, before.reason,
-    )  # fmt: skip
+        before.rule,
+        before.key,
+        before.state,
+        before.since,
+        now,
+        sample.value,
+        dict(sample.evidence),
+        before.acted,
+        before.until,
+        before.actor,
+        before.reason,
+    )
 
 
 def _moved(alert: Alert, state: str, now: Micros) -> Alert:
     return Alert(
-        alert.rule, alert.key, state, now, alert.seen_at, alert.value, alert.evidence, alert.acted, alert.until,
-        alert.actor, alert.reason,
-    )  # fmt: skip
+        alert.rule,
+        alert.key,
+        state,
+        now,
+        alert.seen_at,
+        alert.value,
+        alert.evidence,
+        alert.acted,
+        alert.until,
+        alert.actor,
+        alert.reason,
+    )
 
 
 def _acted(before: Alert | None) -> Mapping[str, Any]:
@@ -215,9 +254,20 @@ def shown(rule: AlertDefinition, value: float) -> str:
 
 # What is a share, and what is a length; all else is a number. Of what is now, not of a window: the gauges.
 UNITS = {
-    "dead_share": "share", "dead_share_by_kind": "share", "dead_share_by_queue": "share", "failed_share": "share",
-    "failed_share_by_dependency": "share", "failed_share_by_queue": "share", "rate_limited_share": "share",
-    "rate_limited_share_by_queue": "share", "unknown_share": "share", "retry_ratio": "share", "duration_p95": "seconds",
-    "queue_age": "seconds", "breaker_open": "seconds", "heartbeat_age": "seconds", "unserved": "seconds",
-}  # fmt: skip
+    "dead_share": "share",
+    "dead_share_by_kind": "share",
+    "dead_share_by_queue": "share",
+    "failed_share": "share",
+    "failed_share_by_dependency": "share",
+    "failed_share_by_queue": "share",
+    "rate_limited_share": "share",
+    "rate_limited_share_by_queue": "share",
+    "unknown_share": "share",
+    "retry_ratio": "share",
+    "duration_p95": "seconds",
+    "queue_age": "seconds",
+    "breaker_open": "seconds",
+    "heartbeat_age": "seconds",
+    "unserved": "seconds",
+}
 GAUGES = frozenset({"queue_age", "breaker_open", "heartbeat_age", "unserved", "at_floor"})

@@ -10,7 +10,16 @@ from datetime import datetime
 from typing import Any
 
 from mulligan.alerts.chore import checked_rules, standing, to_row
-from mulligan.alerts.rules import EVERYTHING, FIRING, PENDING, RESOLVED, SILENCED, Alert, AlertDefinition, sentence
+from mulligan.alerts.rules import (
+    EVERYTHING,
+    FIRING,
+    PENDING,
+    RESOLVED,
+    SILENCED,
+    Alert,
+    AlertDefinition,
+    sentence,
+)
 from mulligan.config import AlertSection as Settings
 from mulligan.core.durations import ended_at, moment_of
 from mulligan.core.errors import Moment, NotFound
@@ -64,7 +73,9 @@ RuleList = list[AlertRule]
 
 
 class Alerts:
-    def __init__(self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python") -> None:
+    def __init__(
+        self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python"
+    ) -> None:
         self._open = store
         self._settings = settings
         self._actor = actor
@@ -88,7 +99,10 @@ class Alerts:
         """Every rule as it holds: built in, as the settings have changed it, or added by them."""
         with self._open().read() as unit:
             stood, now = standing(unit), unit.now()
-        return [_rule(rule, _silence(stood.get(rule.name, {}), now)) for rule in checked_rules(self._settings())]
+        return [
+            _rule(rule, _silence(stood.get(rule.name, {}), now))
+            for rule in checked_rules(self._settings())
+        ]
 
     def silence(self, name: str, until: Moment, *, reason: str = "") -> AlertRule:
         """It neither tells nor acts until then; if it still holds afterwards, it fires."""
@@ -96,7 +110,11 @@ class Alerts:
         with self._open().begin() as unit:
             now = unit.now()
             end = ended_at("until", until, now)
-            self._say(unit, Alert(name, EVERYTHING, SILENCED, now, now, 0.0, until=end, reason=reason), now)
+            self._say(
+                unit,
+                Alert(name, EVERYTHING, SILENCED, now, now, 0.0, until=end, reason=reason),
+                now,
+            )
         return _rule(rule, end)
 
     def unsilence(self, name: str, *, reason: str = "") -> AlertRule:
@@ -177,18 +195,44 @@ def _unknown(alert: Alert) -> AlertDefinition:
 
 def _rule(rule: AlertDefinition, silenced: Micros | None) -> AlertRule:
     return AlertRule(
-        rule.name, rule.enabled, rule.measure, rule.above, rule.cleared, rule.window, rule.and_window, rule.least,
-        rule.for_, rule.severity, rule.action, rule.summary, moment_of(silenced),
-    )  # fmt: skip
+        rule.name,
+        rule.enabled,
+        rule.measure,
+        rule.above,
+        rule.cleared,
+        rule.window,
+        rule.and_window,
+        rule.least,
+        rule.for_,
+        rule.severity,
+        rule.action,
+        rule.summary,
+        moment_of(silenced),
+    )
 
 
 def _held(unit: Transaction, now: Micros) -> AlertList:
     """Kinds that are held because their jobs die of one cause: that alert is the guard's own."""
-    gates = [gate for gate in unit.gates() if gate.scope == "kind" and gate.actor == KIND_GUARD and is_closed(gate, now)]
+    gates = [
+        gate
+        for gate in unit.gates()
+        if gate.scope == "kind" and gate.actor == KIND_GUARD and is_closed(gate, now)
+    ]
     return [
         AlertStatus(
-            SAME_CAUSE, gate.key, FIRING, "page", f"{gate.key} is held: {gate.reason}", to_datetime(gate.since), 1.0,
-            0.0, "hold", None, moment_of(gate.until), None, {"reason": gate.reason},
+            SAME_CAUSE,
+            gate.key,
+            FIRING,
+            "page",
+            f"{gate.key} is held: {gate.reason}",
+            to_datetime(gate.since),
+            1.0,
+            0.0,
+            "hold",
+            None,
+            moment_of(gate.until),
+            None,
+            {"reason": gate.reason},
         )
         for gate in gates
-    ]  # fmt: skip
+    ]

@@ -38,7 +38,9 @@ def named(app: Any) -> str:
     return app
 
 
-def started(words: tuple[str, ...], env: Mapping[str, str], output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+def started(
+    words: tuple[str, ...], env: Mapping[str, str], output: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
     """It finds the modules we find. Ctrl-C is for us: were it for both, our SIGTERM would be its second signal."""
     return subprocess.Popen(
         [sys.executable, "-m", "mulligan", *words, "--leave-with-stdin"],

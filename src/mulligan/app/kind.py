@@ -6,7 +6,17 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    final,
+    overload,
+)
 
 from mulligan.batches import service as joining
 from mulligan.config import RetentionSection
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
 
 
 # A job that failed before it could begin: what was asked for is refused, and its owner shall see that it was.
+
 
 def reject(store: Store, handler: Handler, new: NewJob, why: Any, actor: str) -> Inserted:
     """Insert it dead, in one transaction: no worker ever sees it. A twin that holds its key is left as it is."""
@@ -115,7 +126,9 @@ class Untyped:
 class Kind(Generic[P, R]):
     """A registered handler: still the plain function, and the way to enqueue it."""
 
-    def __init__(self, app: KindApp, handler: Handler, function: Callable[..., R], options: EnqueueOptions) -> None:
+    def __init__(
+        self, app: KindApp, handler: Handler, function: Callable[..., R], options: EnqueueOptions
+    ) -> None:
         self._app = app
         self._handler = handler
         self._function = function
@@ -214,10 +227,11 @@ class Kind(Generic[P, R]):
 
     def prepared(self, given: Mapping[str, Any], owner: str) -> NewJob:
         """A job for later, of this owner, with the options that were said."""
-        if any(said is not None for said in (self._options.batch, self._options.unique, self._options.connection)):
-            message = (
-                f"on_complete: {self.name} is enqueued with each outcome; leave batch=, unique= and connection= out"
-            )
+        if any(
+            said is not None
+            for said in (self._options.batch, self._options.unique, self._options.connection)
+        ):
+            message = f"on_complete: {self.name} is enqueued with each outcome; leave batch=, unique= and connection= out"
             raise Refused(message)
         said = replace(self._options, owner=owner)
         return Kind(self._app, self._handler, self._function, said)._new(given)  # noqa: SLF001 - the same kind
@@ -226,13 +240,25 @@ class Kind(Generic[P, R]):
         handler = self._handler
         payload = handler.arguments.encode(given)
         return new_like(
-            handler.spec, handler, payload, self._options, self._app.settings.limits.payload, self._common()
+            handler.spec,
+            handler,
+            payload,
+            self._options,
+            self._app.settings.limits.payload,
+            self._common(),
         )
 
     def _several(self, given: Iterable[Mapping[str, Any]]) -> Sequence[NewJob]:
         handler, options = self._handler, self._options
         payloads = handler.arguments.encode_all(given)
-        return new_jobs(handler.spec, handler, payloads, options, self._app.settings.limits.payload, self._common())
+        return new_jobs(
+            handler.spec,
+            handler,
+            payloads,
+            options,
+            self._app.settings.limits.payload,
+            self._common(),
+        )
 
     def _common(self) -> NewJob:
         """What all jobs with these options share, kept: nothing of it changes but its queue, which may be declared
@@ -324,7 +350,9 @@ def handler_of(  # noqa: PLR0913 - the options of CONTRACT
 def _checked_index(kind: str, said: Any, arguments: Arguments) -> tuple[str, ...]:
     """The paths, each of an argument that the handler takes."""
     paths = (said,) if isinstance(said, str) else said
-    if not isinstance(paths, Iterable) or not all(isinstance(path, str) and is_path(path) for path in paths):
+    if not isinstance(paths, Iterable) or not all(
+        isinstance(path, str) and is_path(path) for path in paths
+    ):
         message = f'kind {kind!r}: index names arguments, like ("customer", "address.city"), not {said!r:.80}'
         raise ConfigError(message)
     found = tuple(dict.fromkeys(paths))
@@ -340,7 +368,9 @@ def _checked_index(kind: str, said: Any, arguments: Arguments) -> tuple[str, ...
     return found
 
 
-def _books(rules: Sequence[Mapping[str, Any]], app_rules: Callable[[], Rulebook]) -> Callable[[], tuple[Rulebook, ...]]:
+def _books(
+    rules: Sequence[Mapping[str, Any]], app_rules: Callable[[], Rulebook]
+) -> Callable[[], tuple[Rulebook, ...]]:
     """The kind's own rules, then the app's as they are when they are asked."""
     own = book_of(rules)
     alone = (own,) if own.rules else ()

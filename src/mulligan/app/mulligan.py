@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ov
 from mulligan.app.kind import Decorator, Kind, Untyped, handler_of
 from mulligan.app.services import Nouns
 from mulligan.config import Settings, read_settings
-from mulligan.core.errors import ConfigError, Moment, PayloadRefused, SchemaError, Seconds, StoreUnavailable
+from mulligan.core.errors import (
+    ConfigError,
+    Moment,
+    PayloadRefused,
+    SchemaError,
+    Seconds,
+    StoreUnavailable,
+)
 from mulligan.core.job import Job, Micros, NewJob, all_plain, is_plain
 from mulligan.core.unique import Unique
 from mulligan.failures.rule_sources import Rules, as_plain
@@ -63,7 +70,9 @@ R = TypeVar("R")
 class Mulligan(Nouns):
     """One app on one database: "sqlite:///file.db", "postgresql://…", or as the settings say."""
 
-    def __init__(self, url: str | None = None, *, settings: Settings | None = None, release: str = "") -> None:
+    def __init__(
+        self, url: str | None = None, *, settings: Settings | None = None, release: str = ""
+    ) -> None:
         self.settings = settings or read_settings({"database_url": url, "release": release or None})
         self.registry = Registry()
         self.registry.tracer = OtelTracer(self.settings.trace)
@@ -94,7 +103,9 @@ class Mulligan(Nouns):
 
         said = self.settings
         hints, direct = said.notify_callers, said.listen_url
-        return open_store(said.database_url, schema=said.schema_name, notify_callers=hints, listen_url=direct)
+        return open_store(
+            said.database_url, schema=said.schema_name, notify_callers=hints, listen_url=direct
+        )
 
     def open(self) -> Self:
         """Open the database now rather than at first use. An empty one gets its tables."""
@@ -109,7 +120,9 @@ class Mulligan(Nouns):
             try:
                 with closing(self._opened()) as store:
                     empty = store.empty()
-            except StoreUnavailable as error:  # a file that was never ours is not in WAL mode yet, and is locked
+            except (
+                StoreUnavailable
+            ) as error:  # a file that was never ours is not in WAL mode yet, and is locked
                 message = f"{error}. If your transaction is in the way, call app.open() when your program starts"
                 raise StoreUnavailable(message) from error
             if empty:
@@ -170,7 +183,9 @@ class Mulligan(Nouns):
         if not functions:
             return lambda decorated: self._register_own(decorated, **said)
         if len(functions) > 1 or not callable(functions[0]):
-            message = f"@app.job takes its options by name, such as @app.job(name={functions[-1]!r:.80})"
+            message = (
+                f"@app.job takes its options by name, such as @app.job(name={functions[-1]!r:.80})"
+            )
             raise ConfigError(message)
         return self._register_own(functions[0], **said)
 
@@ -236,9 +251,17 @@ class Mulligan(Nouns):
         from mulligan.guards.probes import dependency_spec
 
         said = {
-            "probe": probe, "mode": mode, "open_at": open_at, "min_calls": min_calls, "window": window,
-            "cool_down": cool_down, "budget": budget, "max_concurrency": max_concurrency, "rate": rate, "slow": slow,
-        }  # fmt: skip
+            "probe": probe,
+            "mode": mode,
+            "open_at": open_at,
+            "min_calls": min_calls,
+            "window": window,
+            "cool_down": cool_down,
+            "budget": budget,
+            "max_concurrency": max_concurrency,
+            "rate": rate,
+            "slow": slow,
+        }
         self.registry.declare(dependency_spec(key, **said))
         if probe is not None:
             self.registry.probes[key] = probe
@@ -280,10 +303,14 @@ class Mulligan(Nouns):
         from mulligan.notifications.subscriptions import checked_channel, spec_of
 
         if stored or batch is not None:
-            return self.subscriptions.add(on, to, owner=owner, batch=batch, name=name or "", form=form, filter=filter)
+            return self.subscriptions.add(
+                on, to, owner=owner, batch=batch, name=name or "", form=form, filter=filter
+            )
         spec = spec_of(on, to, owner=owner, name=name, form=form, words=filter)
         if spec.name in self.registry.subscriptions:
-            message = f"subscription {spec.name!r} is declared twice; give one of them another name="
+            message = (
+                f"subscription {spec.name!r} is declared twice; give one of them another name="
+            )
             raise ConfigError(message)
         self.registry.subscriptions[spec.name] = spec
         self._offer_deliveries(f"{DELIVER_KIND}.{spec.name}", checked_channel(to))
@@ -336,7 +363,9 @@ class Mulligan(Nouns):
         called = kind.name if isinstance(kind, Kind) else kind
         spec = ScheduleSpec(name=name, cron=cron, kind=called, timezone=timezone, missed=missed)
         given = {} if payload is None else payload
-        self.registry.schedules[name] = checked_schedule(spec, handler, given, said, self.settings.limits.payload)
+        self.registry.schedules[name] = checked_schedule(
+            spec, handler, given, said, self.settings.limits.payload
+        )
 
     def _scheduled(self, name: str, kind: Any) -> Handler | None:
         """The handler, where it is known."""
@@ -356,7 +385,9 @@ class Mulligan(Nouns):
             if spec.kind == handler.spec.name:
                 from mulligan.schedules.chore import checked_again
 
-                self.registry.schedules[name] = checked_again(spec, handler, self.settings.limits.payload)
+                self.registry.schedules[name] = checked_again(
+                    spec, handler, self.settings.limits.payload
+                )
 
     def on_start(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Called once in each runner process before its first job; what it makes is `ctx.state`."""
@@ -373,7 +404,9 @@ class Mulligan(Nouns):
         new, connection = self._named(kind, payload, options)
         return self.insert_one(new, connection)
 
-    def prepared(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
+    def prepared(
+        self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any
+    ) -> NewJob:
         """The same, not inserted yet."""
         return self._named(kind, payload, options)[0]
 
@@ -395,7 +428,9 @@ class Mulligan(Nouns):
             message = f"enqueue({kind!r}): {error}"
             raise PayloadRefused(message) from None
         queues = {**self._known[2], **self.registry.queues}
-        return new_job(spec, handler, plain, said, self.settings.limits.payload, queues), said.connection
+        return new_job(
+            spec, handler, plain, said, self.settings.limits.payload, queues
+        ), said.connection
 
     def _stored_spec(self, kind: str) -> KindSpec:
         """What the newest manifest that knows this kind says of it; a kind nobody knows yet may still wait."""
@@ -404,7 +439,11 @@ class Mulligan(Nouns):
         read_at, specs, _ = self._known
         if kind not in specs or time.monotonic() - read_at > MANIFEST_TRUST:
             with self.store.read() as unit:
-                self._known = (time.monotonic(), stored_kinds(unit), stored_queues(unit, unit.now()))
+                self._known = (
+                    time.monotonic(),
+                    stored_kinds(unit),
+                    stored_queues(unit, unit.now()),
+                )
         return self._known[1].get(kind) or KindSpec(kind)
 
     def insert_one(self, new: NewJob, connection: Any = None) -> Job:
@@ -412,7 +451,9 @@ class Mulligan(Nouns):
             return self.insert((new,), connection)[0]
         return self.jobs.fresh(new, self._insert_plain((new,), connection))
 
-    def insert(self, new: Sequence[NewJob], connection: Any = None, *, actor: str = "") -> list[Job]:
+    def insert(
+        self, new: Sequence[NewJob], connection: Any = None, *, actor: str = ""
+    ) -> list[Job]:
         """`actor`: a person enqueues them, and that is told."""
         if not new:
             return []
@@ -481,7 +522,9 @@ class Mulligan(Nouns):
 
         new = new_batch(name, owner, tolerance, expires_in, unique)
         if on_complete is not None:
-            new = new._replace(on_complete=prepared(self._finaliser(on_complete, {"batch": new.id}, new.owner)))
+            new = new._replace(
+                on_complete=prepared(self._finaliser(on_complete, {"batch": new.id}, new.owner))
+            )
         return self.batches.begin(new, connection)
 
     def _finaliser(self, kind: Any, payload: Mapping[str, str], owner: str) -> NewJob:
@@ -491,7 +534,9 @@ class Mulligan(Nouns):
                 return kind.prepared(payload, owner)
             return self._named(kind, payload, {"owner": owner})[0]
         except PayloadRefused as error:
-            message = f"on_complete: the handler takes one argument, batch (the id of the batch): {error}"
+            message = (
+                f"on_complete: the handler takes one argument, batch (the id of the batch): {error}"
+            )
             raise PayloadRefused(message) from None
 
     @contextmanager
@@ -501,7 +546,9 @@ class Mulligan(Nouns):
             yield connection
 
     # -- look back ----------------------------------------------------------------------------------
-    def insight(self, since: Moment = WEEK, *, kind: str | None = None, queue: str | None = None) -> Insight:
+    def insight(
+        self, since: Moment = WEEK, *, kind: str | None = None, queue: str | None = None
+    ) -> Insight:
         """What the jobs enqueued since then came to: what retries are worth, what failures cost, what that advises.
 
         `since`: seconds or a timedelta back from now, or a datetime.
@@ -512,7 +559,9 @@ class Mulligan(Nouns):
 
     def metrics(self) -> str:
         """The numbers of this database, as Prometheus reads them; at most five seconds old."""
-        from mulligan.observability import exporter  # brings a web server along, which few apps want
+        from mulligan.observability import (
+            exporter,
+        )  # brings a web server along, which few apps want
 
         return exporter.text(self.store)
 

@@ -175,6 +175,7 @@ class Nouns:
 
 # `app.aio`: all of an app, awaitable.
 
+
 class Aio:
     """All of it, awaitable."""
 
@@ -201,15 +202,21 @@ class Aio:
         if getattr(connection, "run_sync", None) is None:
             return await asyncio.to_thread(self._app.batch, name, connection=connection, **said)
         await asyncio.to_thread(self._app.open)
-        begun: Batch = await connection.run_sync(lambda inner: self._app.batch(name, connection=inner, **said))
+        begun: Batch = await connection.run_sync(
+            lambda inner: self._app.batch(name, connection=inner, **said)
+        )
         return replace(begun, _connection=connection)
 
-    async def insight(self, since: Moment = SINCE, *, kind: str | None = None, queue: str | None = None) -> Insight:
+    async def insight(
+        self, since: Moment = SINCE, *, kind: str | None = None, queue: str | None = None
+    ) -> Insight:
         return await asyncio.to_thread(self._app.insight, since, kind=kind, queue=queue)
 
     async def metrics(self) -> str:
         return await asyncio.to_thread(self._app.metrics)
 
-    async def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
+    async def enqueue(
+        self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any
+    ) -> Job:
         new, connection = await asyncio.to_thread(self._app._named, kind, payload, options)  # noqa: SLF001 - its other half
         return (await self._app.insert_async([new], connection))[0]

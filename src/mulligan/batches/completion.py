@@ -68,7 +68,9 @@ def _ends(row: JobRow, state: State) -> bool:
     return state in TERMINAL and row.state not in TERMINAL
 
 
-def moved_all(unit: Transaction, moves: Iterable[tuple[JobRow, Verb]], *, actor: str, reason: str) -> None:
+def moved_all(
+    unit: Transaction, moves: Iterable[tuple[JobRow, Verb]], *, actor: str, reason: str
+) -> None:
     """Members of several batches were moved in one transaction: in the order of ids, as everybody does."""
     again: Counter[str] = Counter()
     ended: set[str] = set()
@@ -97,7 +99,9 @@ def _finish(unit: Transaction, row: BatchRow) -> None:
         news["on_complete"] = finaliser.id
     unit.write_events([event(_OUTCOMES[outcome.value], row, data=news)])
     if recovered(row.previous, outcome):
-        unit.write_events([event(EventType.BATCH_RECOVERED, row, data={**news, "previous": row.previous})])
+        unit.write_events(
+            [event(EventType.BATCH_RECOVERED, row, data={**news, "previous": row.previous})]
+        )
 
 
 def counts_of(unit: Transaction, ids: Iterable[str]) -> dict[str, BatchCounts]:
@@ -112,7 +116,9 @@ def figures(counts: BatchCounts) -> dict[str, int]:
     return {"total": counts.total, **asdict(counts)}
 
 
-def event(kind: EventType, row: BatchRow, *, actor: str = "", data: Mapping[str, Any] | None = None) -> NewEvent:
+def event(
+    kind: EventType, row: BatchRow, *, actor: str = "", data: Mapping[str, Any] | None = None
+) -> NewEvent:
     return NewEvent(kind, batch_id=row.id, owner=row.owner, actor=actor, data=data or {})
 
 
@@ -157,7 +163,9 @@ def refuse_late(row: BatchRow | None, now: Micros) -> None:
     if row is None:
         return
     if row.leaving:
-        message = f"batch {row.id} ({row.name}) is being removed by retention; enqueue its work anew"
+        message = (
+            f"batch {row.id} ({row.name}) is being removed by retention; enqueue its work anew"
+        )
         raise BatchExpired(message)
     if row.expired_at is not None or (row.expires_at is not None and row.expires_at <= now):
         message = (
@@ -173,7 +181,9 @@ def check_retry(unit: Transaction, row: JobRow) -> None:
         refuse_late(unit.batch(row.batch_id), unit.now())
 
 
-def reopen(unit: Transaction, batch_id: str, *, actor: str, reason: str, news: Mapping[str, Any]) -> None:
+def reopen(
+    unit: Transaction, batch_id: str, *, actor: str, reason: str, news: Mapping[str, Any]
+) -> None:
     """Members go on: a finished batch begins a generation. To be called once they are moved."""
     with unit.together():
         if not unit.lock_batches([batch_id]):

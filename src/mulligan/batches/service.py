@@ -44,7 +44,9 @@ from mulligan.worker.runner.context import LeaseLost
 _batch_id = attrgetter("batch_id")
 
 
-def insert(unit: Transaction, new: Sequence[NewJob], *, announce: bool) -> tuple[Sequence[NewJob], list[Inserted]]:
+def insert(
+    unit: Transaction, new: Sequence[NewJob], *, announce: bool
+) -> tuple[Sequence[NewJob], list[Inserted]]:
     """The jobs as they were inserted, each with its answer."""
     if not any(map(_batch_id, new)):
         return new, unit.insert(new, announce=announce)
@@ -58,7 +60,13 @@ def insert(unit: Transaction, new: Sequence[NewJob], *, announce: bool) -> tuple
         new = [_owned(job, row) if job.batch_id == batch_id else job for job in new]
         twins |= _members(unit, row, [job for job in new if job.batch_id == batch_id])
     fresh = [job for job in new if job.id not in twins]
-    answers = dict(zip((job.id for job in fresh), unit.insert(fresh, announce=announce) if fresh else (), strict=True))
+    answers = dict(
+        zip(
+            (job.id for job in fresh),
+            unit.insert(fresh, announce=announce) if fresh else (),
+            strict=True,
+        )
+    )
     return new, [twins.get(job.id) or answers[job.id] for job in new]
 
 
@@ -67,7 +75,9 @@ def _owned(job: NewJob, row: BatchRow) -> NewJob:
     if not row.owner or job.owner == row.owner:
         return job
     if job.owner:
-        message = f"batch {row.id} ({row.name}) belongs to owner {row.owner!r}, this job to {job.owner!r}"
+        message = (
+            f"batch {row.id} ({row.name}) belongs to owner {row.owner!r}, this job to {job.owner!r}"
+        )
         raise BatchOwner(message)
     key = job.unique_key
     return job._replace(
@@ -81,7 +91,9 @@ def _members(unit: Transaction, row: BatchRow, jobs: Sequence[NewJob]) -> dict[s
     """Those that are there: within a batch a unique key has one member, whatever became of it. The others may join."""
     keys = sorted({job.unique_key for job in jobs if job.unique_key is not None})
     known = unit.batch_twins(row.id, keys) if keys else {}
-    found = {job.id: _twin(job, known.get((job.owner, job.kind, job.unique_key or ""))) for job in jobs}
+    found = {
+        job.id: _twin(job, known.get((job.owner, job.kind, job.unique_key or ""))) for job in jobs
+    }
     twins = {job_id: twin for job_id, twin in found.items() if twin is not None}
     fresh = [job for job in jobs if job.id not in twins]
     if fresh:
@@ -178,7 +190,10 @@ class Batch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """An attempt that runs again may find its batch sealed already: then there is nothing left to do."""
         if kind is None and not self.sealed:
@@ -188,7 +203,10 @@ class Batch:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is None and not self.sealed:
             await self.seal_async(connection=self._connection)
@@ -272,7 +290,12 @@ class Batches:
             return self._picture(unit, [row])[0]
 
     def list(
-        self, *, state: str | None = None, owner: str | None = None, limit: int = 50, before: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        owner: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
     ) -> Sequence[Batch]:
         """Newest first; `before` is the id of the last batch of the page above."""
         if not 1 <= limit <= LIST_MOST:
@@ -343,7 +366,9 @@ class Batches:
     def _seal(unit: Transaction, batch_id: str) -> BatchRow:
         if not unit.seal_batch(batch_id):
             row = _found(unit, batch_id)
-            message = f"batch {batch_id} ({row.name}) is sealed already, since {_when(row.sealed_at)}"
+            message = (
+                f"batch {batch_id} ({row.name}) is sealed already, since {_when(row.sealed_at)}"
+            )
             raise BatchSealed(message)
         return _found(unit, batch_id)
 
@@ -355,11 +380,17 @@ class Batches:
             if not dead:
                 message = f"batch {batch_id}: no member is dead, so there is nothing to retry"
                 raise NothingFailed(message)
-            refused = {row.id: why for row in dead if (why := self._retry(unit, row, reason)) is not None}
+            refused = {
+                row.id: why for row in dead if (why := self._retry(unit, row, reason)) is not None
+            }
             retried = tuple(row.id for row in dead if row.id not in refused)
             if retried:
-                batching.reopen(unit, batch_id, actor=self._actor, reason=reason, news={"jobs": len(retried)})
-            return RetriedMembers(self._picture(unit, [_found(unit, batch_id)])[0], retried, refused)
+                batching.reopen(
+                    unit, batch_id, actor=self._actor, reason=reason, news={"jobs": len(retried)}
+                )
+            return RetriedMembers(
+                self._picture(unit, [_found(unit, batch_id)])[0], retried, refused
+            )
 
     def _retry(self, unit: Transaction, row: JobRow, reason: str) -> MulliganError | None:
         """One whose key somebody else holds by now keeps none of the others."""
@@ -379,22 +410,30 @@ class Batches:
             fresh = unit.cancel_batch(batch_id, reason)
             members = unit.batch_members(batch_id, sorted(state.value for state in UNFINISHED))
             for member in members:
-                recover.move_in(unit, member, Verb.CANCEL, self._actor, reason or "batch cancelled", alone=False)
+                recover.move_in(
+                    unit, member, Verb.CANCEL, self._actor, reason or "batch cancelled", alone=False
+                )
             unit.lock_batches([batch_id])
-            _refuse_finished(_found(unit, batch_id))  # its last member may have ended while we looked
+            _refuse_finished(
+                _found(unit, batch_id)
+            )  # its last member may have ended while we looked
             if fresh:
                 self._tell_cancelled(unit, row, members, reason)
             batching.complete(unit, [batch_id])
             return self._picture(unit, [_found(unit, batch_id)])[0]
 
-    def _tell_cancelled(self, unit: Transaction, row: BatchRow, members: Sequence[JobRow], reason: str) -> None:
+    def _tell_cancelled(
+        self, unit: Transaction, row: BatchRow, members: Sequence[JobRow], reason: str
+    ) -> None:
         if row.sealed_at is None:
             batching.tell_sealed(unit, row, actor=self._actor, reason="cancelled")
         running = sum(member.state == State.RUNNING for member in members)
         seen = {"before": {"cancelled": False}, "after": {"cancelled": True}}
         counts = {"cancelled": len(members) - running, "asked_to_stop": running}
         news = {"name": row.name, "reason": reason, **counts, **seen}
-        unit.write_events([batching.event(EventType.BATCH_CANCELLED, row, actor=self._actor, data=news)])
+        unit.write_events(
+            [batching.event(EventType.BATCH_CANCELLED, row, actor=self._actor, data=news)]
+        )
 
 
 # -- the picture ------------------------------------------------------------------------------------------
@@ -472,9 +511,16 @@ class AsyncBatches:
         return await asyncio.to_thread(self._batches.get, batch_id, owner=owner)
 
     async def list(
-        self, *, state: str | None = None, owner: str | None = None, limit: int = 50, before: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        owner: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
     ) -> Sequence[Batch]:
-        return await asyncio.to_thread(self._batches.list, state=state, owner=owner, limit=limit, before=before)
+        return await asyncio.to_thread(
+            self._batches.list, state=state, owner=owner, limit=limit, before=before
+        )
 
     async def members(
         self,
@@ -484,7 +530,9 @@ class AsyncBatches:
         limit: int = 50,
         before: str | None = None,
     ) -> Sequence[Job]:
-        return await asyncio.to_thread(self._batches.members, batch_id, filter, limit=limit, before=before)
+        return await asyncio.to_thread(
+            self._batches.members, batch_id, filter, limit=limit, before=before
+        )
 
     async def failures(self, batch_id: str) -> Sequence[MemberFailures]:
         return await asyncio.to_thread(self._batches.failures, batch_id)
@@ -494,7 +542,9 @@ class AsyncBatches:
 
     async def seal(self, batch_id: str, *, connection: Any = None, reason: str = "") -> Batch:
         seal = self._batches.seal
-        return await _bridged(lambda connection: seal(batch_id, connection=connection, reason=reason), connection)
+        return await _bridged(
+            lambda connection: seal(batch_id, connection=connection, reason=reason), connection
+        )
 
     async def retry_failed(self, batch_id: str, *, reason: str = "") -> RetriedMembers:
         return await asyncio.to_thread(self._batches.retry_failed, batch_id, reason=reason)

@@ -16,6 +16,7 @@ from mulligan.core import errors
 
 # Groups of commands: a wrong name gets the nearest right one, and help keeps the order of the source.
 
+
 class Family(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.commands)
@@ -24,7 +25,11 @@ class Family(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = str(args[0])
-        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
+        if (
+            self.get_command(ctx, name) is None
+            and not name.startswith("-")
+            and not ctx.resilient_parsing
+        ):
             ctx.fail(no_such("command", name, self.list_commands(ctx)))
         return super().resolve_command(ctx, args)
 
@@ -70,7 +75,10 @@ DRIVERS = frozenset({"apsw", "psycopg", "psycopg_pool", "sqlite3"})
 NO_ACCESS = frozenset({"28000", "28P01", "42501"})  # SQLSTATE
 
 COMMANDS = {
-    "demo": ("mulligan.cli.demo:demo", "A running Mulligan with something to look at; prints its address."),
+    "demo": (
+        "mulligan.cli.demo:demo",
+        "A running Mulligan with something to look at; prints its address.",
+    ),
     "init": ("mulligan.cli.admin:init", "Write a first jobs.py and mulligan.toml."),
     "up": ("mulligan.cli.worker:up", "A worker and the page, together."),
     "worker": ("mulligan.cli.worker:worker", "Run the jobs of an app."),
@@ -81,22 +89,64 @@ COMMANDS = {
     "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
     "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
     "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),
-    "batches": ("mulligan.cli.batches:batches", "Batches of jobs: list, show, seal, retry what failed, cancel."),
-    "failures": ("mulligan.cli.failures:failures", "Dead jobs by cause: list, show, retry, mute, resolve."),
-    "ops": ("mulligan.cli.ops:ops", "One careful action on many jobs: start, show, items, pause, resume, abort."),
-    "queues": ("mulligan.cli.gates:queues", "List queues, pause and resume them, set their limits."),
-    "deps": ("mulligan.cli.gates:deps", "What jobs use: list it, hold it, let it go, look now, set limits."),
+    "batches": (
+        "mulligan.cli.batches:batches",
+        "Batches of jobs: list, show, seal, retry what failed, cancel.",
+    ),
+    "failures": (
+        "mulligan.cli.failures:failures",
+        "Dead jobs by cause: list, show, retry, mute, resolve.",
+    ),
+    "ops": (
+        "mulligan.cli.ops:ops",
+        "One careful action on many jobs: start, show, items, pause, resume, abort.",
+    ),
+    "queues": (
+        "mulligan.cli.gates:queues",
+        "List queues, pause and resume them, set their limits.",
+    ),
+    "deps": (
+        "mulligan.cli.gates:deps",
+        "What jobs use: list it, hold it, let it go, look now, set limits.",
+    ),
     "kinds": ("mulligan.cli.gates:kinds", "List kinds; hold one, or release one that is held."),
-    "alerts": ("mulligan.cli.monitoring:alerts", "What is worth attention now, by which rules; silence one."),
-    "policy": ("mulligan.cli.policy:policy", "What holds when a job fails, who says so, and when it is tried again."),
-    "schedules": ("mulligan.cli.schedules:schedules", "List schedules, see when they run, run one now."),
-    "insight": ("mulligan.cli.monitoring:insight", "What retries are worth, what failures cost, what that advises."),
-    "notify": ("mulligan.cli.notify:notify", "Who is told of what, to where, and what became of each message."),
-    "metrics": ("mulligan.cli.monitoring:metrics", "Numbers for Prometheus, alert rules, a dashboard for Grafana."),
-    "workers": ("mulligan.cli.workers:workers", "List workers, let one drain, check that one lives."),
-    "keys": ("mulligan.cli.admin:keys", "Who may ask over HTTP: make a key, list them, revoke one."),
+    "alerts": (
+        "mulligan.cli.monitoring:alerts",
+        "What is worth attention now, by which rules; silence one.",
+    ),
+    "policy": (
+        "mulligan.cli.policy:policy",
+        "What holds when a job fails, who says so, and when it is tried again.",
+    ),
+    "schedules": (
+        "mulligan.cli.schedules:schedules",
+        "List schedules, see when they run, run one now.",
+    ),
+    "insight": (
+        "mulligan.cli.monitoring:insight",
+        "What retries are worth, what failures cost, what that advises.",
+    ),
+    "notify": (
+        "mulligan.cli.notify:notify",
+        "Who is told of what, to where, and what became of each message.",
+    ),
+    "metrics": (
+        "mulligan.cli.monitoring:metrics",
+        "Numbers for Prometheus, alert rules, a dashboard for Grafana.",
+    ),
+    "workers": (
+        "mulligan.cli.workers:workers",
+        "List workers, let one drain, check that one lives.",
+    ),
+    "keys": (
+        "mulligan.cli.admin:keys",
+        "Who may ask over HTTP: make a key, list them, revoke one.",
+    ),
     "events": ("mulligan.cli.events:events", "What happened, and what happens."),
-    "completion": ("mulligan.cli.completion:completion", "Print a script that completes commands in your shell."),
+    "completion": (
+        "mulligan.cli.completion:completion",
+        "Print a script that completes commands in your shell.",
+    ),
 }
 
 
@@ -135,7 +185,9 @@ def complain(error: errors.MulliganError) -> int:
     """One line on stderr; its exit code."""
     from mulligan.failures.redact import without_secrets
 
-    click.echo(f"mulligan: {without_secrets(' '.join(str(error).split()))} [{error.code}]", err=True)
+    click.echo(
+        f"mulligan: {without_secrets(' '.join(str(error).split()))} [{error.code}]", err=True
+    )
     return exit_code(error)
 
 

@@ -57,7 +57,9 @@ FILES = {"jobs.py": JOBS, "mulligan.toml": TOML}
 
 
 @click.command()
-@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path))
+@click.argument(
+    "directory", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path)
+)
 def init(directory: Path) -> None:
     """Write jobs.py and mulligan.toml into DIR (default: here). What is there already is never overwritten."""
     from mulligan.cli.database import say
@@ -82,7 +84,9 @@ class Occupied(click.ClickException):
 def _refuse_overwriting(directory: Path) -> None:
     there = [str(directory / name) for name in FILES if (directory / name).exists()]
     if there:
-        raise Occupied(f"{' and '.join(there)} exists already; nothing was written. Another place: mulligan init DIR")
+        raise Occupied(
+            f"{' and '.join(there)} exists already; nothing was written. Another place: mulligan init DIR"
+        )
 
 
 def _next(directory: Path) -> list[str]:
@@ -99,6 +103,7 @@ def _next(directory: Path) -> list[str]:
 
 
 # `mulligan migrate`.
+
 
 @click.command()
 @shared.database
@@ -136,6 +141,7 @@ def _steps(url: str, schema: str, *, dry_run: bool) -> list[str]:
 
 # `mulligan backup FILE` and `mulligan restored`.
 
+
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @shared.database
@@ -163,7 +169,9 @@ def _pg_dump(schema: str) -> str:
 def _copy(source: Path, target: Path) -> None:
     from mulligan.storage.maintenance import copy
 
-    bar = click.progressbar(length=1, label="copying", file=sys.stderr, hidden=not sys.stderr.isatty())
+    bar = click.progressbar(
+        length=1, label="copying", file=sys.stderr, hidden=not sys.stderr.isatty()
+    )
     with bar:
 
         def told(done: int, whole: int) -> None:
@@ -208,19 +216,36 @@ def _keys(database: str | None) -> Iterator[Keys]:
 
 
 @keys.command()
-@click.option("--scope", required=True, metavar="OWNER|*", help="Whose jobs it is for; * for everything.")
-@click.option("--role", type=click.Choice([role.value for role in Role]), required=True, help="What it may do.")
-@click.option("--expires", type=shared.When(), help="When it ends: 90d, or 2027-01-01T00:00Z. Default: never.")
+@click.option(
+    "--scope", required=True, metavar="OWNER|*", help="Whose jobs it is for; * for everything."
+)
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in Role]),
+    required=True,
+    help="What it may do.",
+)
+@click.option(
+    "--expires", type=shared.When(), help="When it ends: 90d, or 2027-01-01T00:00Z. Default: never."
+)
 @click.option("--name", default="", help="What it is for, so that you know it again.")
 @setting.reason
 @shared.database
 @shared.output
 def create(
-    scope: str, role: str, expires: Any, name: str, reason: str, database: str | None, output: str | None
+    scope: str,
+    role: str,
+    expires: Any,
+    name: str,
+    reason: str,
+    database: str | None,
+    output: str | None,
 ) -> None:
     """Make a key. It is printed once, on stdout, and kept nowhere."""
     with prepared(settings_with(database), aloud=False) as store:
-        made = Keys(lambda: store, actor=actor()).create(scope, role, name=name, expires=expires, reason=reason)
+        made = Keys(lambda: store, actor=actor()).create(
+            scope, role, name=name, expires=expires, reason=reason
+        )
     if output in {"json", "jsonl"}:
         click.echo(as_json({**_plain(made.key), "key": made.text}, 2 if output == "json" else None))
     else:
@@ -237,7 +262,9 @@ def list_(database: str | None, output: str | None) -> None:
     """Every key, without what makes it one."""
     with _keys(database) as api:
         found = api.list()
-    _show(found, output, empty="no keys yet; mulligan keys create --scope '*' --role admin makes one")
+    _show(
+        found, output, empty="no keys yet; mulligan keys create --scope '*' --role admin makes one"
+    )
 
 
 @keys.command()
@@ -253,7 +280,9 @@ def revoke(key: str, reason: str, database: str | None, output: str | None) -> N
 
 def _show(found: list[Key], output: str | None, empty: str = "") -> None:
     program = chosen(output) in {"json", "jsonl"}
-    show_rows([_plain(key) if program else _row(key) for key in found], COLUMNS, output, empty=empty)
+    show_rows(
+        [_plain(key) if program else _row(key) for key in found], COLUMNS, output, empty=empty
+    )
 
 
 def _plain(key: Key) -> dict[str, Any]:

@@ -32,23 +32,31 @@ def settings_for(app: str, flags: dict[str, Any]) -> Settings:
     """
     given = read_settings(flags)
     if given.origin_of("database_url") == "flag":
-        os.environ[URL_VARIABLE] = given.database_url  # for an app that names none, in every process we start
+        os.environ[URL_VARIABLE] = (
+            given.database_url
+        )  # for an app that names none, in every process we start
     if given.origin_of("database_url") == "default":
         facts = ask(app)
-        given = read_settings({**facts, **{name: value for name, value in flags.items() if value is not None}})
+        given = read_settings(
+            {**facts, **{name: value for name, value in flags.items() if value is not None}}
+        )
     return given.model_copy(update={"database_url": own_library(given.database_url)})
 
 
 def ask(app: str) -> dict[str, Any]:
     """Every setting of the app, by dotted name."""
-    asked = subprocess.run([sys.executable, "-m", __name__, app], stdout=subprocess.PIPE, check=False)
+    asked = subprocess.run(
+        [sys.executable, "-m", __name__, app], stdout=subprocess.PIPE, check=False
+    )
     try:
         answer: dict[str, Any] = json.loads(asked.stdout)
     except ValueError:
         message = f"cannot load {app}: its process ended with {asked.returncode} before it answered"
         raise AppImportFailed(message) from None
     if "error" in answer:
-        raise (ConfigError if answer["ours"] else AppImportFailed)(f"cannot load {app}: {answer['error']}")
+        raise (ConfigError if answer["ours"] else AppImportFailed)(
+            f"cannot load {app}: {answer['error']}"
+        )
     return answer
 
 
@@ -67,7 +75,9 @@ def _answer(app: str) -> dict[str, Any]:
 
 def _not_there(error: BaseException, app: str) -> bool:
     """The module itself is missing: most likely a wrong word or a wrong directory, no use for a traceback."""
-    return isinstance(error, ModuleNotFoundError) and error.name == app.partition(":")[0].split(".")[0]
+    return (
+        isinstance(error, ModuleNotFoundError) and error.name == app.partition(":")[0].split(".")[0]
+    )
 
 
 def main() -> None:

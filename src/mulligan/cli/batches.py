@@ -23,7 +23,18 @@ from mulligan.core.errors import IllegalMove, NothingFailed, Refused, WaitTimeou
 from mulligan.core.event import Event
 from mulligan.jobs.service import Jobs
 
-COLUMNS = ("id", "state", "name", "owner", "total", "succeeded", "dead", "cancelled", "unfinished", "created_at")
+COLUMNS = (
+    "id",
+    "state",
+    "name",
+    "owner",
+    "total",
+    "succeeded",
+    "dead",
+    "cancelled",
+    "unfinished",
+    "created_at",
+)
 FOR_PEOPLE = ("id", "status", "name", "owner", "ended", "members")
 EVERY = 0.3  # seconds
 WIDE = 24
@@ -31,8 +42,16 @@ WIDE = 24
 
 def batch_record(batch: Batch) -> dict[str, Any]:
     """All of it, with the counts in the order in which they are read."""
-    record = {one.name: _plain(getattr(batch, one.name)) for one in fields(batch) if not one.name.startswith("_")}
-    return {**record, "sealed": batch.sealed, "counts": {"total": batch.counts.total, **asdict(batch.counts)}}
+    record = {
+        one.name: _plain(getattr(batch, one.name))
+        for one in fields(batch)
+        if not one.name.startswith("_")
+    }
+    return {
+        **record,
+        "sealed": batch.sealed,
+        "counts": {"total": batch.counts.total, **asdict(batch.counts)},
+    }
 
 
 def print_batches(batches: Sequence[Batch], output: str | None, *, empty: str = "") -> None:
@@ -41,7 +60,9 @@ def print_batches(batches: Sequence[Batch], output: str | None, *, empty: str = 
         show_rows([batch_record(batch) for batch in batches], (), output)
         return
     rows = [_row(batch) for batch in batches]
-    show_rows(rows, FOR_PEOPLE if form == "table" else COLUMNS, output, empty=empty, short="members")
+    show_rows(
+        rows, FOR_PEOPLE if form == "table" else COLUMNS, output, empty=empty, short="members"
+    )
 
 
 def _row(batch: Batch) -> dict[str, Any]:
@@ -73,7 +94,10 @@ def members(counts: BatchCounts) -> str:
     """2 succeeded, 1 dead, 3 queued."""
     found = ((name, count) for name, count in asdict(counts).items() if name != "missed" and count)
     words = [f"{count:,} {name}" for name, count in sorted(found, key=lambda one: -one[1])]
-    return ", ".join([*words, *([f"{counts.missed} must-have missed"] if counts.missed else [])]) or "no members"
+    return (
+        ", ".join([*words, *([f"{counts.missed} must-have missed"] if counts.missed else [])])
+        or "no members"
+    )
 
 
 def said(batch: Batch) -> str:
@@ -89,7 +113,9 @@ def counted(count: int, what: str) -> str:
 
 
 # -- one ----------------------------------------------------------------------------------------------
-def print_batch(batch: Batch, failures: Sequence[MemberFailures], events: Sequence[Event], output: str | None) -> None:
+def print_batch(
+    batch: Batch, failures: Sequence[MemberFailures], events: Sequence[Event], output: str | None
+) -> None:
     form = chosen(output)
     if form in {"json", "jsonl"}:
         told = {
@@ -110,7 +136,12 @@ def _facts(batch: Batch, *, people: bool) -> Iterator[str]:
         ("owner", batch.owner),
         ("state", _status(batch) if people else batch.state.value),
         ("members", members(batch.counts)),
-        ("ended", f"{bar(batch.counts.share, WIDE)} {batch.counts.share:.0%}" if people and batch.counts.total else ""),
+        (
+            "ended",
+            f"{bar(batch.counts.share, WIDE)} {batch.counts.share:.0%}"
+            if people and batch.counts.total
+            else "",
+        ),
         ("generation", str(batch.generation) if batch.generation > 1 else ""),
         ("before", batch.previous or ""),
         ("tolerance", "" if batch.tolerance == "0" else batch.tolerance),
@@ -146,7 +177,10 @@ def print_retried(done: RetriedMembers, output: str | None) -> None:
     if chosen(output) not in {"json", "jsonl"}:
         print_batches([done.batch], output)
         return
-    refused = [{"id": job_id, "code": why.code, "message": str(why)} for job_id, why in done.refused.items()]
+    refused = [
+        {"id": job_id, "code": why.code, "message": str(why)}
+        for job_id, why in done.refused.items()
+    ]
     told = {"batch": batch_record(done.batch), "retried": list(done.jobs), "refused": refused}
     click.echo(as_json(told, 2 if chosen(output) == "json" else None))
 
@@ -163,7 +197,9 @@ def follow(api: Batches, batch_id: str, timeout: float | None) -> Batch:
             if batch.outcome is not None:
                 return batch
             if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(f"batch {batch_id} is still processing after {timeout:g} s; it goes on")
+                raise WaitTimeout(
+                    f"batch {batch_id} is still processing after {timeout:g} s; it goes on"
+                )
             time.sleep(EVERY)
 
 
@@ -186,7 +222,9 @@ def _plain(value: Any) -> Any:
 
 # `mulligan batches …`. An id may be given by as many of its first characters as make it unique.
 
-NOTHING = "no batches yet; a program makes one: app.batch(name), and adds jobs: options(batch=batch)"
+NOTHING = (
+    "no batches yet; a program makes one: app.batch(name), and adds jobs: options(batch=batch)"
+)
 
 
 @click.group(cls=Family)
@@ -207,19 +245,33 @@ _reason = click.option("--reason", default="", help="For the history.")
 
 @batches.command("list")
 @click.argument("words", metavar="[FILTER]...", nargs=-1)
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many on this page.")
-@click.option("--cursor", metavar="ID", help="The next page: what the page before named at its end.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 500),
+    default=50,
+    show_default=True,
+    help="How many on this page.",
+)
+@click.option(
+    "--cursor", metavar="ID", help="The next page: what the page before named at its end."
+)
 @shared.database
 @shared.output
-def list_(words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None) -> None:
+def list_(
+    words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None
+) -> None:
     """Newest first. FILTER: state:partial owner:acme; states: processing ready partial failed expired."""
     asked = _filter(words)
     with _batches(database) as api:
-        found = api.list(state=asked.get("state"), owner=asked.get("owner"), limit=limit, before=cursor)
+        found = api.list(
+            state=asked.get("state"), owner=asked.get("owner"), limit=limit, before=cursor
+        )
     empty = "no batch matches; mulligan batches list shows all" if words or cursor else NOTHING
     print_batches(found, output, empty=empty)
     if len(found) == limit:
-        say(f"more, older: {typed('batches', 'list', *words, '--cursor', found[-1].id, database=database)}")
+        say(
+            f"more, older: {typed('batches', 'list', *words, '--cursor', found[-1].id, database=database)}"
+        )
 
 
 def _filter(words: tuple[str, ...]) -> dict[str, str]:
@@ -227,7 +279,9 @@ def _filter(words: tuple[str, ...]) -> dict[str, str]:
     for word in " ".join(words).split():
         name, colon, value = word.partition(":")
         if name not in {"state", "owner"} or not colon or not value:
-            message = f"filter {word!r} is not state:… or owner:…; its jobs: mulligan jobs list batch:ID"
+            message = (
+                f"filter {word!r} is not state:… or owner:…; its jobs: mulligan jobs list batch:ID"
+            )
             raise Refused(message)
         asked[name] = value
     return asked
@@ -235,11 +289,17 @@ def _filter(words: tuple[str, ...]) -> dict[str, str]:
 
 @batches.command()
 @_id
-@click.option("-w", "--watch", is_flag=True, help="Follow it to its outcome. Exit code 6: not ready.")
-@click.option("--timeout", type=shared.Length(), help="With --watch: give up after 30, 5m, 2h; it goes on.")
+@click.option(
+    "-w", "--watch", is_flag=True, help="Follow it to its outcome. Exit code 6: not ready."
+)
+@click.option(
+    "--timeout", type=shared.Length(), help="With --watch: give up after 30, 5m, 2h; it goes on."
+)
 @shared.database
 @shared.output
-def show(batch_id: str, timeout: float | None, database: str | None, output: str | None, *, watch: bool) -> int:
+def show(
+    batch_id: str, timeout: float | None, database: str | None, output: str | None, *, watch: bool
+) -> int:
     """How far it is, what its members came to, what failed, and what happened to it."""
     with _batches(database) as api:
         whole = api.resolve(batch_id)
@@ -266,7 +326,9 @@ def seal(batch_id: str, reason: str, database: str | None, output: str | None) -
 @shared.dry_run
 @shared.database
 @shared.output
-def retry(batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool) -> int:
+def retry(
+    batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
+) -> int:
     """Run every dead member once more; the batch goes on to its next outcome."""
     with _batches(database) as api:
         whole = api.resolve(batch_id)
@@ -278,7 +340,9 @@ def retry(batch_id: str, reason: str, database: str | None, output: str | None, 
     for job_id, why in done.refused.items():
         say(f"{job_id}: {why} [{why.code}]")
     say(f"retry: {len(done.jobs)} of {len(done.jobs) + len(done.refused)}")
-    say(f"{typed('batches', 'show', whole, '--watch', database=database)}  follows it to its outcome")
+    say(
+        f"{typed('batches', 'show', whole, '--watch', database=database)}  follows it to its outcome"
+    )
     return exit_code(next(iter(done.refused.values()))) if done.refused else 0
 
 
@@ -296,23 +360,31 @@ def _would_retry(api: Batches, batch: Batch, output: str | None) -> None:
 @shared.dry_run
 @shared.database
 @shared.output
-def cancel(batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool) -> None:
+def cancel(
+    batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
+) -> None:
     """Stop the rest: what waits is cancelled, what runs is asked to stop; it takes no new members."""
     with _batches(database) as api:
         whole = api.resolve(batch_id)
         found = api.get(whole) if dry_run else api.cancel(whole, reason=reason)
     if dry_run and found.outcome is not None:
-        message = f"batch {found.id} ({found.name}) is {found.state}: there is nothing left to cancel"
+        message = (
+            f"batch {found.id} ({found.name}) is {found.state}: there is nothing left to cancel"
+        )
         raise IllegalMove(message)
     print_batches([found], output)
     if dry_run:
         waiting = found.counts.queued + found.counts.parked
-        say(f"would cancel {counted(waiting, 'member')} and ask {found.counts.running} to stop; nothing was changed")
+        say(
+            f"would cancel {counted(waiting, 'member')} and ask {found.counts.running} to stop; nothing was changed"
+        )
     elif found.outcome is None:
         say(f"{counted(found.counts.running, 'member')} asked to stop; {said(found)}")
 
 
 def _next(found: Batch, database: str | None) -> None:
     if found.counts.dead and found.state is not BatchState.EXPIRED:
-        say(f"{typed('batches', 'retry', found.id, database=database)}  runs its dead members once more")
+        say(
+            f"{typed('batches', 'retry', found.id, database=database)}  runs its dead members once more"
+        )
     say(f"{typed('jobs', 'list', f'batch:{found.id}', database=database)}  lists its members")

@@ -56,7 +56,9 @@ def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]
         from mulligan.manifest.declared import stored_kinds
         from mulligan.manifest.specs import OURS
 
-        return sorted({spec.queue for spec in stored_kinds(unit).values() if not spec.name.startswith(OURS)})
+        return sorted(
+            {spec.queue for spec in stored_kinds(unit).values() if not spec.name.startswith(OURS)}
+        )
 
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in _fitting(_ask(ctx, question), last)]
@@ -76,11 +78,15 @@ def subscriptions(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
 
 
 def groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(_ask(ctx, lambda unit: [name for name, _ in unit.group_names(None, RECENT)]), incomplete)
+    return _fitting(
+        _ask(ctx, lambda unit: [name for name, _ in unit.group_names(None, RECENT)]), incomplete
+    )
 
 
 def operations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.operations(None, RECENT, None)]), incomplete)
+    return _fitting(
+        _ask(ctx, lambda unit: [row.id for row in unit.operations(None, RECENT, None)]), incomplete
+    )
 
 
 def filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -95,7 +101,9 @@ def filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str
         return _fitting([*(f"{field}:" for field in FIELDS), *arguments], incomplete)
     known: dict[str, Iterable[str]] = {"state": State, "phase": PHASES, "class": Cls}
     if name == "group":
-        known["group"] = _ask(ctx, lambda unit: [group for group, _ in unit.group_names(None, RECENT)])
+        known["group"] = _ask(
+            ctx, lambda unit: [group for group, _ in unit.group_names(None, RECENT)]
+        )
     return _fitting([f"{name}:{value}" for value in known.get(name, ())], incomplete)
 
 
@@ -110,17 +118,26 @@ def _indexed(unit: Any) -> Iterable[str]:
 
 def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     def question(unit: Any) -> Iterable[str]:
-        return [row.id for row in unit.page({}, RECENT, None)] if not incomplete else unit.find(incomplete, RECENT)
+        return (
+            [row.id for row in unit.page({}, RECENT, None)]
+            if not incomplete
+            else unit.find(incomplete, RECENT)
+        )
 
     return _fitting(_ask(ctx, question), incomplete)
 
 
 def batch_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.batch_page(None, None, RECENT, None)]), incomplete)
+    return _fitting(
+        _ask(ctx, lambda unit: [row.id for row in unit.batch_page(None, None, RECENT, None)]),
+        incomplete,
+    )
 
 
 def worker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.workers(closed=False)]), incomplete)
+    return _fitting(
+        _ask(ctx, lambda unit: [row.id for row in unit.workers(closed=False)]), incomplete
+    )
 
 
 # `mulligan completion SHELL`.

@@ -59,7 +59,9 @@ def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
         if aloud:
             say(f"database: {file or without_secrets(shown_url(settings.database_url))}")
         if fresh:
-            say(f"warning: {file} did not exist; it was created just now. Is this the right directory?")
+            say(
+                f"warning: {file} did not exist; it was created just now. Is this the right directory?"
+            )
         yield store
 
 
@@ -143,5 +145,7 @@ def say(words: str) -> None:
 
 def typed(*words: str, database: str | None = None) -> str:
     """What to type next, on the same database; a password is not repeated."""
-    said = words if database is None else (*words, "--database", without_secrets(shown_url(database)))
+    said = (
+        words if database is None else (*words, "--database", without_secrets(shown_url(database)))
+    )
     return f"mulligan {shlex.join(said)}"

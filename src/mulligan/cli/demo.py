@@ -24,7 +24,9 @@ PLACES = (PACKAGE / "apps", PACKAGE.parent.parent / "apps")  # installed; in the
 NEEDED = ("PIL", "imageio_ffmpeg", "multipart", "numpy", "sqlalchemy")  # some of the extra `apps`
 
 
-def run_application(name: str, database: str | None, host: str | None, port: int | None) -> NoReturn:
+def run_application(
+    name: str, database: str | None, host: str | None, port: int | None
+) -> NoReturn:
     """In our place: signals and the terminal are the application's."""
     folder = _folder_of(name)
     if any(importlib.util.find_spec(module) is None for module in NEEDED):
@@ -32,7 +34,9 @@ def run_application(name: str, database: str | None, host: str | None, port: int
         raise click.ClickException(message)
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     said = {"--database": database, "--host": host, "--port": port}
-    flags = [str(word) for flag, value in said.items() if value is not None for word in (flag, value)]
+    flags = [
+        str(word) for flag, value in said.items() if value is not None for word in (flag, value)
+    ]
     os.execve(  # noqa: S606 - no shell
         sys.executable, [sys.executable, "-m", name, *flags], {**os.environ, "PYTHONPATH": path}
     )
@@ -40,7 +44,11 @@ def run_application(name: str, database: str | None, host: str | None, port: int
 
 def applications() -> dict[str, Path]:
     """By name, where it lies."""
-    return {main.parent.name: place for place in reversed(PLACES) for main in sorted(place.glob("[!_.]*/__main__.py"))}
+    return {
+        main.parent.name: place
+        for place in reversed(PLACES)
+        for main in sorted(place.glob("[!_.]*/__main__.py"))
+    }
 
 
 def _folder_of(name: str) -> Path:
@@ -74,7 +82,9 @@ def _handler() -> type[BaseHTTPRequestHandler]:
     class ReceiverHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers.get("content-length", "0")))
-            self.send_response(410 if self.path == "/moved" else 503 if next(numbers) % REFUSES == 0 else 204)
+            self.send_response(
+                410 if self.path == "/moved" else 503 if next(numbers) % REFUSES == 0 else 204
+            )
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -90,14 +100,24 @@ APP = "mulligan.cli.demo_jobs:app"
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--seconds", type=int, default=600, show_default=True, help="How long new jobs keep coming.")
 @click.option(
-    "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="WARNING", show_default=True
+    "--seconds", type=int, default=600, show_default=True, help="How long new jobs keep coming."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+    default="WARNING",
+    show_default=True,
 )
 @shared.database
 @shared.page_options
 def demo(
-    name: str | None, seconds: int, log_level: str, database: str | None, host: str | None, port: int | None
+    name: str | None,
+    seconds: int,
+    log_level: str,
+    database: str | None,
+    host: str | None,
+    port: int | None,
 ) -> int:
     """Run jobs that succeed, fail and recover, and serve the page; prints its address.
 
@@ -125,18 +145,31 @@ def _run(database: str, seconds: int, log_level: str, host: str | None, port: in
 
     working.begin()
     os.environ["MULLIGAN_DATABASE_URL"] = database  # for the runners and the feeder
-    os.environ["MULLIGAN_NOTIFY__ALLOW_PRIVATE"] = "127.0.0.0/8"  # the demo's own receiver of webhooks
+    os.environ["MULLIGAN_NOTIFY__ALLOW_PRIVATE"] = (
+        "127.0.0.0/8"  # the demo's own receiver of webhooks
+    )
     os.environ["DEMO_BEGAN"] = str(int(time.time()))
-    flags = {"worker.concurrency": 12, "worker.runners": 2, "worker.shutdown_grace": 3, "worker.sweep": 1}
-    settings = settings_with(database, flags | {"web.host": host, "web.port": port, "log.level": log_level})
+    flags = {
+        "worker.concurrency": 12,
+        "worker.runners": 2,
+        "worker.shutdown_grace": 3,
+        "worker.sweep": 1,
+    }
+    settings = settings_with(
+        database, flags | {"web.host": host, "web.port": port, "log.level": log_level}
+    )
     working.listen(settings)
     store = open_store(settings.database_url, schema=settings.schema_name)
     store.prepare()
     say(f"database: {sqlite_file(database) or without_secrets(shown_url(database))}")
-    say(f"try in another terminal: mulligan jobs list state:dead --database {without_secrets(shown_url(database))}")
+    say(
+        f"try in another terminal: mulligan jobs list state:dead --database {without_secrets(shown_url(database))}"
+    )
     feeder = working.Companion("mulligan.cli.demo_feeder", str(seconds))
     options = WorkerOptions(APP)
     try:
-        return working.run_with_page(store, settings, options, may_move=port is None, others=[feeder])
+        return working.run_with_page(
+            store, settings, options, may_move=port is None, others=[feeder]
+        )
     finally:
         store.close()

@@ -42,7 +42,12 @@ TRAFFIC: tuple[tuple[float, Callable[[], Job]], ...] = (
     ),
     (10, lambda: shop.encode_video.enqueue(clip=_number(), seconds=random.uniform(6, 25))),
     (8, lambda: shop.sync_contacts.enqueue(page=_number())),
-    (4, lambda: shop.import_table.options(owner=_owner()).enqueue(file=f"customers-{_number()}.csv")),
+    (
+        4,
+        lambda: shop.import_table.options(owner=_owner()).enqueue(
+            file=f"customers-{_number()}.csv"
+        ),
+    ),
     (2, lambda: shop.parse_feed.enqueue(feed=f"feed-{_number()}")),
     (2, lambda: shop.build_report.enqueue(month=f"2026-{random.randrange(1, 13):02}")),
     (2, lambda: shop.charge_card.enqueue(order=_number())),
@@ -56,7 +61,9 @@ def feed(seconds: float) -> None:
     for _, enqueue in TRAFFIC:  # one of each at once, so that every kind of ending is seen early
         enqueue()
     shop.translate.options(owner="acme").enqueue(text="the first paragraph", busy=True)
-    shop.render_page.options(owner="acme").enqueue_many([{"page": page, "early": True} for page in range(12)])
+    shop.render_page.options(owner="acme").enqueue_many(
+        [{"page": page, "early": True} for page in range(12)]
+    )
     _campaigns()
     weights = [weight for weight, _ in TRAFFIC]
     began = time.monotonic()
@@ -73,9 +80,27 @@ def feed(seconds: float) -> None:
 def _subscriptions(receiver: Receiver) -> None:
     """Who is told: a program that answers, most of the time, and one that has moved."""
     add = shop.app.subscriptions.add
-    add(["batch.*", "alert.*"], Webhook(receiver.url("/hook")), name="operations", form="each", reason="the demo's own")
-    add("job.died", Webhook(receiver.url("/hook")), name="failures", form="incident", reason="the demo's own")
-    add("batch.partial", Webhook(receiver.url("/moved")), name="an old address", form="each", reason="before the move")
+    add(
+        ["batch.*", "alert.*"],
+        Webhook(receiver.url("/hook")),
+        name="operations",
+        form="each",
+        reason="the demo's own",
+    )
+    add(
+        "job.died",
+        Webhook(receiver.url("/hook")),
+        name="failures",
+        form="incident",
+        reason="the demo's own",
+    )
+    add(
+        "batch.partial",
+        Webhook(receiver.url("/moved")),
+        name="an old address",
+        form="each",
+        reason="before the move",
+    )
 
 
 # name, how many of its files are broken, for how many generations, is it sealed
@@ -92,7 +117,9 @@ def _campaigns() -> None:
     for name, broken, generations, sealed in CAMPAIGNS:
         batch = shop.app.batch(name, owner=_owner(), on_complete=shop.tell_owner)
         members = shop.watermark.options(batch=batch, owner=batch.owner)
-        payloads = [{"token": token, "broken": generations * (token < broken)} for token in range(12)]
+        payloads = [
+            {"token": token, "broken": generations * (token < broken)} for token in range(12)
+        ]
         members.enqueue_many(payloads)
         if sealed:
             batch.seal()
@@ -142,14 +169,32 @@ def _cancel() -> bool:
 
 # (seconds after the beginning, what somebody does as soon as it can be done)
 PLANS: tuple[tuple[float, Callable[[], object]], ...] = (
-    (3, lambda: shop.app.dependencies.set("model-api", concurrency=4, until=900, reason="they asked us to be gentle")),
+    (
+        3,
+        lambda: shop.app.dependencies.set(
+            "model-api", concurrency=4, until=900, reason="they asked us to be gentle"
+        ),
+    ),
     (4, lambda: shop.app.kinds.hold("publish_post", until=30, reason="the editor is at lunch")),
-    (5, lambda: shop.app.queues.pause("partner", until=20, reason="the partner maintains their side")),
+    (
+        5,
+        lambda: shop.app.queues.pause(
+            "partner", until=20, reason="the partner maintains their side"
+        ),
+    ),
     (6, _cancel),
-    (8, lambda: _by_hand("state:dead kind:parse_feed", "is it mended?")),  # it is not: the operation stops by itself
+    (
+        8,
+        lambda: _by_hand("state:dead kind:parse_feed", "is it mended?"),
+    ),  # it is not: the operation stops by itself
     (9, _mend),
     (10, _retry_summer),
-    (12, lambda: shop.app.alerts.silence("retry_ratio", 1800, reason="the mail server is being moved")),
+    (
+        12,
+        lambda: shop.app.alerts.silence(
+            "retry_ratio", 1800, reason="the mail server is being moved"
+        ),
+    ),
     (14, lambda: _by_hand("state:dead kind:import_table", "the files were sent again")),
 )
 

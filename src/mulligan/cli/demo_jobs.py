@@ -21,8 +21,15 @@ DOWN = range(40, 55)  # seconds of every minute for which the gateway does not w
 BEGAN = int(os.environ.get("DEMO_BEGAN", "0"))
 
 app.rules.add(
-    Rule("corrupt-video", message=r"\bmoov atom not found\b", code="CORRUPT_FILE", cls="invalid_input"),
-    Rule("feed-not-there", type="KeyError", code="FEED_MISSING", cls="transient", shadow=True),  # would it help?
+    Rule(
+        "corrupt-video",
+        message=r"\bmoov atom not found\b",
+        code="CORRUPT_FILE",
+        cls="invalid_input",
+    ),
+    Rule(
+        "feed-not-there", type="KeyError", code="FEED_MISSING", cls="transient", shadow=True
+    ),  # would it help?
 )
 
 
@@ -58,7 +65,12 @@ def import_table(ctx: Context, file: str) -> Fail | None:
     """Does not succeed before somebody has seen to the file, and retries it, or names another one."""
     if ctx.job.generation > 1 or file.endswith(".mended.csv"):
         return None
-    return Fail("BAD_FILE", f"{file}: row 17 has 5 columns, not 6", public="This file could not be read.", final=True)
+    return Fail(
+        "BAD_FILE",
+        f"{file}: row 17 has 5 columns, not 6",
+        public="This file could not be read.",
+        final=True,
+    )
 
 
 @app.job(policy=Policy(max_retries=3, backoff=SOON))
@@ -135,7 +147,10 @@ async def watermark(ctx: Context, token: int, broken: int) -> str | Fail:
     await asyncio.sleep(random.uniform(0.1, 0.6))
     if ctx.job.generation <= broken:
         return Fail(
-            "CORRUPT_FILE", f"token {token}: moov atom not found", public="This video could not be read.", final=True
+            "CORRUPT_FILE",
+            f"token {token}: moov atom not found",
+            public="This video could not be read.",
+            final=True,
         )
     return f"token-{token}.mp4"
 

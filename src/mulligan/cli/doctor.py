@@ -71,7 +71,9 @@ def _print_report(report: VerifyReport, form: str) -> None:
             click.echo(as_json(found.to_plain()))
     elif form == "tsv":
         for found in report.violations:
-            click.echo("\t".join(map(cell, (found.invariant, found.subject, found.what, found.sentence))))
+            click.echo(
+                "\t".join(map(cell, (found.invariant, found.subject, found.what, found.sentence)))
+            )
     else:
         for found in report.violations:
             _tell(found)
@@ -79,7 +81,11 @@ def _print_report(report: VerifyReport, form: str) -> None:
 
 def _tell(found: Violation) -> None:
     click.echo(f"{found.invariant}  {found.sentence}")
-    click.echo(f"    {cell(found.subject)}: {cell(found.what)}" if found.subject else f"    {cell(found.what)}")
+    click.echo(
+        f"    {cell(found.subject)}: {cell(found.what)}"
+        if found.subject
+        else f"    {cell(found.what)}"
+    )
     for history, lines in found.evidence.items():
         for line in lines:
             click.echo(f"    {history:<8} {cell(line)}")
@@ -100,16 +106,38 @@ READABLE = 100_000
 
 def _files(name: str, help_text: str) -> Callable[[F], F]:
     return click.option(
-        name, metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False), help=help_text
+        name,
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False),
+        help=help_text,
     )
 
 
 @click.command()
-@click.option("--verify", is_flag=True, help="Hold what is stored against every promise. Exit code 7: one is broken.")
-@_files("--clients", "With --verify: what callers were told, as `mulligan.doctor.verify.Clients` writes it.")
-@_files("--witness", "With --verify: what handlers saw, as `mulligan.doctor.verify.witness` writes it.")
-@click.option("--settled", is_flag=True, help="With --verify: all is calm, so what should have ended must have.")
-@click.option("--slack", type=float, metavar="SECONDS", help="With --settled: how long something may be on its way.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Hold what is stored against every promise. Exit code 7: one is broken.",
+)
+@_files(
+    "--clients",
+    "With --verify: what callers were told, as `mulligan.doctor.verify.Clients` writes it.",
+)
+@_files(
+    "--witness", "With --verify: what handlers saw, as `mulligan.doctor.verify.witness` writes it."
+)
+@click.option(
+    "--settled",
+    is_flag=True,
+    help="With --verify: all is calm, so what should have ended must have.",
+)
+@click.option(
+    "--slack",
+    type=float,
+    metavar="SECONDS",
+    help="With --settled: how long something may be on its way.",
+)
 @shared.database
 @shared.output
 def doctor(database: str | None, output: str | None, *, verify: bool, **said: Any) -> int:
@@ -123,14 +151,24 @@ def doctor(database: str | None, output: str | None, *, verify: bool, **said: An
         raise click.UsageError(message)
     settings = settings_with(database)
     facts, checks = examine(settings)
-    facts = {"mulligan": __version__, "python": platform.python_version(), "system": platform.platform()} | facts
+    facts = {
+        "mulligan": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    } | facts
     _print_checks(in_force(settings), facts, checks, chosen(output))
     failing = [check for check in checks if check.status == FAIL]
-    say(f"{len(failing)} of {len(checks)} checks fail" if failing else f"{len(checks)} checks, none fails")
+    say(
+        f"{len(failing)} of {len(checks)} checks fail"
+        if failing
+        else f"{len(checks)} checks, none fails"
+    )
     return 1 if failing else 0
 
 
-def _print_checks(settings: list[dict[str, Any]], facts: dict[str, str], checks: list[Check], form: str) -> None:
+def _print_checks(
+    settings: list[dict[str, Any]], facts: dict[str, str], checks: list[Check], form: str
+) -> None:
     found = [check._asdict() for check in checks]
     if form in {"json", "jsonl"}:
         told = {"facts": facts, "settings": settings, "checks": found}
@@ -140,11 +178,23 @@ def _print_checks(settings: list[dict[str, Any]], facts: dict[str, str], checks:
         _tsv("fact", [{"name": name, "value": value} for name, value in facts.items()])
         _tsv("check", found)
     else:
-        show_rows([{**one, "value": _for_people(one["name"], one["value"])} for one in settings], SETTING, form)
+        show_rows(
+            [{**one, "value": _for_people(one["name"], one["value"])} for one in settings],
+            SETTING,
+            form,
+        )
         click.echo()
-        show_rows([{"fact": name, "value": value} for name, value in facts.items()], ("fact", "value"), form)
+        show_rows(
+            [{"fact": name, "value": value} for name, value in facts.items()],
+            ("fact", "value"),
+            form,
+        )
         click.echo()
-        show_rows([row for check in checks for row in _with_advice(check)], ("status", "check", "found"), form)
+        show_rows(
+            [row for check in checks for row in _with_advice(check)],
+            ("status", "check", "found"),
+            form,
+        )
 
 
 def _for_people(name: str, value: Any) -> str:

@@ -23,6 +23,7 @@ from mulligan.worker.upkeep import known_kinds
 
 # Does a payload fit what a worker has said of its kind? By names alone: values are the handler's to judge.
 
+
 def misfit(schema: Mapping[str, Any], given: Iterable[str]) -> str:
     """What is missing and what is too many, in one sentence; nothing if it fits or nobody knows."""
     if not schema:
@@ -30,27 +31,44 @@ def misfit(schema: Mapping[str, Any], given: Iterable[str]) -> str:
     names, takes = set(given), list(schema.get("properties", {}))
     missing = [name for name in schema.get("required", []) if name not in names]
     surplus = [] if schema.get("additionalProperties") else sorted(names.difference(takes))
-    faults = [f"{word} {', '.join(found)}" for word, found in (("lacks", missing), ("does not take", surplus)) if found]
+    faults = [
+        f"{word} {', '.join(found)}"
+        for word, found in (("lacks", missing), ("does not take", surplus))
+        if found
+    ]
     return f"{' and '.join(faults)}; it takes {', '.join(takes) or 'nothing'}" if faults else ""
 
 
 # `mulligan enqueue KIND k=v…`.
 
+
 @click.command()
 @click.argument("kind", shell_complete=kinds)
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--payload", metavar="JSON", help="The payload as one JSON object; pairs come on top.")
+@click.option(
+    "--payload", metavar="JSON", help="The payload as one JSON object; pairs come on top."
+)
 @click.option("--queue", help="Instead of the kind's own.", shell_complete=queues)
 @click.option("--delay", type=shared.Length(), help="Not before: 30, 5m, 2h, 1d.")
 @click.option("--priority", type=int, help="From -9 (first) to 9 (last).")
 @click.option("--owner", default="", help="Whom the job belongs to.")
 @click.option("--unique", metavar="KEY", help="A second job with this key is the first one.")
-@click.option("--batch", metavar="ID", help="Of the batch it joins, or its first characters.", shell_complete=batch_ids)
+@click.option(
+    "--batch",
+    metavar="ID",
+    help="Of the batch it joins, or its first characters.",
+    shell_complete=batch_ids,
+)
 @click.option("--max-retries", type=int, help="Instead of what holds for the kind.")
 @shared.database
 @shared.output
 def enqueue(
-    kind: str, pairs: tuple[str, ...], payload: str | None, database: str | None, output: str | None, **said: Any
+    kind: str,
+    pairs: tuple[str, ...],
+    payload: str | None,
+    database: str | None,
+    output: str | None,
+    **said: Any,
 ) -> None:
     """Enqueue a job of KIND and print its id.
 
@@ -72,7 +90,11 @@ def enqueue(
 
 
 def _print(job: Job, output: str | None) -> None:
-    click.echo(as_json(job_record(job), 2 if output == "json" else None) if output in {"json", "jsonl"} else job.id)
+    click.echo(
+        as_json(job_record(job), 2 if output == "json" else None)
+        if output in {"json", "jsonl"}
+        else job.id
+    )
 
 
 def _payload(text: str | None) -> dict[str, Any]:
@@ -83,7 +105,9 @@ def _payload(text: str | None) -> dict[str, Any]:
     except ValueError as error:
         raise click.BadParameter(f"not valid JSON: {error}", param_hint="--payload") from None
     if not isinstance(value, dict):
-        raise click.BadParameter(f'must be a JSON object, like {{"clip": 7}}, not {text}', param_hint="--payload")
+        raise click.BadParameter(
+            f'must be a JSON object, like {{"clip": 7}}, not {text}', param_hint="--payload"
+        )
     return value
 
 
@@ -92,7 +116,9 @@ def pairs_of(pairs: tuple[str, ...], hint: str = "KEY=VALUE") -> dict[str, Any]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{pair!r} is not KEY=VALUE, for example clip=7", param_hint=hint)
+            raise click.BadParameter(
+                f"{pair!r} is not KEY=VALUE, for example clip=7", param_hint=hint
+            )
         if key in given:
             raise click.BadParameter(f"{key} is given twice", param_hint=hint)
         given[key] = _value(value)
@@ -126,5 +152,7 @@ def _tell(store: Store, settings: Settings, job: Job) -> None:
         near = difflib.get_close_matches(job.kind, known, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         limit = duration(settings.worker.unknown_kind_after)
-        say(f"warning: no worker has ever named kind {job.kind}; the job waits {limit} for one that does.{hint}")
+        say(
+            f"warning: no worker has ever named kind {job.kind}; the job waits {limit} for one that does.{hint}"
+        )
     say(f"queued. Follow it: mulligan jobs watch {job.id}")

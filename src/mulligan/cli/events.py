@@ -24,7 +24,17 @@ from mulligan.events.service import Events, Wanted, wants
 # How `mulligan events list` prints who did what: for people, for pipes, for programs.
 
 AUDIT_COLUMNS = ("id", "at", "actor", "type", "what", "reason", "change")
-WHAT = ("schedule", "queue", "dependency", "worker", "kind", "fingerprint", "operation", "batch", "key")
+WHAT = (
+    "schedule",
+    "queue",
+    "dependency",
+    "worker",
+    "kind",
+    "fingerprint",
+    "operation",
+    "batch",
+    "key",
+)
 _UNSAID: tuple[Any, ...] = (None, "", {}, [])
 
 
@@ -33,12 +43,21 @@ def show_deeds(said: dict[str, Any], database: str | None, output: str | None) -
     with open_services(database) as at:
         job = None if said["job"] is None else at.jobs.resolve(said["job"])
         asked = {name: said[name] for name in ("actor", "since", "until", "owner", "limit")}
-        found = Events(lambda: at.store).list(**asked, type=said["types"], job=job, before=said["cursor"])
+        found = Events(lambda: at.store).list(
+            **asked, type=said["types"], job=job, before=said["cursor"]
+        )
     form = chosen(output)
     records = [event_record(event) if form in {"json", "jsonl"} else _row(event) for event in found]
-    show_rows(records, AUDIT_COLUMNS if form == "tsv" else AUDIT_COLUMNS[1:], output, empty="nobody did anything that matches")
+    show_rows(
+        records,
+        AUDIT_COLUMNS if form == "tsv" else AUDIT_COLUMNS[1:],
+        output,
+        empty="nobody did anything that matches",
+    )
     if len(found) == limit:
-        say(f"there may be more: {typed('events', 'list', '--cursor', str(found[-1].id), database=database)}")
+        say(
+            f"there may be more: {typed('events', 'list', '--cursor', str(found[-1].id), database=database)}"
+        )
 
 
 def _row(event: Event) -> dict[str, Any]:
@@ -63,8 +82,15 @@ def change_of(data: Mapping[str, Any]) -> str:
     """`state: dead → queued, queue: default → big`: what is different, and only that."""
     before, after = _facts(data.get("before")), _facts(data.get("after"))
     parts = [(name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
-    parts += [(name, one.get("before"), one.get("after")) for name, one in (data.get("changes") or {}).items()]
-    return ", ".join(f"{name}: {_value(name, old)} → {_value(name, new)}" for name, old, new in parts if old != new)
+    parts += [
+        (name, one.get("before"), one.get("after"))
+        for name, one in (data.get("changes") or {}).items()
+    ]
+    return ", ".join(
+        f"{name}: {_value(name, old)} → {_value(name, new)}"
+        for name, old, new in parts
+        if old != new
+    )
 
 
 def _facts(value: Any) -> Mapping[str, Any]:
@@ -92,9 +118,15 @@ TAIL_COLUMNS = ("id", "at", "type", "job_id", "owner", "attempt", "actor", "data
 
 
 def run_tail(
-    count: int, types: tuple[str, ...], job: str | None, words: str, database: str | None, output: str | None,
-    *, follow: bool,
-) -> None:  # fmt: skip
+    count: int,
+    types: tuple[str, ...],
+    job: str | None,
+    words: str,
+    database: str | None,
+    output: str | None,
+    *,
+    follow: bool,
+) -> None:
     form = chosen(output)
     with open_services(database) as at:
         wanted = wants(words, types, None if job is None else at.jobs.resolve(job))
@@ -160,6 +192,7 @@ def _line(event: Event, form: str) -> str:
 
 # `mulligan events list` and `mulligan events tail`.
 
+
 @click.group(cls=Family)
 def events() -> None:
     """What happened, and what happens."""
@@ -169,11 +202,21 @@ def events() -> None:
 @click.option("--actor", help="Only what this one did: cli:ann, python …")
 @click.option("--since", type=shared.When(), help="Only since then: 2h, 7d, or 2026-03-01T06:00Z.")
 @click.option("--until", type=shared.When(), help="Only before then.")
-@click.option("--type", "types", multiple=True, help="Only these: job.retried, or queue.*. May be repeated.")
+@click.option(
+    "--type", "types", multiple=True, help="Only these: job.retried, or queue.*. May be repeated."
+)
 @click.option("--job", metavar="ID", help="Only what was done to this job.", shell_complete=job_ids)
 @click.option("--owner", help="Only what was done to jobs and groups of this owner.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many on this page.")
-@click.option("--cursor", type=int, metavar="ID", help="The next page: what the page before named at its end.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="How many on this page.",
+)
+@click.option(
+    "--cursor", type=int, metavar="ID", help="The next page: what the page before named at its end."
+)
 @shared.database
 @shared.output
 def list_(database: str | None, output: str | None, **said: Any) -> None:
@@ -185,22 +228,39 @@ def list_(database: str | None, output: str | None, **said: Any) -> None:
 
 @events.command()
 @click.option(
-    "-n", "count", type=click.IntRange(0, 100_000), default=20, show_default=True, help="How many to begin with."
+    "-n",
+    "count",
+    type=click.IntRange(0, 100_000),
+    default=20,
+    show_default=True,
+    help="How many to begin with.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @click.option(
-    "--type", "types", multiple=True, help="Only these: job.died, or job.* for all of a kind. May be repeated."
+    "--type",
+    "types",
+    multiple=True,
+    help="Only these: job.died, or job.* for all of a kind. May be repeated.",
 )
 @click.option("--job", metavar="ID", help="Only those of this job.", shell_complete=job_ids)
 @click.option(
-    "--filter", "words", default="", help="owner:acme batch:… kind:… actor:upkeep code:BAD_FILE class:transient"
+    "--filter",
+    "words",
+    default="",
+    help="owner:acme batch:… kind:… actor:upkeep code:BAD_FILE class:transient",
 )
 @shared.database
 @shared.output
 def tail(
-    count: int, types: tuple[str, ...], job: str | None, words: str, database: str | None, output: str | None,
-    *, follow: bool,
-) -> None:  # fmt: skip
+    count: int,
+    types: tuple[str, ...],
+    job: str | None,
+    words: str,
+    database: str | None,
+    output: str | None,
+    *,
+    follow: bool,
+) -> None:
     """The newest events, oldest of them first; none is skipped, however late its transaction commits."""
     pass
 

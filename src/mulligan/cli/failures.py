@@ -21,7 +21,18 @@ from mulligan.cli.output import as_json, cell, chosen, lines, show_rows, spark
 from mulligan.core.format import duration, who
 from mulligan.failures.service import FailureGroup, Failures
 
-COLUMNS = ("group", "state", "count", "code", "class", "kinds", "first_seen", "last_seen", "recovered", "message")
+COLUMNS = (
+    "group",
+    "state",
+    "count",
+    "code",
+    "class",
+    "kinds",
+    "first_seen",
+    "last_seen",
+    "recovered",
+    "message",
+)
 FOR_PEOPLE = ("group", "state", "count", "code", "kinds", "last", "24 h", "message")
 MOST_KINDS = 3
 SHORT = 11  # characters of a name, which say enough
@@ -34,12 +45,16 @@ def print_groups(groups: Sequence[FailureGroup], output: str | None, *, empty: s
         show_rows([group_record(group) for group in groups], (), output)
         return
     rows = [_row(group, people=form == "table") for group in groups]
-    show_rows(rows, FOR_PEOPLE if form == "table" else COLUMNS, output, empty=empty, short="message")
+    show_rows(
+        rows, FOR_PEOPLE if form == "table" else COLUMNS, output, empty=empty, short="message"
+    )
 
 
 def _row(group: FailureGroup, *, people: bool) -> dict[str, Any]:
     return {
-        "group": group.fingerprint[:SHORT] if people and group.fingerprint.startswith("v") else group.fingerprint,
+        "group": group.fingerprint[:SHORT]
+        if people and group.fingerprint.startswith("v")
+        else group.fingerprint,
         "state": _state(group) if people else group.state.value,
         "count": counted(group),
         "code": group.code,
@@ -62,7 +77,9 @@ def print_group(group: FailureGroup, output: str | None) -> None:
     facts = [(name, value) for name, value in _facts(group, people=form == "table") if value]
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        click.echo(f"{name:<{width}}  {cell(value)}" if form == "table" else f"{name}\t{cell(value)}")
+        click.echo(
+            f"{name:<{width}}  {cell(value)}" if form == "table" else f"{name}\t{cell(value)}"
+        )
     private = {} if group.sample is None else group.sample.private or {}
     for name in ("message", "detail", "stderr", "trace"):
         if private.get(name):
@@ -116,7 +133,9 @@ def _said(group: FailureGroup) -> str:
 
 
 def _kinds(kinds: Mapping[str, int], most: int = MOST_KINDS) -> str:
-    named = [f"{kind} {jobs}" if len(kinds) > 1 else kind for kind, jobs in list(kinds.items())[:most]]
+    named = [
+        f"{kind} {jobs}" if len(kinds) > 1 else kind for kind, jobs in list(kinds.items())[:most]
+    ]
     return ", ".join([*named, f"{len(kinds) - most} more"] if len(kinds) > most else named)
 
 
@@ -150,6 +169,7 @@ def _plain(value: Any) -> Any:
 
 
 # `mulligan failures …`: dead jobs by cause; what people say about each.
+
 
 @click.group(cls=Family)
 def failures() -> None:
@@ -192,7 +212,11 @@ _reason = click.option("--reason", default="", help="For everybody who wonders w
 
 @failures.command()
 @_group
-@click.option("--private", is_flag=True, help="With message and trace of the sample, which are not for owners.")
+@click.option(
+    "--private",
+    is_flag=True,
+    help="With message and trace of the sample, which are not for owners.",
+)
 @shared.database
 @shared.output
 def show(group: str, database: str | None, output: str | None, *, private: bool) -> None:
@@ -205,7 +229,9 @@ def show(group: str, database: str | None, output: str | None, *, private: bool)
         dry = typed("failures", "retry", found.fingerprint, "--dry-run", database=database)
         say(f"{dry}  says what a retry of all would be")
     if found.sample is not None:
-        say(f"{typed('jobs', 'explain', found.sample.job, database=database)}  tells of the last one")
+        say(
+            f"{typed('jobs', 'explain', found.sample.job, database=database)}  tells of the last one"
+        )
 
 
 @failures.command()
@@ -236,7 +262,9 @@ def retry(
 @_reason
 @shared.database
 @shared.output
-def mute(group: str, until: float | None, reason: str, database: str | None, output: str | None) -> None:
+def mute(
+    group: str, until: float | None, reason: str, database: str | None, output: str | None
+) -> None:
     """Known, and not worth a look for a while; its jobs stay dead."""
     with _failures(database) as api:
         found = api.mute(api.resolve_name(group), until=until, reason=reason)

@@ -25,7 +25,9 @@ from mulligan.guards.gates import COUNT_CAP, KEEP, Kinds, KindStatus, Queue, Que
 F = TypeVar("F", bound=Callable[..., Any])
 
 reason = click.option("--reason", default="", help="For everybody who wonders why.")
-until = click.option("--for", "until", type=shared.Length(), help="Ends by itself after: 30, 5m, 2h, 1d.")
+until = click.option(
+    "--for", "until", type=shared.Length(), help="Ends by itself after: 30, 5m, 2h, 1d."
+)
 
 
 def limit_options(command: F) -> F:
@@ -36,17 +38,25 @@ def limit_options(command: F) -> F:
         until,
         click.option("--clear", is_flag=True, help="Back to what the code declares."),
         click.option("--rate", metavar="N/s|N/m|N/h|none", help="Starts, in the whole fleet."),
-        click.option("--concurrency", metavar="N|none", help="Running at once, in the whole fleet."),
+        click.option(
+            "--concurrency", metavar="N|none", help="Running at once, in the whole fleet."
+        ),
     ):
         command = option(command)
     return command
 
 
-def parse_limits(concurrency: str | None, rate: str | None, until: float | None, *, clear: bool) -> dict[str, Any]:
+def parse_limits(
+    concurrency: str | None, rate: str | None, until: float | None, *, clear: bool
+) -> dict[str, Any]:
     if clear and (concurrency or rate or until):
         message = "--clear goes alone: it takes back what was set"
         raise click.UsageError(message)
-    return {"concurrency": _number(concurrency), "rate": _none(rate), "until": KEEP if until is None else until}
+    return {
+        "concurrency": _number(concurrency),
+        "rate": _none(rate),
+        "until": KEEP if until is None else until,
+    }
 
 
 def _none(text: str | None) -> Any:
@@ -89,7 +99,18 @@ def time_left(at: datetime) -> str:
 
 # `mulligan queues …`: what waits where; pause, resume, limits.
 
-QUEUE_COLUMNS = ("name", "status", "ready", "later", "running", "oldest", "concurrency", "rate", "fair", "reason")
+QUEUE_COLUMNS = (
+    "name",
+    "status",
+    "ready",
+    "later",
+    "running",
+    "oldest",
+    "concurrency",
+    "rate",
+    "fair",
+    "reason",
+)
 
 
 @click.group(cls=Family)
@@ -120,7 +141,9 @@ def list_queues(database: str | None, output: str | None) -> None:
 @reason
 @shared.database
 @shared.output
-def pause_queue(name: str, until: float | None, reason: str, database: str | None, output: str | None) -> None:
+def pause_queue(
+    name: str, until: float | None, reason: str, database: str | None, output: str | None
+) -> None:
     """Start nothing more of a queue; what runs goes on."""
     with _queues(database) as api:
         _print_queue(api.pause(name, until=until, reason=reason), output)
@@ -141,7 +164,9 @@ def resume_queue(name: str, reason: str, database: str | None, output: str | Non
 @queues.command("set")
 @click.argument("name", shell_complete=complete.queues)
 @limit_options
-def set_queue(name: str, reason: str, database: str | None, output: str | None, clear: bool, **said: Any) -> None:  # noqa: FBT001 - click's way
+def set_queue(
+    name: str, reason: str, database: str | None, output: str | None, clear: bool, **said: Any
+) -> None:  # noqa: FBT001 - click's way
     """Set limits that win over what the code declares, until they end or are cleared."""
     limits = parse_limits(**said, clear=clear)
     with _queues(database) as api:
@@ -204,7 +229,13 @@ def list_kinds(held: bool, database: str | None, output: str | None) -> None:  #
     with _kinds(database) as api:
         found = [kind for kind in api.list() if kind.held or not held]
     empty = "no kind is held" if held else "no kinds yet; they come with the first worker or job"
-    show_rows([_kind_record(kind, output) for kind in found], KIND_COLUMNS, output, empty=empty, short="reason")
+    show_rows(
+        [_kind_record(kind, output) for kind in found],
+        KIND_COLUMNS,
+        output,
+        empty=empty,
+        short="reason",
+    )
 
 
 @kinds.command()
@@ -213,7 +244,9 @@ def list_kinds(held: bool, database: str | None, output: str | None) -> None:  #
 @reason
 @shared.database
 @shared.output
-def hold_kind(name: str, until: float | None, reason: str, database: str | None, output: str | None) -> None:
+def hold_kind(
+    name: str, until: float | None, reason: str, database: str | None, output: str | None
+) -> None:
     """Start nothing more of a kind; what runs goes on."""
     with _kinds(database) as api:
         _print_kind(api.hold(name, until=until, reason=reason), output)
@@ -258,8 +291,21 @@ def _kind_status(kind: KindStatus) -> str:
 
 # `mulligan deps …`: what jobs use and how it is; hold it, let it go, look now, set limits.
 
-DEPENDENCY_COLUMNS = ("name", "status", "held", "running", "failed", "concurrency", "rate", "retries", "mode", "reason")
-EMPTY = 'no dependencies yet; a job names what it needs: @app.job(uses="gateway"), then start a worker'
+DEPENDENCY_COLUMNS = (
+    "name",
+    "status",
+    "held",
+    "running",
+    "failed",
+    "concurrency",
+    "rate",
+    "retries",
+    "mode",
+    "reason",
+)
+EMPTY = (
+    'no dependencies yet; a job names what it needs: @app.job(uses="gateway"), then start a worker'
+)
 
 
 @click.group(cls=Family)
@@ -283,7 +329,9 @@ def list_dependencies(database: str | None, output: str | None) -> None:
     """Every dependency that a job, a kind, a declaration or a person names."""
     with _deps(database) as api:
         found = api.list()
-    show_rows([_dependency_record(one, output) for one in found], DEPENDENCY_COLUMNS, output, empty=EMPTY)
+    show_rows(
+        [_dependency_record(one, output) for one in found], DEPENDENCY_COLUMNS, output, empty=EMPTY
+    )
 
 
 _key = click.argument("key", shell_complete=complete.dependencies)
@@ -297,7 +345,9 @@ _new = click.option("--new", is_flag=True, help="Also one that nothing names yet
 @_new
 @shared.database
 @shared.output
-def open_dependency(key: str, until: float | None, reason: str, new: bool, database: str | None, output: str | None) -> None:  # noqa: FBT001 - click's way
+def open_dependency(
+    key: str, until: float | None, reason: str, new: bool, database: str | None, output: str | None
+) -> None:  # noqa: FBT001 - click's way
     """Hold the jobs that use it (mode fail_fast: end them at once); what runs goes on. No probe goes meanwhile."""
     with _deps(database) as api:
         _known(api, key, new=new)
@@ -307,11 +357,18 @@ def open_dependency(key: str, until: float | None, reason: str, new: bool, datab
 
 @deps.command()
 @_key
-@click.option("--for", "until", type=shared.Length(), help="And do not open it by itself before: 30, 5m, 2h, 1d.")
+@click.option(
+    "--for",
+    "until",
+    type=shared.Length(),
+    help="And do not open it by itself before: 30, 5m, 2h, 1d.",
+)
 @reason
 @shared.database
 @shared.output
-def close_dependency(key: str, until: float | None, reason: str, database: str | None, output: str | None) -> None:
+def close_dependency(
+    key: str, until: float | None, reason: str, database: str | None, output: str | None
+) -> None:
     """Let its jobs go: a few a second at first, more while all goes well."""
     with _deps(database) as api:
         _known(api, key, new=False)
@@ -334,7 +391,15 @@ def probe_dependency(key: str, reason: str, database: str | None, output: str | 
 @_key
 @_new
 @limit_options
-def set_dependency(key: str, reason: str, database: str | None, output: str | None, new: bool, clear: bool, **said: Any) -> None:  # noqa: FBT001 - click's way
+def set_dependency(
+    key: str,
+    reason: str,
+    database: str | None,
+    output: str | None,
+    new: bool,
+    clear: bool,
+    **said: Any,
+) -> None:  # noqa: FBT001 - click's way
     """Set limits that win over what the code declares, until they end or are cleared."""
     limits = parse_limits(**said, clear=clear)
     with _deps(database) as api:

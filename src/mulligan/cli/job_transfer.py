@@ -11,7 +11,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 
-from mulligan.cli.database import CommandServices, existing, open_services, prepared, say, settings_with
+from mulligan.cli.database import (
+    CommandServices,
+    existing,
+    open_services,
+    prepared,
+    say,
+    settings_with,
+)
 from mulligan.cli.enqueue import misfit
 from mulligan.cli.job_views import code_of, one_filter
 from mulligan.cli.output import as_json, attempt_record, chosen, job_record, show_rows
@@ -67,7 +74,13 @@ def _progress(at: CommandServices, words: tuple[str, ...]) -> Iterator[Callable[
         yield lambda: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     total = at.jobs.count(one_filter(words), cap=COUNT_MOST)
     columns = (TextColumn("export"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -118,11 +131,15 @@ def run_import(file: BinaryIO, database: str | None, output: str | None, *, dry_
     return _tell(results, at_home, dry_run=dry_run)
 
 
-def _import(store: Store, chunk: list[tuple[int, bytes]], known: Known, *, dry_run: bool) -> list[ImportResult]:
+def _import(
+    store: Store, chunk: list[tuple[int, bytes]], known: Known, *, dry_run: bool
+) -> list[ImportResult]:
     """Those that are sound together, in one transaction; if their keys clash, each for itself."""
     read = [(number, _read(raw, known)) for number, raw in chunk if raw.strip()]
     jobs = [(number, job) for number, job in read if isinstance(job, NewJob)]
-    results = [_refused(number, error) for number, error in read if isinstance(error, MulliganError)]
+    results = [
+        _refused(number, error) for number, error in read if isinstance(error, MulliganError)
+    ]
     if dry_run:
         results += [ImportResult(number, "", job.kind, "would be queued") for number, job in jobs]
     else:
@@ -185,7 +202,9 @@ def _parse_record(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise PayloadRefused(f"not a line of JSON: {error}") from None
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-        raise PayloadRefused('not a job: a line is an object like {"kind": "render", "payload": {"clip": 7}}')
+        raise PayloadRefused(
+            'not a job: a line is an object like {"kind": "render", "payload": {"clip": 7}}'
+        )
     return record
 
 
@@ -204,9 +223,13 @@ def _job(record: dict[str, Any], known: Known) -> NewJob:
     fault = misfit(spec.schema, payload) if isinstance(payload, dict) else "is not an object"
     if fault:
         raise PayloadRefused(f"the payload of {kind} {fault}")
-    options = EnqueueOptions(**{name: record[name] for name in SAID if record.get(name) is not None})
+    options = EnqueueOptions(
+        **{name: record[name] for name in SAID if record.get(name) is not None}
+    )
     job = new_job(spec, None, payload, options, known.limit, known.queues)
-    if not spec.uses and record.get("uses"):  # they may follow from the payload, by a function that is not here
+    if not spec.uses and record.get(
+        "uses"
+    ):  # they may follow from the payload, by a function that is not here
         job = job._replace(uses=uses_text(record["uses"]))
     return _keyed(job, spec, record)
 
@@ -231,7 +254,9 @@ def _keyed(job: NewJob, spec: KindSpec, record: Mapping[str, Any]) -> NewJob:
 # -- what is said -----------------------------------------------------------------------------------
 def _print(results: list[ImportResult], output: str | None) -> None:
     if chosen(output) in {"json", "jsonl"}:
-        records = [{name: value for name, value in one._asdict().items() if value} for one in results]
+        records = [
+            {name: value for name, value in one._asdict().items() if value} for one in results
+        ]
         show_rows(records, (), output)
     else:
         show_rows([one._asdict() for one in results if one.error is None], COLUMNS, output)

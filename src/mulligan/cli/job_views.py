@@ -14,7 +14,17 @@ import click
 
 from mulligan.cli import FAILED
 from mulligan.cli.database import CommandServices, open_services, patiently, say, typed
-from mulligan.cli.output import as_json, attempt_record, cell, chosen, event_record, job_record, lines, show_rows, style
+from mulligan.cli.output import (
+    as_json,
+    attempt_record,
+    cell,
+    chosen,
+    event_record,
+    job_record,
+    lines,
+    show_rows,
+    style,
+)
 from mulligan.core.attempt import Verb
 from mulligan.core.errors import WaitTimeout
 from mulligan.core.event import Event
@@ -36,10 +46,18 @@ FOR_PEOPLE = ("id", "phase", "kind", "attempt", "code", "age", "why")
 
 
 def show_list(
-    words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None, *, page: bool
+    words: tuple[str, ...],
+    limit: int,
+    cursor: str | None,
+    database: str | None,
+    output: str | None,
+    *,
+    page: bool,
 ) -> None:
     if cursor is not None and len(cursor) != LENGTH:
-        raise click.BadParameter(f"{cursor!r} is none; the page before names it at its end", param_hint="--cursor")
+        raise click.BadParameter(
+            f"{cursor!r} is none; the page before names it at its end", param_hint="--cursor"
+        )
     with open_services(database) as at:
         found = at.jobs.list(one_filter(words), limit=limit, before=cursor)
         if page:
@@ -50,7 +68,9 @@ def show_list(
             _more(at, words, found, database)
 
 
-def _print_page(at: CommandServices, words: tuple[str, ...], found: JobList, output: str | None) -> None:
+def _print_page(
+    at: CommandServices, words: tuple[str, ...], found: JobList, output: str | None
+) -> None:
     """For programs: the jobs, and what they must know of the others."""
     if output not in {"json", "jsonl"}:
         raise click.UsageError("--page is for programs: add -o json")
@@ -66,7 +86,9 @@ def _print_page(at: CommandServices, words: tuple[str, ...], found: JobList, out
 
 def one_filter(words: tuple[str, ...]) -> str:
     """One word may be a whole filter; of several, each is a part that the shell has unquoted."""
-    if len(words) == 1 and (":" in words[0] or " " not in words[0].strip() or words[0].strip()[0] in "\"'"):
+    if len(words) == 1 and (
+        ":" in words[0] or " " not in words[0].strip() or words[0].strip()[0] in "\"'"
+    ):
         return words[0]
     return shlex.join(words)
 
@@ -74,20 +96,37 @@ def one_filter(words: tuple[str, ...]) -> str:
 def print_jobs(found: list[Job], output: str | None, *, empty: str) -> None:
     records = [{**job_record(job), "code": code_of(job)} for job in found]
     if chosen(output) == "table":
-        records = [{**record, "age": age(job), "why": _short(job)} for record, job in zip(records, found, strict=True)]
-    show_rows(records, FOR_PEOPLE if chosen(output) == "table" else COLUMNS, output, empty=empty, short="why")
+        records = [
+            {**record, "age": age(job), "why": _short(job)}
+            for record, job in zip(records, found, strict=True)
+        ]
+    show_rows(
+        records,
+        FOR_PEOPLE if chosen(output) == "table" else COLUMNS,
+        output,
+        empty=empty,
+        short="why",
+    )
 
 
 def _empty(words: tuple[str, ...], cursor: str | None) -> str:
     if cursor is not None:
         return "no more jobs"
-    return "no job matches; mulligan jobs list shows all" if words else "no jobs yet; mulligan enqueue KIND key=value"
+    return (
+        "no job matches; mulligan jobs list shows all"
+        if words
+        else "no jobs yet; mulligan enqueue KIND key=value"
+    )
 
 
-def _more(at: CommandServices, words: tuple[str, ...], found: JobList, database: str | None) -> None:
+def _more(
+    at: CommandServices, words: tuple[str, ...], found: JobList, database: str | None
+) -> None:
     following = typed("jobs", "list", *words, "--cursor", str(found.cursor), database=database)
     if found.partial:
-        say(f"this is a part: {EXAMINED:,} jobs were looked at, and there are older ones. Go on: {following}")
+        say(
+            f"this is a part: {EXAMINED:,} jobs were looked at, and there are older ones. Go on: {following}"
+        )
         return
     total = at.jobs.count(one_filter(words), cap=COUNT_MOST)
     unsure = " or more" if total.capped or total.partial else ""
@@ -112,7 +151,9 @@ def code_of(job: Job) -> str:
 INDENT = "  "
 
 
-def show_explanation(given: str, database: str | None, output: str | None, *, private: bool = False) -> None:
+def show_explanation(
+    given: str, database: str | None, output: str | None, *, private: bool = False
+) -> None:
     with open_services(database) as at:
         told = at.jobs.explain(at.jobs.resolve(given), private=private)
     commands = list(_next(told, database))
@@ -194,10 +235,31 @@ def _by_hand(told: Explanation, verb: Verb, database: str | None) -> Iterator[tu
 # One job in full: facts, why, attempts newest first, events.
 
 FACTS = (
-    "id", "kind", "queue", "owner", "state", "phase", "priority", "attempt", "generation", "failures", "losses",
-    "max_retries", "uses", "unique_key", "batch_id", "created_at", "run_at", "started_at", "finished_at", "deadline_at",
-    "progress", "cost", "payload", "result",
-)  # fmt: skip
+    "id",
+    "kind",
+    "queue",
+    "owner",
+    "state",
+    "phase",
+    "priority",
+    "attempt",
+    "generation",
+    "failures",
+    "losses",
+    "max_retries",
+    "uses",
+    "unique_key",
+    "batch_id",
+    "created_at",
+    "run_at",
+    "started_at",
+    "finished_at",
+    "deadline_at",
+    "progress",
+    "cost",
+    "payload",
+    "result",
+)
 
 
 def show_story(at: CommandServices, job_id: str, output: str | None) -> None:
@@ -213,7 +275,11 @@ def show_story(at: CommandServices, job_id: str, output: str | None) -> None:
         }
         click.echo(as_json(told, 2 if output == "json" else None))
         return
-    for line in (*_job_lines(job, "" if batch is None else batch.name), *_attempts(attempts), *_events(events)):
+    for line in (
+        *_job_lines(job, "" if batch is None else batch.name),
+        *_attempts(attempts),
+        *_events(events),
+    ):
         click.echo(line)
 
 
@@ -241,7 +307,10 @@ def _attempts(attempts: list[AttemptRow]) -> Iterable[str]:
         if row.code:
             yield f"      class {row.cls}, rule {row.rule}: {cell(row.public)}"
         yield from _half("evidence", record["evidence"])
-        yield from _half("private", {part: value for part, value in record["private"].items() if part != stored.FACTS})
+        yield from _half(
+            "private",
+            {part: value for part, value in record["private"].items() if part != stored.FACTS},
+        )
 
 
 def _half(name: str, parts: Mapping[str, Any]) -> Iterable[str]:
@@ -261,11 +330,17 @@ def _events(events: list[Event]) -> Iterable[str]:
 def event_line(event: Event, whom: str = "") -> str:
     by = f" by {cell(event.actor)}" if event.actor else ""
     attempt = f" #{event.attempt}" if event.attempt else ""
-    return f"{moment(event.at)}  {whom}{event.type}{attempt}{by}  {cell(_news(event.data))}".rstrip()
+    return (
+        f"{moment(event.at)}  {whom}{event.type}{attempt}{by}  {cell(_news(event.data))}".rstrip()
+    )
 
 
 def _news(data: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_format_value(name, value)}" for name, value in data.items() if value not in (None, "", {}, []))
+    return " ".join(
+        f"{name}={_format_value(name, value)}"
+        for name, value in data.items()
+        if value not in (None, "", {}, [])
+    )
 
 
 def _format_value(name: str, value: Any) -> Any:
@@ -277,7 +352,9 @@ def _format_value(name: str, value: Any) -> Any:
 JOB_EVERY = 0.2  # seconds
 COUNTS_EVERY = 0.5
 Counts = dict[str, CappedCount]
-Draw = Callable[[Any, str, str], None]  # what a terminal shows, the same in words, and what of it is news
+Draw = Callable[
+    [Any, str, str], None
+]  # what a terminal shows, the same in words, and what of it is news
 
 
 # -- one job ----------------------------------------------------------------------------------------
@@ -326,21 +403,34 @@ def _job_picture(job: Job, words: str) -> Any:
 
 # -- a filter ---------------------------------------------------------------------------------------
 def watch_filter(
-    words: tuple[str, ...], timeout: float | None, database: str | None, output: str | None, *, follow: bool
+    words: tuple[str, ...],
+    timeout: float | None,
+    database: str | None,
+    output: str | None,
+    *,
+    follow: bool,
 ) -> int:
     where = parse_filter(one_filter(words))
     deadline = None if timeout is None else time.monotonic() + timeout
     with open_services(database) as at, drawing() as draw:
         while True:
             counts = patiently(lambda: _counts(at, where), deadline)
-            draw(lambda counts=counts: _counts_picture(counts), _format_counts(counts), _format_counts(counts))
-            over = not follow and not any(counts[state] or counts[state].partial for state in ("queued", "running"))
+            draw(
+                lambda counts=counts: _counts_picture(counts),
+                _format_counts(counts),
+                _format_counts(counts),
+            )
+            over = not follow and not any(
+                counts[state] or counts[state].partial for state in ("queued", "running")
+            )
             if over or (deadline is not None and time.monotonic() >= deadline):
                 break
             time.sleep(COUNTS_EVERY)
     _print_counts(counts, output)
     if not over and not follow:
-        unsure = "perhaps more than " if counts["queued"].partial or counts["running"].partial else ""
+        unsure = (
+            "perhaps more than " if counts["queued"].partial or counts["running"].partial else ""
+        )
         raise WaitTimeout(
             f"{unsure}{counts['queued'] + counts['running']} still wait or run after {timeout:g} s; they go on"
         )
@@ -354,7 +444,9 @@ def _counts(at: CommandServices, where: Filter) -> Counts:
     with at.store.read() as unit:
         meant = resolved(unit, where)
         return {
-            state.value: counted(unit.skim_count({**meant, "state": state.value}, COUNT_MOST), COUNT_MOST)
+            state.value: counted(
+                unit.skim_count({**meant, "state": state.value}, COUNT_MOST), COUNT_MOST
+            )
             if state.value in wanted
             else CappedCount(0)
             for state in State
@@ -362,7 +454,10 @@ def _counts(at: CommandServices, where: Filter) -> Counts:
 
 
 def _format_counts(counts: Counts) -> str:
-    return ", ".join(f"{_number(count)} {state}" for state, count in counts.items() if count) or "no job matches"
+    return (
+        ", ".join(f"{_number(count)} {state}" for state, count in counts.items() if count)
+        or "no job matches"
+    )
 
 
 def _number(count: CappedCount) -> str:
@@ -376,7 +471,12 @@ def _counts_picture(counts: Counts) -> Any:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for state in counts:
         table.add_column(state.upper(), justify="right", min_width=9)
-    table.add_row(*(Text(_number(count), style=style(state) if count else "dim") for state, count in counts.items()))
+    table.add_row(
+        *(
+            Text(_number(count), style=style(state) if count else "dim")
+            for state, count in counts.items()
+        )
+    )
     return table
 
 
@@ -389,12 +489,16 @@ def _print_counts(counts: Counts, output: str | None) -> None:
         }
         click.echo(as_json({**counts, **unsure}, 2 if output == "json" else None))
     elif chosen(output) == "table":
-        show_rows([{state: _number(count) for state, count in counts.items()}], list(counts), "table")
+        show_rows(
+            [{state: _number(count) for state, count in counts.items()}], list(counts), "table"
+        )
     else:
         for state, count in counts.items():
             click.echo(f"{state}\t{count}")
     if output not in {"json", "jsonl"} and any(count.partial for count in counts.values()):
-        say("at most 50,000 jobs were looked at for each state: there may be more; narrow the filter")
+        say(
+            "at most 50,000 jobs were looked at for each state: there may be more; narrow the filter"
+        )
 
 
 # -- drawing ----------------------------------------------------------------------------------------
@@ -407,7 +511,9 @@ def drawing() -> Iterator[Draw]:
     from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(stderr=True, highlight=False), refresh_per_second=8, transient=True) as live:
+    with Live(
+        console=Console(stderr=True, highlight=False), refresh_per_second=8, transient=True
+    ) as live:
         yield lambda picture, _, __: live.update(picture())
 
 

@@ -41,9 +41,17 @@ VERBS = {
 }
 # Anything else would be wrong for the others too.
 OF_ONE_JOB = (
-    ChoiceRefused, DeadlineFirst, DependencyOpen, IllegalMove, NotFound, OverrideRefused, PayloadRefused, RetryLimited,
-    RetryRefused, UniqueTaken,
-)  # fmt: skip
+    ChoiceRefused,
+    DeadlineFirst,
+    DependencyOpen,
+    IllegalMove,
+    NotFound,
+    OverrideRefused,
+    PayloadRefused,
+    RetryLimited,
+    RetryRefused,
+    UniqueTaken,
+)
 OVERRIDES = ("max_retries", "queue", "priority", "timeout")
 
 
@@ -54,7 +62,13 @@ class RepairResult(NamedTuple):
 
 
 def run_repair(
-    name: str, ids: tuple[str, ...], said: dict[str, Any], database: str | None, output: str | None, *, dry_run: bool
+    name: str,
+    ids: tuple[str, ...],
+    said: dict[str, Any],
+    database: str | None,
+    output: str | None,
+    *,
+    dry_run: bool,
 ) -> int:
     with open_services(database) as at:
         if len(ids) == 1:
@@ -66,7 +80,14 @@ def run_repair(
 
 
 def run_repair_of_many(
-    name: str, filter_: str, said: dict[str, Any], database: str | None, output: str | None, *, dry_run: bool, yes: bool
+    name: str,
+    filter_: str,
+    said: dict[str, Any],
+    database: str | None,
+    output: str | None,
+    *,
+    dry_run: bool,
+    yes: bool,
 ) -> int:
     """All that a filter finds: an operation."""
     from mulligan.cli.ops import begin
@@ -77,23 +98,38 @@ def run_repair_of_many(
     if said["at"] is not None:
         message = "--at is for jobs that are named; an operation begins now, at its --rate (mulligan ops start)"
         raise click.UsageError(message)
-    return begin(name, filter_, {"reason": said["reason"], **how}, database, output, overrides=_overrides(said))
+    return begin(
+        name,
+        filter_,
+        {"reason": said["reason"], **how},
+        database,
+        output,
+        overrides=_overrides(said),
+    )
 
 
-def _each(at: CommandServices, name: str, given: str, said: dict[str, Any], *, dry_run: bool) -> RepairResult:
+def _each(
+    at: CommandServices, name: str, given: str, said: dict[str, Any], *, dry_run: bool
+) -> RepairResult:
     """A job that cannot be moved does not keep the others."""
     try:
         return _one(at, name, given, said, dry_run=dry_run)
     except OF_ONE_JOB as error:
-        return RepairResult(given, {"id": given, "error": {"code": error.code, "message": str(error)}}, error)
+        return RepairResult(
+            given, {"id": given, "error": {"code": error.code, "message": str(error)}}, error
+        )
 
 
-def _one(at: CommandServices, name: str, given: str, said: dict[str, Any], *, dry_run: bool) -> RepairResult:
+def _one(
+    at: CommandServices, name: str, given: str, said: dict[str, Any], *, dry_run: bool
+) -> RepairResult:
     job_id = at.jobs.resolve(given)
     if dry_run:
         return _foretold(at, name, job_id, said)
     job = _act(at, name, job_id, said)
-    return RepairResult(job_id, job_record(job) | ({"so_far": so_far(job)} if name == "retry" else {}))
+    return RepairResult(
+        job_id, job_record(job) | ({"so_far": so_far(job)} if name == "retry" else {})
+    )
 
 
 def _foretold(at: CommandServices, name: str, job_id: str, said: dict[str, Any]) -> RepairResult:
@@ -116,7 +152,9 @@ def _overrides(said: dict[str, Any]) -> dict[str, Any]:
 
 def _act(at: CommandServices, name: str, job_id: str, said: dict[str, Any]) -> Job:
     if name == "retry":
-        return at.jobs.retry(job_id, reason=said["reason"], overrides=_overrides(said), at=said["at"])
+        return at.jobs.retry(
+            job_id, reason=said["reason"], overrides=_overrides(said), at=said["at"]
+        )
     act = {"cancel": at.jobs.cancel, "release": at.jobs.release, "discard": at.jobs.discard}[name]
     done: Job = act(job_id, **said)
     return done
@@ -130,9 +168,18 @@ def _print(results: list[RepairResult], output: str | None, *, alone: bool) -> N
         show_rows([result.record for result in results], (), output)
     else:
         done = [result.record for result in results if result.error is None]
-        columns = ("id", "state", "would_be") if done and "would_be" in done[0] else ("id", "state", "phase")
+        columns = (
+            ("id", "state", "would_be")
+            if done and "would_be" in done[0]
+            else ("id", "state", "phase")
+        )
         more = ("kind", "so_far", "changes") if done and "changes" in done[0] else ("kind", "why")
-        show_rows(done, columns if form == "tsv" else (*columns, *more), output, short="why" if "why" in more else "")
+        show_rows(
+            done,
+            columns if form == "tsv" else (*columns, *more),
+            output,
+            short="why" if "why" in more else "",
+        )
 
 
 def _tell(name: str, results: list[RepairResult], form: str, *, dry_run: bool) -> int:
@@ -142,7 +189,10 @@ def _tell(name: str, results: list[RepairResult], form: str, *, dry_run: bool) -
             say(f"{result.id}: {cell(told['message'])} [{told['code']}]")
     if len(results) > 1 or dry_run:
         verb = f"would {name}" if dry_run else name
-        say(f"{verb}: {len(results) - len(failed)} of {len(results)}" + ("; nothing was changed" if dry_run else ""))
+        say(
+            f"{verb}: {len(results) - len(failed)} of {len(results)}"
+            + ("; nothing was changed" if dry_run else "")
+        )
         for line in _changes(results) if dry_run else ():
             say(line)
     elif form != "table":
@@ -183,13 +233,29 @@ many_ids = click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job
 # -- look -------------------------------------------------------------------------------------------
 @jobs.command("list", help=f"Newest first. {FILTER}")
 @filter_words
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many on this page.")
-@click.option("--cursor", metavar="ID", help="The next page: what the page before named at its end.")
-@click.option("--page", is_flag=True, help="With -o json: an object with jobs, cursor, partial and count.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="How many on this page.",
+)
+@click.option(
+    "--cursor", metavar="ID", help="The next page: what the page before named at its end."
+)
+@click.option(
+    "--page", is_flag=True, help="With -o json: an object with jobs, cursor, partial and count."
+)
 @shared.database
 @shared.output
 def list_(
-    words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None, *, page: bool
+    words: tuple[str, ...],
+    limit: int,
+    cursor: str | None,
+    database: str | None,
+    output: str | None,
+    *,
+    page: bool,
 ) -> None:
     from mulligan.cli.job_views import show_list
 
@@ -221,9 +287,13 @@ def explain(job_id: str, database: str | None, output: str | None, *, private: b
     show_explanation(job_id, database, output, private=private)
 
 
-@jobs.command(help=f"Every job as one line of JSON, newest first: a stream, however many there are. {FILTER}")
+@jobs.command(
+    help=f"Every job as one line of JSON, newest first: a stream, however many there are. {FILTER}"
+)
 @filter_words
-@click.option("--attempts", is_flag=True, help="With every finished attempt, both halves of its failure.")
+@click.option(
+    "--attempts", is_flag=True, help="With every finished attempt, both halves of its failure."
+)
 @shared.database
 def export(words: tuple[str, ...], database: str | None, *, attempts: bool) -> None:
     from mulligan.cli.job_transfer import run_export
@@ -259,14 +329,23 @@ def index(kind: str, database: str | None) -> None:
 
 
 # -- watch ------------------------------------------------------------------------------------------
-@jobs.command(help=f"Follow one job, or all that a FILTER finds, to the end. Exit code 6: not all succeeded. {FILTER}")
+@jobs.command(
+    help=f"Follow one job, or all that a FILTER finds, to the end. Exit code 6: not all succeeded. {FILTER}"
+)
 @click.argument("words", metavar="ID | [FILTER]...", nargs=-1, shell_complete=job_ids)
 @click.option("--timeout", type=shared.Length(), help="Give up after: 30, 5m, 2h; the jobs go on.")
-@click.option("-f", "--follow", is_flag=True, help="Go on when nothing waits or runs any more, until Ctrl-C.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on when nothing waits or runs any more, until Ctrl-C."
+)
 @shared.database
 @shared.output
 def watch(
-    words: tuple[str, ...], timeout: float | None, database: str | None, output: str | None, *, follow: bool
+    words: tuple[str, ...],
+    timeout: float | None,
+    database: str | None,
+    output: str | None,
+    *,
+    follow: bool,
 ) -> int:
     from mulligan.cli import job_views as watching
 
@@ -295,7 +374,9 @@ def repair(name: str, words: str, *more: Callable[[Any], Any]) -> None:
             message = "name jobs by their ids, or all that a --filter finds; one of both"
             raise click.UsageError(message)
         if filter_ is not None:
-            return run_repair_of_many(name, filter_, said, database, output, dry_run=dry_run, yes=yes)
+            return run_repair_of_many(
+                name, filter_, said, database, output, dry_run=dry_run, yes=yes
+            )
         return run_repair(name, ids, said, database, output, dry_run=dry_run)
 
     decorated: Any = run
@@ -304,25 +385,46 @@ def repair(name: str, words: str, *more: Callable[[Any], Any]) -> None:
     jobs.command(name, help=words)(decorated)
 
 
-_filter = click.option("--filter", "filter_", metavar="FILTER", help="All that it finds: an operation, as `ops start`.")
-_yes = click.option("--yes", is_flag=True, help="With --filter: do not ask, however many jobs there are.")
+_filter = click.option(
+    "--filter", "filter_", metavar="FILTER", help="All that it finds: an operation, as `ops start`."
+)
+_yes = click.option(
+    "--yes", is_flag=True, help="With --filter: do not ask, however many jobs there are."
+)
 _reason = click.option("--reason", default="", help="For the history.")
-_must_reason = click.option("--reason", required=True, help="The last thing anybody will read about this job.")
+_must_reason = click.option(
+    "--reason", required=True, help="The last thing anybody will read about this job."
+)
 _choice = click.option("--choice", help="What was decided; the handler reads it as ctx.choice.")
 _retry = (
     _reason,
-    click.option("--at", type=shared.When(), help="Not at once: 5m, 2h, or 2026-03-01T06:00+01:00."),
     click.option(
-        "--set", "fields", metavar="FIELD=VALUE", multiple=True,
+        "--at", type=shared.When(), help="Not at once: 5m, 2h, or 2026-03-01T06:00+01:00."
+    ),
+    click.option(
+        "--set",
+        "fields",
+        metavar="FIELD=VALUE",
+        multiple=True,
         help="Change a field of the payload that its kind calls editable. May be repeated.",
     ),
-    click.option("--timeout", type=shared.Length(), help="Limit of one attempt from now on: 30, 5m, 2h."),
+    click.option(
+        "--timeout", type=shared.Length(), help="Limit of one attempt from now on: 30, 5m, 2h."
+    ),
     click.option("--priority", type=int, help="From -9 (first) to 9 (last)."),
     click.option("--queue", help="Instead of the one it was enqueued for.", shell_complete=queues),
     click.option("--max-retries", type=int, help="Instead of what holds for this job."),
-)  # fmt: skip
+)
 
-repair("retry", "Run dead, parked or cancelled jobs again, with fresh counters; their history stays.", *_retry)
-repair("cancel", "Stop jobs: at once while they wait, once their code has stopped while they run.", _reason)
+repair(
+    "retry",
+    "Run dead, parked or cancelled jobs again, with fresh counters; their history stays.",
+    *_retry,
+)
+repair(
+    "cancel",
+    "Stop jobs: at once while they wait, once their code has stopped while they run.",
+    _reason,
+)
 repair("release", "Let parked jobs go on, perhaps with a choice.", _choice, _reason)
 repair("discard", "Nobody wants these dead or parked jobs any more.", _must_reason)

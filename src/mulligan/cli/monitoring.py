@@ -27,7 +27,18 @@ from mulligan.jobs.sentences import MEANS
 # `mulligan alerts …`: what is worth attention now, by which rules, and silence for a while.
 
 COLUMNS = ("state", "rule", "key", "severity", "since", "action", "summary")
-RULES = ("name", "measure", "above", "clear", "window", "least", "for", "severity", "action", "status")
+RULES = (
+    "name",
+    "measure",
+    "above",
+    "clear",
+    "window",
+    "least",
+    "for",
+    "severity",
+    "action",
+    "status",
+)
 
 
 @click.group(cls=Family)
@@ -50,7 +61,13 @@ def list_(everything: bool, database: str | None, output: str | None) -> None:  
     """What fires, and what is about to."""
     with _alerts(database) as api:
         found = api.list(all=everything)
-    show_rows([_record(one, output) for one in found], COLUMNS, output, empty="nothing fires", short="summary")
+    show_rows(
+        [_record(one, output) for one in found],
+        COLUMNS,
+        output,
+        empty="nothing fires",
+        short="summary",
+    )
 
 
 @alerts.command()
@@ -65,7 +82,9 @@ def rules(database: str | None, output: str | None) -> None:
 
 @alerts.command()
 @click.argument("name")
-@click.option("--until", type=shared.When(), help="A length (2h) or a moment; default: 1h.", default=3600.0)
+@click.option(
+    "--until", type=shared.When(), help="A length (2h) or a moment; default: 1h.", default=3600.0
+)
 @click.option("--off", is_flag=True, help="End a silence.")
 @setting.reason
 @shared.database
@@ -80,7 +99,9 @@ def silence(
 ) -> None:
     """Neither tell of it nor act on it for a while."""
     with _alerts(database) as api:
-        rule = api.unsilence(name, reason=reason) if off else api.silence(name, until, reason=reason)
+        rule = (
+            api.unsilence(name, reason=reason) if off else api.silence(name, until, reason=reason)
+        )
     setting.print_record(_rule(rule, output), RULES, output)
 
 
@@ -103,7 +124,9 @@ def _record(one: AlertStatus, output: str | None) -> dict[str, Any]:
 def _rule(one: AlertRule, output: str | None) -> dict[str, Any]:
     if chosen(output) in {"json", "jsonl"}:
         return {name: setting.to_plain(value) for name, value in asdict(one).items()}
-    windows = f"{one.window:g}" if one.and_window is None else f"{one.window:g} and {one.and_window:g}"
+    windows = (
+        f"{one.window:g}" if one.and_window is None else f"{one.window:g} and {one.and_window:g}"
+    )
     status = "on" if one.enabled else "off"
     if one.silenced_until is not None:
         status = f"silent for {setting.time_left(one.silenced_until)}"
@@ -128,7 +151,9 @@ SHOWN = 12  # lines of a part; JSON has all
 Named = tuple[str, Share, str]
 
 
-def show_insight(since: float, kind: str | None, queue: str | None, database: str | None, output: str | None) -> None:
+def show_insight(
+    since: float, kind: str | None, queue: str | None, database: str | None, output: str | None
+) -> None:
     settings = settings_with(database)
     with existing(settings) as store:
         found = insight(store, settings, since, kind, queue)
@@ -181,7 +206,15 @@ def _rows(found: Insight) -> Iterator[str]:
     for one in numbers.cells:
         yield _tsv("attempt", f"{one.cls} {one.code} {one.dependency} {one.attempt}", one.success)
     for waste in numbers.wasted:
-        yield "\t".join(("wasted", cell(waste.cls), str(waste.failures), f"{waste.seconds:g}", f"{waste.cost:g}"))
+        yield "\t".join(
+            (
+                "wasted",
+                cell(waste.cls),
+                str(waste.failures),
+                f"{waste.seconds:g}",
+                f"{waste.cost:g}",
+            )
+        )
     for advice in found.advice:
         yield f"advice\t{cell(advice.text)}"
     for note in found.notes:
@@ -197,7 +230,9 @@ def _tsv(section: str, name: str, share: Share) -> str:
 # -- for people -------------------------------------------------------------------------------------
 def _page(found: Insight, database: str | None) -> Iterator[str]:
     numbers = found.numbers
-    of = "".join(f", {what} {name}" for what, name in (("kind", found.kind), ("queue", found.queue)) if name)
+    of = "".join(
+        f", {what} {name}" for what, name in (("kind", found.kind), ("queue", found.queue)) if name
+    )
     yield f"{numbers.jobs:,} jobs enqueued since {_minute(numbers.since)}{of}; {numbers.attempts:,} attempts ended"
     yield from _lately(found)
     if numbers.jobs == 0:
@@ -247,7 +282,11 @@ def _days(numbers: Numbers) -> Iterator[str]:
 def _shares(numbers: Numbers) -> Iterator[Named]:
     yield "retry success", numbers.retry_success, "of jobs that were tried again"
     yield "rescue", numbers.rescue, "of all jobs whose first attempt failed"
-    yield "permanent failure", numbers.permanent_failure, "of jobs that ended; bad input not counted"
+    yield (
+        "permanent failure",
+        numbers.permanent_failure,
+        "of jobs that ended; bad input not counted",
+    )
     yield "bad input", numbers.user_failure, "of jobs that ended, dead of their input"
     yield "unknown cause", numbers.unknown, "of failures: no rule knows them"
     yield "hopeless, at least", numbers.false_retriable.low, "of jobs tried again: later judged so"
@@ -303,7 +342,10 @@ def _next(numbers: Numbers) -> Iterator[str]:
     by_class = [one for one in numbers.chances if not one.code]
     if not by_class:
         return
-    yield from ("", "The next attempt's chance, with what was believed before and newer trials counting more")
+    yield from (
+        "",
+        "The next attempt's chance, with what was believed before and newer trials counting more",
+    )
     for one in by_class[:SHOWN]:
         means = MEANS.get(one.cls, "")
         guess = one.chance
@@ -324,7 +366,10 @@ def _costs(numbers: Numbers) -> Iterator[str]:
         work = duration(round(waste.seconds, 3))
         yield f"  {waste.cls:<14} {bar(waste.seconds / most)} {work:>8} of work in {waste.failures} failures{cost}"
     if numbers.retry_cost:
-        per_job, per_retried = numbers.retry_cost_per_job or 0.0, numbers.retry_cost_per_retried or 0.0
+        per_job, per_retried = (
+            numbers.retry_cost_per_job or 0.0,
+            numbers.retry_cost_per_retried or 0.0,
+        )
         yield f"  retries cost {numbers.retry_cost:g}: {per_job:.4g} for each job, {per_retried:.4g} for each retried"
 
 
@@ -342,13 +387,22 @@ def _minute(at: datetime) -> str:
 
 # `mulligan insight`: what retries are worth, what failures cost, and what that advises.
 
+
 @click.command()
-@click.option("--since", type=shared.Length(), default="7d", show_default=True, help="Jobs enqueued within: 2h, 7d.")
+@click.option(
+    "--since",
+    type=shared.Length(),
+    default="7d",
+    show_default=True,
+    help="Jobs enqueued within: 2h, 7d.",
+)
 @click.option("--kind", help="Only this kind.", shell_complete=kinds)
 @click.option("--queue", help="Only this queue.", shell_complete=queues)
 @shared.database
 @shared.output
-def insight_command(since: float, kind: str | None, queue: str | None, database: str | None, output: str | None) -> None:
+def insight_command(
+    since: float, kind: str | None, queue: str | None, database: str | None, output: str | None
+) -> None:
     """What the jobs of the last days came to: what retries are worth, what failures cost, what that advises.
 
     At most 100,000 jobs are looked at, the newest; it says so when there are more.
@@ -366,7 +420,9 @@ RUNBOOK = "runbook_url: docs/"
 
 @click.command()
 @click.argument("what", type=click.Choice(["now", *FILES]), default="now")
-@click.option("--docs", help="Address of the documentation, put before the runbook links of the rules.")
+@click.option(
+    "--docs", help="Address of the documentation, put before the runbook links of the rules."
+)
 @shared.database
 def metrics(what: str, docs: str | None, database: str | None) -> None:
     """Print the metrics of this database, the alert rules for Prometheus, or the dashboard for Grafana.

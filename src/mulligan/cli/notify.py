@@ -58,17 +58,32 @@ def list_(owner: str | None, database: str | None, output: str | None) -> None:
 @notify.command()
 @click.argument("events", nargs=-1, required=True, metavar="EVENT…")
 @click.option("--webhook", metavar="URL", help="POST to this address, signed.")
-@click.option("--email", multiple=True, metavar="ADDRESS", help="Mail to this address. May be repeated.")
-@click.option("--apprise", multiple=True, metavar="URL", help="Slack, Teams, ntfy …: an address as apprise writes it.")
+@click.option(
+    "--email", multiple=True, metavar="ADDRESS", help="Mail to this address. May be repeated."
+)
+@click.option(
+    "--apprise",
+    multiple=True,
+    metavar="URL",
+    help="Slack, Teams, ntfy …: an address as apprise writes it.",
+)
 @click.option("--owner", help="Only of this owner's jobs and batches.")
 @click.option("--batch", metavar="ID", help="Only of this batch.")
-@click.option("--filter", "words", default="", metavar="FILTER", help="kind:render code:GW_5XX class: queue:")
-@click.option("--form", type=click.Choice(FORMS), help="Each event a message, or failures of one cause as an incident.")
+@click.option(
+    "--filter", "words", default="", metavar="FILTER", help="kind:render code:GW_5XX class: queue:"
+)
+@click.option(
+    "--form",
+    type=click.Choice(FORMS),
+    help="Each event a message, or failures of one cause as an incident.",
+)
 @click.option("--name", default="", help="For people.")
 @setting.reason
 @shared.database
 @shared.output
-def add(events: tuple[str, ...], database: str | None, output: str | None, words: str, **said: Any) -> None:
+def add(
+    events: tuple[str, ...], database: str | None, output: str | None, words: str, **said: Any
+) -> None:
     """Tell somebody of EVENT…: job.died, batch.*, dependency.opened …"""
     channel = _channel(said.pop("webhook"), said.pop("email"), said.pop("apprise"))
     with _subscriptions(database) as api:
@@ -136,7 +151,9 @@ def rotate(subscription: str, reason: str, database: str | None, output: str | N
         made = api.rotate(api.resolve(subscription), reason=reason)
     _report(made, output)
     if chosen(output) not in {"json", "jsonl"}:
-        say(f"messages are signed with {made.secret} and with the last secret; it is not shown again")
+        say(
+            f"messages are signed with {made.secret} and with the last secret; it is not shown again"
+        )
 
 
 @notify.command()
@@ -154,21 +171,38 @@ def test(subscription: str, database: str | None, output: str | None) -> None:
 @notify.command()
 @click.option("--subscription", help="Only to this one.")
 @owner
-@click.option("--state", type=click.Choice([state.value for state in State]), help="Only those that are so.")
+@click.option(
+    "--state", type=click.Choice([state.value for state in State]), help="Only those that are so."
+)
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @click.option("--before", metavar="ID", help="Those that are older than this one.")
 @shared.database
 @shared.output
 def deliveries(
-    subscription: str | None, database: str | None, output: str | None, limit: int, before: str | None, **said: Any
+    subscription: str | None,
+    database: str | None,
+    output: str | None,
+    limit: int,
+    before: str | None,
+    **said: Any,
 ) -> None:
     """Messages, newest first. A delivery is a job: mulligan jobs explain ID tells its story, jobs retry ID sends it."""
     settings = settings_with(database)
     with existing(settings) as store:
-        named = Subscriptions(lambda: store, lambda: settings).resolve(subscription) if subscription else None
+        named = (
+            Subscriptions(lambda: store, lambda: settings).resolve(subscription)
+            if subscription
+            else None
+        )
         api = Deliveries(lambda: store, lambda: settings)
         found = api.list(subscription=named, limit=limit, before=before, **said)
-    show_rows([_delivery(one, output) for one in found], DELIVERED, output, empty="no messages yet", short="summary")
+    show_rows(
+        [_delivery(one, output) for one in found],
+        DELIVERED,
+        output,
+        empty="no messages yet",
+        short="summary",
+    )
     if found.cursor is not None:
         say(f"older ones: --before {found.cursor}")
 
@@ -204,7 +238,11 @@ def _status(one: Subscription) -> str:
 def _delivery(one: Delivery, output: str | None) -> dict[str, Any]:
     if chosen(output) in {"json", "jsonl"}:
         return {name: setting.to_plain(value) for name, value in asdict(one).items()}
-    told = f"{one.summary} ({one.error})" if one.error and one.state != State.SUCCEEDED else one.summary
+    told = (
+        f"{one.summary} ({one.error})"
+        if one.error and one.state != State.SUCCEEDED
+        else one.summary
+    )
     return {
         "id": one.id,
         "subscription": one.subscription,

@@ -44,7 +44,9 @@ def operations(database: str | None) -> Iterator[tuple[Operations, Store]]:
 class StepsParam(click.ParamType[list[int | str]]):
     name = "steps"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int | str]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int | str]:
         del param, ctx
         parts = [part.strip() for part in str(value).split(",")]
         return [int(part) if part.isdecimal() else part for part in parts]
@@ -55,7 +57,9 @@ class ShareParam(click.ParamType[float]):
 
     name = "share"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         text = str(value).strip()
         try:
             return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
@@ -68,17 +72,38 @@ def bulk_options(command: F) -> F:
     for option in (
         shared.output,
         shared.database,
-        click.option("--timeout", type=shared.Length(), help="Stop watching after: 30, 5m, 2h; the operation goes on."),
+        click.option(
+            "--timeout",
+            type=shared.Length(),
+            help="Stop watching after: 30, 5m, 2h; the operation goes on.",
+        ),
         click.option("--no-wait", is_flag=True, help="Begin it, and do not watch."),
-        click.option("--yes", is_flag=True, help=f"Do not ask, however many jobs there are (more than {ASKED_FROM})."),
+        click.option(
+            "--yes",
+            is_flag=True,
+            help=f"Do not ask, however many jobs there are (more than {ASKED_FROM}).",
+        ),
         shared.dry_run,
         click.option("--key", help="The same key again returns the operation that has it."),
         click.option("--owner", help="Only jobs of this owner; the operation is theirs."),
-        click.option("--stop-if", type=ShareParam(), default="10%", show_default=True, help="Stop when more than this share "
-                     "of a step fails of the same cause again."),
-        click.option("--rate", metavar="N/s|N/m|N/h", help="Items a second; default 20 for retry and release."),
-        click.option("--steps", type=StepsParam(), help="How many before it is judged; default for retry: 1,10,100,rest."),
-    ):  # fmt: skip
+        click.option(
+            "--stop-if",
+            type=ShareParam(),
+            default="10%",
+            show_default=True,
+            help="Stop when more than this share of a step fails of the same cause again.",
+        ),
+        click.option(
+            "--rate",
+            metavar="N/s|N/m|N/h",
+            help="Items a second; default 20 for retry and release.",
+        ),
+        click.option(
+            "--steps",
+            type=StepsParam(),
+            help="How many before it is judged; default for retry: 1,10,100,rest.",
+        ),
+    ):
         command = option(command)
     return command
 
@@ -122,7 +147,9 @@ def _ask(before: OperationPreview, *, yes: bool) -> None:
     for name, value in facts(before):
         say(f"{name:<10}  {value}")
     typed_in = click.prompt(
-        f"{before.action} {_number(before)} jobs? Type {before.count} to go on", err=True, default=""
+        f"{before.action} {_number(before)} jobs? Type {before.count} to go on",
+        err=True,
+        default="",
     )
     if typed_in.replace(",", "").strip() != str(before.count):
         say("nothing was changed")
@@ -131,7 +158,12 @@ def _ask(before: OperationPreview, *, yes: bool) -> None:
 
 # -- watch ------------------------------------------------------------------------------------------
 def follow(
-    api: Operations, store: Store, operation: str, timeout: float | None, database: str | None, output: str | None
+    api: Operations,
+    store: Store,
+    operation: str,
+    timeout: float | None,
+    database: str | None,
+    output: str | None,
 ) -> int:
     """Until it has ended. Ctrl-C leaves it running."""
     try:
@@ -145,17 +177,23 @@ def follow(
     if ended.joined:
         say(f"{ended.joined:,} more came to match meanwhile; they were not touched")
     if ended.state == "stopped":
-        say(f"{typed('ops', 'items', ended.id, '--outcome', 'same', database=database)}  lists those that failed again")
+        say(
+            f"{typed('ops', 'items', ended.id, '--outcome', 'same', database=database)}  lists those that failed again"
+        )
     return 0 if ended.state == "finished" else FAILED
 
 
-def _watch(api: Operations, store: Store, operation: str, timeout: float | None, draw: Draw) -> Operation:
+def _watch(
+    api: Operations, store: Store, operation: str, timeout: float | None, draw: Draw
+) -> Operation:
     began = time.monotonic()
     while True:
         now = patiently(lambda: api.get(operation))
         if not now.under_way:
             return now
-        words = _words(now, _lonely(store) if time.monotonic() - began > ALONE_AFTER and not now.note else "")
+        words = _words(
+            now, _lonely(store) if time.monotonic() - began > ALONE_AFTER and not now.note else ""
+        )
         draw(lambda now=now, words=words: _picture(now, words), words, words)
         if timeout is not None and time.monotonic() - began > timeout:
             raise WaitTimeout(f"operation {operation} is still {now.state} after {timeout:g} s")
@@ -168,7 +206,9 @@ def _lonely(store: Store) -> str:
 
 
 def _words(now: Operation, more: str = "") -> str:
-    counted = [f"{getattr(now.counts, fate):,} {fate}" for fate in ItemOutcome if getattr(now.counts, fate)]
+    counted = [
+        f"{getattr(now.counts, fate):,} {fate}" for fate in ItemOutcome if getattr(now.counts, fate)
+    ]
     state = "" if now.state == "running" else f"{now.state}, "
     step = f"{state}step {now.step} of {max(1, len(now.steps))}"
     waiting = [f"{now.counts.sent:,} under way"] if now.counts.sent else []
@@ -234,7 +274,9 @@ def record(one: Operation) -> dict[str, Any]:
 
 
 def _operation_facts(one: Operation) -> list[tuple[str, str]]:
-    counts = [f"{getattr(one.counts, fate):,} {fate}" for fate in ItemOutcome if getattr(one.counts, fate)]
+    counts = [
+        f"{getattr(one.counts, fate):,} {fate}" for fate in ItemOutcome if getattr(one.counts, fate)
+    ]
     sizes = [f"{tally.ended:,} of {tally.size:,}" for tally in one.steps]
     params = ", ".join(f"{name} {value}" for name, value in one.params.items())
     return [
@@ -265,7 +307,10 @@ def print_preview(before: OperationPreview, output: str | None) -> None:
     form = chosen(output)
     if form in {"json", "jsonl"}:
         said = {**asdict(before), "chances": [chance._asdict() for chance in before.chances]}
-        said |= {"held": [one._asdict() for one in before.held], "refused": [one._asdict() for one in before.refused]}
+        said |= {
+            "held": [one._asdict() for one in before.held],
+            "refused": [one._asdict() for one in before.refused],
+        }
         click.echo(as_json({**said, "chance": before.chance}, 2 if form == "json" else None))
         return
     _print_facts(facts(before), form)
@@ -275,7 +320,9 @@ def _print_facts(said: list[tuple[str, str]], form: str) -> None:
     shown = [(name, value) for name, value in said if value]
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
-        click.echo(f"{name:<{width}}  {cell(value)}" if form == "table" else f"{name}\t{cell(value)}")
+        click.echo(
+            f"{name:<{width}}  {cell(value)}" if form == "table" else f"{name}\t{cell(value)}"
+        )
 
 
 def facts(before: OperationPreview) -> list[tuple[str, str]]:
@@ -287,7 +334,10 @@ def facts(before: OperationPreview) -> list[tuple[str, str]]:
         ("kinds", _counted(before.kinds)),
         ("owners", _counted({name or "(none)": jobs for name, jobs in before.owners.items()})),
         ("steps", ", ".join(f"{size:,}" for size in before.steps) if before.count else ""),
-        ("cost", f"{before.cost:g} so far, about {before.estimated_cost:g} more" if before.cost else ""),
+        (
+            "cost",
+            f"{before.cost:g} so far, about {before.estimated_cost:g} more" if before.cost else "",
+        ),
         ("chance", _chance(before)),
     ]
     said += [("held", f"{one.jobs:,} would wait: {one.why}") for one in before.held]
@@ -317,6 +367,7 @@ def _number(before: OperationPreview) -> str:
 
 # `mulligan ops …`: one careful action on many jobs. An id may be given by its first characters.
 
+
 @click.group(cls=Family)
 def ops() -> None:
     """One careful action on many jobs: start, show, items, pause, resume, abort."""
@@ -326,7 +377,9 @@ _id = click.argument("operation", metavar="ID", shell_complete=complete.operatio
 _reason = click.option("--reason", default="", help="For the history.")
 _owner = click.option("--owner", help="As this owner sees it.")
 ITEM_COLUMNS = ("place", "job", "step", "state", "outcome", "code", "why")
-NONE_YET = "no operations yet; mulligan ops start retry state:dead … --dry-run  shows what one would do"
+NONE_YET = (
+    "no operations yet; mulligan ops start retry state:dead … --dry-run  shows what one would do"
+)
 
 
 @ops.command("list")
@@ -343,8 +396,14 @@ def list_(owner: str | None, limit: int, database: str | None, output: str | Non
 @ops.command()
 @_id
 @_owner
-@click.option("-w", "--watch", is_flag=True, help="Until it has ended. Exit code 6: it did not finish.")
-@click.option("--timeout", type=shared.Length(), help="Stop watching after: 30, 5m, 2h; the operation goes on.")
+@click.option(
+    "-w", "--watch", is_flag=True, help="Until it has ended. Exit code 6: it did not finish."
+)
+@click.option(
+    "--timeout",
+    type=shared.Length(),
+    help="Stop watching after: 30, 5m, 2h; the operation goes on.",
+)
 @shared.database
 @shared.output
 def show(
@@ -384,10 +443,14 @@ def items(
 ) -> None:
     """Its jobs in the order in which they are sent, each with what became of it, and why."""
     with operations(database) as (api, _):
-        found = api.items(api.resolve(operation, owner=owner), outcome, owner=owner, limit=limit, after=after)
+        found = api.items(
+            api.resolve(operation, owner=owner), outcome, owner=owner, limit=limit, after=after
+        )
     show_rows([_item(one) for one in found], ITEM_COLUMNS, output, empty="none", short="why")
     if len(found) == limit:
-        say(f"more: {typed('ops', 'items', operation, '--after', str(found[-1].place), database=database)}")
+        say(
+            f"more: {typed('ops', 'items', operation, '--after', str(found[-1].place), database=database)}"
+        )
 
 
 def _item(one: Item) -> dict[str, Any]:
@@ -403,14 +466,21 @@ def _item(one: Item) -> dict[str, Any]:
 @_reason
 @bulk_options
 def start(
-    action: str, words: tuple[str, ...], database: str | None, output: str | None, max_retries: int | None, **said: Any
+    action: str,
+    words: tuple[str, ...],
+    database: str | None,
+    output: str | None,
+    max_retries: int | None,
+    **said: Any,
 ) -> int:
     """Retry, cancel, discard, release or move all jobs that FILTER finds; watch it, Ctrl-C leaves it running.
 
     FILTER is as for `jobs list`: state:dead kind:render code:GW_5XX group:v2-… owner:acme since:2h "moov atom".
     """
     overrides = {} if max_retries is None else {"max_retries": max_retries}
-    return begin(action, one_filter(words) if words else "", said, database, output, overrides=overrides)
+    return begin(
+        action, one_filter(words) if words else "", said, database, output, overrides=overrides
+    )
 
 
 def begin(
@@ -422,7 +492,9 @@ def begin(
     *,
     overrides: dict[str, Any] | None = None,
 ) -> int:
-    how = {name: said.pop(name) for name in ("dry_run", "yes", "no_wait", "timeout") if name in said}
+    how = {
+        name: said.pop(name) for name in ("dry_run", "yes", "no_wait", "timeout") if name in said
+    }
     if overrides:
         said["overrides"] = overrides
     return run_bulk(action, filter_, said, database, output, **how)

@@ -15,14 +15,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 database = click.option("--database", metavar="URL", help="Instead of the one the settings name.")
 dry_run = click.option("--dry-run", is_flag=True, help="Only say what would change.")
 output = click.option(
-    "-o", "--output", type=click.Choice(["table", "tsv", "json", "jsonl"]), help="Default: a table, TSV when piped."
+    "-o",
+    "--output",
+    type=click.Choice(["table", "tsv", "json", "jsonl"]),
+    help="Default: a table, TSV when piped.",
 )
 log_level = click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     help="Nothing below it is logged; default: INFO.",
 )
-log_format = click.option("--log-format", type=click.Choice(["text", "json"]), help="json: one object a line.")
+log_format = click.option(
+    "--log-format", type=click.Choice(["text", "json"]), help="json: one object a line."
+)
 
 
 def queue_list(_: click.Context, __: click.Parameter, value: str | None) -> frozenset[str] | None:
@@ -38,7 +43,9 @@ def queue_list(_: click.Context, __: click.Parameter, value: str | None) -> froz
 def worker_options(command: F) -> F:
     """What `worker` and `up` say about their worker."""
     for option in (
-        click.option("--leave-with-stdin", is_flag=True, help="End when stdin ends: with whoever started it."),
+        click.option(
+            "--leave-with-stdin", is_flag=True, help="End when stdin ends: with whoever started it."
+        ),
         log_format,
         log_level,
         click.option("--runners", type=int, help="How many processes hold the app."),
@@ -80,7 +87,9 @@ class When(click.ParamType[Any]):
             at = datetime.fromisoformat(str(value))
         except ValueError:
             self.fail(
-                f"{value!r} is neither a length (30, 5m, 2h, 1d) nor a moment (2026-03-01T06:00+01:00)", param, ctx
+                f"{value!r} is neither a length (30, 5m, 2h, 1d) nor a moment (2026-03-01T06:00+01:00)",
+                param,
+                ctx,
             )
         if at.tzinfo is None:
             self.fail(f"{value!r} has no time zone; add one: {value}Z, {value}+01:00", param, ctx)
@@ -92,7 +101,9 @@ class Length(click.ParamType[float]):
 
     name = "length"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         from mulligan.jobs.filter import seconds
 
         found = seconds(str(value))

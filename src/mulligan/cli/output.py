@@ -30,7 +30,9 @@ def bar(share: float | None, width: int = 20) -> str:
     """A share of `width` characters, to an eighth of one; what is more than nothing is seen."""
     if share is None:
         return "·" * width
-    eighths = min(width * 8, max(1 if share > 0 else 0, round(min(max(share, 0.0), 1.0) * width * 8)))
+    eighths = min(
+        width * 8, max(1 if share > 0 else 0, round(min(max(share, 0.0), 1.0) * width * 8))
+    )
     whole, part = divmod(eighths, 8)
     return ("█" * whole + (_EIGHTHS[part] if part else "")).ljust(width)
 
@@ -38,7 +40,9 @@ def bar(share: float | None, width: int = 20) -> str:
 def spark(values: Sequence[float | None], most: float | None = None) -> str:
     """One sign each; None is a dot."""
     top = most or max((value for value in values if value is not None), default=0.0) or 1.0
-    return "".join("·" if value is None else _LEVELS[min(7, int(value / top * 7.999))] for value in values)
+    return "".join(
+        "·" if value is None else _LEVELS[min(7, int(value / top * 7.999))] for value in values
+    )
 
 
 # Rows for people (a table), for pipes (TSV) and for programs (JSON).
@@ -77,7 +81,12 @@ def chosen(output: str | None) -> str:
 
 
 def show_rows(
-    records: Sequence[Record], columns: Sequence[str], output: str | None, *, empty: str = "", short: str = ""
+    records: Sequence[Record],
+    columns: Sequence[str],
+    output: str | None,
+    *,
+    empty: str = "",
+    short: str = "",
 ) -> None:
     """All of them. JSON carries every field, tables and TSV the columns; in a table `short` is cut to one line."""
     form = chosen(output)
@@ -117,7 +126,10 @@ def table_of(records: Sequence[Record], columns: Sequence[str], width: int, shor
         justify: Any = "right" if column in NUMBERS else "left"
         unbroken = column in UNBROKEN or column == short
         table.add_column(heading(column), no_wrap=unbroken, justify=justify, overflow="fold")
-    widths = [max(cell_len(row[column]) for row in [*rows, {column: heading(column)}]) for column in columns]
+    widths = [
+        max(cell_len(row[column]) for row in [*rows, {column: heading(column)}])
+        for column in columns
+    ]
     taken = sum(wide + 2 for column, wide in zip(columns, widths, strict=True) if column != short)
     for row in rows:
         texts = {column: Text(value, style=style(value)) for column, value in row.items()}

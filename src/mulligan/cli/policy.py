@@ -25,7 +25,14 @@ from mulligan.manifest.declared import stored_rules
 from mulligan.retries.backoff import Exponential, Fixed, Table
 from mulligan.retries.policy import Then, as_ladder
 from mulligan.retries.preview import ClassOutlook, Try, described, harmless
-from mulligan.retries.service import ATTEMPTS, Backtest, Policies, PolicyExplanation, Setting, backtested
+from mulligan.retries.service import (
+    ATTEMPTS,
+    Backtest,
+    Policies,
+    PolicyExplanation,
+    Setting,
+    backtested,
+)
 
 LINE = ("kind", "queue", "retries", "from", "backoff", "not_retried", "last_try")
 FIELD = ("name", "value", "scope", "origin")
@@ -53,7 +60,9 @@ def _line(one: PolicyExplanation) -> dict[str, Any]:
         "retries": retries.value,
         "from": retries.origin,
         "backoff": described(backoff.value),
-        "not_retried": _join_names([kept.cls for kept in one.classes if not kept.retried and kept.cls in RETRYABLE]),
+        "not_retried": _join_names(
+            [kept.cls for kept in one.classes if not kept.retried and kept.cls in RETRYABLE]
+        ),
         "last_try": f"within {duration(last)}" if last else "at once",
     }
 
@@ -71,7 +80,11 @@ def show_one(one: PolicyExplanation, output: str | None) -> None:
         _tsv("field", [_field(field) for field in one.fields], FIELD)
         _tsv("class", [_class(kept) for kept in one.classes], CLASS)
         _tsv("rule", [_rule(rule) for rule in one.rules], RULE)
-        _tsv("try", [record for names, tries, _ in _calendars(one) for record in _tries(names, tries)], TRY)
+        _tsv(
+            "try",
+            [record for names, tries, _ in _calendars(one) for record in _tries(names, tries)],
+            TRY,
+        )
     else:
         _tables(one)
 
@@ -89,7 +102,9 @@ def _tables(one: PolicyExplanation) -> None:
     retried = [kept for kept in one.classes if kept.retried]
     show_rows([_class(kept) for kept in retried], RETRIED, "table", empty="nothing is retried")
     for why in dict.fromkeys(kept.why for kept in one.classes if not kept.retried):
-        click.echo(f"not retried: {_join_names([kept.cls for kept in one.classes if kept.why == why])} ({why})")
+        click.echo(
+            f"not retried: {_join_names([kept.cls for kept in one.classes if kept.why == why])} ({why})"
+        )
     if one.rules:
         click.echo()
         click.echo("Rules with terms of their own, for what they judge:")
@@ -104,7 +119,12 @@ def _tables(one: PolicyExplanation) -> None:
 
 
 def _field(field: Setting) -> dict[str, Any]:
-    return {"name": field.name, "value": _value(field), "scope": field.scope, "origin": field.origin}
+    return {
+        "name": field.name,
+        "value": _value(field),
+        "scope": field.scope,
+        "origin": field.origin,
+    }
 
 
 def _value(field: Setting) -> str:
@@ -117,7 +137,9 @@ def _value(field: Setting) -> str:
     if field.name == "max_age" and field.value is not None:
         return duration(field.value)
     if field.value is None:
-        return {"only": "every class that can be", "retry_unknown": "unset"}.get(field.name, "no limit")
+        return {"only": "every class that can be", "retry_unknown": "unset"}.get(
+            field.name, "no limit"
+        )
     return _join_names(field.value) if isinstance(field.value, tuple) else str(field.value)
 
 
@@ -175,7 +197,10 @@ def _calendars(one: PolicyExplanation) -> list[tuple[str, tuple[Try, ...], bool]
     for kept in one.classes:
         if kept.retried:
             found.setdefault(kept.calendar, []).append(kept)
-    return [(_join_names([kept.cls for kept in shared]), tries, shared[0].more) for tries, shared in found.items()]
+    return [
+        (_join_names([kept.cls for kept in shared]), tries, shared[0].more)
+        for tries, shared in found.items()
+    ]
 
 
 def _tries(names: str, tries: Sequence[Try]) -> list[dict[str, Any]]:
@@ -186,7 +211,9 @@ def _for_people(found: Try, end: float) -> dict[str, Any]:
     return {
         "attempt": found.attempt,
         "wait": _between(found.earliest, found.wait, found.latest) if found.attempt > 1 else "",
-        "starts_after": _between(found.at_earliest, found.at, found.at_latest) if found.attempt > 1 else "at once",
+        "starts_after": _between(found.at_earliest, found.at, found.at_latest)
+        if found.attempt > 1
+        else "at once",
         "when": bar(found, end),
     }
 
@@ -201,7 +228,9 @@ def bar(found: Try, end: float) -> str:
     """From the earliest to the latest moment, on a line as long as all of it; the dot is the nominal one."""
     if end <= 0:
         return "●"
-    low, middle, high = (round(at / end * (BAR - 1)) for at in (found.at_earliest, found.at, found.at_latest))
+    low, middle, high = (
+        round(at / end * (BAR - 1)) for at in (found.at_earliest, found.at, found.at_latest)
+    )
     drawn = ["·"] * low + ["─"] * (high - low + 1)
     drawn[middle] = "●"
     return "".join(drawn)
@@ -209,19 +238,34 @@ def bar(found: Try, end: float) -> str:
 
 # `mulligan policy test`: what would be said of an error. One by hand, or a file of them.
 
-GIVEN = ("exception_type", "http_status", "exit_code", "signal", "errno", "provider_code", "program")
+GIVEN = (
+    "exception_type",
+    "http_status",
+    "exit_code",
+    "signal",
+    "errno",
+    "provider_code",
+    "program",
+)
 
 
 @click.command("test")
 @click.argument("text", required=False, default="")
-@click.option("--exception", "exception_type", metavar="TYPE", help="The exception's type: openai.RateLimitError.")
+@click.option(
+    "--exception",
+    "exception_type",
+    metavar="TYPE",
+    help="The exception's type: openai.RateLimitError.",
+)
 @click.option("--http-status", type=int, help="The status of an HTTP answer.")
 @click.option("--exit-code", type=int, help="Of a program; -9 and 137 are signal 9.")
 @click.option("--signal", type=int, help="That ended a program.")
 @click.option("--errno", type=int, help="Of the operating system.")
 @click.option("--provider-code", help="The provider's own code: SlowDown, insufficient_quota.")
 @click.option("--program", help="The program that failed: ffmpeg.")
-@click.option("--kind", help="With the rules of this kind and its app.", shell_complete=complete.kinds)
+@click.option(
+    "--kind", help="With the rules of this kind and its app.", shell_complete=complete.kinds
+)
 @click.option(
     "--jsonl",
     "file",
@@ -231,7 +275,12 @@ GIVEN = ("exception_type", "http_status", "exit_code", "signal", "errno", "provi
 @shared.database
 @shared.output
 def test_command(
-    text: str, kind: str | None, file: Path | None, database: str | None, output: str | None, **given: Any
+    text: str,
+    kind: str | None,
+    file: Path | None,
+    database: str | None,
+    output: str | None,
+    **given: Any,
 ) -> None:
     """Say what would be made of an error: code, class, whether it would be retried, and the rule that decides."""
     rules = _rules(kind, database)
@@ -239,7 +288,9 @@ def test_command(
         _many(file, rules)
         return
     if not text and all(value is None for value in given.values()):
-        message = "give a TEXT, or what is known of the error: --exception, --http-status, --exit-code …"
+        message = (
+            "give a TEXT, or what is known of the error: --exception, --http-status, --exit-code …"
+        )
         raise click.UsageError(message)
     said = _read(text)
     _show(classify(said, **given, rules=rules), made_of(said, given, rules), output)
@@ -282,14 +333,21 @@ def _show(failure: Failure, parts: Mapping[str, Any], output: str | None) -> Non
         lines.append(("asked to wait", duration(failure.retry_after)))
     if also := failure.judged.get("also"):
         lines.append(("said otherwise", ", ".join(also)))
-    lines += [("public", failure.public), ("group", failure.fingerprint), ("made of", _join_parts(parts))]
+    lines += [
+        ("public", failure.public),
+        ("group", failure.fingerprint),
+        ("made of", _join_parts(parts)),
+    ]
     lines += [(name, str(value)) for name, value in failure.evidence.items()]
     for name, value in lines:
         click.echo(f"{name}\t{value}" if chosen(output) == "tsv" else f"{name:<15} {value}")
 
 
 def _join_parts(parts: Mapping[str, Any]) -> str:
-    said = {name: ", ".join(value) if isinstance(value, list) else value for name, value in parts.items()}
+    said = {
+        name: ", ".join(value) if isinstance(value, list) else value
+        for name, value in parts.items()
+    }
     return "; ".join(f"{name} {value}" for name, value in said.items() if name != "version")
 
 
@@ -304,7 +362,9 @@ def _many(file: Path, rules: Sequence[Rule]) -> None:
             labelled += 1
             right += failure.retryable == row["retryable"]
     if labelled:
-        say(f"{right} of {labelled} labelled rows have the same answer to: would another try have a chance?")
+        say(
+            f"{right} of {labelled} labelled rows have the same answer to: would another try have a chance?"
+        )
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -317,7 +377,9 @@ def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             except ValueError as error:
                 raise ConfigError(f"{file}, line {number}: not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise ConfigError(f"{file}, line {number}: not an object with text, exception_type, http_status …")
+                raise ConfigError(
+                    f"{file}, line {number}: not an object with text, exception_type, http_status …"
+                )
             yield number, row
 
 
@@ -326,29 +388,60 @@ def _given(row: Mapping[str, Any], file: Path, number: int) -> dict[str, Any]:
     for name, value in given.items():
         wanted = str if name in {"exception_type", "provider_code", "program"} else int
         if type(value) is not wanted:
-            raise ConfigError(f"{file}, line {number}: {name} must be {wanted.__name__}, not {value!r:.80}")
+            raise ConfigError(
+                f"{file}, line {number}: {name} must be {wanted.__name__}, not {value!r:.80}"
+            )
     return given
 
 
 # `mulligan policy backtest`: what another table would have done with what has failed.
 
-COUNTS = ("jobs", "failures", "changed", "unreadable", "attempts", "saved", "saved_cost", "rescued", "lost", "tried")
+COUNTS = (
+    "jobs",
+    "failures",
+    "changed",
+    "unreadable",
+    "attempts",
+    "saved",
+    "saved_cost",
+    "rescued",
+    "lost",
+    "tried",
+)
 COLUMNS = ("times", "effect", "before", "after", "sample")
 
 
 @click.command("backtest")
-@click.option("--rules", "names", multiple=True, metavar="PACK|FILE.toml", help="Rules to try; may be given again.")
-@click.option("--since", type=shared.Length(), default="7d", show_default=True, help="Jobs enqueued within: 2h, 7d.")
+@click.option(
+    "--rules",
+    "names",
+    multiple=True,
+    metavar="PACK|FILE.toml",
+    help="Rules to try; may be given again.",
+)
+@click.option(
+    "--since",
+    type=shared.Length(),
+    default="7d",
+    show_default=True,
+    help="Jobs enqueued within: 2h, 7d.",
+)
 @click.option("--kind", help="Only this kind.", shell_complete=complete.kinds)
 @shared.database
 @shared.output
-def backtest(names: tuple[str, ...], since: float, kind: str | None, database: str | None, output: str | None) -> None:
+def backtest(
+    names: tuple[str, ...], since: float, kind: str | None, database: str | None, output: str | None
+) -> None:
     """Judge stored failures again: changed decisions, attempts saved, successes lost, and what cannot be known.
 
     Without --rules by the rules of mulligan.toml and the tables of this version.
     """
     settings = settings_with(database)
-    rules = [rule for name in names for rule in pack(name).rules] if names else configured_rules(settings)
+    rules = (
+        [rule for name in names for rule in pack(name).rules]
+        if names
+        else configured_rules(settings)
+    )
     with existing(settings) as store, _bar(output) as step:
         found = backtested(store, rules, since, kind, step)
     show_backtest(found, output)
@@ -385,7 +478,9 @@ def show_backtest(found: Backtest, output: str | None) -> None:
     ]
     if chosen(output) in {"json", "jsonl"}:
         record = {name: getattr(report, name) for name in COUNTS}
-        click.echo(as_json({**record, "partial": found.partial, "text": list(found.text), "changes": rows}))
+        click.echo(
+            as_json({**record, "partial": found.partial, "text": list(found.text), "changes": rows})
+        )
         return
     show_rows(rows, COLUMNS, output, short="sample")
     for sentence in found.text:
@@ -393,6 +488,7 @@ def show_backtest(found: Backtest, output: str | None) -> None:
 
 
 # `mulligan policy …`: what holds when a job fails. From the stored manifests, without the app.
+
 
 @click.group(cls=Family)
 def policy() -> None:

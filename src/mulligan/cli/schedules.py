@@ -19,7 +19,18 @@ from mulligan.cli.output import as_json, chosen, job_record, show_rows
 from mulligan.core.format import duration, who
 from mulligan.schedules.service import Schedule, Schedules
 
-COLUMNS = ("name", "cron", "timezone", "kind", "missed", "next_at", "last_at", "last_job_id", "paused", "paused_until")
+COLUMNS = (
+    "name",
+    "cron",
+    "timezone",
+    "kind",
+    "missed",
+    "next_at",
+    "last_at",
+    "last_job_id",
+    "paused",
+    "paused_until",
+)
 FOR_PEOPLE = ("name", "cron", "timezone", "kind", "missed", "next", "last", "paused")
 NEXT = ("at", "utc")
 NEXT_FOR_PEOPLE = ("at", "utc", "in")
@@ -60,14 +71,22 @@ def _record(schedule: Schedule, *, for_people: bool) -> dict[str, Any]:
     for name in ("next_at", "last_at", "paused_until"):
         record[name] = record[name] and record[name].isoformat()
     if for_people:
-        record |= {"next": _local(schedule.next_at), "last": _local(schedule.last_at), "paused": _paused(schedule)}
+        record |= {
+            "next": _local(schedule.next_at),
+            "last": _local(schedule.last_at),
+            "paused": _paused(schedule),
+        }
     return record
 
 
 def _paused(schedule: Schedule) -> str:
     if not schedule.paused:
         return ""
-    until = "" if schedule.paused_until is None else f"until {schedule.paused_until:%Y-%m-%d %H:%M:%S UTC} "
+    until = (
+        ""
+        if schedule.paused_until is None
+        else f"until {schedule.paused_until:%Y-%m-%d %H:%M:%S UTC} "
+    )
     return f"{until}by {who(schedule.actor)}{': ' + schedule.reason if schedule.reason else ''}"
 
 
@@ -105,7 +124,11 @@ def run(name: str, reason: str, database: str | None, output: str | None) -> Non
     """Enqueue a job of this schedule now, besides its slots, and print its id."""
     with _book(database) as book:
         job = book.run(name, reason=reason)
-    click.echo(as_json(job_record(job), 2 if output == "json" else None) if output in {"json", "jsonl"} else job.id)
+    click.echo(
+        as_json(job_record(job), 2 if output == "json" else None)
+        if output in {"json", "jsonl"}
+        else job.id
+    )
     say(f"queued. Follow it: mulligan jobs watch {job.id}")
 
 

@@ -30,6 +30,7 @@ from mulligan.worker.supervisor.stderr import StderrHandler
 
 # What a worker does beside running jobs: the doors compose it, the engine knows none of it.
 
+
 def worker_outlets(settings: Settings) -> tuple[PeriodicTask, ...]:
     """Of every worker; each of them finds out by itself whether another worker is at it."""
     return (Dispatch(settings), Fold(), AlertChecker(settings.alerts))
@@ -105,12 +106,19 @@ def run_worker(store: Store, settings: Settings, options: WorkerOptions) -> int:
 
 
 def supervisor(store: Store, settings: Settings, options: WorkerOptions) -> Supervisor:
-    ours = replace(options, outlets=worker_outlets(settings), runner="mulligan.observability.runner")
+    ours = replace(
+        options, outlets=worker_outlets(settings), runner="mulligan.observability.runner"
+    )
     return Supervisor(store, settings, ours)
 
 
 def run_with_page(
-    store: Store, settings: Settings, options: WorkerOptions, *, may_move: bool, others: Sequence[Companion] = ()
+    store: Store,
+    settings: Settings,
+    options: WorkerOptions,
+    *,
+    may_move: bool,
+    others: Sequence[Companion] = (),
 ) -> int:
     """The page's process beside the supervisor's; they end together."""
     page = start_page(settings, may_move=may_move)
@@ -147,9 +155,13 @@ async def _watch(page: Companion) -> bool:
 def start_page(settings: Settings, *, may_move: bool) -> Companion:
     given = dict(os.environ)
     page_environment(settings)
-    page = Companion("mulligan.http", "--leave-with-stdin", *(["--may-move"] if may_move else []), talk=True)
+    page = Companion(
+        "mulligan.http", "--leave-with-stdin", *(["--may-move"] if may_move else []), talk=True
+    )
     os.environ.clear()
-    os.environ.update(given)  # for the runners: their app may name the same file with another library
+    os.environ.update(
+        given
+    )  # for the runners: their app may name the same file with another library
     return page
 
 
@@ -164,6 +176,7 @@ def page_environment(settings: Settings) -> None:
 
 
 # `mulligan worker APP`.
+
 
 @click.command()
 @click.argument("app")
@@ -184,6 +197,7 @@ def worker(app: str, queues: frozenset[str] | None, **said: Any) -> int:
 
 # `mulligan up APP`.
 
+
 @click.command()
 @click.argument("app")
 @shared.worker_options
@@ -199,10 +213,13 @@ def up(app: str, queues: frozenset[str] | None, **said: Any) -> int:
     settings = settings_for(app, worker_flags(said))
     listen(settings)
     with prepared(settings) as store:
-        return run_with_page(store, settings, WorkerOptions(app, queues), may_move=said["port"] is None)
+        return run_with_page(
+            store, settings, WorkerOptions(app, queues), may_move=said["port"] is None
+        )
 
 
 # `mulligan web`: the page alone. It is a program of its own (`python -m mulligan.http`); this becomes it.
+
 
 @click.command()
 @click.argument("app", required=False)
@@ -222,4 +239,7 @@ def web(app: str | None, database: str | None, host: str | None, port: int | Non
         settings = settings_for(app, flags)
     page_environment(settings)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "mulligan.http", *(["--may-move"] if port is None else [])])  # noqa: S606 - no shell is wanted
+    os.execv(
+        sys.executable,
+        [sys.executable, "-m", "mulligan.http", *(["--may-move"] if port is None else [])],
+    )  # noqa: S606 - no shell is wanted

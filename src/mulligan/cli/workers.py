@@ -21,9 +21,26 @@ from mulligan.core.job import SECOND, to_datetime
 from mulligan.jobs.service import ambiguous
 from mulligan.storage import Store, open_store
 from mulligan.storage.url import sqlite_file
-from mulligan.worker.liveness import WorkerStatus, held_files, request_drain, state_folder, workers_seen
+from mulligan.worker.liveness import (
+    WorkerStatus,
+    held_files,
+    request_drain,
+    state_folder,
+    workers_seen,
+)
 
-COLUMNS = ("id", "life", "host", "pid", "release", "queues", "running", "concurrency", "renewed_at", "draining")
+COLUMNS = (
+    "id",
+    "life",
+    "host",
+    "pid",
+    "release",
+    "queues",
+    "running",
+    "concurrency",
+    "renewed_at",
+    "draining",
+)
 FOR_PEOPLE = ("id", "life", "host", "pid", "release", "queues", "running", "renewed")
 LOOK_EVERY = 0.2  # seconds
 
@@ -63,7 +80,12 @@ def show_workers(database: str | None, output: str | None, *, everybody: bool) -
         found = workers_seen(unit, closed=everybody)
     people = chosen(output) == "table"
     records = [_for_people(seen) if people else _record(seen) for seen in found]
-    show_rows(records, FOR_PEOPLE if people else COLUMNS, output, empty="no worker: mulligan worker APP starts one")
+    show_rows(
+        records,
+        FOR_PEOPLE if people else COLUMNS,
+        output,
+        empty="no worker: mulligan worker APP starts one",
+    )
     gone = [seen for seen in found if seen.life in {"silent", "dead"}]
     if gone:
         say(f"{len(gone)} of them will not come back by itself; a live worker takes over its jobs")
@@ -71,7 +93,13 @@ def show_workers(database: str | None, output: str | None, *, everybody: bool) -
 
 # -- drain ------------------------------------------------------------------------------------------
 def run_drain(
-    ids: tuple[str, ...], reason: str, database: str | None, output: str | None, *, dry_run: bool, wait: float | None
+    ids: tuple[str, ...],
+    reason: str,
+    database: str | None,
+    output: str | None,
+    *,
+    dry_run: bool,
+    wait: float | None,
 ) -> None:
     """`wait`: seconds, None: for ever."""
     with existing(settings_with(database)) as store:
@@ -79,12 +107,17 @@ def run_drain(
         if not dry_run:
             with store.begin() as unit:
                 request_drain(unit, [seen.row for seen in chosen_ones], actor(), reason)
-        records = [{"id": seen.row.id, "running": seen.running, "host": seen.row.host} for seen in chosen_ones]
+        records = [
+            {"id": seen.row.id, "running": seen.running, "host": seen.row.host}
+            for seen in chosen_ones
+        ]
         show_rows(records, ("id", "running", "host"), output)
         if dry_run:
             say(f"would drain {len(records)}; nothing was changed")
         elif wait == 0.0:
-            say(f"asked; they leave when their jobs have ended: {typed('workers', 'list', database=database)}")
+            say(
+                f"asked; they leave when their jobs have ended: {typed('workers', 'list', database=database)}"
+            )
         else:
             _until_left(store, {seen.row.id for seen in chosen_ones}, wait)
 
@@ -104,7 +137,9 @@ def _resolve(store: Store, given: str) -> WorkerStatus:
     if len(found) == 1:
         return found[0]
     ids = [seen.row.id for seen in found]
-    raise NotFound(ambiguous("worker", given, ids) if found else f"no worker {given!r} that has not left")
+    raise NotFound(
+        ambiguous("worker", given, ids) if found else f"no worker {given!r} that has not left"
+    )
 
 
 def _until_left(store: Store, ids: set[str], wait: float | None) -> None:
@@ -116,7 +151,9 @@ def _until_left(store: Store, ids: set[str], wait: float | None) -> None:
             say("they have left")
             return
         if deadline is not None and time.monotonic() >= deadline:
-            raise WaitTimeout(f"after {wait:g} s not yet left: {', '.join(sorted(left))}; they drain on")
+            raise WaitTimeout(
+                f"after {wait:g} s not yet left: {', '.join(sorted(left))}; they drain on"
+            )
         time.sleep(LOOK_EVERY)
 
 
@@ -133,7 +170,9 @@ def run_check(worker: str | None, host: str | None, database: str | None) -> int
     except StoreUnavailable as away:
         return _without_database(settings, worker, away)
     if worker is not None:
-        return _verdict([seen for seen in found if seen.row.id.startswith(worker)], f"worker {worker}")
+        return _verdict(
+            [seen for seen in found if seen.row.id.startswith(worker)], f"worker {worker}"
+        )
     here = host or socket.gethostname()
     return _verdict([seen for seen in found if seen.row.host == here], f"a worker on {here}")
 
@@ -168,6 +207,7 @@ def _without_database(settings: Settings, worker: str | None, away: StoreUnavail
 
 # `mulligan workers …`. An id may be given by as many of its first characters as make it unique.
 
+
 @click.group(cls=Family)
 def workers() -> None:
     """List workers, let one drain, check that one lives."""
@@ -188,14 +228,22 @@ def list_(database: str | None, output: str | None, *, everybody: bool) -> None:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=worker_ids)
 @click.option("--reason", default="", help="For its log.")
 @click.option("--wait", is_flag=True, help="Return once they have left.")
-@click.option("--timeout", type=shared.Length(), help="With --wait: give up after 30, 5m, 2h; they drain on.")
+@click.option(
+    "--timeout", type=shared.Length(), help="With --wait: give up after 30, 5m, 2h; they drain on."
+)
 @shared.dry_run
 @shared.database
 @shared.output
 def drain(
-    ids: tuple[str, ...], reason: str, timeout: float | None, database: str | None, output: str | None,
-    *, wait: bool, dry_run: bool,
-) -> None:  # fmt: skip
+    ids: tuple[str, ...],
+    reason: str,
+    timeout: float | None,
+    database: str | None,
+    output: str | None,
+    *,
+    wait: bool,
+    dry_run: bool,
+) -> None:
     """Ask workers to claim nothing more, to finish what they run however long it takes, and to leave.
 
     They hear of it at their next heartbeat. SIGTERM, afterwards, gives what still runs its shutdown grace.
@@ -203,7 +251,9 @@ def drain(
     pass
 
     if timeout is not None and not wait:
-        message = "--timeout is how long --wait waits; without --wait nobody waits. Say both, or neither"
+        message = (
+            "--timeout is how long --wait waits; without --wait nobody waits. Say both, or neither"
+        )
         raise click.UsageError(message)
     run_drain(ids, reason, database, output, dry_run=dry_run, wait=timeout if wait else 0.0)
 

@@ -40,6 +40,7 @@ def length_or_moment(name: str, value: Any) -> tuple[Micros | None, Micros | Non
 
 # Ends and moments of what an operator says.
 
+
 def ended_at(name: str, value: Moment | None, now: Micros) -> Micros | None:
     """When it ends: a length from now, or a moment that lies ahead."""
     if value is None:

@@ -106,7 +106,9 @@ OURSELVES = frozenset({"", "alert", "breaker", "guard", "handler", "hint", "sche
 
 
 # What is in the data of an event and not for the owner of a job: who runs it where, and what people changed.
-NOT_FOR_OWNERS = frozenset({"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"})
+NOT_FOR_OWNERS = frozenset(
+    {"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"}
+)
 
 
 def for_owners(data: Mapping[str, Any]) -> dict[str, Any]:

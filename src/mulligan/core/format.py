@@ -119,7 +119,9 @@ def _clean(text: str) -> str:
         return text
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if text.replace("\n", "").replace("\t", "").isprintable():  # several times faster than the search
+    if (
+        text.replace("\n", "").replace("\t", "").isprintable()
+    ):  # several times faster than the search
         return text
     return _UNFIT.sub("\ufffd", text)
 

@@ -27,7 +27,11 @@ _last = 0
 def new_id() -> str:
     """One new id, greater than every id this process made before."""
     first = _tick(1)
-    return _head(first >> 10) + _PAIRS[first & 1023] + os.urandom(_RANDOM).translate(_CHARACTERS).decode("ascii")
+    return (
+        _head(first >> 10)
+        + _PAIRS[first & 1023]
+        + os.urandom(_RANDOM).translate(_CHARACTERS).decode("ascii")
+    )
 
 
 def new_ids(count: int) -> list[str]:
@@ -39,7 +43,9 @@ def new_ids(count: int) -> list[str]:
         head, low = _head((first + at) >> 10), (first + at) & 1023
         pairs = _PAIRS[low : low + count - at]  # neighbours share what stands before
         ends = range((at + 1) * _RANDOM, (at + len(pairs) + 1) * _RANDOM, _RANDOM)
-        made += [head + pair + random[end - _RANDOM : end] for pair, end in zip(pairs, ends, strict=True)]
+        made += [
+            head + pair + random[end - _RANDOM : end] for pair, end in zip(pairs, ends, strict=True)
+        ]
     return made
 
 
@@ -47,9 +53,12 @@ def _head(part: int) -> str:
     """Milliseconds and sequence as text, but for the last two characters."""
     pairs = _PAIRS
     return (
-        pairs[part >> 40] + pairs[part >> 30 & 1023] + pairs[part >> 20 & 1023] + pairs[part >> 10 & 1023]
+        pairs[part >> 40]
+        + pairs[part >> 30 & 1023]
+        + pairs[part >> 20 & 1023]
+        + pairs[part >> 10 & 1023]
         + pairs[part & 1023]
-    )  # fmt: skip
+    )
 
 
 def _text(value: int) -> str:

@@ -60,8 +60,12 @@ class NewJob(NamedTuple):
     unique_exact: bool = False  # explicit key: another payload is refused
     batch_id: str | None = None
     must_have: bool = False  # without it the batch has failed
-    added_by: tuple[str, str, int] | None = None  # the running member that adds it: job, worker, token
-    args: tuple[tuple[str, str], ...] = ()  # what filters find it by: path and value of each indexed argument
+    added_by: tuple[str, str, int] | None = (
+        None  # the running member that adds it: job, worker, token
+    )
+    args: tuple[
+        tuple[str, str], ...
+    ] = ()  # what filters find it by: path and value of each indexed argument
     trace: str | None = None  # W3C: traceparent, and tracestate behind a space
 
 
@@ -73,7 +77,11 @@ class NewJobColumns(Sequence[NewJob]):
     __slots__ = ("ids", "like", "payloads", "values")
 
     def __init__(
-        self, like: NewJob, ids: Sequence[str], payloads: Sequence[str], values: Sequence[Any] | None = None
+        self,
+        like: NewJob,
+        ids: Sequence[str],
+        payloads: Sequence[str],
+        values: Sequence[Any] | None = None,
     ) -> None:
         """`values`: what the payloads say, where nobody else has it."""
         self.like = like
@@ -96,7 +104,8 @@ class NewJobColumns(Sequence[NewJob]):
     def __iter__(self) -> Iterator[NewJob]:
         _, kind, queue, _, *rest = self.like
         return (
-            NewJob._make((id_, kind, queue, text, *rest)) for id_, text in zip(self.ids, self.payloads, strict=True)
+            NewJob._make((id_, kind, queue, text, *rest))
+            for id_, text in zip(self.ids, self.payloads, strict=True)
         )
 
 
@@ -289,7 +298,10 @@ class Lane(NamedTuple):
     @property
     def guards(self) -> list[Guarded]:
         """What may be limited on its way."""
-        return [("queue", self.queue), *(("dependency", key) for key in self.uses.split(",") if key)]
+        return [
+            ("queue", self.queue),
+            *(("dependency", key) for key in self.uses.split(",") if key),
+        ]
 
 
 Guarded = tuple[str, str]  # scope (queue, dependency), key
@@ -323,7 +335,9 @@ class Meter(NamedTuple):
     at: Micros
 
 
-@dataclass(frozen=True)  # without slots: a bulk enqueue answers with thousands, and copies what they share
+@dataclass(
+    frozen=True
+)  # without slots: a bulk enqueue answers with thousands, and copies what they share
 class Job:
     """A job as people see it: read-only, a picture of one moment; `refresh()` takes a new one."""
 
@@ -375,7 +389,9 @@ def to_datetime(at: Micros) -> datetime:
 def to_micros(at: datetime) -> Micros:
     """A datetime without a zone is refused: nobody can know which hour was meant."""
     if at.tzinfo is None:
-        message = f"datetime {at.isoformat()} has no time zone; use datetime.now(UTC) or .astimezone()"
+        message = (
+            f"datetime {at.isoformat()} has no time zone; use datetime.now(UTC) or .astimezone()"
+        )
         raise ValueError(message)
     return (at - EPOCH) // timedelta(microseconds=1)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 # JSON text of plain values, quickly.
 
+
 def quick_dump(between: str, after_key: str, *, nan: bool = False) -> Callable[[Any], str]:
     """What `json.dumps` says of plain values, in ASCII; without `nan` only what other readers of JSON know.
 
@@ -19,7 +20,17 @@ def quick_dump(between: str, after_key: str, *, nan: bool = False) -> Callable[[
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without it
         return json.JSONEncoder(separators=(between, after_key), allow_nan=nan).encode
-    pieces = make(None, _refuse, json.encoder.encode_basestring_ascii, None, after_key, between, False, False, nan)
+    pieces = make(
+        None,
+        _refuse,
+        json.encoder.encode_basestring_ascii,
+        None,
+        after_key,
+        between,
+        False,
+        False,
+        nan,
+    )
     return lambda value: "".join(pieces(value, 0))
 
 
@@ -62,7 +73,12 @@ def text_at(payload: Any, path: str) -> str | None:
 
 def kept(text: str) -> str:
     """As an index keeps it: itself, or its hash if it is long or no database could hold it."""
-    if len(text) <= LONGEST and "\x00" not in text and not text.startswith(HASHED) and _encodes(text):
+    if (
+        len(text) <= LONGEST
+        and "\x00" not in text
+        and not text.startswith(HASHED)
+        and _encodes(text)
+    ):
         return text
     return HASHED + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

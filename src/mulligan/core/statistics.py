@@ -10,6 +10,7 @@ from mulligan.core.job import Micros
 
 # What is counted about many jobs, as plain numbers: the rows of insight. Times are microseconds unless they say ms.
 
+
 class JobCount(NamedTuple):
     """Jobs that were enqueued on a day (days since 1970, UTC) and are in this state now; `cls` of the dead ones."""
 
@@ -195,7 +196,9 @@ def beta_below(x: float, a: float, b: float) -> float:
 
 
 def _below(x: float, a: float, b: float) -> float:
-    front = a * math.log(x) + b * math.log1p(-x) - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b)
+    front = (
+        a * math.log(x) + b * math.log1p(-x) - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b)
+    )
     return min(1.0, math.exp(front) / a / _fraction(x, a, b))
 
 

@@ -15,7 +15,9 @@ from typing import Any
 from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.job import NewJob
 
-_PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?")
+_PARENT = re.compile(
+    r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?"
+)
 _STATE = re.compile(r"[ -~]{1,512}")
 _LONGEST = 1024  # characters of anything from outside
 
@@ -77,5 +79,7 @@ NO_TRACER = Tracer()
 _CURRENT: ContextVar[Lease | None] = ContextVar("mulligan_attempt", default=None)
 
 attempt_now = _CURRENT.get
-begin_attempt = _CURRENT.set  # returns what `end_attempt` is given; a context manager would cost each job a call more
+begin_attempt = (
+    _CURRENT.set
+)  # returns what `end_attempt` is given; a context manager would cost each job a call more
 end_attempt = _CURRENT.reset

@@ -30,7 +30,9 @@ class Unique:
         cover = (self.while_,) if isinstance(self.while_, str) else tuple(self.while_)
         for name in by:
             if name.split(".")[0] not in ("owner", "queue", "payload"):
-                message = f"Unique(by={name!r}): a key is made of owner, queue, payload or payload.field"
+                message = (
+                    f"Unique(by={name!r}): a key is made of owner, queue, payload or payload.field"
+                )
                 raise ConfigError(message)
         for state in cover:
             if state not in list(State):
@@ -49,11 +51,15 @@ class Unique:
 
     def key(self, owner: str, queue: str, payload: Any) -> str:
         whole = {"owner": owner, "queue": queue, "payload": payload}
-        return json.dumps([_at(whole, name) for name in self.by], sort_keys=True, separators=(",", ":"))
+        return json.dumps(
+            [_at(whole, name) for name in self.by], sort_keys=True, separators=(",", ":")
+        )
 
 
 def unique_hash(owner: str, kind: str, key: str) -> str:
-    return hashlib.sha256(f"{owner}\x00{kind}\x00{key}".encode("utf-8", "surrogatepass")).hexdigest()[:40]
+    return hashlib.sha256(
+        f"{owner}\x00{kind}\x00{key}".encode("utf-8", "surrogatepass")
+    ).hexdigest()[:40]
 
 
 def _at(value: Any, path: str) -> Any:

@@ -66,9 +66,7 @@ def connect(
 ) -> Connection:
     """Open a file (WAL, synchronous FULL) or ":memory:". Refused if another library holds the file in this process."""
     if detect_types or uri:
-        message = (
-            "mulligan.dbapi opens plain paths and converts no column types: uri and detect_types are not supported"
-        )
+        message = "mulligan.dbapi opens plain paths and converts no column types: uri and detect_types are not supported"
         raise NotSupportedError(message)
     name = os.fspath(database)
     in_memory = name in ("", ":memory:")

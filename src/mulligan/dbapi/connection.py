@@ -32,7 +32,10 @@ _MEANINGS: tuple[tuple[tuple[type[Exception], ...], type[Error]], ...] = (
     ((apsw.InternalError, apsw.NotFoundError), InternalError),
     ((apsw.AuthError, apsw.CorruptError, apsw.FormatError, apsw.NotADBError), DatabaseError),
     ((apsw.BindingsError, apsw.ConnectionClosedError, apsw.CursorClosedError), ProgrammingError),
-    ((apsw.ThreadingViolationError, KeyError, TypeError), ProgrammingError),  # the last two: parameters
+    (
+        (apsw.ThreadingViolationError, KeyError, TypeError),
+        ProgrammingError,
+    ),  # the last two: parameters
     ((apsw.Error,), OperationalError),
 )
 
@@ -43,7 +46,9 @@ class _Translated:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         for types, meaning in _MEANINGS:
             if isinstance(error, types):
-                text = f"no value for parameter {error}" if isinstance(error, KeyError) else str(error)
+                text = (
+                    f"no value for parameter {error}" if isinstance(error, KeyError) else str(error)
+                )
                 raise meaning(text) from error
 
 
@@ -218,7 +223,9 @@ class Connection:
         self.reading: weakref.WeakSet[Cursor] = weakref.WeakSet()
         self._raw = raw
         self._close = weakref.finalize(self, _close, raw, release)
-        self._close.atexit = False  # a forked child that exits must leave its parent's connections alone
+        self._close.atexit = (
+            False  # a forked child that exits must leave its parent's connections alone
+        )
         self._isolation_level: str | None = ""
         self.isolation_level = isolation_level
 
@@ -310,7 +317,9 @@ class Connection:
         self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False
     ) -> None:
         with translated:
-            self.apsw_connection.create_scalar_function(name, func, narg, deterministic=deterministic)
+            self.apsw_connection.create_scalar_function(
+                name, func, narg, deterministic=deterministic
+            )
 
 
 def _close(raw: apsw.Connection, release: Release) -> None:

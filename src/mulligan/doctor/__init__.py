@@ -27,12 +27,19 @@ __all__ = ["FAIL", "OK", "WARN", "Check", "examine", "in_force"]
 
 def examine(settings: Settings) -> tuple[dict[str, str], list[Check]]:
     """(what the store says of itself, the checks); a database that is away is a finding, not an error."""
-    here = [*settings_checks(settings), *secret_checks(settings), *message_checks(settings), *host_checks(settings)]
+    here = [
+        *settings_checks(settings),
+        *secret_checks(settings),
+        *message_checks(settings),
+        *host_checks(settings),
+    ]
     file = sqlite_file(settings.database_url)
     if file is not None and not file.exists():
         return {}, [Check(FAIL, "database", f"there is no {file}", "mulligan migrate"), *here]
     try:
-        store = open_store(settings.database_url, schema=settings.schema_name, listen_url=settings.listen_url)
+        store = open_store(
+            settings.database_url, schema=settings.schema_name, listen_url=settings.listen_url
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         return {}, [_unreachable(error), *here]
     try:
@@ -69,4 +76,10 @@ def _unreachable(error: Exception) -> Check:
 
 def _reached(store: Store, facts: dict[str, str]) -> list[Check]:
     reached = Check(OK, "database", facts.get("file") or without_secrets(facts.get("url", "")))
-    return [reached, *versions(facts), *schema(store), *durability(facts), *database_checks(store, facts)]
+    return [
+        reached,
+        *versions(facts),
+        *schema(store),
+        *durability(facts),
+        *database_checks(store, facts),
+    ]

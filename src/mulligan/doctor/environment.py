@@ -41,7 +41,12 @@ POSTGRES = (14,)
 
 def versions(facts: dict[str, str]) -> Checks:
     if "library" in facts:
-        yield _version("SQLite", facts["library"].rpartition(" ")[2], SQLITE, "sqlite:/// instead of sqlite+stdlib:///")
+        yield _version(
+            "SQLite",
+            facts["library"].rpartition(" ")[2],
+            SQLITE,
+            "sqlite:/// instead of sqlite+stdlib:///",
+        )
     if "server" in facts:
         yield _version("PostgreSQL", facts["server"], POSTGRES, "upgrade the server")
 
@@ -52,7 +57,12 @@ def _version(name: str, found: str, least: tuple[int, ...], advice: str) -> Chec
     if numbers >= least:
         return Check(OK, "database version", f"{name} {found}")
     if name == "SQLite":
-        return Check(WARN, "database version", f"{name} {found}: before {wanted} a WAL could lose a commit", advice)
+        return Check(
+            WARN,
+            "database version",
+            f"{name} {found}: before {wanted} a WAL could lose a commit",
+            advice,
+        )
     return Check(FAIL, "database version", f"{name} {found} is older than {wanted}", advice)
 
 
@@ -60,21 +70,35 @@ def schema(store: Store) -> Checks:
     try:
         pending = store.migrate(dry_run=True)
     except MulliganError as error:
-        yield Check(FAIL, "schema", str(error), "use the version of Mulligan that made it, or upgrade this one")
+        yield Check(
+            FAIL,
+            "schema",
+            str(error),
+            "use the version of Mulligan that made it, or upgrade this one",
+        )
         return
     if not pending:
         yield Check(OK, "schema", "up to date")
     elif store.empty():
         yield Check(FAIL, "schema", "none yet", "mulligan migrate")
     else:
-        yield Check(FAIL, "schema", f"{len(pending)} steps behind: {', '.join(pending)}", "mulligan migrate")
+        yield Check(
+            FAIL, "schema", f"{len(pending)} steps behind: {', '.join(pending)}", "mulligan migrate"
+        )
 
 
 def durability(facts: dict[str, str]) -> Checks:
     if facts.get("fsync", "on") != "on":
-        yield Check(WARN, "durability", "fsync = off: a power cut may destroy the whole database", "set fsync = on")
+        yield Check(
+            WARN,
+            "durability",
+            "fsync = off: a power cut may destroy the whole database",
+            "set fsync = on",
+        )
     if facts.get("journal_mode", "wal") != "wal":
-        found = f"journal_mode = {facts['journal_mode']}: readers and the writer wait for each other"
+        found = (
+            f"journal_mode = {facts['journal_mode']}: readers and the writer wait for each other"
+        )
         yield Check(WARN, "durability", found, "can this file system share memory? WAL needs it")
     for name in ("synchronous", "synchronous_commit"):
         value = facts.get(name)
@@ -94,14 +118,21 @@ def database_checks(store: Store, facts: dict[str, str]) -> Checks:
     try:
         hears = store.hears()
     except Exception as error:  # noqa: BLE001 - listen_url may lead anywhere
-        yield Check(FAIL, "wake-ups", f"LISTEN cannot connect: {' '.join(str(error).split())}", "is listen_url right?")
+        yield Check(
+            FAIL,
+            "wake-ups",
+            f"LISTEN cannot connect: {' '.join(str(error).split())}",
+            "is listen_url right?",
+        )
         return
     between = "through a pooler" if pooled else "no pooler in between"
     if hears:
         yield Check(OK, "wake-ups", f"LISTEN reaches us, {between}")
     else:
         found = f"LISTEN does not reach us ({between}): workers poll, jobs start up to worker.poll later"
-        yield Check(WARN, "wake-ups", found, "MULLIGAN_LISTEN_URL=postgresql://… of a direct connection")
+        yield Check(
+            WARN, "wake-ups", found, "MULLIGAN_LISTEN_URL=postgresql://… of a direct connection"
+        )
 
 
 # This host: room, rights, file systems, versions.
@@ -111,10 +142,32 @@ LONG_WAL = 256_000_000
 LIBRARIES = ("apsw", "psycopg", "pydantic", "click", "rich", "fastapi", "uvicorn")
 # SQLite needs locks and shared memory that all processes see alike.
 REMOTE = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "ocfs2", "gfs2"}
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "beegfs",
+        "ocfs2",
+        "gfs2",
+    }
 )
 DOUBTFUL = frozenset(
-    {"9p", "virtiofs", "vboxsf", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.grpcfuse"}
+    {
+        "9p",
+        "virtiofs",
+        "vboxsf",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "fuse.rclone",
+        "fuse.grpcfuse",
+    }
 )
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -163,7 +216,9 @@ def _standing(folder: Path) -> Path:
 def room(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
     status = FAIL if free < NO_ROOM else WARN if free < LITTLE_ROOM else OK
-    return Check(status, "disk", f"{size(free)} free at {folder}", "" if status == OK else "make room there")
+    return Check(
+        status, "disk", f"{size(free)} free at {folder}", "" if status == OK else "make room there"
+    )
 
 
 def _wal(file: Path) -> Checks:
@@ -177,7 +232,12 @@ def _wal(file: Path) -> Checks:
 def rights(file: Path) -> Check:
     beside = [path for path in (Path(f"{file}-wal"), Path(f"{file}-shm")) if path.exists()]
     if not os.access(file.parent, os.W_OK | os.X_OK):
-        return Check(FAIL, "permissions", f"this user cannot write into {file.parent}", f"chown or chmod {file.parent}")
+        return Check(
+            FAIL,
+            "permissions",
+            f"this user cannot write into {file.parent}",
+            f"chown or chmod {file.parent}",
+        )
     for path in (file, *beside):
         if not os.access(path, os.R_OK | os.W_OK):
             advice = f"chown or chmod {path} (was it made by another user, or by root?)"
@@ -187,7 +247,10 @@ def rights(file: Path) -> Check:
         names = " ".join(str(path) for path in open_to_others)
         mode = open_to_others[0].stat().st_mode & 0o777
         return Check(
-            WARN, "permissions", f"others may read it (mode {mode:o}): it holds payloads", f"chmod 600 {names}"
+            WARN,
+            "permissions",
+            f"others may read it (mode {mode:o}): it holds payloads",
+            f"chmod 600 {names}",
         )
     return Check(OK, "permissions", f"mode {file.stat().st_mode & 0o777:o}")
 
@@ -196,8 +259,14 @@ def _state_rights(settings: Settings, file: Path | None) -> Checks:
     folder = Path(f"{file}-life") if file is not None and not settings.worker.state_dir else None
     if folder is None and settings.worker.state_dir:
         folder = Path(settings.worker.state_dir)
-    if folder is not None and folder.exists() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield Check(FAIL, "permissions", f"this user cannot write into {folder}", f"chown or chmod {folder}")
+    if (
+        folder is not None
+        and folder.exists()
+        and not os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+    ):
+        yield Check(
+            FAIL, "permissions", f"this user cannot write into {folder}", f"chown or chmod {folder}"
+        )
 
 
 # -- file systems -----------------------------------------------------------------------------------
@@ -205,9 +274,16 @@ def file_system(file: Path, mounts: str) -> Check:
     kind = kind_of_mount(file, mounts)
     advice = "move the file to a local disk, or use PostgreSQL"
     if kind in REMOTE:
-        return Check(FAIL, "file system", f"{file} is on {kind}: SQLite's locks do not hold over a network", advice)
+        return Check(
+            FAIL,
+            "file system",
+            f"{file} is on {kind}: SQLite's locks do not hold over a network",
+            advice,
+        )
     if kind in DOUBTFUL or kind.startswith("fuse."):
-        return Check(WARN, "file system", f"{file} is on {kind}, which may not keep SQLite's locks", advice)
+        return Check(
+            WARN, "file system", f"{file} is on {kind}, which may not keep SQLite's locks", advice
+        )
     return Check(OK, "file system", kind or "not known on this system")
 
 

@@ -54,7 +54,12 @@ def _clock(unit: Transaction, _: Settings) -> Checks:
     after = time.time()
     skew = max(0.0, before - theirs, theirs - after)
     if skew > SKEW:
-        yield Check(WARN, "clock", f"the database's clock is {duration(skew)} away from ours", "let NTP set both")
+        yield Check(
+            WARN,
+            "clock",
+            f"the database's clock is {duration(skew)} away from ours",
+            "let NTP set both",
+        )
     else:
         yield Check(OK, "clock", "agrees with the database's")
 
@@ -69,7 +74,12 @@ def _workers(unit: Transaction, _: Settings) -> Checks:
         yield Check(WARN, "workers", "none is live: nothing runs", "mulligan worker APP")
     if gone:
         names = ", ".join(f"{worker.row.id} on {worker.row.host}" for worker in gone)
-        yield Check(WARN, "workers", f"silent beyond their lease: {names}", "a live worker takes over their jobs")
+        yield Check(
+            WARN,
+            "workers",
+            f"silent beyond their lease: {names}",
+            "a live worker takes over their jobs",
+        )
 
 
 def _unknown(unit: Transaction, settings: Settings) -> Checks:
@@ -92,11 +102,18 @@ def _unserved(unit: Transaction, _: Settings) -> Checks:
     look = unit.look()
     due = {Lane.parse(key) for key, _, first in look.lanes if first <= look.now}
     known = known_kinds(unit, look.now)
-    left = {lane for lane in due if lane.kind in known and not any(_takes(lane, *what) for what in served)}
+    left = {
+        lane
+        for lane in due
+        if lane.kind in known and not any(_takes(lane, *what) for what in served)
+    }
     if left:
         names = ", ".join(sorted({f"{lane.kind} in queue {lane.queue}" for lane in left}))
         yield Check(
-            WARN, "queues", f"due, and no live worker takes it: {names}", "mulligan worker APP, without --queues"
+            WARN,
+            "queues",
+            f"due, and no live worker takes it: {names}",
+            "mulligan worker APP, without --queues",
         )
 
 
@@ -105,8 +122,15 @@ def _held(unit: Transaction, _: Settings) -> Checks:
     for gate in unit.gates():
         if gate.scope == "kind" and is_closed(gate, now):
             because = f": {one_line(gate.reason)}" if gate.reason else ""
-            found = f"kind {gate.key} is held by {who(gate.actor)} since {moment(gate.since)}{because}"
-            yield Check(WARN, "kinds", found, f"see to the cause, then: mulligan kinds release {quote(gate.key)}")
+            found = (
+                f"kind {gate.key} is held by {who(gate.actor)} since {moment(gate.since)}{because}"
+            )
+            yield Check(
+                WARN,
+                "kinds",
+                found,
+                f"see to the cause, then: mulligan kinds release {quote(gate.key)}",
+            )
 
 
 def _takes(lane: Lane, kinds: set[str], queues: set[str]) -> bool:
@@ -116,10 +140,13 @@ def _takes(lane: Lane, kinds: set[str], queues: set[str]) -> bool:
 def _events(unit: Transaction, _: Settings) -> Checks:
     lag = unit.event_lag() / SECOND
     if lag > LAG:
-        found = (
-            f"a transaction that has enqueued or written is open since {duration(lag)}: readers of events wait for it"
+        found = f"a transaction that has enqueued or written is open since {duration(lag)}: readers of events wait for it"
+        yield Check(
+            WARN,
+            "events",
+            found,
+            "SELECT pid, query FROM pg_stat_activity ORDER BY xact_start LIMIT 1",
         )
-        yield Check(WARN, "events", found, "SELECT pid, query FROM pg_stat_activity ORDER BY xact_start LIMIT 1")
     else:
         yield Check(OK, "events", f"the newest is {unit.newest_event()}, nobody holds readers up")
 
@@ -135,7 +162,10 @@ def _keys(unit: Transaction, settings: Settings) -> Checks:
                 held = duration(spec.unique_for / SECOND)
                 found = f"{spec.name}: Unique(for_=) holds a key {held}, {state} jobs are kept {duration(kept)}"
                 yield Check(
-                    WARN, "retention", found, f"MULLIGAN_RETENTION__{state.upper()}={spec.unique_for / SECOND:g}"
+                    WARN,
+                    "retention",
+                    found,
+                    f"MULLIGAN_RETENTION__{state.upper()}={spec.unique_for / SECOND:g}",
                 )
 
 
@@ -149,7 +179,9 @@ def guard_checks(unit: Transaction, _: Settings) -> Checks:
     now = unit.now()
     found = picture(unit)
     troubled = [check for one in found for check in _of(one, now)]
-    yield from troubled or [Check(OK, "dependencies", f"{len(found)} known, none is open or slowed down")]
+    yield from troubled or [
+        Check(OK, "dependencies", f"{len(found)} known, none is open or slowed down")
+    ]
     yield from _too_many(len(unit.look().lanes), len(found))
 
 
@@ -162,7 +194,9 @@ def _of(one: Dependency, now: Micros) -> Checks:
         yield Check(WARN, "dependencies", sentence, _advice(one))
     elif one.state == "ramping":
         sentence = f"{one.key} recovers{_since(one, now)}: {per(one.rate or 0)} may start, {count(one.held)} jobs wait"
-        yield Check(WARN, "dependencies", sentence, "nothing: it grows by itself while all goes well")
+        yield Check(
+            WARN, "dependencies", sentence, "nothing: it grows by itself while all goes well"
+        )
     if one.reduced:
         sentence = f"{one.key} asked for fewer calls: {one.concurrency} at a time for now"
         advice = f"mulligan deps set {quote(one.key)} --rate N/s, with what it allows"
@@ -178,8 +212,16 @@ def _next(one: Dependency, now: Micros) -> str:
         return "a probe is under way"
     if one.probe_at is not None:
         at = to_micros(one.probe_at)
-        return f"next probe in {span(now, at)}" if at - now >= SECOND else "a probe goes as soon as a worker is free"
-    return "until somebody closes it" if one.until is None else f"for another {span(now, to_micros(one.until))}"
+        return (
+            f"next probe in {span(now, at)}"
+            if at - now >= SECOND
+            else "a probe goes as soon as a worker is free"
+        )
+    return (
+        "until somebody closes it"
+        if one.until is None
+        else f"for another {span(now, to_micros(one.until))}"
+    )
 
 
 def _advice(one: Dependency) -> str:
@@ -190,9 +232,16 @@ def _too_many(lanes: int, keys: int) -> Checks:
     """Every claim looks at every lane."""
     advice = "fewer different uses=, or kinds: a key per service, not per customer or file"
     if lanes > MANY:
-        yield Check(WARN, "lanes", f"{lanes} lanes have waiting jobs: every claim looks at each of them", advice)
+        yield Check(
+            WARN,
+            "lanes",
+            f"{lanes} lanes have waiting jobs: every claim looks at each of them",
+            advice,
+        )
     if keys > MANY:
-        yield Check(WARN, "lanes", f"{keys} dependencies are known: each has a guard of its own", advice)
+        yield Check(
+            WARN, "lanes", f"{keys} dependencies are known: each has a guard of its own", advice
+        )
 
 
 def count(jobs: int) -> str:

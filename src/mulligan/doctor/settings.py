@@ -28,14 +28,18 @@ def secret_checks(settings: Settings) -> Checks:
     held = [name for name in SECRET if values[name]]
     held += [name for name in URLS if shown_url(values[name]) != values[name]]
     found = [*_typed(settings, held), *_files(settings, held)]
-    yield from found or [Check(OK, "secrets", "none is in a file that others may read, or on the command line")]
+    yield from found or [
+        Check(OK, "secrets", "none is in a file that others may read, or on the command line")
+    ]
 
 
 def _typed(settings: Settings, held: list[str]) -> Checks:
     for name in held:
         if settings.origin_of(name) == "flag":
             told = f"the password in {name} is on the command line, where every user of this host can read it"
-            yield Check(WARN, "secrets", told, f"set MULLIGAN_{name.upper()} instead, or use ~/.pgpass")
+            yield Check(
+                WARN, "secrets", told, f"set MULLIGAN_{name.upper()} instead, or use ~/.pgpass"
+            )
 
 
 def _files(settings: Settings, held: list[str]) -> Checks:
@@ -78,9 +82,7 @@ def _sweep(settings: Settings) -> Check | None:
     worker = settings.worker
     if worker.sweep <= worker.lease:
         return None
-    found = (
-        f"sweep {duration(worker.sweep)} is longer than lease {duration(worker.lease)}: lost jobs wait for the sweep"
-    )
+    found = f"sweep {duration(worker.sweep)} is longer than lease {duration(worker.lease)}: lost jobs wait for the sweep"
     return Check(WARN, "settings", found, f"MULLIGAN_WORKER__SWEEP={min(5.0, worker.lease):g}")
 
 
@@ -88,11 +90,12 @@ def _grace(settings: Settings) -> Check | None:
     grace = settings.worker.shutdown_grace
     if grace < SYSTEMD:
         return None
-    found = (
-        f"shutdown_grace {duration(grace)}: systemd kills after {duration(SYSTEMD)}, Kubernetes after 30 s, unless told"
-    )
+    found = f"shutdown_grace {duration(grace)}: systemd kills after {duration(SYSTEMD)}, Kubernetes after 30 s, unless told"
     return Check(
-        WARN, "settings", found, f"TimeoutStopSec={grace + 10:g}, terminationGracePeriodSeconds: {grace + 10:g}"
+        WARN,
+        "settings",
+        found,
+        f"TimeoutStopSec={grace + 10:g}, terminationGracePeriodSeconds: {grace + 10:g}",
     )
 
 
@@ -113,7 +116,9 @@ def _alerts(settings: Settings) -> Check | None:
     try:
         checked_rules(settings.alerts)
     except ConfigError as error:
-        return Check(FAIL, "alerts", f"{error}; no worker starts with that", "mulligan alerts rules")
+        return Check(
+            FAIL, "alerts", f"{error}; no worker starts with that", "mulligan alerts rules"
+        )
     return None
 
 
@@ -142,7 +147,11 @@ def message_checks(settings: Settings) -> Checks:
 def mail_checks(settings: Settings) -> Checks:
     mail = settings.mail
     if not mail.host:
-        yield Check(OK, "mail", "mail.host is not set: deliveries by e-mail are skipped, nothing else changes")
+        yield Check(
+            OK,
+            "mail",
+            "mail.host is not set: deliveries by e-mail are skipped, nothing else changes",
+        )
         return
     found = [check for check in (_sender(mail), _password(mail), _clear(mail)) if check]
     yield from found or [Check(OK, "mail", f"{mail.host}:{mail.port}, {mail.tls}")]
@@ -151,11 +160,21 @@ def mail_checks(settings: Settings) -> Checks:
 def _sender(mail: MailSection) -> Check | None:
     if not mail.sender:
         advice = "MULLIGAN_MAIL__SENDER='Jobs <jobs@example.com>'"
-        return Check(WARN, "mail", "mail.sender is not set: many servers refuse a sender that names this host", advice)
+        return Check(
+            WARN,
+            "mail",
+            "mail.sender is not set: many servers refuse a sender that names this host",
+            advice,
+        )
     try:
         read_address(mail.sender)
     except ConfigError:
-        return Check(FAIL, "mail", "mail.sender is no address", "MULLIGAN_MAIL__SENDER='Jobs <jobs@example.com>'")
+        return Check(
+            FAIL,
+            "mail",
+            "mail.sender is no address",
+            "MULLIGAN_MAIL__SENDER='Jobs <jobs@example.com>'",
+        )
     return None
 
 
@@ -163,18 +182,28 @@ def _password(mail: MailSection) -> Check | None:
     try:
         known = bool(password_of(mail))
     except Fail as failed:
-        return Check(FAIL, "mail", str(failed.message), "MULLIGAN_MAIL__PASSWORD_FILE=/run/secrets/mail")
+        return Check(
+            FAIL, "mail", str(failed.message), "MULLIGAN_MAIL__PASSWORD_FILE=/run/secrets/mail"
+        )
     if known == bool(mail.username):
         return None
     what = "a username and no password" if mail.username else "a password and no username"
-    return Check(WARN, "mail", f"there is {what}: nobody signs in", "MULLIGAN_MAIL__USERNAME, MULLIGAN_MAIL__PASSWORD")
+    return Check(
+        WARN,
+        "mail",
+        f"there is {what}: nobody signs in",
+        "MULLIGAN_MAIL__USERNAME, MULLIGAN_MAIL__PASSWORD",
+    )
 
 
 def _clear(mail: MailSection) -> Check | None:
     if mail.tls != "none" or mail.host in HERE:
         return None
     return Check(
-        WARN, "mail", f"mails go to {mail.host} unencrypted, and so does the password", "MULLIGAN_MAIL__TLS=starttls"
+        WARN,
+        "mail",
+        f"mails go to {mail.host} unencrypted, and so does the password",
+        "MULLIGAN_MAIL__TLS=starttls",
     )
 
 
@@ -194,10 +223,17 @@ def subscription_checks(unit: Transaction, _: Settings) -> Checks:
 
 def _of(unit: Transaction, row: SubscriptionRow) -> Checks:
     if row.state != "on":
-        yield Check(WARN, NAME, f"{row.id} is off: {row.reason}", f"mulligan notify enable {quote(row.id)}")
+        yield Check(
+            WARN, NAME, f"{row.id} is off: {row.reason}", f"mulligan notify enable {quote(row.id)}"
+        )
     elif row.failing_since is not None:
         since = f"{row.failures} failures in a row since {span(row.failing_since, unit.now())}"
-        yield Check(WARN, NAME, f"{row.id}: {since}", f"mulligan notify deliveries --subscription {quote(row.id)}")
+        yield Check(
+            WARN,
+            NAME,
+            f"{row.id}: {since}",
+            f"mulligan notify deliveries --subscription {quote(row.id)}",
+        )
 
 
 def _behind(unit: Transaction, since: int) -> Checks:
@@ -205,4 +241,9 @@ def _behind(unit: Transaction, since: int) -> Checks:
     reader = unit.reader_at(READER)
     behind = unit.newest_event() - max(since, 0 if reader is None else reader.cursor)
     if behind > STRETCH:
-        yield Check(WARN, NAME, f"{behind} events are not read yet", "mulligan worker APP: any worker reads them")
+        yield Check(
+            WARN,
+            NAME,
+            f"{behind} events are not read yet",
+            "mulligan worker APP: any worker reads them",
+        )

@@ -54,7 +54,9 @@ class Events:
         types = types_of([type] if isinstance(type, str) else type)
         with self._open().read() as unit:
             now = unit.now()
-            asked = AuditFilter(actor, owner, job, _back("since", since, now), _back("until", until, now), before)
+            asked = AuditFilter(
+                actor, owner, job, _back("since", since, now), _back("until", until, now), before
+            )
             return unit.deeds(asked, types, limit)
 
 
@@ -109,7 +111,11 @@ def limit_facts(unit: Transaction, key: Guarded, now: Micros) -> Facts:
 
 
 def shown_limit(row: LimitRow) -> Facts:
-    return {"concurrency": said_limit(row.concurrency), "rate": said_limit(row.rate), "until": row.until}
+    return {
+        "concurrency": said_limit(row.concurrency),
+        "rate": said_limit(row.rate),
+        "until": row.until,
+    }
 
 
 def said_limit(value: float | None) -> float | str | None:
@@ -177,7 +183,9 @@ def _values(name: str, text: str) -> tuple[str, ...]:
 
 def _no_such(name: str) -> str:
     near = difflib.get_close_matches(name, FIELDS, n=1)
-    return f"no field {name!r}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(FIELDS)}")
+    return f"no field {name!r}; " + (
+        f"did you mean {near[0]}?" if near else f"there are {', '.join(FIELDS)}"
+    )
 
 
 # -- whose ------------------------------------------------------------------------------------------

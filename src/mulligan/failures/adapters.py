@@ -49,26 +49,94 @@ FAMILIES = {
     **dict.fromkeys(("boto3", "botocore", "aiobotocore", "s3transfer"), "aws"),
     **dict.fromkeys(("grpc", "grpclib"), "grpc"),
     **dict.fromkeys(("ftplib", "aioftp"), "ftp"),
-    **{name: name for name in ("pymssql", "pyodbc", "twilio", "websockets", "discord", "sqlalchemy", "mulligan")},
+    **{
+        name: name
+        for name in (
+            "pymssql",
+            "pyodbc",
+            "twilio",
+            "websockets",
+            "discord",
+            "sqlalchemy",
+            "mulligan",
+        )
+    },
     "snowflake": "snowflake",
     "confluent_kafka": "kafka",
     "tenacity": "tenacity",
 }
-_OWN_NUMBERS = frozenset(FAMILIES.values()) - {"aws", "grpc", "tenacity"}  # their `code` is no HTTP status
+_OWN_NUMBERS = frozenset(FAMILIES.values()) - {
+    "aws",
+    "grpc",
+    "tenacity",
+}  # their `code` is no HTTP status
 _SILENT = frozenset({"sqlalchemy", "mulligan"})  # their `code` names a page of a manual
 
 WANTED = frozenset(
     {
-        "status_code", "status", "code", "http_status", "http_code", "errcode", "response", "resp", "headers",
-        "body", "json_body", "http_body", "content", "data", "response_body", "details", "errors", "error",
-        "error_code", "type", "reason", "grpc_status_code", "trailing_metadata", "retry_after", "sqlstate", "pgcode",
-        "errno", "msg", "sqlite_errorname", "sqlite_errorcode", "result", "smtp_code", "smtp_error", "recipients",
-        "returncode", "exit_code", "exit_status", "retcode", "cmd", "command", "full_cmd", "stderr", "output",
-        "orig", "os_error", "cause", "inner_exception", "original_exception", "original_error", "last_attempt",
-        "reply_code", "message",
+        "status_code",
+        "status",
+        "code",
+        "http_status",
+        "http_code",
+        "errcode",
+        "response",
+        "resp",
+        "headers",
+        "body",
+        "json_body",
+        "http_body",
+        "content",
+        "data",
+        "response_body",
+        "details",
+        "errors",
+        "error",
+        "error_code",
+        "type",
+        "reason",
+        "grpc_status_code",
+        "trailing_metadata",
+        "retry_after",
+        "sqlstate",
+        "pgcode",
+        "errno",
+        "msg",
+        "sqlite_errorname",
+        "sqlite_errorcode",
+        "result",
+        "smtp_code",
+        "smtp_error",
+        "recipients",
+        "returncode",
+        "exit_code",
+        "exit_status",
+        "retcode",
+        "cmd",
+        "command",
+        "full_cmd",
+        "stderr",
+        "output",
+        "orig",
+        "os_error",
+        "cause",
+        "inner_exception",
+        "original_exception",
+        "original_error",
+        "last_attempt",
+        "reply_code",
+        "message",
     }
-)  # fmt: skip
-_NESTED = ("orig", "os_error", "reason", "cause", "inner_exception", "original_exception", "original_error")
+)
+_NESTED = (
+    "orig",
+    "os_error",
+    "reason",
+    "cause",
+    "inner_exception",
+    "original_exception",
+    "original_error",
+)
 
 
 _STATUSES = ("status_code", "http_status", "status", "http_code", "errcode")
@@ -146,7 +214,9 @@ def _describe(cls: Any) -> ExceptionShape:
     bases = _bases(cls)
     names = [type_name(base) for base in bases]
     roots = (name.partition(".")[0] for name in names)
-    members = {name for base in bases if not any(base is bare for bare in _BARE) for name in _members(base)}
+    members = {
+        name for base in bases if not any(base is bare for bare in _BARE) for name in _members(base)
+    }
     ours = any(base is root for base in bases for root in (OutcomeRequest, MulliganError))
     return ExceptionShape(
         names=tuple(name for name in names if name not in _PLAIN) or (names[0],),
@@ -172,7 +242,9 @@ def read(exc: BaseException, kind: ExceptionShape, now: float) -> Found:
     """Everything its shape tells. Never raises."""
     found = Found()
     values = _attributes(exc, kind)
-    for reader in _readers(kind.family, kind.request, frozenset(values)) if values or kind.family else _ALWAYS:
+    for reader in (
+        _readers(kind.family, kind.request, frozenset(values)) if values or kind.family else _ALWAYS
+    ):
         try:
             reader(exc, kind, values, found)
         except BaseException:  # noqa: BLE001, S112 - foreign code may raise anything; what was found stays
@@ -190,7 +262,11 @@ def _readers(family: str, request: bool, names: frozenset[str]) -> tuple[Reader,
     """Those that could find something in these attributes."""
     if request or family == "mulligan":
         return (_inside,) if request else (_inside, _process)
-    return tuple(reader for reader, wanted, families in _READERS if not wanted or wanted & names or family in families)
+    return tuple(
+        reader
+        for reader, wanted, families in _READERS
+        if not wanted or wanted & names or family in families
+    )
 
 
 def _attributes(exc: BaseException, kind: ExceptionShape) -> dict[str, Any]:
@@ -234,11 +310,19 @@ _RESOLVERS = (socket.gaierror, socket.herror)  # a tuple: `|` would make a new u
 _GAI = {
     getattr(socket, name): number
     for name, number in (
-        ("EAI_BADFLAGS", -1), ("EAI_NONAME", -2), ("EAI_AGAIN", -3), ("EAI_FAIL", -4), ("EAI_NODATA", -5),
-        ("EAI_FAMILY", -6), ("EAI_SOCKTYPE", -7), ("EAI_SERVICE", -8), ("EAI_MEMORY", -10), ("EAI_SYSTEM", -11),
+        ("EAI_BADFLAGS", -1),
+        ("EAI_NONAME", -2),
+        ("EAI_AGAIN", -3),
+        ("EAI_FAIL", -4),
+        ("EAI_NODATA", -5),
+        ("EAI_FAMILY", -6),
+        ("EAI_SOCKTYPE", -7),
+        ("EAI_SERVICE", -8),
+        ("EAI_MEMORY", -10),
+        ("EAI_SYSTEM", -11),
     )
     if hasattr(socket, name)
-}  # fmt: skip
+}
 
 
 # Exceptions inside
@@ -291,7 +375,9 @@ def _like_a_program(values: Values) -> bool:
     if not any(type(values.get(name)) is int for name in _EXITS):
         return False
     commands = (values.get(name) for name in _COMMANDS)
-    return "stderr" in values or any(isinstance(command, str | list | tuple) for command in commands)
+    return "stderr" in values or any(
+        isinstance(command, str | list | tuple) for command in commands
+    )
 
 
 # Shells, containers and wrappers report the death of a child as 128 and the signal's number.
@@ -302,7 +388,11 @@ _OWN_BYTES = frozenset({"ffmpeg", "ffprobe"})  # their exit code is a byte of an
 def _program_ended(found: Found, command: Any, code: int | None, signal: int | None) -> None:
     found.program = program_name(command)
     died = None if code is None else -code if code < 0 else code - 128
-    if died is not None and (code or 0) >= 0 and (died not in _DEATHS or found.program in _OWN_BYTES):
+    if (
+        died is not None
+        and (code or 0) >= 0
+        and (died not in _DEATHS or found.program in _OWN_BYTES)
+    ):
         died = None
     found.exit_code, found.signal = (code, signal) if died is None else (None, died)
 
@@ -335,7 +425,11 @@ def _status(_exc: BaseException, kind: ExceptionShape, values: Values, found: Fo
         if name in values:
             _take_status(values[name], found)
     code = values.get("code")
-    if code is not None and kind.family not in _OWN_NUMBERS and "builtins.SystemExit" not in kind.names:
+    if (
+        code is not None
+        and kind.family not in _OWN_NUMBERS
+        and "builtins.SystemExit" not in kind.names
+    ):
         _take_status(code, found)
     call = values.get("grpc_status_code", values.get("status"))
     if callable(code) and (kind.family == "grpc" or "trailing_metadata" in values):
@@ -375,13 +469,19 @@ def _words(_exc: BaseException, kind: ExceptionShape, values: Values, found: Fou
         number = number_of(value)
         if number is not None and kind.family in _OWN_NUMBERS:
             found.codes.append(f"{kind.family}:{number}")
-        elif (code := as_code(value)) and code not in CANONICAL and (name != "reason" or _SPECIAL.search(code)):
+        elif (
+            (code := as_code(value))
+            and code not in CANONICAL
+            and (name != "reason" or _SPECIAL.search(code))
+        ):
             found.codes.append(code)
     error = values.get("error")
     found.codes.append(as_code(getattr(error, "code", None)) if error is not None else "")
 
 
-_SPECIAL = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_")  # a reason that is a code, not the phrase of a status
+_SPECIAL = re.compile(
+    r"[A-Z]{2}|[a-z][A-Z]|_"
+)  # a reason that is a code, not the phrase of a status
 
 
 def _bodies(_exc: BaseException, _kind: ExceptionShape, values: Values, found: Found) -> None:
@@ -463,7 +563,9 @@ def _hints(values: Values, found: Found, now: float) -> None:
 
 
 _HEADERS_WANTED: dict[Any, str] = {
-    key: name for name in (*hints.HEADERS, "x-amzn-errortype", "x-ms-error-code") for key in (name, name.encode())
+    key: name
+    for name in (*hints.HEADERS, "x-amzn-errortype", "x-ms-error-code")
+    for key in (name, name.encode())
 }
 
 

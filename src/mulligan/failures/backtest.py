@@ -152,7 +152,9 @@ def _note(attempt: PastAttempt, failure: Failure, report: BacktestReport, *, wou
     else:
         return
     change = VerdictChange(
-        f"{attempt.rule} {attempt.code}/{attempt.cls}", f"{failure.rule} {failure.code}/{failure.cls}", effect
+        f"{attempt.rule} {attempt.code}/{attempt.cls}",
+        f"{failure.rule} {failure.code}/{failure.cls}",
+        effect,
     )
     report.changes[change] += 1
     if attempt.facts is not None:

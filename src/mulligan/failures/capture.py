@@ -61,7 +61,11 @@ def _describe(code: CodeType, module: object) -> Place:
     installed = "/site-packages/" in file or "/dist-packages/" in file
     ours = file.startswith((_OURS, "<frozen ")) or (not installed and file.startswith(_PYTHON))
     package = module if type(module) is str else "?"
-    told = f"  {safe(file, 500)}:", f" in {safe(code.co_name, 300)}", safe(f"{package}:{code.co_qualname}", 300)
+    told = (
+        f"  {safe(file, 500)}:",
+        f" in {safe(code.co_name, 300)}",
+        safe(f"{package}:{code.co_qualname}", 300),
+    )
     return code, *told, package.partition(".")[0], ours, installed
 
 
@@ -89,7 +93,9 @@ def walk(trace: TracebackType | None, home: str = "") -> Walk:
     return known[0]
 
 
-def _learn_way(trace: TracebackType | None, home: str, way: tuple[str | int, ...]) -> tuple[Walk, list[CodeType]]:
+def _learn_way(
+    trace: TracebackType | None, home: str, way: tuple[str | int, ...]
+) -> tuple[Walk, list[CodeType]]:
     steps: list[TracebackType] = []
     while trace is not None:
         steps.append(trace)
@@ -167,8 +173,14 @@ def _capture(exc: BaseException, now: float) -> Facts:
     for link in chain:
         link.message = _message(link, told)
         link.lines, link.frames, home = walk(traceback_of(link.exc), home)
-    causes = tuple([_facts(link, "", "", _leaves(link.exc, now)) for link in chain[1:]]) if len(chain) > 1 else ()
-    return _facts(chain[0], _trace(chain), _stderr(chain), _leaves(exc, now), causes, _hint(chain, told, now))
+    causes = (
+        tuple([_facts(link, "", "", _leaves(link.exc, now)) for link in chain[1:]])
+        if len(chain) > 1
+        else ()
+    )
+    return _facts(
+        chain[0], _trace(chain), _stderr(chain), _leaves(exc, now), causes, _hint(chain, told, now)
+    )
 
 
 def _hint(chain: list[_Link], told: dict[str, str], now: float) -> Hint | None:
@@ -220,7 +232,12 @@ traceback_of = BaseException.__dict__["__traceback__"].__get__
 
 
 def _facts(
-    link: _Link, trace: str = "", stderr: str = "", leaves: Any = (), causes: Any = (), hint: Hint | None = None
+    link: _Link,
+    trace: str = "",
+    stderr: str = "",
+    leaves: Any = (),
+    causes: Any = (),
+    hint: Hint | None = None,
 ) -> Facts:
     found = link.found
     seconds, source = hint or found.hint or (None, "")
@@ -304,6 +321,7 @@ def _trace(chain: list[_Link]) -> str:
 
 # What would be said of an error: the classifier, for whoever holds a text or an exception.
 
+
 def classify(  # noqa: PLR0913 - one argument per thing that can be known
     text_or_exception: str | BaseException = "",
     *,
@@ -329,7 +347,9 @@ def classify(  # noqa: PLR0913 - one argument per thing that can be known
     return classify_facts(_facts_from_input(text_or_exception, given), _books(rules))
 
 
-def made_of(error: str | BaseException, given: Mapping[str, Any], rules: Iterable[Rule] = ()) -> dict[str, Any]:
+def made_of(
+    error: str | BaseException, given: Mapping[str, Any], rules: Iterable[Rule] = ()
+) -> dict[str, Any]:
     """What the name of its group would be made of; `given` as for `classify`."""
     facts, books = _facts_from_input(error, given), _books(rules)
     failure = classify_facts(facts, books)
@@ -358,4 +378,8 @@ def _of(error: str | BaseException) -> Facts:
         return capture(error)
     text = scrub(str(error))
     hint = from_words(text, time.time())
-    return Facts(message=text) if hint is None else Facts(message=text, retry_after=hint[0], hint=hint[1])
+    return (
+        Facts(message=text)
+        if hint is None
+        else Facts(message=text, retry_after=hint[0], hint=hint[1])
+    )

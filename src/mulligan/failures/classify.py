@@ -73,15 +73,24 @@ def _shadowed(failure: Failure, would: Failure, books: Sequence[Rulebook]) -> Fa
     """What was decided, beside what would have been decided had the rules in shadow been asked."""
     if would.rule not in {rule.id for book in books for rule in book.rules if rule.shadow}:
         return failure
-    said = {"rule": would.rule, "code": would.code, "class": str(would.cls), "retryable": would.retryable}
+    said = {
+        "rule": would.rule,
+        "code": would.code,
+        "class": str(would.cls),
+        "retryable": would.retryable,
+    }
     terms = {"terms": dict(would.terms)} if would.terms else {}
     return replace(failure, judged={**failure.judged, "shadow": said | terms})
 
 
 def renamed(failure: Failure, books: Sequence[Rulebook], uses: Sequence[str] = ()) -> Failure:
     """An end without an exception, such as TIMEOUT, as the rules about such verdicts have it. `uses`: of its job."""
-    used = (str(failure.evidence["dependency"]),) if "dependency" in failure.evidence else tuple(uses)
-    facts = Facts(exit_code=_number(failure, "exit_code"), signal=_number(failure, "signal"), uses=used)
+    used = (
+        (str(failure.evidence["dependency"]),) if "dependency" in failure.evidence else tuple(uses)
+    )
+    facts = Facts(
+        exit_code=_number(failure, "exit_code"), signal=_number(failure, "signal"), uses=used
+    )
     for book in books:
         rules = book.acting.about((failure.code, failure.cls), facts, NoText())
         if rules:
@@ -111,7 +120,10 @@ def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
     named = _named(facts.code, below.rule, books)
     cls = Cls(named.cls) if named else known.cls if known else Cls(below.rule.cls)
     public = (
-        facts.public or (named and named.public) or (known and known.public) or f"The job failed with {facts.code}."
+        facts.public
+        or (named and named.public)
+        or (known and known.public)
+        or f"The job failed with {facts.code}."
     )
     failure = _failure(facts, below)
     return replace(

@@ -142,11 +142,18 @@ Evidence = dict[str, str | int | float | bool]
 
 
 def _failure(
-    code: str, cls: Cls, public: str, *, evidence: Evidence | None = None, private: Mapping[str, str] | None = None
+    code: str,
+    cls: Cls,
+    public: str,
+    *,
+    evidence: Evidence | None = None,
+    private: Mapping[str, str] | None = None,
 ) -> Failure:
     rule = f"{SYSTEM_RULES}{code.lower().replace('_', '-')}"
     name = fingerprint(Facts(ended_by=code), code, cls)
-    return Failure(code, cls, public, rule, cls in RETRYABLE, None, evidence or {}, private or {}, name)
+    return Failure(
+        code, cls, public, rule, cls in RETRYABLE, None, evidence or {}, private or {}, name
+    )
 
 
 def timed_out(limit_s: float) -> Failure:
@@ -194,11 +201,18 @@ def worker_lost(worker: str) -> Failure:
 
 def memory_limit(limit: int, peak: int) -> Failure:
     public = f"The job used {size(peak)} of memory, more than its limit of {size(limit)}, and was stopped."
-    return _failure("MEMORY_LIMIT", Cls.RESOURCE, public, evidence={"limit": limit, "peak_rss": peak})
+    return _failure(
+        "MEMORY_LIMIT", Cls.RESOURCE, public, evidence={"limit": limit, "peak_rss": peak}
+    )
 
 
 def unknown_kind(kind: str) -> Failure:
-    return _failure("KIND_UNKNOWN", Cls.PERMANENT, f"No worker knows jobs of kind {kind}.", evidence={"kind": kind})
+    return _failure(
+        "KIND_UNKNOWN",
+        Cls.PERMANENT,
+        f"No worker knows jobs of kind {kind}.",
+        evidence={"kind": kind},
+    )
 
 
 def deadline_passed(after: Failure | str | None = None) -> Failure:
@@ -213,7 +227,9 @@ def deadline_passed(after: Failure | str | None = None) -> Failure:
 
 def result_refused(code: str, why: str) -> Failure:
     """RESULT_NOT_JSON or RESULT_TOO_LARGE: the work may be done, but its result cannot be kept."""
-    return _failure(code, Cls.PERMANENT, "The job's result could not be stored.", private={"message": why})
+    return _failure(
+        code, Cls.PERMANENT, "The job's result could not be stored.", private={"message": why}
+    )
 
 
 def payload_refused(why: str) -> Failure:
@@ -235,7 +251,13 @@ def hold_unknown_dependency(dependency: str, uses: str) -> Failure:
 def dependency_unavailable(key: str, reason: str) -> Failure:
     """Its breaker is open and says: fail at once. Never the dependency's own error, which this job has not seen."""
     public = f"Not started: {key}, which this job needs, is not available right now."
-    return _failure(UNAVAILABLE, Cls.TRANSIENT, public, evidence={"dependency": key}, private={"message": reason})
+    return _failure(
+        UNAVAILABLE,
+        Cls.TRANSIENT,
+        public,
+        evidence={"dependency": key},
+        private={"message": reason},
+    )
 
 
 def retry_refused(why: str) -> Failure:

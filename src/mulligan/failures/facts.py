@@ -14,6 +14,7 @@ from mulligan.core.json import encode
 
 # All that is known of one failure, before anybody judges it. Plain values, safe and redacted, nothing live.
 
+
 class Facts(NamedTuple):
     """One link of a failure. A cause and a leaf of a group are facts of their own.
 
@@ -21,7 +22,9 @@ class Facts(NamedTuple):
     another system uses too it carries its system: `smtp:550`, `smtp:5.1.1`, `mysql:1213`, `sqlite:5`, `curl:28`.
     """
 
-    exception_types: tuple[str, ...] = ()  # dotted names of the class and its bases, most special first
+    exception_types: tuple[
+        str, ...
+    ] = ()  # dotted names of the class and its bases, most special first
     message: str = ""
     trace: str = ""
     stderr: str = ""
@@ -52,7 +55,17 @@ class Facts(NamedTuple):
 FACTS = "facts"  # under which they stand in the private half, for programs
 _APART = ("message", "stderr", "detail")  # kept as texts of their own, for people
 _NAMES = ("exception_types", "provider_codes")
-_PLAIN = ("http_status", "grpc_status", "sqlstate", "errno", "exit_code", "signal", "timed_out", "program", "code")
+_PLAIN = (
+    "http_status",
+    "grpc_status",
+    "sqlstate",
+    "errno",
+    "exit_code",
+    "signal",
+    "timed_out",
+    "program",
+    "code",
+)
 _plain_of = attrgetter(*_PLAIN)
 _PLAIN_OF_NOTHING = _plain_of(Facts())
 _CAUSES = 6
@@ -107,9 +120,13 @@ def _read(text: Any) -> Mapping[str, Any]:
 
 
 def _facts(said: Mapping[str, Any], uses: tuple[str, ...] = ()) -> Facts:
-    known: dict[str, Any] = {name: said[name] for name in (*_PLAIN, *_APART, "implied") if name in said}
+    known: dict[str, Any] = {
+        name: said[name] for name in (*_PLAIN, *_APART, "implied") if name in said
+    }
     known |= {name: tuple(str(value) for value in said.get(name, ())) for name in _NAMES}
-    known |= {name: tuple(_facts(link) for link in said.get(name, ())) for name in ("causes", "leaves")}
+    known |= {
+        name: tuple(_facts(link) for link in said.get(name, ())) for name in ("causes", "leaves")
+    }
     return Facts(**known, uses=uses)
 
 
@@ -138,7 +155,8 @@ GRPC = frozenset(
 )
 _GRPC_OF = {name.replace("_", "").lower(): name for name in GRPC}
 _ADDED = re.compile(
-    r"(?:[-_.]v?\d[\w.+-]*|\d+\.[\d.]+|[-_](?:linux|win|darwin|macos|static|x86|arm|amd)[\w.+-]*|\.exe)$", re.IGNORECASE
+    r"(?:[-_.]v?\d[\w.+-]*|\d+\.[\d.]+|[-_](?:linux|win|darwin|macos|static|x86|arm|amd)[\w.+-]*|\.exe)$",
+    re.IGNORECASE,
 )
 _SQLSTATE = re.compile(r"(?=.*\d)(?=.*[A-Z])[0-9A-Z]{5}|(?:08|23|40|42|53|55|57)\d{3}")
 _MAIL = re.compile(r"[45]\.\d{1,2}\.\d{1,3}")
@@ -151,7 +169,9 @@ def grpc_name(word: str) -> str:
     return _GRPC_OF.get(word.rsplit(".", 1)[-1].replace("_", "").lower(), "")
 
 
-def death(exit_code: int | None, signal: int | None, program: str = "") -> tuple[int | None, int | None]:
+def death(
+    exit_code: int | None, signal: int | None, program: str = ""
+) -> tuple[int | None, int | None]:
     """(exit code, signal): a shell reports a death by signal n as 128 + n, Python as −n. They are the same."""
     if exit_code is None or signal is not None:
         return (None if signal is not None else exit_code), signal
@@ -176,8 +196,12 @@ def normal(facts: Facts) -> Facts:
         facts = facts._replace(program=plain_name(facts.program))
     for code in facts.provider_codes:
         facts = _placed(facts, code)
-    if facts.errno is not None and facts.errno < 0:  # of a name that was not resolved: no errno of the system's
-        facts = facts._replace(errno=None, provider_codes=(f"gai:{facts.errno}", *facts.provider_codes))
+    if (
+        facts.errno is not None and facts.errno < 0
+    ):  # of a name that was not resolved: no errno of the system's
+        facts = facts._replace(
+            errno=None, provider_codes=(f"gai:{facts.errno}", *facts.provider_codes)
+        )
     if facts.timed_out:  # whoever set the limit killed it: that is the reason, not the signal
         return facts._replace(exit_code=124, signal=None)
     exit_code, signal = death(facts.exit_code, facts.signal, facts.program)
@@ -224,9 +248,17 @@ class Wording(dict[str, Any]):
             raise ValueError(message)
         said = [f"{encode(name)}:{encode(value)}" for name, value in private.items()]
         first = "{" + "".join([f"{one}," for one in said[:at]]) + f'"{MESSAGE}":"'
-        between = '"' + "".join([f",{one}" for one in said[at + 1 : then]]) + f',"{TRACE}":"{inside(head)}'
+        between = (
+            '"'
+            + "".join([f",{one}" for one in said[at + 1 : then]])
+            + f',"{TRACE}":"{inside(head)}'
+        )
         last = f'{inside(tail)}"' + "".join([f",{one}" for one in said[then + 1 :]]) + "}"
-        self.parts = first, between, last  # of the text in JSON: the words stand between them, twice
+        self.parts = (
+            first,
+            between,
+            last,
+        )  # of the text in JSON: the words stand between them, twice
 
     def whole(self, words: str) -> dict[str, Any]:
         return {**self, MESSAGE: words, TRACE: f"{self.head}{words[:TOLD]}{self.tail}"}

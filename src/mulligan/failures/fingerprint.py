@@ -25,7 +25,15 @@ _READ = 300  # characters of a line that count
 
 # Types that everybody uses for everything: what they say is all they tell.
 _VAGUE = frozenset(
-    f"builtins.{name}" for name in ("Exception", "BaseException", "RuntimeError", "ValueError", "OSError", "SystemExit")
+    f"builtins.{name}"
+    for name in (
+        "Exception",
+        "BaseException",
+        "RuntimeError",
+        "ValueError",
+        "OSError",
+        "SystemExit",
+    )
 )
 _VAGUE_EXITS = frozenset({1, 2, 255})  # a program's way to say that something went wrong
 
@@ -41,7 +49,9 @@ def _name(cls: str, code: str, kind: str, signal: str, frames: tuple[str, ...], 
     return f"{VERSION}-{blake2b(text.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
 
 
-def explain_fingerprint(facts: Facts, code: str, cls: str, link: Facts | None = None) -> dict[str, Any]:
+def explain_fingerprint(
+    facts: Facts, code: str, cls: str, link: Facts | None = None
+) -> dict[str, Any]:
     """What the name is made of; parts that say nothing are left out."""
     names = ("class", "code", "type", "signal", "frames", "words")
     values = _parts(facts, code, cls, facts if link is None else link)
@@ -49,7 +59,9 @@ def explain_fingerprint(facts: Facts, code: str, cls: str, link: Facts | None = 
     return {"version": VERSION} | said | ({"frames": [*values[4]]} if values[4] else {})
 
 
-def _parts(facts: Facts, code: str, cls: str, link: Facts) -> tuple[str, str, str, str, tuple[str, ...], str]:
+def _parts(
+    facts: Facts, code: str, cls: str, link: Facts
+) -> tuple[str, str, str, str, tuple[str, ...], str]:
     own = _signal(link)
     kind = _root_type(facts, link, own)
     signal, telling = own or (None if link is facts else _signal(facts)) or ("", False)
@@ -68,7 +80,14 @@ def _root_type(facts: Facts, link: Facts, own: tuple[str, bool] | None) -> str:
 
 
 _told_of = attrgetter(
-    "provider_codes", "sqlstate", "grpc_status", "http_status", "errno", "timed_out", "signal", "exit_code"
+    "provider_codes",
+    "sqlstate",
+    "grpc_status",
+    "http_status",
+    "errno",
+    "timed_out",
+    "signal",
+    "exit_code",
 )
 _NOTHING = _told_of(Facts())
 
@@ -79,7 +98,11 @@ def _signal(link: Facts) -> tuple[str, bool] | None:
         return None
     if link.provider_codes:
         return link.provider_codes[0], True
-    for system, value in (("sqlstate", link.sqlstate), ("grpc", link.grpc_status), ("http", link.http_status)):
+    for system, value in (
+        ("sqlstate", link.sqlstate),
+        ("grpc", link.grpc_status),
+        ("http", link.http_status),
+    ):
         if value:
             return f"{system}:{value}", True
     if link.errno is not None:
@@ -142,7 +165,9 @@ def mask(message: str) -> str:
     text = message[:_READ]
     if "'" in text or '"' in text or "`" in text:
         text = _QUOTED.sub("*", text)
-    return " ".join([word if word.isalpha() or word in _KNOWN else _masked(word) for word in text.split()])
+    return " ".join(
+        [word if word.isalpha() or word in _KNOWN else _masked(word) for word in text.split()]
+    )
 
 
 def _masked(word: str) -> str:

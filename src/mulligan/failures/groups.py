@@ -28,7 +28,9 @@ ORDER = tuple(GroupState)  # of a list: what needs somebody comes first
 SAID = {"open": GroupState.OPEN, "muted": GroupState.MUTED, "resolved": GroupState.RESOLVED}
 
 
-def standing(mark: MarkRow | None, first: Micros | None, last: Micros | None, now: Micros) -> GroupState:
+def standing(
+    mark: MarkRow | None, first: Micros | None, last: Micros | None, now: Micros
+) -> GroupState:
     """`first` and `last`: when its dead jobs died; None: there are none."""
     if mark is None:
         return GroupState.NEW if first is not None and now - first < FRESH else GroupState.OPEN

@@ -95,9 +95,16 @@ def _http_date(text: str) -> float | None:
 
 def _from_limits(headers: Mapping[str, str], status: int | None, now: float) -> Hint | None:
     spent_only = status == 403  # a 403 with something left is about permission
-    if "ratelimit" in headers and (hint := _rate_limit(headers["ratelimit"], spent_only=spent_only)):
+    if "ratelimit" in headers and (
+        hint := _rate_limit(headers["ratelimit"], spent_only=spent_only)
+    ):
         return hint
-    for name in ("x-ratelimit-reset", "ratelimit-reset", "x-rate-limit-reset", "x-ratelimit-reset-after"):
+    for name in (
+        "x-ratelimit-reset",
+        "ratelimit-reset",
+        "x-rate-limit-reset",
+        "x-ratelimit-reset-after",
+    ):
         if name in headers:
             left = headers.get(name.removesuffix("-after").replace("reset", "remaining"))
             if _spent(left, spent_only=spent_only):

@@ -48,11 +48,23 @@ def _needed(tree: list[Any], left: str, right: str) -> Words | None:
     """Of the parts between two boundaries, the one whose words are fewest and least common."""
     if len(tree) == 1 and tree[0][0] is sre.BRANCH:
         found = [_needed(branch.data, left, right) for branch in tree[0][1][1]]
-        return None if any(words is None for words in found) else frozenset().union(*[words or () for words in found])
+        return (
+            None
+            if any(words is None for words in found)
+            else frozenset().union(*[words or () for words in found])
+        )
     if len(tree) == 1 and tree[0][0] is sre.SUBPATTERN:
         return _needed(tree[0][1][3].data, left, right)
-    chosen = [words for part, before, after in _parts(tree, left, right) if (words := _of_part(part, before, after))]
-    return min(chosen, key=lambda words: (bool(words & _COMMON), len(words), -min(map(len, words))), default=None)
+    chosen = [
+        words
+        for part, before, after in _parts(tree, left, right)
+        if (words := _of_part(part, before, after))
+    ]
+    return min(
+        chosen,
+        key=lambda words: (bool(words & _COMMON), len(words), -min(map(len, words))),
+        default=None,
+    )
 
 
 def _parts(tree: list[Any], left: str, right: str) -> Iterator[tuple[list[Any], str, str]]:
@@ -60,7 +72,11 @@ def _parts(tree: list[Any], left: str, right: str) -> Iterator[tuple[list[Any], 
     piece: list[Any] = []
     before = left
     for op, value in tree:
-        if op is sre.AT or (op is sre.LITERAL and not chr(value).isalpha()) or (op is sre.IN and not _letters(value)):
+        if (
+            op is sre.AT
+            or (op is sre.LITERAL and not chr(value).isalpha())
+            or (op is sre.IN and not _letters(value))
+        ):
             if piece:
                 yield piece, before, " "
             piece, before = [], " "
@@ -77,7 +93,10 @@ def _of_part(part: list[Any], left: str, right: str) -> Words | None:
     if ways is None:
         return None
     found = [
-        sorted(_WHOLE.findall(f"{left}{way}{right}"), key=lambda word: (word in _COMMON, -len(word))) for way in ways
+        sorted(
+            _WHOLE.findall(f"{left}{way}{right}"), key=lambda word: (word in _COMMON, -len(word))
+        )
+        for way in ways
     ]
     return frozenset(words[0] for words in found) if all(found) else None
 
@@ -116,7 +135,11 @@ def _letters(choices: Any) -> bool:
     for op, value in choices:
         if op is sre.LITERAL and chr(value).isalpha():
             return True
-        if op is sre.CATEGORY and value not in {sre.CATEGORY_SPACE, sre.CATEGORY_DIGIT, sre.CATEGORY_NOT_WORD}:
+        if op is sre.CATEGORY and value not in {
+            sre.CATEGORY_SPACE,
+            sre.CATEGORY_DIGIT,
+            sre.CATEGORY_NOT_WORD,
+        }:
             return True
         if op in {sre.RANGE, sre.NEGATE}:
             return True
@@ -187,18 +210,30 @@ class Entry:
         self.order = order
         self.weight = rule.conditions
         self.filed = next((name for name in _FILED if getattr(rule, name)), "")
-        self.more = self.weight > bool(self.filed) + bool(rule.message)  # than what it is found by and its text
+        self.more = self.weight > bool(self.filed) + bool(
+            rule.message
+        )  # than what it is found by and its text
         self.packages = _packages(rule.type)
         self._types = frozenset(map(last_word, rule.type))
-        self._names = [(fact, *_folded(_named(rule, name))) for name, fact in _NAMES.items() if getattr(rule, name)]
-        self._numbers = [(name, frozenset(getattr(rule, name))) for name in NUMBERS if getattr(rule, name)]
+        self._names = [
+            (fact, *_folded(_named(rule, name)))
+            for name, fact in _NAMES.items()
+            if getattr(rule, name)
+        ]
+        self._numbers = [
+            (name, frozenset(getattr(rule, name))) for name in NUMBERS if getattr(rule, name)
+        ]
         self._patterns: list[tuple[re.Pattern[str], frozenset[str]]] | None = None
-        self._needed: frozenset[str] = frozenset()  # one of these words, or no pattern matches; empty: ask them all
+        self._needed: frozenset[str] = (
+            frozenset()
+        )  # one of these words, or no pattern matches; empty: ask them all
 
     def says(self, text: Text) -> bool:
         """Whether one of its patterns matches; most are ruled out by the words they need."""
         patterns = self._patterns or self._compile()
-        if self._needed and not any_in(self._needed, text.lowered):  # cheaper than to mask it and to find its words
+        if self._needed and not any_in(
+            self._needed, text.lowered
+        ):  # cheaper than to mask it and to find its words
             return False
         words = text.words
         if self._needed and self._needed.isdisjoint(words):
@@ -232,9 +267,14 @@ class Entry:
                 return False
         for name, whole, begun in self._names:
             had = getattr(link, name)
-            if not any(_same(one.lower(), whole, begun) for one in ((had,) if isinstance(had, str) else had)):
+            if not any(
+                _same(one.lower(), whole, begun)
+                for one in ((had,) if isinstance(had, str) else had)
+            ):
                 return False
-        return not self._types or not self._types.isdisjoint([last_word(name) for name in link.exception_types])
+        return not self._types or not self._types.isdisjoint(
+            [last_word(name) for name in link.exception_types]
+        )
 
     def knows(self, name: str) -> int | None:
         """0: the very package of this type, 1: any package, None: another one. `openai.X` is `openai._exceptions.X`."""
@@ -267,7 +307,9 @@ class _Texts:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.by_word: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
         self.loose: list[tuple[Entry, str]] = []
-        self.foreign: list[tuple[Entry, str]] = []  # in other scripts: asked only where a text has some
+        self.foreign: list[
+            tuple[Entry, str]
+        ] = []  # in other scripts: asked only where a text has some
         for entry in entries:
             for pattern in entry.rule.message or [""]:
                 words = keywords(pattern)
@@ -287,7 +329,9 @@ class _Files:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.exact: dict[tuple[str, str | int], list[Entry]] = defaultdict(list)
-        self.prefixes: dict[tuple[str, str], list[tuple[str, Entry]]] = defaultdict(list)  # by their first letter
+        self.prefixes: dict[tuple[str, str], list[tuple[str, Entry]]] = defaultdict(
+            list
+        )  # by their first letter
         self.texts: list[Entry] = []
         self.verdicts: list[Entry] = []  # rules about what the built-in table says
         for order, rule in enumerate(rules):
@@ -298,7 +342,9 @@ class _Files:
             self.verdicts.append(entry)
         elif not entry.filed:
             self.texts.append(entry)
-        for value in getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ():
+        for value in (
+            getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ()
+        ):
             if isinstance(value, str) and value.endswith("*"):
                 self.prefixes[entry.filed, value[0].lower()].append((value[:-1].lower(), entry))
             else:
@@ -314,12 +360,16 @@ class Rulebook:
     They are filed when it is first asked: most processes begin long before their first failure.
     """
 
-    def __init__(self, rules: Iterable[Rule] = (), *, part_of: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self, rules: Iterable[Rule] = (), *, part_of: Callable[[], str] | None = None
+    ) -> None:
         self.rules = tuple(rules)
         self._part_of = part_of
         self._filed: _Files | None = None
         self._texts: _Texts | None = None  # made of them when the first text is asked about
-        self._near: dict[str, list[tuple[int, Entry]]] = {}  # by the name of a type, once it was asked for
+        self._near: dict[
+            str, list[tuple[int, Entry]]
+        ] = {}  # by the name of a type, once it was asked for
 
     @cached_property
     def version(self) -> str:
@@ -355,7 +405,9 @@ class Rulebook:
         filed = self._filed or self._file()
         for code in link.provider_codes:
             name = code.lower()
-            found = [entry for entry in self._under("provider_code", name) if fits(entry, link, text)]
+            found = [
+                entry for entry in self._under("provider_code", name) if fits(entry, link, text)
+            ]
             if found:  # a `*` gives way to a name, but not to one that asks for less
                 best = _weightiest(found)
                 exact = {entry.rule.id for entry in filed.exact.get(("provider_code", name), ())}
@@ -366,7 +418,11 @@ class Rulebook:
         """By the exception's class, then its bases."""
         for name in link.exception_types:
             near = self._near.get(name)
-            found = [pair for pair in (self._nearby(name) if near is None else near) if fits(pair[1], link, text)]
+            found = [
+                pair
+                for pair in (self._nearby(name) if near is None else near)
+                if fits(pair[1], link, text)
+            ]
             if len(found) == 1:
                 return [found[0][1].rule]
             if found:
@@ -378,13 +434,17 @@ class Rulebook:
 
     def words_about(self, types: Iterable[str]) -> tuple[str, ...] | None:
         """Where none of these is in a text, no rule about these types asks for it; None: nobody can tell."""
-        texts = [entry.words for name in types for _, entry in self._nearby(name) if entry.rule.message]
+        texts = [
+            entry.words for name in types for _, entry in self._nearby(name) if entry.rule.message
+        ]
         return tuple(frozenset().union(*texts)) if all(texts) else None
 
     def _nearby(self, name: str) -> list[tuple[int, Entry]]:
         """Rules about this type, of whatever package or of its own, and which."""
         filed = self._filed or self._file()
-        known = [(entry.knows(name), entry) for entry in filed.exact.get(("type", last_word(name)), ())]
+        known = [
+            (entry.knows(name), entry) for entry in filed.exact.get(("type", last_word(name)), ())
+        ]
         if len(self._near) >= MOST_TYPES:
             self._near.clear()
         self._near[name] = near = [(how, entry) for how, entry in known if how is not None]

@@ -30,7 +30,9 @@ def masked(text: str) -> str:
     """Word by word: most words hold nothing to hide, and looking is much cheaper than trying a pattern."""
     if "/" in text or "@" in text or "\\" in text:
         return " ".join([_hidden(word) for word in text.split(" ")])
-    return " ".join([_ID.sub("<>", word) if len(word) >= _LONG else word for word in text.split(" ")])
+    return " ".join(
+        [_ID.sub("<>", word) if len(word) >= _LONG else word for word in text.split(" ")]
+    )
 
 
 def _hidden(word: str) -> str:
@@ -195,13 +197,17 @@ class Reading:
     # -- verdicts ---------------------------------------------------------------------------------
     def by(self, book: Rulebook) -> RuleMatch | None:
         """What a book of rules of their own says: structure first, then what texts say."""
-        said = self.by_structure(book) or self.by_told(book, self.told, (book.by_code, book.by_type, book.by_number))
+        said = self.by_structure(book) or self.by_told(
+            book, self.told, (book.by_code, book.by_type, book.by_number)
+        )
         return said or _best(self.facts, book.by_words(self.facts, self.masked, self.words), book)
 
     def about(self, found: RuleMatch, book: Rulebook) -> RuleMatch | None:
         """What a book says to the verdict of the built-in table, of the link that it was found on."""
         link = found.link._replace(uses=self.facts.uses)
-        return _best(found.link, book.about((found.rule.code, found.rule.cls), link, self)[:1], book)
+        return _best(
+            found.link, book.about((found.rule.code, found.rule.cls), link, self)[:1], book
+        )
 
     def by_builtin(self) -> RuleMatch:
         found = self.by_structure(builtin.STRUCTURE) or self.by_group()
@@ -216,7 +222,9 @@ class Reading:
         `except KeyError: fetch()` leaves a KeyError in the context of whatever fetch raises. So an implied link may
         explain why a retry makes sense, but never forbid one.
         """
-        found = self._by_code(book) or self._by(book, book.by_type) or self._by(book, book.by_number)
+        found = (
+            self._by_code(book) or self._by(book, book.by_type) or self._by(book, book.by_number)
+        )
         if found is not None:
             return found
         for link in self.implied:
@@ -240,7 +248,10 @@ class Reading:
     def by_group(self) -> RuleMatch | None:
         """A group is as hopeful as its most hopeful leaf: a job wrongly given up is lost, a wrong retry is not."""
         verdicts = [judge(leaf) for link in self.links for leaf in link.leaves]
-        return next((verdict for verdict in verdicts if verdict.rule.retryable), verdicts[0] if verdicts else None)
+        return next(
+            (verdict for verdict in verdicts if verdict.rule.retryable),
+            verdicts[0] if verdicts else None,
+        )
 
     def by_told(self, book: Rulebook, link: Facts, asks: Sequence[Ask]) -> RuleMatch | None:
         """Structure that only a text tells of."""
@@ -271,18 +282,24 @@ class Reading:
         structure = builtin.STRUCTURE
         if not self.lines:
             return None
-        found = self.by_told(structure, told(self.lines[0][0]), (structure.by_type, structure.by_number))
+        found = self.by_told(
+            structure, told(self.lines[0][0]), (structure.by_type, structure.by_number)
+        )
         return found if found and found.known else None
 
     def by_codes(self) -> RuleMatch | None:
         """Codes of providers that nobody has written a rule for: `UNABLE_TO_LOCK_ROW` is a sentence too."""
-        lines = [spelled(code) for link in self.links for code in link.provider_codes if _telling(code)]
+        lines = [
+            spelled(code) for link in self.links for code in link.provider_codes if _telling(code)
+        ]
         found = (self._say(builtin.NORMAL, line) for line in lines)
         return next((said for said in found if said and said.rule.retryable), None)
 
     def by_names(self, links: Iterable[Facts], *, hopeful: bool = False) -> RuleMatch | None:
         """Types and codes nobody has written a rule for: their names say what they are. Hope is looked for first."""
-        for name in [name for link in links for name in (*link.provider_codes, *link.exception_types)]:
+        for name in [
+            name for link in links for name in (*link.provider_codes, *link.exception_types)
+        ]:
             said = self._say(builtin.NORMAL, spelled(name))
             if said and (said.rule.retryable or not hopeful):
                 return said
@@ -293,7 +310,11 @@ class Reading:
         said = self._last_line(builtin.WEAK)
         if said and said.rule.retryable:
             return said
-        names = [name for link in (*self.links, self.told) for name in (*link.provider_codes, *link.exception_types)]
+        names = [
+            name
+            for link in (*self.links, self.told)
+            for name in (*link.provider_codes, *link.exception_types)
+        ]
         found = (self._say(builtin.WEAK, spelled(name)) for name in names)
         return next((one for one in found if one and not one.rule.retryable), said)
 
@@ -303,7 +324,9 @@ class Reading:
         tells = self.told != Facts(message=self.told.message)
         for raw, line, words in self.lines:
             link = told(raw) if tells else Facts()
-            found = tells and self.by_told(structure, link, (structure.by_type, structure.by_number))
+            found = tells and self.by_told(
+                structure, link, (structure.by_type, structure.by_number)
+            )
             found = found or self._reason(line, words)
             found = found if found or not tells else self.by_names([link])
             if found and found.known:
@@ -329,18 +352,36 @@ class Reading:
         if any(builtin.HOPE.search(line) for line in lines[1:]):
             return None
         if lines and builtin.HOPE.search(lines[0]):
-            lines = [end for line in lines[:1] if (end := _end(line)) and not builtin.HOPE.search(end)]
+            lines = [
+                end for line in lines[:1] if (end := _end(line)) and not builtin.HOPE.search(end)
+            ]
         return next((found for line in lines if (found := self._say(builtin.FAINT, line))), None)
 
     def _last_line(self, book: Rulebook) -> RuleMatch | None:
-        return next((found for _, line, words in self.lines if (found := self._say(book, line, words))), None)
+        return next(
+            (found for _, line, words in self.lines if (found := self._say(book, line, words))),
+            None,
+        )
 
-    def _say(self, book: Rulebook, line: str, words: frozenset[str] | None = None) -> RuleMatch | None:
-        return _best(self.facts, book.by_words(self.facts, line, words_of(line) if words is None else words), book)
+    def _say(
+        self, book: Rulebook, line: str, words: frozenset[str] | None = None
+    ) -> RuleMatch | None:
+        return _best(
+            self.facts,
+            book.by_words(self.facts, line, words_of(line) if words is None else words),
+            book,
+        )
 
     def _unknown(self) -> RuleMatch:
-        process = next((link for link in self.links if link.exit_code is not None or link.signal is not None), None)
-        return RuleMatch(self.facts, builtin.UNKNOWN) if process is None else RuleMatch(process, builtin.PROCESS_FAILED)
+        process = next(
+            (link for link in self.links if link.exit_code is not None or link.signal is not None),
+            None,
+        )
+        return (
+            RuleMatch(self.facts, builtin.UNKNOWN)
+            if process is None
+            else RuleMatch(process, builtin.PROCESS_FAILED)
+        )
 
 
 def _end(line: str) -> str:
@@ -360,7 +401,9 @@ def _best(link: Facts, equals: Sequence[Rule], book: Rulebook) -> RuleMatch | No
         return None
     if len(equals) == 1:
         return RuleMatch(link, equals[0], (), book.version)
-    known = [rule for rule in equals if rule.cls != Cls.UNKNOWN] or equals  # "unknown" contradicts nobody
+    known = [
+        rule for rule in equals if rule.cls != Cls.UNKNOWN
+    ] or equals  # "unknown" contradicts nobody
     rule = next((rule for rule in known if rule.retryable), known[0])
     also = tuple(other.id for other in known if other.retryable != rule.retryable)
     return RuleMatch(link, rule, also, book.version)

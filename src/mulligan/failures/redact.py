@@ -24,9 +24,6 @@ _FORM = 256  # characters of a text whose form is remembered
 _GONE = "[redacted]"
 
 
-
-
-
 def scrub(text: str, limit: int = LIMIT) -> str:
     """Safe and without secrets. Huge texts lose their middle first, so that time is bounded too."""
     if len(text) <= limit and is_innocent(form_of(text)):
@@ -56,10 +53,6 @@ def _window(text: str) -> str:
     if end >= 0 and (begin < 0 or end < begin):  # a key in PEM that began in the middle
         start = max(start, end)
     return f"{head[:edge]}\n{tail[start:]}"
-
-
-
-
 
 
 # Secrets by the name of their field. The value may be quoted, also by quotes that are escaped themselves, as in
@@ -93,7 +86,8 @@ class _Shape(NamedTuple):
 _SHAPES: tuple[_Shape, ...] = (
     # A key in PEM, also one that lost its end.
     _Shape(
-        ("-----begin",), r"(?P<keep>)-----BEGIN [A-Z0-9 ]{1,40}-----(?s:.*?)(?:-----END [A-Z0-9 ]{1,40}-----|\Z)"
+        ("-----begin",),
+        r"(?P<keep>)-----BEGIN [A-Z0-9 ]{1,40}-----(?s:.*?)(?:-----END [A-Z0-9 ]{1,40}-----|\Z)",
     ),
     # user:password@ in an address; a password may hold a slash, but `host:8080/path` is none.
     _Shape(
@@ -133,8 +127,20 @@ _SHAPES: tuple[_Shape, ...] = (
         ("pass", "secret", "pwd", "session", "key"),
         rf"(?P<keep>(?:{_NAME}){_SUFFIX}{_IS}){_VALUE}",
         (
-            "passw", "passphrase", "secret", "pwd", "session", "apikey", "api_key", "api-key", "access", "account",
-            "private", "encryption", "signing", "master",
+            "passw",
+            "passphrase",
+            "secret",
+            "pwd",
+            "session",
+            "apikey",
+            "api_key",
+            "api-key",
+            "access",
+            "account",
+            "private",
+            "encryption",
+            "signing",
+            "master",
         ),
     ),
     # `--password hunter2`, alone or in a list; a pair of a header list; `PASSWORD 'hunter2'` of SQL.
@@ -145,7 +151,11 @@ _SHAPES: tuple[_Shape, ...] = (
         rf"(?:{_QUOTED}|[^\s\"',)]{{1,4096}})",
         ("--", "('", '("', "(b"),
     ),
-    _Shape(("pass", "identified by"), rf"(?P<keep>(?:passw(?:or)?d|identified by)\s{{1,8}}){_QUOTED}", ("'", '"')),
+    _Shape(
+        ("pass", "identified by"),
+        rf"(?P<keep>(?:passw(?:or)?d|identified by)\s{{1,8}}){_QUOTED}",
+        ("'", '"'),
+    ),
     _Shape(
         ("credential", "sig"),
         rf"(?P<keep>(?:credentials?|signature){_IS})(?=[^\s&,;<>]{{8}}){_VALUE}",
@@ -184,7 +194,7 @@ _SHAPES: tuple[_Shape, ...] = (
         r"(?P<keep>(?<![\w-])(?:-u|--user)(?:[\"']?,\s{0,4}|\s{1,8}|=)[\"']?[^\s:\"',]{1,100}:)[^\s\"',]{1,256}",
         ("curl", "wget"),
     ),
-)  # fmt: skip
+)
 
 # Secrets that show by their beginning whose they are.
 _PREFIXED = late(
@@ -260,7 +270,12 @@ def form_of(text: str) -> bytes:
 def is_innocent(form: bytes) -> bool:
     """Is there nothing in any text of this form that has to do with secrets, and nothing unfit?"""
     text = form.decode("utf-8", "surrogatepass")
-    return text.isprintable() and bool(text) and not _any_of(_FORMS, text.lower()) and not _LONG_WORD.search(text)
+    return (
+        text.isprintable()
+        and bool(text)
+        and not _any_of(_FORMS, text.lower())
+        and not _LONG_WORD.search(text)
+    )
 
 
 _FORMS = tuple(form_of(word).decode() for word in (*_WORDS, *_BEGINNINGS))
@@ -282,7 +297,9 @@ _PATH = late(
     rf"|(?P<colon>:)(?!//)(?:/{_SEGMENT}{{1,255}}+){{2,64}}"
     r"|(?<!\w)[A-Za-z]:\\(?!\\)[^\s\"'<>|]{1,1024}|(?<![\w\\])\\\\[\w.-]{1,255}\\[^\s\"'<>|]{1,1024}"
 )
-_MAIL = late(r"(?<![\w.+%-])[\w.+%-]{1,64}@(?=(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?![\w]))", re.IGNORECASE)
+_MAIL = late(
+    r"(?<![\w.+%-])[\w.+%-]{1,64}@(?=(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?![\w]))", re.IGNORECASE
+)
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _IPV4 = late(rf"(?<![\w.])(?<!version )(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\w)")
 _IPV6 = late(r"(?<![\w:.])[0-9a-f:]{2,39}(?:%\w{1,15})?(?![\w:])", re.IGNORECASE)
@@ -312,7 +329,9 @@ def _without_path(found: re.Match[str]) -> str:
 
 
 def _without_ip(found: re.Match[str]) -> str:
-    if found[0].count(":") < 2 or not any(map(str.isdigit, found[0])):  # `a::b` is a name in some language
+    if found[0].count(":") < 2 or not any(
+        map(str.isdigit, found[0])
+    ):  # `a::b` is a name in some language
         return found[0]
     try:
         IPv6Address(found[0])

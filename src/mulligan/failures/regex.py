@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 # Patterns that are compiled when they are first tried: of some two hundred a process needs few, and many need none.
 
+
 class _Late:
     def __init__(self, text: str, flags: int) -> None:
         self._text = text
@@ -24,7 +25,17 @@ class _Late:
     def __getattr__(self, name: str) -> Any:
         """Once for each method; from then on it is found without asking."""
         compiled = re.compile(self._text, self._flags)
-        for method in ("search", "match", "fullmatch", "finditer", "findall", "sub", "split", "pattern", "flags"):
+        for method in (
+            "search",
+            "match",
+            "fullmatch",
+            "finditer",
+            "findall",
+            "sub",
+            "split",
+            "pattern",
+            "flags",
+        ):
             setattr(self, method, getattr(compiled, method))
         return getattr(compiled, name)
 
@@ -68,7 +79,9 @@ class Effort(NamedTuple):
 def steps_of(tree: Tree) -> int:
     """Of a search through a whole text: at every place where a match could begin."""
     needed = list(tree)
-    while needed and needed[-1][0] in REPEATS and needed[-1][1][0] == 0:  # cannot fail, so it is tried once
+    while (
+        needed and needed[-1][0] in REPEATS and needed[-1][1][0] == 0
+    ):  # cannot fail, so it is tried once
         needed.pop()
     return min(TEXT // max(1, len(_begin(needed))) * effort(needed).steps, MOST)
 
@@ -90,7 +103,9 @@ def _effort(op: Any, value: Any, rest: Tree, follow: Chars) -> Effort:
         return effort(value[3].data, _first(rest, follow))
     if op is sre.BRANCH:
         return _branch([branch.data for branch in value[1]], _first(rest, follow))
-    if op is sre.ATOMIC_GROUP or op in _ASSERTS:  # left as soon as it matches, and never entered again
+    if (
+        op is sre.ATOMIC_GROUP or op in _ASSERTS
+    ):  # left as soon as it matches, and never entered again
         inner = value if op is sre.ATOMIC_GROUP else value[1]
         return Effort(1, effort(inner.data).steps)
     return Effort(1, 1)
@@ -106,7 +121,9 @@ def _repeat(op: Any, value: Any, rest: Tree, follow: Chars) -> Effort:
     if once.ways > 1:
         ways = _power(once.ways, high)
     else:
-        ways = 1 if first.isdisjoint(behind) else max(1, (high - low + 1) // max(1, len(_begin(rest))))
+        ways = (
+            1 if first.isdisjoint(behind) else max(1, (high - low + 1) // max(1, len(_begin(rest))))
+        )
     return Effort(1 if op is sre.POSSESSIVE_REPEAT else ways, max(ways, steps))
 
 
@@ -177,7 +194,9 @@ def _firsts(op: Any, value: Any) -> tuple[Chars, bool]:
         return _first(value.data, frozenset()), _empty(value.data)
     if op is sre.BRANCH:
         branches = [branch.data for branch in value[1]]
-        return frozenset().union(*[_first(one, frozenset()) for one in branches]), any(map(_empty, branches))
+        return frozenset().union(*[_first(one, frozenset()) for one in branches]), any(
+            map(_empty, branches)
+        )
     return _chars(op, value), False
 
 
@@ -222,7 +241,9 @@ def _small(code: int) -> int:
 
 LONGEST = 500
 SLOW = 150_000_000  # steps: at worst a second or two for a text of full length
-_RARE = 13  # letters: a word so long is not said by chance; other scripts have no spaces between words
+_RARE = (
+    13  # letters: a word so long is not said by chance; other scripts have no spaces between words
+)
 _FEW = 16  # a repeat of at most this many times is not unbounded
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SPECIAL = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_|\w/\w")  # ENOSPC, SlowDown, insufficient_quota, I/O
@@ -234,7 +255,9 @@ def unfit(pattern: Any, *, alone: bool) -> str:
         return f"must be a pattern of 1 to {LONGEST} characters"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a pattern that Python warns of may mean something else tomorrow
+            warnings.simplefilter(
+                "error"
+            )  # a pattern that Python warns of may mean something else tomorrow
             tree = _parser.parse(pattern, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError, Warning) as error:
         return f"is no regular expression: {error}"
@@ -244,9 +267,7 @@ def unfit(pattern: Any, *, alone: bool) -> str:
 def _long(tree: Any) -> str:
     if steps_of(tree.data) <= SLOW:
         return ""
-    return (
-        "can match in so many ways that it may take for ever; bound its repeats, as in .{0,80}, and begin with a word"
-    )
+    return "can match in so many ways that it may take for ever; bound its repeats, as in .{0,80}, and begin with a word"
 
 
 def _explosive(tree: Any) -> str:
@@ -289,7 +310,9 @@ def _inside(op: Any, value: Any) -> list[Any]:
 
 
 def _matches_nothing(pattern: str) -> str:
-    return "matches an empty text, so it would match every failure" if re.search(pattern, "") else ""
+    return (
+        "matches an empty text, so it would match every failure" if re.search(pattern, "") else ""
+    )
 
 
 def _bare(tree: Any, *, alone: bool) -> str:
@@ -298,7 +321,13 @@ def _bare(tree: Any, *, alone: bool) -> str:
         words = _WORD.findall(spoken)
         if not words:
             return "is a bare number or sign; a number in an error text may mean anything"
-        if alone and len(words) < 2 and words[0].isascii() and len(words[0]) < _RARE and not _SPECIAL.search(spoken):
+        if (
+            alone
+            and len(words) < 2
+            and words[0].isascii()
+            and len(words[0]) < _RARE
+            and not _SPECIAL.search(spoken)
+        ):
             return f"is the bare word {words[0]!r}; say more of the sentence, or add a condition such as program"
     return ""
 

@@ -19,18 +19,45 @@ _LISTS = (list, tuple)
 _FEW = 8  # entries of a list that are looked at
 _SAID = 500
 _CODE = re.compile(r"[A-Za-z_][\w.:-]{1,99}")
-_NOISE = frozenset({"error", "errors", "failure", "failed", "fail", "exception", "none", "null", "true", "false", "ok"})
+_NOISE = frozenset(
+    {
+        "error",
+        "errors",
+        "failure",
+        "failed",
+        "fail",
+        "exception",
+        "none",
+        "null",
+        "true",
+        "false",
+        "ok",
+    }
+)
 _XML = re.compile(r"<(?:\w{1,20}:)?Code>([\w.-]{1,100})</")
 _XML_SAID = re.compile(r"<(?:\w{1,20}:)?Message>([^<]{1,500})</")
 _WINDOWS = (("PerDay", "quota:day"), ("PerMinute", "quota:minute"), ("PerMonth", "quota:month"))
 
 CANONICAL = frozenset(
     {
-        "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-        "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
-        "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
     }
-)  # fmt: skip
+)
 
 
 class ResponseFacts(NamedTuple):
@@ -78,7 +105,9 @@ def _markup(text: str) -> ResponseFacts:
 
 
 def _document(body: dict[Any, Any], *, ok: bool) -> ResponseFacts:
-    if ok:  # GraphQL and others say there what went wrong; anything else in it is what was asked for
+    if (
+        ok
+    ):  # GraphQL and others say there what went wrong; anything else in it is what was asked for
         body = {name: body[name] for name in ("error", "errors") if body.get(name)}
     error = body.get("error", body.get("Error"))
     inner = error if isinstance(error, dict) else None
@@ -96,7 +125,9 @@ def _document(body: dict[Any, Any], *, ok: bool) -> ResponseFacts:
             grpc = part["status"]
         said = said or _sentence(part)
     codes.append(as_code(error))
-    return ResponseFacts([code for code in dict.fromkeys(codes) if code][:_FEW], said, status, grpc, hint)
+    return ResponseFacts(
+        [code for code in dict.fromkeys(codes) if code][:_FEW], said, status, grpc, hint
+    )
 
 
 def _status(value: Any) -> int | None:
@@ -110,7 +141,9 @@ def _codes(part: dict[Any, Any], codes: list[str]) -> None:
     for name in _CODE_NAMES:
         value = part.get(name)
         if value is not None:
-            if isinstance(value, str) and ("#" in value or "/" in value):  # a name within an address
+            if isinstance(value, str) and (
+                "#" in value or "/" in value
+            ):  # a name within an address
                 value = re.split("[#/]", value[:300])[-1]
             code = as_code(value)
             codes.append("" if code in CANONICAL else code)
@@ -145,7 +178,10 @@ def read_details(details: Any) -> ResponseFacts:
     if details and isinstance(details, _LISTS):
         for entry in details[:_FEW]:
             found = _pick(entry)
-            codes += [*_quotas(found("violations", "violations")), as_code(found("reason", "reason"))]
+            codes += [
+                *_quotas(found("violations", "violations")),
+                as_code(found("reason", "reason")),
+            ]
             delay = found("retryDelay", "retry_delay")
             hint = hint or (within(duration(delay), "RetryInfo") if delay else None)
     if not codes:
@@ -194,7 +230,9 @@ def _text(values: list[Any] | None) -> str:
 def _delay(data: bytes) -> float | None:
     parts = _fields(data)
     seconds, nanos = (parts.get(number, [0])[0] for number in (1, 2))
-    return None if seconds >= 2**62 else seconds + nanos / 1e9  # a negative number is a huge one on the wire
+    return (
+        None if seconds >= 2**62 else seconds + nanos / 1e9
+    )  # a negative number is a huge one on the wire
 
 
 def _fields(data: bytes) -> dict[int, list[Any]]:
@@ -233,10 +271,16 @@ Values = dict[str, Any]
 
 def number_of(value: Any) -> int | None:
     """A whole number, also one of an enum; `True` is none."""
-    return int(value) if isinstance(value, int) and type(value) is not bool and abs(value) < 2**31 else None
+    return (
+        int(value)
+        if isinstance(value, int) and type(value) is not bool and abs(value) < 2**31
+        else None
+    )
 
 
-def read_driver(family: str, name: str, values: Values, args: tuple[Any, ...]) -> tuple[str, list[str]]:
+def read_driver(
+    family: str, name: str, values: Values, args: tuple[Any, ...]
+) -> tuple[str, list[str]]:
     """The SQLSTATE and the provider codes of an exception of this family and name."""
     first = args[0] if args else None
     state = first if family == "pyodbc" else values.get("sqlstate", values.get("pgcode"))
@@ -255,7 +299,10 @@ def _numbered(family: str, _name: str, values: Values, first: Any) -> list[str]:
 
 
 def _sqlite(_family: str, _name: str, values: Values, _first: Any) -> list[str]:
-    name, number = values.get("sqlite_errorname"), values.get("sqlite_errorcode", values.get("result"))
+    name, number = (
+        values.get("sqlite_errorname"),
+        values.get("sqlite_errorcode", values.get("result")),
+    )
     base = None if (whole := number_of(number)) is None else whole & 255
     plain = _SQLITE.get(base, "") if base is not None else ""
     names = [str.__str__(name)] if isinstance(name, str) else []
@@ -266,13 +313,36 @@ def _sqlite(_family: str, _name: str, values: Values, _first: Any) -> list[str]:
 _SQLITE = dict(
     enumerate(
         (
-            "ERROR", "INTERNAL", "PERM", "ABORT", "BUSY", "LOCKED", "NOMEM", "READONLY", "INTERRUPT", "IOERR",
-            "CORRUPT", "NOTFOUND", "FULL", "CANTOPEN", "PROTOCOL", "EMPTY", "SCHEMA", "TOOBIG", "CONSTRAINT",
-            "MISMATCH", "MISUSE", "NOLFS", "AUTH", "FORMAT", "RANGE", "NOTADB",
+            "ERROR",
+            "INTERNAL",
+            "PERM",
+            "ABORT",
+            "BUSY",
+            "LOCKED",
+            "NOMEM",
+            "READONLY",
+            "INTERRUPT",
+            "IOERR",
+            "CORRUPT",
+            "NOTFOUND",
+            "FULL",
+            "CANTOPEN",
+            "PROTOCOL",
+            "EMPTY",
+            "SCHEMA",
+            "TOOBIG",
+            "CONSTRAINT",
+            "MISMATCH",
+            "MISUSE",
+            "NOLFS",
+            "AUTH",
+            "FORMAT",
+            "RANGE",
+            "NOTADB",
         ),
         start=1,
     )
-)  # fmt: skip
+)
 
 
 def _redis(_family: str, name: str, values: Values, first: Any) -> list[str]:
@@ -285,11 +355,19 @@ def _redis(_family: str, name: str, values: Values, first: Any) -> list[str]:
 
 _REDIS_WORD = re.compile(r"[A-Z]{2,20}(?= )")
 _REDIS = {
-    "BusyLoadingError": "LOADING", "ReadOnlyError": "READONLY", "ClusterDownError": "CLUSTERDOWN", "AskError": "ASK",
-    "TryAgainError": "TRYAGAIN", "OutOfMemoryError": "OOM", "MasterDownError": "MASTERDOWN", "MovedError": "MOVED",
-    "NoScriptError": "NOSCRIPT", "ExecAbortError": "EXECABORT", "NoPermissionError": "NOPERM",
+    "BusyLoadingError": "LOADING",
+    "ReadOnlyError": "READONLY",
+    "ClusterDownError": "CLUSTERDOWN",
+    "AskError": "ASK",
+    "TryAgainError": "TRYAGAIN",
+    "OutOfMemoryError": "OOM",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoScriptError": "NOSCRIPT",
+    "ExecAbortError": "EXECABORT",
+    "NoPermissionError": "NOPERM",
     "ClusterCrossSlotError": "CROSSSLOT",
-}  # fmt: skip
+}
 
 
 def _oracle(_family: str, _name: str, _values: Values, first: Any) -> list[str]:
@@ -312,12 +390,21 @@ def _ftp(_family: str, _name: str, _values: Values, first: Any) -> list[str]:
 
 def _smtp(_family: str, _name: str, values: Values, _first: Any) -> list[str]:
     """Temporary refusals first: as long as one recipient may still be reached, there is hope."""
-    answers = [(values.get("smtp_code", values.get("code")), values.get("smtp_error", values.get("message")))]
+    answers = [
+        (
+            values.get("smtp_code", values.get("code")),
+            values.get("smtp_error", values.get("message")),
+        )
+    ]
     recipients = values.get("recipients")
     if isinstance(recipients, dict):
-        answers += [answer for answer in list(recipients.values())[:_FEW] if isinstance(answer, tuple)]
+        answers += [
+            answer for answer in list(recipients.values())[:_FEW] if isinstance(answer, tuple)
+        ]
     elif isinstance(recipients, list | tuple):
-        answers += [(getattr(one, "code", None), getattr(one, "message", None)) for one in recipients[:_FEW]]
+        answers += [
+            (getattr(one, "code", None), getattr(one, "message", None)) for one in recipients[:_FEW]
+        ]
     codes: list[tuple[int, list[str]]] = []
     for code, text in answers:
         number = number_of(code)

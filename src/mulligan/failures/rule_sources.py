@@ -80,7 +80,9 @@ def configured_rules(settings: Settings) -> list[Rule]:
 
 def _twin(rules: Iterable[Rule]) -> str:
     """An id that stands for two rules; empty if there is none."""
-    return next((name for name, times in Counter(rule.id for rule in rules).items() if times > 1), "")
+    return next(
+        (name for name, times in Counter(rule.id for rule in rules).items() if times > 1), ""
+    )
 
 
 def kind_rules(kind: str, rules: Any) -> tuple[Rule, ...]:
@@ -114,7 +116,9 @@ def book_of(rules: Sequence[Mapping[str, Any]]) -> Rulebook:
 
 
 def pack_names() -> list[str]:
-    return sorted(item.name.removesuffix(".toml") for item in PACKS.iterdir() if item.name.endswith(".toml"))
+    return sorted(
+        item.name.removesuffix(".toml") for item in PACKS.iterdir() if item.name.endswith(".toml")
+    )
 
 
 def pack(name: str) -> Pack:
@@ -139,11 +143,19 @@ def pack(name: str) -> Pack:
 
 def _pack(name: str, said: Mapping[str, Any]) -> Pack:
     if unknown := sorted(said.keys() - {"about", "policy", "rules"}):
-        message = f"rule pack {name!r}: unknown part {unknown[0]!r}; it may have about, policy and rules"
+        message = (
+            f"rule pack {name!r}: unknown part {unknown[0]!r}; it may have about, policy and rules"
+        )
         raise ConfigError(message)
     policy, rules = said.get("policy", {}), said.get("rules", [])
-    if not isinstance(policy, dict) or not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        message = f"rule pack {name!r}: policy is one table, [policy], and rules are tables, [[rules]]"
+    if (
+        not isinstance(policy, dict)
+        or not isinstance(rules, list)
+        or not all(isinstance(rule, dict) for rule in rules)
+    ):
+        message = (
+            f"rule pack {name!r}: policy is one table, [policy], and rules are tables, [[rules]]"
+        )
         raise ConfigError(message)
     try:
         own = Policy.from_plain(policy)

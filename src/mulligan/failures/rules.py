@@ -95,17 +95,28 @@ class Rule:
             and self.max_retries is None
         ):
             return {}
-        policy = Policy(max_retries=self.max_retries, backoff=self.backoff, then=as_ladder(self.then))
+        policy = Policy(
+            max_retries=self.max_retries, backoff=self.backoff, then=as_ladder(self.then)
+        )
         said = policy.to_plain()
         if not self.wait_for_hint:
             said["wait_for_hint"] = False
-        return said | {name: value for name in ("promise", "alarm", "runbook") if (value := getattr(self, name))}
+        return said | {
+            name: value
+            for name in ("promise", "alarm", "runbook")
+            if (value := getattr(self, name))
+        }
 
     def to_plain(self) -> dict[str, Any]:
         """As in TOML: only what was said."""
-        said = {name: _plain(getattr(self, name)) for name in ("id", *NAMES, *NUMBERS, "message", "code", "public")}
+        said = {
+            name: _plain(getattr(self, name))
+            for name in ("id", *NAMES, *NUMBERS, "message", "code", "public")
+        }
         said = {name: value for name, value in said.items() if value not in ((), [], "", None)}
-        return said | {"cls": str(self.cls)} | self.terms() | ({"shadow": True} if self.shadow else {})
+        return (
+            said | {"cls": str(self.cls)} | self.terms() | ({"shadow": True} if self.shadow else {})
+        )
 
     @classmethod
     def from_plain(cls, said: Mapping[str, Any], where: str = "") -> Rule:
@@ -116,12 +127,15 @@ class Rule:
             if name not in known:
                 near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
                 raise ConfigError(
-                    f"{called}: unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+                    f"{called}: unknown field {name!r}"
+                    + (f"; did you mean {near[0]!r}?" if near else "")
                 )
         if missing := [name for name in ("id", "code", "cls") if name not in said]:
             raise ConfigError(f"{called}: {' and '.join(missing)} must be given")
         try:
-            policy = Policy.from_plain({name: said[name] for name in ("backoff", "then") if name in said})
+            policy = Policy.from_plain(
+                {name: said[name] for name in ("backoff", "then") if name in said}
+            )
         except ValueError as error:
             raise ConfigError(f"{called}: {wrong_in(error)}") from error
         return cls(**{**said, "backoff": policy.backoff, "then": policy.then or ()})
@@ -174,8 +188,13 @@ def _check_words(rule: Any) -> None:
     if not isinstance(rule.id, str) or not _ID.fullmatch(rule.id):
         _refuse(rule, "an id is 1 to 100 letters, digits and . _ : / -")
     if not isinstance(rule.code, str) or not _CODE.fullmatch(rule.code):
-        _refuse(rule, f"code {rule.code!r} must be a word of at most 100 letters, digits and . _ : -")
-    if not all(isinstance(text, str) and len(text) <= 500 for text in (rule.public, rule.promise, rule.runbook)):
+        _refuse(
+            rule, f"code {rule.code!r} must be a word of at most 100 letters, digits and . _ : -"
+        )
+    if not all(
+        isinstance(text, str) and len(text) <= 500
+        for text in (rule.public, rule.promise, rule.runbook)
+    ):
         _refuse(rule, "public, promise and runbook are texts of at most 500 characters")
     if rule.alarm not in ALARMS:
         _refuse(rule, f"alarm {rule.alarm!r} is not one of {', '.join(ALARMS[1:])}")
@@ -188,7 +207,11 @@ def _class(rule: Any) -> Cls:
     if rule.cls in known:
         return Cls(rule.cls)
     near = difflib.get_close_matches(str(rule.cls), known, n=1, cutoff=0.4)
-    _refuse(rule, f"unknown class {rule.cls!r}; " + (f"did you mean {near[0]!r}?" if near else ", ".join(known)))
+    _refuse(
+        rule,
+        f"unknown class {rule.cls!r}; "
+        + (f"did you mean {near[0]!r}?" if near else ", ".join(known)),
+    )
 
 
 def _listed(value: Any) -> Any:
@@ -227,7 +250,9 @@ def _check_message(rule: Any) -> None:
 def _check_public(rule: Rule) -> None:
     for hole in _HOLE.findall(rule.public):
         if hole not in PUBLIC_FIELDS:
-            _refuse(rule, f"public may repeat {', '.join(PUBLIC_FIELDS)} of a failure, not {{{hole}}}")
+            _refuse(
+                rule, f"public may repeat {', '.join(PUBLIC_FIELDS)} of a failure, not {{{hole}}}"
+            )
 
 
 def _check_terms(rule: Any) -> None:
@@ -247,6 +272,7 @@ def _check_terms(rule: Any) -> None:
 
 
 # How the built-in table is written: an id, a code of the registry, and what must hold.
+
 
 def row(name: str, code: str, **conditions: Any) -> Rule:
     known = CODES[code]

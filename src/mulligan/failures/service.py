@@ -40,7 +40,9 @@ class FailureSample:
     code: str
     message: str  # the public one
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    private: Mapping[str, Any] | None = None  # message, trace and so on; only where it was asked for
+    private: Mapping[str, Any] | None = (
+        None  # message, trace and so on; only where it was asked for
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,9 @@ class Failures:
         with self._open().read() as unit:
             return _list(unit, asked, owner, limit, before, private=private)
 
-    def get(self, fingerprint: str, *, owner: str | None = None, private: bool = False) -> FailureGroup:
+    def get(
+        self, fingerprint: str, *, owner: str | None = None, private: bool = False
+    ) -> FailureGroup:
         """`private`: with message and trace of the sample, which are not for owners."""
         with self._open().read() as unit:
             return self._found(unit, fingerprint, owner, private=private)
@@ -121,7 +125,9 @@ class Failures:
     def resolve_name(self, prefix: str, *, owner: str | None = None) -> str:
         """A whole fingerprint, from as many of its first characters as make it unique."""
         with self._open().read() as unit:
-            known = {name for name, _ in unit.group_names(owner, LOOKED)} | set(unit.marks(_scope(owner)))
+            known = {name for name, _ in unit.group_names(owner, LOOKED)} | set(
+                unit.marks(_scope(owner))
+            )
         found = sorted(name for name in known if name.startswith(prefix)) if prefix else []
         if prefix in known or len(found) == 1:
             return prefix if prefix in known else found[0]
@@ -132,32 +138,49 @@ class Failures:
         return prefix
 
     @staticmethod
-    def _found(unit: Transaction, fingerprint: str, owner: str | None, *, private: bool = False) -> FailureGroup:
+    def _found(
+        unit: Transaction, fingerprint: str, owner: str | None, *, private: bool = False
+    ) -> FailureGroup:
         where: dict[str, str] = {"group": fingerprint} | ({} if owner is None else {"owner": owner})
         mark = unit.mark(_scope(owner), fingerprint)
         picture = _Picture(unit, [fingerprint], where, owner, unit.now())
         group = picture.group(fingerprint, mark, private=private)
-        if group.count or group.marked_at is not None or unit.group_known(fingerprint, owner, RECOVERY_LOOKED):
+        if (
+            group.count
+            or group.marked_at is not None
+            or unit.group_known(fingerprint, owner, RECOVERY_LOOKED)
+        ):
             return group
         message = f"no failure group {fingerprint!r}: no job is dead of it, and nobody has said anything about it"
         raise NotFound(message)
 
     # -- by hand ----------------------------------------------------------------------------------
     def mute(
-        self, fingerprint: str, *, until: Moment | None = None, reason: str = "", owner: str | None = None
+        self,
+        fingerprint: str,
+        *,
+        until: Moment | None = None,
+        reason: str = "",
+        owner: str | None = None,
     ) -> FailureGroup:
         """Known, and not worth a look until then (without `until`: until `unmute`)."""
         return self._say(fingerprint, owner, "muted", reason, until)
 
-    def unmute(self, fingerprint: str, *, reason: str = "", owner: str | None = None) -> FailureGroup:
+    def unmute(
+        self, fingerprint: str, *, reason: str = "", owner: str | None = None
+    ) -> FailureGroup:
         """A group that is not muted stays as it is."""
         return self._say(fingerprint, owner, "open", reason, unless=GroupState.MUTED)
 
-    def resolve(self, fingerprint: str, *, note: str = "", owner: str | None = None) -> FailureGroup:
+    def resolve(
+        self, fingerprint: str, *, note: str = "", owner: str | None = None
+    ) -> FailureGroup:
         """The cause is gone. If a job dies of it from now on, the group has regressed."""
         return self._say(fingerprint, owner, "resolved", note)
 
-    def reopen(self, fingerprint: str, *, reason: str = "", owner: str | None = None) -> FailureGroup:
+    def reopen(
+        self, fingerprint: str, *, reason: str = "", owner: str | None = None
+    ) -> FailureGroup:
         """Neither muted nor resolved any more."""
         return self._say(fingerprint, owner, "open", reason)
 
@@ -178,13 +201,17 @@ class Failures:
             now = unit.now()
             end = ended_at("until", until, now)
             resolved_at = now if state == "resolved" else None
-            mark = MarkRow(fingerprint, _scope(owner), state, end, note, self._actor, now, resolved_at)
+            mark = MarkRow(
+                fingerprint, _scope(owner), state, end, note, self._actor, now, resolved_at
+            )
             unit.write_mark(mark)
             after = self._found(unit, fingerprint, owner)
             self._tell(unit, mark, before, after)
             return after
 
-    def _tell(self, unit: Transaction, mark: MarkRow, before: FailureGroup, after: FailureGroup) -> None:
+    def _tell(
+        self, unit: Transaction, mark: MarkRow, before: FailureGroup, after: FailureGroup
+    ) -> None:
         news: dict[str, Any] = {
             "fingerprint": mark.fingerprint,
             "code": after.code,
@@ -195,7 +222,9 @@ class Failures:
             "after": _said(after),
         }
         said = {name: value for name, value in news.items() if value not in (None, "")}
-        unit.write_events([NewEvent(_EVENTS[mark.state], owner=after.owner or "", actor=self._actor, data=said)])
+        unit.write_events(
+            [NewEvent(_EVENTS[mark.state], owner=after.owner or "", actor=self._actor, data=said)]
+        )
 
 
 def _said(group: FailureGroup) -> dict[str, Any]:
@@ -217,12 +246,22 @@ def _of_the_dead(asked: Filter, owner: str | None) -> Filter:
         message = "groups are made of dead jobs; leave state: and phase: out of the filter"
         raise Refused(message)
     if owner is not None and asked.get("owner", owner) != owner:
-        message = f"the filter asks for owner:{asked['owner']}, and only jobs of {owner!r} are looked at"
+        message = (
+            f"the filter asks for owner:{asked['owner']}, and only jobs of {owner!r} are looked at"
+        )
         raise Refused(message)
     return {**asked, "state": State.DEAD.value} | ({} if owner is None else {"owner": owner})
 
 
-def _list(unit: Transaction, asked: Filter, scope: str | None, limit: int, before: str | None, *, private: bool) -> GroupList:
+def _list(
+    unit: Transaction,
+    asked: Filter,
+    scope: str | None,
+    limit: int,
+    before: str | None,
+    *,
+    private: bool,
+) -> GroupList:
     where = resolved(unit, asked, scope, private=private)
     _must_be_indexed(where)
     owner = where.get("owner")
@@ -277,7 +316,9 @@ def _place(places: Mapping[str, Micros], name: str) -> str:
     return f"{places[name]} {name}"
 
 
-def _pictured(unit: Transaction, names: list[str], where: Where, owner: str | None, step: int) -> Iterator[FailureGroup]:
+def _pictured(
+    unit: Transaction, names: list[str], where: Where, owner: str | None, step: int
+) -> Iterator[FailureGroup]:
     """Those that have a job the filter finds; asked of so many at a time."""
     marks, now = unit.marks(_scope(owner)), unit.now()
     for start in range(0, len(names), step):
@@ -289,7 +330,9 @@ def _pictured(unit: Transaction, names: list[str], where: Where, owner: str | No
 class _Picture:
     """Some groups at one moment, one question each for all of them."""
 
-    def __init__(self, unit: Transaction, names: list[str], where: Where, owner: str | None, now: Micros) -> None:
+    def __init__(
+        self, unit: Transaction, names: list[str], where: Where, owner: str | None, now: Micros
+    ) -> None:
         self._unit, self._owner, self._now = unit, owner, now
         self.deaths = unit.group_deaths(names, where, now, BEYOND, COUNT_MOST)
         self._samples = unit.group_samples(list(self.deaths), where)
@@ -345,8 +388,14 @@ def _sample(row: JobRow, attempt: AttemptRow | None, *, private: bool) -> Failur
         at=_moment(row.finished_at),
         code=str(error.get("code", "")),
         message=str(error.get("message", "")),
-        evidence={name: value for name, value in error.items() if name not in {"code", "class", "message", "rule"}},
-        private=None if not private else json.loads((attempt.private if attempt is not None else None) or "{}"),
+        evidence={
+            name: value
+            for name, value in error.items()
+            if name not in {"code", "class", "message", "rule"}
+        },
+        private=None
+        if not private
+        else json.loads((attempt.private if attempt is not None else None) or "{}"),
     )
 
 
@@ -379,22 +428,48 @@ class AsyncFailures:
         before: str | None = None,
         private: bool = True,
     ) -> GroupList:
-        said: dict[str, Any] = {"owner": owner, "limit": limit, "before": before, "private": private}
+        said: dict[str, Any] = {
+            "owner": owner,
+            "limit": limit,
+            "before": before,
+            "private": private,
+        }
         return await asyncio.to_thread(partial(self._failures.groups, filter, **said))
 
-    async def get(self, fingerprint: str, *, owner: str | None = None, private: bool = False) -> FailureGroup:
-        return await asyncio.to_thread(self._failures.get, fingerprint, owner=owner, private=private)
+    async def get(
+        self, fingerprint: str, *, owner: str | None = None, private: bool = False
+    ) -> FailureGroup:
+        return await asyncio.to_thread(
+            self._failures.get, fingerprint, owner=owner, private=private
+        )
 
     async def mute(
-        self, fingerprint: str, *, until: Moment | None = None, reason: str = "", owner: str | None = None
+        self,
+        fingerprint: str,
+        *,
+        until: Moment | None = None,
+        reason: str = "",
+        owner: str | None = None,
     ) -> FailureGroup:
-        return await asyncio.to_thread(self._failures.mute, fingerprint, until=until, reason=reason, owner=owner)
+        return await asyncio.to_thread(
+            self._failures.mute, fingerprint, until=until, reason=reason, owner=owner
+        )
 
-    async def unmute(self, fingerprint: str, *, reason: str = "", owner: str | None = None) -> FailureGroup:
-        return await asyncio.to_thread(self._failures.unmute, fingerprint, reason=reason, owner=owner)
+    async def unmute(
+        self, fingerprint: str, *, reason: str = "", owner: str | None = None
+    ) -> FailureGroup:
+        return await asyncio.to_thread(
+            self._failures.unmute, fingerprint, reason=reason, owner=owner
+        )
 
-    async def resolve(self, fingerprint: str, *, note: str = "", owner: str | None = None) -> FailureGroup:
+    async def resolve(
+        self, fingerprint: str, *, note: str = "", owner: str | None = None
+    ) -> FailureGroup:
         return await asyncio.to_thread(self._failures.resolve, fingerprint, note=note, owner=owner)
 
-    async def reopen(self, fingerprint: str, *, reason: str = "", owner: str | None = None) -> FailureGroup:
-        return await asyncio.to_thread(self._failures.reopen, fingerprint, reason=reason, owner=owner)
+    async def reopen(
+        self, fingerprint: str, *, reason: str = "", owner: str | None = None
+    ) -> FailureGroup:
+        return await asyncio.to_thread(
+            self._failures.reopen, fingerprint, reason=reason, owner=owner
+        )

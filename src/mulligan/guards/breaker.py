@@ -17,7 +17,17 @@ from mulligan.guards import ramp as reduces
 from mulligan.guards.budget import Bucket
 from mulligan.guards.ramp import Ramp, Seat
 from mulligan.guards.state import BreakerTerms, GuardState, Hand, Probe
-from mulligan.guards.window import EMPTY, DependencyTally, ProbeVerdict, Times, faded, merged, quantile, total, why_down
+from mulligan.guards.window import (
+    EMPTY,
+    DependencyTally,
+    ProbeVerdict,
+    Times,
+    faded,
+    merged,
+    quantile,
+    total,
+    why_down,
+)
 from mulligan.retries.backoff import Rng
 
 LONGEST_WAIT = 900 * SECOND
@@ -45,9 +55,15 @@ Changes = list[BreakerChange]
 
 
 def observed(
-    guard: GuardState, all_seen: Sequence[DependencyTally], terms: BreakerTerms, now: Micros, rng: Rng, *, waiting: bool = False,
+    guard: GuardState,
+    all_seen: Sequence[DependencyTally],
+    terms: BreakerTerms,
+    now: Micros,
+    rng: Rng,
+    *,
+    waiting: bool = False,
     running: int = 0,
-) -> tuple[GuardState, Changes]:  # fmt: skip
+) -> tuple[GuardState, Changes]:
     """With what workers have seen since. `waiting`: due jobs of it still wait; `running`: how many run now."""
     changes: Changes = []
     seen = total(all_seen)
@@ -57,14 +73,20 @@ def observed(
     if not guard.open:
         guard = _watched(guard, seen, terms, now, rng, changes, waiting=waiting)
     reduced, said = reduces.throttle(
-        guard.reduced, seen.limited, round(seen.calls) + seen.limited, Seat(terms.most, running, _takes(guard)), now
+        guard.reduced,
+        seen.limited,
+        round(seen.calls) + seen.limited,
+        Seat(terms.most, running, _takes(guard)),
+        now,
     )
     if said:
         changes.append(BreakerChange("changed", said))
     return replace(guard, reduced=reduced), changes
 
 
-def _remembering(guard: GuardState, seen: DependencyTally, terms: BreakerTerms, now: Micros) -> GuardState:
+def _remembering(
+    guard: GuardState, seen: DependencyTally, terms: BreakerTerms, now: Micros
+) -> GuardState:
     """Durations and the budget: they go on whatever the state. In an outage nobody learns what is usual, so nothing
     of that is forgotten.
     """
@@ -90,15 +112,35 @@ def _on_time(guard: GuardState, terms: BreakerTerms, now: Micros, rng: Rng) -> G
 
 
 def _watched(
-    guard: GuardState, seen: DependencyTally, terms: BreakerTerms, now: Micros, rng: Rng, changes: Changes, *, waiting: bool
+    guard: GuardState,
+    seen: DependencyTally,
+    terms: BreakerTerms,
+    now: Micros,
+    rng: Rng,
+    changes: Changes,
+    *,
+    waiting: bool,
 ) -> GuardState:
     guard = replace(guard, window=guard.window.plus(seen, now, terms.window, terms.open_at))
-    why = None if guard.hand is not None else why_down(
-        guard.window, now, terms.window, terms.open_at, terms.min_calls, wary=_just_recovered(guard, terms, now)
-    )  # fmt: skip
+    why = (
+        None
+        if guard.hand is not None
+        else why_down(
+            guard.window,
+            now,
+            terms.window,
+            terms.open_at,
+            terms.min_calls,
+            wary=_just_recovered(guard, terms, now),
+        )
+    )
     if why is not None:
         return opened(guard, why, terms, now, rng, changes)
-    return guard if guard.ramp is None else _ramped(guard, guard.ramp, seen, now, changes, waiting=waiting)
+    return (
+        guard
+        if guard.ramp is None
+        else _ramped(guard, guard.ramp, seen, now, changes, waiting=waiting)
+    )
 
 
 def _just_recovered(guard: GuardState, terms: BreakerTerms, now: Micros) -> bool:
@@ -107,7 +149,15 @@ def _just_recovered(guard: GuardState, terms: BreakerTerms, now: Micros) -> bool
     return guard.closed_at > 0 and (guard.ramp is not None or soon)
 
 
-def _ramped(guard: GuardState, ramp: Ramp, seen: DependencyTally, now: Micros, changes: Changes, *, waiting: bool) -> GuardState:
+def _ramped(
+    guard: GuardState,
+    ramp: Ramp,
+    seen: DependencyTally,
+    now: Micros,
+    changes: Changes,
+    *,
+    waiting: bool,
+) -> GuardState:
     ramp = ramps.observed(ramp, round(seen.ok), round(seen.failed) + seen.limited, now)
     if not ramps.over(ramp, now, waiting=waiting):
         return replace(guard, ramp=ramp)
@@ -116,7 +166,9 @@ def _ramped(guard: GuardState, ramp: Ramp, seen: DependencyTally, now: Micros, c
 
 
 # -- open -------------------------------------------------------------------------------------------
-def opened(guard: GuardState, why: str, terms: BreakerTerms, now: Micros, rng: Rng, changes: Changes) -> GuardState:
+def opened(
+    guard: GuardState, why: str, terms: BreakerTerms, now: Micros, rng: Rng, changes: Changes
+) -> GuardState:
     since = guard.since if _just_recovered(guard, terms, now) else now
     changes.append(BreakerChange("opened", why))
     return replace(
@@ -163,19 +215,37 @@ def may_probe(guard: GuardState, now: Micros) -> bool:
 def probing(guard: GuardState, job_id: str, token: int, kind: str, now: Micros) -> GuardState:
     """One goes through. If there is another in the books, nobody has heard how it ended: its worker died."""
     tried = guard.tried if guard.probe is None else _with(guard.tried, guard.probe.job_id)
-    return replace(guard, probe=Probe(job_id, token, kind, now, now + cut(guard, kind, now)), probe_at=now, tried=tried)
+    return replace(
+        guard,
+        probe=Probe(job_id, token, kind, now, now + cut(guard, kind, now)),
+        probe_at=now,
+        tried=tried,
+    )
 
 
-def _tried(guard: GuardState, verdict: ProbeVerdict, terms: BreakerTerms, now: Micros, rng: Rng, changes: Changes) -> GuardState:
+def _tried(
+    guard: GuardState,
+    verdict: ProbeVerdict,
+    terms: BreakerTerms,
+    now: Micros,
+    rng: Rng,
+    changes: Changes,
+) -> GuardState:
     probe = guard.probe
-    if not guard.open or probe is None or (probe.job_id, probe.token) != (verdict.job_id, verdict.token):
+    if (
+        not guard.open
+        or probe is None
+        or (probe.job_id, probe.token) != (verdict.job_id, verdict.token)
+    ):
         return guard  # of an outage that is over
     if verdict.passed is None:
         return replace(guard, probe=None, probe_at=now, tried=_with(guard.tried, probe.job_id))
     if not verdict.passed:
         wait = cool_down(now - guard.opened_at, terms, rng)
         next_at = max(now, probe.at + wait)
-        return replace(guard, probe=None, passed=0, probe_at=next_at, tried=_with(guard.tried, probe.job_id))
+        return replace(
+            guard, probe=None, passed=0, probe_at=next_at, tried=_with(guard.tried, probe.job_id)
+        )
     passed = guard.passed + 1
     took = guard.median(probe.kind) or (now - probe.at) / 1000
     if passed < (1 if took > LONG_CALL else PASSES):
@@ -189,7 +259,9 @@ def _with(tried: tuple[str, ...], job_id: str) -> tuple[str, ...]:
 
 
 # -- closed -----------------------------------------------------------------------------------------
-def closed(guard: GuardState, why: str, terms: BreakerTerms, now: Micros, changes: Changes) -> GuardState:
+def closed(
+    guard: GuardState, why: str, terms: BreakerTerms, now: Micros, changes: Changes
+) -> GuardState:
     changes.append(BreakerChange("closed", why))
     return replace(
         guard,
@@ -202,7 +274,9 @@ def closed(guard: GuardState, why: str, terms: BreakerTerms, now: Micros, change
         passed=0,
         tried=(),
         normal=_normal(guard, terms, now),
-        ramp=ramps.begin(_normal(guard, terms, now), now, min(MOST_EVERY, max(SECOND, _takes(guard)))),
+        ramp=ramps.begin(
+            _normal(guard, terms, now), now, min(MOST_EVERY, max(SECOND, _takes(guard)))
+        ),
         window=EMPTY,
     )
 
@@ -225,7 +299,9 @@ def _median(times: Times) -> float | None:
 
 
 # -- by hand ----------------------------------------------------------------------------------------
-def opened_by_hand(guard: GuardState, until: Micros | None, reason: str, terms: BreakerTerms, now: Micros) -> GuardState:
+def opened_by_hand(
+    guard: GuardState, until: Micros | None, reason: str, terms: BreakerTerms, now: Micros
+) -> GuardState:
     """Held until then, without probes: a person knows better."""
     return replace(
         guard,
@@ -243,7 +319,12 @@ def opened_by_hand(guard: GuardState, until: Micros | None, reason: str, terms: 
 
 
 def closed_by_hand(
-    guard: GuardState, until: Micros | None, reason: str, terms: BreakerTerms, now: Micros, changes: Changes
+    guard: GuardState,
+    until: Micros | None,
+    reason: str,
+    terms: BreakerTerms,
+    now: Micros,
+    changes: Changes,
 ) -> GuardState:
     """Let go, on a ramp; with an end: the guard keeps still until then."""
     return kept_closed(closed(guard, reason, terms, now, changes), until)
@@ -253,7 +334,9 @@ def kept_closed(guard: GuardState, until: Micros | None) -> GuardState:
     return replace(guard, hand=None if until is None else Hand(open=False, until=until))
 
 
-def let_go(guard: GuardState, held: Micros, terms: BreakerTerms, now: Micros, changes: Changes) -> GuardState:
+def let_go(
+    guard: GuardState, held: Micros, terms: BreakerTerms, now: Micros, changes: Changes
+) -> GuardState:
     """A hold until a certain time is over. What came together in a few seconds needs no ramp. Who said to keep it
     closed for longer is still believed.
     """

@@ -23,7 +23,11 @@ class Capacity:
     """Only inside `unit.together()`."""
 
     def __init__(
-        self, unit: Transaction, limits: Mapping[Guarded, Limit], now: Micros, bounds: Mapping[Guarded, int] | None = None
+        self,
+        unit: Transaction,
+        limits: Mapping[Guarded, Limit],
+        now: Micros,
+        bounds: Mapping[Guarded, int] | None = None,
     ) -> None:
         """`bounds`: what else there is only so much of (see `ways`)."""
         self._limits = limits
@@ -31,7 +35,8 @@ class Capacity:
         held = {key: found for key, found in unit.meters(list(limits)).items() if found is not None}
         self._stored = {key: meter for key, (meter, _) in held.items()}
         self._meters = {
-            key: refilled(meter, limits[key].rate or 0.0, at, limits[key].burst) for key, (meter, at) in held.items()
+            key: refilled(meter, limits[key].rate or 0.0, at, limits[key].burst)
+            for key, (meter, at) in held.items()
         }
         running = running_under(unit.running()) if limits else Counter()
         self._left = {key: self._room(key, limit, running[key]) for key, limit in limits.items()}
@@ -42,7 +47,9 @@ class Capacity:
 
     def of(self, lane: str) -> int | None:
         """How many of this lane may start; None: nothing limits it."""
-        return min((self._left[key] for key in ways(Lane.parse(lane)) if key in self._left), default=None)
+        return min(
+            (self._left[key] for key in ways(Lane.parse(lane)) if key in self._left), default=None
+        )
 
     def admit(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """In their order, each for which every limit on its way has room left."""
@@ -59,7 +66,9 @@ class Capacity:
         taken = Counter(key for lease in leases for key in guards_of(lease.queue, lease.uses))
         for key, meter in self._meters.items():
             left = meter._replace(tokens=meter.tokens - taken[key])
-            if self._limits[key].rate is not None and (taken[key] or left.at < self._stored[key].at):
+            if self._limits[key].rate is not None and (
+                taken[key] or left.at < self._stored[key].at
+            ):
                 self._meters[key] = left
                 unit.spend(key, left)
 

@@ -28,7 +28,12 @@ from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import effective, lasts, tighter
 from mulligan.guards.observer import DependencyObserver, read_guard_state
 from mulligan.guards.state import FRESH, GuardState
-from mulligan.manifest.declared import holding_manifests, limits_of_all, recent_manifests, terms_of_all
+from mulligan.manifest.declared import (
+    holding_manifests,
+    limits_of_all,
+    recent_manifests,
+    terms_of_all,
+)
 from mulligan.manifest.specs import OURS, checked_name
 from mulligan.storage.base import Look, Store, Transaction
 
@@ -44,7 +49,9 @@ class Dependency:
     state: str  # closed, ramping, open
     mode: str  # hold, fail_fast
     since: datetime | None  # when it was opened, or began to recover
-    until: datetime | None  # open: when it closes by itself, without probes; else: how long a person keeps it closed
+    until: (
+        datetime | None
+    )  # open: when it closes by itself, without probes; else: how long a person keeps it closed
     reason: str
     actor: str
     probe_at: datetime | None  # when the next one may go
@@ -63,7 +70,12 @@ class Dependency:
 
 
 Dependencies_ = list[Dependency]  # the classes below have a method called list
-_UNSET: dict[str, Any] = {"rate": None, "concurrency": None, "set_by_hand": False, "set_until": None}
+_UNSET: dict[str, Any] = {
+    "rate": None,
+    "concurrency": None,
+    "set_by_hand": False,
+    "set_until": None,
+}
 
 
 class Dependencies:
@@ -78,7 +90,11 @@ class Dependencies:
         Where messages go to only if it is not well.
         """
         with self._open_store().read() as unit:
-            return [one for one in picture(unit) if not one.key.startswith(OURS) or one.state != "closed"]
+            return [
+                one
+                for one in picture(unit)
+                if not one.key.startswith(OURS) or one.state != "closed"
+            ]
 
     def get(self, key: str) -> Dependency:
         with self._open_store().read() as unit:
@@ -95,7 +111,13 @@ class Dependencies:
     def open(self, key: str, *, until: Moment | None = None, reason: str = "") -> Dependency:
         """Hold its jobs (mode fail_fast: end them) until then or until somebody closes it. No probe goes meanwhile."""
 
-        def change(unit: Transaction, watch: DependencyObserver, row: GuardRow, guard: GuardState, now: Micros) -> None:
+        def change(
+            unit: Transaction,
+            watch: DependencyObserver,
+            row: GuardRow,
+            guard: GuardState,
+            now: Micros,
+        ) -> None:
             end = ended_at("until", until, now)
             open_in(unit, watch, row, guard, Gate("dependency", key, now, end, reason, self._actor))
 
@@ -106,7 +128,13 @@ class Dependencies:
         if until is None:
             self.get(key)
 
-        def change(unit: Transaction, watch: DependencyObserver, row: GuardRow, guard: GuardState, now: Micros) -> None:
+        def change(
+            unit: Transaction,
+            watch: DependencyObserver,
+            row: GuardRow,
+            guard: GuardState,
+            now: Micros,
+        ) -> None:
             end = ended_at("until", until, now)
             gate = next((one for one in unit.gates() if one[:2] == ("dependency", key)), None)
             before, kept = gate_facts(unit, "dependency", key, now), _until(None, guard, now)
@@ -129,12 +157,24 @@ class Dependencies:
         """Look now whether it answers again, instead of when its time has come."""
         self.get(key)
 
-        def change(unit: Transaction, watch: DependencyObserver, row: GuardRow, guard: GuardState, now: Micros) -> None:
+        def change(
+            unit: Transaction,
+            watch: DependencyObserver,
+            row: GuardRow,
+            guard: GuardState,
+            now: Micros,
+        ) -> None:
             if not guard.open:
                 raise IllegalMove(_not_probed(unit, key, now))
             watch.write(unit, row, guard, replace(guard, probe_at=now), [])
             seen = {"before": {"probe_at": guard.probe_at}, "after": {"probe_at": now}}
-            self._tell(unit, EventType.DEPENDENCY_CHANGED, key, reason=reason or "a probe was asked for", **seen)
+            self._tell(
+                unit,
+                EventType.DEPENDENCY_CHANGED,
+                key,
+                reason=reason or "a probe was asked for",
+                **seen,
+            )
 
         return self._changed(key, change)
 
@@ -151,7 +191,12 @@ class Dependencies:
         """Fleet-wide limits that win over the declared ones; None: no limit, no end. Not given: as it was set."""
         checked_name("dependency", key)
         with self._open_store().begin() as unit:
-            news = set_limit(unit, ("dependency", key), LimitChange(concurrency, rate, until, reason), self._actor)
+            news = set_limit(
+                unit,
+                ("dependency", key),
+                LimitChange(concurrency, rate, until, reason),
+                self._actor,
+            )
             self._tell(unit, EventType.DEPENDENCY_CHANGED, key, **news)
         return self.get(key)
 
@@ -164,7 +209,11 @@ class Dependencies:
                 self._tell(unit, EventType.DEPENDENCY_CHANGED, key, **news)
         return next((one for one in self.list() if one.key == key), replace(before, **_UNSET))
 
-    def _changed(self, key: str, change: Callable[[Transaction, DependencyObserver, GuardRow, GuardState, Micros], None]) -> Dependency:
+    def _changed(
+        self,
+        key: str,
+        change: Callable[[Transaction, DependencyObserver, GuardRow, GuardState, Micros], None],
+    ) -> Dependency:
         checked_name("dependency", key)
         store = self._open_store()
         for _ in range(PATIENCE):
@@ -185,19 +234,34 @@ class Dependencies:
         tell(unit, event, key, self._actor, data)
 
 
-def open_in(unit: Transaction, watch: DependencyObserver, row: GuardRow, guard: GuardState, gate: Gate) -> None:
+def open_in(
+    unit: Transaction, watch: DependencyObserver, row: GuardRow, guard: GuardState, gate: Gate
+) -> None:
     """In the caller's transaction, who has the guard's row."""
     before = gate_facts(unit, "dependency", gate.key, gate.since)
-    after = breaker.opened_by_hand(guard, gate.until, gate.reason, watch.terms(gate.key), gate.since)
+    after = breaker.opened_by_hand(
+        guard, gate.until, gate.reason, watch.terms(gate.key), gate.since
+    )
     watch.write(unit, row, guard, after, [])
     unit.open_gate("dependency", gate.key)  # the last word counts, also when it is shorter
     unit.close_gate(gate)
     seen = {"before": before, "after": gate_facts(unit, "dependency", gate.key, gate.since)}
-    tell(unit, EventType.DEPENDENCY_OPENED, gate.key, gate.actor, {"until": gate.until, "reason": gate.reason, **seen})
+    tell(
+        unit,
+        EventType.DEPENDENCY_OPENED,
+        gate.key,
+        gate.actor,
+        {"until": gate.until, "reason": gate.reason, **seen},
+    )
 
 
-def tell(unit: Transaction, event: EventType, key: str, actor: str, data: Mapping[str, Any]) -> None:
-    news = {"dependency": key, **{name: value for name, value in data.items() if value not in (None, "")}}
+def tell(
+    unit: Transaction, event: EventType, key: str, actor: str, data: Mapping[str, Any]
+) -> None:
+    news = {
+        "dependency": key,
+        **{name: value for name, value in data.items() if value not in (None, "")},
+    }
     unit.write_events([NewEvent(event, actor=actor, data=news)])
 
 
@@ -230,7 +294,10 @@ class AsyncDependencies:
 
 
 def _not_probed(unit: Transaction, key: str, now: Micros) -> str:
-    gate = next((gate for gate in unit.gates() if gate[:2] == ("dependency", key) and is_closed(gate, now)), None)
+    gate = next(
+        (gate for gate in unit.gates() if gate[:2] == ("dependency", key) and is_closed(gate, now)),
+        None,
+    )
     if gate is None:
         return f"dependency {key!r} cannot be probed: it is not open"
     end = "somebody closes it" if gate.until is None else moment(gate.until)
@@ -253,9 +320,21 @@ def picture(unit: Transaction) -> Dependencies_:
     scene = _Scene(
         unit=unit,
         look=look,
-        guards={row.key: read_guard_state(row.body) for row in unit.guards() if row.scope == "dependency"},
-        gates={gate.key: gate for gate in unit.gates() if gate.scope == "dependency" and is_closed(gate, look.now)},
-        rows={row.key: row for row in unit.limits() if row.scope == "dependency" and lasts(row, look.now)},
+        guards={
+            row.key: read_guard_state(row.body)
+            for row in unit.guards()
+            if row.scope == "dependency"
+        },
+        gates={
+            gate.key: gate
+            for gate in unit.gates()
+            if gate.scope == "dependency" and is_closed(gate, look.now)
+        },
+        rows={
+            row.key: row
+            for row in unit.limits()
+            if row.scope == "dependency" and lasts(row, look.now)
+        },
         watch=DependencyObserver(others=terms_of_all(manifests)),
         declared={key for manifest in manifests for key in manifest.dependencies},
         limits=effective(limits_of_all(manifests), look.limits),
@@ -281,7 +360,9 @@ class _Scene:
 
 def _named(scene: _Scene) -> AbstractSet[str]:
     """By whomever."""
-    specs = (spec for one in recent_manifests(scene.unit, scene.look.now) for spec in one.kinds.values())
+    specs = (
+        spec for one in recent_manifests(scene.unit, scene.look.now) for spec in one.kinds.values()
+    )
     of_kinds = {key for spec in specs for key in spec.uses.split(",")}
     used = {key for lane, _, _ in scene.look.lanes for key in Lane.parse(lane).uses.split(",")}
     busy = {key for scope, key in scene.running if scope == "dependency"}

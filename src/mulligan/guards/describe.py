@@ -56,9 +56,7 @@ def recovering(row: JobRow, kept: Mapping[str, GuardedDependency]) -> str:
     for key in _used(row):
         ramp = kept[key].guard.ramp if key in kept else None
         if ramp is not None:
-            return (
-                f"dependency {key} comes back after an outage: {per(ramp.rate)} may start now, more while all goes well"
-            )
+            return f"dependency {key} comes back after an outage: {per(ramp.rate)} may start now, more while all goes well"
     return ""
 
 
@@ -66,18 +64,31 @@ def recovering(row: JobRow, kept: Mapping[str, GuardedDependency]) -> str:
 def over_budget(row: JobRow, kept: Mapping[str, GuardedDependency], now: Micros) -> str:
     """Of what a retry uses, what bears no more of them now; empty: nothing stands in its way."""
     for key in _used(row) if row.failures else []:
-        terms, bucket = (kept[key].terms.budget, kept[key].guard.bucket) if key in kept else (None, None)
-        if terms is None or bucket is None or not budgets.low(bucket, terms) or budgets.allows(bucket, terms, now):
+        terms, bucket = (
+            (kept[key].terms.budget, kept[key].guard.bucket) if key in kept else (None, None)
+        )
+        if (
+            terms is None
+            or bucket is None
+            or not budgets.low(bucket, terms)
+            or budgets.allows(bucket, terms, now)
+        ):
             continue
         at = budgets.next_token(bucket, terms, now) or now
         when = duration(max(1, round((at - now) / SECOND)))
-        return f"dependency {key} bears no more retries now: {_fed(terms)}, the next in about {when}"
+        return (
+            f"dependency {key} bears no more retries now: {_fed(terms)}, the next in about {when}"
+        )
     return ""
 
 
 def _fed(terms: budgets.BudgetTerms) -> str:
     time = f"{per(terms.rate)} may start"
-    return f"{time}, one more for every {1 / terms.share:.0f} first tries that succeed" if terms.share else time
+    return (
+        f"{time}, one more for every {1 / terms.share:.0f} first tries that succeed"
+        if terms.share
+        else time
+    )
 
 
 def _used(row: JobRow) -> list[str]:
@@ -113,16 +124,29 @@ class GateClosure:
 
     def over(self, start: Micros, end: Micros) -> bool:
         """Was it shut at some time between the two?"""
-        return (self.since is None or self.since < end) and (self.until is None or self.until > start)
+        return (self.since is None or self.since < end) and (
+            self.until is None or self.until > start
+        )
 
 
 def closures(row: JobRow, gates: Iterable[Gate], news: Sequence[Event]) -> list[GateClosure]:
     """Those on this job's way, oldest first. `gates` are as they stand, `news` what happened to them meanwhile."""
-    keys = {("queue", row.queue), ("kind", row.kind), *(("dependency", key) for key in row.uses.split(",") if key)}
+    keys = {
+        ("queue", row.queue),
+        ("kind", row.kind),
+        *(("dependency", key) for key in row.uses.split(",") if key),
+    }
     found = [one for one in _told(news) if (one.scope, one.key) in keys]
     known = {(one.scope, one.key, one.until) for one in found}
-    standing = (GateClosure(gate.scope, gate.key, gate.since, gate.until, gate.actor, gate.reason) for gate in gates)
-    more = [one for one in standing if (one.scope, one.key) in keys and (one.scope, one.key, one.until) not in known]
+    standing = (
+        GateClosure(gate.scope, gate.key, gate.since, gate.until, gate.actor, gate.reason)
+        for gate in gates
+    )
+    more = [
+        one
+        for one in standing
+        if (one.scope, one.key) in keys and (one.scope, one.key, one.until) not in known
+    ]
     return sorted([*found, *more], key=lambda one: one.since or 0)
 
 
@@ -135,12 +159,21 @@ def _told(news: Sequence[Event]) -> Iterator[GateClosure]:
         before = open_.pop(name, None)
         if event.type in OPENED:
             shut = before or GateClosure(*name, None, None)
-            yield replace(shut, until=event.at, opened_by=event.actor, opened_why=str(event.data.get("reason") or ""))
+            yield replace(
+                shut,
+                until=event.at,
+                opened_by=event.actor,
+                opened_why=str(event.data.get("reason") or ""),
+            )
             continue
         if before is not None:
             yield before if before.until is not None else replace(before, until=event.at)
         open_[name] = GateClosure(
-            *name, event.at, event.data.get("until"), event.actor, str(event.data.get("reason") or "")
+            *name,
+            event.at,
+            event.data.get("until"),
+            event.actor,
+            str(event.data.get("reason") or ""),
         )
     yield from open_.values()
 

@@ -61,7 +61,12 @@ def set_limit(unit: Transaction, key: Guarded, said: LimitChange, actor: str) ->
         raise Refused(message)
     unit.set_limit(row)
     after = shown_limit(row)
-    return {**after, "reason": said.reason, "before": {} if before is None else shown_limit(before), "after": after}
+    return {
+        **after,
+        "reason": said.reason,
+        "before": {} if before is None else shown_limit(before),
+        "after": after,
+    }
 
 
 def clear_limit(unit: Transaction, key: Guarded, reason: str) -> dict[str, Any] | None:
@@ -83,7 +88,9 @@ def checked_concurrency(value: Any, name: str = "concurrency") -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < NO_LIMIT:
-        message = f"{name} must be a whole number from 1, or None; to stop everything, pause: {value!r}"
+        message = (
+            f"{name} must be a whole number from 1, or None; to stop everything, pause: {value!r}"
+        )
         raise Refused(message)
     return value
 
@@ -142,7 +149,11 @@ class Queues:
     def list(self) -> QueueList:
         """Every queue that a job, a kind, a declaration or an operator names; of our own what is not as usual."""
         with self._open().read() as unit:
-            return [queue for queue in _read_queues(unit) if not queue.name.startswith(OURS) or _unusual(queue)]
+            return [
+                queue
+                for queue in _read_queues(unit)
+                if not queue.name.startswith(OURS) or _unusual(queue)
+            ]
 
     def get(self, name: str) -> Queue:
         with self._open().read() as unit:
@@ -159,7 +170,9 @@ class Queues:
         checked_name("queue", name)
         with self._open().begin() as unit:
             now = unit.now()
-            pause_in(unit, Gate("queue", name, now, ended_at("until", until, now), reason, self._actor))
+            pause_in(
+                unit, Gate("queue", name, now, ended_at("until", until, now), reason, self._actor)
+            )
         return self.get(name)
 
     def resume(self, name: str, *, reason: str = "") -> Queue:
@@ -168,7 +181,14 @@ class Queues:
         with self._open().begin() as unit:
             before = gate_facts(unit, "queue", name, unit.now())
             if unit.open_gate("queue", name):
-                self._tell(unit, EventType.QUEUE_RESUMED, name, reason=reason, before=before, after={"paused": False})
+                self._tell(
+                    unit,
+                    EventType.QUEUE_RESUMED,
+                    name,
+                    reason=reason,
+                    before=before,
+                    after={"paused": False},
+                )
         return self._known(name)
 
     # -- limits -----------------------------------------------------------------------------------
@@ -184,7 +204,9 @@ class Queues:
         """Fleet-wide limits that win over the declared ones; None: no limit, no end. Not given: as it was set."""
         checked_name("queue", name)
         with self._open().begin() as unit:
-            news = set_limit(unit, ("queue", name), LimitChange(concurrency, rate, until, reason), self._actor)
+            news = set_limit(
+                unit, ("queue", name), LimitChange(concurrency, rate, until, reason), self._actor
+            )
             self._tell(unit, EventType.QUEUE_CHANGED, name, **news)
         return self.get(name)
 
@@ -214,10 +236,18 @@ def pause_in(unit: Transaction, gate: Gate) -> None:
     unit.open_gate("queue", gate.key)  # the last word counts, also when it is shorter
     unit.close_gate(gate)
     seen = {"before": before, "after": gate_facts(unit, "queue", gate.key, gate.since)}
-    write_queue_event(unit, EventType.QUEUE_PAUSED, gate.key, gate.actor, {"until": gate.until, "reason": gate.reason, **seen})
+    write_queue_event(
+        unit,
+        EventType.QUEUE_PAUSED,
+        gate.key,
+        gate.actor,
+        {"until": gate.until, "reason": gate.reason, **seen},
+    )
 
 
-def write_queue_event(unit: Transaction, event: EventType, name: str, actor: str, data: Mapping[str, Any]) -> None:
+def write_queue_event(
+    unit: Transaction, event: EventType, name: str, actor: str, data: Mapping[str, Any]
+) -> None:
     news = {"queue": name, **{key: value for key, value in data.items() if value not in (None, "")}}
     unit.write_events([NewEvent(event, actor=actor, data=news)])
 
@@ -254,8 +284,14 @@ def _read_queues(unit: Transaction) -> QueueList:
     declared = stored_queues(unit, look.now)
     limits = effective(declared_limits(unit, look.now), look.limits)
     rows = {row.key: row for row in unit.limits() if row.scope == "queue" and lasts(row, look.now)}
-    gates = {gate.key: gate for gate in look.gates if gate.scope == "queue" and is_closed(gate, look.now)}
-    of_kinds = {spec.queue for manifest in recent_manifests(unit, look.now) for spec in manifest.kinds.values()}
+    gates = {
+        gate.key: gate for gate in look.gates if gate.scope == "queue" and is_closed(gate, look.now)
+    }
+    of_kinds = {
+        spec.queue
+        for manifest in recent_manifests(unit, look.now)
+        for spec in manifest.kinds.values()
+    }
     depths = waiting_by(unit, look.now, lambda lane: lane.queue)
     busy = {key for scope, key in running if scope == "queue"}
     return [
@@ -307,7 +343,9 @@ def _queue(
     )
 
 
-def waiting_by(unit: Transaction, now: Micros, name: Callable[[Lane], str]) -> dict[str, list[DepthRow]]:
+def waiting_by(
+    unit: Transaction, now: Micros, name: Callable[[Lane], str]
+) -> dict[str, list[DepthRow]]:
     """What waits, lane by lane, put together by what a lane is of."""
     found: dict[str, list[DepthRow]] = {}
     for row in unit.depths(now, COUNT_CAP, MOST_LANES):
@@ -360,7 +398,9 @@ class Kinds:
     def list(self) -> KindList:
         """Every kind that a waiting job, an app or a person names, those that are held first."""
         with self._open().read() as unit:
-            found = [kind for kind in _read_kinds(unit) if kind.held or not kind.name.startswith(OURS)]
+            found = [
+                kind for kind in _read_kinds(unit) if kind.held or not kind.name.startswith(OURS)
+            ]
         return sorted(found, key=lambda kind: (not kind.held, kind.name))
 
     def get(self, name: str) -> KindStatus:
@@ -394,7 +434,12 @@ class Kinds:
             self._forget(unit, row, reason)
             if unit.open_gate("kind", name):
                 self._tell(
-                    unit, EventType.KIND_RELEASED, kind=name, reason=reason, before=before, after={"held": False}
+                    unit,
+                    EventType.KIND_RELEASED,
+                    kind=name,
+                    reason=reason,
+                    before=before,
+                    after={"held": False},
                 )
 
         self._changed(name, change)
@@ -405,7 +450,11 @@ class Kinds:
         unit.take_tallies(("kind", row.key))
         write(unit, row, cause.released(memory))
         if memory.held is not None:
-            said = {"kind": row.key, "fingerprint": memory.held.fingerprint, "code": memory.held.code}
+            said = {
+                "kind": row.key,
+                "fingerprint": memory.held.fingerprint,
+                "code": memory.held.code,
+            }
             seen = {"before": {"alert": "fired"}, "after": {"alert": "resolved"}}
             self._tell(unit, EventType.ALERT_RESOLVED, **said, reason=reason, **seen)
 
@@ -456,15 +505,26 @@ class AsyncKinds:
 # -- the picture ------------------------------------------------------------------------------------
 def _read_kinds(unit: Transaction) -> KindList:
     look = unit.look()
-    gates = {gate.key: gate for gate in look.gates if gate.scope == "kind" and is_closed(gate, look.now)}
-    causes = {row.key: read_kind_state(row.body).held for row in unit.guards() if row.scope == "kind"} if gates else {}
+    gates = {
+        gate.key: gate for gate in look.gates if gate.scope == "kind" and is_closed(gate, look.now)
+    }
+    causes = (
+        {row.key: read_kind_state(row.body).held for row in unit.guards() if row.scope == "kind"}
+        if gates
+        else {}
+    )
     waiting = waiting_by(unit, look.now, lambda lane: lane.kind)
     known = {kind for manifest in recent_manifests(unit, look.now) for kind in manifest.kinds}
     names = {*gates, *waiting, *(kind for kind in known if not kind.startswith(cause.OURS))}
-    return [_status(name, gates.get(name), causes.get(name), *_kind_depth(waiting.get(name, ()))) for name in names]
+    return [
+        _status(name, gates.get(name), causes.get(name), *_kind_depth(waiting.get(name, ())))
+        for name in names
+    ]
 
 
-def _status(name: str, gate: Gate | None, held: KindHold | None, ready: int, later: int) -> KindStatus:
+def _status(
+    name: str, gate: Gate | None, held: KindHold | None, ready: int, later: int
+) -> KindStatus:
     why = held or KindHold("", "", "", "", 0, 0, 0, "")
     return KindStatus(
         name=name,
@@ -485,4 +545,6 @@ def _status(name: str, gate: Gate | None, held: KindHold | None, ready: int, lat
 
 
 def _kind_depth(rows: Sequence[DepthRow]) -> tuple[int, int]:
-    return min(COUNT_CAP, sum(row.due for row in rows)), min(COUNT_CAP, sum(row.later for row in rows))
+    return min(COUNT_CAP, sum(row.due for row in rows)), min(
+        COUNT_CAP, sum(row.later for row in rows)
+    )

@@ -29,10 +29,19 @@ PASSING = frozenset({Cls.TRANSIENT, Cls.TIMEOUT})
 # May be one customer's own: an account, a file that is too large.
 PERSONAL = frozenset({Cls.AUTH, Cls.QUOTA, Cls.RESOURCE, Cls.TIMEOUT})
 # Ends that say nothing of a cause, or the same of many.
-SILENT = frozenset({
-    "DEADLINE_PASSED", "DEPENDENCY_UNAVAILABLE", "KIND_UNKNOWN", "OUTCOME_REFUSED", "RETRY_REFUSED", "RETRY_REQUESTED",
-    "SNOOZE_LIMIT", "UNREPORTED", "WORKER_LOST",
-})  # fmt: skip
+SILENT = frozenset(
+    {
+        "DEADLINE_PASSED",
+        "DEPENDENCY_UNAVAILABLE",
+        "KIND_UNKNOWN",
+        "OUTCOME_REFUSED",
+        "RETRY_REFUSED",
+        "RETRY_REQUESTED",
+        "SNOOZE_LIMIT",
+        "UNREPORTED",
+        "WORKER_LOST",
+    }
+)
 
 
 class KindBreakerTerms(NamedTuple):
@@ -110,7 +119,9 @@ class KindState:
     def to_json(self) -> str:
         said: dict[str, Any] = {}
         if self.streaks:
-            said["streaks"] = {name: [getattr(one, part) for part in _PARTS] for name, one in self.streaks.items()}
+            said["streaks"] = {
+                name: [getattr(one, part) for part in _PARTS] for name, one in self.streaks.items()
+            }
         said |= {name: value for name in _PLAIN if (value := getattr(self, name))}
         return json.dumps(said, separators=(",", ":"))
 
@@ -134,7 +145,10 @@ def read_kind_body(text: str) -> KindState:
         streaks = {name: _streak(one) for name, one in said.get("streaks", {}).items()}
         held = said.get("held")
         return KindState(
-            streaks, bool(said.get("worked")), int(said.get("asked_at", 0)), None if held is None else KindHold(*held)
+            streaks,
+            bool(said.get("worked")),
+            int(said.get("asked_at", 0)),
+            None if held is None else KindHold(*held),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return NOTHING
@@ -156,15 +170,27 @@ def read_deaths(text: str) -> list[KindDeath]:
 def death(lease: Lease, decision: Decision, now: Micros) -> KindDeath | None:
     """None: it does not count."""
     failure = decision.failure
-    if decision.verb is not Verb.DIE or failure is None or lease.kind.startswith(OURS) or not _counts(lease, decision):
+    if (
+        decision.verb is not Verb.DIE
+        or failure is None
+        or lease.kind.startswith(OURS)
+        or not _counts(lease, decision)
+    ):
         return None
     message = failure.public[:LONGEST]
-    return KindDeath(lease.id, lease.owner, now, failure.fingerprint, failure.code, message, _personal(failure))
+    return KindDeath(
+        lease.id, lease.owner, now, failure.fingerprint, failure.code, message, _personal(failure)
+    )
 
 
 def _counts(lease: Lease, decision: Decision) -> bool:
     failure = decision.failure
-    if failure is None or not failure.fingerprint or failure.cls in INNOCENT or failure.code in SILENT:
+    if (
+        failure is None
+        or not failure.fingerprint
+        or failure.cls in INNOCENT
+        or failure.code in SILENT
+    ):
         return False
     return failure.cls not in PASSING or (not lease.uses and decision.failures > 1)
 
@@ -174,7 +200,9 @@ def _personal(failure: Failure) -> bool:
     return failure.cls in PERSONAL or failure.by_system
 
 
-def counted(memory: KindState, deaths: Iterable[KindDeath], terms: KindBreakerTerms, now: Micros) -> KindState:
+def counted(
+    memory: KindState, deaths: Iterable[KindDeath], terms: KindBreakerTerms, now: Micros
+) -> KindState:
     streaks = dict(memory.streaks)
     for one in deaths:
         before = streaks.pop(one.fingerprint, None)
@@ -184,7 +212,9 @@ def counted(memory: KindState, deaths: Iterable[KindDeath], terms: KindBreakerTe
 
 def _with(streak: Streak | None, one: KindDeath, most: int) -> Streak:
     victim = Victim(_short(one.job), _short(one.owner), one.at)
-    others = [] if streak is None else [other for other in streak.victims if other.job != victim.job]
+    others = (
+        [] if streak is None else [other for other in streak.victims if other.job != victim.job]
+    )
     return Streak(one.code, one.message, one.job, one.personal, (*others, victim)[-most:])
 
 
@@ -193,7 +223,10 @@ def _short(name: str) -> str:
 
 
 def _since(streaks: Mapping[str, Streak], since: Micros) -> dict[str, Streak]:
-    late = {name: tuple(victim for victim in one.victims if victim.at > since) for name, one in streaks.items()}
+    late = {
+        name: tuple(victim for victim in one.victims if victim.at > since)
+        for name, one in streaks.items()
+    }
     kept = {name: replace(one, victims=late[name]) for name, one in streaks.items() if late[name]}
     newest = sorted(kept, key=lambda name: kept[name].victims[-1].at)[-MOST_CAUSES:]
     return {name: kept[name] for name in newest}
@@ -203,7 +236,9 @@ def _since(streaks: Mapping[str, Streak], since: Micros) -> dict[str, Streak]:
 def suspicious(memory: KindState, terms: KindBreakerTerms, now: Micros) -> bool:
     """Is it worth asking when a job of this kind last succeeded?"""
     may_have_worked = memory.worked or abs(now - memory.asked_at) >= ASKED_EVERY
-    return memory.held is None and any(_too_many(one, terms, worked=may_have_worked) for one in memory.streaks.values())
+    return memory.held is None and any(
+        _too_many(one, terms, worked=may_have_worked) for one in memory.streaks.values()
+    )
 
 
 def judged(memory: KindState, success: Success, terms: KindBreakerTerms, now: Micros) -> KindState:
@@ -230,7 +265,9 @@ def _held(fingerprint: str, streak: Streak) -> KindHold:
     jobs, owners, since = len(streak.victims), streak.owners, streak.victims[0].at
     of = f" of {owners} owners" if owners > 1 else ""
     reason = f"{jobs} jobs{of} died of {streak.code} since {moment(since)}, and none has succeeded: {streak.message}"
-    return KindHold(fingerprint, streak.code, streak.message, streak.job, jobs, owners, since, reason)
+    return KindHold(
+        fingerprint, streak.code, streak.message, streak.job, jobs, owners, since, reason
+    )
 
 
 def released(memory: KindState) -> KindState:

@@ -17,7 +17,9 @@ LEAST, MOST = 0.1, 0.3
 _WHOLE = 1 - 1e-9  # ten times 0.1 is not quite 1
 
 
-def pick(fresh: Sequence[Candidate], retries: Sequence[Candidate], n: int, credit: float) -> tuple[list[str], float]:
+def pick(
+    fresh: Sequence[Candidate], retries: Sequence[Candidate], n: int, credit: float
+) -> tuple[list[str], float]:
     """The ids of the next `n` jobs in order, and the credit to hand in next time.
 
     Both sequences are sorted. For every contested slot the retries earn a part of a slot: the most if the
@@ -51,7 +53,9 @@ def share(n: int, credit: float, *, first: bool) -> tuple[int, float]:
     return whole, max(0.0, earned - whole)
 
 
-def in_turn(found: Sequence[Candidate], served: Mapping[str, str], first: str = "") -> list[Candidate]:
+def in_turn(
+    found: Sequence[Candidate], served: Mapping[str, str], first: str = ""
+) -> list[Candidate]:
     """In a fair queue owners take turns, whoever's jobs are older.
 
     `served`: the share each queue gave to last; `first`: as if, where it gave to none yet.
@@ -62,8 +66,12 @@ def in_turn(found: Sequence[Candidate], served: Mapping[str, str], first: str = 
     lanes = [Lane.parse(candidate[3]) for candidate in found]
     for candidate, lane in zip(found, lanes, strict=True):
         if lane.share:
-            queues.setdefault((candidate[0], lane.queue), {}).setdefault(lane.share, []).append(candidate)
-    turns = {place: _round_robin(shares, served.get(place[1], first)) for place, shares in queues.items()}
+            queues.setdefault((candidate[0], lane.queue), {}).setdefault(lane.share, []).append(
+                candidate
+            )
+    turns = {
+        place: _round_robin(shares, served.get(place[1], first)) for place, shares in queues.items()
+    }
     return [
         next(turns[candidate[0], lane.queue]) if lane.share else candidate
         for candidate, lane in zip(found, lanes, strict=True)
@@ -85,7 +93,11 @@ def open_lanes(
 ) -> list[tuple[str, int]]:
     """(lane key, priority) of each lane whose queue, kind and every dependency are open to this worker."""
     closed = closed_keys(gates, now)
-    shut_queues, shut_kinds, shut_dependencies = closed["queue"], closed["kind"], closed["dependency"]
+    shut_queues, shut_kinds, shut_dependencies = (
+        closed["queue"],
+        closed["kind"],
+        closed["dependency"],
+    )
     return [
         (lane.key, priority)
         for lane, priority in lanes
@@ -93,7 +105,9 @@ def open_lanes(
         and (queues is None or lane.queue in queues)
         and lane.queue not in shut_queues
         and lane.kind not in shut_kinds
-        and not (shut_dependencies and lane.uses and shut_dependencies.intersection(lane.uses.split(",")))
+        and not (
+            shut_dependencies and lane.uses and shut_dependencies.intersection(lane.uses.split(","))
+        )
     ]
 
 

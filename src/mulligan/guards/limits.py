@@ -18,7 +18,12 @@ SHARES = 1024  # lanes of one fair queue and kind; two of a thousand owners may 
 
 STEPPED_BACK = 10 * SECOND
 
-_NAMES = {1: ("s", "sec", "second"), 60: ("m", "min", "minute"), 3600: ("h", "hour"), 86_400: ("d", "day")}
+_NAMES = {
+    1: ("s", "sec", "second"),
+    60: ("m", "min", "minute"),
+    3600: ("h", "hour"),
+    86_400: ("d", "day"),
+}
 _UNITS = {name: seconds for seconds, names in _NAMES.items() for name in names}
 _RATE = re.compile(rf"(\d+(?:\.\d+)?)(?:/({'|'.join(_UNITS)}))?")
 
@@ -35,9 +40,14 @@ def rate_parts(text: str) -> tuple[float, int] | None:
     return None if found is None else (float(found[1]), _UNITS[found[2] or "s"])
 
 
-def effective(declared: Mapping[Guarded, Limit], said: Mapping[Guarded, Limit]) -> dict[Guarded, Limit]:
+def effective(
+    declared: Mapping[Guarded, Limit], said: Mapping[Guarded, Limit]
+) -> dict[Guarded, Limit]:
     """Field by field: what an operator has said, else what code declares. What limits nothing is left out."""
-    limits = {key: _merged(declared.get(key, Limit()), said.get(key, Limit())) for key in {*declared, *said}}
+    limits = {
+        key: _merged(declared.get(key, Limit()), said.get(key, Limit()))
+        for key in {*declared, *said}
+    }
     return {key: limit for key, limit in limits.items() if limit != Limit()}
 
 
@@ -50,7 +60,9 @@ def _merged(declared: Limit, said: Limit) -> Limit:
     )
 
 
-def tighter(limit: Limit, concurrency: int | None, rate: float | None, burst: float | None) -> Limit:
+def tighter(
+    limit: Limit, concurrency: int | None, rate: float | None, burst: float | None
+) -> Limit:
     """With a guard's word besides: the smaller of both holds."""
     if rate is not None and (limit.rate is None or rate < limit.rate):
         limit = limit._replace(rate=rate, burst=burst)
@@ -72,7 +84,8 @@ def refilled(meter: Meter, rate: float, now: Micros, burst: float | None = None)
     tokens = meter.tokens + max(0, now - meter.at) / SECOND * rate
     behind = meter.at - now
     return Meter(
-        min(max(1.0, rate if burst is None else burst), tokens), meter.at if 0 < behind <= STEPPED_BACK else now
+        min(max(1.0, rate if burst is None else burst), tokens),
+        meter.at if 0 < behind <= STEPPED_BACK else now,
     )
 
 

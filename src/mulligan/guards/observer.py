@@ -36,12 +36,22 @@ from mulligan.guards.kind_breaker import (
     read_kind_body,
 )
 from mulligan.guards.state import DEFAULT, FRESH, BreakerTerms, GuardState, read_guard
-from mulligan.guards.window import MOST_JOBS, NOTHING, DependencyTally, ProbeVerdict, blame, read_seen, step_of
+from mulligan.guards.window import (
+    MOST_JOBS,
+    NOTHING,
+    DependencyTally,
+    ProbeVerdict,
+    blame,
+    read_seen,
+    step_of,
+)
 from mulligan.manifest.specs import ENDPOINT
 from mulligan.storage.base import Store, Transaction
 
 PROBE_KIND = "mulligan.probe"
-OF_ENDPOINTS = BreakerTerms(min_calls=5, budget=None, most=2)  # what deliveries use: one that hangs is soon held
+OF_ENDPOINTS = BreakerTerms(
+    min_calls=5, budget=None, most=2
+)  # what deliveries use: one that hangs is soon held
 TOLD_EVERY = SECOND
 MOST_KNOWN = 5000  # dependencies
 GUARD = "breaker"  # the actor of what it does by itself
@@ -81,9 +91,17 @@ class DependencyPage:
 
     def seen(self) -> DependencyTally:
         return DependencyTally(
-            self.ok, self.failed, self.slow, self.limited, self.first_ok, self.retry_ok, 0, tuple(self.jobs),
-            self.times, self.verdict,
-        )  # fmt: skip
+            self.ok,
+            self.failed,
+            self.slow,
+            self.limited,
+            self.first_ok,
+            self.retry_ok,
+            0,
+            tuple(self.jobs),
+            self.times,
+            self.verdict,
+        )
 
 
 @dataclass
@@ -91,11 +109,15 @@ class DependencyObserver:
     """One per worker. A turn at a time; chores come in between."""
 
     own: Mapping[str, BreakerTerms] = field(default_factory=dict)  # as this worker's app declares
-    others: Mapping[str, BreakerTerms] = field(default_factory=dict)  # as other apps on this database do
+    others: Mapping[str, BreakerTerms] = field(
+        default_factory=dict
+    )  # as other apps on this database do
     rng: Random = field(default_factory=lambda: Random(SystemRandom().getrandbits(64)))
     waiting: frozenset[str] = frozenset()  # dependencies of which due jobs wait
     known: dict[str, GuardState] = field(default_factory=dict)  # as last read
-    probes: dict[Fence, tuple[str, ...]] = field(default_factory=dict)  # of this worker, and for whom they look
+    probes: dict[Fence, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # of this worker, and for whom they look
     lock: threading.RLock = field(default_factory=threading.RLock)
     _seen: dict[str, DependencyTally] = field(default_factory=dict)  # not told yet
     _told_at: Micros = 0
@@ -105,10 +127,16 @@ class DependencyObserver:
     _staged: Callable[[], None] | None = None
 
     def terms(self, key: str) -> BreakerTerms:
-        return self.own.get(key) or self.others.get(key) or (OF_ENDPOINTS if key.startswith(ENDPOINT) else DEFAULT)
+        return (
+            self.own.get(key)
+            or self.others.get(key)
+            or (OF_ENDPOINTS if key.startswith(ENDPOINT) else DEFAULT)
+        )
 
     # -- in a turn ----------------------------------------------------------------------------------
-    def observe(self, unit: Transaction, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
+    def observe(
+        self, unit: Transaction, endings: Sequence[Ending], now: Micros
+    ) -> dict[Fence, str]:
         """Count how these ended and tell it if it is time; returns what is to blame where it is down."""
         with self.lock:
             fresh = self._counted(endings)
@@ -148,8 +176,12 @@ class DependencyObserver:
         self._overdue.difference_update(done)
         for fence in done:
             self.probes.pop(fence, None)
-        if len(self.known) > MOST_KNOWN:  # keys may come from payloads: of those at rest nothing need be known
-            self.known = {key: guard for key, guard in self.known.items() if guard.active(self.terms(key))}
+        if (
+            len(self.known) > MOST_KNOWN
+        ):  # keys may come from payloads: of those at rest nothing need be known
+            self.known = {
+                key: guard for key, guard in self.known.items() if guard.active(self.terms(key))
+            }
             self._slow.clear()
 
     def _to_blame(self, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
@@ -202,7 +234,11 @@ class DependencyObserver:
             for lease in late:
                 self._overdue.add(lease.fence)
                 keys = _keys(lease)
-                self._keep(dict.fromkeys(keys, DependencyTally(failed=1 / len(keys), slow=1, jobs=(lease.id,))))
+                self._keep(
+                    dict.fromkeys(
+                        keys, DependencyTally(failed=1 / len(keys), slow=1, jobs=(lease.id,))
+                    )
+                )
             return bool(late)
 
     def _is_late(self, lease: Lease, ms: float) -> bool:
@@ -278,7 +314,9 @@ class DependencyObserver:
         self._late.discard(key)
         told = [*map(read_seen, unit.take_tallies(name)), seen]
         before, terms = read_guard_state(row.body), self.terms(key)
-        running = _running(unit, key) if before.reduced.limited or any(one.limited for one in told) else 0
+        running = (
+            _running(unit, key) if before.reduced.limited or any(one.limited for one in told) else 0
+        )
         after, changes = breaker.observed(
             before, told, terms, now, self.rng, waiting=key in self.waiting, running=running
         )
@@ -296,11 +334,23 @@ class DependencyObserver:
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """The guard as it is now, its gate and its events, in one transaction."""
-        unit.write_guard(row._replace(active=after.active(self.terms(row.key)), body=after.to_json()))
+        unit.write_guard(
+            row._replace(active=after.active(self.terms(row.key)), body=after.to_json())
+        )
         self.known[row.key] = after
         for change in changes:
             if change.what == "opened":
-                unit.close_gate(Gate("dependency", row.key, after.since, None, change.reason, actor, after.probe_at))
+                unit.close_gate(
+                    Gate(
+                        "dependency",
+                        row.key,
+                        after.since,
+                        None,
+                        change.reason,
+                        actor,
+                        after.probe_at,
+                    )
+                )
             elif change.what == "closed":
                 unit.open_gate("dependency", row.key)
             news = {"dependency": row.key, "reason": change.reason, **_more(change, after), **more}
@@ -337,7 +387,13 @@ class DependencyObserver:
         with self.lock:
             self._keep(seen)
 
-    def tend(self, unit: Transaction, keys: Iterable[str], seen: Mapping[str, DependencyTally], now: Micros) -> None:
+    def tend(
+        self,
+        unit: Transaction,
+        keys: Iterable[str],
+        seen: Mapping[str, DependencyTally],
+        now: Micros,
+    ) -> None:
         """Fold this and what was left behind, and let guards see that time has passed."""
         with self.lock:
             self._tell(unit, {**dict.fromkeys(keys, NOTHING), **seen}, now)
@@ -356,10 +412,16 @@ def _verdict(ending: Ending, key: str) -> ProbeVerdict:
     if outcome.skipped:
         return ProbeVerdict(lease.id, lease.token, None)
     if outcome.ended is Ended.RETURNED:
-        healthy = lease.kind != PROBE_KIND or bool(json.loads(outcome.result or "{}").get("healthy"))
+        healthy = lease.kind != PROBE_KIND or bool(
+            json.loads(outcome.result or "{}").get("healthy")
+        )
         return ProbeVerdict(lease.id, lease.token, healthy)
-    later = outcome.ended is Ended.RETRY or (outcome.ended is Ended.HELD and outcome.dependency == key)
-    return ProbeVerdict(lease.id, lease.token, False if later or _let_down(ending, probe=True) else None)
+    later = outcome.ended is Ended.RETRY or (
+        outcome.ended is Ended.HELD and outcome.dependency == key
+    )
+    return ProbeVerdict(
+        lease.id, lease.token, False if later or _let_down(ending, probe=True) else None
+    )
 
 
 def _let_down(ending: Ending, *, probe: bool) -> bool:
@@ -367,7 +429,9 @@ def _let_down(ending: Ending, *, probe: bool) -> bool:
     failure = ending.outcome.failure
     if failure is None or not _failed(ending):
         return False
-    later = failure.cls is Cls.RATE_LIMITED or (failure.cls is Cls.QUOTA and failure.retry_after is not None)
+    later = failure.cls is Cls.RATE_LIMITED or (
+        failure.cls is Cls.QUOTA and failure.retry_after is not None
+    )
     return blame(failure, 1) > 0 or (probe and later)
 
 
@@ -380,7 +444,9 @@ def _keys(lease: Lease) -> list[str]:
     return [key for key in lease.uses.split(",") if key]
 
 
-def _sum(one: Mapping[str, DependencyTally], other: Mapping[str, DependencyTally]) -> dict[str, DependencyTally]:
+def _sum(
+    one: Mapping[str, DependencyTally], other: Mapping[str, DependencyTally]
+) -> dict[str, DependencyTally]:
     if not other:
         return dict(one)
     return {**one, **{key: one.get(key, NOTHING).plus(seen) for key, seen in other.items()}}
@@ -406,7 +472,11 @@ class KindObserver:
     terms: KindBreakerTerms = DEFAULT_KIND_TERMS
 
     def observe(
-        self, unit: Transaction, endings: Sequence[Ending], decisions: Sequence[Decision], now: Micros
+        self,
+        unit: Transaction,
+        endings: Sequence[Ending],
+        decisions: Sequence[Decision],
+        now: Micros,
     ) -> dict[Fence, str]:
         """Count who died; returns whom it spares, and the kind that is held: those died of what it is held for."""
         deaths = self._deaths(endings, decisions, now) if self.terms.jobs else {}
@@ -416,7 +486,11 @@ class KindObserver:
         spared: dict[Fence, str] = {}
         for kind, dead in sorted(deaths.items()):
             held = self.fold(unit, kind, list(dead.values()), now, worked=kind in worked)
-            spared |= {fence: kind for fence, one in dead.items() if held and one.fingerprint == held.fingerprint}
+            spared |= {
+                fence: kind
+                for fence, one in dead.items()
+                if held and one.fingerprint == held.fingerprint
+            }
         return spared
 
     def _deaths(
@@ -429,7 +503,15 @@ class KindObserver:
                 deaths.setdefault(ending.lease.kind, {})[ending.lease.fence] = one
         return deaths
 
-    def fold(self, unit: Transaction, kind: str, dead: Sequence[KindDeath], now: Micros, *, worked: bool = False) -> KindHold | None:
+    def fold(
+        self,
+        unit: Transaction,
+        kind: str,
+        dead: Sequence[KindDeath],
+        now: Micros,
+        *,
+        worked: bool = False,
+    ) -> KindHold | None:
         """What is remembered of it, with these; returns for what it is held."""
         name = ("kind", kind)
         row = unit.guard(name)
@@ -452,7 +534,11 @@ class KindObserver:
 
     def waits(self, unit: Transaction) -> list[str]:
         """Kinds of which deaths were left behind."""
-        return sorted(kind for scope, kind in unit.tallied() if scope == "kind") if self.terms.jobs else []
+        return (
+            sorted(kind for scope, kind in unit.tallied() if scope == "kind")
+            if self.terms.jobs
+            else []
+        )
 
     def tend(self, unit: Transaction, kinds: Iterable[str], now: Micros) -> None:
         for kind in kinds:
@@ -460,7 +546,9 @@ class KindObserver:
 
 
 def causes_of(guards: GuardSection) -> KindObserver:
-    return KindObserver(KindBreakerTerms(guards.same_cause, guards.same_cause_owners, guards.same_cause_alone))
+    return KindObserver(
+        KindBreakerTerms(guards.same_cause, guards.same_cause_owners, guards.same_cause_alone)
+    )
 
 
 def write(unit: Transaction, row: GuardRow, memory: KindState) -> None:
@@ -471,13 +559,18 @@ def write(unit: Transaction, row: GuardRow, memory: KindState) -> None:
 def _hold(unit: Transaction, kind: str, held: KindHold, now: Micros) -> None:
     unit.close_gate(Gate("kind", kind, now, None, held.reason, KIND_GUARD))
     alert: dict[str, Any] = {"kind": kind, **held._asdict()}
-    unit.write_events([
-        NewEvent(EventType.KIND_HELD, actor=KIND_GUARD, data={"kind": kind, "reason": held.reason}),
-        NewEvent(EventType.ALERT_FIRED, job_id=held.job, actor=KIND_GUARD, data=alert),
-    ])  # fmt: skip
+    unit.write_events(
+        [
+            NewEvent(
+                EventType.KIND_HELD, actor=KIND_GUARD, data={"kind": kind, "reason": held.reason}
+            ),
+            NewEvent(EventType.ALERT_FIRED, job_id=held.job, actor=KIND_GUARD, data=alert),
+        ]
+    )
 
 
 # What time alone does to guards, and what was left behind for them: folded by whoever comes by.
+
 
 def tend(store: Store, watch: DependencyObserver, causes: KindObserver) -> None:
     """Quick where no guard is at work."""
@@ -487,7 +580,13 @@ def tend(store: Store, watch: DependencyObserver, causes: KindObserver) -> None:
         _fold(store, watch, causes, keys, kinds)
 
 
-def _fold(store: Store, watch: DependencyObserver, causes: KindObserver, keys: Iterable[str], kinds: Iterable[str]) -> None:
+def _fold(
+    store: Store,
+    watch: DependencyObserver,
+    causes: KindObserver,
+    keys: Iterable[str],
+    kinds: Iterable[str],
+) -> None:
     seen = watch.taken()
     try:
         with store.begin() as unit:
@@ -503,9 +602,13 @@ def tell_guard(what: str, key: str, reason: str, actor: str, more: Mapping[str, 
     """A breaker that opens or closes, or a limit it has changed."""
     level = logging.WARNING if what == "opened" else logging.INFO
     _guards.log(
-        level, "dependency %s %s: %s", key, what, reason,
+        level,
+        "dependency %s %s: %s",
+        key,
+        what,
+        reason,
         extra={"dependency": key, "change": what, "reason": reason, "actor": actor, **more},
-    )  # fmt: skip
+    )
 
 
 _guards = logging.getLogger("mulligan.guards")

@@ -47,7 +47,9 @@ class Prober:
     def may(self, unit: Transaction, guard: GuardState, now: Micros) -> bool:
         """Is it time, and is no probe under way?"""
         probe = guard.probe
-        return breaker.may_probe(guard, now) and (probe is None or not unit.runs(probe.job_id, probe.token))
+        return breaker.may_probe(guard, now) and (
+            probe is None or not unit.runs(probe.job_id, probe.token)
+        )
 
     def take(self, unit: Transaction, key: str, lanes: Sequence[Open], now: Micros) -> Lease | None:
         """`lanes`: those of it that wait for nothing else, or for others of which it is time to look too."""
@@ -61,7 +63,10 @@ class Prober:
 
     def _asks(self, key: str, guard: GuardState, now: Micros) -> bool:
         """A function, not a job; unless it is another app's, and nobody who has it comes by."""
-        has, declared = key in self.watch.own and self.watch.own[key].probe, self.watch.terms(key).probe
+        has, declared = (
+            key in self.watch.own and self.watch.own[key].probe,
+            self.watch.terms(key).probe,
+        )
         return has or (declared and now - guard.probe_at < UNASKED)
 
     def _in_hand(self, unit: Transaction, key: str, now: Micros) -> GuardRow | None:
@@ -69,15 +74,25 @@ class Prober:
         row = unit.guard(("dependency", key))
         return None if row is None or not self.may(unit, read_guard_state(row.body), now) else row
 
-    def _started(self, unit: Transaction, lease: Lease | None, rows: Sequence[GuardRow], now: Micros) -> Lease | None:
+    def _started(
+        self, unit: Transaction, lease: Lease | None, rows: Sequence[GuardRow], now: Micros
+    ) -> Lease | None:
         """It looks for all of these."""
         if lease is None:
             return None
         for row in rows:
             guard = read_guard_state(row.body)
-            self.watch.write(unit, row, guard, breaker.probing(guard, lease.id, lease.token, lease.kind, now), [])
+            self.watch.write(
+                unit, row, guard, breaker.probing(guard, lease.id, lease.token, lease.kind, now), []
+            )
             news = {"dependency": row.key, "kind": lease.kind}
-            unit.write_events([NewEvent(EventType.DEPENDENCY_PROBING, job_id=lease.id, actor="breaker", data=news)])
+            unit.write_events(
+                [
+                    NewEvent(
+                        EventType.DEPENDENCY_PROBING, job_id=lease.id, actor="breaker", data=news
+                    )
+                ]
+            )
         self.watch.probes[lease.fence] = tuple(row.key for row in rows)
         cuts = [breaker.cut(read_guard_state(row.body), lease.kind, now) for row in rows]
         usual = lease.timeout or self.timeouts.get(lease.kind) or PROBE_LIMIT
@@ -89,13 +104,20 @@ class Prober:
         if own is None or not own.probe:
             return None
         job = NewJob(
-            id=new_id(), kind=PROBE_KIND, queue=PROBE_QUEUE, payload=json.dumps({"dependency": key}),
-            max_retries=0, timeout=PROBE_LIMIT, deadline=10 * PROBE_LIMIT,
-        )  # fmt: skip
+            id=new_id(),
+            kind=PROBE_KIND,
+            queue=PROBE_QUEUE,
+            payload=json.dumps({"dependency": key}),
+            max_retries=0,
+            timeout=PROBE_LIMIT,
+            deadline=10 * PROBE_LIMIT,
+        )
         unit.insert([job], announce=True)
         return next(iter(unit.take(self.worker, [job.id], 1)), None)
 
-    def _job(self, unit: Transaction, row: GuardRow, lanes: Sequence[Open], now: Micros) -> Lease | None:
+    def _job(
+        self, unit: Transaction, row: GuardRow, lanes: Sequence[Open], now: Micros
+    ) -> Lease | None:
         """The first in order of the kind that is usually done soonest; one that failed before says less."""
         guard, held = read_guard_state(row.body), closed_keys(unit.gates(), now)["dependency"]
         for lane in sorted(lanes, key=lambda lane: _rank(guard, lane, held)):
@@ -130,7 +152,9 @@ def let_go(unit: Transaction, watch: DependencyObserver, gate: Gate, now: Micros
             return found is None
         before = read_guard_state(row.body)
         changes: breaker.Changes = []
-        after = breaker.let_go(before, found.until - found.since, watch.terms(gate.key), now, changes)
+        after = breaker.let_go(
+            before, found.until - found.since, watch.terms(gate.key), now, changes
+        )
         watch.write(unit, row, before, after, changes)
     return True
 

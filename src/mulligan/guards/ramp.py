@@ -15,15 +15,26 @@ from mulligan.core.job import SECOND, Micros
 FIRST = 0.1  # of normal: where it begins
 LEAST = 1.0  # a judgement: never fewer
 BLIND = 0.1  # growth by one judgement where nobody knows what is normal, until it hurts
-QUICK, RESTING, PROBING = 0.05, 0.0015, 0.01  # growth by one judgement, of the rate or of normal, whichever is more
-REST, PROBE, FREE = 0.85, 0.95, 1.15  # of the rate that hurt: where resting begins, then probing, then quick again
+QUICK, RESTING, PROBING = (
+    0.05,
+    0.0015,
+    0.01,
+)  # growth by one judgement, of the rate or of normal, whichever is more
+REST, PROBE, FREE = (
+    0.85,
+    0.95,
+    1.15,
+)  # of the rate that hurt: where resting begins, then probing, then quick again
 
 TOO_MANY = 0.02  # of the outcomes, beyond the usual share
 FEW = 3  # failures may be chance
 UNSURE = 5  # judgements: who waits longer for certainty about a few failures never gets on
 AWAY = 1 / 3  # of the outcomes: who fails so many was not asked too much, it was away for a moment
 SOON = 10  # judgements: twice within them is no moment
-CALM, LITTLE = 30, 10.0  # judgements without a cut at fewer a second: what it bore then is too little to go by
+CALM, LITTLE = (
+    30,
+    10.0,
+)  # judgements without a cut at fewer a second: what it bore then is too little to go by
 BELOW, DEEPEST = 0.93, 0.5  # a cut leaves so much, less the share that failed
 ECHO = SECOND  # until outcomes are told
 
@@ -91,7 +102,9 @@ def _cut(ramp: Ramp, count: float, share: float, now: Micros) -> Ramp:
 
 def _grown(ramp: Ramp, count: float, now: Micros) -> Ramp:
     forgets = ramp.calm >= CALM and ramp.rate < LITTLE
-    judged = _judged(ramp, count, now)._replace(calm=ramp.calm + 1, hurt=None if forgets else ramp.hurt)
+    judged = _judged(ramp, count, now)._replace(
+        calm=ramp.calm + 1, hurt=None if forgets else ramp.hurt
+    )
     if count < USED * ramp.rate * (now - ramp.at) / SECOND:
         return judged._replace(spare=ramp.spare + 1)
     return judged._replace(rate=ramp.rate + _growth(ramp), spare=0)
@@ -101,7 +114,10 @@ def _growth(ramp: Ramp) -> float:
     """Until it has hurt, by one a judgement at least: of what was hardly used nobody knows what it bears."""
     if ramp.hurt is not None:
         return _pace(ramp) * max(ramp.rate, ramp.normal or 0.0)
-    return max(BLIND * ramp.rate if ramp.normal is None else QUICK * max(ramp.rate, ramp.normal), _least(ramp.every))
+    return max(
+        BLIND * ramp.rate if ramp.normal is None else QUICK * max(ramp.rate, ramp.normal),
+        _least(ramp.every),
+    )
 
 
 def _pace(ramp: Ramp) -> float:
@@ -177,10 +193,17 @@ class Seat(NamedTuple):
 
 
 def throttle(
-    reduced: Reduced, limited: int, calls: int, seat: Seat, now: Micros, terms: ThrottleTerms = DEFAULT_THROTTLE
+    reduced: Reduced,
+    limited: int,
+    calls: int,
+    seat: Seat,
+    now: Micros,
+    terms: ThrottleTerms = DEFAULT_THROTTLE,
 ) -> tuple[Reduced, str | None]:
     """With these calls more, and what there is to say about a change."""
-    if reduced.limit is not None and not 0 < reduced.until - now <= LASTS:  # or the clock was set back
+    if (
+        reduced.limit is not None and not 0 < reduced.until - now <= LASTS
+    ):  # or the clock was set back
         reduced = WHOLE
     reduced = reduced._replace(limited=reduced.limited + limited, calls=reduced.calls + calls)
     if reduced.limit is None and reduced.limited == 0:
@@ -214,4 +237,6 @@ def _more(reduced: Reduced, seat: Seat, now: Micros) -> tuple[Reduced, str | Non
     said = f"{reduced.limited} of {reduced.calls} calls were told to slow down"
     if limit >= most:
         return WHOLE, f"{said}: as many at a time as before"
-    return Reduced(limit, reduced.base, now, now + LASTS), f"{said}: {limit} at a time instead of {reduced.limit}"
+    return Reduced(
+        limit, reduced.base, now, now + LASTS
+    ), f"{said}: {limit} at a time instead of {reduced.limit}"

@@ -94,7 +94,11 @@ class GuardState:
 
     def active(self, terms: BreakerTerms) -> bool:
         """Must claims ask it?"""
-        low = self.bucket is not None and terms.budget is not None and budgets.low(self.bucket, terms.budget)
+        low = (
+            self.bucket is not None
+            and terms.budget is not None
+            and budgets.low(self.bucket, terms.budget)
+        )
         held = self.open or (self.hand is not None and self.hand.open)
         return held or self.ramp is not None or self.reduced.limit is not None or low
 
@@ -102,7 +106,11 @@ class GuardState:
         """Retries that are left; None: nobody counts them."""
         if terms.budget is None:
             return None
-        return terms.budget.size if self.bucket is None else budgets.filled(self.bucket, terms.budget, now).tokens
+        return (
+            terms.budget.size
+            if self.bucket is None
+            else budgets.filled(self.bucket, terms.budget, now).tokens
+        )
 
     def to_json(self) -> str:
         said: dict[str, Any] = {
@@ -121,7 +129,13 @@ def read_guard(text: str) -> GuardState:
     """What a newer version remembers besides is left aside; what cannot be read is forgotten."""
     try:
         said = json.loads(text) if text else {}
-        return GuardState(**{name: _read(name, value) for name, value in said.items() if name in GuardState.__slots__})
+        return GuardState(
+            **{
+                name: _read(name, value)
+                for name, value in said.items()
+                if name in GuardState.__slots__
+            }
+        )
     except (AttributeError, KeyError, TypeError, ValueError):
         return FRESH
 

@@ -12,7 +12,9 @@ from mulligan.core.attempt import Cls, Failure
 from mulligan.core.format import duration
 from mulligan.core.job import SECOND, Micros
 
-MOST_JOBS = 8  # of those that failed, so many are remembered by name: to know that it was not one alone
+MOST_JOBS = (
+    8  # of those that failed, so many are remembered by name: to know that it was not one alone
+)
 STEPS = 2  # of a doubling, in which durations are counted
 ENOUGH = 20  # durations from which on they say something
 
@@ -83,7 +85,9 @@ def read_seen(text: str) -> DependencyTally:
 
 
 def read_times(said: Mapping[str, Mapping[str, float]]) -> dict[str, Times]:
-    return {kind: {int(step): count for step, count in times.items()} for kind, times in said.items()}
+    return {
+        kind: {int(step): count for step, count in times.items()} for kind, times in said.items()
+    }
 
 
 def total(all_seen: Iterable[DependencyTally]) -> DependencyTally:
@@ -129,10 +133,14 @@ def quantile(times: Times | None, share: float) -> float | None:
 def faded(times: Mapping[str, Times], share: float, most_kinds: int) -> dict[str, Times]:
     """What was long ago counts less; of many kinds the most frequent stay."""
     kept = {
-        kind: {step: round(count * share, 3) for step, count in steps.items() if count * share >= 0.05}
+        kind: {
+            step: round(count * share, 3) for step, count in steps.items() if count * share >= 0.05
+        }
         for kind, steps in times.items()
     }
-    often = sorted((kind for kind in kept if kept[kind]), key=lambda kind: -sum(kept[kind].values()))
+    often = sorted(
+        (kind for kind in kept if kept[kind]), key=lambda kind: -sum(kept[kind].values())
+    )
     return {kind: kept[kind] for kind in often[:most_kinds]}
 
 
@@ -165,14 +173,22 @@ class Window(NamedTuple):
     def plus(self, seen: DependencyTally, now: Micros, length: Micros, open_at: float) -> Window:
         width = max(SECOND, length // BUCKETS)
         start = now - now % width
-        kept = [bucket for bucket in self.buckets if now - length < bucket[0] + width and bucket[0] <= start]
+        kept = [
+            bucket
+            for bucket in self.buckets
+            if now - length < bucket[0] + width and bucket[0] <= start
+        ]
         ok, failed = seen.ok, seen.failed
         if kept and kept[-1][0] == start:
             _, before, broken = kept.pop()
             ok, failed = ok + before, failed + broken
         if ok or failed:
             kept.append((start, ok, failed))
-        jobs = tuple(dict.fromkeys((*self.jobs, *seen.jobs)))[:MOST_JOBS] if any(b[2] for b in kept) else ()
+        jobs = (
+            tuple(dict.fromkeys((*self.jobs, *seen.jobs)))[:MOST_JOBS]
+            if any(b[2] for b in kept)
+            else ()
+        )
         return Window(tuple(kept), _heated(self.heat, seen, now, open_at), jobs)
 
     @property
@@ -186,7 +202,11 @@ class Window(NamedTuple):
     def rate(self, now: Micros, length: Micros) -> float | None:
         """Successes a second where it was busiest; None: there were none."""
         width = max(SECOND, length // BUCKETS)
-        rates = [ok * SECOND / max(SECOND, min(width, now - start)) for start, ok, _ in self.buckets if ok]
+        rates = [
+            ok * SECOND / max(SECOND, min(width, now - start))
+            for start, ok, _ in self.buckets
+            if ok
+        ]
         return max(rates, default=None)
 
 
@@ -205,7 +225,13 @@ def _heated(heat: Heat, seen: DependencyTally, now: Micros, open_at: float) -> H
 
 
 def why_down(
-    window: Window, now: Micros, length: Micros, open_at: float, min_calls: int, *, wary: bool = False
+    window: Window,
+    now: Micros,
+    length: Micros,
+    open_at: float,
+    min_calls: int,
+    *,
+    wary: bool = False,
 ) -> str | None:
     """What it is that speaks for an outage; None: nothing does."""
     if len(window.jobs) < DISTINCT:
@@ -234,5 +260,8 @@ def surely(failed: float, ok: float, share: float) -> float:
     calls = failures + successes
     if failures * 2 < calls * share or calls > 1000:  # hopeless, or a case for the share alone
         return 0.0
-    chances = (math.comb(calls + 1, k) * share**k * (1 - share) ** (calls + 1 - k) for k in range(failures + 1))
+    chances = (
+        math.comb(calls + 1, k) * share**k * (1 - share) ** (calls + 1 - k)
+        for k in range(failures + 1)
+    )
     return min(1.0, sum(chances))

@@ -36,7 +36,13 @@ from mulligan.http.dashboard.status import StatusScreens
 from mulligan.http.middleware import API, SecurityMiddleware, is_local, path_in
 from mulligan.http.services import Away, Opening, away_words
 
-AT_THE_TOP = ("/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")  # where everybody looks for them
+AT_THE_TOP = (
+    "/livez",
+    "/readyz",
+    "/startupz",
+    "/metrics",
+    "/openapi.json",
+)  # where everybody looks for them
 STATIC = Path(__file__).parent / "dashboard" / "static"
 Answer = Callable[..., Awaitable[Response]]
 
@@ -56,7 +62,9 @@ def create_app(served: Settings | Mulligan) -> FastAPI:
 
     app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.state.room = api.state.room
-    alone = served is settings and is_local(settings.web.host)  # on this machine, for who sits at it
+    alone = served is settings and is_local(
+        settings.web.host
+    )  # on this machine, for who sits at it
     api.state.room.candid = alone and not settings.web.public_url
     named = urlsplit(settings.web.public_url).netloc
     app.add_middleware(SecurityMiddleware, everywhere=not alone, named=named)
@@ -66,7 +74,9 @@ def create_app(served: Settings | Mulligan) -> FastAPI:
         at_the_top: Any = Moved(api, path)
         app.add_route(path, at_the_top, methods=["GET", "HEAD"])
     house = Renderer(reader, settings)
-    app.add_api_route("/live", LiveStream(house, api.state.room.hub).listen, methods=["GET"], response_model=None)
+    app.add_api_route(
+        "/live", LiveStream(house, api.state.room.hub).listen, methods=["GET"], response_model=None
+    )
     for path, answer in _looks(house).items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
     for path, answer in _forms(house).items():
@@ -89,7 +99,11 @@ class Moved:
 def _looks(house: Renderer) -> dict[str, Answer]:
     signing, jobs, failures = SignInScreens(house), JobScreens(house), FailureScreens(house)
     batches, machinery, records = BatchScreens(house), QueueScreens(house), HistoryScreens(house)
-    knowledge, telling, acting = InsightScreens(house), NotificationScreens(house), ActionScreens(house)
+    knowledge, telling, acting = (
+        InsightScreens(house),
+        NotificationScreens(house),
+        ActionScreens(house),
+    )
     policies = PolicyScreens(house)
     return {
         "/": OverviewScreen(house).show,
@@ -158,13 +172,17 @@ class TextPage:
     async def not_signed_in(self, request: Request, _: Exception) -> Response:
         if request.method in {"GET", "HEAD"}:
             return to_sign_in(request)
-        return self._message(request, 403, "You are not signed in", "", "Nothing was done. Sign in and try again.")
+        return self._message(
+            request, 403, "You are not signed in", "", "Nothing was done. Sign in and try again."
+        )
 
     async def not_allowed(self, request: Request, error: Exception) -> Response:
         return self._message(request, 403, "That is not for you", str(error), "Nothing was done.")
 
     async def not_found(self, request: Request, error: Exception) -> Response:
-        return self._message(request, 404, "Not found", str(error), "It may have been pruned by retention.")
+        return self._message(
+            request, 404, "Not found", str(error), "It may have been pruned by retention."
+        )
 
     async def refused(self, request: Request, error: Exception) -> Response:
         words = "Example: state:dead kind:render queue:mail"
@@ -177,6 +195,8 @@ class TextPage:
         title = "No such page" if status == 404 else "That cannot be done here"
         return self._message(request, status, title, "", "")
 
-    def _message(self, request: Request, status: int, title: str, detail: str, words: str) -> Response:
+    def _message(
+        self, request: Request, status: int, title: str, detail: str, words: str
+    ) -> Response:
         said = {"title": title, "detail": without_secrets(detail), "words": words}
         return self._house.page(request, "message.html", "", status, **said)

@@ -59,13 +59,19 @@ class SecurityMiddleware:
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 ours = {name for name, _ in _RAW}
-                kept = [(name, value) for name, value in message["headers"] if name.lower() not in ours]
+                kept = [
+                    (name, value) for name, value in message["headers"] if name.lower() not in ours
+                ]
                 message = {**message, "headers": [*kept, *_RAW]}
             await send(message)
 
         if _ends_twice(scope):
-            await _refuse(send_with_headers, 400, b"This request says twice where it ends.\n", close=True)
-        elif path_in(scope).startswith(FOR_ALL) or self._everywhere or self._answers_to(_host(scope)):
+            await _refuse(
+                send_with_headers, 400, b"This request says twice where it ends.\n", close=True
+            )
+        elif (
+            path_in(scope).startswith(FOR_ALL) or self._everywhere or self._answers_to(_host(scope))
+        ):
             await self._app(scope, receive, send_with_headers)
         else:
             await _refuse(send_with_headers, 421, b"This page answers to localhost only.\n")
@@ -83,14 +89,20 @@ def is_local(host: str) -> bool:
     if "]" in host and not _IN_BRACKETS.fullmatch(host):
         return False
     try:
-        name = host if host.count(":") > 1 and "[" not in host else urlsplit(f"//{host}").hostname or ""
+        name = (
+            host
+            if host.count(":") > 1 and "[" not in host
+            else urlsplit(f"//{host}").hostname or ""
+        )
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
 
 def _host(scope: Any) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    return next(
+        (value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), ""
+    )
 
 
 def _ends_twice(scope: Any) -> bool:
@@ -100,7 +112,10 @@ def _ends_twice(scope: Any) -> bool:
 
 
 async def _refuse(send: Any, status: int, body: bytes, *, close: bool = False) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+    ]
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -192,7 +207,9 @@ class Buckets:
     def __init__(self, rate: float, burst: int, most: int = MOST) -> None:
         self.rate, self.burst = rate, burst
         self._most = most
-        self._full: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when there were so many
+        self._full: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )  # tokens, and when there were so many
 
     def __len__(self) -> int:
         return len(self._full)
@@ -246,7 +263,9 @@ class Remembered:
 
 def place_of(request: Request) -> str:
     """Where somebody asks from. Whoever has one address of IPv6 has the 2⁶⁴ beside it."""
-    host = request.client.host[:LONGEST] if request.client is not None else ""  # a proxy may have passed on anything
+    host = (
+        request.client.host[:LONGEST] if request.client is not None else ""
+    )  # a proxy may have passed on anything
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -273,7 +292,9 @@ class HeadMiddleware:
             return
 
         async def send_head(message: Any) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+            await send(
+                {**message, "body": b""} if message["type"] == "http.response.body" else message
+            )
 
         await self._app({**scope, "method": "GET"}, receive, send_head)
 

@@ -46,7 +46,9 @@ def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False)
     signal.signal(signal.SIGTERM, lambda *_: None)
     if leave_with_stdin:
         leave(again=LEAVE_EVERY)
-    Server(config, _address(listening) + _way_in(settings), app.state.room.hub.close).run(sockets=[listening])
+    Server(config, _address(listening) + _way_in(settings), app.state.room.hub.close).run(
+        sockets=[listening]
+    )
 
 
 def server_config(app: Any) -> uvicorn.Config:
@@ -64,7 +66,9 @@ def server_config(app: Any) -> uvicorn.Config:
 class Server(uvicorn.Server):
     """Tells its address on stdout once it answers there, and ends its streams when it stops."""
 
-    def __init__(self, config: uvicorn.Config, address: str, end_streams: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, address: str, end_streams: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._address = address
         self._end_streams = end_streams
@@ -164,9 +168,12 @@ def _address(listening: socket.socket) -> str:
 
 # `python -m mulligan.http`: serves the page; its settings come from the environment and mulligan.toml.
 
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="mulligan web")
-    parser.add_argument("--may-move", action="store_true", help="take the next free port when this one is taken")
+    parser.add_argument(
+        "--may-move", action="store_true", help="take the next free port when this one is taken"
+    )
     parser.add_argument("--leave-with-stdin", action="store_true", help="end when stdin ends")
     args = parser.parse_args()
     try:

@@ -141,6 +141,7 @@ class Opening:
 
 # Everything an app offers for looking and repairing, over one database, in the name of one caller.
 
+
 class WebServices:
     def __init__(
         self,

@@ -189,14 +189,18 @@ def _jobs(lives: Iterable[LifeCount], *, retried: bool) -> int:
 def _rescued(lives: Iterable[LifeCount]) -> Share:
     """Of first lives that failed once and have ended: those that succeeded, within the horizon, with nobody's help."""
     ended = [row for row in lives if row.ms is not None and row.outcome in {"succeeded", "dead"}]
-    good = sum(row.jobs for row in ended if row.outcome == "succeeded" and (row.ms or 0) <= HORIZON_MS)
+    good = sum(
+        row.jobs for row in ended if row.outcome == "succeeded" and (row.ms or 0) <= HORIZON_MS
+    )
     return share(good, sum(row.jobs for row in ended))
 
 
 def _dead(jobs: Iterable[JobCount], *, user: bool) -> Share:
     """Dead by such causes, of all that succeeded or died. What is held, parked or waits is not terminal."""
     ended = [row for row in jobs if row.state in {"succeeded", "dead"}]
-    dead = sum(row.jobs for row in ended if row.state == "dead" and (row.cls in USER_CAUSED) is user)
+    dead = sum(
+        row.jobs for row in ended if row.state == "dead" and (row.cls in USER_CAUSED) is user
+    )
     return share(dead, sum(row.jobs for row in ended))
 
 
@@ -205,7 +209,9 @@ def false_retriable(lives: Iterable[LifeCount], cls: str | None = None) -> Betwe
     that never succeeded. Between the two nobody knows, for their attempts ended at the limit.
     """
     ended = [
-        row for row in lives if row.cls and row.outcome in {"succeeded", "dead"} and (cls is None or row.cls == cls)
+        row
+        for row in lives
+        if row.cls and row.outcome in {"succeeded", "dead"} and (cls is None or row.cls == cls)
     ]
     whole = sum(row.jobs for row in ended)
     dead = [row for row in ended if row.outcome == "dead"]
@@ -228,7 +234,12 @@ def _wasted(failures: Iterable[FailureCount]) -> Iterator[Waste]:
     for row in failures:
         by_class[row.cls].append(row)
     found = [
-        Waste(cls, sum(r.failures for r in rows), sum(r.cost for r in rows), sum(r.busy for r in rows) / SECOND)
+        Waste(
+            cls,
+            sum(r.failures for r in rows),
+            sum(r.cost for r in rows),
+            sum(r.busy for r in rows) / SECOND,
+        )
         for cls, rows in by_class.items()
     ]
     yield from sorted(found, key=lambda waste: (-waste.cost, -waste.seconds, waste.cls))
@@ -260,7 +271,9 @@ def _days(jobs: Iterable[JobCount]) -> Iterator[Day]:
         count = {state: sum(row.jobs for row in rows if row.state == state) for state in ENDED}
         whole = sum(row.jobs for row in rows)
         pending = whole - sum(count.values())
-        yield Day(to_datetime(day * 86_400 * SECOND), whole, pending, count["succeeded"], count["dead"])
+        yield Day(
+            to_datetime(day * 86_400 * SECOND), whole, pending, count["succeeded"], count["dead"]
+        )
 
 
 # -- attempts ---------------------------------------------------------------------------------------
@@ -294,14 +307,14 @@ def _seen(row: TrialCount, width: int) -> tuple[float, int, int]:
     return 0.5 ** (age / HALF_LIFE), row.trials, row.successes
 
 
-
-
 def lately(minutes: int, ends: Iterable[tuple[str, bool, int]]) -> Lately:
     """`ends`: outcome, was it a retry, how many."""
     known = [end for end in ends if end[0] == "succeeded" or end[0] in FAILED]
     whole = sum(n for _, _, n in known)
     failed = sum(n for outcome, _, n in known if outcome in FAILED)
-    return Lately(minutes, share(failed, whole), share(sum(n for _, again, n in known if again), whole))
+    return Lately(
+        minutes, share(failed, whole), share(sum(n for _, again, n in known if again), whole)
+    )
 
 
 # What the numbers advise, in words, ranked by what it would save. Said only where at least twenty trials carry it.
@@ -343,7 +356,9 @@ def percent(value: float | None) -> str:
 def _cuts(tally: InsightCounts) -> Iterator[Advice]:
     for (cls, code), rows in _by_code(tally.trials).items():
         count = next((one for one in tally.codes if (one.cls, one.code) == (cls, code)), None)
-        cut = next((k for k in range(2, max(row.k for row in rows) + 1) if _hopeless(rows, k)), None)
+        cut = next(
+            (k for k in range(2, max(row.k for row in rows) + 1) if _hopeless(rows, k)), None
+        )
         if cut is not None and count is not None:
             yield _cut(rows, cut, count)
 
@@ -363,7 +378,11 @@ def _from(rows: Sequence[TrialCount], k: int) -> Share:
 
 def _hopeless(rows: Sequence[TrialCount], k: int) -> bool:
     late = _from(rows, k)
-    return late.whole >= ENOUGH and late.high <= HOPELESS and late.whole >= LEAST_SAVED * _from(rows, 2).whole
+    return (
+        late.whole >= ENOUGH
+        and late.high <= HOPELESS
+        and late.whole >= LEAST_SAVED * _from(rows, 2).whole
+    )
 
 
 def _cut(rows: Sequence[TrialCount], k: int, count: CodeCount) -> Advice:
@@ -405,9 +424,12 @@ def _raises(tally: InsightCounts) -> Iterator[Advice]:
         last = max(row.k for row in rows)
         there = share(*_at(rows, last))
         ended = sum(
-            row.failures for row in tally.failures
-            if (row.cls, row.code, row.verb) == (cls, code, "die") and row.k >= last and cls in RETRYABLE
-        )  # fmt: skip
+            row.failures
+            for row in tally.failures
+            if (row.cls, row.code, row.verb) == (cls, code, "die")
+            and row.k >= last
+            and cls in RETRYABLE
+        )
         if there.whole >= ENOUGH and there.low >= HOPEFUL and ended:
             low, high = round(there.low * ended), round(there.high * ended)
             yield Advice(

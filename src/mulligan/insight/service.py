@@ -44,7 +44,9 @@ class Insight:
     lately: tuple[Lately, ...]  # the last 5 minutes, the last hour
 
 
-def insight(store: Store, settings: Settings, since: Moment, kind: str | None, queue: str | None) -> Insight:
+def insight(
+    store: Store, settings: Settings, since: Moment, kind: str | None, queue: str | None
+) -> Insight:
     with store.read() as unit:
         now, kinds = unit.now(), stored_kinds(unit)
         span = span_of(since, now)
@@ -55,17 +57,19 @@ def insight(store: Store, settings: Settings, since: Moment, kind: str | None, q
     return Insight(kind, queue, tally.cut, notes, numbers(tally), advice(tally), recent)
 
 
-def _lately(unit: Transaction, now: Micros, kind: str | None, queue: str | None) -> Iterator[Lately]:
+def _lately(
+    unit: Transaction, now: Micros, kind: str | None, queue: str | None
+) -> Iterator[Lately]:
     """From what is counted minute by minute; without a worker nobody counts."""
     asked = {"kind": kind, "queue": queue}
     wanted = {name: value for name, value in asked.items() if value is not None}.items()
-    said = [(row, json.loads(row.labels)) for row in unit.stats(["tries"], now - max(LATELY) * MINUTE)]
+    said = [
+        (row, json.loads(row.labels)) for row in unit.stats(["tries"], now - max(LATELY) * MINUTE)
+    ]
     mine = [(row, labels) for row, labels in said if wanted <= labels.items()]
     for minutes in LATELY:
         ends = [(labels, row.n) for row, labels in mine if row.minute > now // MINUTE - minutes]
         yield lately(minutes, [(labels["outcome"], labels["try"] != "1", n) for labels, n in ends])
-
-
 
 
 def _kept(settings: Settings, spec: KindSpec | None) -> Micros:
@@ -75,17 +79,25 @@ def _kept(settings: Settings, spec: KindSpec | None) -> Micros:
     return round(settings.retention.succeeded * SECOND)
 
 
-def _counted(unit: Transaction, now: Micros, span: Micros, kind: str | None, queue: str | None) -> InsightCounts:
+def _counted(
+    unit: Transaction, now: Micros, span: Micros, kind: str | None, queue: str | None
+) -> InsightCounts:
     low = first_id((time.time_ns() // 1000 - span - SKEW) // 1000)
     width = max(DAY, span // STEPS)
     return unit.tally(InsightScope(low, now - span, width, kind, queue, JOBS, ATTEMPTS, ROWS))
 
 
 def _short(kinds: Mapping[str, KindSpec], span: Micros) -> Iterator[str]:
-    return (name for name, spec in sorted(kinds.items()) if spec.retention is not None and spec.retention < span)
+    return (
+        name
+        for name, spec in sorted(kinds.items())
+        if spec.retention is not None and spec.retention < span
+    )
 
 
-def _notes(tally: InsightCounts, span: Micros, kept: Micros, short: tuple[str, ...]) -> Iterator[str]:
+def _notes(
+    tally: InsightCounts, span: Micros, kept: Micros, short: tuple[str, ...]
+) -> Iterator[str]:
     if span > kept:
         yield (
             f"Succeeded jobs are kept for {duration(kept / SECOND)} (retention), so nothing older is counted: "

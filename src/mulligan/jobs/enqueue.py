@@ -58,7 +58,12 @@ def new_job(
 
 
 def new_like(
-    spec: KindSpec, handler: Handler | None, payload: Any, options: EnqueueOptions, limit: int, begun: NewJob
+    spec: KindSpec,
+    handler: Handler | None,
+    payload: Any,
+    options: EnqueueOptions,
+    limit: int,
+    begun: NewJob,
 ) -> NewJob:
     """The same where what does not depend on the payload is known, as `common` makes it."""
     what = "the payload of " + begun.kind
@@ -72,20 +77,36 @@ def new_like(
 
 
 def new_jobs(
-    spec: KindSpec, handler: Handler | None, payloads: Sequence[Any], options: EnqueueOptions, limit: int, begun: NewJob
+    spec: KindSpec,
+    handler: Handler | None,
+    payloads: Sequence[Any],
+    options: EnqueueOptions,
+    limit: int,
+    begun: NewJob,
 ) -> Sequence[NewJob]:
     """Several with the same options."""
     texts = _texts(begun.kind, payloads, limit)
-    flat = handler is not None and handler.arguments.flat  # then they were copied, and nothing in them can change
+    flat = (
+        handler is not None and handler.arguments.flat
+    )  # then they were copied, and nothing in them can change
     jobs = NewJobColumns(begun, new_ids(len(texts)), texts, payloads if flat else None)
     if _by_options(handler, options):
-        return jobs if not spec.index else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
-    return [_own(job, spec, handler, payload, options) for job, payload in zip(jobs, payloads, strict=True)]
+        return (
+            jobs
+            if not spec.index
+            else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
+        )
+    return [
+        _own(job, spec, handler, payload, options)
+        for job, payload in zip(jobs, payloads, strict=True)
+    ]
 
 
 def _by_options(handler: Handler | None, options: EnqueueOptions) -> bool:
     """Does nothing but its index depend on a job's payload?"""
-    return (handler is None or (handler.uses is None and handler.unique is None)) and options.unique is None
+    return (
+        handler is None or (handler.uses is None and handler.unique is None)
+    ) and options.unique is None
 
 
 def _texts(kind: str, payloads: Sequence[Any], limit: int) -> list[str]:
@@ -98,14 +119,18 @@ def _texts(kind: str, payloads: Sequence[Any], limit: int) -> list[str]:
 
 
 def _too_long(what: str, long: int, limit: int) -> PayloadRefused:
-    return PayloadRefused(f"{what} is {long} bytes of JSON, the limit is {limit}; store it elsewhere")
+    return PayloadRefused(
+        f"{what} is {long} bytes of JSON, the limit is {limit}; store it elsewhere"
+    )
 
 
 def _indexed(job: NewJob, spec: KindSpec, payload: Any) -> NewJob:
     return job._replace(args=indexed(payload, spec.index))
 
 
-def _own(job: NewJob, spec: KindSpec, handler: Handler | None, payload: Any, options: EnqueueOptions) -> NewJob:
+def _own(
+    job: NewJob, spec: KindSpec, handler: Handler | None, payload: Any, options: EnqueueOptions
+) -> NewJob:
     """With what follows from its payload."""
     unique, key = _unique(handler, options, job.owner, job.queue, payload)
     return job._replace(
@@ -121,11 +146,15 @@ def _own(job: NewJob, spec: KindSpec, handler: Handler | None, payload: Any, opt
 
 def common(spec: KindSpec, options: EnqueueOptions, queues: Mapping[str, QueueSpec]) -> NewJob:
     """As every job with these options begins."""
-    queue = free_name("queue", options.queue) if options.queue else checked_name("queue", spec.queue)
+    queue = (
+        free_name("queue", options.queue) if options.queue else checked_name("queue", spec.queue)
+    )
     joins = joined(options)
     owner = checked_text("owner", options.owner) or joins.owner
     delay, run_at = (0, None) if options.delay is None else length_or_moment("delay", options.delay)
-    deadline, deadline_at = (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)
+    deadline, deadline_at = (
+        (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)
+    )
     return NewJob(
         id="",
         kind=spec.name,
@@ -169,7 +198,9 @@ def joined(options: EnqueueOptions) -> Joined:
     lease = getattr(batch, "lease", None)
     if isinstance(lease, Lease):
         if lease.batch_id is None:
-            message = f"batch=ctx adds to the batch of the running job, and job {lease.id} is in none"
+            message = (
+                f"batch=ctx adds to the batch of the running job, and job {lease.id} is in none"
+            )
             raise Refused(message)
         return Joined(lease.batch_id, "", must_have, (lease.id, lease.worker, lease.token))
     owner = getattr(batch, "owner", "")
@@ -194,7 +225,9 @@ def _unique(
 def _uses(spec: KindSpec, handler: Handler | None, payload: Any) -> str:
     if handler is None or handler.uses is None:
         return spec.uses
-    return uses_text(handler.uses({**payload}))  # whatever it does to it, a caller's own stays as it is
+    return uses_text(
+        handler.uses({**payload})
+    )  # whatever it does to it, a caller's own stays as it is
 
 
 def uses_text(uses: Any) -> str:
@@ -209,7 +242,11 @@ def uses_text(uses: Any) -> str:
 
 
 def checked_priority(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -MOST_PRIORITY <= value <= MOST_PRIORITY:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not -MOST_PRIORITY <= value <= MOST_PRIORITY
+    ):
         message = f"priority must be a whole number from -9 (first) to 9 (last), not {value!r}"
         raise Refused(message)
     return value
@@ -247,8 +284,6 @@ def checked_cost(value: Any) -> float:
     return float(value)
 
 
-
-
 def checked_timeout(value: Any) -> Micros | None:
     if value is None:
         return None
@@ -268,4 +303,6 @@ def checked_text(name: str, value: Any, *, least: int = 0) -> str:
     except UnicodeEncodeError:
         message = f"{name} must be valid Unicode; this one has a lone surrogate"
         raise Refused(message) from None
-    return str.__str__(value)  # not of a class of the caller's: what is kept of it would be handed to others
+    return str.__str__(
+        value
+    )  # not of a class of the caller's: what is kept of it would be handed to others

@@ -14,7 +14,17 @@ from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Verb
 from mulligan.core.event import Event, EventType
 from mulligan.core.format import duration, moment, one_line, safe
-from mulligan.core.job import SECOND, AttemptRow, Gate, Job, JobRow, Micros, State, WorkerRow, to_datetime
+from mulligan.core.job import (
+    SECOND,
+    AttemptRow,
+    Gate,
+    Job,
+    JobRow,
+    Micros,
+    State,
+    WorkerRow,
+    to_datetime,
+)
 from mulligan.core.lifecycle import legal_from
 from mulligan.failures.facts import FACTS
 from mulligan.guards.describe import GateClosure, closure_words, closures
@@ -88,7 +98,11 @@ def _tell(life: JobHistory) -> Iterator[tuple[Micros, str, AttemptRow | None]]:
     queued = next((event for event in life.events if event.type == EventType.JOB_QUEUED), None)
     yield life.row.created_at, sentences.enqueued(life.row, queued), None
     if queued is None and life.row.token > 0:
-        yield life.row.created_at, "Early events are no longer kept, so not all who moved it may be named here.", None
+        yield (
+            life.row.created_at,
+            "Early events are no longer kept, so not all who moved it may be named here.",
+            None,
+        )
     shut = closures(life.row, life.gates, life.news)
     failures = _failures(life.attempts)
     due: Micros | None = _first_due(life)
@@ -131,7 +145,9 @@ def _first_due(life: JobHistory) -> Micros:
     for event in life.events:
         if event.type == EventType.JOB_QUEUED:
             run_at = event.data.get("run_at")
-            return max(life.row.created_at, run_at) if isinstance(run_at, int) else life.row.created_at
+            return (
+                max(life.row.created_at, run_at) if isinstance(run_at, int) else life.row.created_at
+            )
     return life.row.created_at
 
 
@@ -141,7 +157,10 @@ def _due_after(item: _Item, due: Micros | None) -> Micros | None:
         return None
     if isinstance(item.what, AttemptRow):
         return item.what.next_run_at
-    if isinstance(item.what, Event) and item.what.type in {EventType.JOB_RETRIED, EventType.JOB_RELEASED}:
+    if isinstance(item.what, Event) and item.what.type in {
+        EventType.JOB_RETRIED,
+        EventType.JOB_RELEASED,
+    }:
         later = item.what.data.get("run_at")
         return (later if isinstance(later, int) else item.at) if "from" in item.what.data else due
     return due
@@ -152,7 +171,11 @@ def _failures(attempts: Sequence[AttemptRow]) -> dict[int, sentences.Nth]:
     found: dict[int, sentences.Nth] = {}
     so_far: Counter[tuple[int, str, str | None]] = Counter()
     for one in attempts:
-        keys = [(one.generation, "", None), (one.generation, "class", one.cls), (one.generation, "code", one.code)]
+        keys = [
+            (one.generation, "", None),
+            (one.generation, "class", one.cls),
+            (one.generation, "code", one.code),
+        ]
         if one.ended in _COUNTED and one.verb != Verb.HOLD:  # what a dependency had to answer for
             so_far.update(keys)
         found[one.token] = sentences.Nth(*(so_far[key] for key in keys))
@@ -160,7 +183,10 @@ def _failures(attempts: Sequence[AttemptRow]) -> dict[int, sentences.Nth]:
 
 
 def _detail(attempt: AttemptRow) -> tuple[str, ...]:
-    parts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in _private(attempt).items()}
+    parts = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in _private(attempt).items()
+    }
     return tuple(f"{name}: {safe(value)}" for name, value in parts.items())
 
 
@@ -174,7 +200,10 @@ def _shortened(told: list[Sentence]) -> tuple[Sentence, ...]:
     if len(told) <= FIRST + LAST:
         return tuple(told)
     left = len(told) - FIRST - LAST
-    gap = Sentence(told[FIRST].at, f"{left} sentences are left out here; app.jobs.attempts(id) has every attempt.")
+    gap = Sentence(
+        told[FIRST].at,
+        f"{left} sentences are left out here; app.jobs.attempts(id) has every attempt.",
+    )
     return (*told[:FIRST], gap, *told[-LAST:])
 
 
@@ -222,7 +251,12 @@ class Explanation:
 
 
 def explanation(
-    unit: Transaction, row: JobRow, system: RetrySection, again: Callable[[str], Job], *, private: bool = False
+    unit: Transaction,
+    row: JobRow,
+    system: RetrySection,
+    again: Callable[[str], Job],
+    *,
+    private: bool = False,
 ) -> Explanation:
     kinds, now = stored_kinds(unit), unit.now()
     policy = EffectivePolicies(system, kinds, stored_queues(unit, now)).of(row)
@@ -246,7 +280,9 @@ def explanation(
         ),
         attempts=tuple(life.attempts),
         choices=_choices(row),
-        moves=tuple(verb for verb in BY_HAND if verb in legal_from(State(row.state)) or _may_ask(verb, row)),
+        moves=tuple(
+            verb for verb in BY_HAND if verb in legal_from(State(row.state)) or _may_ask(verb, row)
+        ),
     )
 
 
@@ -258,17 +294,23 @@ def _life(unit: Transaction, row: JobRow, policy: EffectivePolicy) -> JobHistory
     return replace(life, gates=unit.gates(), news=_news(unit, life.events, late))
 
 
-def _news(unit: Transaction, events: Sequence[Event], late: Sequence[tuple[Micros, Micros]]) -> list[Event]:
+def _news(
+    unit: Transaction, events: Sequence[Event], late: Sequence[tuple[Micros, Micros]]
+) -> list[Event]:
     """What happened to gates during these waits; ids grow with time, so the job's own events mark where to look."""
     found: dict[int, Event] = {}
     for begin, end in late:
         after = max((event.id for event in events if event.at <= begin), default=0)
         before = min((event.id for event in events if event.at >= end), default=0)
-        found |= {event.id: event for event in unit.gate_news(max(0, after - NEAR), before + 1, NEWS)}
+        found |= {
+            event.id: event for event in unit.gate_news(max(0, after - NEAR), before + 1, NEWS)
+        }
     return [found[key] for key in sorted(found)]
 
 
-def _scene(unit: Transaction, row: JobRow, spec: KindSpec | None, fit: Sequence[WorkerStatus], now: Micros) -> JobSurroundings:
+def _scene(
+    unit: Transaction, row: JobRow, spec: KindSpec | None, fit: Sequence[WorkerStatus], now: Micros
+) -> JobSurroundings:
     waiting = row.state == State.QUEUED
     return JobSurroundings(
         now,
@@ -317,23 +359,34 @@ def _workers(row: JobRow, fit: Sequence[WorkerStatus]) -> Iterator[Fact]:
     if row.state == State.RUNNING:
         yield Fact("worker", row.worker or "")
     elif row.state == State.QUEUED:
-        yield Fact("workers for it", f"{len(fit)} live, {_free(fit)} free slots" if fit else "none is live")
+        yield Fact(
+            "workers for it", f"{len(fit)} live, {_free(fit)} free slots" if fit else "none is live"
+        )
 
 
 def _batch(unit: Transaction, row: JobRow) -> Iterator[Fact]:
     batch = unit.batch(row.batch_id) if row.batch_id is not None else None
     if batch is not None:
-        yield Fact("batch", f"{batch.name} ({batch.id}), {shown(batch.outcome, expired=batch.expired_at is not None)}")
+        yield Fact(
+            "batch",
+            f"{batch.name} ({batch.id}), {shown(batch.outcome, expired=batch.expired_at is not None)}",
+        )
 
 
 def _takes(worker: WorkerRow, row: JobRow) -> bool:
     queues = json.loads(worker.queues)
-    return row.kind in json.loads(worker.kinds) and (not queues or row.queue in {*queues, DELIVERY_QUEUE})
+    return row.kind in json.loads(worker.kinds) and (
+        not queues or row.queue in {*queues, DELIVERY_QUEUE}
+    )
 
 
 def _limits(row: JobRow, spec: KindSpec | None) -> Iterator[Fact]:
     timeout = row.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT)
-    yield Fact("time limit", duration(timeout / SECOND), "job" if row.timeout else "kind" if spec else "system")
+    yield Fact(
+        "time limit",
+        duration(timeout / SECOND),
+        "job" if row.timeout else "kind" if spec else "system",
+    )
     if spec is None:
         yield Fact("kind", f"no stored manifest knows {row.kind}")
     elif spec.alone or row.alone:
@@ -354,7 +407,9 @@ def _policy(row: JobRow, policy: EffectivePolicy) -> Iterator[Fact]:
     if policy.max_snoozes is not None:
         yield Fact("snoozes", _used(row.snoozes, policy.max_snoozes), policy.max_snoozes_from)
     if policy.max_age is not None:
-        yield Fact("gives up", f"{duration(policy.max_age)} after it was enqueued", policy.max_age_from)
+        yield Fact(
+            "gives up", f"{duration(policy.max_age)} after it was enqueued", policy.max_age_from
+        )
     yield Fact("backoff", _backoff(policy.backoff), policy.backoff_from)
 
 
@@ -368,9 +423,7 @@ def _backoff(backoff: Any) -> str:
     if isinstance(backoff, Table):
         return ", ".join(duration(step) for step in backoff.seconds) + ", then the last again"
     most = duration(backoff.cap)
-    return (
-        f"{duration(backoff.base)}, then {backoff.factor:g} times the one before, up to {most}; jitter {backoff.jitter}"
-    )
+    return f"{duration(backoff.base)}, then {backoff.factor:g} times the one before, up to {most}; jitter {backoff.jitter}"
 
 
 def _key(row: JobRow) -> Iterator[Fact]:

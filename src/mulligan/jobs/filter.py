@@ -19,16 +19,34 @@ from mulligan.storage.search_queries import OF_THE_DEAD, READ
 Filter = dict[str, str | tuple[str, ...]]
 
 FIELDS = {
-    "state": "state", "phase": "phase", "kind": "kind", "queue": "queue", "owner": "owner", "batch": "batch_id",
-    "since": "since", "code": "code", "class": "class", "group": "group",
-}  # fmt: skip
+    "state": "state",
+    "phase": "phase",
+    "kind": "kind",
+    "queue": "queue",
+    "owner": "owner",
+    "batch": "batch_id",
+    "since": "since",
+    "code": "code",
+    "class": "class",
+    "group": "group",
+}
 PATH = re.compile(r"[\w-]+(?:\.[\w-]+)*")  # of an argument
 LONGEST_PATH = 100
 SEVERAL = frozenset({"state", "phase", "kind", "queue", "code", "class", "group"})
 MOST_VALUES = 20
 MOST_WORDS = 5
 MOST_ARGUMENTS = 5
-PHASES = ("scheduled", "backing_off", "held", "running", "stopping", "parked", "succeeded", "dead", "cancelled")
+PHASES = (
+    "scheduled",
+    "backing_off",
+    "held",
+    "running",
+    "stopping",
+    "parked",
+    "succeeded",
+    "dead",
+    "cancelled",
+)
 OF_THE_MOMENT = ("ready", "limited", "over_budget", "no_worker")
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _TOKEN = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
@@ -73,9 +91,7 @@ def _known(word: str, name: str, colon: str) -> None:
     if colon and _is_field(name):
         return
     if name.startswith(READ):
-        message = (
-            f"filter {word!r} is not arg.name:value; write arg.customer:42, or arg.address.city:Rome for one inside"
-        )
+        message = f"filter {word!r} is not arg.name:value; write arg.customer:42, or arg.address.city:Rome for one inside"
         raise Refused(message)
     near = difflib.get_close_matches(name, FIELDS, n=1)
     hint = f"did you mean {near[0]}:?" if near else f"fields: {', '.join(FIELDS)}"
@@ -112,7 +128,11 @@ def _values(name: str, text: str) -> str | tuple[str, ...]:
 
 
 def _check(name: str, value: str) -> None:
-    known: dict[str, Iterable[str]] = {"state": State, "class": Cls, "phase": (*PHASES, *OF_THE_MOMENT)}
+    known: dict[str, Iterable[str]] = {
+        "state": State,
+        "class": Cls,
+        "phase": (*PHASES, *OF_THE_MOMENT),
+    }
     if name in known and value not in list(known[name]):
         message = f"filter {name}:{value}: no such {name}; one of {', '.join(known[name])}"
         raise Refused(message)
@@ -141,7 +161,9 @@ def _agree(found: Filter) -> None:
         raise Refused(message)
     field = next((name for name in OF_THE_DEAD if name in found), None)
     states = found.get("state", "dead")
-    if field is not None and State.DEAD.value not in ((states,) if isinstance(states, str) else states):
+    if field is not None and State.DEAD.value not in (
+        (states,) if isinstance(states, str) else states
+    ):
         said = states if isinstance(states, str) else ",".join(states)
         message = f"filter {field}: finds what jobs died of, and state:{said} are not dead; leave one of them out"
         raise Refused(message)

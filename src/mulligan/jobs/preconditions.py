@@ -41,7 +41,9 @@ from mulligan.worker.settlement import frees_key
 
 LONGEST = 300  # characters of a payload's value that an event tells
 GONE = "[redacted]"
-TELLING = re.compile(r"passw|passphrase|secret|token|(?:api|private)_?key|credential|auth|pwd|session", re.IGNORECASE)
+TELLING = re.compile(
+    r"passw|passphrase|secret|token|(?:api|private)_?key|credential|auth|pwd|session", re.IGNORECASE
+)
 
 
 class KnownKinds(NamedTuple):
@@ -73,13 +75,19 @@ class JobOverrides(NamedTuple):
 
     @property
     def columns(self) -> dict[str, Any]:
-        return {name: value for name, value in self._asdict().items() if name not in BESIDE and value is not None}
+        return {
+            name: value
+            for name, value in self._asdict().items()
+            if name not in BESIDE and value is not None
+        }
 
 
 UNCHANGED = JobOverrides()
 
 
-def kinds_of(unit: Transaction, row: JobRow, handlers: Mapping[str, Handler], most: int) -> KnownKinds:
+def kinds_of(
+    unit: Transaction, row: JobRow, handlers: Mapping[str, Handler], most: int
+) -> KnownKinds:
     handler = handlers.get(row.kind)
     spec = stored_kinds(unit).get(row.kind) if handler is None else handler.spec
     return KnownKinds(spec, handler, stored_queues(unit, unit.now()), most)
@@ -91,15 +99,21 @@ def checked(overrides: Any) -> Mapping[str, Any]:
     said = dict(overrides or {})
     strange = sorted(said.keys() - _CHECKED.keys() - {"payload"})
     if strange:
-        message = f"cannot override {', '.join(strange)}; possible: {', '.join([*_CHECKED, 'payload'])}"
+        message = (
+            f"cannot override {', '.join(strange)}; possible: {', '.join([*_CHECKED, 'payload'])}"
+        )
         raise OverrideRefused(message)
-    return {name: value if name == "payload" else _checked(name, value) for name, value in said.items()}
+    return {
+        name: value if name == "payload" else _checked(name, value) for name, value in said.items()
+    }
 
 
 def amended(row: JobRow, overrides: Mapping[str, Any] | None, known: KnownKinds) -> JobOverrides:
     """All of it checked. May call functions of the app: not to be called inside a transaction."""
     said = checked(overrides)
-    change = UNCHANGED._replace(**{name: value for name, value in said.items() if name != "payload"})
+    change = UNCHANGED._replace(
+        **{name: value for name, value in said.items() if name != "payload"}
+    )
     if said.get("payload"):
         change = _edited(row, said["payload"], known, change)
     home = given(row.settings).get("home")  # back from where an escalation has moved it
@@ -122,7 +136,9 @@ def _policy(value: Any) -> str | None:
     try:
         return policy_text(Policy.from_plain(value) if isinstance(value, Mapping) else value)
     except ValidationError as errors:
-        found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors.errors())
+        found = "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors.errors()
+        )
         raise OverrideRefused(found) from None
 
 
@@ -169,7 +185,9 @@ def _edited(row: JobRow, fields: Any, known: KnownKinds, change: JobOverrides) -
     if len(text) > known.most:
         message = f"the payload of {row.kind} would be {len(text)} bytes of JSON, the limit is {known.most}"
         raise PayloadRefused(message)
-    args = indexed(merged, known.spec.index) if known.spec is not None and known.spec.index else None
+    args = (
+        indexed(merged, known.spec.index) if known.spec is not None and known.spec.index else None
+    )
     return change._replace(payload=text, uses=_uses(row, merged, known), args=args)
 
 
@@ -178,10 +196,15 @@ def _allowed(kind: str, fields: Mapping[str, Any], spec: KindSpec | None) -> Non
     strange = sorted(set(fields).difference(editable))
     if not strange:
         return
-    allowed = f"kind {kind} allows: {', '.join(editable)}" if editable else (
-        f"kind {kind} allows none; its code says which: @app.job(editable=…)" if spec is not None
-        else f"no worker has told what kind {kind} allows"
-    )  # fmt: skip
+    allowed = (
+        f"kind {kind} allows: {', '.join(editable)}"
+        if editable
+        else (
+            f"kind {kind} allows none; its code says which: @app.job(editable=…)"
+            if spec is not None
+            else f"no worker has told what kind {kind} allows"
+        )
+    )
     message = f"payload field {', '.join(strange)} cannot be changed; {allowed}"
     raise OverrideRefused(message)
 
@@ -194,10 +217,14 @@ def _fits(kind: str, payload: Any, spec: KindSpec | None) -> None:
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # noqa: PLC0415 - slow, seldom needed
 
     errors = sorted(
-        Draft202012Validator(spec.schema).iter_errors(payload), key=lambda error: list(map(str, error.path))
+        Draft202012Validator(spec.schema).iter_errors(payload),
+        key=lambda error: list(map(str, error.path)),
     )
     if errors:
-        parts = [f"{'.'.join(map(str, error.path)) or 'payload'}: {shown(error.message, LONGEST)}" for error in errors]
+        parts = [
+            f"{'.'.join(map(str, error.path)) or 'payload'}: {shown(error.message, LONGEST)}"
+            for error in errors
+        ]
         message = f"{kind}: {'; '.join(parts)}"
         raise PayloadRefused(message)
 
@@ -243,7 +270,12 @@ def lane_in(row: JobRow, queue: str, queues: Mapping[str, QueueSpec]) -> Lane:
 def _told(row: JobRow, change: JobOverrides) -> dict[str, dict[str, Any]]:
     """Of payloads through redaction: an event is read by owners and by webhooks."""
     found: dict[str, dict[str, Any]] = {}
-    for name in ("max_retries", "queue", "priority", "uses"):  # a key is made of what is told anyway
+    for name in (
+        "max_retries",
+        "queue",
+        "priority",
+        "uses",
+    ):  # a key is made of what is told anyway
         after = getattr(change, name)
         if after is not None and after != getattr(row, name):
             found[name] = {"before": getattr(row, name), "after": after}
@@ -251,7 +283,10 @@ def _told(row: JobRow, change: JobOverrides) -> dict[str, dict[str, Any]]:
         before = None if row.timeout is None else row.timeout / SECOND
         found["timeout"] = {"before": before, "after": change.timeout / SECOND}
     if change.policy is not None and change.policy != row.policy:
-        found["policy"] = {"before": json.loads(row.policy or "null"), "after": json.loads(change.policy)}
+        found["policy"] = {
+            "before": json.loads(row.policy or "null"),
+            "after": json.loads(change.policy),
+        }
     return found | _payload_told(row, change)
 
 
@@ -260,7 +295,10 @@ def _payload_told(row: JobRow, change: JobOverrides) -> dict[str, dict[str, Any]
         return {}
     before, after = json.loads(row.payload), json.loads(change.payload)
     return {
-        f"payload.{name}": {"before": hidden(name, before.get(name)), "after": hidden(name, after.get(name))}
+        f"payload.{name}": {
+            "before": hidden(name, before.get(name)),
+            "after": hidden(name, after.get(name)),
+        }
         for name in sorted({*before, *after})
         if before.get(name) != after.get(name) or (name in before) != (name in after)
     }
@@ -296,10 +334,16 @@ def key_after(row: JobRow, state: State, key: str | None = None) -> str | None:
     name = key or row.unique_key
     if name is None or frees_key(row.unique_cover, state):
         return None
-    return unique_hash(row.owner, row.kind, name) if key or row.unique_hash is None else row.unique_hash
+    return (
+        unique_hash(row.owner, row.kind, name)
+        if key or row.unique_hash is None
+        else row.unique_hash
+    )
 
 
-def refusals(unit: Transaction, row: JobRow, change: JobOverrides, at: Micros | None) -> Iterator[MulliganError]:
+def refusals(
+    unit: Transaction, row: JobRow, change: JobOverrides, at: Micros | None
+) -> Iterator[MulliganError]:
     """Everything that stands in the way of a retry by hand, as far as the database can tell."""
     checks: tuple[Callable[[], None], ...] = (
         lambda: _state(row),
@@ -312,7 +356,9 @@ def refusals(unit: Transaction, row: JobRow, change: JobOverrides, at: Micros | 
             check()
         except MulliganError as error:
             yield error
-            if isinstance(error, IllegalMove):  # of a job that cannot be retried nothing else is asked
+            if isinstance(
+                error, IllegalMove
+            ):  # of a job that cannot be retried nothing else is asked
                 return
 
 
@@ -330,9 +376,7 @@ def _key(unit: Transaction, row: JobRow, change: JobOverrides) -> None:
 def taken(row: JobRow, change: JobOverrides, holder: str | None) -> str:
     key = one_line(change.unique_key or row.unique_key or "")
     who = f"job {holder}" if holder else "another job"
-    return (
-        f"{who} holds the unique key {key!r} of job {row.id} now; cancel or discard that one first, or leave this one"
-    )
+    return f"{who} holds the unique key {key!r} of job {row.id} now; cancel or discard that one first, or leave this one"
 
 
 def _dependencies(unit: Transaction, row: JobRow, change: JobOverrides, at: Micros | None) -> None:
@@ -346,9 +390,17 @@ def refuse_down(unit: Transaction, uses: str, now: Micros) -> None:
     keys = [key for key in uses.split(",") if key]
     if not keys:
         return
-    guards = {one.key: read_guard_state(one.body) for one in unit.guards(at_work=True) if one.scope == "dependency"}
+    guards = {
+        one.key: read_guard_state(one.body)
+        for one in unit.guards(at_work=True)
+        if one.scope == "dependency"
+    }
     down = [key for key in keys if key in guards and guards[key].is_down(now)]
-    terms = DependencyObserver(others=terms_of_all(holding_manifests(unit, now))) if down else DependencyObserver()
+    terms = (
+        DependencyObserver(others=terms_of_all(holding_manifests(unit, now)))
+        if down
+        else DependencyObserver()
+    )
     for key in down:
         if terms.terms(key).mode == "fail_fast":
             message = (
@@ -385,8 +437,6 @@ def spend(unit: Transaction, owner: str, allowed: str) -> None:
     meter = refilled(found[0], many / seconds, found[1], burst=many)
     again = next_start(limit, meter)
     if again is not None:
-        message = (
-            f"owner {one_line(owner)} may retry {allowed} by hand, and has; the next is possible at {moment(again)}"
-        )
+        message = f"owner {one_line(owner)} may retry {allowed} by hand, and has; the next is possible at {moment(again)}"
         raise RetryLimited(message, to_datetime(again))
     unit.spend(key, meter._replace(tokens=meter.tokens - 1))

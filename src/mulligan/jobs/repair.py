@@ -119,7 +119,9 @@ def _moment(at: Moment | None, now: Micros) -> Micros | None:
     return max(now, now + span if span is not None else fixed or now)
 
 
-def _refused(store: Store, row: JobRow, change: JobOverrides, at: Micros | None) -> list[MulliganError]:
+def _refused(
+    store: Store, row: JobRow, change: JobOverrides, at: Micros | None
+) -> list[MulliganError]:
     with store.read() as unit:
         return list(refusals(unit, row, change, at))
 
@@ -129,7 +131,13 @@ class _TooLate(Exception):
 
 
 def _retried(
-    store: Store, row: JobRow, change: JobOverrides, at: Micros | None, actor: str, reason: str, wish: ManualRetry
+    store: Store,
+    row: JobRow,
+    change: JobOverrides,
+    at: Micros | None,
+    actor: str,
+    reason: str,
+    wish: ManualRetry,
 ) -> JobRow | None:
     """None: somebody was quicker."""
     for _ in range(PATIENCE):
@@ -162,7 +170,13 @@ def _in_time(row: JobRow) -> None:
 
 # -- the others ---------------------------------------------------------------------------------------
 def release(
-    store: Store, job_id: str, *, actor: str, choice: str | None = None, reason: str = "", owner: str | None = None
+    store: Store,
+    job_id: str,
+    *,
+    actor: str,
+    choice: str | None = None,
+    reason: str = "",
+    owner: str | None = None,
 ) -> JobRow:
     """parked → queued, with what was decided."""
     with store.read() as unit:
@@ -177,7 +191,9 @@ def check_choice(row: JobRow, choice: str | None) -> None:
         raise ChoiceRefused(message)
 
 
-def discard(store: Store, job_id: str, *, actor: str, reason: str, owner: str | None = None) -> JobRow:
+def discard(
+    store: Store, job_id: str, *, actor: str, reason: str, owner: str | None = None
+) -> JobRow:
     """dead or parked → cancelled: nobody wants it any more."""
     must_say_why(reason)
     return _by_hand(store, job_id, Verb.DISCARD, actor, reason, owner)
@@ -189,7 +205,9 @@ def must_say_why(reason: str) -> None:
         raise ReasonMissing(message)
 
 
-def cancel(store: Store, job_id: str, *, actor: str, reason: str = "", owner: str | None = None) -> JobRow:
+def cancel(
+    store: Store, job_id: str, *, actor: str, reason: str = "", owner: str | None = None
+) -> JobRow:
     """queued or parked → cancelled at once; running → asked to stop, cancelled once its code has stopped."""
     return _by_hand(store, job_id, Verb.CANCEL, actor, reason, owner)
 
@@ -202,27 +220,50 @@ def foretell(verb: Verb, state: State) -> str:
 
 
 def _by_hand(
-    store: Store, job_id: str, verb: Verb, actor: str, reason: str, owner: str | None, *, choice: str | None = None
+    store: Store,
+    job_id: str,
+    verb: Verb,
+    actor: str,
+    reason: str,
+    owner: str | None,
+    *,
+    choice: str | None = None,
 ) -> JobRow:
     for _ in range(ROUNDS):
         with store.begin() as unit:
             row = _found(unit, job_id, owner)
-            done = _found(unit, job_id) if move_in(unit, row, verb, actor, reason, choice=choice) else None
+            done = (
+                _found(unit, job_id)
+                if move_in(unit, row, verb, actor, reason, choice=choice)
+                else None
+            )
         if done is not None:
             tell_move(verb, done, actor, reason)
             return done
     raise IllegalMove(_quick(job_id))
 
 
-def _ask(unit: Transaction, row: JobRow, actor: str, reason: str, data: Mapping[str, Any] | None) -> bool:
+def _ask(
+    unit: Transaction, row: JobRow, actor: str, reason: str, data: Mapping[str, Any] | None
+) -> bool:
     """Ask a running attempt to stop; once asked is enough."""
     if row.cancel_reason is not None:
         return True
     asked = unit.request_cancel(row.id, row.token, reason or "cancelled by hand")
     if asked:
-        seen = {"before": {"state": row.state, "stopping": False}, "after": {"state": row.state, "stopping": True}}
+        seen = {
+            "before": {"state": row.state, "stopping": False},
+            "after": {"state": row.state, "stopping": True},
+        }
         unit.write_events(
-            [_event(EventType.JOB_CANCEL_REQUESTED, row, actor, {"reason": reason, **seen, **(data or {})})]
+            [
+                _event(
+                    EventType.JOB_CANCEL_REQUESTED,
+                    row,
+                    actor,
+                    {"reason": reason, **seen, **(data or {})},
+                )
+            ]
         )
     return asked
 
@@ -283,15 +324,30 @@ def _index(unit: Transaction, row: JobRow, change: JobOverrides) -> None:
 
 
 def requeue_in(
-    unit: Transaction, row: JobRow, lane: Lane, actor: str, reason: str, *, data: Mapping[str, Any] | None = None
+    unit: Transaction,
+    row: JobRow,
+    lane: Lane,
+    actor: str,
+    reason: str,
+    *,
+    data: Mapping[str, Any] | None = None,
 ) -> bool:
     """queued → queued, in the queue of this lane; everything else about the job stays. False: somebody was quicker."""
     state = lifecycle.move(Verb.MOVE, State(row.state))
     move = _move(unit, row, Verb.MOVE, state, row.reason, row.choice, at=row.run_at)
-    done = unit.move(move._replace(run_at=None, reason=row.reason, queue=lane.queue, lane=lane.key, sign=None))
+    done = unit.move(
+        move._replace(run_at=None, reason=row.reason, queue=lane.queue, lane=lane.key, sign=None)
+    )
     if done:
-        told = {"reason": reason, "before": {"queue": row.queue}, "after": {"queue": lane.queue}, **(data or {})}
-        unit.write_events([_event(lifecycle.event_for(Verb.MOVE), row, actor, {"from": row.state, **told})])
+        told = {
+            "reason": reason,
+            "before": {"queue": row.queue},
+            "after": {"queue": lane.queue},
+            **(data or {}),
+        }
+        unit.write_events(
+            [_event(lifecycle.event_for(Verb.MOVE), row, actor, {"from": row.state, **told})]
+        )
     return done
 
 
@@ -328,7 +384,12 @@ def _move(
 
 
 def _news(
-    row: JobRow, move: Move, reason: str, choice: str | None, change: JobOverrides, at: Micros | None
+    row: JobRow,
+    move: Move,
+    reason: str,
+    choice: str | None,
+    change: JobOverrides,
+    at: Micros | None,
 ) -> dict[str, Any]:
     generation = row.generation + move.new_generation
     seen = {
@@ -337,14 +398,21 @@ def _news(
     }
     news: dict[str, Any] = {"kind": row.kind, "queue": row.queue}
     news |= {"from": row.state, "reason": reason, "generation": generation}
-    said = {"choice": choice, "max_retries": change.max_retries, "run_at": at, "changes": dict(change.told)}
+    said = {
+        "choice": choice,
+        "max_retries": change.max_retries,
+        "run_at": at,
+        "changes": dict(change.told),
+    }
     news |= {name: value for name, value in said.items() if value not in (None, {})}
     return {**news, **seen}
 
 
 def _event(kind: EventType, row: JobRow, actor: str, data: dict[str, Any]) -> NewEvent:
     told = {"kind": row.kind, "queue": row.queue, **data}
-    return NewEvent(kind, job_id=row.id, batch_id=row.batch_id, owner=row.owner, actor=actor, data=told)
+    return NewEvent(
+        kind, job_id=row.id, batch_id=row.batch_id, owner=row.owner, actor=actor, data=told
+    )
 
 
 def _found(unit: Transaction, job_id: str, owner: str | None = None) -> JobRow:

@@ -48,7 +48,9 @@ def _is_indexed(path: str, where: Filter, known: Mapping[str, KindSpec]) -> bool
 def _must_be_narrow(path: str, where: Filter, known: Mapping[str, KindSpec]) -> None:
     if "since" in where and any(name in where for name in NARROW):
         return
-    having = sorted(name for name, spec in known.items() if path in spec.index and not name.startswith(OURS))
+    having = sorted(
+        name for name, spec in known.items() if path in spec.index and not name.startswith(OURS)
+    )
     who = f"indexed by {', '.join(having)} alone" if having else "indexed by no kind"
     message = (
         f'filter arg.{path}: {who}; declare @app.job(index=("{path}",)), or say where to look: since: '
@@ -59,7 +61,10 @@ def _must_be_narrow(path: str, where: Filter, known: Mapping[str, KindSpec]) -> 
 
 # -- jobs that came before --------------------------------------------------------------------------
 def rows_of(spec: KindSpec, job_id: str, payload: str) -> list[ArgRow]:
-    return [ArgRow(job_id, spec.name, name, value) for name, value in indexed(json.loads(payload), spec.index)]
+    return [
+        ArgRow(job_id, spec.name, name, value)
+        for name, value in indexed(json.loads(payload), spec.index)
+    ]
 
 
 def index_again(unit: Transaction, spec: KindSpec | None, job_id: str, payload: str) -> None:
@@ -95,7 +100,9 @@ def _write(store: Store, spec: KindSpec, rows: list[JobRow]) -> None:
     """Of those that are still there: what retention has removed meanwhile must not come back."""
     with store.begin() as unit:
         there = {row.id for row in rows if unit.get(row.id) is not None}
-        unit.write_args([arg for row in rows if row.id in there for arg in rows_of(spec, row.id, row.payload)])
+        unit.write_args(
+            [arg for row in rows if row.id in there for arg in rows_of(spec, row.id, row.payload)]
+        )
 
 
 # Words in quotes: which failure groups, ids and unique keys they name. Never payloads, and never a whole table.
@@ -121,7 +128,9 @@ def resolved(
     return meant if words is None else _named(unit, meant, words, owner, private=private)
 
 
-def _named(unit: Transaction, rest: Filter, words: Sequence[str], owner: str | None, *, private: bool) -> Where:
+def _named(
+    unit: Transaction, rest: Filter, words: Sequence[str], owner: str | None, *, private: bool
+) -> Where:
     groups = _groups(unit, words, owner, private=private)
     ids = _ids(unit, words[0]) if len(words) == 1 else []
     if groups and not ids and "group" not in rest:
@@ -136,7 +145,9 @@ def _ids(unit: Transaction, word: str) -> list[str]:
     return list(dict.fromkeys([*unit.find(word, MOST_FOUND), *unit.find_keys(word, MOST_FOUND)]))
 
 
-def _groups(unit: Transaction, words: Sequence[str], owner: str | None, *, private: bool) -> list[str]:
+def _groups(
+    unit: Transaction, words: Sequence[str], owner: str | None, *, private: bool
+) -> list[str]:
     """Groups whose newest member says all of them: in its name, code or message, of either half."""
     wanted = [word.casefold() for word in words]
     of: dict[str, str] = {} if owner is None else {"owner": owner}
@@ -144,7 +155,9 @@ def _groups(unit: Transaction, words: Sequence[str], owner: str | None, *, priva
     ids = [row.id for row in samples.values()]
     attempts = unit.latest_attempts(ids) if owner is None and private else {}
     said = {name: _text(name, row, attempts.get(row.id)) for name, row in samples.items()}
-    return [name for name, text in said.items() if all(word in text for word in wanted)][:MOST_FOUND]
+    return [name for name, text in said.items() if all(word in text for word in wanted)][
+        :MOST_FOUND
+    ]
 
 
 def _text(name: str, row: JobRow, attempt: AttemptRow | None) -> str:
@@ -152,14 +165,19 @@ def _text(name: str, row: JobRow, attempt: AttemptRow | None) -> str:
     parts = [name, str(error.get("code", "")), str(error.get("message", ""))]
     if attempt is not None and attempt.verb == "die":
         private = json.loads(attempt.private or "{}")
-        parts += [value for key, value in private.items() if isinstance(value, str) and key in SEARCHED]
+        parts += [
+            value for key, value in private.items() if isinstance(value, str) and key in SEARCHED
+        ]
     return "\n".join(parts).casefold()
 
 
-SEARCHED = frozenset({"message", "stderr", "detail"})  # of the private half: what was said, not where
+SEARCHED = frozenset(
+    {"message", "stderr", "detail"}
+)  # of the private half: what was said, not where
 
 
 # A page of jobs and a count, which say themselves when they are not the whole answer.
+
 
 class JobList(list[Job]):
     """Jobs, newest first.

@@ -91,7 +91,9 @@ def _by_count(attempt: AttemptRow, policy: EffectivePolicy) -> str:
             f'To allow more for this class: Policy(classes={{"{cls}": Policy(max_retries=…)}}), '
             "or a retry by hand with --max-retries."
         )
-    return "To allow more: Policy(max_retries=…) for the kind, or a retry by hand with --max-retries."
+    return (
+        "To allow more: Policy(max_retries=…) for the kind, or a retry by hand with --max-retries."
+    )
 
 
 # One sentence for each thing that can happen to a job. Plain English for whoever has to answer its owner.
@@ -120,14 +122,18 @@ def enqueued(row: JobRow, event: Event | None) -> str:
     key = f", under the unique key {one_line(row.unique_key)}" if row.unique_key else ""
     batch = f", in batch {row.batch_id}" if row.batch_id else ""
     when = _due(row, data.get("run_at"))
-    queue = data.get("queue") or given(row.settings).get("home", row.queue)  # it may have been moved since
+    queue = data.get("queue") or given(row.settings).get(
+        "home", row.queue
+    )  # it may have been moved since
     return f"The job was enqueued{by}{owner}: kind {row.kind}, queue {queue}{key}{batch}, {when}{_deadline(row)}."
 
 
 def _due(row: JobRow, run_at: Any) -> str:
     if not isinstance(run_at, int) or run_at - row.created_at < SECOND:
         return "to start at once"
-    return f"to start not before {clock(run_at, row.created_at)}, {span(row.created_at, run_at)} later"
+    return (
+        f"to start not before {clock(run_at, row.created_at)}, {span(row.created_at, run_at)} later"
+    )
 
 
 def _deadline(row: JobRow) -> str:
@@ -160,7 +166,9 @@ def _how(attempt: AttemptRow, row: JobRow, ran: str) -> str:
     if attempt.verb == Verb.STOP:
         return f"was stopped after {ran}: {stopped(reason)}"
     if attempt.ended == Ended.LOST:
-        return f"was lost after {ran}, because its process or worker died under it{_verdict(attempt)}"
+        return (
+            f"was lost after {ran}, because its process or worker died under it{_verdict(attempt)}"
+        )
     if attempt.ended == Ended.RELEASED:
         return f"was given back unharmed after {ran}, at no cost: {stopped(reason)}"
     if attempt.ended == Ended.PARKED and attempt.verb == Verb.PARK:
@@ -194,7 +202,10 @@ def _verdict(attempt: AttemptRow) -> str:
 
 
 def _evidence(attempt: AttemptRow) -> str:
-    found = [f"{name} {one_line(str(value), 80)}" for name, value in json.loads(attempt.evidence or "{}").items()]
+    found = [
+        f"{name} {one_line(str(value), 80)}"
+        for name, value in json.loads(attempt.evidence or "{}").items()
+    ]
     return f", {', '.join(found)}" if found else ""
 
 
@@ -236,7 +247,9 @@ def _capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _retry(attempt: AttemptRow, nth: Nth, policy: EffectivePolicy, judged: Mapping[str, Any]) -> str:
+def _retry(
+    attempt: AttemptRow, nth: Nth, policy: EffectivePolicy, judged: Mapping[str, Any]
+) -> str:
     cls = Cls(attempt.cls) if attempt.cls in list(Cls) else Cls.UNKNOWN
     number = judged.get("retry_count") or f"{nth.total} of {policy.limit_for(cls)}"
     at = attempt.next_run_at or attempt.ended_at
@@ -257,10 +270,14 @@ def waited(policy: EffectivePolicy, decision: Decision, now: Micros) -> str:
     counts = read_counts(decision.counts)
     nth = Nth(decision.failures, counts.of_class(failure.cls), counts.of_code(failure.code))
     drawn = max(0, (decision.run_at or now) - now) / SECOND
-    return arithmetic(*_backoff(policy, failure.cls, nth, {"terms": failure.terms}), drawn, failure.retry_after)
+    return arithmetic(
+        *_backoff(policy, failure.cls, nth, {"terms": failure.terms}), drawn, failure.retry_after
+    )
 
 
-def _backoff(policy: EffectivePolicy, cls: Cls, nth: Nth, judged: Mapping[str, Any]) -> tuple[AnyBackoff, int]:
+def _backoff(
+    policy: EffectivePolicy, cls: Cls, nth: Nth, judged: Mapping[str, Any]
+) -> tuple[AnyBackoff, int]:
     """The schedule that held, a rule's own or the policy's, and how many came before this one of what it is about."""
     terms = judged.get("terms") or {}
     if "backoff" in terms:
@@ -310,7 +327,9 @@ def _because(event: Event) -> str:
 
 def _name(event: Event) -> str:
     name = who(event.actor)
-    return name[0].upper() + name[1:] if event.actor in ("", "python", "handler", "schedule") else name
+    return (
+        name[0].upper() + name[1:] if event.actor in ("", "python", "handler", "schedule") else name
+    )
 
 
 def _retried(event: Event) -> str:
@@ -336,7 +355,11 @@ def _changed(event: Event) -> str:
 
 
 def _value(value: Any) -> str:
-    return "unset" if value is None else one_line(value if isinstance(value, str) else json.dumps(value), 80)
+    return (
+        "unset"
+        if value is None
+        else one_line(value if isinstance(value, str) else json.dumps(value), 80)
+    )
 
 
 def _released(event: Event) -> str:
@@ -385,7 +408,9 @@ def _probing(event: Event) -> str:
 _MOVES: Mapping[str, Callable[[Event], str]] = {
     EventType.JOB_RETRIED: _retried,
     EventType.JOB_RELEASED: _released,
-    EventType.JOB_CANCEL_REQUESTED: lambda event: f"{_name(event)} asked the running attempt to stop{_because(event)}",
+    EventType.JOB_CANCEL_REQUESTED: lambda event: (
+        f"{_name(event)} asked the running attempt to stop{_because(event)}"
+    ),
     EventType.JOB_CANCELLED: _cancelled,
     EventType.JOB_DISCARDED: lambda event: f"{_name(event)} discarded it{_because(event)}",
     EventType.JOB_DIED: _died,

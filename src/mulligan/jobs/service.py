@@ -100,7 +100,9 @@ class Jobs:
         if owner is not None and where.setdefault("owner", owner) != owner:
             return JobList()
         with self._store.read() as unit:
-            found = unit.skim(resolved(unit, where, owner, self._kinds, private=private), limit, before)
+            found = unit.skim(
+                resolved(unit, where, owner, self._kinds, private=private), limit, before
+            )
             return job_list(jobs_of(unit, found.rows, self.get), found, limit)
 
     def count(
@@ -119,7 +121,10 @@ class Jobs:
         if owner is not None and where.setdefault("owner", owner) != owner:
             return CappedCount(0)
         with self._store.read() as unit:
-            return counted(unit.skim_count(resolved(unit, where, owner, self._kinds, private=private), cap), cap)
+            return counted(
+                unit.skim_count(resolved(unit, where, owner, self._kinds, private=private), cap),
+                cap,
+            )
 
     def explain(self, job_id: str, *, private: bool = False) -> Explanation:
         """Its story, why it is where it is, what holds for it, what could be done; `private`: with messages, traces."""
@@ -181,22 +186,38 @@ class Jobs:
         return self.get(job_id)
 
     def preview_retry(
-        self, job_id: str, *, overrides: Overrides | None = None, at: Moment | None = None, owner: str | None = None
+        self,
+        job_id: str,
+        *,
+        overrides: Overrides | None = None,
+        at: Moment | None = None,
+        owner: str | None = None,
     ) -> recover.RetryPreview:
         """What `retry` would change, and everything that would refuse it. Nothing is written."""
         return recover.preview(self._store, job_id, **self._wish(overrides, at, owner))
 
-    def _wish(self, overrides: Overrides | None, at: Moment | None, owner: str | None) -> dict[str, Any]:
+    def _wish(
+        self, overrides: Overrides | None, at: Moment | None, owner: str | None
+    ) -> dict[str, Any]:
         limits = self._settings.limits
-        said: dict[str, Any] = {"overrides": overrides, "at": at, "owner": owner, "handlers": self._handlers}
+        said: dict[str, Any] = {
+            "overrides": overrides,
+            "at": at,
+            "owner": owner,
+            "handlers": self._handlers,
+        }
         return said | {"allowed": limits.retries_by_hand, "most": limits.payload}
 
     def cancel(self, job_id: str, *, reason: str = "", owner: str | None = None) -> Job:
         recover.cancel(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
 
-    def release(self, job_id: str, *, choice: str | None = None, reason: str = "", owner: str | None = None) -> Job:
-        recover.release(self._store, job_id, actor=self._actor, choice=choice, reason=reason, owner=owner)
+    def release(
+        self, job_id: str, *, choice: str | None = None, reason: str = "", owner: str | None = None
+    ) -> Job:
+        recover.release(
+            self._store, job_id, actor=self._actor, choice=choice, reason=reason, owner=owner
+        )
         return self.get(job_id)
 
     def discard(self, job_id: str, *, reason: str, owner: str | None = None) -> Job:
@@ -211,9 +232,15 @@ class Jobs:
     def all_fresh(self, new: Sequence[NewJob], now: Micros) -> Some:
         """Several of them."""
         alike = in_columns(new) if len(new) > 1 else None
-        return [self.fresh(job, now) for job in new] if alike is None else fresh_jobs(alike, now, self.get)
+        return (
+            [self.fresh(job, now) for job in new]
+            if alike is None
+            else fresh_jobs(alike, now, self.get)
+        )
 
-    def inserted(self, unit: Transaction, new: Sequence[NewJob], answers: Sequence[Inserted]) -> Some:
+    def inserted(
+        self, unit: Transaction, new: Sequence[NewJob], answers: Sequence[Inserted]
+    ) -> Some:
         """The jobs as they stand now: a new one is known already, only a twin must be read."""
         now = answers[0].created_at if answers else 0
         if all(answer.fresh and answer.created_at == now for answer in answers):
@@ -268,7 +295,12 @@ class AsyncJobs:
         owner: str | None = None,
         private: bool = True,
     ) -> JobList:
-        said: dict[str, Any] = {"limit": limit, "before": before, "owner": owner, "private": private}
+        said: dict[str, Any] = {
+            "limit": limit,
+            "before": before,
+            "owner": owner,
+            "private": private,
+        }
         return await asyncio.to_thread(partial(self._jobs.list, filter, **said))
 
     async def count(
@@ -279,7 +311,9 @@ class AsyncJobs:
         owner: str | None = None,
         private: bool = True,
     ) -> CappedCount:
-        return await asyncio.to_thread(self._jobs.count, filter, cap=cap, owner=owner, private=private)
+        return await asyncio.to_thread(
+            self._jobs.count, filter, cap=cap, owner=owner, private=private
+        )
 
     async def explain(self, job_id: str, *, private: bool = False) -> Explanation:
         return await asyncio.to_thread(self._jobs.explain, job_id, private=private)
@@ -311,9 +345,16 @@ class AsyncJobs:
         return await asyncio.to_thread(partial(self._jobs.retry, job_id, **said))
 
     async def preview_retry(
-        self, job_id: str, *, overrides: Overrides | None = None, at: Moment | None = None, owner: str | None = None
+        self,
+        job_id: str,
+        *,
+        overrides: Overrides | None = None,
+        at: Moment | None = None,
+        owner: str | None = None,
     ) -> recover.RetryPreview:
-        return await asyncio.to_thread(self._jobs.preview_retry, job_id, overrides=overrides, at=at, owner=owner)
+        return await asyncio.to_thread(
+            self._jobs.preview_retry, job_id, overrides=overrides, at=at, owner=owner
+        )
 
     async def cancel(self, job_id: str, *, reason: str = "", owner: str | None = None) -> Job:
         return await asyncio.to_thread(self._jobs.cancel, job_id, reason=reason, owner=owner)
@@ -321,7 +362,9 @@ class AsyncJobs:
     async def release(
         self, job_id: str, *, choice: str | None = None, reason: str = "", owner: str | None = None
     ) -> Job:
-        return await asyncio.to_thread(self._jobs.release, job_id, choice=choice, reason=reason, owner=owner)
+        return await asyncio.to_thread(
+            self._jobs.release, job_id, choice=choice, reason=reason, owner=owner
+        )
 
     async def discard(self, job_id: str, *, reason: str, owner: str | None = None) -> Job:
         return await asyncio.to_thread(self._jobs.discard, job_id, reason=reason, owner=owner)

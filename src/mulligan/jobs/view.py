@@ -9,7 +9,18 @@ from functools import lru_cache
 from typing import Any
 
 from mulligan.core.format import moment
-from mulligan.core.job import SAID, AttemptRow, Job, JobRow, Limit, Micros, NewJob, NewJobColumns, State, to_datetime
+from mulligan.core.job import (
+    SAID,
+    AttemptRow,
+    Job,
+    JobRow,
+    Limit,
+    Micros,
+    NewJob,
+    NewJobColumns,
+    State,
+    to_datetime,
+)
 from mulligan.guards.capacity import running_under
 from mulligan.guards.describe import GuardedDependency
 from mulligan.guards.limits import effective, lasts, tighter
@@ -21,7 +32,9 @@ from mulligan.storage.base import Transaction
 from mulligan.worker.upkeep import live_kinds
 
 
-def jobs_of(unit: Transaction, rows: Sequence[JobRow], again: Callable[[str], Job] | None = None) -> list[Job]:
+def jobs_of(
+    unit: Transaction, rows: Sequence[JobRow], again: Callable[[str], Job] | None = None
+) -> list[Job]:
     """Complete rows with what lies in other tables, one question each for all of them."""
     if not rows:
         return []
@@ -30,17 +43,32 @@ def jobs_of(unit: Transaction, rows: Sequence[JobRow], again: Callable[[str], Jo
     gates = unit.gates() if waiting else []
     known = live_kinds(unit) if waiting else None
     traffic = traffic_now(unit, now) if waiting else NO_TRAFFIC
-    latest = unit.latest_attempts([row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED])
-    return [job_of(row, latest.get(row.id), phase(row, gates, now, known, traffic), again) for row in rows]
+    latest = unit.latest_attempts(
+        [row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED]
+    )
+    return [
+        job_of(row, latest.get(row.id), phase(row, gates, now, known, traffic), again)
+        for row in rows
+    ]
 
 
 def traffic_now(unit: Transaction, now: Micros) -> Traffic:
     manifests = holding_manifests(unit, now)
-    said = {(row.scope, row.key): Limit(row.concurrency, row.rate) for row in unit.limits() if lasts(row, now)}
+    said = {
+        (row.scope, row.key): Limit(row.concurrency, row.rate)
+        for row in unit.limits()
+        if lasts(row, now)
+    }
     limits = effective(limits_of_all(manifests), said)
-    at_work = {row.key: read_guard_state(row.body) for row in unit.guards(at_work=True) if row.scope == "dependency"}
+    at_work = {
+        row.key: read_guard_state(row.body)
+        for row in unit.guards(at_work=True)
+        if row.scope == "dependency"
+    }
     terms = terms_of_all(manifests) if at_work else {}
-    kept = {key: GuardedDependency(guard, terms.get(key, DEFAULT)) for key, guard in at_work.items()}
+    kept = {
+        key: GuardedDependency(guard, terms.get(key, DEFAULT)) for key, guard in at_work.items()
+    }
     for key, guard in at_work.items():
         if guard.reduced.limit is not None:
             name = ("dependency", key)
@@ -84,7 +112,9 @@ def job_of(
         finished_at=_moment(row.finished_at),
         deadline_at=_moment(row.deadline_at),
         error=_error(row, latest),
-        next_retry_at=to_datetime(row.run_at) if state is State.QUEUED and row.attempt > 0 else None,
+        next_retry_at=to_datetime(row.run_at)
+        if state is State.QUEUED and row.attempt > 0
+        else None,
         deduplicated=False,
         cost=row.cost,
         _again=again,
@@ -103,7 +133,10 @@ def fresh_jobs(new: NewJobColumns, now: Micros, again: Callable[[str], Job]) -> 
     """The same for several: what they share is made once, their payloads are read as one text if they must be."""
     fields = _fresh(new.like, now, None, again)
     payloads = json.loads(f"[{','.join(new.payloads)}]") if new.values is None else new.values
-    return [_made({**fields, "id": id_, "payload": one}) for id_, one in zip(new.ids, payloads, strict=True)]
+    return [
+        _made({**fields, "id": id_, "payload": one})
+        for id_, one in zip(new.ids, payloads, strict=True)
+    ]
 
 
 def _made(fields: dict[str, Any]) -> Job:
@@ -115,14 +148,21 @@ def _made(fields: dict[str, Any]) -> Job:
 def _fresh(new: NewJob, now: Micros, payload: Any, again: Callable[[str], Job]) -> dict[str, Any]:
     """The fields of a Job."""
     created_at = run_at = to_datetime(now)
-    fields = {**_said(new.kind, new.queue, new[SAID]), "id": new.id, "payload": payload, "created_at": created_at}
+    fields = {
+        **_said(new.kind, new.queue, new[SAID]),
+        "id": new.id,
+        "payload": payload,
+        "created_at": created_at,
+    }
     if new.delay or new.run_at is not None:
         due = now + new.delay if new.run_at is None else new.run_at
         run_at = to_datetime(due)
         if due > now:
             fields |= {"phase": "scheduled", "why": f"scheduled for {moment(due)}"}
     if new.deadline is not None or new.deadline_at is not None:
-        fields["deadline_at"] = _moment(new.deadline_at if new.deadline is None else now + new.deadline)
+        fields["deadline_at"] = _moment(
+            new.deadline_at if new.deadline is None else now + new.deadline
+        )
     fields["run_at"] = run_at
     fields["_again"] = again
     return fields

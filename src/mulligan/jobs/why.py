@@ -47,7 +47,11 @@ def phase(
 
 
 def _queued_phase(
-    row: JobRow, gates: Iterable[Gate], now: Micros, known_kinds: frozenset[str] | None, traffic: Traffic
+    row: JobRow,
+    gates: Iterable[Gate],
+    now: Micros,
+    known_kinds: frozenset[str] | None,
+    traffic: Traffic,
 ) -> tuple[str, str]:
     gate = keeps(row, gates, now)
     if gate is not None:
@@ -77,7 +81,9 @@ def full_limit(row: JobRow, traffic: Traffic) -> tuple[Guarded, Limit, int] | No
     """The first limit on its way that leaves no room, or that a rate paces; and how many run under it."""
     for key in Lane(row.queue, row.kind, row.uses, retry=False).guards:
         limit, running = traffic.limits.get(key, Limit()), traffic.running.get(key, 0)
-        if limit.rate is not None or (limit.concurrency is not None and running >= limit.concurrency):
+        if limit.rate is not None or (
+            limit.concurrency is not None and running >= limit.concurrency
+        ):
             return key, limit, running
     return None
 
@@ -93,7 +99,9 @@ def keeps(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
     """The closed gate that keeps this job longest, if it does so longer than the job's own time."""
     uses = row.uses.split(",") if row.uses else []
     on_the_way = {("queue", row.queue), ("kind", row.kind), *(("dependency", key) for key in uses)}
-    closed = [gate for gate in gates if (gate.scope, gate.key) in on_the_way and is_closed(gate, now)]
+    closed = [
+        gate for gate in gates if (gate.scope, gate.key) in on_the_way and is_closed(gate, now)
+    ]
     gate = max(closed, key=_lasting, default=None)
     end = None if gate is None else holding.ends_at(gate)
     return gate if row.run_at <= now or end is None or end >= row.run_at else None
@@ -112,7 +120,9 @@ def _held(gate: Gate, now: Micros) -> str:
         return f"dependency {gate.key} is down {since}{because}; {holding.next_probe(gate, now)}; {sooner}"
     by = f" by {who(gate.actor)}" if gate.actor else ""
     verb, word, undo = _WORDS[gate.scope]
-    end = f"until somebody {word} it" if gate.until is None else f"until {_in_time(gate.until, now)}"
+    end = (
+        f"until somebody {word} it" if gate.until is None else f"until {_in_time(gate.until, now)}"
+    )
     return f"{gate.scope} {gate.key} is {verb} {since}{by}, {end}{because}; sooner: mulligan {undo} {quote(gate.key)}"
 
 
@@ -125,7 +135,9 @@ _WORDS = {
 
 
 def _running_phase(row: JobRow) -> tuple[str, str]:
-    since = f"attempt {row.attempt}" + (f" since {moment(row.started_at)}" if row.started_at is not None else "")
+    since = f"attempt {row.attempt}" + (
+        f" since {moment(row.started_at)}" if row.started_at is not None else ""
+    )
     if row.cancel_reason is None:
         return "running", since
     asked = f"asked to stop: {row.cancel_reason}" if row.cancel_reason else "asked to stop"
@@ -133,7 +145,9 @@ def _running_phase(row: JobRow) -> tuple[str, str]:
 
 
 def _final(row: JobRow) -> str:
-    when = f"{row.state} {moment(row.finished_at)}" if row.finished_at is not None else str(row.state)
+    when = (
+        f"{row.state} {moment(row.finished_at)}" if row.finished_at is not None else str(row.state)
+    )
     return f"{when}: {row.reason}" if row.reason else when
 
 
@@ -247,7 +261,11 @@ def _running(row: JobRow, scene: JobSurroundings) -> str:
     if row.cancel_reason is not None:
         asked = f" ({one_line(row.cancel_reason)})" if row.cancel_reason else ""
         return f"{runs}. It was asked to stop{asked} and ends when its code has stopped."
-    limit = "" if scene.timeout is None else f"; its time limit ends it at {_at(started + scene.timeout, scene.now)}"
+    limit = (
+        ""
+        if scene.timeout is None
+        else f"; its time limit ends it at {_at(started + scene.timeout, scene.now)}"
+    )
     return f"{runs}{limit}. To stop it: mulligan jobs cancel {row.id}"
 
 
@@ -262,7 +280,11 @@ def _parked(row: JobRow, scene: JobSurroundings) -> str:
 
 
 def _succeeded(row: JobRow, scene: JobSurroundings) -> str:
-    took = f", {span(row.created_at, row.finished_at)} after it was enqueued" if row.finished_at else ""
+    took = (
+        f", {span(row.created_at, row.finished_at)} after it was enqueued"
+        if row.finished_at
+        else ""
+    )
     life = f" of life {row.generation}" if row.generation > 1 else ""
     return f"It succeeded{_ended(row, scene)}{took}, on attempt {row.attempt}{life}. Nothing is left to do."
 
@@ -290,7 +312,11 @@ _SAY: Mapping[State, Callable[[JobRow, JobSurroundings], str]] = {
 
 
 def _deadline(row: JobRow, scene: JobSurroundings) -> str:
-    return "" if row.deadline_at is None else f" (It dies if it has not ended by {_at(row.deadline_at, scene.now)}.)"
+    return (
+        ""
+        if row.deadline_at is None
+        else f" (It dies if it has not ended by {_at(row.deadline_at, scene.now)}.)"
+    )
 
 
 def _ended(row: JobRow, scene: JobSurroundings) -> str:
@@ -300,7 +326,9 @@ def _ended(row: JobRow, scene: JobSurroundings) -> str:
 
 
 def _at(at: Micros, now: Micros) -> str:
-    return f"{moment(at)} (in {span(now, at)})" if at > now else f"{moment(at)} ({span(at, now)} ago)"
+    return (
+        f"{moment(at)} (in {span(now, at)})" if at > now else f"{moment(at)} ({span(at, now)} ago)"
+    )
 
 
 def _count(number: int, what: str) -> str:

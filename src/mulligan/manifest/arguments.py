@@ -49,9 +49,13 @@ class Arguments:
         self._extra = extra == "allow"
         self._plain = not fields
         self._exact = _exact(fields) if extra == "forbid" else None
-        self.model: type[BaseModel] = create_model(f"{self.name} arguments", __config__=config, **_safe_names(fields))
+        self.model: type[BaseModel] = create_model(
+            f"{self.name} arguments", __config__=config, **_safe_names(fields)
+        )
         # Its methods `model_validate` and `model_dump` are these with more to ask and answer on the way.
-        self._validate: Callable[[Any], BaseModel] = self.model.__pydantic_validator__.validate_python
+        self._validate: Callable[[Any], BaseModel] = (
+            self.model.__pydantic_validator__.validate_python
+        )
         self._dump: Callable[..., dict[str, Any]] = self.model.__pydantic_serializer__.to_python
 
     @property
@@ -116,10 +120,14 @@ class Arguments:
 
     def encode_all(self, given: Iterable[Mapping[str, Any]]) -> list[Any]:
         """The same for many. Those that a check would leave as they are, are looked at column by column."""
-        if self._exact is None:  # each as it comes: whoever makes them may fill the same dict or list anew for the next
+        if (
+            self._exact is None
+        ):  # each as it comes: whoever makes them may fill the same dict or list anew for the next
             return [self.encode(one if type(one) is dict else dict(one)) for one in given]
         payloads = [dict(one) for one in given]  # a copy, for the same reason
-        return payloads if self._all_as_they_are(payloads) else [self.encode(one) for one in payloads]
+        return (
+            payloads if self._all_as_they_are(payloads) else [self.encode(one) for one in payloads]
+        )
 
     def _all_as_they_are(self, payloads: Sequence[dict[str, Any]]) -> bool:
         """All arguments in their order in each of them, and as in `_as_it_is`."""
@@ -151,12 +159,16 @@ class Arguments:
         return self._validated(given)
 
     def _no_payload(self, given: object) -> PayloadRefused:
-        return PayloadRefused(f"{self.name}: a payload maps names of arguments to values, not {given!r:.80}")
+        return PayloadRefused(
+            f"{self.name}: a payload maps names of arguments to values, not {given!r:.80}"
+        )
 
     def _validated(self, given: Mapping[str, Any]) -> BaseModel:
         alias = self._alias
         try:
-            return self._validate({alias.get(name) or _ALIAS + name: value for name, value in given.items()})
+            return self._validate(
+                {alias.get(name) or _ALIAS + name: value for name, value in given.items()}
+            )
         except ValidationError as errors:
             raise PayloadRefused(_sentence(self.name, errors)) from None
 
@@ -167,7 +179,9 @@ class Arguments:
         except pydantic.errors.PydanticInvalidForJsonSchema:
             return {}
         if "properties" in schema:
-            schema["properties"] = {_own(name): _titled(field) for name, field in schema["properties"].items()}
+            schema["properties"] = {
+                _own(name): _titled(field) for name, field in schema["properties"].items()
+            }
         if "required" in schema:
             schema["required"] = [_own(name) for name in schema["required"]]
         return typing.cast("dict[str, Any]", json.loads(json.dumps(schema, default=str)))
@@ -183,7 +197,9 @@ def _own(name: str) -> str:
 
 
 def _titled(field: dict[str, Any]) -> dict[str, Any]:
-    return field | {"title": field["title"].removeprefix(_ALIAS_TITLE)} if "title" in field else field
+    return (
+        field | {"title": field["title"].removeprefix(_ALIAS_TITLE)} if "title" in field else field
+    )
 
 
 def _safe_names(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,7 +242,9 @@ _ABSENT = object()
 
 def _is(hint: Any, context_type: type) -> bool:
     """`Context`, or `Context | None` for those who call the plain function without one."""
-    return hint is context_type or (typing.get_origin(hint) in _UNIONS and context_type in typing.get_args(hint))
+    return hint is context_type or (
+        typing.get_origin(hint) in _UNIONS and context_type in typing.get_args(hint)
+    )
 
 
 _UNIONS = (typing.Union, types.UnionType)
@@ -244,13 +262,18 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _hint(function: Callable[..., Any], raw: Any) -> Any:
     alone = types.SimpleNamespace(__annotations__={"it": raw})
     try:
-        return typing.get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)["it"]
+        return typing.get_type_hints(
+            alone, getattr(function, "__globals__", {}), include_extras=True
+        )["it"]
     except (NameError, TypeError, AttributeError):
         return None
 
 
 def _sentence(name: str, errors: ValidationError) -> str:
-    parts = [f"{'.'.join(_own(str(p)) for p in error['loc'])}: {error['msg']}" for error in errors.errors()]
+    parts = [
+        f"{'.'.join(_own(str(p)) for p in error['loc'])}: {error['msg']}"
+        for error in errors.errors()
+    ]
     return f"{name}: {'; '.join(parts)}"
 
 
@@ -334,7 +357,11 @@ class Question:
 
     def given(self, arguments: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
         """What it is called with, out of what the handler is called with."""
-        named = {name: value for name, value in arguments.items() if self.takes is ALL or name in self.takes}
+        named = {
+            name: value
+            for name, value in arguments.items()
+            if self.takes is ALL or name in self.takes
+        }
         return named if self.context_name is None else {**named, self.context_name: context}
 
     def answer(self, given: Mapping[str, Any]) -> Any:
@@ -345,12 +372,16 @@ class Question:
             return alone.submit(lambda: asyncio.run(self.call(**given))).result()
 
 
-def question(name: str, function: Any, handler: Arguments, context_type: type, *, in_attempt: bool) -> Question | None:
+def question(
+    name: str, function: Any, handler: Arguments, context_type: type, *, in_attempt: bool
+) -> Question | None:
     """Checked against the handler's own parameters; `in_attempt`: only asked where one runs."""
     if function is None:
         return None
     if not callable(function):
-        message = f"{handler.name}: {name} must be a function of its arguments, not {function!r:.80}"
+        message = (
+            f"{handler.name}: {name} must be a function of its arguments, not {function!r:.80}"
+        )
         raise ConfigError(message)
     own = Arguments(function, context_type)
     if own.context_name is not None and not in_attempt:
@@ -370,7 +401,11 @@ def question(name: str, function: Any, handler: Arguments, context_type: type, *
 def editable_fields(fields: Any, handler: Arguments) -> tuple[str, ...]:
     """Names of arguments that a retry by hand may change."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
-    strange = [one for one in names if not isinstance(one, str) or not (one in handler.names or handler.takes_more)]
+    strange = [
+        one
+        for one in names
+        if not isinstance(one, str) or not (one in handler.names or handler.takes_more)
+    ]
     if strange:
         message = (
             f"{handler.name}: editable names {', '.join(map(repr, strange))}, which its handler does not take; it "

@@ -18,7 +18,10 @@ KNOWN_FOR = 86_400 * SECOND  # named by a manifest within a day: not gone, only 
 def speak(unit: Transaction, manifest: Manifest) -> None:
     """Name a manifest as one that is run now. Schedules that its app gave up and declares again begin anew."""
     if manifest.schedules:
-        past = [(app, named, Manifest.from_json(body).schedules) for _, app, _, body, named in unit.manifests()]
+        past = [
+            (app, named, Manifest.from_json(body).schedules)
+            for _, app, _, body, named in unit.manifests()
+        ]
         unit.end_schedules(given_up(past, manifest.app, manifest.schedules))
     unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
     _adopt(unit, manifest.subscriptions.values())
@@ -31,16 +34,36 @@ def _adopt(unit: Transaction, specs: Iterable[SubscriptionSpec]) -> None:
     for spec in fresh:
         unit.new_subscription(
             SubscriptionRow(
-                id=spec.name, declared=True, name=spec.name, patterns="", owner=spec.owner, batch_id=None, filter="",
-                form=spec.form, channel=spec.channel, body="{}", endpoint="", after=after, state="on", reason="",
-                version=1, failures=0, failing_since=None, created_at=0, created_by="",
+                id=spec.name,
+                declared=True,
+                name=spec.name,
+                patterns="",
+                owner=spec.owner,
+                batch_id=None,
+                filter="",
+                form=spec.form,
+                channel=spec.channel,
+                body="{}",
+                endpoint="",
+                after=after,
+                state="on",
+                reason="",
+                version=1,
+                failures=0,
+                failing_since=None,
+                created_at=0,
+                created_by="",
             )
-        )  # fmt: skip
+        )
 
 
 def recent_manifests(unit: Transaction, now: Micros) -> Iterator[Manifest]:
     """Newest first."""
-    return (Manifest.from_json(body) for _, _, _, body, named in unit.manifests() if named > now - KNOWN_FOR)
+    return (
+        Manifest.from_json(body)
+        for _, _, _, body, named in unit.manifests()
+        if named > now - KNOWN_FOR
+    )
 
 
 def holding_manifests(unit: Transaction, now: Micros) -> list[Manifest]:
@@ -48,7 +71,9 @@ def holding_manifests(unit: Transaction, now: Micros) -> list[Manifest]:
     stored = unit.manifests()
     holds = in_force([(app, named) for _, app, _, _, named in stored], now, KNOWN_FOR)
     held = [
-        (named <= now - SILENT, body) for (_, _, _, body, named), is_held in zip(stored, holds, strict=True) if is_held
+        (named <= now - SILENT, body)
+        for (_, _, _, body, named), is_held in zip(stored, holds, strict=True)
+        if is_held
     ]
     return [Manifest.from_json(body) for _, body in sorted(held, key=lambda one: one[0])]
 
@@ -106,8 +131,14 @@ def terms_of(manifest: Manifest) -> dict[str, BreakerTerms]:
 
 
 def limits_of(manifest: Manifest) -> dict[Guarded, Limit]:
-    queues = {("queue", name): Limit(spec.concurrency, spec.rate) for name, spec in manifest.queues.items()}
-    used = {("dependency", key): Limit(spec.max_concurrency, spec.rate) for key, spec in manifest.dependencies.items()}
+    queues = {
+        ("queue", name): Limit(spec.concurrency, spec.rate)
+        for name, spec in manifest.queues.items()
+    }
+    used = {
+        ("dependency", key): Limit(spec.max_concurrency, spec.rate)
+        for key, spec in manifest.dependencies.items()
+    }
     return {**queues, **used}
 
 
@@ -125,7 +156,9 @@ def in_force(manifests: Sequence[tuple[str, Micros]], now: Micros, known_for: Mi
     return [named > now - (SILENT if app in speaking else known_for) for app, named in manifests]
 
 
-def given_up(past: Sequence[tuple[str, Micros, Container[str]]], app: str, names: Iterable[str]) -> set[str]:
+def given_up(
+    past: Sequence[tuple[str, Micros, Container[str]]], app: str, names: Iterable[str]
+) -> set[str]:
     """Of the schedules that an app is about to name: those it went without for longer than a deploy takes.
 
     `past`: what was named before, as (app, last named, its schedules). A schedule whose app was only away, or that
@@ -136,5 +169,7 @@ def given_up(past: Sequence[tuple[str, Micros, Container[str]]], app: str, names
 
 def _ended(past: Sequence[tuple[str, Micros, Container[str]]], app: str, name: str) -> bool:
     named = max((at for _, at, schedules in past if name in schedules), default=None)
-    without = max((at for who, at, schedules in past if who == app and name not in schedules), default=None)
+    without = max(
+        (at for who, at, schedules in past if who == app and name not in schedules), default=None
+    )
     return named is not None and without is not None and without - named > SILENT

@@ -40,7 +40,9 @@ def checked_name(what: str, name: Any) -> str:
 def free_name(what: str, name: Any) -> str:
     """A name for something of the user's."""
     if checked_name(what, name).lower().startswith(OURS):  # as SQLite compares in LIKE
-        message = f"{what} {name!r}: names that begin with {OURS!r} are Mulligan's own; take another"
+        message = (
+            f"{what} {name!r}: names that begin with {OURS!r} are Mulligan's own; take another"
+        )
         raise ConfigError(message)
     return str(name)
 
@@ -59,7 +61,9 @@ class KindSpec:
     retention: Micros | None = None
     uses: str = ""  # dependency keys, where they do not depend on the payload
     schema: Mapping[str, Any] = field(default_factory=dict)
-    unique_for: Micros | None = None  # how long a unique key is held, if not as long as its job is kept
+    unique_for: Micros | None = (
+        None  # how long a unique key is held, if not as long as its job is kept
+    )
     unique_while: str = ""  # states in which it is held, comma separated
     rules: tuple[Mapping[str, Any], ...] = ()  # its own failure rules, as plain data
     shadow: str | None = None  # JSON of a policy that only says what it would have done
@@ -108,9 +112,16 @@ class DependencySpec:
 
         budget = None if self.budget is None else budgets.BudgetTerms(*self.budget)
         return BreakerTerms(
-            self.mode, self.open_at, self.min_calls, self.window, self.cool_down, budget, self.slow,
-            self.max_concurrency, self.probe,
-        )  # fmt: skip
+            self.mode,
+            self.open_at,
+            self.min_calls,
+            self.window,
+            self.cool_down,
+            budget,
+            self.slow,
+            self.max_concurrency,
+            self.probe,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +197,10 @@ class Manifest:
         """The kinds, each with the app's rules after its own: in the order in which they are asked."""
         if not self.rules:
             return dict(self.kinds)
-        return {name: replace(spec, rules=(*spec.rules, *self.rules)) for name, spec in self.kinds.items()}
+        return {
+            name: replace(spec, rules=(*spec.rules, *self.rules))
+            for name, spec in self.kinds.items()
+        }
 
     @property
     def id(self) -> str:
@@ -225,7 +239,12 @@ class Manifest:
 
 def _tupled(spec: KindSpec) -> KindSpec:
     """JSON knows lists alone."""
-    rules, editable, by, index = tuple(spec.rules), tuple(spec.editable), tuple(spec.unique_by), tuple(spec.index)
+    rules, editable, by, index = (
+        tuple(spec.rules),
+        tuple(spec.editable),
+        tuple(spec.unique_by),
+        tuple(spec.index),
+    )
     return replace(spec, rules=rules, editable=editable, unique_by=by, index=index)
 
 
@@ -239,7 +258,9 @@ def _read(spec: type[S], rows: Iterable[dict[str, Any]]) -> list[S]:
     return [spec(**{name: value for name, value in row.items() if name in known}) for row in rows]
 
 
-StandIn = Callable[[Handler, Lease], Handler | Outcome | None]  # None: this attempt is not its concern
+StandIn = Callable[
+    [Handler, Lease], Handler | Outcome | None
+]  # None: this attempt is not its concern
 
 
 class Registry:
@@ -281,8 +302,16 @@ class Registry:
         answers = (stand_in(handler, lease) for stand_in in reversed(self.stand_ins))
         return next((answer for answer in answers if answer is not None), handler)
 
-    def manifest(self, app: str, release: str, rules: tuple[Mapping[str, Any], ...] = ()) -> Manifest:
-        declared = dict(self.queues), dict(self.dependencies), dict(self.schedules), rules, dict(self.subscriptions)
+    def manifest(
+        self, app: str, release: str, rules: tuple[Mapping[str, Any], ...] = ()
+    ) -> Manifest:
+        declared = (
+            dict(self.queues),
+            dict(self.dependencies),
+            dict(self.schedules),
+            rules,
+            dict(self.subscriptions),
+        )
         return Manifest(app, release, self.kinds, *declared)
 
     def declare(self, spec: QueueSpec | DependencySpec) -> None:

@@ -19,11 +19,25 @@ from mulligan.notifications.message import OVER, Message, called
 
 LIMIT = 60.0  # seconds for one service
 TITLE, TEXT = 250, 8_000  # characters
-_BAD = ("incident.", EventType.JOB_DIED, EventType.BATCH_FAILED, EventType.BATCH_PARTIAL, EventType.ALERT_FIRED)
-_GOOD = frozenset(
-    {OVER, EventType.JOB_SUCCEEDED, EventType.BATCH_READY, EventType.BATCH_RECOVERED, EventType.ALERT_RESOLVED}
+_BAD = (
+    "incident.",
+    EventType.JOB_DIED,
+    EventType.BATCH_FAILED,
+    EventType.BATCH_PARTIAL,
+    EventType.ALERT_FIRED,
 )
-_CALLS = re.compile(r"@(?=everyone|here|channel|all\b)|<(?=[!@#])", re.IGNORECASE)  # what wakes a whole room
+_GOOD = frozenset(
+    {
+        OVER,
+        EventType.JOB_SUCCEEDED,
+        EventType.BATCH_READY,
+        EventType.BATCH_RECOVERED,
+        EventType.ALERT_RESOLVED,
+    }
+)
+_CALLS = re.compile(
+    r"@(?=everyone|here|channel|all\b)|<(?=[!@#])", re.IGNORECASE
+)  # what wakes a whole room
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +85,9 @@ class Apprise:
     async def send(self, message: Message, sending: Sending) -> Receipt:
         title, text = await self._words(message)
         rest = [url for url in self.targets if _name(url) not in sending.reached]
-        taken = await asyncio.gather(*[_sent(url, title, text, kind_of(message.type)) for url in rest])
+        taken = await asyncio.gather(
+            *[_sent(url, title, text, kind_of(message.type)) for url in rest]
+        )
         reached = sending.reached | {_name(url) for url, ok in zip(rest, taken, strict=True) if ok}
         failed = taken.count(False)
         if not failed:
@@ -82,8 +98,14 @@ class Apprise:
         raise Fail("REMOTE_ERROR", public, public=public)
 
     async def _words(self, message: Message) -> tuple[str, str]:
-        made = (message.summary, text_of(message)) if self.render is None else await called(self.render, message)
-        title, text = made if isinstance(made, tuple | list) and len(made) == 2 else (message.summary, made)
+        made = (
+            (message.summary, text_of(message))
+            if self.render is None
+            else await called(self.render, message)
+        )
+        title, text = (
+            made if isinstance(made, tuple | list) and len(made) == 2 else (message.summary, made)
+        )
         return _calm(one_line(str(title), TITLE)), _calm(safe(str(text), TEXT))
 
 
@@ -103,7 +125,9 @@ def _send(url: str, title: str, text: str, kind: str) -> bool:
         raise Fail("MISCONFIGURED", "apprise cannot read one of the addresses", final=True)
     several = apprise.Apprise()
     several.add(service)
-    return bool(several.notify(text, title=title, notify_type=apprise.NotifyType(kind), body_format="text"))
+    return bool(
+        several.notify(text, title=title, notify_type=apprise.NotifyType(kind), body_format="text")
+    )
 
 
 def kind_of(type_: str) -> str:

@@ -62,17 +62,51 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 PRIVATE: tuple[Network, ...] = tuple(
     ip_network(network)
     for network in (
-        "127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7",
+        "127.0.0.0/8",
+        "::1/128",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "fc00::/7",
     )
-)  # fmt: skip
+)
 
 _NUMBER = re.compile(r"\d+|0[xX][0-9a-fA-F]*")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9a-fA-F:.]{2,45}")
 # Ports where something listens that reads lines, or is no web server.
 _OTHERS = frozenset(
-    {1433, 1521, 1719, 1720, 1723, 2049, 2375, 3306, 3659, 4045, 4190, 5060, 5061, 5432, 6000, 6379, 6566, 6665, 6666,
-     6667, 6668, 6669, 6679, 6697, 9042, 10080, 11211, 27017}
-)  # fmt: skip
+    {
+        1433,
+        1521,
+        1719,
+        1720,
+        1723,
+        2049,
+        2375,
+        3306,
+        3659,
+        4045,
+        4190,
+        5060,
+        5061,
+        5432,
+        6000,
+        6379,
+        6566,
+        6665,
+        6666,
+        6667,
+        6668,
+        6669,
+        6679,
+        6697,
+        9042,
+        10080,
+        11211,
+        27017,
+    }
+)
 
 
 class AddressPolicy(NamedTuple):
@@ -94,14 +128,20 @@ async def system_resolver(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(answer[4][0]) for answer in found))
 
 
-async def addresses(scheme: str, host: str, port: int, gate: AddressPolicy, resolve: Resolver = system_resolver) -> list[str]:
+async def addresses(
+    scheme: str, host: str, port: int, gate: AddressPolicy, resolve: Resolver = system_resolver
+) -> list[str]:
     """Those to connect to, in this order; raises `Fail` if there is a single one among them that must not be."""
     _check_port(port)
     _check_host(host)
     found = list(dict.fromkeys([_plain(text) for text in await _resolved(host, port, resolve)]))
     for address in found:
         _check(address, port, gate)
-    if scheme != "https" and not gate.http and not all(_allowed(address, gate) for address in found):
+    if (
+        scheme != "https"
+        and not gate.http
+        and not all(_allowed(address, gate) for address in found)
+    ):
         _refuse("it is not https; a public address without TLS needs the setting notify.allow_http")
     return [str(address) for address in found]
 
@@ -112,9 +152,15 @@ async def _resolved(host: str, port: int, resolve: Resolver) -> list[str]:
     try:
         found = list(await resolve(host, port))
     except (OSError, UnicodeError) as error:
-        raise Fail("CONNECTION", f"{host}: {error}", public="The receiver's name could not be resolved.") from error
+        raise Fail(
+            "CONNECTION", f"{host}: {error}", public="The receiver's name could not be resolved."
+        ) from error
     if not found:
-        raise Fail("CONNECTION", f"{host} has no address", public="The receiver's name could not be resolved.")
+        raise Fail(
+            "CONNECTION",
+            f"{host} has no address",
+            public="The receiver's name could not be resolved.",
+        )
     return found
 
 
@@ -181,7 +227,9 @@ def forbidden(address: Address) -> str:
     for network, why in _REFUSED:
         if address in network:
             return why
-    special = isinstance(address, IPv6Address) and (address not in _PUBLIC_V6 or address.scope_id is not None)
+    special = isinstance(address, IPv6Address) and (
+        address not in _PUBLIC_V6 or address.scope_id is not None
+    )
     return "an address that is not public" if special else ""
 
 
@@ -192,7 +240,9 @@ def _refuse(why: str) -> NoReturn:
 
 # Notification channel: the protocol that webhook, e-mail and Apprise implement.
 
-Receipt = dict[str, Any]  # JSON, the result of the delivery; `skipped`: nothing was sent, and why that is right
+Receipt = dict[
+    str, Any
+]  # JSON, the result of the delivery; `skipped`: nothing was sent, and why that is right
 
 
 async def _forget(_reached: frozenset[str]) -> None:
@@ -208,7 +258,9 @@ class Sending:
     subscription: str = ""
     attempt: int = 1
     reached: frozenset[str] = frozenset()  # recipients who have it from an earlier attempt
-    remember: Callable[[frozenset[str]], Awaitable[None]] = _forget  # those who have it now, durably
+    remember: Callable[[frozenset[str]], Awaitable[None]] = (
+        _forget  # those who have it now, durably
+    )
     resolve: Resolver = system_resolver
 
 

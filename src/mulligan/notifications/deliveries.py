@@ -43,7 +43,10 @@ class Courier:
     """`own`: the channel of a subscription that code declares; else it is stored."""
 
     def __init__(
-        self, store: Callable[[], Store], settings: Callable[[], Settings], own: Channel | None = None
+        self,
+        store: Callable[[], Store],
+        settings: Callable[[], Settings],
+        own: Channel | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -52,10 +55,16 @@ class Courier:
     async def deliver(self, ctx: Context, subscription: str, message: dict[str, Any]) -> Any:
         row = await asyncio.to_thread(self._row, subscription)
         if row is None or row.state != "on":
-            return Cancel("its subscription was removed" if row is None else "its subscription is switched off")
+            return Cancel(
+                "its subscription was removed"
+                if row is None
+                else "its subscription is switched off"
+            )
         try:
             channel = self._own or load_channel(json.loads(row.body))
-            receipt = await channel.send(Message.from_plain(message), self._sending(ctx, subscription))
+            receipt = await channel.send(
+                Message.from_plain(message), self._sending(ctx, subscription)
+            )
         except Exception as error:
             await asyncio.to_thread(self._failed, subscription, error)
             raise
@@ -94,7 +103,12 @@ def _count(unit: Transaction, subscription: str, error: Exception) -> None:
     if isinstance(error, Gone):
         switch_off(unit, row, "the receiver says that it is gone for good", GUARD)
     elif row.failures >= MANY and unit.now() - (row.failing_since or 0) > GIVEN_UP:
-        switch_off(unit, row, f"{row.failures} failures in a row over {GIVEN_UP // (86_400 * SECOND)} days", GUARD)
+        switch_off(
+            unit,
+            row,
+            f"{row.failures} failures in a row over {GIVEN_UP // (86_400 * SECOND)} days",
+            GUARD,
+        )
 
 
 def switch_off(unit: Transaction, row: SubscriptionRow, reason: str, actor: str) -> bool:
@@ -102,8 +116,16 @@ def switch_off(unit: Transaction, row: SubscriptionRow, reason: str, actor: str)
     done = unit.write_subscription(row._replace(state="off", reason=reason))
     if done:
         before, after = {"state": row.state}, {"state": "off"}
-        news = {"subscription": row.id, "name": row.name, "reason": reason, "before": before, "after": after}
-        event = NewEvent(EventType.SUBSCRIPTION_DISABLED, owner=row.owner or "", actor=actor, data=news)
+        news = {
+            "subscription": row.id,
+            "name": row.name,
+            "reason": reason,
+            "before": before,
+            "after": after,
+        }
+        event = NewEvent(
+            EventType.SUBSCRIPTION_DISABLED, owner=row.owner or "", actor=actor, data=news
+        )
         unit.write_events([event])
         log.warning("subscription %s is switched off: %s", row.id, reason)
     return done
@@ -122,7 +144,13 @@ PATIENCE = Policy(
 # A receiver that refuses may be one that is just being deployed, so it is asked a few times more; a mail server that
 # does not let us in waits for somebody who corrects a setting, and mails wait for that too.
 RULES = (
-    Rule("delivery.refused", verdict="HTTP_4XX", code="RECEIVER_REFUSED", cls="transient", max_retries=5),
+    Rule(
+        "delivery.refused",
+        verdict="HTTP_4XX",
+        code="RECEIVER_REFUSED",
+        cls="transient",
+        max_retries=5,
+    ),
     Rule("delivery.login", verdict="AUTH", code="AUTH", cls="transient"),
     Rule("delivery.settings", verdict="MISCONFIGURED", code="MISCONFIGURED", cls="transient"),
 )
@@ -140,13 +168,16 @@ TERMS: dict[str, Any] = {
 
 # Messages on their way to become jobs: a delivery is a job like any other, with retries, history and dead letters.
 
+
 def delivery(subscription: SubscriptionMatcher, message: Message, owner: str) -> NewJob:
     kind = f"{DELIVER_KIND}.{subscription.id}" if subscription.declared else DELIVER_KIND
     return NewJob(
         id=new_id(),
         kind=kind,
         queue=DELIVERY_QUEUE,
-        payload=json.dumps({"subscription": subscription.id, "message": message.to_plain()}, separators=(",", ":")),
+        payload=json.dumps(
+            {"subscription": subscription.id, "message": message.to_plain()}, separators=(",", ":")
+        ),
         owner=owner,
         priority=PRIORITY,
         uses=subscription.endpoint,
@@ -215,7 +246,9 @@ class DeliveryList(list[Delivery]):
 class Deliveries:
     """With `owner`, what is another owner's answers like what does not exist."""
 
-    def __init__(self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python") -> None:
+    def __init__(
+        self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python"
+    ) -> None:
         self._open = store
         self._settings = settings
         self._actor = actor
@@ -240,7 +273,10 @@ class Deliveries:
             message = f"state is one of {', '.join(State)}, not {state!r:.80}"
             raise Refused(message)
         with self._open().read() as unit:
-            where: dict[str, str | tuple[str, ...]] = {"queue": DELIVERY_QUEUE, "kind": _kinds(unit)}
+            where: dict[str, str | tuple[str, ...]] = {
+                "queue": DELIVERY_QUEUE,
+                "kind": _kinds(unit),
+            }
             where |= {} if owner is None else {"owner": owner}
             where |= {} if state is None else {"state": state}
             where |= {} if subscription is None else {"indexed.subscription": subscription}
@@ -276,7 +312,12 @@ class Deliveries:
 
 
 def _kinds(unit: Transaction) -> tuple[str, ...]:
-    return tuple({DELIVER_KIND, *(name for name in stored_kinds(unit) if name.startswith(f"{DELIVER_KIND}."))})
+    return tuple(
+        {
+            DELIVER_KIND,
+            *(name for name in stored_kinds(unit) if name.startswith(f"{DELIVER_KIND}.")),
+        }
+    )
 
 
 def _delivery(job: Job, error: str) -> Delivery:

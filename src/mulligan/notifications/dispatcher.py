@@ -16,7 +16,14 @@ from mulligan.core.event import Event
 from mulligan.core.job import SECOND, Micros, NewJob
 from mulligan.manifest.declared import KNOWN_FOR
 from mulligan.notifications import deliveries as post
-from mulligan.notifications.incidents import ENDS, IncidentFolder, IncidentMessage, ending, key_of, terms_of
+from mulligan.notifications.incidents import (
+    ENDS,
+    IncidentFolder,
+    IncidentMessage,
+    ending,
+    key_of,
+    terms_of,
+)
 from mulligan.notifications.message import message_of
 from mulligan.notifications.rules import HOUR, SubscriptionBook, SubscriptionMatcher, is_ours
 from mulligan.notifications.subscriptions import SubscriptionSources
@@ -101,10 +108,16 @@ class Dispatch:
         unit.move_reader(READER, events[read - 1].id if full else stretch.upto, body)
         return more or not caught_up
 
-    def _read(self, unit: Transaction, folding: IncidentFolder, events: Sequence[Event]) -> tuple[list[NewJob], int, int]:
+    def _read(
+        self, unit: Transaction, folding: IncidentFolder, events: Sequence[Event]
+    ) -> tuple[list[NewJob], int, int]:
         """What each event comes to; how many could not be told, whatever is wrong with them; how many were read."""
         heard = list(_heard(unit, folding.book, events))
-        keys = {key_of(subscription, event)[0] for event, subscription in heard if subscription.folds(event)}
+        keys = {
+            key_of(subscription, event)[0]
+            for event, subscription in heard
+            if subscription.folds(event)
+        }
         folding.load(keys | {found[0] for event in events if (found := ending(event)) is not None})
         jobs: list[NewJob] = []
         lost = read = 0
@@ -120,16 +133,26 @@ class Dispatch:
                 try:
                     jobs += self._tell(folding, told, subscription)
                 except Exception:
-                    log.exception("event %d cannot be told to subscription %s", event.id, subscription.id)
+                    log.exception(
+                        "event %d cannot be told to subscription %s", event.id, subscription.id
+                    )
                     lost += 1
         folding.write()
         return jobs, lost, read
 
-    def _tell(self, folding: IncidentFolder, event: Event, subscription: SubscriptionMatcher) -> list[NewJob]:
+    def _tell(
+        self, folding: IncidentFolder, event: Event, subscription: SubscriptionMatcher
+    ) -> list[NewJob]:
         if subscription.folds(event):
             folding.died(subscription, event, event.data)
             return []
-        return [post.delivery(*IncidentMessage(subscription, message_of(event, subscription.id, self._settings), event.owner))]
+        return [
+            post.delivery(
+                *IncidentMessage(
+                    subscription, message_of(event, subscription.id, self._settings), event.owner
+                )
+            )
+        ]
 
 
 class _LogRange(NamedTuple):
@@ -165,7 +188,9 @@ def _heard(unit: Transaction, book: SubscriptionBook, events: Sequence[Event]) -
     kinds = unit.kinds_of(sorted(unnamed))
     for event in _named(wanted, kinds):
         if not is_ours(event.data):
-            yield from ((event, one) for one in book.may_hear(event) if one.hears(event, event.data))
+            yield from (
+                (event, one) for one in book.may_hear(event) if one.hears(event, event.data)
+            )
 
 
 def _named(events: Iterable[Event], kinds: Mapping[str, tuple[str, str]]) -> Iterator[Event]:

@@ -36,7 +36,9 @@ LONG = 254  # characters
 MANY = 100  # recipients of one message
 _LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
 _ADDRESS = rf"[\w.!#$%&'*+/=?^`{{|}}~-]{{1,64}}@{_LABEL}(?:\.{_LABEL}){{0,9}}"
-_WRITTEN = re.compile(rf"(?:(?P<name>[^<>\"@,;:\\]{{0,100}}?)\s*<(?P<named>{_ADDRESS})>|(?P<bare>{_ADDRESS}))")
+_WRITTEN = re.compile(
+    rf"(?:(?P<name>[^<>\"@,;:\\]{{0,100}}?)\s*<(?P<named>{_ADDRESS})>|(?P<bare>{_ADDRESS}))"
+)
 
 
 def read_address(text: Any) -> Address:
@@ -46,10 +48,16 @@ def read_address(text: Any) -> Address:
     user, _, domain = ((found["named"] or found["bare"]) if found else "").rpartition("@")
     try:
         if found and ".." not in user:
-            return Address((found["name"] or "").strip(), user, domain.encode("idna").decode("ascii"))
+            return Address(
+                (found["name"] or "").strip(), user, domain.encode("idna").decode("ascii")
+            )
     except UnicodeError:
         pass
-    message = f"e-mail: {text!r} is no address" if isinstance(text, str) else "e-mail: an address is a text"
+    message = (
+        f"e-mail: {text!r} is no address"
+        if isinstance(text, str)
+        else "e-mail: an address is a text"
+    )
     raise ConfigError(message[:200])
 
 
@@ -102,7 +110,11 @@ def default_parts(message: Message) -> Parts:
 def text_of(message: Message) -> str:
     """For those who read mail as text, and for chats."""
     facts = "\n".join(f"{label}: {value}" for label, value in message.details)
-    links = [f"{label}: {url}" for label, url in (("Look at it", message.link), ("What to do", message.runbook)) if url]
+    links = [
+        f"{label}: {url}"
+        for label, url in (("Look at it", message.link), ("What to do", message.runbook))
+        if url
+    ]
     return "\n\n".join(part for part in (message.summary, "\n".join(links), facts) if part)
 
 
@@ -144,7 +156,9 @@ class _Wrapped(smtplib.SMTP_SSL):
         self._host = mail.host
 
 
-async def hand_over(mail: MailSection, letter: EmailMessage, sender: str, to: list[str]) -> Refusals:
+async def hand_over(
+    mail: MailSection, letter: EmailMessage, sender: str, to: list[str]
+) -> Refusals:
     """Returns who was refused, if somebody was not; raises what smtplib raises, or `Fail` if nobody is there."""
     line = _Wrapped(mail) if mail.tls == "tls" else _Plain(mail)
     try:
@@ -161,7 +175,9 @@ async def hand_over(mail: MailSection, letter: EmailMessage, sender: str, to: li
         _cut(line)
 
 
-def _hand_over(line: smtplib.SMTP, mail: MailSection, letter: EmailMessage, sender: str, to: list[str]) -> Refusals:
+def _hand_over(
+    line: smtplib.SMTP, mail: MailSection, letter: EmailMessage, sender: str, to: list[str]
+) -> Refusals:
     try:
         _greet(line, mail)
         refused: Any = line.send_message(letter, sender, to)
@@ -188,7 +204,9 @@ def password_of(mail: MailSection) -> str:
     try:
         first, *_ = Path(mail.password_file).read_text(encoding="utf-8").splitlines() or [""]
     except (OSError, UnicodeDecodeError) as error:
-        raise Fail("MISCONFIGURED", "mail.password_file cannot be read", public="No mail can be sent.") from error
+        raise Fail(
+            "MISCONFIGURED", "mail.password_file cannot be read", public="No mail can be sent."
+        ) from error
     return first.strip()
 
 
@@ -197,7 +215,9 @@ def _unreachable(mail: MailSection, error: OSError) -> Fail:
     public = "The mail server could not be reached."
     if isinstance(error, ssl.SSLError):
         public = "The mail server's certificate was not accepted, or it does not speak TLS as it was told to."
-    return Fail("CONNECTION", f"{mail.host}:{mail.port}: {type(error).__name__}: {error}", public=public)
+    return Fail(
+        "CONNECTION", f"{mail.host}:{mail.port}: {type(error).__name__}: {error}", public=public
+    )
 
 
 def _cut(line: smtplib.SMTP) -> None:
@@ -267,7 +287,11 @@ class Email:
         return await _told(refused, rest, sending)
 
     async def _parts(self, message: Message) -> Parts:
-        made = default_parts(message) if self.render is None else _rendered(await called(self.render, message), message)
+        made = (
+            default_parts(message)
+            if self.render is None
+            else _rendered(await called(self.render, message), message)
+        )
         if self.subject is None:
             return made
         subject = await called(self.subject, message) if callable(self.subject) else self.subject
@@ -296,8 +320,14 @@ def _rendered(made: Any, message: Message) -> Parts:
     if isinstance(made, str):
         return Parts(message.summary, made)
     if not isinstance(made, Mapping) or set(made) - set(RENDERED) or not made.get("text"):
-        raise Fail("BAD_OUTCOME", "render must return a text, or a dict of text, html and subject", final=True)
-    return Parts(str(made.get("subject") or message.summary), str(made["text"]), str(made.get("html") or ""))
+        raise Fail(
+            "BAD_OUTCOME",
+            "render must return a text, or a dict of text, html and subject",
+            final=True,
+        )
+    return Parts(
+        str(made.get("subject") or message.summary), str(made["text"]), str(made.get("html") or "")
+    )
 
 
 def _refuse(why: str) -> NoReturn:

@@ -50,7 +50,9 @@ class IncidentMessage(NamedTuple):
 
 def terms_of(settings: Settings) -> IncidentTerms:
     said = settings.notify
-    gather, update, quiet = (round(seconds * SECOND) for seconds in (said.gather, said.update_every, said.quiet))
+    gather, update, quiet = (
+        round(seconds * SECOND) for seconds in (said.gather, said.update_every, said.quiet)
+    )
     return IncidentTerms(gather, update, quiet, said.cap)
 
 
@@ -59,7 +61,11 @@ def ending(event: Event) -> tuple[str, str] | None:
     why = ENDS.get(event.type)  # type: ignore[call-overload]
     if why is None:
         return None
-    key = event.data.get("fingerprint") if event.type == EventType.FAILURE_RESOLVED else event.batch_id
+    key = (
+        event.data.get("fingerprint")
+        if event.type == EventType.FAILURE_RESOLVED
+        else event.batch_id
+    )
     return (str(key)[:KEY], why) if key else None
 
 
@@ -67,7 +73,10 @@ def key_of(subscription: SubscriptionMatcher, event: Event) -> tuple[str, str]:
     """(key, by): of a batch that somebody asked about, all is one; else what has one cause."""
     if subscription.batch is not None:
         return subscription.batch, "batch"
-    group = event.data.get("group") or f"{event.type}-{event.data.get('code') or event.data.get('kind', '')}"
+    group = (
+        event.data.get("group")
+        or f"{event.type}-{event.data.get('code') or event.data.get('kind', '')}"
+    )
     return str(group)[:KEY], "group"
 
 
@@ -107,10 +116,15 @@ class IncidentFolder:
             self._rows[place] = row
         return place
 
-    def died(self, subscription: SubscriptionMatcher, event: Event, data: Mapping[str, Any]) -> None:
+    def died(
+        self, subscription: SubscriptionMatcher, event: Event, data: Mapping[str, Any]
+    ) -> None:
         key, by = key_of(subscription, event)
         owner = owner_of(subscription, event)
-        place, death = (key, subscription.id, owner), IncidentDeath(event.at, event.job_id, event.batch_id, data)
+        place, death = (
+            (key, subscription.id, owner),
+            IncidentDeath(event.at, event.job_id, event.batch_id, data),
+        )
         known = self._incidents.get(place)
         if known is not None:
             self._keep(place, rules.joined(known, death))
@@ -131,7 +145,9 @@ class IncidentFolder:
         if (group, owner) not in self._muted:
             marks = [self.unit.mark(scope, group) for scope in {EVERYBODY, owner or EVERYBODY}]
             muted = [mark for mark in marks if mark is not None and mark.state == "muted"]
-            self._muted[group, owner] = any(mark.until is None or mark.until > self.now for mark in muted)
+            self._muted[group, owner] = any(
+                mark.until is None or mark.until > self.now for mark in muted
+            )
         return self._muted[group, owner]
 
     def ended(self, event: Event) -> None:
@@ -140,7 +156,11 @@ class IncidentFolder:
             return
         key, why = found
         for place in [place for place in self._incidents if place[0] == key]:
-            if event.type != EventType.FAILURE_RESOLVED or not event.owner or place[2] == event.owner:
+            if (
+                event.type != EventType.FAILURE_RESOLVED
+                or not event.owner
+                or place[2] == event.owner
+            ):
                 self._keep(place, rules.ended(self._incidents[place], why))
                 self._close(place)
 
@@ -174,7 +194,9 @@ class IncidentFolder:
         for row in self.unit.notified_before(self.now - rules.HOUR, STEP):
             subscription = self.book.by_id.get(row.subscription)
             if row.withheld and subscription is not None:
-                message = message_of_cap(row.subscription, row.owner, row.since, row.withheld, self.settings)
+                message = message_of_cap(
+                    row.subscription, row.owner, row.since, row.withheld, self.settings
+                )
                 self.told.append(IncidentMessage(subscription, message, row.owner))
             self.unit.forget_notified(row.subscription, row.owner)
 

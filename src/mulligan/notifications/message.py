@@ -26,6 +26,7 @@ from mulligan.notifications.rules import IncidentFacts
 
 # Functions of the app that shape a message: `render`, `to`, `subject`. They may look things up, and may be async.
 
+
 async def called(function: Callable[[Message], Any], message: Message) -> Any:
     """On a thread, where it may wait for its database without holding up anybody."""
     if inspect.iscoroutinefunction(function):
@@ -79,10 +80,22 @@ def _fitted(value: Any, depth: int) -> Any:
 
 # A message: what one person or program is told of one event, or of an incident at one step. Plain data, safe texts.
 
-__all__ = ["IncidentFacts", "Message", "message_id", "message_of", "message_of_cap", "message_of_incident"]
+__all__ = [
+    "IncidentFacts",
+    "Message",
+    "message_id",
+    "message_of",
+    "message_of_cap",
+    "message_of_incident",
+]
 
 SUMMARY, NAME = 200, 100  # characters
-OPENED, GROWN, OVER, CAPPED = "incident.opened", "incident.grown", "incident.over", "incident.capped"
+OPENED, GROWN, OVER, CAPPED = (
+    "incident.opened",
+    "incident.grown",
+    "incident.over",
+    "incident.capped",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +109,9 @@ class Message:
     batch_id: str = ""
     event_id: int = 0  # of an event, its place in the log
     data: Mapping[str, Any] = field(default_factory=dict)  # what the event holds: the public half
-    details: tuple[tuple[str, str], ...] = ()  # (label, value), in the order in which people want them
+    details: tuple[
+        tuple[str, str], ...
+    ] = ()  # (label, value), in the order in which people want them
     link: str = ""
     runbook: str = ""
     retrying: bool = False
@@ -119,7 +134,9 @@ class Message:
     def from_plain(cls, body: Mapping[str, Any]) -> Message:
         """A newer version may say more than we know."""
         said = {name: value for name, value in body.items() if name in _FIELDS}
-        said["details"] = tuple((str(label), str(value)) for label, value in said.get("details", ()))
+        said["details"] = tuple(
+            (str(label), str(value)) for label, value in said.get("details", ())
+        )
         return cls(**said)
 
     @classmethod
@@ -132,7 +149,9 @@ _FIELDS = tuple(one.name for one in fields(Message))
 
 def message_id(*parts: object) -> str:
     """The same for the same parts, whoever asks."""
-    digest = hashlib.sha256("|".join(str(part) for part in parts).encode("utf-8", "replace")).digest()
+    digest = hashlib.sha256(
+        "|".join(str(part) for part in parts).encode("utf-8", "replace")
+    ).digest()
     return f"msg_{base64.b32encode(digest).decode()[:26].lower()}"
 
 
@@ -187,7 +206,9 @@ def message_of_incident(incident: IncidentFacts, step: str, settings: Settings) 
     )
 
 
-def message_of_cap(subscription: str, owner: str, hour: Micros, kept: int, settings: Settings) -> Message:
+def message_of_cap(
+    subscription: str, owner: str, hour: Micros, kept: int, settings: Settings
+) -> Message:
     """What a limit kept back in one hour, which began at `hour`: told once, when it is over."""
     return Message(
         id=message_id(subscription, owner, "capped", hour),
@@ -262,7 +283,11 @@ def overview(settings: Settings) -> str:
 
 def of_alert(rule: Any, settings: Settings) -> str:
     base = settings.notify.runbook_url
-    return f"{base}#alert-{quote(rule[:ROOM], safe='', errors='replace')}" if base and isinstance(rule, str) else ""
+    return (
+        f"{base}#alert-{quote(rule[:ROOM], safe='', errors='replace')}"
+        if base and isinstance(rule, str)
+        else ""
+    )
 
 
 def runbook(code: Any, cls: Any, settings: Settings) -> str:

@@ -46,7 +46,9 @@ class SubscriptionMatcher:
             and self.owner in (None, event.owner)
             and self.batch in (None, event.batch_id)
             and all(str(facts.get(name, "")) in values for name, values in self.filter.items())
-            and not (event.type.startswith("subscription.") and event.data.get("subscription") == self.id)
+            and not (
+                event.type.startswith("subscription.") and event.data.get("subscription") == self.id
+            )
         )
 
     def folds(self, event: Event) -> bool:
@@ -77,7 +79,9 @@ class SubscriptionBook:
 
 def is_ours(facts: Mapping[str, Any]) -> bool:
     """Of a kind, a queue or a dependency of our own: nobody is told of what tells him."""
-    return any(str(facts.get(name, "")).startswith(OURS) for name in ("kind", "queue", "dependency"))
+    return any(
+        str(facts.get(name, "")).startswith(OURS) for name in ("kind", "queue", "dependency")
+    )
 
 
 # -- what people say ----------------------------------------------------------------------------------
@@ -191,7 +195,16 @@ class IncidentDeath(NamedTuple):
 def begun(key: str, by: str, death: IncidentDeath, of: str = "job.died") -> Incident:
     kind = str(death.data.get("kind", ""))
     return Incident(
-        key, by, 1, death.at, death.at, of, death.job_id, death.batch_id, dict(death.data), {kind: 1} if kind else {}
+        key,
+        by,
+        1,
+        death.at,
+        death.at,
+        of,
+        death.job_id,
+        death.batch_id,
+        dict(death.data),
+        {kind: 1} if kind else {},
     )
 
 
@@ -214,7 +227,9 @@ def step(incident: Incident, now: Micros, terms: IncidentTerms) -> str | None:
         return OPENED if now >= incident.first_at + terms.gather and not incident.ended else None
     if is_over(incident, now, terms):
         return OVER
-    grown = incident.count >= 2 * incident.told and now >= incident.told_at + patience(incident, terms)
+    grown = incident.count >= 2 * incident.told and now >= incident.told_at + patience(
+        incident, terms
+    )
     return GROWN if grown else None
 
 
@@ -269,6 +284,7 @@ def is_past(hour: Hour, now: Micros) -> bool:
 
 
 # What is known of an incident at one step, for those who put it into words.
+
 
 @dataclass(frozen=True, slots=True)
 class IncidentFacts:

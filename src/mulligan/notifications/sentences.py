@@ -136,7 +136,11 @@ def _batch(event: Event) -> str:
 def _figures(event: Event) -> str:
     data = event.data
     total, dead, cancelled = (_number(data.get(name)) for name in ("total", "dead", "cancelled"))
-    lost = [f"{count:,} {word}" for count, word in ((dead, "died"), (cancelled, "were cancelled")) if count]
+    lost = [
+        f"{count:,} {word}"
+        for count, word in ((dead, "died"), (cancelled, "were cancelled"))
+        if count
+    ]
     return ", ".join([f"{_number(data.get('succeeded')):,} of {total:,} succeeded", *lost])
 
 
@@ -150,7 +154,9 @@ def _batch_by(what: str) -> Callable[[Event], str]:
 
 # -- what is shared ---------------------------------------------------------------------------------
 def _dependency(what: str) -> Callable[[Event], str]:
-    return lambda event: f"{_named(event, 'dependency', 'Something')} {what}{_until(event)}{_because(event)}"
+    return lambda event: (
+        f"{_named(event, 'dependency', 'Something')} {what}{_until(event)}{_because(event)}"
+    )
 
 
 def _queue(what: str) -> Callable[[Event], str]:
@@ -187,11 +193,15 @@ def _skipped(event: Event) -> str:
 
 
 def _worker(what: str) -> Callable[[Event], str]:
-    return lambda event: f"Worker {_named(event, 'worker')} on {_named(event, 'host')} {what}{_because(event)}"
+    return lambda event: (
+        f"Worker {_named(event, 'worker')} on {_named(event, 'host')} {what}{_because(event)}"
+    )
 
 
 def _subscription(what: str) -> Callable[[Event], str]:
-    return lambda event: f"Subscription {_named(event, 'name', _named(event, 'subscription'))} {what}{_because(event)}"
+    return lambda event: (
+        f"Subscription {_named(event, 'name', _named(event, 'subscription'))} {what}{_because(event)}"
+    )
 
 
 def _alert(event: Event) -> str:
@@ -224,8 +234,12 @@ _SAY: Mapping[str, Callable[[Event], str]] = {
     EventType.JOB_DISCARDED: _by("given up"),
     EventType.JOB_EDITED: _by("changed"),
     EventType.JOB_PRUNED: _pruned,
-    EventType.JOB_STALE_REFUSED: _moved("was reported ended by a worker that had lost it; nothing was changed"),
-    EventType.BATCH_SEALED: lambda event: f"{_batch(event)} is complete: {_number(event.data.get('total')):,} jobs",
+    EventType.JOB_STALE_REFUSED: _moved(
+        "was reported ended by a worker that had lost it; nothing was changed"
+    ),
+    EventType.BATCH_SEALED: lambda event: (
+        f"{_batch(event)} is complete: {_number(event.data.get('total')):,} jobs"
+    ),
     EventType.BATCH_READY: _ended("is ready"),
     EventType.BATCH_PARTIAL: _ended("is only partly done", "; those need you"),
     EventType.BATCH_FAILED: _ended("failed", "; it needs you"),
@@ -234,7 +248,9 @@ _SAY: Mapping[str, Callable[[Event], str]] = {
     EventType.BATCH_CANCELLED: _batch_by("was cancelled"),
     EventType.BATCH_EXPIRED: _batch_by("has expired; nothing of it begins again"),
     EventType.DEPENDENCY_OPENED: _dependency("is held, and jobs that use it wait"),
-    EventType.DEPENDENCY_PROBING: _dependency("is tried with one job, to see whether it answers again"),
+    EventType.DEPENDENCY_PROBING: _dependency(
+        "is tried with one job, to see whether it answers again"
+    ),
     EventType.DEPENDENCY_CLOSED: _dependency("answers again, and jobs that use it go on"),
     EventType.DEPENDENCY_CHANGED: _dependency("has other limits now"),
     EventType.KIND_HELD: _held,
@@ -293,13 +309,17 @@ def _many(incident: IncidentFacts) -> str:
     jobs = f"{incident.count:,} {kind + ' ' if kind else ''}job{'' if incident.count == 1 else 's'}"
     if incident.of == EventType.JOB_PARKED:
         return f"{jobs} wait{'s' if incident.count == 1 else ''} for a person"
-    batch = f" in batch {short(incident.batch_name or incident.batch_id)}" if incident.batch_id else ""
+    batch = (
+        f" in batch {short(incident.batch_name or incident.batch_id)}" if incident.batch_id else ""
+    )
     return f"{jobs}{batch} died" + (" of one cause" if incident.count > 1 and not batch else "")
 
 
 def of_cap(kept: int, hour: Micros) -> str:
     these = f"{kept:,} more message{'' if kept == 1 else 's'} about incidents"
-    return f"{these} were kept back in the hour from {moment(hour)}, because of the limit notify.cap."
+    return (
+        f"{these} were kept back in the hour from {moment(hour)}, because of the limit notify.cap."
+    )
 
 
 # -- facts ------------------------------------------------------------------------------------------
@@ -336,7 +356,11 @@ def _details(event: Event) -> Iterator[tuple[str, str]]:
         yield "Attempt", str(event.attempt)
     if _whole(at := event.data.get("next_retry_at")):
         yield "Next attempt", moment(at)
-    for label, value in (("Owner", event.owner), ("Job", event.job_id), ("Batch id", event.batch_id)):
+    for label, value in (
+        ("Owner", event.owner),
+        ("Job", event.job_id),
+        ("Batch id", event.batch_id),
+    ):
         if value:
             yield label, short(value, VALUE)
 

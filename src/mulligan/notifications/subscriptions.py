@@ -44,7 +44,13 @@ LONGEST = 100  # characters of a name: it becomes part of a kind's
 
 
 def spec_of(
-    on: str | Sequence[str], to: Any, *, owner: str | None, name: str | None, form: str | None, words: str
+    on: str | Sequence[str],
+    to: Any,
+    *,
+    owner: str | None,
+    name: str | None,
+    form: str | None,
+    words: str,
 ) -> SubscriptionSpec:
     channel = checked_channel(to)
     types_of(on)
@@ -52,9 +58,7 @@ def spec_of(
     patterns = tuple(split(on))
     named = name or _usual_name(patterns, owner, words, channel)
     if checked_name("subscription", named).startswith(STORED) or len(named) > LONGEST:
-        message = (
-            f"subscription {named!r:.120}: a name has at most {LONGEST} characters and does not begin with {STORED}"
-        )
+        message = f"subscription {named!r:.120}: a name has at most {LONGEST} characters and does not begin with {STORED}"
         raise ConfigError(message)
     return SubscriptionSpec(
         name=named,
@@ -89,7 +93,9 @@ def _usual_name(patterns: Sequence[str], owner: str | None, words: str, channel:
     """The same for the same declaration, in every process that makes it."""
     said = "|".join([*patterns, owner or "", words, channel.kind, channel.endpoint])
     first = patterns[0].replace("*", "all")
-    return f"{first}-{channel.kind}-{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return (
+        f"{first}-{channel.kind}-{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    )
 
 
 # Which subscriptions there are now: those that are stored, and those that the manifests in force declare.
@@ -126,9 +132,16 @@ def _of_spec(row: SubscriptionRow, spec: SubscriptionSpec | None) -> Subscriptio
     if spec is None:
         return None
     return _made(
-        row, ",".join(spec.on), spec.filter,
-        owner=spec.owner, form=spec.form, channel=spec.channel, endpoint=spec.endpoint, apart=spec.apart, declared=True,
-    )  # fmt: skip
+        row,
+        ",".join(spec.on),
+        spec.filter,
+        owner=spec.owner,
+        form=spec.form,
+        channel=spec.channel,
+        endpoint=spec.endpoint,
+        apart=spec.apart,
+        declared=True,
+    )
 
 
 def of_row(row: SubscriptionRow) -> SubscriptionMatcher | None:
@@ -136,7 +149,9 @@ def of_row(row: SubscriptionRow) -> SubscriptionMatcher | None:
     return _made(row, row.patterns, row.filter, batch=row.batch_id, **said)
 
 
-def _made(row: SubscriptionRow, patterns: str, words: str, **said: object) -> SubscriptionMatcher | None:
+def _made(
+    row: SubscriptionRow, patterns: str, words: str, **said: object
+) -> SubscriptionMatcher | None:
     """A newer version may know events and fields that we do not: such a one is left to it."""
     try:
         types, filters = types_of(patterns), parsed_filter(words)
@@ -188,7 +203,9 @@ Some = list[Subscription]  # the class below has a method called list
 class Subscriptions:
     """With `owner`, another owner's subscription answers like one that does not exist."""
 
-    def __init__(self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python") -> None:
+    def __init__(
+        self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python"
+    ) -> None:
         self._open = store
         self._settings = settings
         self._actor = actor
@@ -199,7 +216,11 @@ class Subscriptions:
         with self._open().read() as unit:
             declared = declared_subscriptions(unit, unit.now())
             rows = [row for row in unit.subscriptions() if owner in (None, row.owner)]
-        return [_shown(row, declared.get(row.id)) for row in rows if not row.declared or row.id in declared]
+        return [
+            _shown(row, declared.get(row.id))
+            for row in rows
+            if not row.declared or row.id in declared
+        ]
 
     def get(self, subscription: str, *, owner: str | None = None) -> Subscription:
         with self._open().read() as unit:
@@ -234,12 +255,26 @@ class Subscriptions:
         types_of(on)
         parsed_filter(filter)
         row = SubscriptionRow(
-            id=f"{STORED}{new_id()}", declared=False, name=checked_text("name", name), patterns=",".join(split(on)),
-            owner=None if owner is None else checked_text("owner", owner), batch_id=None, filter=filter,
-            form=checked_form(form, usual_form(channel)), channel=channel.kind, body=json.dumps(channel.to_plain()),
-            endpoint=endpoint_key(channel), after=0, state="on", reason="", version=1, failures=0,
-            failing_since=None, created_at=0, created_by=self._actor,
-        )  # fmt: skip
+            id=f"{STORED}{new_id()}",
+            declared=False,
+            name=checked_text("name", name),
+            patterns=",".join(split(on)),
+            owner=None if owner is None else checked_text("owner", owner),
+            batch_id=None,
+            filter=filter,
+            form=checked_form(form, usual_form(channel)),
+            channel=channel.kind,
+            body=json.dumps(channel.to_plain()),
+            endpoint=endpoint_key(channel),
+            after=0,
+            state="on",
+            reason="",
+            version=1,
+            failures=0,
+            failing_since=None,
+            created_at=0,
+            created_by=self._actor,
+        )
         with self._open().begin() as unit:
             _check_number(unit, row.owner)
             row = _of_batch(unit, row, batch)
@@ -258,25 +293,37 @@ class Subscriptions:
             unit.remove_subscription(row.id)
             self._tell(unit, EventType.SUBSCRIPTION_REMOVED, row, _facts(row), {}, reason)
 
-    def enable(self, subscription: str, *, owner: str | None = None, reason: str = "") -> Subscription:
+    def enable(
+        self, subscription: str, *, owner: str | None = None, reason: str = ""
+    ) -> Subscription:
         """It hears of what happens from now on."""
         with self._open().begin() as unit:
             row = _found(unit, subscription, owner)
             if row.state == "on":
                 return _view(unit, row)
-            on = row._replace(state="on", reason="", failures=0, failing_since=None, after=unit.newest_event())
-            self._change(unit, row, on, {"state": "off", "reason": row.reason}, {"state": "on"}, reason)
+            on = row._replace(
+                state="on", reason="", failures=0, failing_since=None, after=unit.newest_event()
+            )
+            self._change(
+                unit, row, on, {"state": "off", "reason": row.reason}, {"state": "on"}, reason
+            )
             return _view(unit, _found(unit, row.id, None))
 
-    def disable(self, subscription: str, *, owner: str | None = None, reason: str = "") -> Subscription:
+    def disable(
+        self, subscription: str, *, owner: str | None = None, reason: str = ""
+    ) -> Subscription:
         """Nothing is sent until `enable`, also nothing of what waits now."""
         with self._open().begin() as unit:
             row = _found(unit, subscription, owner)
-            if row.state == "on" and not switch_off(unit, row, reason or f"by {self._actor}", self._actor):
+            if row.state == "on" and not switch_off(
+                unit, row, reason or f"by {self._actor}", self._actor
+            ):
                 raise Refused(_quicker(row.id))
             return _view(unit, _found(unit, row.id, None))
 
-    def rotate(self, subscription: str, *, owner: str | None = None, reason: str = "") -> Subscription:
+    def rotate(
+        self, subscription: str, *, owner: str | None = None, reason: str = ""
+    ) -> Subscription:
         """A new secret, shown this once. Messages are signed with it and with the last one, until the next rotation."""
         with self._open().begin() as unit:
             row = _found(unit, subscription, owner)
@@ -297,30 +344,66 @@ class Subscriptions:
             if known is None:
                 message = f"subscription {row.id!r} is switched off: {row.reason}; enable it first"
                 raise Refused(message)
-            event = Event(0, now, TEST, None, None, row.owner or "", None, None, self._actor, {"subscription": row.id})
-            told = replace(message_of(event, row.id, self._settings()), id=message_id(row.id, TEST, new_id()))
+            event = Event(
+                0,
+                now,
+                TEST,
+                None,
+                None,
+                row.owner or "",
+                None,
+                None,
+                self._actor,
+                {"subscription": row.id},
+            )
+            told = replace(
+                message_of(event, row.id, self._settings()), id=message_id(row.id, TEST, new_id())
+            )
             job = post.delivery(known, told, row.owner or "")
             unit.insert([job], announce=True)
         return Deliveries(self._open, self._settings).get(job.id)
 
     # -- what changed -----------------------------------------------------------------------------
     def _change(
-        self, unit: Transaction, row: SubscriptionRow, changed: SubscriptionRow, before: Any, after: Any, reason: str
+        self,
+        unit: Transaction,
+        row: SubscriptionRow,
+        changed: SubscriptionRow,
+        before: Any,
+        after: Any,
+        reason: str,
     ) -> None:
         if not unit.write_subscription(changed):
             raise Refused(_quicker(row.id))
         self._tell(unit, EventType.SUBSCRIPTION_CHANGED, row, before, after, reason)
 
-    def _tell(self, unit: Transaction, kind: EventType, row: SubscriptionRow, before: Any, after: Any, reason: str) -> None:
+    def _tell(
+        self,
+        unit: Transaction,
+        kind: EventType,
+        row: SubscriptionRow,
+        before: Any,
+        after: Any,
+        reason: str,
+    ) -> None:
         news = {"subscription": row.id, "name": row.name, "reason": reason}
-        said = {name: value for name, value in news.items() if value} | {"before": before, "after": after}
-        event = NewEvent(kind, batch_id=row.batch_id, owner=row.owner or "", actor=self._actor, data=said)
+        said = {name: value for name, value in news.items() if value} | {
+            "before": before,
+            "after": after,
+        }
+        event = NewEvent(
+            kind, batch_id=row.batch_id, owner=row.owner or "", actor=self._actor, data=said
+        )
         unit.write_events([event])
 
 
 def _check_number(unit: Transaction, owner: str | None) -> None:
     """Every event is held against every subscription: one owner's must not slow down everybody's messages."""
-    has = 0 if owner is None else sum(row.owner == owner and not row.declared for row in unit.subscriptions())
+    has = (
+        0
+        if owner is None
+        else sum(row.owner == owner and not row.declared for row in unit.subscriptions())
+    )
     if has >= MOST:
         message = f"owner {owner!r:.80} has {has} subscriptions, as many as an owner may have; remove one first"
         raise Refused(message)
@@ -332,9 +415,7 @@ def _quicker(subscription: str) -> str:
 
 def _with_secret(channel: Channel) -> tuple[Channel, str | None]:
     if not channel.storable:
-        message = (
-            f"a {channel.kind} channel with functions cannot be stored: declare it in the app's code, with app.notify"
-        )
+        message = f"a {channel.kind} channel with functions cannot be stored: declare it in the app's code, with app.notify"
         raise Refused(message)
     if not isinstance(channel, Webhook) or channel.secrets:
         return channel, None
@@ -402,9 +483,15 @@ def where(body: Mapping[str, Any]) -> str:
 
 def _facts(row: SubscriptionRow) -> dict[str, Any]:
     said = {
-        "on": row.patterns, "owner": row.owner, "batch": row.batch_id, "filter": row.filter, "form": row.form,
-        "channel": row.channel, "to": where(json.loads(row.body)), "state": row.state,
-    }  # fmt: skip
+        "on": row.patterns,
+        "owner": row.owner,
+        "batch": row.batch_id,
+        "filter": row.filter,
+        "form": row.form,
+        "channel": row.channel,
+        "to": where(json.loads(row.body)),
+        "state": row.state,
+    }
     return {name: value for name, value in said.items() if value not in (None, "")}
 
 
@@ -423,17 +510,33 @@ class AsyncSubscriptions:
     async def add(self, on: str | Sequence[str], to: Channel, **said: Any) -> Subscription:
         return await asyncio.to_thread(self._subscriptions.add, on, to, **said)
 
-    async def remove(self, subscription: str, *, owner: str | None = None, reason: str = "") -> None:
-        await asyncio.to_thread(self._subscriptions.remove, subscription, owner=owner, reason=reason)
+    async def remove(
+        self, subscription: str, *, owner: str | None = None, reason: str = ""
+    ) -> None:
+        await asyncio.to_thread(
+            self._subscriptions.remove, subscription, owner=owner, reason=reason
+        )
 
-    async def enable(self, subscription: str, *, owner: str | None = None, reason: str = "") -> Subscription:
-        return await asyncio.to_thread(self._subscriptions.enable, subscription, owner=owner, reason=reason)
+    async def enable(
+        self, subscription: str, *, owner: str | None = None, reason: str = ""
+    ) -> Subscription:
+        return await asyncio.to_thread(
+            self._subscriptions.enable, subscription, owner=owner, reason=reason
+        )
 
-    async def disable(self, subscription: str, *, owner: str | None = None, reason: str = "") -> Subscription:
-        return await asyncio.to_thread(self._subscriptions.disable, subscription, owner=owner, reason=reason)
+    async def disable(
+        self, subscription: str, *, owner: str | None = None, reason: str = ""
+    ) -> Subscription:
+        return await asyncio.to_thread(
+            self._subscriptions.disable, subscription, owner=owner, reason=reason
+        )
 
-    async def rotate(self, subscription: str, *, owner: str | None = None, reason: str = "") -> Subscription:
-        return await asyncio.to_thread(self._subscriptions.rotate, subscription, owner=owner, reason=reason)
+    async def rotate(
+        self, subscription: str, *, owner: str | None = None, reason: str = ""
+    ) -> Subscription:
+        return await asyncio.to_thread(
+            self._subscriptions.rotate, subscription, owner=owner, reason=reason
+        )
 
     async def test(self, subscription: str, *, owner: str | None = None) -> Delivery:
         return await asyncio.to_thread(self._subscriptions.test, subscription, owner=owner)

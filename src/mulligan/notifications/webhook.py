@@ -108,12 +108,16 @@ def _json(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise Fail("BAD_OUTCOME", f"render returned what is no JSON: {error}", final=True) from error
+        raise Fail(
+            "BAD_OUTCOME", f"render returned what is no JSON: {error}", final=True
+        ) from error
 
 
 def _checked(body: Body) -> Body:
     if len(body.text) > MOST:
-        raise Fail("TOO_LARGE", f"a body of {len(body.text):,} bytes; {MOST:,} are allowed", final=True)
+        raise Fail(
+            "TOO_LARGE", f"a body of {len(body.text):,} bytes; {MOST:,} are allowed", final=True
+        )
     return body
 
 
@@ -177,10 +181,14 @@ def signature(secrets: tuple[str, ...], message_id: str, now: datetime, body: st
     """One for each secret: while one is being changed, receivers with either can verify."""
     import standardwebhooks  # noqa: PLC0415 - only who sends needs it
 
-    return " ".join(standardwebhooks.Webhook(secret).sign(message_id, now, body) for secret in secrets)
+    return " ".join(
+        standardwebhooks.Webhook(secret).sign(message_id, now, body) for secret in secrets
+    )
 
 
-async def _post(webhook: Posted, headers: dict[str, str], body: Body, sending: Sending, until: float) -> Receipt:
+async def _post(
+    webhook: Posted, headers: dict[str, str], body: Body, sending: Sending, until: float
+) -> Receipt:
     import httpx2  # noqa: PLC0415 - see above
 
     url = httpx2.URL(webhook.url)
@@ -189,7 +197,11 @@ async def _post(webhook: Posted, headers: dict[str, str], body: Body, sending: S
     found = await addresses(url.scheme, host, port, gate, sending.resolve)
     tried = found[:ADDRESSES]
     asked = _Asked(
-        {"host": url.netloc.decode("ascii"), **headers}, body.text, host, webhook.timeout / len(tried), until
+        {"host": url.netloc.decode("ascii"), **headers},
+        body.text,
+        host,
+        webhook.timeout / len(tried),
+        until,
     )
     failed: Exception | None = None
     # Without a client: that would follow, remember and log, and an address may hold a token.
@@ -210,12 +222,16 @@ class _Asked(NamedTuple):
     until: float  # by the loop's clock
 
 
-async def _answered(transport: httpx2.AsyncHTTPTransport, asked: _Asked, url: httpx2.URL) -> Receipt:
+async def _answered(
+    transport: httpx2.AsyncHTTPTransport, asked: _Asked, url: httpx2.URL
+) -> Receipt:
     import httpx2  # noqa: PLC0415 - see above
 
     # The certificate is checked against the name, not against the address.
     more = {"sni_hostname": asked.host, "timeout": {"connect": asked.connect}}
-    request = httpx2.Request("POST", url, headers=asked.headers, content=asked.text, extensions=more)
+    request = httpx2.Request(
+        "POST", url, headers=asked.headers, content=asked.text, extensions=more
+    )
     response = await transport.handle_async_request(request)
     try:
         status, headers = response.status_code, dict(response.headers)
@@ -324,7 +340,9 @@ class Webhook:
         if self.form not in ("standard", "cloudevents"):
             _refuse(f"form {self.form!r} is neither 'standard' nor 'cloudevents'")
         if not 0 < self.timeout <= LONGEST:
-            _refuse(f"timeout must be more than 0 and at most {LONGEST:g} seconds, not {self.timeout!r}")
+            _refuse(
+                f"timeout must be more than 0 and at most {LONGEST:g} seconds, not {self.timeout!r}"
+            )
 
     def __repr__(self) -> str:
         return f"Webhook({self.endpoint!r})"
@@ -377,7 +395,9 @@ class Webhook:
 def checked_url(url: str) -> str:
     """Refuses what no webhook can be. Where it leads is looked at when it is sent to."""
     if len(url) > 2000 or not url.isprintable() or " " in url or "\\" in url:
-        _refuse("the address must be at most 2,000 printable characters, without spaces and backslashes")
+        _refuse(
+            "the address must be at most 2,000 printable characters, without spaces and backslashes"
+        )
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -397,7 +417,9 @@ def _check_secret(secret: object) -> None:
     except (ValueError, binascii.Error):
         size = 0
     if not 24 <= size <= 64:
-        _refuse("a secret is whsec_ and 24 to 64 bytes in base64; mulligan.notifications.webhook.new_secret() makes one")
+        _refuse(
+            "a secret is whsec_ and 24 to 64 bytes in base64; mulligan.notifications.webhook.new_secret() makes one"
+        )
 
 
 def _check_header(name: object, value: object) -> None:

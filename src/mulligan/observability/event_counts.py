@@ -77,7 +77,11 @@ OUTCOMES = {
 }
 STATES = {"job.succeeded": "succeeded", "job.died": "dead", "job.cancelled": "cancelled"}
 WORKERS = {"worker.started": "started", "worker.lost": "lost", "worker.runner_died": "runner_died"}
-BREAKERS = {"dependency.opened": "open", "dependency.closed": "closed", "dependency.probing": "probing"}
+BREAKERS = {
+    "dependency.opened": "open",
+    "dependency.closed": "closed",
+    "dependency.probing": "probing",
+}
 DELIVERY = f"{OURS}deliver"
 ENDPOINT = f"{OURS}endpoint."
 
@@ -146,7 +150,11 @@ class Fold:
             seen = next((row for row in unit.readers() if row.name == READER), None)
             self._cursor = -1 if seen is None else seen.cursor
             now = unit.now()
-            if seen is not None and not self._behind and now - seen.updated_at < self.every * 0.9 * SECOND:
+            if (
+                seen is not None
+                and not self._behind
+                and now - seen.updated_at < self.every * 0.9 * SECOND
+            ):
                 return False
             top, news = (0, []) if seen is None else unit.news_after(seen.cursor, MOST)
         memory = CounterState(seen.body if seen is not None else "")
@@ -168,7 +176,11 @@ class Fold:
     def _rests(self, unit: Transaction) -> bool:
         """Is there nothing to count, and was the clock asked lately whether it is time to make minutes into hours?"""
         now = time.monotonic()
-        if self._cursor >= 0 and now - self._asked < ASK_AGAIN and unit.newest_event(self._cursor) == self._cursor:
+        if (
+            self._cursor >= 0
+            and now - self._asked < ASK_AGAIN
+            and unit.newest_event(self._cursor) == self._cursor
+        ):
             return True
         self._asked = now
         return False
@@ -213,7 +225,14 @@ def counted(news: Iterable[NewsRow]) -> Counted:
     return found
 
 
-def _count(found: defaultdict[Like, Sums], at: Micros, kind: str, attempt: int | None, data: str, n: int = 1) -> None:
+def _count(
+    found: defaultdict[Like, Sums],
+    at: Micros,
+    kind: str,
+    attempt: int | None,
+    data: str,
+    n: int = 1,
+) -> None:
     get = json.loads(data).get
     run, wait, cost = _number(get("duration_ms")), _number(get("wait_ms")), _number(get("cost"))
     delay = _number(get("next_retry_at")) if kind == "job.retry_scheduled" else None
@@ -354,7 +373,12 @@ def _of_attempt(like: Like, said: EventLabels, sums: Sums) -> Iterator[Stat]:
         yield "retries", {**job, "class": said.cls, "code": said.code}, sums.n, sums.delay / SECOND
     if outcome in FAILED:
         final = "true" if outcome == "dead" else "false"
-        yield "failures", {"code": said.code, "final": final, "length": _length(like.run)}, sums.n, seconds
+        yield (
+            "failures",
+            {"code": said.code, "final": final, "length": _length(like.run)},
+            sums.n,
+            seconds,
+        )
 
 
 def _of_times(like: Like, said: EventLabels, sums: Sums) -> Iterator[Stat]:
@@ -365,7 +389,12 @@ def _of_times(like: Like, said: EventLabels, sums: Sums) -> Iterator[Stat]:
     if like.wait is not None:
         yield "wait", {**job, "le": _le(WAIT_SECONDS, like.wait)}, sums.n, sums.wait / 1000
     if like.delay is not None:
-        yield "delay", {"class": said.cls, "le": _le(DELAY_SECONDS, like.delay)}, sums.n, sums.delay / SECOND
+        yield (
+            "delay",
+            {"class": said.cls, "le": _le(DELAY_SECONDS, like.delay)},
+            sums.n,
+            sums.delay / SECOND,
+        )
     if like.type == "job.succeeded":
         needed = said.before + 1
         place = _le(TRIES, bisect_left(TRIES, needed))

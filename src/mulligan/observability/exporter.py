@@ -63,7 +63,9 @@ class GaugeReadings:
 def look(unit: Transaction) -> GaugeReadings:
     seen = unit.look()
     cap = max(100, min(CAP, LOOKED // max(1, len(seen.lanes))))
-    recent = unit.stats(["verdicts", "tries", "cost", "finished"], seen.now - WINDOWS["1h"] * MINUTE)
+    recent = unit.stats(
+        ["verdicts", "tries", "cost", "finished"], seen.now - WINDOWS["1h"] * MINUTE
+    )
     return GaugeReadings(
         now=seen.now,
         depths=unit.depths(seen.now, cap, LANES),
@@ -96,24 +98,58 @@ GAUGES = (
         "Jobs of a queue: ready, held (due, but its queue, kind or dependency is closed), scheduled, running.",
         ("queue", "phase"),
     ),
-    Gauge("mulligan_oldest_job_age_seconds", "How long the first ready job of a queue has been due.", ("queue",)),
+    Gauge(
+        "mulligan_oldest_job_age_seconds",
+        "How long the first ready job of a queue has been due.",
+        ("queue",),
+    ),
     Gauge("mulligan_oldest_held_age_seconds", "The same of those that are held.", ("queue",)),
     Gauge("mulligan_dead_letters", "Dead jobs that are kept; counting stops at 10,000."),
     Gauge("mulligan_parked_jobs", "Jobs that wait for a person; counting stops at 10,000."),
     Gauge("mulligan_workers", "Workers by state: working, draining.", ("state",)),
     Gauge("mulligan_worker_info", "Workers by release.", ("release",)),
     Gauge("mulligan_worker_slots", "How many jobs all workers together run at a time."),
-    Gauge("mulligan_worker_heartbeat_age_seconds", "Since the last sign of life of the worker that is silent longest."),
-    Gauge("mulligan_breaker_state", "1 for the state a dependency is in, 0 for the others.", ("dependency", "state")),
-    Gauge("mulligan_breaker_open_seconds", "How long a dependency has been held; 0: it is not.", ("dependency",)),
-    Gauge("mulligan_held_jobs", "Due jobs that wait for a dependency; counting stops at 10,000.", ("dependency",)),
-    Gauge("mulligan_retry_budget_remaining", "Retries that a dependency bears now.", ("dependency",)),
+    Gauge(
+        "mulligan_worker_heartbeat_age_seconds",
+        "Since the last sign of life of the worker that is silent longest.",
+    ),
+    Gauge(
+        "mulligan_breaker_state",
+        "1 for the state a dependency is in, 0 for the others.",
+        ("dependency", "state"),
+    ),
+    Gauge(
+        "mulligan_breaker_open_seconds",
+        "How long a dependency has been held; 0: it is not.",
+        ("dependency",),
+    ),
+    Gauge(
+        "mulligan_held_jobs",
+        "Due jobs that wait for a dependency; counting stops at 10,000.",
+        ("dependency",),
+    ),
+    Gauge(
+        "mulligan_retry_budget_remaining", "Retries that a dependency bears now.", ("dependency",)
+    ),
     Gauge("mulligan_gates", "What is closed, by scope: queue, kind, dependency.", ("scope",)),
     Gauge("mulligan_operations", "Bulk actions by state, of the newest 100.", ("state",)),
-    Gauge("mulligan_event_lag_seconds", "For how long readers wait for the oldest transaction that writes events."),
-    Gauge("mulligan_reader_lag_events", "Events that a reader (fold, dispatch, alerts) has not read yet.", ("reader",)),
-    Gauge("mulligan_failure_rate", "Failed attempts, of those that succeeded or failed.", ("window",)),
-    Gauge("mulligan_retry_success_rate", "Of the attempts with this number those that succeeded; 1 h.", ("try",)),
+    Gauge(
+        "mulligan_event_lag_seconds",
+        "For how long readers wait for the oldest transaction that writes events.",
+    ),
+    Gauge(
+        "mulligan_reader_lag_events",
+        "Events that a reader (fold, dispatch, alerts) has not read yet.",
+        ("reader",),
+    ),
+    Gauge(
+        "mulligan_failure_rate", "Failed attempts, of those that succeeded or failed.", ("window",)
+    ),
+    Gauge(
+        "mulligan_retry_success_rate",
+        "Of the attempts with this number those that succeeded; 1 h.",
+        ("try",),
+    ),
     Gauge("mulligan_retry_cost_per_job", "What retries cost, for each job that ended; 1 h."),
     Gauge("mulligan_queue_depth", "Due jobs of a queue, ready or held.", ("queue",)),
     Gauge("mulligan_jobs_active", "Running jobs of a queue.", ("queue",)),
@@ -131,7 +167,9 @@ def _samples(scene: GaugeReadings) -> dict[str, list[Sample]]:
         "mulligan_parked_jobs": [((), float(scene.counts.get("parked", 0)))],
         **_of_workers(scene),
         **_of_dependencies(scene),
-        "mulligan_gates": _counted(Counter(gate.scope for gate in scene.gates), ("queue", "kind", "dependency")),
+        "mulligan_gates": _counted(
+            Counter(gate.scope for gate in scene.gates), ("queue", "kind", "dependency")
+        ),
         "mulligan_operations": _counted(scene.operations, ("running", "paused", "stopped")),
         "mulligan_event_lag_seconds": [((), scene.event_lag / SECOND)],
         "mulligan_reader_lag_events": [
@@ -167,19 +205,29 @@ def _of_queues(scene: GaugeReadings) -> dict[str, list[Sample]]:
     return _phases(phases, ages)
 
 
-def _phases(phases: Mapping[tuple[str, str], int], ages: Mapping[str, Mapping[str, float]]) -> dict[str, list[Sample]]:
+def _phases(
+    phases: Mapping[tuple[str, str], int], ages: Mapping[str, Mapping[str, float]]
+) -> dict[str, list[Sample]]:
     queues = sorted({queue for queue, _ in phases})
-    every = [(queue, phase) for queue in queues for phase in ("ready", "held", "scheduled", "running")]
+    every = [
+        (queue, phase) for queue in queues for phase in ("ready", "held", "scheduled", "running")
+    ]
 
     def depth(queue: str) -> float:
         return float(phases.get((queue, "ready"), 0) + phases.get((queue, "held"), 0))
 
     return {
         "mulligan_queue_jobs": [(key, float(min(CAP, phases.get(key, 0)))) for key in every],
-        "mulligan_oldest_job_age_seconds": [((queue,), ages["ready"].get(queue, 0.0)) for queue in queues],
-        "mulligan_oldest_held_age_seconds": [((queue,), ages["held"].get(queue, 0.0)) for queue in queues],
+        "mulligan_oldest_job_age_seconds": [
+            ((queue,), ages["ready"].get(queue, 0.0)) for queue in queues
+        ],
+        "mulligan_oldest_held_age_seconds": [
+            ((queue,), ages["held"].get(queue, 0.0)) for queue in queues
+        ],
         "mulligan_queue_depth": [((queue,), min(CAP, depth(queue))) for queue in queues],
-        "mulligan_jobs_active": [((queue,), float(phases.get((queue, "running"), 0))) for queue in queues],
+        "mulligan_jobs_active": [
+            ((queue,), float(phases.get((queue, "running"), 0))) for queue in queues
+        ],
     }
 
 
@@ -207,7 +255,9 @@ def _of_dependencies(scene: GaugeReadings) -> dict[str, list[Sample]]:
         ],
         "mulligan_breaker_open_seconds": [((one.key,), _open_for(one, scene.now)) for one in shown],
         "mulligan_held_jobs": [((one.key,), float(one.held)) for one in shown],
-        "mulligan_retry_budget_remaining": [((one.key,), one.tokens) for one in shown if one.tokens is not None],
+        "mulligan_retry_budget_remaining": [
+            ((one.key,), one.tokens) for one in shown if one.tokens is not None
+        ],
     }
 
 
@@ -225,16 +275,24 @@ def _open_for(one: Dependency, now: Micros) -> float:
 def _of_attempts(scene: GaugeReadings) -> dict[str, list[Sample]]:
     tries = [(json.loads(row.labels), row) for row in scene.recent if row.name == "tries"]
     numbers = sorted({said["try"] for said, _ in tries} - {"1"})
-    costs = [row.total for row in scene.recent if row.name == "cost" and json.loads(row.labels)["nth"] == "retry"]
+    costs = [
+        row.total
+        for row in scene.recent
+        if row.name == "cost" and json.loads(row.labels)["nth"] == "retry"
+    ]
     ended = sum(row.n for row in scene.recent if row.name == "finished")
     verdicts = [row for row in scene.recent if row.name == "verdicts"]
     return {
         "mulligan_failure_rate": [
-            ((window,), _failed([row for row in verdicts if row.minute > scene.now // MINUTE - minutes]))
+            (
+                (window,),
+                _failed([row for row in verdicts if row.minute > scene.now // MINUTE - minutes]),
+            )
             for window, minutes in WINDOWS.items()
         ],
         "mulligan_retry_success_rate": [
-            ((number,), 1.0 - _failed([row for said, row in tries if said["try"] == number])) for number in numbers
+            ((number,), 1.0 - _failed([row for said, row in tries if said["try"] == number]))
+            for number in numbers
         ],
         "mulligan_retry_cost_per_job": [((), sum(costs) / ended if ended else 0.0)],
     }

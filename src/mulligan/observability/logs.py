@@ -26,10 +26,21 @@ FIELD = 2048
 NAME = 60
 FIELDS = 40  # of a record, beside ours
 
-OURS = ("job", "kind", "queue", "attempt", "token", "worker", "trace_id", "span_id")  # in this order, where known
+OURS = (
+    "job",
+    "kind",
+    "queue",
+    "attempt",
+    "token",
+    "worker",
+    "trace_id",
+    "span_id",
+)  # in this order, where known
 _HEAD = ("time", "level", "logger", "message")
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "stack"}
-_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # all but ASCII is escaped: no separator of lines is left
+_ENCODE = json.JSONEncoder(
+    separators=(",", ":")
+).encode  # all but ASCII is escaped: no separator of lines is left
 
 
 class AttemptFilter(logging.Filter):
@@ -71,7 +82,9 @@ class TextForm(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         found = vars(record)
-        ids = [f"{name}={_word(_value(found[name]))}" for name in OURS if found.get(name) is not None]
+        ids = [
+            f"{name}={_word(_value(found[name]))}" for name in OURS if found.get(name) is not None
+        ]
         named = _one_line(_short(str(record.name)))
         line = " ".join([_moment(record), record.levelname, named, _one_line(_said(record)), *ids])
         trace = _trace(self, record)
@@ -87,11 +100,17 @@ def handler_for(log: LogSection, handler: logging.Handler) -> logging.Handler:
 
 def log_to(log: LogSection, handler: logging.Handler | None = None) -> None:
     """From now on whatever this process logs goes there (stderr), in this form."""
-    logging.basicConfig(level=log.level, handlers=[handler_for(log, handler or logging.StreamHandler(sys.stderr))])
+    logging.basicConfig(
+        level=log.level, handlers=[handler_for(log, handler or logging.StreamHandler(sys.stderr))]
+    )
 
 
 def _moment(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(record.created, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def _said(record: logging.LogRecord) -> str:
@@ -104,7 +123,11 @@ def _said(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    more = [(name, value) for name, value in vars(record).items() if name not in _PLAIN and value is not None]
+    more = [
+        (name, value)
+        for name, value in vars(record).items()
+        if name not in _PLAIN and value is not None
+    ]
     return {_name(name): _value(value) for name, value in more[: FIELDS + len(OURS)]}
 
 
@@ -165,7 +188,14 @@ def _safely(make: Callable[[], str]) -> str:
         return f"(a traceback that cannot be shown: {type(error).__name__})"
 
 
-_ESCAPES = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 0x2028: "\\u2028", 0x2029: "\\u2029", 0x85: "\\x85"}
+_ESCAPES = {
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+    0x85: "\\x85",
+}
 
 
 def _one_line(text: str) -> str:

@@ -14,7 +14,14 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from mulligan.core.attempt import Cls
-from mulligan.observability.event_counts import DELAY_SECONDS, OUTCOMES, RUN_SECONDS, STATES, TRIES, WAIT_SECONDS
+from mulligan.observability.event_counts import (
+    DELAY_SECONDS,
+    OUTCOMES,
+    RUN_SECONDS,
+    STATES,
+    TRIES,
+    WAIT_SECONDS,
+)
 from mulligan.storage.stat_queries import StatRow
 
 USER_CAUSED = frozenset({Cls.INVALID_INPUT.value, Cls.CANCELLED.value})
@@ -33,7 +40,9 @@ class Counter(NamedTuple):
     labels: Mapping[str, str]  # the metric's → the stat's
     where: Mapping[str, str] = {}
     of: str = "n"
-    zeros: tuple[Labels, ...] = ()  # told from the beginning: a rate needs a value before the first event
+    zeros: tuple[
+        Labels, ...
+    ] = ()  # told from the beginning: a rate needs a value before the first event
 
 
 class Histogram(NamedTuple):
@@ -52,7 +61,11 @@ _VERDICTS = tuple(
     for cls in ("", *(_CLASSES if outcome in _FAILING else ()))
     for nth in NTH
 )
-_ENDS = tuple((state, cls) for state in STATES.values() for cls in ("", *(_CLASSES if state == "dead" else ())))
+_ENDS = tuple(
+    (state, cls)
+    for state in STATES.values()
+    for cls in ("", *(_CLASSES if state == "dead" else ()))
+)
 
 COUNTERS = (
     Counter("mulligan_jobs_enqueued_total", "Jobs that were enqueued.", "enqueued", JOB),
@@ -116,9 +129,21 @@ COUNTERS = (
         JOB,
         where={"code": WORKER_LOST},
     ),
-    Counter("mulligan_worker_starts_total", "Workers that started.", "workers", {}, {"what": "started"}, zeros=((),)),
     Counter(
-        "mulligan_workers_lost_total", "Workers found dead or silent.", "workers", {}, {"what": "lost"}, zeros=((),)
+        "mulligan_worker_starts_total",
+        "Workers that started.",
+        "workers",
+        {},
+        {"what": "started"},
+        zeros=((),),
+    ),
+    Counter(
+        "mulligan_workers_lost_total",
+        "Workers found dead or silent.",
+        "workers",
+        {},
+        {"what": "lost"},
+        zeros=((),),
     ),
     Counter(
         "mulligan_runners_died_total",
@@ -148,7 +173,13 @@ COUNTERS = (
         {"error_code": "code"},
         where={"state": "dead"},
     ),
-    Counter("mulligan_manual_retry_total", "mulligan_manual_retries_total without labels.", "manual", {}, zeros=((),)),
+    Counter(
+        "mulligan_manual_retry_total",
+        "mulligan_manual_retries_total without labels.",
+        "manual",
+        {},
+        zeros=((),),
+    ),
     Counter(
         "mulligan_worker_failures_total",
         "Attempts that failed; is_permanent: the job died of it, duration_bucket: how long it ran.",
@@ -157,10 +188,16 @@ COUNTERS = (
     ),
 )
 HISTOGRAMS = (
-    Histogram("mulligan_attempt_duration_seconds", "How long handlers ran.", "run", JOB, RUN_SECONDS),
+    Histogram(
+        "mulligan_attempt_duration_seconds", "How long handlers ran.", "run", JOB, RUN_SECONDS
+    ),
     Histogram("mulligan_job_wait_seconds", "From due to started.", "wait", JOB, WAIT_SECONDS),
     Histogram(
-        "mulligan_attempts_to_success", "Attempts that a success took, losses aside.", "needed", {"kind": "kind"}, TRIES
+        "mulligan_attempts_to_success",
+        "Attempts that a success took, losses aside.",
+        "needed",
+        {"kind": "kind"},
+        TRIES,
     ),
     Histogram(
         "mulligan_retry_delay_seconds",
@@ -213,5 +250,7 @@ def _histogram(histogram: Histogram, rows: Iterable[tuple[dict[str, str], StatRo
     family = HistogramMetricFamily(histogram.name, histogram.help, labels=tuple(histogram.labels))
     for values, found in sorted(counts.items()):
         rising = accumulate(found[place] for place in places)
-        family.add_metric(values, list(zip(places, map(float, rising), strict=True)), totals[values])
+        family.add_metric(
+            values, list(zip(places, map(float, rising), strict=True)), totals[values]
+        )
     return family

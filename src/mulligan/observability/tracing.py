@@ -19,7 +19,15 @@ from mulligan._version import __version__
 from mulligan.config import TraceSection
 from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.job import NewJob
-from mulligan.core.tracing import UNTRACED, Ended, Tracer, attempt_now, environment_of, trace_id, trace_text
+from mulligan.core.tracing import (
+    UNTRACED,
+    Ended,
+    Tracer,
+    attempt_now,
+    environment_of,
+    trace_id,
+    trace_text,
+)
 
 log = logging.getLogger("mulligan.trace")
 
@@ -43,7 +51,9 @@ class OtelTracer(Tracer):
     def _sending(self, api: Any, new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
         with ExitStack() as stack:
             if _recorded(api):
-                self._enter(stack, api, f"send {_one(job.queue for job in new)}", "PRODUCER", _sent(new))
+                self._enter(
+                    stack, api, f"send {_one(job.queue for job in new)}", "PRODUCER", _sent(new)
+                )
             trace = _current(api)
             yield new if trace is None else [job._replace(trace=job.trace or trace) for job in new]
 
@@ -57,7 +67,9 @@ class OtelTracer(Tracer):
     def _attempt(self, api: Any, lease: Lease) -> Iterator[Ended]:
         with ExitStack() as stack:
             begins = self._beginning(api, lease.trace)
-            span = self._enter(stack, api, f"process {lease.queue}", "CONSUMER", _attempted(lease), **begins)
+            span = self._enter(
+                stack, api, f"process {lease.queue}", "CONSUMER", _attempted(lease), **begins
+            )
             yield _untold if span is None else partial(_told, api, span)
 
     def environment(self, lease: Lease) -> dict[str, str]:
@@ -77,17 +89,27 @@ class OtelTracer(Tracer):
         return {"context": Context(), "links": [api.Link(far)]}
 
     def _enter(
-        self, stack: ExitStack, api: Any, name: str, kind: str, attributes: Mapping[str, Any], **more: Any
+        self,
+        stack: ExitStack,
+        api: Any,
+        name: str,
+        kind: str,
+        attributes: Mapping[str, Any],
+        **more: Any,
     ) -> Any:
         """The span, current until the stack ends; None: it could not be begun, which is no reason to fail."""
         try:
             tracer = api.get_tracer("mulligan", __version__)
             return stack.enter_context(
                 tracer.start_as_current_span(
-                    name, kind=getattr(api.SpanKind, kind), attributes=attributes, record_exception=False,
-                    set_status_on_exception=False, **more,
+                    name,
+                    kind=getattr(api.SpanKind, kind),
+                    attributes=attributes,
+                    record_exception=False,
+                    set_status_on_exception=False,
+                    **more,
                 )
-            )  # fmt: skip
+            )
         except Exception:
             log.exception("no span for %r", name)
             return None
@@ -125,9 +147,12 @@ def _remote(api: Any, trace: str | None) -> Any:
     parent, _, state = trace.partition(" ")
     _, of, span, flags = parent.split("-")
     return api.SpanContext(
-        int(of, 16), int(span, 16), is_remote=True, trace_flags=api.TraceFlags(int(flags, 16)),
+        int(of, 16),
+        int(span, 16),
+        is_remote=True,
+        trace_flags=api.TraceFlags(int(flags, 16)),
         trace_state=api.TraceState.from_header([state]) if state else None,
-    )  # fmt: skip
+    )
 
 
 def _one(queues: Any) -> str:

@@ -89,7 +89,11 @@ def _tend(store: Store, operation: str, *, paced: bool) -> int:
         except StoreUnavailable:
             raise
         except Exception:
-            log.exception("operation %s: a turn has failed%s", operation, "" if careful else "; each job for itself")
+            log.exception(
+                "operation %s: a turn has failed%s",
+                operation,
+                "" if careful else "; each job for itself",
+            )
             if careful:
                 return sent
             careful = True
@@ -105,7 +109,14 @@ class Did(NamedTuple):
     more: bool = False  # the same again may find more
 
 
-def step(store: Store, operation: str, *, paced: bool = True, after: Did | None = None, careful: bool = False) -> Did:
+def step(
+    store: Store,
+    operation: str,
+    *,
+    paced: bool = True,
+    after: Did | None = None,
+    careful: bool = False,
+) -> Did:
     """One transaction. `after`: the one before; the turn is ours already. `careful`: what a move raises is its own."""
     with store.begin() as unit:
         row = unit.operation_locked(operation, wait=False)
@@ -151,7 +162,9 @@ class OperationStep:
         self._plan = [ItemCounts(*numbers) for numbers in json.loads(row.tallies)]
         self._moved: list[tuple[JobRow, Verb]] = []
         self._batches: dict[str, BatchRow | None] = {}
-        self._down: dict[str, str] = {}  # by what jobs use: why they would end at once; "": they would not
+        self._down: dict[
+            str, str
+        ] = {}  # by what jobs use: why they would end at once; "": they would not
 
     def take(self, *, look: bool = True) -> Did:
         """`look`: who has ended; those that are under way may be many."""
@@ -192,7 +205,9 @@ class OperationStep:
         judged = self._judge()
         sent = self._send() if self._row.state == "running" else 0
         if ended or sent:
-            self._set(moved_at=self._now, note="" if self._row.state == "running" else self._row.note)
+            self._set(
+                moved_at=self._now, note="" if self._row.state == "running" else self._row.note
+            )
         else:
             self._say_why_it_waits()
         if self._row.state != "running" and not ended:
@@ -239,7 +254,9 @@ class OperationStep:
 
     def _stop(self) -> None:
         row = self._row
-        note = stop_words(self._plan, row.step, row.stop_if, row.recent, self._unit.items_again(row.id))
+        note = stop_words(
+            self._plan, row.step, row.stop_if, row.recent, self._unit.items_again(row.id)
+        )
         self._set(state="stopped", finished_at=self._now, note=note)
         self._tell(EventType.OPERATION_STOPPED, "upkeep", by=row.actor, note=note)
 
@@ -250,7 +267,9 @@ class OperationStep:
 
     def _tell(self, kind: EventType, actor: str, **more: Any) -> None:
         whole = total_of(self._plan)
-        counts = {name: count for name, count in whole._asdict().items() if count and name != "size"}
+        counts = {
+            name: count for name, count in whole._asdict().items() if count and name != "size"
+        }
         tell(self._unit, self._row, kind, actor=actor, total=self._row.total, counts=counts, **more)
 
     # -- sending ----------------------------------------------------------------------------------
@@ -258,7 +277,11 @@ class OperationStep:
         row, rate = self._row, self._row.rate
         meter = fuelled(row.tokens, row.tokens_at, rate, self._now)
         count = to_send(self._tally, meter.tokens if self._paced else TURN, rate, TURN)
-        items = self._unit.items_waiting(row.id, last_place(self._plan, row.step), count) if count else []
+        items = (
+            self._unit.items_waiting(row.id, last_place(self._plan, row.step), count)
+            if count
+            else []
+        )
         moved = self._move_all(items)
         self._set(tokens=max(0.0, meter.tokens - len(items)), tokens_at=meter.at)
         return moved
@@ -285,7 +308,11 @@ class OperationStep:
             gone = self._unit.get(item.job_id) is None
             return (ItemOutcome.SKIPPED, "the job is gone") if gone else (None, "")
         if (row.generation, row.state) != (item.generation, item.was):
-            again = "was retried since" if row.generation != item.generation else f"was {item.was} and is {row.state}"
+            again = (
+                "was retried since"
+                if row.generation != item.generation
+                else f"was {item.was} and is {row.state}"
+            )
             return ItemOutcome.SKIPPED, f"the job {again}"
         try:
             if self._action is Action.RETRY and self._would_end_at_once(row):
@@ -358,7 +385,9 @@ class OperationStep:
         if row.queue == queue:
             raise Refused(f"the job is in queue {queue} already")
         lane = lane_in(row, queue, self._queues)
-        return recover.requeue_in(self._unit, row, lane, self._row.actor, self._row.reason, data=news)
+        return recover.requeue_in(
+            self._unit, row, lane, self._row.actor, self._row.reason, data=news
+        )
 
     @cached_property
     def _params(self) -> dict[str, Any]:
@@ -390,9 +419,25 @@ class OperationStep:
 
 
 def tell(unit: Transaction, row: OperationRow, kind: EventType, *, actor: str, **more: Any) -> None:
-    said = {"operation": row.id, "action": row.action, "filter": row.asked, "state": row.state, **more}
+    said = {
+        "operation": row.id,
+        "action": row.action,
+        "filter": row.asked,
+        "state": row.state,
+        **more,
+    }
     if kind is EventType.OPERATION_STARTED:
-        steps: dict[str, Any] = {"steps": json.loads(row.steps), "rate": row.rate, "stop_if": row.stop_if}
-        said |= {**steps, "reason": row.reason, **json.loads(row.params), "before": {}, "after": {"state": row.state}}
+        steps: dict[str, Any] = {
+            "steps": json.loads(row.steps),
+            "rate": row.rate,
+            "stop_if": row.stop_if,
+        }
+        said |= {
+            **steps,
+            "reason": row.reason,
+            **json.loads(row.params),
+            "before": {},
+            "after": {"state": row.state},
+        }
     owner = "" if row.scope == EVERYBODY else row.scope
     unit.write_events([NewEvent(kind, owner=owner, actor=actor, data=said)])

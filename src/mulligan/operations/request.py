@@ -27,7 +27,16 @@ from mulligan.jobs.view import traffic_now
 from mulligan.jobs.why import phase
 from mulligan.manifest.arguments import to_json
 from mulligan.manifest.specs import free_name
-from mulligan.operations.rules import AT_ONCE, CAREFUL, Action, Steps, bound, checked_share, checked_steps, planned
+from mulligan.operations.rules import (
+    AT_ONCE,
+    CAREFUL,
+    Action,
+    Steps,
+    bound,
+    checked_share,
+    checked_steps,
+    planned,
+)
 from mulligan.retries.policy import Policy
 from mulligan.storage.base import Transaction
 from mulligan.storage.operation_queries import Matched
@@ -57,7 +66,12 @@ RATE: Mapping[Action, float] = {
     Action.DISCARD: 1000.0,
     Action.MOVE: 1000.0,
 }
-STATE_OF = {"scheduled": State.QUEUED, "backing_off": State.QUEUED, "held": State.QUEUED, "stopping": State.RUNNING}
+STATE_OF = {
+    "scheduled": State.QUEUED,
+    "backing_off": State.QUEUED,
+    "held": State.QUEUED,
+    "stopping": State.RUNNING,
+}
 LONGEST_KEY = 200
 
 
@@ -82,8 +96,18 @@ class CheckedOperation(NamedTuple):
     @property
     def digest(self) -> str:
         """Two wishes with the same one are the same wish."""
-        said = [self.action, self.filter, self.steps, self.rate, self.stop_if, self.owner, self.params]
-        return hashlib.sha256(json.dumps(said, sort_keys=True, default=list).encode()).hexdigest()[:40]
+        said = [
+            self.action,
+            self.filter,
+            self.steps,
+            self.rate,
+            self.stop_if,
+            self.owner,
+            self.params,
+        ]
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=list).encode()).hexdigest()[
+            :40
+        ]
 
 
 def asked(  # noqa: PLR0913 - as many as `start` has
@@ -103,7 +127,11 @@ def asked(  # noqa: PLR0913 - as many as `start` has
         known,
         str(filter).strip(),
         _meant(known, filter, owner),
-        checked_steps(steps) if steps is not None else CAREFUL if known is Action.RETRY else AT_ONCE,
+        checked_steps(steps)
+        if steps is not None
+        else CAREFUL
+        if known is Action.RETRY
+        else AT_ONCE,
         RATE[known] if rate is None else checked_rate(rate) or RATE[known],
         checked_share(stop_if),
         owner,
@@ -121,10 +149,14 @@ def checked_action(action: str) -> Action:
 
 def _meant(action: Action, text: Any, owner: str | None) -> Filter:
     if not isinstance(text, str) or not text.strip():
-        raise Refused(f'an operation needs a filter, such as "{_EXAMPLES[action]}"; none would mean every job there is')
+        raise Refused(
+            f'an operation needs a filter, such as "{_EXAMPLES[action]}"; none would mean every job there is'
+        )
     found = parse_filter(text)
     if owner is not None and found.get("owner", owner) != owner:
-        raise Refused(f"the filter asks for owner:{found['owner']}, and only jobs of {owner!r} may be meant")
+        raise Refused(
+            f"the filter asks for owner:{found['owner']}, and only jobs of {owner!r} may be meant"
+        )
     states = _states(action, found)
     return {**found, "state": states} | ({} if owner is None else {"owner": owner})
 
@@ -150,7 +182,9 @@ def _states(action: Action, found: Filter) -> tuple[str, ...]:
     asked_for = named & phases if named and phases else named or phases or {*MEANT[action]}
     if not asked_for & legal:
         said = ", ".join(sorted(asked_for)) or "no job at once"
-        raise IllegalMove(f"{action} is for jobs that are {_list(legal)}; this filter finds those that are {said}")
+        raise IllegalMove(
+            f"{action} is for jobs that are {_list(legal)}; this filter finds those that are {said}"
+        )
     return tuple(sorted(str(state) for state in asked_for & legal))
 
 
@@ -223,7 +257,10 @@ def fixed(unit: Transaction, wish: CheckedOperation, now: Micros) -> dict[str, A
 
 
 def where_of(text: str) -> Where:
-    return {name: tuple(said) if isinstance(said, list) else said for name, said in json.loads(text).items()}
+    return {
+        name: tuple(said) if isinstance(said, list) else said
+        for name, said in json.loads(text).items()
+    }
 
 
 def fixed_words(where: Where) -> str:
@@ -329,7 +366,9 @@ def preview(unit: Transaction, wish: CheckedOperation) -> OperationPreview:
         cost=sum(row.cost for row in found),
         estimated_cost=_estimated(unit, found) if retry or wish.action is Action.RELEASE else 0.0,
         chances=tuple(_chances(unit, found, wish.owner)) if retry else (),
-        held=tuple(_held(unit, found, now)) if wish.action in {Action.RETRY, Action.RELEASE} else (),
+        held=tuple(_held(unit, found, now))
+        if wish.action in {Action.RETRY, Action.RELEASE}
+        else (),
         refused=tuple(_taken(unit, where) if retry else _there(found, wish.params.get("queue"))),
     )
 
@@ -383,7 +422,9 @@ def _held(unit: Transaction, found: Sequence[Matched], now: Micros) -> list[Obst
     for place, jobs in list(places.items())[:PLACES_ASKED]:
         row = unit.get(samples[place])
         if row is not None:
-            stage, words = phase(row._replace(state=State.QUEUED, run_at=now), gates, now, known, traffic)
+            stage, words = phase(
+                row._replace(state=State.QUEUED, run_at=now), gates, now, known, traffic
+            )
             why[words] += jobs if stage != "ready" else 0
     return [Obstacle(jobs, words) for words, jobs in why.most_common() if jobs]
 
@@ -396,11 +437,19 @@ def _there(found: Sequence[Matched], queue: str | None) -> list[Obstacle]:
 
 def _taken(unit: Transaction, where: Where) -> list[Obstacle]:
     """Whose unique key another job holds by now."""
-    keyed = [one for one in unit.keyed_jobs(where, KEYS_LOOKED) if not frees_key(one.unique_cover, State.QUEUED)]
+    keyed = [
+        one
+        for one in unit.keyed_jobs(where, KEYS_LOOKED)
+        if not frees_key(one.unique_cover, State.QUEUED)
+    ]
     hashes = {unique_hash(one.owner, one.kind, one.unique_key): one.id for one in keyed}
     holders = unit.key_holders(list(hashes))
     if not holders:
         return []
     named = ", ".join(hashes[one] for one in list(holders)[:NAMED])
     more = ", …" if len(holders) > NAMED else ""
-    return [Obstacle(len(holders), f"another job holds their unique key now [UNIQUE_TAKEN]: {named}{more}")]
+    return [
+        Obstacle(
+            len(holders), f"another job holds their unique key now [UNIQUE_TAKEN]: {named}{more}"
+        )
+    ]

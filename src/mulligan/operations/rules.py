@@ -44,7 +44,11 @@ class ItemOutcome(StrEnum):
     SKIPPED = "skipped"  # it was not what it had been any more
 
 
-LETTERS: Mapping[ItemOutcome, str] = {ItemOutcome.RECOVERED: "r", ItemOutcome.SAME: "s", ItemOutcome.OTHER: "o"}
+LETTERS: Mapping[ItemOutcome, str] = {
+    ItemOutcome.RECOVERED: "r",
+    ItemOutcome.SAME: "s",
+    ItemOutcome.OTHER: "o",
+}
 
 
 class ItemCounts(NamedTuple):
@@ -74,11 +78,17 @@ class ItemCounts(NamedTuple):
         return self.waiting + self.sent
 
     def moved(self, begin: str, end: str, count: int = 1) -> ItemCounts:
-        return self._replace(**{begin: getattr(self, begin) - count, end: getattr(self, end) + count})
+        return self._replace(
+            **{begin: getattr(self, begin) - count, end: getattr(self, end) + count}
+        )
 
 
 def total_of(tallies: Sequence[ItemCounts]) -> ItemCounts:
-    return ItemCounts(*(sum(column) for column in zip(*tallies, strict=True))) if tallies else ItemCounts()
+    return (
+        ItemCounts(*(sum(column) for column in zip(*tallies, strict=True)))
+        if tallies
+        else ItemCounts()
+    )
 
 
 class StepVerdict(StrEnum):
@@ -121,7 +131,9 @@ def verdict(tally: ItemCounts, stop_if: float, recent: str = "") -> StepVerdict:
     """Of the step under way. `recent`: how its last items ended, a letter each, the newest last."""
     if _above(tally.same, tally.judged + tally.open, stop_if):
         return StepVerdict.STOP  # even if all that are open were to recover
-    if len(recent) >= RECENT and _above(recent.count(LETTERS[ItemOutcome.SAME]), len(recent), stop_if):
+    if len(recent) >= RECENT and _above(
+        recent.count(LETTERS[ItemOutcome.SAME]), len(recent), stop_if
+    ):
         return StepVerdict.STOP
     return StepVerdict.GO_ON if tally.open else StepVerdict.NEXT
 
@@ -165,7 +177,9 @@ def fate(end: End) -> tuple[ItemOutcome, str]:
     if end.verb is not None:
         cause = end.again or (f"code-{end.code}" if end.code else None)
         words = f"{end.code}: {end.said}" if end.code else end.said or str(end.verb)
-        return (ItemOutcome.SAME if cause is not None and cause == end.cause else ItemOutcome.OTHER), words
+        return (
+            ItemOutcome.SAME if cause is not None and cause == end.cause else ItemOutcome.OTHER
+        ), words
     if end.state == State.DEAD:
         same = end.cause is not None and end.died_of == end.cause
         return (ItemOutcome.SAME if same else ItemOutcome.OTHER), "it died while it waited"
@@ -178,7 +192,9 @@ def fate(end: End) -> tuple[ItemOutcome, str]:
 
 # -- what may be said -------------------------------------------------------------------------------
 def checked_steps(steps: Any) -> Steps:
-    given = list(steps) if isinstance(steps, Sequence) and not isinstance(steps, str | bytes) else None
+    given = (
+        list(steps) if isinstance(steps, Sequence) and not isinstance(steps, str | bytes) else None
+    )
     if not given:
         raise Refused(f'steps: a list such as [1, 10, 100, "rest"], not {steps!r:.80}')
     if len(given) > MOST_STEPS:
@@ -194,12 +210,18 @@ def _check_step(step: Any) -> None:
     if step == REST:
         return
     if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= MOST_IN_STEP:
-        raise Refused(f'steps: each is a whole number from 1 to {MOST_IN_STEP:,} or "rest", not {step!r:.80}')
+        raise Refused(
+            f'steps: each is a whole number from 1 to {MOST_IN_STEP:,} or "rest", not {step!r:.80}'
+        )
 
 
 def checked_share(stop_if: Any) -> float:
     """A share from 0 (the first that fails of the same cause stops it) to 1 (nothing does)."""
-    good = isinstance(stop_if, int | float) and not isinstance(stop_if, bool) and math.isfinite(stop_if)
+    good = (
+        isinstance(stop_if, int | float)
+        and not isinstance(stop_if, bool)
+        and math.isfinite(stop_if)
+    )
     if not good or not 0 <= stop_if <= 1:
         raise Refused(f"stop_if: a share from 0 to 1, such as 0.1, not {stop_if!r:.80}")
     return float(stop_if)
@@ -210,12 +232,22 @@ def percent(share: float) -> str:
     return f"{share * 100:g} %"
 
 
-def stop_words(plan: Sequence[ItemCounts], step: int, stop_if: float, recent: str, codes: Sequence[tuple[str, int]]) -> str:
+def stop_words(
+    plan: Sequence[ItemCounts],
+    step: int,
+    stop_if: float,
+    recent: str,
+    codes: Sequence[tuple[str, int]],
+) -> str:
     tally, whole = plan[step], total_of(plan)
     same, judged = tally.same, tally.judged
     which = f"of step {step + 1} of {len(plan)}"
     if not _above(same, judged + tally.open, stop_if):
-        same, judged, which = recent.count(LETTERS[ItemOutcome.SAME]), len(recent), f"that ended last in step {step + 1}"
+        same, judged, which = (
+            recent.count(LETTERS[ItemOutcome.SAME]),
+            len(recent),
+            f"that ended last in step {step + 1}",
+        )
     named = ", ".join(code for code, _ in codes[:3])
     cause = f" ({named})" if named else ""
     return (

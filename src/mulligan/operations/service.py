@@ -17,7 +17,15 @@ from mulligan.core.job import State, to_datetime
 from mulligan.failures.groups import EVERYBODY
 from mulligan.jobs.service import COUNT_MOST, ambiguous
 from mulligan.operations import chore as operate
-from mulligan.operations.request import CheckedOperation, OperationPreview, asked, fixed, fixed_words, preview, where_of
+from mulligan.operations.request import (
+    CheckedOperation,
+    OperationPreview,
+    asked,
+    fixed,
+    fixed_words,
+    preview,
+    where_of,
+)
 from mulligan.operations.rules import ItemCounts, ItemOutcome, step_of, total_of
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.operation_queries import ItemRow, OperationRow
@@ -68,7 +76,9 @@ class Operation:
     total: int
     counts: ItemCounts  # all steps together
     note: str
-    joined: int | None  # jobs that came to match since it began; they are not touched. None: was not asked
+    joined: (
+        int | None
+    )  # jobs that came to match since it began; they are not touched. None: was not asked
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -166,7 +176,15 @@ class Operations:
         """
         params = {"overrides": overrides, "queue": queue, "choice": choice}
         wish = asked(
-            action, filter, steps=steps, rate=rate, stop_if=stop_if, owner=owner, reason=reason, key=key, params=params
+            action,
+            filter,
+            steps=steps,
+            rate=rate,
+            stop_if=stop_if,
+            owner=owner,
+            reason=reason,
+            key=key,
+            params=params,
         )
         if dry_run:
             with self._open().read() as unit:
@@ -231,14 +249,22 @@ class Operations:
             row = _found(unit, operation, owner)
             return _shown(row, _joined(unit, row))
 
-    def list(self, *, owner: str | None = None, limit: int = 50, before: str | None = None) -> OperationList:
+    def list(
+        self, *, owner: str | None = None, limit: int = 50, before: str | None = None
+    ) -> OperationList:
         """Newest first; `before` is the id of the last one of the page above."""
         _check_limit(limit, LIST_MOST)
         with self._open().read() as unit:
             return [_shown(row) for row in unit.operations(owner, limit, before)]
 
     def items(
-        self, operation: str, outcome: str | None = None, *, owner: str | None = None, limit: int = 1000, after: int = 0
+        self,
+        operation: str,
+        outcome: str | None = None,
+        *,
+        owner: str | None = None,
+        limit: int = 1000,
+        after: int = 0,
     ) -> Items:
         """Its jobs in the order in which they are sent; `outcome`: only these, `after`: beyond this place."""
         _check_limit(limit, ITEMS_MOST)
@@ -313,7 +339,9 @@ def _changed(row: OperationRow, state: str, reason: str, now: int) -> OperationR
     if state == "paused":
         return row._replace(state=state, note=reason and f"paused: {reason}")
     gathering = row.started_at is None
-    return row._replace(state="gathering" if gathering else "running", note="", due_at=now, moved_at=now)
+    return row._replace(
+        state="gathering" if gathering else "running", note="", due_at=now, moved_at=now
+    )
 
 
 # -- the picture ------------------------------------------------------------------------------------
@@ -340,7 +368,9 @@ def _plan(row: OperationRow) -> tuple[ItemCounts, ...]:
 def _joined(unit: Transaction, row: OperationRow) -> int:
     """How many came to match since; counted up to 10,000."""
     where = where_of(row.fixed)
-    ended = {State.DEAD, State.CANCELLED} & {*where["state"]}  # those may be old, and have ended since
+    ended = {State.DEAD, State.CANCELLED} & {
+        *where["state"]
+    }  # those may be old, and have ended since
     late = "" if ended else first_id(row.created_at // 1000)
     now = {name: said for name, said in where.items() if name != "until"}
     looked = 2 * COUNT_MOST + row.total
@@ -401,7 +431,9 @@ class AsyncOperations:
         self, action: str, filter: str, *, dry_run: Literal[False] = False, **said: Unpack[Wishes]
     ) -> Operation: ...
     @overload
-    async def start(self, action: str, filter: str, *, dry_run: Literal[True], **said: Unpack[Wishes]) -> OperationPreview: ...
+    async def start(
+        self, action: str, filter: str, *, dry_run: Literal[True], **said: Unpack[Wishes]
+    ) -> OperationPreview: ...
     async def start(
         self,
         action: str,
@@ -419,21 +451,43 @@ class AsyncOperations:
     async def get(self, operation: str, *, owner: str | None = None) -> Operation:
         return await asyncio.to_thread(self._operations.get, operation, owner=owner)
 
-    async def list(self, *, owner: str | None = None, limit: int = 50, before: str | None = None) -> OperationList:
-        return await asyncio.to_thread(self._operations.list, owner=owner, limit=limit, before=before)
+    async def list(
+        self, *, owner: str | None = None, limit: int = 50, before: str | None = None
+    ) -> OperationList:
+        return await asyncio.to_thread(
+            self._operations.list, owner=owner, limit=limit, before=before
+        )
 
     async def items(
-        self, operation: str, outcome: str | None = None, *, owner: str | None = None, limit: int = 1000, after: int = 0
+        self,
+        operation: str,
+        outcome: str | None = None,
+        *,
+        owner: str | None = None,
+        limit: int = 1000,
+        after: int = 0,
     ) -> Items:
         return await asyncio.to_thread(
             self._operations.items, operation, outcome, owner=owner, limit=limit, after=after
         )
 
-    async def pause(self, operation: str, *, reason: str = "", owner: str | None = None) -> Operation:
-        return await asyncio.to_thread(self._operations.pause, operation, reason=reason, owner=owner)
+    async def pause(
+        self, operation: str, *, reason: str = "", owner: str | None = None
+    ) -> Operation:
+        return await asyncio.to_thread(
+            self._operations.pause, operation, reason=reason, owner=owner
+        )
 
-    async def resume(self, operation: str, *, reason: str = "", owner: str | None = None) -> Operation:
-        return await asyncio.to_thread(self._operations.resume, operation, reason=reason, owner=owner)
+    async def resume(
+        self, operation: str, *, reason: str = "", owner: str | None = None
+    ) -> Operation:
+        return await asyncio.to_thread(
+            self._operations.resume, operation, reason=reason, owner=owner
+        )
 
-    async def abort(self, operation: str, *, reason: str = "", owner: str | None = None) -> Operation:
-        return await asyncio.to_thread(self._operations.abort, operation, reason=reason, owner=owner)
+    async def abort(
+        self, operation: str, *, reason: str = "", owner: str | None = None
+    ) -> Operation:
+        return await asyncio.to_thread(
+            self._operations.abort, operation, reason=reason, owner=owner
+        )

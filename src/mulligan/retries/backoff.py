@@ -56,7 +56,9 @@ def _jitter(value: Any, info: ValidationInfo) -> Any:
     except (TypeError, ValueError):
         share = -1.0
     if not 0 <= share <= 1:
-        raise ValueError(f"{info.field_name} must be 'full', 'equal', 'none' or a share from 0 to 1, not {value!r}")
+        raise ValueError(
+            f"{info.field_name} must be 'full', 'equal', 'none' or a share from 0 to 1, not {value!r}"
+        )
     return share
 
 
@@ -110,7 +112,9 @@ def _short(value: Any) -> Any:
     return value
 
 
-Backoff = Annotated[Table | Exponential | Fixed, Field(discriminator="type"), BeforeValidator(_short)]
+Backoff = Annotated[
+    Table | Exponential | Fixed, Field(discriminator="type"), BeforeValidator(_short)
+]
 
 
 def delay(backoff: Table | Exponential | Fixed, n: int, rng: Rng) -> float:
@@ -164,7 +168,10 @@ AnyBackoff = Table | Exponential | Fixed
 
 _SPELT = 4  # factors that are written out; more are a power
 _SLACK = 1.0  # seconds between the decision and the moment it was written
-_JITTER = {"full": "full jitter, which draws anything from 0 s to that,", "equal": "equal jitter, half to all of that,"}
+_JITTER = {
+    "full": "full jitter, which draws anything from 0 s to that,",
+    "equal": "equal jitter, half to all of that,",
+}
 
 
 def arithmetic(backoff: AnyBackoff, n: int, drawn: float, hint: float | None = None) -> str:
@@ -175,7 +182,9 @@ def arithmetic(backoff: AnyBackoff, n: int, drawn: float, hint: float | None = N
     if low - slack <= drawn <= high + slack:
         return f"{said}{_drew(backoff, drawn)}"
     if hint is not None and drawn + slack >= hint:
-        return f"{said}, but the other side asked for {duration(hint)} and a little spread was added"
+        return (
+            f"{said}, but the other side asked for {duration(hint)} and a little spread was added"
+        )
     return f"today's policy would say {said}; what was in force then, or a server's hint, is not stored"
 
 
@@ -205,7 +214,11 @@ def _product(backoff: Exponential, n: int) -> str:
     base, wait = duration(backoff.base), nominal(backoff, n)
     if n <= 0 or backoff.factor == 1:
         return f"{duration(wait)}{_capped(backoff, n)}"
-    factors = " × ".join([f"{backoff.factor:g}"] * n) if n <= _SPELT else f"{backoff.factor:g} to the power of {n}"
+    factors = (
+        " × ".join([f"{backoff.factor:g}"] * n)
+        if n <= _SPELT
+        else f"{backoff.factor:g} to the power of {n}"
+    )
     return f"{base} × {factors} = {duration(wait)}{_capped(backoff, n)}"
 
 

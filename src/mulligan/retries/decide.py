@@ -42,7 +42,10 @@ HOLD_LEAST = SECOND  # a hold is uncharged: without a floor a handler could spin
 HOLD_MOST = 3600 * SECOND
 SNOOZE_LEAST = SECOND  # for the same reason
 _LONGEST = int(LONGEST) * SECOND
-HINT_LEAST, HINT_MOST = 1.0, 86_400.0  # seconds: what is shorter is over before all have heard of it
+HINT_LEAST, HINT_MOST = (
+    1.0,
+    86_400.0,
+)  # seconds: what is shorter is over before all have heard of it
 SPARED_MOST = 3  # a job that brings its dependency down itself must end some day
 
 
@@ -58,7 +61,14 @@ class DecisionInput(NamedTuple):
 
 
 def decide(
-    lease: Lease, outcome: Outcome, policy: EffectivePolicy, now: Micros, rng: Rng, *, down: str = "", held: str = ""
+    lease: Lease,
+    outcome: Outcome,
+    policy: EffectivePolicy,
+    now: Micros,
+    rng: Rng,
+    *,
+    down: str = "",
+    held: str = "",
 ) -> Decision:
     """The only place that knows what an ending means for the job.
 
@@ -68,14 +78,20 @@ def decide(
         return returned(lease, outcome)
     case = DecisionInput(lease, outcome, policy, now, rng, _sparing(down, held))
     if lease.cancel_reason is not None:
-        return _move(case, Verb.STOP, reasons.stop_requested(lease.cancel_reason), failure=outcome.failure)
+        return _move(
+            case, Verb.STOP, reasons.stop_requested(lease.cancel_reason), failure=outcome.failure
+        )
     return _promised(_RULES[outcome.ended](case))
 
 
 def _promised(decision: Decision) -> Decision:
     """Only of a job that goes on may its sentence say so."""
     failure = decision.failure
-    if failure is None or decision.state is not State.QUEUED or not (promise := terms_of(failure).promise):
+    if (
+        failure is None
+        or decision.state is not State.QUEUED
+        or not (promise := terms_of(failure).promise)
+    ):
         return decision
     return decision._replace(failure=replace(failure, public=f"{failure.public} {promise}"))
 
@@ -94,7 +110,9 @@ def returned(lease: Lease, outcome: Outcome) -> Decision:
         and not (outcome.cost or outcome.skipped or lease.alone)
         and lease.cancel_reason is None
     ):
-        return _just_returned(lease.failures, lease.losses, lease.snoozes, lease.counts, lease.settings)
+        return _just_returned(
+            lease.failures, lease.losses, lease.snoozes, lease.counts, lease.settings
+        )
     reason = _success(lease, outcome)
     return Decision(
         Verb.SUCCEED,
@@ -126,7 +144,9 @@ def _success(lease: Lease, outcome: Outcome) -> Reason:
 
 
 @lru_cache(maxsize=256)
-def _just_returned(failures: int, losses: int, snoozes: int, counts: str | None, settings: str | None) -> Decision:
+def _just_returned(
+    failures: int, losses: int, snoozes: int, counts: str | None, settings: str | None
+) -> Decision:
     """Build the decision for a handler that returned None; cached, because most attempts do."""
     return Decision(
         Verb.SUCCEED,
@@ -142,7 +162,9 @@ def _just_returned(failures: int, losses: int, snoozes: int, counts: str | None,
 
 
 def _cancelled(case: DecisionInput) -> Decision:
-    return _move(case, Verb.STOP, reasons.cancelled(case.outcome.reason), failure=case.outcome.failure)
+    return _move(
+        case, Verb.STOP, reasons.cancelled(case.outcome.reason), failure=case.outcome.failure
+    )
 
 
 def _parked(case: DecisionInput) -> Decision:
@@ -152,7 +174,9 @@ def _parked(case: DecisionInput) -> Decision:
 def _released(case: DecisionInput) -> Decision:
     reason = reasons.released(case.outcome.reason)
     decision = _move(case, Verb.GIVE_BACK, reason, failure=case.outcome.failure)
-    return _requeue(case, decision._replace(alone=case.outcome.alone or case.lease.alone), _asked_for(case, 0))
+    return _requeue(
+        case, decision._replace(alone=case.outcome.alone or case.lease.alone), _asked_for(case, 0)
+    )
 
 
 def _refused(case: DecisionInput) -> Decision:
@@ -167,8 +191,12 @@ def _lost(case: DecisionInput) -> Decision:
     if losses > most:
         reason = reasons.max_losses(losses, most, failure.public)
         return _move(case, Verb.DIE, reason, failure=failure, losses=losses)
-    decision = _move(case, Verb.LOSE, reasons.lost(losses, most), failure=failure, losses=losses)._replace(alone=True)
-    if failure.cls is Cls.RESOURCE:  # the kernel's word that it was too large: the same again would end the same
+    decision = _move(
+        case, Verb.LOSE, reasons.lost(losses, most), failure=failure, losses=losses
+    )._replace(alone=True)
+    if (
+        failure.cls is Cls.RESOURCE
+    ):  # the kernel's word that it was too large: the same again would end the same
         charge = Charge(failure, terms_of(failure), case.lease.failures, _counts(case))
         decision = _with_step(case, decision, _next_step(case.policy, charge, more=losses))
     return _requeue(case, decision, case.now)
@@ -188,7 +216,9 @@ def _held(case: DecisionInput) -> Decision:
     dependency = case.outcome.dependency
     if dependency not in case.lease.uses.split(",") or not dependency:
         failure = ends.hold_unknown_dependency(dependency, case.lease.uses)
-        return _failed(case._replace(outcome=case.outcome._replace(ended=Ended.FAILED, failure=failure)))
+        return _failed(
+            case._replace(outcome=case.outcome._replace(ended=Ended.FAILED, failure=failure))
+        )
     until = _asked_for(case, HOLD_DEFAULT)
     until = min(max(until, case.now + HOLD_LEAST), case.now + HOLD_MOST)
     reason = reasons.held(dependency, _wait_until(case, until), case.outcome.reason)
@@ -204,7 +234,11 @@ def _counts(case: DecisionInput) -> Counts:
 
 def _waited(case: DecisionInput) -> Micros:
     lease = case.lease
-    return 0 if case.policy.max_age is None or lease.attempt <= 1 else max(0, lease.started_at - lease.run_at)
+    return (
+        0
+        if case.policy.max_age is None or lease.attempt <= 1
+        else max(0, lease.started_at - lease.run_at)
+    )
 
 
 def _retry(case: DecisionInput) -> Decision:
@@ -248,8 +282,13 @@ class _Known(NamedTuple):
 
 
 def _known(case: DecisionInput, failure: Failure) -> _Known:
-    lease, said = case.lease, (failure.code, failure.cls, failure.rule, bool(failure.retryable), bool(failure.terms))
-    return _of_alike(case.policy, lease.failures + 1, lease.counts, _waited(case), terms_of(failure), *said)
+    lease, said = (
+        case.lease,
+        (failure.code, failure.cls, failure.rule, bool(failure.retryable), bool(failure.terms)),
+    )
+    return _of_alike(
+        case.policy, lease.failures + 1, lease.counts, _waited(case), terms_of(failure), *said
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -283,7 +322,9 @@ def _teach(case: DecisionInput, decision: Decision, failure: Failure) -> Decisio
     until = _hinted(case, failure) if failure.cls is Cls.RATE_LIMITED else None
     if until is None:
         return decision
-    return decision._replace(hold=(case.lease.uses, until, reasons.rate_limited_for(_wait_until(case, until))))
+    return decision._replace(
+        hold=(case.lease.uses, until, reasons.rate_limited_for(_wait_until(case, until)))
+    )
 
 
 def _hinted(case: DecisionInput, failure: Failure) -> Micros | None:
@@ -325,10 +366,15 @@ def _count(policy: EffectivePolicy, charge: Charge) -> str:
     return f"{charge.failures} of {policy.max_retries}{beside}"
 
 
-def _try_again(case: DecisionInput, run_at: Micros, reason: Reason, charge: Charge, step: Then | None) -> Decision:
+def _try_again(
+    case: DecisionInput, run_at: Micros, reason: Reason, charge: Charge, step: Then | None
+) -> Decision:
     """A counted retry, unless it would come too late for `max_age`."""
     age = case.policy.max_age
-    if age is not None and run_at > case.lease.first_started_at + _micros(age) + charge.counts.waited:
+    if (
+        age is not None
+        and run_at > case.lease.first_started_at + _micros(age) + charge.counts.waited
+    ):
         return _die(case, reasons.max_age(age), charge)
     decision = _move(case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at)
     return _requeue(case, _with_step(case, decision, step), run_at)

@@ -22,7 +22,10 @@ class EffectivePolicies:
     """What the settings, the queue, the kind and the job say, as one."""
 
     def __init__(
-        self, system: RetrySection, kinds: Mapping[str, KindSpec], queues: Mapping[str, QueueSpec] | None = None
+        self,
+        system: RetrySection,
+        kinds: Mapping[str, KindSpec],
+        queues: Mapping[str, QueueSpec] | None = None,
     ) -> None:
         self._settings = system
         self._kinds = kinds
@@ -39,11 +42,18 @@ class EffectivePolicies:
         return self._layered(job.kind, job.queue, job.policy, job.max_retries)
 
     def for_kind(
-        self, kind: str, *, queue: str | None = None, policy: str | None = None, max_retries: int | None = None
+        self,
+        kind: str,
+        *,
+        queue: str | None = None,
+        policy: str | None = None,
+        max_retries: int | None = None,
     ) -> EffectivePolicy:
         """As for a job that is enqueued with these options."""
         spec = self._kinds.get(kind)
-        return self._layered(kind, queue or ("" if spec is None else spec.queue), policy, max_retries)
+        return self._layered(
+            kind, queue or ("" if spec is None else spec.queue), policy, max_retries
+        )
 
     def books(self, kind: str) -> list[Rulebook]:
         """The rules of a kind and of its app, for ends that no runner has judged."""
@@ -66,7 +76,13 @@ class EffectivePolicies:
         return share_of(owner) if spec is not None and spec.fair else ""
 
     def _layer(
-        self, kind: str, queue: str, job: str | None, max_retries: int | None, *, shadow: bool = False
+        self,
+        kind: str,
+        queue: str,
+        job: str | None,
+        max_retries: int | None,
+        *,
+        shadow: bool = False,
     ) -> EffectivePolicy:
         spec = self._kinds.get(kind)
         return layer(

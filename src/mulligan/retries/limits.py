@@ -35,7 +35,9 @@ class Counts(NamedTuple):
         classes = {**self.classes, _TEXT[cls]: self.of_class(cls) + 1}
         if code not in self.codes and len(self.codes) >= MOST_CODES and not failure.terms:
             return Counts(classes, self.codes, self.spared, self.waited)
-        return Counts(classes, {**self.codes, code: self.codes.get(code, 0) + 1}, self.spared, self.waited)
+        return Counts(
+            classes, {**self.codes, code: self.codes.get(code, 0) + 1}, self.spared, self.waited
+        )
 
     def of_class(self, cls: Cls) -> int:
         return self.classes.get(cls, 0)
@@ -70,10 +72,15 @@ def read_counts(text: str | None) -> Counts:
 
 
 def _numbers(value: Any) -> dict[str, int]:
-    return {str(name): count for name, count in (value or {}).items() if type(count) is int and count > 0}
+    return {
+        str(name): count
+        for name, count in (value or {}).items()
+        if type(count) is int and count > 0
+    }
 
 
 # What the rule that judged a failure changes about its retries: a limit, a backoff, a ladder, the hint, a promise.
+
 
 class RuleTerms(NamedTuple):
     max_retries: int | None = None
@@ -107,13 +114,16 @@ def _read(said: Mapping[str, Any]) -> RuleTerms:
     """What a newer version wrote and we cannot read counts as unsaid."""
     waits, promise = said.get("wait_for_hint") is not False, str(said.get("promise", ""))
     try:
-        policy = Policy.from_plain({name: said[name] for name in ("max_retries", "backoff", "then") if name in said})
+        policy = Policy.from_plain(
+            {name: said[name] for name in ("max_retries", "backoff", "then") if name in said}
+        )
     except ValueError:
         return RuleTerms(wait_for_hint=waits, promise=promise)
     return RuleTerms(policy.max_retries, policy.backoff, policy.ladder, waits, promise)
 
 
 # Limits of retries: whether a counted failure may be retried, then how often.
+
 
 class Charge(NamedTuple):
     """A counted failure: what it was, what its rule changes, and the counts with it."""

@@ -15,14 +15,32 @@ from dataclasses import dataclass as plain_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from mulligan.core.attempt import Cls, Lease
 from mulligan.core.errors import Refused
 from mulligan.core.format import duration, size
 from mulligan.core.job import NAME_RULE, SECOND, is_name
-from mulligan.retries.backoff import STRICT, Backoff, Exponential, Factor, Fixed, Jitter, Seconds, Table, finite
+from mulligan.retries.backoff import (
+    STRICT,
+    Backoff,
+    Exponential,
+    Factor,
+    Fixed,
+    Jitter,
+    Seconds,
+    Table,
+    finite,
+)
 
 Scope = Literal["job", "kind", "queue", "system"]
 
@@ -70,7 +88,9 @@ def _plain_settings(value: Mapping[str, Any]) -> Mapping[str, Any]:
     except (TypeError, ValueError):
         raise ValueError("settings must be plain JSON values by name") from None
     if len(text) > MOST_SETTINGS:
-        raise ValueError(f"settings are {len(text)} characters of JSON, the limit is {MOST_SETTINGS}")
+        raise ValueError(
+            f"settings are {len(text)} characters of JSON, the limit is {MOST_SETTINGS}"
+        )
     return value
 
 
@@ -80,8 +100,12 @@ class Then:
 
     queue: Annotated[str | None, BeforeValidator(_queue_name)] = None
     timeout: Annotated[Seconds | None, AfterValidator(_some_time)] = None
-    memory_limit: Annotated[int, Field(gt=0, lt=2**63)] | None = None  # bytes; such an attempt runs alone
-    settings: Annotated[Mapping[str, Any], AfterValidator(_plain_settings)] = Field(default_factory=dict)
+    memory_limit: Annotated[int, Field(gt=0, lt=2**63)] | None = (
+        None  # bytes; such an attempt runs alone
+    )
+    settings: Annotated[Mapping[str, Any], AfterValidator(_plain_settings)] = Field(
+        default_factory=dict
+    )
 
     def to_plain(self) -> dict[str, Any]:
         """Only what it changes."""
@@ -123,7 +147,9 @@ class Policy:
     max_losses: Count | None = None
     max_snoozes: Count | None = None
     max_age: Seconds | None = None
-    classes: Annotated[Mapping[str, Policy], BeforeValidator(_class_names)] = Field(default_factory=dict)
+    classes: Annotated[Mapping[str, Policy], BeforeValidator(_class_names)] = Field(
+        default_factory=dict
+    )
     retry_unknown: bool | None = None
     then: Ladder | None = None  # how attempts after a failure differ
 
@@ -131,7 +157,9 @@ class Policy:
     @classmethod
     def _entries(cls, value: Mapping[str, Policy]) -> Mapping[str, Policy]:
         for name, entry in value.items():
-            if entry != Policy(max_retries=entry.max_retries, backoff=entry.backoff, then=entry.then):
+            if entry != Policy(
+                max_retries=entry.max_retries, backoff=entry.backoff, then=entry.then
+            ):
                 raise ValueError(f"the entry for {name} may set max_retries, backoff and then only")
         return value
 
@@ -265,7 +293,11 @@ class EffectivePolicy:
 
     def cap_setting(self, cls: Cls) -> str:
         """The name of the setting behind a cap that comes from the system."""
-        return f"retry.classes.{cls}.max_retries" if self.by_class[cls].configured else "retry.unknown_retries"
+        return (
+            f"retry.classes.{cls}.max_retries"
+            if self.by_class[cls].configured
+            else "retry.unknown_retries"
+        )
 
     def limit_for(self, cls: Cls) -> int:
         """Retries a failure of this class can get at all: both limits must allow."""
@@ -281,7 +313,11 @@ def layer(
     job_max_retries: int | None = None,
 ) -> EffectivePolicy:
     """Field by field the most specific scope that says something."""
-    scopes: tuple[tuple[Scope, Policy | None], ...] = (("job", job), ("kind", kind), ("queue", queue))
+    scopes: tuple[tuple[Scope, Policy | None], ...] = (
+        ("job", job),
+        ("kind", kind),
+        ("queue", queue),
+    )
     said = [PolicyLayer(scope, policy) for scope, policy in scopes if policy is not None]
     if job_max_retries is not None:
         said.insert(0, PolicyLayer("job", Policy(max_retries=job_max_retries)))
@@ -293,7 +329,9 @@ def layer(
     backoff = _first(said, "backoff", backoff_of(system))
     then: tuple[tuple[Then, ...], Scope] = _first(said, "then", ())
     builtin = _builtin_caps(system, named=retries[1] != "system", retry_unknown=unknown[0])
-    said.append(PolicyLayer("system", Policy(backoff=backoff_of(system), classes=_entries_of(system))))
+    said.append(
+        PolicyLayer("system", Policy(backoff=backoff_of(system), classes=_entries_of(system)))
+    )
     return EffectivePolicy(
         system.enabled,
         None if system.only is None else frozenset(system.only),
@@ -321,7 +359,11 @@ def backoff_of(system: RetrySettings) -> AnyBackoff:
 
 
 def _entries_of(system: RetrySettings) -> dict[str, Policy]:
-    return {cls: _entry_of(system, entry) for cls, entry in system.classes.items() if entry != ClassSettings()}
+    return {
+        cls: _entry_of(system, entry)
+        for cls, entry in system.classes.items()
+        if entry != ClassSettings()
+    }
 
 
 def _entry_of(system: RetrySettings, entry: ClassSettings) -> Policy:
@@ -335,7 +377,9 @@ def _entry_of(system: RetrySettings, entry: ClassSettings) -> Policy:
     return Policy(max_retries=entry.max_retries, backoff=Exponential(base, factor, cap, jitter))
 
 
-def _builtin_caps(system: RetrySettings, *, named: bool, retry_unknown: bool | None) -> dict[Cls, int]:
+def _builtin_caps(
+    system: RetrySettings, *, named: bool, retry_unknown: bool | None
+) -> dict[Cls, int]:
     """Our own caution about unknown failures; it yields to any number a team has named."""
     if named or retry_unknown:
         return {}
@@ -344,10 +388,14 @@ def _builtin_caps(system: RetrySettings, *, named: bool, retry_unknown: bool | N
 
 def _for_class(cls: Cls, said: list[PolicyLayer], builtin: int | None) -> ClassPolicy:
     cap = _class_cap(cls, said, builtin)
-    return ClassPolicy(*cap, *_special(cls, said, "backoff", None), *_special(cls, said, "then", ()))
+    return ClassPolicy(
+        *cap, *_special(cls, said, "backoff", None), *_special(cls, said, "then", ())
+    )
 
 
-def _class_cap(cls: Cls, said: list[PolicyLayer], builtin: int | None) -> tuple[int | None, Scope | None, bool]:
+def _class_cap(
+    cls: Cls, said: list[PolicyLayer], builtin: int | None
+) -> tuple[int | None, Scope | None, bool]:
     for scope, policy in said:
         entry = policy.classes.get(cls)
         if entry is not None and entry.max_retries is not None:
@@ -355,7 +403,9 @@ def _class_cap(cls: Cls, said: list[PolicyLayer], builtin: int | None) -> tuple[
     return builtin, None if builtin is None else "system", False
 
 
-def _special(cls: Cls, said: list[PolicyLayer], field: str, otherwise: Any) -> tuple[Any, Scope, bool]:
+def _special(
+    cls: Cls, said: list[PolicyLayer], field: str, otherwise: Any
+) -> tuple[Any, Scope, bool]:
     """Scope by scope, and within a scope the entry for the class before the general one; which of the two it was."""
     for scope, policy in said:
         for source, of_class in ((policy.classes.get(cls), True), (policy, False)):
@@ -387,7 +437,9 @@ def escalate(lease: Lease, step: Then) -> Escalated:
     after = {**before, **_limits(step)}
     if step.settings:
         after["settings"] = {**before.get("settings", {}), **step.settings}
-    changed = {name: step.to_plain()[name] for name in _limits(step) if after[name] != before.get(name)}
+    changed = {
+        name: step.to_plain()[name] for name in _limits(step) if after[name] != before.get(name)
+    }
     if after.get("settings") != before.get("settings"):
         changed["settings"] = dict(step.settings)
     if step.queue is not None and step.queue != lease.queue:

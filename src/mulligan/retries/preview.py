@@ -52,7 +52,9 @@ class ClassOutlook:
     more: bool  # the calendar goes on
 
 
-Origin = Callable[[Scope, Sequence[str]], str]  # where exactly: of the system, by the names of its settings
+Origin = Callable[
+    [Scope, Sequence[str]], str
+]  # where exactly: of the system, by the names of its settings
 
 
 def outlook(policy: EffectivePolicy, cls: Cls, origin: Origin) -> ClassOutlook:
@@ -70,7 +72,9 @@ def outlook(policy: EffectivePolicy, cls: Cls, origin: Origin) -> ClassOutlook:
         limit_origin=limit_origin,
         backoff=own.backoff,
         backoff_from=own.backoff_from,
-        backoff_origin=origin(own.backoff_from, _delay_settings(cls, of_class=own.backoff_of_class)),
+        backoff_origin=origin(
+            own.backoff_from, _delay_settings(cls, of_class=own.backoff_of_class)
+        ),
         counts="class" if own.backoff_of_class else "all failures",
         then=own.then,
         then_from=own.then_from if own.then else None,
@@ -113,7 +117,9 @@ def calendar(backoff: AnyBackoff, retries: int, max_age: float | None = None) ->
     tries = [Try(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
     for n in range(min(retries, MOST_TRIES - 1)):
         wait, (low, high), last = nominal(backoff, n), bounds(backoff, n), tries[-1]
-        found = Try(n + 2, wait, low, high, last.at_earliest + low, last.at + wait, last.at_latest + high)
+        found = Try(
+            n + 2, wait, low, high, last.at_earliest + low, last.at + wait, last.at_latest + high
+        )
         if max_age is not None and found.at_earliest > max_age:
             break
         tries.append(found)
@@ -123,7 +129,10 @@ def calendar(backoff: AnyBackoff, retries: int, max_age: float | None = None) ->
 def harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of a step's settings, as anybody may see them: hidden are those that look or are called like a secret."""
     written = {name: f"{name}={value}" for name, value in settings.items()}
-    return {name: "[redacted]" if scrub(written[name]) != written[name] else settings[name] for name in settings}
+    return {
+        name: "[redacted]" if scrub(written[name]) != written[name] else settings[name]
+        for name in settings
+    }
 
 
 def described(backoff: AnyBackoff) -> str:
@@ -132,8 +141,14 @@ def described(backoff: AnyBackoff) -> str:
         return f"always {duration(backoff.seconds)}"
     if isinstance(backoff, Table):
         return ", ".join(duration(wait) for wait in backoff.seconds)
-    spread = f"± {backoff.jitter * 100:g} %" if isinstance(backoff.jitter, float) else f"{backoff.jitter} jitter"
-    return f"{duration(backoff.base)} × {backoff.factor:g}, at most {duration(backoff.cap)}, {spread}"
+    spread = (
+        f"± {backoff.jitter * 100:g} %"
+        if isinstance(backoff.jitter, float)
+        else f"{backoff.jitter} jitter"
+    )
+    return (
+        f"{duration(backoff.base)} × {backoff.factor:g}, at most {duration(backoff.cap)}, {spread}"
+    )
 
 
 # What would become of a job whose every attempt failed of the same: when it is tried again, and why it ends.
@@ -174,7 +189,15 @@ def _next(policy: EffectivePolicy, charge: Charge, last: Try) -> Try:
     hint, spread = _hint(charge.failure, charge.terms)
     low, high = bounds(backoff, before)
     wait, low, high = max(nominal(backoff, before), hint), max(low, hint), max(high, hint) + spread
-    return Try(last.attempt + 1, wait, low, high, last.at_earliest + low, last.at + wait, last.at_latest + high)
+    return Try(
+        last.attempt + 1,
+        wait,
+        low,
+        high,
+        last.at_earliest + low,
+        last.at + wait,
+        last.at_latest + high,
+    )
 
 
 def _hint(failure: Failure, terms: RuleTerms) -> tuple[float, float]:

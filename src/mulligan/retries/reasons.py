@@ -23,7 +23,9 @@ class Reason(NamedTuple):
 RETURNED = Reason(Ground.RETURNED, "returned")
 RETURNED_BEFORE_STOP = Reason(Ground.RETURNED_BEFORE_STOP, "returned before it could be stopped")
 FINAL = Reason(Ground.FINAL, "not retried: the handler declared the failure final")
-RETRIES_DISABLED = Reason(Ground.RETRIES_DISABLED, "not retried: retries are switched off (retry.enabled)")
+RETRIES_DISABLED = Reason(
+    Ground.RETRIES_DISABLED, "not retried: retries are switched off (retry.enabled)"
+)
 ALREADY_DONE = "skipped: the result already existed"
 
 

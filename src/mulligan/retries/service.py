@@ -29,7 +29,15 @@ from mulligan.manifest.specs import OURS, KindSpec, QueueSpec, Registry, checked
 from mulligan.retries.backoff import Exponential, Fixed, Table
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy, Policy, Scope, Then, as_ladder, policy_text
-from mulligan.retries.preview import DELAYS, ClassOutlook, Origin, SimulatedLife, harmless, outlook, simulate_life
+from mulligan.retries.preview import (
+    DELAYS,
+    ClassOutlook,
+    Origin,
+    SimulatedLife,
+    harmless,
+    outlook,
+    simulate_life,
+)
 from mulligan.retries.reasons import read_ground
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.history_queries import HitRow, JudgedRow, PastRow
@@ -44,7 +52,9 @@ class Setting(NamedTuple):
     name: str
     value: Any
     scope: Scope
-    origin: str  # "kind render", "queue media", "environment MULLIGAN_RETRY__MAX_RETRIES", "default" …
+    origin: (
+        str  # "kind render", "queue media", "environment MULLIGAN_RETRY__MAX_RETRIES", "default" …
+    )
 
 
 class NamedKind(Protocol):
@@ -108,7 +118,10 @@ class Policies:
     """What holds, from the app's own declarations and the stored manifests of others."""
 
     def __init__(
-        self, store: Callable[[], Store], settings: Callable[[], Settings], registry: Registry | None = None
+        self,
+        store: Callable[[], Store],
+        settings: Callable[[], Settings],
+        registry: Registry | None = None,
     ) -> None:
         self._open = store
         self._settings = settings
@@ -133,9 +146,13 @@ class Policies:
             raise NotFound(_unknown(name, kinds))
         layers = EffectivePolicies(self._settings().retry, kinds, queues)
         where = checked_name("queue", queue or kinds[name].queue)
-        effective = layers.for_kind(name, queue=where, policy=policy_text(policy), max_retries=max_retries)
+        effective = layers.for_kind(
+            name, queue=where, policy=policy_text(policy), max_retries=max_retries
+        )
         found = explained(name, where, effective, self._settings())
-        return replace(found, rules=tuple(rule for rule in self._rules(name, kinds[name]) if rule.terms()))
+        return replace(
+            found, rules=tuple(rule for rule in self._rules(name, kinds[name]) if rule.terms())
+        )
 
     def _rules(self, name: str, spec: KindSpec) -> Iterable[Rule]:
         """Its own, then its app's: in the order in which they are asked."""
@@ -148,7 +165,9 @@ class Policies:
         effective = EffectivePolicies(self._settings().retry, {}).for_kind(SYSTEM)
         return explained(SYSTEM, "", effective, self._settings())
 
-    def backtest(self, rules: Iterable[Rule] = (), *, since: Moment = WEEK, kind: str | None = None) -> Backtest:
+    def backtest(
+        self, rules: Iterable[Rule] = (), *, since: Moment = WEEK, kind: str | None = None
+    ) -> Backtest:
         """What these rules, asked before all others, would have done with the failures that are stored.
 
         Without rules: what today's tables would do. Reads at most the newest 50,000 attempts and writes nothing.
@@ -184,11 +203,17 @@ class AsyncPolicies:
 
 def _unknown(kind: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(kind, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known kinds: {', '.join(sorted(known)) or 'none yet'}"
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"known kinds: {', '.join(sorted(known)) or 'none yet'}"
+    )
     return f"no kind {kind!r} in this app or a stored manifest; {hint}"
 
 
-def explained(kind: str, queue: str, policy: EffectivePolicy, settings: Settings) -> PolicyExplanation:
+def explained(
+    kind: str, queue: str, policy: EffectivePolicy, settings: Settings
+) -> PolicyExplanation:
     origin = _origins(kind, queue, settings)
     outlooks = [outlook(policy, cls, origin) for cls in Cls]
     return PolicyExplanation(
@@ -215,7 +240,15 @@ def _fields(policy: EffectivePolicy, origin: Origin) -> Iterator[Setting]:
     yield Setting("enabled", policy.enabled, "system", origin("system", ["retry.enabled"]))
     only = None if policy.only is None else tuple(sorted(policy.only))
     yield Setting("only", only, "system", origin("system", ["retry.only"]))
-    for name in ("max_retries", "max_losses", "max_snoozes", "max_age", "retry_unknown", "backoff", "then"):
+    for name in (
+        "max_retries",
+        "max_losses",
+        "max_snoozes",
+        "max_age",
+        "retry_unknown",
+        "backoff",
+        "then",
+    ):
         scope: Scope = getattr(policy, f"{name}_from")
         asked = [f"retry.{part}" for part in (DELAYS if name == "backoff" else (name,))]
         yield Setting(name, getattr(policy, name), scope, origin(scope, asked))
@@ -238,12 +271,18 @@ class WhatIf:
     known: bool  # jobs are dead of this very cause
 
 
-def what_if(store: Store, settings: Settings, kind: str, text: str, given: Mapping[str, Any]) -> WhatIf:
+def what_if(
+    store: Store, settings: Settings, kind: str, text: str, given: Mapping[str, Any]
+) -> WhatIf:
     """`given`: what is known beside the text, as `mulligan.classify` takes it."""
     with store.read() as unit:
         rules, layers = _rules(unit, settings, kind), _layers(unit, settings, kind)
         failure = classify(text[:MOST_TEXT], **given, rules=rules)
-        known = bool(unit.group_known(failure.fingerprint, None, LOOKED)) if failure.fingerprint else False
+        known = (
+            bool(unit.group_known(failure.fingerprint, None, LOOKED))
+            if failure.fingerprint
+            else False
+        )
     found = simulate_life(layers.for_kind(kind), failure)
     return WhatIf(kind, failure, found, failure.judged.get("shadow") or {}, known)
 
@@ -276,7 +315,11 @@ class Backtest:
 
 
 def backtested(
-    store: Store, rules: Iterable[Rule], since: Moment, kind: str | None, on_step: Callable[[int], None] | None = None
+    store: Store,
+    rules: Iterable[Rule],
+    since: Moment,
+    kind: str | None,
+    on_step: Callable[[int], None] | None = None,
 ) -> Backtest:
     """As if `rules` had been asked before all others. Without any: as today's tables judge."""
     own = [Rulebook(rules)] if rules else []
@@ -325,7 +368,9 @@ def _jobs(rows: Iterable[PastRow]) -> Iterator[Past]:
 def _attempt(row: PastRow) -> PastAttempt:
     facts = from_attempt(row.evidence, row.private, row.uses) if row.ended == "failed" else None
     named = (row.code or "", row.cls or "", row.rule or "")
-    return PastAttempt(row.generation, row.ended, row.verb, *named, read_ground(row.judged), facts, row.cost)
+    return PastAttempt(
+        row.generation, row.ended, row.verb, *named, read_ground(row.judged), facts, row.cost
+    )
 
 
 # Which rules have judged what, lately: counted over the newest attempts, so that it never costs more than that.
@@ -358,7 +403,9 @@ def rule_hits(store: Store, *, since: Moment = WEEK, kind: str | None = None) ->
     return Hits(tuple(found), where.partial, where.now)
 
 
-def judged_by(store: Store, rule: str, *, since: Moment = WEEK, kind: str | None = None) -> list[JudgedRow]:
+def judged_by(
+    store: Store, rule: str, *, since: Moment = WEEK, kind: str | None = None
+) -> list[JudgedRow]:
     """The newest of them."""
     with store.read() as unit:
         where = _range(unit, since)

@@ -26,8 +26,23 @@ from mulligan.core.json import indexed
 from mulligan.guards.limits import share_of
 from mulligan.jobs.enqueue import EnqueueOptions, new_job
 from mulligan.manifest.declared import KNOWN_FOR, in_force
-from mulligan.manifest.specs import Handler, KindSpec, Manifest, QueueSpec, ScheduleSpec, checked_name
-from mulligan.schedules.rules import Moments, Plan, Timing, checked_cron, checked_missed, plan, restart
+from mulligan.manifest.specs import (
+    Handler,
+    KindSpec,
+    Manifest,
+    QueueSpec,
+    ScheduleSpec,
+    checked_name,
+)
+from mulligan.schedules.rules import (
+    Moments,
+    Plan,
+    Timing,
+    checked_cron,
+    checked_missed,
+    plan,
+    restart,
+)
 from mulligan.storage.base import Inserted, ScheduleRow, Store, Transaction
 from mulligan.worker.upkeep import STEP
 
@@ -62,17 +77,27 @@ def checked_schedule(
 
 def checked_again(spec: ScheduleSpec, handler: Handler, limit: int) -> ScheduleSpec:
     """A schedule declared by its kind's name, once the handler is known."""
-    job = _trial(spec, handler, json.loads(spec.payload), EnqueueOptions(owner=spec.owner, queue=spec.queue), limit)
+    job = _trial(
+        spec,
+        handler,
+        json.loads(spec.payload),
+        EnqueueOptions(owner=spec.owner, queue=spec.queue),
+        limit,
+    )
     return replace(spec, payload=job.payload, uses=job.uses)
 
 
-def _trial(spec: ScheduleSpec, handler: Handler | None, payload: Any, options: EnqueueOptions, limit: int) -> NewJob:
+def _trial(
+    spec: ScheduleSpec, handler: Handler | None, payload: Any, options: EnqueueOptions, limit: int
+) -> NewJob:
     """A job as a slot would make it; jobs of slots hold no unique key."""
     if not isinstance(payload, Mapping):
         message = f"schedule {spec.name!r}: the payload maps names of arguments to values, not {payload!r:.80}"
         raise PayloadRefused(message)
     if handler is None:
-        return new_job(KindSpec(checked_name("kind", spec.kind)), None, dict(payload), options, limit, {})
+        return new_job(
+            KindSpec(checked_name("kind", spec.kind)), None, dict(payload), options, limit, {}
+        )
     try:
         plain = handler.arguments.encode(payload)
     except PayloadRefused as error:
@@ -189,12 +214,18 @@ class Timekeeper:
         return sum(self._tried(table, spec, rows.get(name), when) for name, spec in due)
 
     def _name(self, table: Timetable, rows: Mapping[str, ScheduleRow], now: Micros) -> None:
-        old = [name for name in table.schedules if name in rows and rows[name].named_at < now - NAMED_EVERY]
+        old = [
+            name
+            for name in table.schedules
+            if name in rows and rows[name].named_at < now - NAMED_EVERY
+        ]
         if old:
             with self._store.begin() as unit:
                 unit.name_schedules(old)
 
-    def _tried(self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow | None, when: Moments) -> int:
+    def _tried(
+        self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow | None, when: Moments
+    ) -> int:
         """What is wrong with one schedule stops no other."""
         try:
             timing = Timing(checked_cron(spec.cron), zone_of(spec.timezone), spec.missed)
@@ -213,7 +244,9 @@ class Timekeeper:
                 log.exception("schedule %s does not fire on this worker", spec.name)
             return 0
 
-    def _begun(self, spec: ScheduleSpec, row: ScheduleRow | None, now: Micros) -> ScheduleRow | None:
+    def _begun(
+        self, spec: ScheduleSpec, row: ScheduleRow | None, now: Micros
+    ) -> ScheduleRow | None:
         """Its row, begun or begun anew where needed. None: somebody else is at it."""
         if row is None:
             with self._store.begin() as unit:
@@ -222,7 +255,10 @@ class Timekeeper:
         if cursor is None:
             return row
         if cursor < row.cursor:
-            log.warning("schedule %s: the clock was set back by more than a day; going on from now", spec.name)
+            log.warning(
+                "schedule %s: the clock was set back by more than a day; going on from now",
+                spec.name,
+            )
         begun = row._replace(cron=spec.cron, timezone=spec.timezone, cursor=cursor)
         with self._store.begin() as unit:
             return begun if unit.advance_schedule(begun, seen=row.cursor) else None
@@ -235,7 +271,9 @@ class Timekeeper:
         with self._store.begin() as unit:
             return resume_in(unit, row, until, "upkeep", "its time is over")
 
-    def _fire(self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow, timing: Timing, when: Moments) -> int:
+    def _fire(
+        self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow, timing: Timing, when: Moments
+    ) -> int:
         fired = 0
         while (due := plan(timing, row.cursor, when, STEP)) is not None:
             moved = row._replace(cursor=due.cursor)
@@ -247,7 +285,9 @@ class Timekeeper:
         return fired
 
 
-def resume_in(unit: Transaction, row: ScheduleRow, at: Micros, actor: str, reason: str) -> ScheduleRow | None:
+def resume_in(
+    unit: Transaction, row: ScheduleRow, at: Micros, actor: str, reason: str
+) -> ScheduleRow | None:
     """In the caller's transaction: it goes on after this moment. None: somebody was quicker."""
     cursor = max(row.cursor, at)
     if not unit.resume_schedule(row, cursor):
@@ -255,7 +295,9 @@ def resume_in(unit: Transaction, row: ScheduleRow, at: Micros, actor: str, reaso
     seen = {"before": {"paused": True, "until": row.paused_until}, "after": {"paused": False}}
     news = {"schedule": row.name, "reason": reason, **seen}
     unit.write_events([NewEvent(EventType.SCHEDULE_RESUMED, actor=actor, data=news)])
-    return row._replace(cursor=cursor, paused_at=None, paused_until=None, pause_reason="", paused_by="")
+    return row._replace(
+        cursor=cursor, paused_at=None, paused_until=None, pause_reason="", paused_by=""
+    )
 
 
 def _insert(unit: Transaction, table: Timetable, spec: ScheduleSpec, due: Plan, now: Micros) -> int:
@@ -265,19 +307,34 @@ def _insert(unit: Transaction, table: Timetable, spec: ScheduleSpec, due: Plan, 
     if fresh:
         unit.insert([jobs[slot] for slot in fresh], announce=False)
         said = {"schedule": spec.name}
-        unit.announce_as([queued(jobs[slot], slot, "schedule", {**said, "slot_at": slot}) for slot in fresh])
+        unit.announce_as(
+            [queued(jobs[slot], slot, "schedule", {**said, "slot_at": slot}) for slot in fresh]
+        )
     if due.skipped is not None:
         news = {"schedule": spec.name, "kind": spec.kind, **asdict(due.skipped)}
-        unit.write_events([NewEvent(EventType.SCHEDULE_SKIPPED, owner=spec.owner, actor="schedule", data=news)])
+        unit.write_events(
+            [NewEvent(EventType.SCHEDULE_SKIPPED, owner=spec.owner, actor="schedule", data=news)]
+        )
     return len(fresh)
 
 
 def queued_by(actor: str, new: Sequence[NewJob], answers: Sequence[Inserted]) -> list[NewEvent]:
     """What there is to tell of jobs that a person has enqueued; a twin is nobody's new one."""
     seen: dict[str, Any] = {"before": {}, "after": {"state": "queued"}}
-    return [queued(job, one.run_at, actor, seen) for job, one in zip(new, answers, strict=True) if one.fresh]
+    return [
+        queued(job, one.run_at, actor, seen)
+        for job, one in zip(new, answers, strict=True)
+        if one.fresh
+    ]
 
 
 def queued(job: NewJob, run_at: Micros, actor: str, more: Mapping[str, Any]) -> NewEvent:
     news = {"kind": job.kind, "queue": job.queue, "run_at": run_at, **more}
-    return NewEvent(EventType.JOB_QUEUED, job_id=job.id, batch_id=job.batch_id, owner=job.owner, actor=actor, data=news)
+    return NewEvent(
+        EventType.JOB_QUEUED,
+        job_id=job.id,
+        batch_id=job.batch_id,
+        owner=job.owner,
+        actor=actor,
+        data=news,
+    )

@@ -17,7 +17,9 @@ from mulligan.core.job import SECOND, Micros, to_datetime, to_micros
 # Cron expressions, and the slots they name: in a zone's local time, in a range, in order.
 
 LONGEST = 200
-SOME_DAY: Micros = 946_684_800 * SECOND  # 2000-01-01: any day does, an expression looks 50 years ahead
+SOME_DAY: Micros = (
+    946_684_800 * SECOND
+)  # 2000-01-01: any day does, an expression looks 50 years ahead
 FIRST_WINDOW: Micros = 3600 * SECOND
 HOW = "write minute hour day month weekday, for example '0 3 * * *': at 03:00 every day; six fields begin with seconds"
 
@@ -98,13 +100,9 @@ def checked_missed(value: Any) -> str:
     return str(value)
 
 
-
-
-
-
-
-
-def restart(known: tuple[str, str], wanted: tuple[str, str], cursor: Micros, now: Micros) -> Micros | None:
+def restart(
+    known: tuple[str, str], wanted: tuple[str, str], cursor: Micros, now: Micros
+) -> Micros | None:
     """The cursor to begin with when (cron, timezone) changed, or the clock was set back; else None.
 
     Slots named by another expression are not missed slots of this one. A cursor far ahead of the clock was written
@@ -163,7 +161,9 @@ def plan(timing: Timing, cursor: Micros, when: Moments, most: int) -> Plan | Non
 def _kept(timing: Timing, cursor: Micros, when: Moments) -> list[Micros]:
     """Nobody was there for a while: which of the slots that have passed still get a job?"""
     if timing.missed == SKIP:
-        return list(slots(timing.cron, timing.zone, max(cursor, when.now - when.grace - 1), when.now))
+        return list(
+            slots(timing.cron, timing.zone, max(cursor, when.now - when.grace - 1), when.now)
+        )
     most = MOST_MISSED if timing.missed == ALL else 1
     return newest(timing.cron, timing.zone, cursor, when.now, most)
 
@@ -174,7 +174,9 @@ def _skipped(timing: Timing, cursor: Micros, until: Micros) -> Skipped | None:
     first = following(cron, zone, cursor)
     if not last or first is None:
         return None
-    return Skipped(first, last[0], count(cron, zone, cursor, last[0], MOST_COUNTED), REASONS[missed])
+    return Skipped(
+        first, last[0], count(cron, zone, cursor, last[0], MOST_COUNTED), REASONS[missed]
+    )
 
 
 REASONS = {

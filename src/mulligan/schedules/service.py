@@ -53,7 +53,11 @@ Times = list[datetime]
 
 class Schedules:
     def __init__(
-        self, store: Callable[[], Store], jobs: Jobs, own: Mapping[str, ScheduleSpec], actor: str = "python"
+        self,
+        store: Callable[[], Store],
+        jobs: Jobs,
+        own: Mapping[str, ScheduleSpec],
+        actor: str = "python",
     ) -> None:
         self._open = store
         self._jobs = jobs
@@ -83,14 +87,22 @@ class Schedules:
         """Its slots get no job until then, or until somebody resumes it; a slot of the next seconds may have one."""
         with self._open().begin() as unit:
             spec, now = _named(self._timetable(unit), name), unit.now()
-            unit.declare_schedule(name, spec.cron, spec.timezone)  # where no worker has begun it yet
+            unit.declare_schedule(
+                name, spec.cron, spec.timezone
+            )  # where no worker has begun it yet
             end = ended_at("until", until, now)
             before = _pause_facts(next(row for row in unit.schedules() if row.name == name), now)
             unit.pause_schedule(name, end, self._actor, reason)
             seen = {"before": before, "after": {"paused": True, "until": end}}
             news = {"schedule": name, "kind": spec.kind, "until": end, "reason": reason, **seen}
             told = {key: value for key, value in news.items() if value not in (None, "")}
-            unit.write_events([NewEvent(EventType.SCHEDULE_PAUSED, owner=spec.owner, actor=self._actor, data=told)])
+            unit.write_events(
+                [
+                    NewEvent(
+                        EventType.SCHEDULE_PAUSED, owner=spec.owner, actor=self._actor, data=told
+                    )
+                ]
+            )
         return self.get(name)
 
     def resume(self, name: str, *, reason: str = "") -> Schedule:
@@ -110,7 +122,9 @@ class Schedules:
         with self._open().read() as unit:
             spec, now = _named(self._timetable(unit), name), unit.now()
         zone = zone_of(spec.timezone)
-        return [to_datetime(at).astimezone(zone) for at in islice(upcoming(spec.cron, zone, now), n)]
+        return [
+            to_datetime(at).astimezone(zone) for at in islice(upcoming(spec.cron, zone, now), n)
+        ]
 
     def run(self, name: str, *, reason: str = "") -> Job:
         """One job of this schedule now, besides its slots."""
@@ -158,13 +172,19 @@ def _named(table: Timetable, name: str) -> ScheduleSpec:
     found = table.schedules.get(name)
     if found is None:
         near = difflib.get_close_matches(str(name), table.schedules, n=1)
-        known = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(table.schedules)) or 'none yet'}"
+        known = (
+            f"did you mean {near[0]}?"
+            if near
+            else f"there are: {', '.join(sorted(table.schedules)) or 'none yet'}"
+        )
         message = f"no schedule {name!r:.80}; {known}"
         raise NotFound(message)
     return found
 
 
-def _view(spec: ScheduleSpec, table: Timetable, now: Micros, last: tuple[Micros, str] | None) -> Schedule:
+def _view(
+    spec: ScheduleSpec, table: Timetable, now: Micros, last: tuple[Micros, str] | None
+) -> Schedule:
     kind = table.kind_of(spec)
     next_at, last_at, problem = _times(spec, now, last)
     return Schedule(
@@ -189,7 +209,9 @@ def _with_pause(schedule: Schedule, row: ScheduleRow | None, now: Micros) -> Sch
     if row is None or not _paused(row, now):
         return schedule
     until = None if row.paused_until is None else to_datetime(row.paused_until)
-    return replace(schedule, paused=True, paused_until=until, reason=row.pause_reason, actor=row.paused_by)
+    return replace(
+        schedule, paused=True, paused_until=until, reason=row.pause_reason, actor=row.paused_by
+    )
 
 
 def _paused(row: ScheduleRow, now: Micros) -> bool:
@@ -208,5 +230,8 @@ def _times(
     except ConfigError as error:
         return None, None, str(error)
     coming = following(spec.cron, zone, now)
-    local = [None if at is None else to_datetime(at).astimezone(zone) for at in (coming, last and last[0])]
+    local = [
+        None if at is None else to_datetime(at).astimezone(zone)
+        for at in (coming, last and last[0])
+    ]
     return local[0], local[1], ""

@@ -13,11 +13,17 @@ from mulligan.storage.url import shown_url
 if TYPE_CHECKING:
     from mulligan.storage.base import Store
 
-SQLITE = ("sqlite:///", "sqlite+mulligan:///", "sqlite+stdlib:///")  # the second is SQLAlchemy's word for the first
+SQLITE = (
+    "sqlite:///",
+    "sqlite+mulligan:///",
+    "sqlite+stdlib:///",
+)  # the second is SQLAlchemy's word for the first
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 
 
-def open_store(url: str, *, schema: str = "mulligan", notify_callers: bool = True, listen_url: str = "") -> Store:
+def open_store(
+    url: str, *, schema: str = "mulligan", notify_callers: bool = True, listen_url: str = ""
+) -> Store:
     """The store behind a database URL. Nothing is written; the schema is checked by the caller."""
     if url.startswith(SQLITE):
         from mulligan.storage.sqlite import SqliteStore  # noqa: PLC0415 - a PostgreSQL user need not load apsw
@@ -29,7 +35,9 @@ def open_store(url: str, *, schema: str = "mulligan", notify_callers: bool = Tru
         except ImportError as missing:
             message = "a postgresql:// URL needs the extra: pip install 'mulligan[postgres]'"
             raise ConfigError(message) from missing
-        return PostgresStore(url, schema=schema, notify_callers=notify_callers, listen_url=listen_url)
+        return PostgresStore(
+            url, schema=schema, notify_callers=notify_callers, listen_url=listen_url
+        )
     message = f"database URL {shown_url(url)!r} is neither sqlite:///path nor postgresql://…"
     raise ConfigError(message)
 

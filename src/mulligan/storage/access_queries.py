@@ -12,6 +12,7 @@ from mulligan.storage.rows import event_of
 
 # Verbs of API keys, and of the answers that are kept for those who ask twice.
 
+
 class KeyRow(NamedTuple):
     """Who may ask over HTTP; the key itself is nowhere."""
 
@@ -103,7 +104,9 @@ class SqlKeyQueries(KeyQueries):
         self.rows("forget_api_keys", before=before)
 
     def take_answer(self, key_id: str, name: str, request: str, before: Micros) -> bool:
-        return bool(self.rows("take_answer", key_id=key_id, name=name, request=request, before=before))
+        return bool(
+            self.rows("take_answer", key_id=key_id, name=name, request=request, before=before)
+        )
 
     def answer(self, key_id: str, name: str) -> AnswerRow | None:
         found = self.rows("answer", key_id=key_id, name=name)
@@ -120,6 +123,7 @@ class SqlKeyQueries(KeyQueries):
 
 
 # Verbs of who is signed in to the dashboard.
+
 
 class SessionRow(NamedTuple):
     """Somebody who is signed in, or a link that signs somebody in once; what proves it is nowhere."""
@@ -190,6 +194,7 @@ def _one(found: list[tuple[Any, ...]]) -> SessionRow | None:
 
 
 # Verbs for what people do: whose a key is, who did what, and how long that is remembered.
+
 
 class AuditFilter(NamedTuple):
     """Which actions; None: whichever."""

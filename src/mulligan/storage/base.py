@@ -122,7 +122,9 @@ class Transaction(
     @abstractmethod
     def look(self) -> Look: ...
 
-    def look_and_take(self, worker: str, plain: UnlimitedLanes, limit: int) -> tuple[Look, list[Lease]]:
+    def look_and_take(
+        self, worker: str, plain: UnlimitedLanes, limit: int
+    ) -> tuple[Look, list[Lease]]:
         """`look`, and where one trip can do both also `take_due`: if only one lane is due, a plain one, and nothing
         is closed or limited by an operator. A store may as well take nothing.
         """
@@ -225,12 +227,16 @@ class Transaction(
 
     retries_together = False  # does `retry` write anything?
 
-    def retry(self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]) -> set[tuple[str, int]]:
+    def retry(
+        self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]
+    ) -> set[tuple[str, int]]:
         """running → queued for attempts that failed alike, in the same way: `row` is that of one of them."""
         del row, around, retried
         return set()
 
-    def retry_alone(self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]) -> set[tuple[str, int]]:
+    def retry_alone(
+        self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]
+    ) -> set[tuple[str, int]]:
         """The same where nothing else is done in its transaction."""
         return self.retry(row, around, retried)
 
@@ -267,7 +273,13 @@ class Transaction(
 
     @abstractmethod
     def prune(
-        self, state: str, before: Micros, limit: int, *, kind: str | None, except_kinds: Sequence[str]
+        self,
+        state: str,
+        before: Micros,
+        limit: int,
+        *,
+        kind: str | None,
+        except_kinds: Sequence[str],
     ) -> list[Pruned]:
         """Delete at most `limit` finished jobs with all that belongs to them, leaving a summary record."""
 

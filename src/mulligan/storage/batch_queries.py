@@ -52,7 +52,9 @@ class BatchQueries(ABC):
         """Is this attempt of a member under way? Then it cannot end before this transaction does."""
 
     @abstractmethod
-    def batch_twins(self, batch_id: str, keys: Sequence[str]) -> dict[tuple[str, str, str], tuple[str, str]]:
+    def batch_twins(
+        self, batch_id: str, keys: Sequence[str]
+    ) -> dict[tuple[str, str, str], tuple[str, str]]:
         """(owner, kind, unique key) → the member that has it, whatever its state: its id and payload."""
 
     # -- complete -----------------------------------------------------------------------------------
@@ -100,7 +102,9 @@ class BatchQueries(ABC):
 
     # -- read -----------------------------------------------------------------------------------------
     @abstractmethod
-    def batch_page(self, state: str | None, owner: str | None, limit: int, before: str | None) -> list[BatchRow]:
+    def batch_page(
+        self, state: str | None, owner: str | None, limit: int, before: str | None
+    ) -> list[BatchRow]:
         """Newest first."""
 
     @abstractmethod
@@ -160,14 +164,25 @@ class SqlBatchQueries(BatchQueries):
         return bool(self.rows("cancel_batch", id=batch_id, reason=reason))
 
     def holds_lease(self, job_id: str, worker: str, token: int, batch_id: str) -> bool:
-        return bool(self.rows("holds_lease", id=job_id, worker=worker, token=token, batch_id=batch_id))
+        return bool(
+            self.rows("holds_lease", id=job_id, worker=worker, token=token, batch_id=batch_id)
+        )
 
-    def batch_twins(self, batch_id: str, keys: Sequence[str]) -> dict[tuple[str, str, str], tuple[str, str]]:
+    def batch_twins(
+        self, batch_id: str, keys: Sequence[str]
+    ) -> dict[tuple[str, str, str], tuple[str, str]]:
         found = self.rows("batch_twins", batch_id=batch_id, keys=self.ids(keys))
-        return {(owner, kind, key): (job_id, payload) for owner, kind, key, job_id, payload in found}
+        return {
+            (owner, kind, key): (job_id, payload) for owner, kind, key, job_id, payload in found
+        }
 
     def lock_batches(self, ids: Sequence[str], *, wait: bool = True) -> list[str]:
-        return [row[0] for row in self.rows("lock_batches" if wait else "lock_batches_at_hand", ids=self.ids(ids))]
+        return [
+            row[0]
+            for row in self.rows(
+                "lock_batches" if wait else "lock_batches_at_hand", ids=self.ids(ids)
+            )
+        ]
 
     def ended_batches(self, ids: Sequence[str]) -> list[BatchRow]:
         return [_batch(row) for row in self.rows("ended_batches", ids=self.ids(ids))]
@@ -200,7 +215,9 @@ class SqlBatchQueries(BatchQueries):
         if batch is None:
             return None
         records = self.remove(self.rows("prunable_members", id=batch.id, most=limit))
-        gone = not self.batch_counts([batch.id]) and bool(self.rows("prune_definition", id=batch.id))
+        gone = not self.batch_counts([batch.id]) and bool(
+            self.rows("prune_definition", id=batch.id)
+        )
         if gone:
             self.rows("prune_progress", id=batch.id)
             record = Pruned(KIND, batch.outcome or "", batch.owner, "", 1, batch.id, batch.id)
@@ -210,17 +227,31 @@ class SqlBatchQueries(BatchQueries):
             self.rows("batch_leaves", id=batch.id)
         return batch._replace(leaving=not gone), records
 
-    def batch_page(self, state: str | None, owner: str | None, limit: int, before: str | None) -> list[BatchRow]:
-        return [_batch(row) for row in self.rows("batch_page", state=state, owner=owner, most=limit, before=before)]
+    def batch_page(
+        self, state: str | None, owner: str | None, limit: int, before: str | None
+    ) -> list[BatchRow]:
+        return [
+            _batch(row)
+            for row in self.rows("batch_page", state=state, owner=owner, most=limit, before=before)
+        ]
 
     def find_batches(self, prefix: str, limit: int) -> list[str]:
-        return [row[0] for row in self.rows("find_batches", prefix=prefix, length=len(prefix), most=limit)]
+        return [
+            row[0]
+            for row in self.rows("find_batches", prefix=prefix, length=len(prefix), most=limit)
+        ]
 
     def batch_members(self, batch_id: str, states: Sequence[str]) -> list[JobRow]:
-        return [JobRow._make(row) for row in self.rows("batch_members", id=batch_id, states=self.ids(states))]
+        return [
+            JobRow._make(row)
+            for row in self.rows("batch_members", id=batch_id, states=self.ids(states))
+        ]
 
     def batch_failures(self, batch_id: str, limit: int) -> list[tuple[str, int, str]]:
-        return [(code, count, job_id) for code, count, job_id in self.rows("batch_failures", id=batch_id, most=limit)]
+        return [
+            (code, count, job_id)
+            for code, count, job_id in self.rows("batch_failures", id=batch_id, most=limit)
+        ]
 
     def batch_story(self, batch_id: str) -> list[Event]:
         return [event_of(row) for row in self.rows("batch_story", id=batch_id)]

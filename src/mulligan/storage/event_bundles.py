@@ -88,22 +88,36 @@ def _tail(batch_id: str | None, owner: str, attempt: int | None, token: int | No
 _about = attrgetter("batch_id", "owner", "attempt", "token")
 
 
-def parted_rows(at: int, what: str, rows: Sequence[Row], data: Callable[[Row], str]) -> tuple[list[PendingEvent], list[Bundle]]:
+def parted_rows(
+    at: int, what: str, rows: Sequence[Row], data: Callable[[Row], str]
+) -> tuple[list[PendingEvent], list[Bundle]]:
     """`parted` for one thing that happened to many jobs, as a claim or an ending has them: a quarter of its work."""
     parts = [rows[start : start + MOST] for start in range(0, len(rows), MOST)]
-    alone = [PendingEvent(at, what, part[0].id, *_about(part[0]), data(part[0])) for part in parts if len(part) == 1]
-    return alone, [Bundle(at, what, len(part), _text_of(part, data)) for part in parts if len(part) > 1]
+    alone = [
+        PendingEvent(at, what, part[0].id, *_about(part[0]), data(part[0]))
+        for part in parts
+        if len(part) == 1
+    ]
+    return alone, [
+        Bundle(at, what, len(part), _text_of(part, data)) for part in parts if len(part) > 1
+    ]
 
 
 def parted_alike(told: PendingEvent, ids: Sequence[str]) -> tuple[list[PendingEvent], list[Bundle]]:
     """The same for many jobs of which everything is told alike, as of one of them."""
     parts = [ids[start : start + MOST] for start in range(0, len(ids), MOST)]
     tail = _tail(told.batch_id, told.owner, told.attempt, told.token)
-    bundles = [Bundle(told.at, told.type, len(part), _text(told.data, part, tail)) for part in parts if len(part) > 1]
+    bundles = [
+        Bundle(told.at, told.type, len(part), _text(told.data, part, tail))
+        for part in parts
+        if len(part) > 1
+    ]
     return [told._replace(job_id=part[0]) for part in parts if len(part) == 1], bundles
 
 
-def parted_texts(told: PendingEvent, texts: Sequence[tuple[str, str]]) -> tuple[list[PendingEvent], list[Bundle]]:
+def parted_texts(
+    told: PendingEvent, texts: Sequence[tuple[str, str]]
+) -> tuple[list[PendingEvent], list[Bundle]]:
     """The same where each job, by its id, has a text of its own."""
     parts = [texts[start : start + MOST] for start in range(0, len(texts), MOST)]
     tail = _tail(told.batch_id, told.owner, told.attempt, told.token)
@@ -111,7 +125,10 @@ def parted_texts(told: PendingEvent, texts: Sequence[tuple[str, str]]) -> tuple[
     bundles = []
     for part in parts:
         if len(part) > 1:
-            lines = [_text(said, [one for one, _ in same], tail) for said, same in groupby(part, key=itemgetter(1))]
+            lines = [
+                _text(said, [one for one, _ in same], tail)
+                for said, same in groupby(part, key=itemgetter(1))
+            ]
             bundles.append(Bundle(told.at, told.type, len(part), "\n".join(lines)))
     return alone, bundles
 
@@ -144,7 +161,9 @@ def opened(row: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
             yield number, line, said
 
 
-def events_in(rows: Iterable[Sequence[Any]], cursor: int = 0, top: int | None = None) -> Iterator[Event]:
+def events_in(
+    rows: Iterable[Sequence[Any]], cursor: int = 0, top: int | None = None
+) -> Iterator[Event]:
     """The events of rows (those of an Event, then how many it is) that lie above the cursor and not above the top."""
     for row in rows:
         if row[-1] is None:

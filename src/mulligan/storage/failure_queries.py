@@ -32,7 +32,9 @@ class FailureQueries(ABC):
         """When the first and the last of each group died."""
 
     @abstractmethod
-    def group_deaths(self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int) -> dict[str, Deaths]:
+    def group_deaths(
+        self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int
+    ) -> dict[str, Deaths]:
         """Of each group the newest `cap` deaths, counted by kind, code and class, and by how many hours ago.
 
         At most `hours` are told apart. When the first and the last died is said of all of them.
@@ -43,7 +45,9 @@ class FailureQueries(ABC):
         """Of each group the one that died last."""
 
     @abstractmethod
-    def group_recovered(self, names: Sequence[str], owner: str | None, most: int) -> dict[str, tuple[int, int]]:
+    def group_recovered(
+        self, names: Sequence[str], owner: str | None, most: int
+    ) -> dict[str, tuple[int, int]]:
         """Of each's newest `most` deaths: jobs retried by hand that have ended since; how many of those succeeded."""
 
     @abstractmethod
@@ -84,14 +88,19 @@ class SqlFailureQueries(FailureQueries):
 
     def group_names(self, owner: str | None, most: int) -> list[tuple[str, Micros]]:
         bounds = {"looked": GROUPS_LOOKED, "most": most}
-        rows = self.rows("group_names", **bounds) if owner is None else self.rows(
-            "group_names_of", owner=owner, **bounds
-        )  # fmt: skip
+        rows = (
+            self.rows("group_names", **bounds)
+            if owner is None
+            else self.rows("group_names_of", owner=owner, **bounds)
+        )
         return [(row[0], row[1]) for row in rows]
 
     def group_names_found(self, where: Where, most: int) -> list[tuple[str, Micros]]:
         asked = along(matching({**where, "state": State.DEAD.value}), way_of(where))
-        return [(row[0], row[1]) for row in self.asked("group_names_found", asked, before=LAST, floor="", most=most)]
+        return [
+            (row[0], row[1])
+            for row in self.asked("group_names_found", asked, before=LAST, floor="", most=most)
+        ]
 
     def group_samples(self, names: Sequence[str], where: Where) -> dict[str, JobRow]:
         rows = self.found("group_samples", of_the_dead(where), names=self.ids(names))
@@ -124,4 +133,7 @@ class SqlFailureQueries(FailureQueries):
 
 def of_the_dead(where: Where) -> Where:
     """Which of them; of which group is said otherwise."""
-    return {**{name: said for name, said in where.items() if name != "group"}, "state": State.DEAD.value}
+    return {
+        **{name: said for name, said in where.items() if name != "group"},
+        "state": State.DEAD.value,
+    }

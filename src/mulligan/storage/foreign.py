@@ -113,9 +113,14 @@ class _JoinedApsw(ApswHandle):
 class _JoinedStdlib(StdlibHandle):
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         if not self.in_transaction():
-            if self.connection.isolation_level is None or getattr(self.connection, "autocommit", False) is True:
+            if (
+                self.connection.isolation_level is None
+                or getattr(self.connection, "autocommit", False) is True
+            ):
                 raise ConnectionRefused(NO_TRANSACTION)
-            self.connection.execute("BEGIN IMMEDIATE")  # sqlite3's own would be deferred, and our first look a read
+            self.connection.execute(
+                "BEGIN IMMEDIATE"
+            )  # sqlite3's own would be deferred, and our first look a read
         with self._tuples():
             return super().execute(sql, params)
 
@@ -148,7 +153,9 @@ def postgres_connection_of(connection: Any) -> Postgres:
     if isinstance(raw, psycopg.Connection):
         # Not raw.cursor(): the caller may have chosen cursors that bind on the client, as Django does.
         return _JoinedPsycopg(lambda: psycopg.Cursor(raw, row_factory=tuple_row))
-    return _JoinedPsycopg(pooled.cursor)  # inside SQLAlchemy's run_sync, whose cursors need no await
+    return _JoinedPsycopg(
+        pooled.cursor
+    )  # inside SQLAlchemy's run_sync, whose cursors need no await
 
 
 class _JoinedPsycopg:

@@ -99,7 +99,9 @@ class HistoryQueries(ABC):
         """The id after which the newest so many attempts lie, at least `low`."""
 
     @abstractmethod
-    def past(self, begin: tuple[str, int], since: Micros, kind: str | None, most: int) -> list[PastRow]:
+    def past(
+        self, begin: tuple[str, int], since: Micros, kind: str | None, most: int
+    ) -> list[PastRow]:
         """Attempts after this (job, token), in that order."""
 
     @abstractmethod
@@ -107,7 +109,9 @@ class HistoryQueries(ABC):
         """What rules have judged among the attempts of jobs after this id, the commonest first."""
 
     @abstractmethod
-    def judged_by(self, rule: str, after: str, since: Micros, kind: str | None, most: int) -> list[JudgedRow]:
+    def judged_by(
+        self, rule: str, after: str, since: Micros, kind: str | None, most: int
+    ) -> list[JudgedRow]:
         """Of the same attempts those of this rule, also one in shadow; of the newest jobs first."""
 
 
@@ -119,14 +123,20 @@ class SqlHistoryQueries(HistoryQueries):
     def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
     def gate_news(self, after: int, before: int, most: int) -> list[Event]:
-        return [event_of(row) for row in self.rows("gate_news", after=after, before=before, most=most)]
+        return [
+            event_of(row) for row in self.rows("gate_news", after=after, before=before, most=most)
+        ]
 
     def tally(self, asked: InsightScope) -> InsightCounts:
-        bounds = self.rows("insight_span", low=asked.low, jobs=asked.jobs, attempts=asked.attempts)[0]
+        bounds = self.rows("insight_span", low=asked.low, jobs=asked.jobs, attempts=asked.attempts)[
+            0
+        ]
         after = max(asked.low, *(bound or "" for bound in bounds))
         chosen = {"after": after, "since": asked.since, "kind": asked.kind, "queue": asked.queue}
         counted = defaultdict(list)
-        for what, *row in self.rows("insight_attempts", **chosen, width=asked.width, most=asked.rows):
+        for what, *row in self.rows(
+            "insight_attempts", **chosen, width=asked.width, most=asked.rows
+        ):
             counted[what].append(row)
         lives = self.rows("insight_lives", **chosen, most=asked.rows)
         jobs = self.rows("insight_jobs", **chosen)
@@ -142,22 +152,33 @@ class SqlHistoryQueries(HistoryQueries):
             failures=[_failure(row) for row in counted["failure"]],
             trials=[TrialCount._make((*row[:8], int(row[8]))) for row in counted["trial"]],
             lives=[*map(_life, lives), *_at_once(at_once)],
-            by_hand=[HandCount(*row) for row in self.rows("insight_by_hand", **chosen, most=asked.rows)],
+            by_hand=[
+                HandCount(*row) for row in self.rows("insight_by_hand", **chosen, most=asked.rows)
+            ],
         )
 
     def past_begins(self, low: str, attempts: int) -> str:
         _, begin = self.rows("insight_span", low=low, jobs=attempts, attempts=attempts)[0]
         return max(low, begin or "")
 
-    def past(self, begin: tuple[str, int], since: Micros, kind: str | None, most: int) -> list[PastRow]:
+    def past(
+        self, begin: tuple[str, int], since: Micros, kind: str | None, most: int
+    ) -> list[PastRow]:
         job_id, token = begin
-        found = self.rows("past", from_id=job_id, from_token=token, since=since, kind=kind, most=most)
+        found = self.rows(
+            "past", from_id=job_id, from_token=token, since=since, kind=kind, most=most
+        )
         return [PastRow(*row) for row in found]
 
     def rule_hits(self, after: str, since: Micros, kind: str | None, most: int) -> list[HitRow]:
-        return [HitRow._make(row) for row in self.rows("rule_hits", after=after, since=since, kind=kind, most=most)]
+        return [
+            HitRow._make(row)
+            for row in self.rows("rule_hits", after=after, since=since, kind=kind, most=most)
+        ]
 
-    def judged_by(self, rule: str, after: str, since: Micros, kind: str | None, most: int) -> list[JudgedRow]:
+    def judged_by(
+        self, rule: str, after: str, since: Micros, kind: str | None, most: int
+    ) -> list[JudgedRow]:
         found = self.rows("judged_by", rule=rule, after=after, since=since, kind=kind, most=most)
         return [JudgedRow._make(row) for row in found]
 
@@ -178,7 +199,11 @@ def _life(row: tuple[Any, ...]) -> LifeCount:
 
 
 def _at_once(jobs: int) -> list[LifeCount]:
-    return [LifeCount("", "succeeded", retried=False, hopeless=False, ms=None, jobs=jobs)] if jobs else []
+    return (
+        [LifeCount("", "succeeded", retried=False, hopeless=False, ms=None, jobs=jobs)]
+        if jobs
+        else []
+    )
 
 
 # Verbs of the checker: everything there is, in the order of its keys, a page at a time. They only read.
@@ -267,13 +292,23 @@ class SqlVerifyQueries(VerifyQueries):
 
     def stories(self, ids: Sequence[str]) -> list[Event]:
         found = self.rows("stories", ids=self.ids(ids)) if ids else []
-        return sorted(events_about(found, frozenset(ids)), key=lambda event: (event.job_id or "", event.id))
+        return sorted(
+            events_about(found, frozenset(ids)), key=lambda event: (event.job_id or "", event.id)
+        )
 
     def attempts_of(self, ids: Sequence[str]) -> list[AttemptRow]:
-        return [AttemptRow._make(row) for row in self.rows("attempts_of", ids=self.ids(ids))] if ids else []
+        return (
+            [AttemptRow._make(row) for row in self.rows("attempts_of", ids=self.ids(ids))]
+            if ids
+            else []
+        )
 
     def checkpointed(self, ids: Sequence[str]) -> list[Checkpointed]:
-        return [Checkpointed._make(row) for row in self.rows("checkpointed", ids=self.ids(ids))] if ids else []
+        return (
+            [Checkpointed._make(row) for row in self.rows("checkpointed", ids=self.ids(ids))]
+            if ids
+            else []
+        )
 
     def batches_above(self, after: str, limit: int) -> list[BatchRow]:
         return [BatchRow._make(row) for row in self.rows("batches_above", after=after, most=limit)]

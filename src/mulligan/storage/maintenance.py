@@ -124,7 +124,9 @@ def _claim(target: Path, part: Path) -> None:
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        message = f"{part} is there: another backup writes it, or one was killed. If none runs, remove it"
+        message = (
+            f"{part} is there: another backup writes it, or one was killed. If none runs, remove it"
+        )
         raise Refused(message) from None
     except OSError as error:
         message = f"cannot write {part}: {error.strerror}"
@@ -139,7 +141,9 @@ def _copy_pages(source: Path, part: Path, progress: Progress) -> None:
     handle = ApswHandle.open(str(source))
     into = apsw.Connection(str(part))
     try:
-        handle.execute("BEGIN")  # held open, it keeps one moment in sight; without it each write would start us again
+        handle.execute(
+            "BEGIN"
+        )  # held open, it keeps one moment in sight; without it each write would start us again
         handle.execute("SELECT count(*) FROM sqlite_master")
         with into.backup("main", handle.connection, "main") as backup:
             while not backup.done:
@@ -190,7 +194,9 @@ def restored(store: Store, actor: str = "python", reason: str = "") -> Restored:
                 "their lease is over, and say it again"
             )
             raise Refused(message)
-        closed = [unit.close_worker(worker.id, "from before a restore", seen=None) for worker in workers]
+        closed = [
+            unit.close_worker(worker.id, "from before a restore", seen=None) for worker in workers
+        ]
         done = Restored(sum(closed), unit.lift_tokens(LIFT))
         seen = {"before": {"workers": done.workers}, "after": {"workers": 0}}
         news = {**done._asdict(), "reason": reason, **seen}

@@ -189,13 +189,17 @@ class SqlNotificationQueries(NotificationQueries):
     def newest_event(self, above: int = -1) -> int: ...
 
     @abstractmethod
-    def events_among(self, verb: str, cursor: int, top: int, limit: int, /, **params: Any) -> list[Event]:
+    def events_among(
+        self, verb: str, cursor: int, top: int, limit: int, /, **params: Any
+    ) -> list[Event]:
         """Those that lie above the cursor and not above the top."""
 
     def reader(self, name: str, *, start: int | None = None) -> ReaderRow | None:
         found = self.rows("reader", name=name)
         if not found and not self.rows("reader_at", name=name):
-            self.rows("new_reader", name=name, cursor=self.newest_event() if start is None else start)
+            self.rows(
+                "new_reader", name=name, cursor=self.newest_event() if start is None else start
+            )
             found = self.rows("reader", name=name)
         return ReaderRow._make(found[0][:4]) if found else None
 
@@ -232,7 +236,9 @@ class SqlNotificationQueries(NotificationQueries):
         return bool(self.rows("new_subscription", **_said(row, {"created_at"})))
 
     def write_subscription(self, row: SubscriptionRow) -> bool:
-        return bool(self.rows("write_subscription", **{name: getattr(row, name) for name in _CHANGES}))
+        return bool(
+            self.rows("write_subscription", **{name: getattr(row, name) for name in _CHANGES})
+        )
 
     def remove_subscription(self, subscription: str) -> bool:
         self.rows("close_incidents", subscription=subscription)
@@ -253,7 +259,9 @@ class SqlNotificationQueries(NotificationQueries):
         return [IncidentRow._make(row) for row in found]
 
     def incidents_due(self, now: Micros, limit: int) -> list[IncidentRow]:
-        return [IncidentRow._make(row) for row in self.rows("incidents_due", moment=now, most=limit)]
+        return [
+            IncidentRow._make(row) for row in self.rows("incidents_due", moment=now, most=limit)
+        ]
 
     def next_incident(self) -> Micros | None:
         found: Micros | None = self.rows("next_incident")[0][0]
@@ -267,7 +275,9 @@ class SqlNotificationQueries(NotificationQueries):
         self.rows("new_incident", **row._asdict())
 
     def write_incident(self, row: IncidentRow) -> None:
-        self.rows("write_incident", id=row.id, body=row.body, due_at=row.due_at, closed_at=row.closed_at)
+        self.rows(
+            "write_incident", id=row.id, body=row.body, due_at=row.due_at, closed_at=row.closed_at
+        )
 
     def prune_incidents(self, before: Micros, limit: int) -> int:
         return len(self.rows("prune_incidents", before=before, most=limit))
@@ -277,7 +287,10 @@ class SqlNotificationQueries(NotificationQueries):
         return NotifiedRow._make(found[0]) if found else None
 
     def notified_before(self, before: Micros, limit: int) -> list[NotifiedRow]:
-        return [NotifiedRow._make(row) for row in self.rows("notified_before", before=before, most=limit)]
+        return [
+            NotifiedRow._make(row)
+            for row in self.rows("notified_before", before=before, most=limit)
+        ]
 
     def next_notified(self) -> Micros | None:
         found: Micros | None = self.rows("next_notified")[0][0]

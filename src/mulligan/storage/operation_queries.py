@@ -151,7 +151,9 @@ class OperationQueries(ABC):
     def send_items(self, operation: str, places: Sequence[int]) -> None: ...
 
     @abstractmethod
-    def end_items(self, operation: str, places: Sequence[int], outcome: str, why: str, at: Micros) -> None: ...
+    def end_items(
+        self, operation: str, places: Sequence[int], outcome: str, why: str, at: Micros
+    ) -> None: ...
 
     @abstractmethod
     def items(self, operation: str, wanted: str | None, limit: int, after: int) -> list[ItemRow]:
@@ -170,7 +172,9 @@ class OperationQueries(ABC):
         """To change them in this transaction, by id; those in another hand are left out."""
 
     @abstractmethod
-    def operation_joined(self, operation: str, where: Where, after: str, began: Micros, looked: int) -> int: ...
+    def operation_joined(
+        self, operation: str, where: Where, after: str, began: Micros, looked: int
+    ) -> int: ...
 
     @abstractmethod
     def operation_preview(self, where: Where, cap: int) -> list[Matched]: ...
@@ -214,22 +218,33 @@ class SqlOperationQueries(OperationQueries):
         return _one(self.rows("operation_twin", scope=scope, key=key, digest=digest))
 
     def operations(self, scope: str | None, limit: int, before: str | None) -> list[OperationRow]:
-        return [OperationRow._make(row) for row in self.rows("operations", scope=scope, most=limit, before=before)]
+        return [
+            OperationRow._make(row)
+            for row in self.rows("operations", scope=scope, most=limit, before=before)
+        ]
 
     def find_operations(self, prefix: str, scope: str | None, limit: int) -> list[str]:
-        found = self.rows("find_operations", prefix=prefix, beyond=f"{prefix}~", scope=scope, most=limit)
+        found = self.rows(
+            "find_operations", prefix=prefix, beyond=f"{prefix}~", scope=scope, most=limit
+        )
         return [row[0] for row in found]
 
     def operations_due(self, now: Micros | None, limit: int) -> list[str]:
         moment, beyond = (0, 0) if now is None else (now, now + FAR)
-        return [row[0] for row in self.rows("operations_due", moment=moment, beyond=beyond, most=limit)]
+        return [
+            row[0] for row in self.rows("operations_due", moment=moment, beyond=beyond, most=limit)
+        ]
 
     def write_operation(self, row: OperationRow) -> bool:
         return bool(self.rows("write_operation", **{name: getattr(row, name) for name in CHANGES}))
 
     def freeze_items(self, operation: str, where: Where, limit: int) -> int:
         place, after = self.last_item(operation)
-        return len(self.found("freeze_items", where, operation=operation, place=place, after=after, most=limit))
+        return len(
+            self.found(
+                "freeze_items", where, operation=operation, place=place, after=after, most=limit
+            )
+        )
 
     def last_item(self, operation: str) -> tuple[int, str]:
         found = self.rows("last_item", operation=operation)
@@ -240,14 +255,25 @@ class SqlOperationQueries(OperationQueries):
         return [ItemRow._make(row) for row in found]
 
     def items_ended(self, operation: str, limit: int) -> list[ItemEnd]:
-        return [ItemEnd._make(row) for row in self.rows("items_ended", operation=operation, most=limit)]
+        return [
+            ItemEnd._make(row) for row in self.rows("items_ended", operation=operation, most=limit)
+        ]
 
     def send_items(self, operation: str, places: Sequence[int]) -> None:
         if places:
             self.rows("send_items", operation=operation, places=self.ids(places))
 
-    def end_items(self, operation: str, places: Sequence[int], outcome: str, why: str, at: Micros) -> None:
-        self.rows("end_items", operation=operation, places=self.ids(places), outcome=outcome, why=why, at=at)
+    def end_items(
+        self, operation: str, places: Sequence[int], outcome: str, why: str, at: Micros
+    ) -> None:
+        self.rows(
+            "end_items",
+            operation=operation,
+            places=self.ids(places),
+            outcome=outcome,
+            why=why,
+            at=at,
+        )
 
     def items(self, operation: str, wanted: str | None, limit: int, after: int) -> list[ItemRow]:
         found = self.rows("items", operation=operation, wanted=wanted, most=limit, after=after)
@@ -262,9 +288,15 @@ class SqlOperationQueries(OperationQueries):
         return JobRow._make(rows[0]) if rows else None
 
     def jobs_locked(self, ids: Sequence[str]) -> list[JobRow]:
-        return [JobRow._make(row) for row in self.rows("jobs_locked", ids=self.ids(ids))] if ids else []
+        return (
+            [JobRow._make(row) for row in self.rows("jobs_locked", ids=self.ids(ids))]
+            if ids
+            else []
+        )
 
-    def operation_joined(self, operation: str, where: Where, after: str, began: Micros, looked: int) -> int:
+    def operation_joined(
+        self, operation: str, where: Where, after: str, began: Micros, looked: int
+    ) -> int:
         said = {"operation": operation, "after": after, "began": began, "looked": looked}
         return int(self.found("operation_joined", where, **said)[0][0])
 
@@ -278,7 +310,11 @@ class SqlOperationQueries(OperationQueries):
         return [KeyedJob._make(row) for row in self.found("keyed_jobs", where, most=limit)]
 
     def key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
-        return {row[0]: row[1] for row in self.rows("key_holders", hashes=self.ids(hashes))} if hashes else {}
+        return (
+            {row[0]: row[1] for row in self.rows("key_holders", hashes=self.ids(hashes))}
+            if hashes
+            else {}
+        )
 
     def prune_operations(self, before: Micros, limit: int) -> int:
         removed = len(self.rows("prune_items", before=before, most=limit))
@@ -287,9 +323,22 @@ class SqlOperationQueries(OperationQueries):
 
 FAR = 60_000_000  # microseconds; a turn is never put off for longer
 CHANGES = (
-    "id", "version", "state", "step", "total", "tallies", "recent", "tokens", "tokens_at", "active", "due_at",
-    "moved_at", "started_at", "finished_at", "note",
-)  # fmt: skip
+    "id",
+    "version",
+    "state",
+    "step",
+    "total",
+    "tallies",
+    "recent",
+    "tokens",
+    "tokens_at",
+    "active",
+    "due_at",
+    "moved_at",
+    "started_at",
+    "finished_at",
+    "note",
+)
 
 
 def _one(rows: Sequence[tuple[Any, ...]]) -> OperationRow | None:

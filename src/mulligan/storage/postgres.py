@@ -34,13 +34,16 @@ from mulligan.storage.url import shown_url
 
 # What a connection is told by NOTIFY, with as little between the socket and who waits as there can be: an idle worker
 
+
 class NotifyReader:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         self._told: list[str] = []
         self._socket = select.poll()
         self._socket.register(connection.fileno(), select.POLLIN)
-        connection.add_notify_handler(lambda note: self._told.append(note.payload))  # what comes with an answer
+        connection.add_notify_handler(
+            lambda note: self._told.append(note.payload)
+        )  # what comes with an answer
 
     def hear(self, seconds: float) -> list[str]:
         """What it was told since it was last asked; waits for it."""
@@ -85,13 +88,13 @@ IDLE_TRUST = 0.5  # seconds for which a connection that just worked is believed 
 REPLAN_EVERY = 10.0  # seconds
 LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
 LISTEN_AGAIN = 60.0
-REFUSAL = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist')
+REFUSAL = re.compile(
+    r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist'
+)
 # A statement alone has no BEGIN that would say so.
 READ_COMMITTED = "SELECT set_config('default_transaction_isolation', 'read committed', false)"
 # A plan that does not know how few are wanted looks expensive where many wait, and would be compiled each time it runs.
-KEEP_PLANS = (
-    f"{READ_COMMITTED}, set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
-)
+KEEP_PLANS = f"{READ_COMMITTED}, set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
 
 T = TypeVar("T")
 
@@ -104,7 +107,12 @@ class PostgresStore(Store):
     side_by_side = True
 
     def __init__(
-        self, url: str, *, schema: str = "mulligan", notify_callers: bool = True, listen_url: str = ""
+        self,
+        url: str,
+        *,
+        schema: str = "mulligan",
+        notify_callers: bool = True,
+        listen_url: str = "",
     ) -> None:
         self.dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._listen_dsn = listen_url or self.dsn
@@ -122,7 +130,9 @@ class PostgresStore(Store):
         self._at_hand = _ListeningConnection()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
         self._doubted = 0.0  # when a way to the server was last found broken
-        self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
+        self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = (
+            weakref.WeakKeyDictionary()
+        )
         _stores.add(self)
 
     # -- connections ------------------------------------------------------------------------------
@@ -132,7 +142,9 @@ class PostgresStore(Store):
         """
         with self._lock:
             if self._apart is None:
-                twin = PostgresStore(self.dsn, schema=self.schema, notify_callers=self.notify_callers)
+                twin = PostgresStore(
+                    self.dsn, schema=self.schema, notify_callers=self.notify_callers
+                )
                 twin.prepared, twin._habits, twin._at_hand = self.prepared, True, self._at_hand
                 self._apart = twin
             return self._apart
@@ -143,7 +155,8 @@ class PostgresStore(Store):
                 self._pool = ConnectionPool(
                     self.dsn,
                     connection_class=PooledConnection,
-                    kwargs=KEEPALIVE | {"prepare_threshold": self._prepare_after if self.prepared else None},
+                    kwargs=KEEPALIVE
+                    | {"prepare_threshold": self._prepare_after if self.prepared else None},
                     min_size=0,
                     max_size=16,
                     max_idle=120,
@@ -210,7 +223,9 @@ class PostgresStore(Store):
             # More answers than questions, as a pooler may leave them that was killed: no word on this line counts.
             for connection in lent:
                 connection.close()
-        self._doubted = time.monotonic()  # where one is dead the others may be: ask each before its next use
+        self._doubted = (
+            time.monotonic()
+        )  # where one is dead the others may be: ask each before its next use
         raise unavailable(error) from error
 
     def lend(self) -> tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]]:
@@ -264,7 +279,9 @@ class PostgresStore(Store):
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTransaction]:
         with self._connection() as connection:
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY", prepare=False)
+            connection.execute(
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY", prepare=False
+            )
             yield PostgresTransaction(connection, self)
 
     @contextmanager
@@ -285,13 +302,18 @@ class PostgresStore(Store):
 
     def check_schema(self) -> None:
         if migrations.pending(migrations.steps("postgres", self.prefix), self._applied()):
-            message = f"schema {self.schema!r} of {self.url} is not up to date; run: mulligan migrate"
+            message = (
+                f"schema {self.schema!r} of {self.url} is not up to date; run: mulligan migrate"
+            )
             raise SchemaError(message)
 
     def _take_steps(self, steps: list[migrations.Step]) -> list[str]:
         with self._connection() as connection:
             run: Callable[..., Any] = connection.execute
-            run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"mulligan migrate {self.schema}",))
+            run(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
+                (f"mulligan migrate {self.schema}",),
+            )
             run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
             run(
                 f"CREATE TABLE IF NOT EXISTS {self.prefix}schema "
@@ -311,7 +333,10 @@ class PostgresStore(Store):
             run: Callable[..., Any] = connection.execute
             if run("SELECT to_regclass(%s)", (f"{self.prefix}schema",)).fetchone()[0] is None:
                 return []
-            return [tuple(row) for row in run(f"SELECT * FROM {self.prefix}schema ORDER BY 1").fetchall()]
+            return [
+                tuple(row)
+                for row in run(f"SELECT * FROM {self.prefix}schema ORDER BY 1").fetchall()
+            ]
 
     # -- hints and upkeep ---------------------------------------------------------------------------
     def watch(
@@ -342,7 +367,9 @@ class PostgresStore(Store):
                 self.without_prepared()
                 stop.wait(LISTEN_AGAIN)
 
-    def _listen(self, hint: Callable[[], None], stop: threading.Event, quiet: Callable[[], float]) -> bool:
+    def _listen(
+        self, hint: Callable[[], None], stop: threading.Event, quiet: Callable[[], float]
+    ) -> bool:
         """False: we did not hear our own nonce, so nothing else will arrive either."""
         with PooledConnection.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             self._configure(connection)
@@ -370,7 +397,9 @@ class PostgresStore(Store):
             return
         connection.prepare_threshold = 0
         connection.execute(KEEP_PLANS, prepare=False)  # of this session, as LISTEN is
-        PostgresTransaction(connection, self, alone=True).look_and_take_one("", UnlimitedLanes((), 0, 0))
+        PostgresTransaction(connection, self, alone=True).look_and_take_one(
+            "", UnlimitedLanes((), 0, 0)
+        )
 
     def _over(self, connection: psycopg.Connection[Any], call: Callable[[], T]) -> T:
         """What the one who is called asks next, it asks over the connection that is awake already."""
@@ -409,7 +438,9 @@ class PostgresStore(Store):
     def reach(self, timeout: float = 5.0) -> None:
         """A pool tries until its time is up and does not say why; one plain connection does."""
         try:
-            psycopg.connect(self.dsn, **KEEPALIVE | {"connect_timeout": max(1, round(timeout))}).close()
+            psycopg.connect(
+                self.dsn, **KEEPALIVE | {"connect_timeout": max(1, round(timeout))}
+            ).close()
         except psycopg.Error as error:
             if _is_refusal(str(error)):
                 message = f"PostgreSQL does not let us in: {error}"
@@ -459,7 +490,9 @@ class PostgresStore(Store):
             "url": self.url,
             "schema": self.schema,
             "server": version,
-            "synchronous_commit": sync if sync in {"on", "remote_apply"} else f"{sync} (weaker than on)",
+            "synchronous_commit": sync
+            if sync in {"on", "remote_apply"}
+            else f"{sync} (weaker than on)",
             "fsync": fsync,
             "pooler": "yes, by the server's process id" if pooled else "no",
             "size": size,
@@ -487,7 +520,9 @@ class _Once(AbstractContextManager[PostgresTransaction]):
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._lent: tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]] | None = None
+        self._lent: (
+            tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]] | None
+        ) = None
 
     def __enter__(self) -> PostgresTransaction:
         at_hand = self._store.at_hand

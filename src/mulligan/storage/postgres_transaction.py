@@ -58,8 +58,12 @@ MANY = 10  # are written as thousands would be
 
 def rehearse(unit: Transaction) -> None:
     now = unit.now()
-    names = [str(number) for number in range(MANY)]  # nobody's: what lies where they are said to lie is left alone
-    returned = [Finished(name, 1, 1, 1, now, "null", "", None, name, f"(0,{name})") for name in names]
+    names = [
+        str(number) for number in range(MANY)
+    ]  # nobody's: what lies where they are said to lie is left alone
+    returned = [
+        Finished(name, 1, 1, 1, now, "null", "", None, name, f"(0,{name})") for name in names
+    ]
     failed = [RetriedAttempt(name, f"(0,{name})", now, "", 0, 0) for name in names]
     for _ in range(TIMES):
         unit.look_and_take(NOBODY, UnlimitedLanes((), now, now), 1)
@@ -72,12 +76,43 @@ def rehearse(unit: Transaction) -> None:
 def _one_that_failed(now: int) -> Settlement:
     """Values as they are: a statement is prepared for their types."""
     return Settlement(
-        id="", worker=NOBODY, token=1, saw_cancel=False, state="queued", run_at=now, failures=1, losses=0, snoozes=0,
-        alone=False, result=None, error=None, choices=None, reason="", finished=False, free_key=False, cost=0.0,
-        generation=1, attempt=1, settled_by=NOBODY, started_at=now, ended="failed", verb="retry", code="", cls="",
-        rule="", public="", evidence="{}", private="", fingerprint="", event="", owner="", batch_id=None, data="",
-        counts="{}", judged="{}",
-    )  # fmt: skip
+        id="",
+        worker=NOBODY,
+        token=1,
+        saw_cancel=False,
+        state="queued",
+        run_at=now,
+        failures=1,
+        losses=0,
+        snoozes=0,
+        alone=False,
+        result=None,
+        error=None,
+        choices=None,
+        reason="",
+        finished=False,
+        free_key=False,
+        cost=0.0,
+        generation=1,
+        attempt=1,
+        settled_by=NOBODY,
+        started_at=now,
+        ended="failed",
+        verb="retry",
+        code="",
+        cls="",
+        rule="",
+        public="",
+        evidence="{}",
+        private="",
+        fingerprint="",
+        event="",
+        owner="",
+        batch_id=None,
+        data="",
+        counts="{}",
+        judged="{}",
+    )
 
 
 # One transaction on PostgreSQL: the verbs that differ from SQLite's.
@@ -86,7 +121,9 @@ LOOK = 7  # columns of a look; those of a lease follow
 LARGE = 10  # rows of a set that are worth a plan of their own
 SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
 EACH = 0.0001  # seconds more for each row of a set
-TOLD = frozenset({"kind", "queue", "owner", "batch_id", "delay", "at"})  # columns of an insert that its event tells
+TOLD = frozenset(
+    {"kind", "queue", "owner", "batch_id", "delay", "at"}
+)  # columns of an insert that its event tells
 
 
 class PooledConnection(psycopg.Connection[Any]):
@@ -140,7 +177,11 @@ class PostgresTransaction(SqlTransaction):
     ) -> list[tuple[Any, ...]]:
         """`kept`: by the cursor that is kept, if there is one; `form`: of the statement, as `load` takes it."""
         statement = load(verb, "postgres", self._store.prefix, **form)
-        to = self._connection.kept if kept and isinstance(self._connection, PooledConnection) else self._connection
+        to = (
+            self._connection.kept
+            if kept and isinstance(self._connection, PooledConnection)
+            else self._connection
+        )
         began = time.monotonic()
         try:
             cursor = to.execute(statement, params, prepare=prepare)
@@ -162,20 +203,32 @@ class PostgresTransaction(SqlTransaction):
         """
         return self._columns(verb, type(rows[0])._make(zip(*rows, strict=True))._asdict(), **params)
 
-    def _columns(self, verb: str, columns: Mapping[str, Sequence[Any]], **params: Any) -> list[tuple[Any, ...]]:
+    def _columns(
+        self, verb: str, columns: Mapping[str, Sequence[Any]], **params: Any
+    ) -> list[tuple[Any, ...]]:
         many = len(next(iter(columns.values())))
         if many == 1:
-            return self._run(verb, {name: column[0] for name, column in columns.items()} | params, lone=True)
+            return self._run(
+                verb, {name: column[0] for name, column in columns.items()} | params, lone=True
+            )
         if many < LARGE:
-            return self._run(verb, {name: array(column) for name, column in columns.items()} | params)
-        same = frozenset(name for name, column in columns.items() if column.count(column[0]) == many)
-        said = {name: column[0] if name in same else array(column) for name, column in columns.items()}
+            return self._run(
+                verb, {name: array(column) for name, column in columns.items()} | params
+            )
+        same = frozenset(
+            name for name, column in columns.items() if column.count(column[0]) == many
+        )
+        said = {
+            name: column[0] if name in same else array(column) for name, column in columns.items()
+        }
         return self._run(verb, said | params, many=many, same=same)
 
     def ids(self, ids: Sequence[Any]) -> Any:
         return array(ids)
 
-    def group_deaths(self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int) -> dict[str, Deaths]:
+    def group_deaths(
+        self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int
+    ) -> dict[str, Deaths]:
         ends = self.group_ends(names, where)
         bounds = {"moment": now, "hours": hours, "cap": cap}
         rows = self.found("group_deaths", of_the_dead(where), names=self.ids(list(ends)), **bounds)
@@ -187,7 +240,9 @@ class PostgresTransaction(SqlTransaction):
                 found[name].hours.append((ago, jobs))
         return found
 
-    def group_recovered(self, names: Sequence[str], owner: str | None, most: int) -> dict[str, tuple[int, int]]:
+    def group_recovered(
+        self, names: Sequence[str], owner: str | None, most: int
+    ) -> dict[str, tuple[int, int]]:
         rows = self.rows("group_recovered", names=self.ids(names), owner=owner, most=most)
         return {name: (retried, recovered) for name, retried, recovered in rows}
 
@@ -202,46 +257,73 @@ class PostgresTransaction(SqlTransaction):
 
     def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
         found = self._inserted(jobs, announce=announce, free=False)
-        return {row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found}
+        return {
+            row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found
+        }
 
-    def _inserted(self, jobs: Sequence[NewJob], *, announce: bool, free: bool) -> list[tuple[Any, ...]]:
+    def _inserted(
+        self, jobs: Sequence[NewJob], *, announce: bool, free: bool
+    ) -> list[tuple[Any, ...]]:
         """Where nothing can stand in the way, one row of the answer tells all."""
         channel = self._store.channel if announce or self._store.notify_callers else None
-        said = {"announce": announce, "channel": channel, "answers": 1 if free else None, **_indexed(jobs)}
+        said = {
+            "announce": announce,
+            "channel": channel,
+            "answers": 1 if free else None,
+            **_indexed(jobs),
+        }
         insert = self._insert_one if len(jobs) == 1 else self._insert_set
         try:
             return insert(jobs, said, free=free, alone=self._alone)
-        except pg.SerializationFailure as unseen:  # only in a caller's transaction: ours are READ COMMITTED
-            raise unique_race(next((job.unique_key for job in jobs if job.unique_hash), None)) from unseen
+        except (
+            pg.SerializationFailure
+        ) as unseen:  # only in a caller's transaction: ours are READ COMMITTED
+            raise unique_race(
+                next((job.unique_key for job in jobs if job.unique_hash), None)
+            ) from unseen
 
-    def _insert_one(self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any) -> list[tuple[Any, ...]]:
+    def _insert_one(
+        self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any
+    ) -> list[tuple[Any, ...]]:
         alike, blank, _ = insert_columns(jobs)
         verb = "insert_indexed" if "arg_jobs" in said else "insert_one"
         return self._run(verb, alike | said, kept=True, lone=True, blank=blank, **form)
 
-    def _insert_set(self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any) -> list[tuple[Any, ...]]:
+    def _insert_set(
+        self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any
+    ) -> list[tuple[Any, ...]]:
         alike, blank, own = insert_columns(jobs)
         verb = "insert_indexed" if "arg_jobs" in said else "insert"
         arrays = {name: array(column) for name, column in own.items()}
         if len(jobs) >= LARGE:
             form |= {"same": frozenset(alike), "blank": blank}
-            verb = "insert_alike" if form["free"] and verb == "insert" and not own.keys() & TOLD else verb
+            verb = (
+                "insert_alike"
+                if form["free"] and verb == "insert" and not own.keys() & TOLD
+                else verb
+            )
             return self._run(verb, alike | arrays | said, many=len(jobs), **form)
-        every = alike | {name: BLANKS[name] for name in blank}  # one statement for all small sets, which is kept
+        every = alike | {
+            name: BLANKS[name] for name in blank
+        }  # one statement for all small sets, which is kept
         filled = {name: array([value] * len(jobs)) for name, value in every.items()}
         return self._run(verb, filled | arrays | said, **form)
 
     def announce(self, limit: int) -> int:
         return len(self.rows("announce", most=limit))
 
-    def look_and_take(self, worker: str, plain: UnlimitedLanes, limit: int) -> tuple[Look, list[Lease]]:
+    def look_and_take(
+        self, worker: str, plain: UnlimitedLanes, limit: int
+    ) -> tuple[Look, list[Lease]]:
         found = self._run("look_and_take", _plainly(worker, plain, limit), many=limit)
         leases = [Lease._make(row[LOOK:]) for row in found if row[0] == "lease"]
         return self.looked(row[:LOOK] for row in found[len(leases) :]), leases
 
     def look_and_take_one(self, worker: str, plain: UnlimitedLanes) -> tuple[Look, list[Lease]]:
         asked = _plainly(worker, plain, 1)
-        first, *rest = self._run("look_and_take_one", asked, kept=True, lone=True, alone=self._alone)
+        first, *rest = self._run(
+            "look_and_take_one", asked, kept=True, lone=True, alone=self._alone
+        )
         if first[0] != "lease":
             return self.looked(row[:LOOK] for row in (first, *rest)), []
         look, (_, lane, _, priority, after, *_) = self.looked(row[:LOOK] for row in rest), first
@@ -260,9 +342,13 @@ class PostgresTransaction(SqlTransaction):
             return []
         if len(lanes) == 1:
             (lane, priority), *_ = lanes
-            return self._candidates("candidates", lane=lane, priority=priority, most=min(limit, each or limit))
+            return self._candidates(
+                "candidates", lane=lane, priority=priority, most=min(limit, each or limit)
+            )
         keys, priorities = map(array, zip(*lanes, strict=True))
-        return self._candidates("candidates_of_many", lanes=keys, priorities=priorities, most=limit, each=each or limit)
+        return self._candidates(
+            "candidates_of_many", lanes=keys, priorities=priorities, most=limit, each=each or limit
+        )
 
     def _candidates(self, verb: str, **params: Any) -> list[tuple[int, Micros, str, str]]:
         return [(row[0], row[1], row[2], row[3]) for row in self.rows(verb, **params)]
@@ -292,7 +378,11 @@ class PostgresTransaction(SqlTransaction):
         if not settlements:
             return set()
         columns = Settlement._make(zip(*settlements, strict=True))._asdict()
-        own = {name: column for name, column in columns.items() if column.count(column[0]) < len(settlements)}
+        own = {
+            name: column
+            for name, column in columns.items()
+            if column.count(column[0]) < len(settlements)
+        }
         if len(settlements) < LARGE or not OF_ONE.issuperset(own):
             return {(row[0], row[1]) for row in self._columns("settle", columns)}
         said = settlements[0]._asdict() | {name: array(columns[name]) for name in Own._fields}
@@ -304,7 +394,9 @@ class PostgresTransaction(SqlTransaction):
     def finish_alone(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
         return self._finished("finish_alone", Lying, worker, finished)
 
-    def retry_alone(self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]) -> set[tuple[str, int]]:
+    def retry_alone(
+        self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]
+    ) -> set[tuple[str, int]]:
         columns: Any = RetriedAttempt._make(zip(*retried, strict=True))
         own = {name: array(getattr(columns, name)) for name in Again._fields}
         found = self._run("retry_alone", row._asdict() | around._asdict() | own, many=len(retried))
@@ -314,7 +406,9 @@ class PostgresTransaction(SqlTransaction):
         self, verb: str, of: type[Done | Lying], worker: str, finished: Sequence[Finished]
     ) -> set[tuple[str, int]]:
         columns: Any = Finished._make(zip(*finished, strict=True))
-        found = self._columns(verb, {name: getattr(columns, name) for name in of._fields}, worker=worker)
+        found = self._columns(
+            verb, {name: getattr(columns, name) for name in of._fields}, worker=worker
+        )
         return {(row[0], row[1]) for row in found}
 
     def write_stats(self, rows: Sequence[StatRow]) -> None:
@@ -329,7 +423,11 @@ class PostgresTransaction(SqlTransaction):
             raise taken(move.id, str(clash.diag.message_detail)) from clash
 
     def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
-        return bool(self.rows("request_cancel", id=job_id, token=token, reason=reason, channel=self._store.channel))
+        return bool(
+            self.rows(
+                "request_cancel", id=job_id, token=token, reason=reason, channel=self._store.channel
+            )
+        )
 
     def expired(self, worker: WorkerRow) -> bool:
         return self.now() - worker.renewed_at > worker.lease

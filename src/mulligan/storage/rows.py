@@ -11,9 +11,21 @@ from typing import Any, NamedTuple
 
 from mulligan.core.errors import UniqueRace, UniqueTaken
 from mulligan.core.event import Event, NewEvent
-from mulligan.core.job import SAID, Gate, Guarded, GuardRow, Lane, Limit, Micros, NewJob, NewJobColumns, in_columns
+from mulligan.core.job import (
+    SAID,
+    Gate,
+    Guarded,
+    GuardRow,
+    Lane,
+    Limit,
+    Micros,
+    NewJob,
+    NewJobColumns,
+    in_columns,
+)
 
 # What verbs take and answer.
+
 
 class Inserted(NamedTuple):
     """The answer to one NewJob: its own id, or the id of the twin that holds its unique key."""
@@ -243,6 +255,7 @@ class BatchRow(NamedTuple):
 
 # How values become rows, the same for both stores.
 
+
 class InsertRow(NamedTuple):
     """One row of an insert; times still relative where the store's clock must decide."""
 
@@ -349,7 +362,11 @@ _unique_hash = attrgetter("unique_hash")
 
 def keyed(jobs: Sequence[NewJob]) -> bool:
     """Has one of them a unique key?"""
-    return jobs.like.unique_hash is not None if isinstance(jobs, NewJobColumns) else any(map(_unique_hash, jobs))
+    return (
+        jobs.like.unique_hash is not None
+        if isinstance(jobs, NewJobColumns)
+        else any(map(_unique_hash, jobs))
+    )
 
 
 def arg_rows(jobs: Sequence[NewJob]) -> list[tuple[str, str, str, str]]:
@@ -397,12 +414,16 @@ def insert_columns(jobs: Sequence[NewJob]) -> InsertColumns:
     one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
     lanes = (lane_of(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_of, jobs))
     columns = insert_row(every, lanes)._asdict()
-    same = {name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)}
+    same = {
+        name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)
+    }
     return _columns(same, {name: column for name, column in columns.items() if name not in same})
 
 
 @lru_cache(maxsize=512)
-def beside(kind: str, queue: str, said: tuple[Any, ...], trace: str | None) -> tuple[dict[str, Any], frozenset[str]]:
+def beside(
+    kind: str, queue: str, said: tuple[Any, ...], trace: str | None
+) -> tuple[dict[str, Any], frozenset[str]]:
     """What is said of a job beside its id and its payload, and what is not: often the same as of the one before."""
     job = NewJob._make(("", kind, queue, "", *said, None, (), trace))
     same, blank, _ = _columns(insert_row(job, lane_of(job))._asdict(), {})
@@ -411,7 +432,9 @@ def beside(kind: str, queue: str, said: tuple[Any, ...], trace: str | None) -> t
 
 def _columns(same: dict[str, Any], own: dict[str, Sequence[Any]]) -> InsertColumns:
     blank = frozenset([name for name, value in same.items() if value == BLANKS[name]])
-    return InsertColumns({name: value for name, value in same.items() if name not in blank}, blank, own)
+    return InsertColumns(
+        {name: value for name, value in same.items() if name not in blank}, blank, own
+    )
 
 
 def _is_alike(column: Sequence[Any]) -> bool:

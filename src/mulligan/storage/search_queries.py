@@ -23,16 +23,30 @@ Shape = tuple[tuple[str, int | tuple[str, ...]], ...]
 
 OF_THE_DEAD = ("code", "class", "group")  # known of no other job
 WRITTEN_OUT = ("state", "phase")
-READ, INDEXED = "arg.", "indexed."  # how arguments begin: to be read in each payload, to be found by an index
-IN_ORDER = (State.DEAD.value, State.PARKED.value, State.CANCELLED.value)  # each has an index of its own, by id
+READ, INDEXED = (
+    "arg.",
+    "indexed.",
+)  # how arguments begin: to be read in each payload, to be found by an index
+IN_ORDER = (
+    State.DEAD.value,
+    State.PARKED.value,
+    State.CANCELLED.value,
+)  # each has an index of its own, by id
 LAST = "~"  # above every id
-_STATE_OF = {"held": "queued", "scheduled": "queued", "backing_off": "queued", "stopping": "running"}
+_STATE_OF = {
+    "held": "queued",
+    "scheduled": "queued",
+    "backing_off": "queued",
+    "stopping": "running",
+}
 
 
 class Matching(NamedTuple):
     shape: Shape  # field, and how many values; or the values themselves where they are written out
     params: dict[str, Any]
-    reads: tuple[tuple[str, str], ...] = ()  # path and text of what must still be compared in the payload
+    reads: tuple[
+        tuple[str, str], ...
+    ] = ()  # path and text of what must still be compared in the payload
 
 
 class Way(NamedTuple):
@@ -60,7 +74,9 @@ def matching(where: Where) -> Matching:
             shape.append((name, tuple(sorted(values))))
         elif name == "near":
             shape.append((name, tuple(value.partition(":")[0] for value in values)))
-            params |= {f"near_{place}": value.partition(":")[2] for place, value in enumerate(values)}
+            params |= {
+                f"near_{place}": value.partition(":")[2] for place, value in enumerate(values)
+            }
         elif not name.startswith((READ, INDEXED)):
             shape.append((name, len(values)))
             params |= {f"{name}_{place}": value for place, value in enumerate(values)}
@@ -70,7 +86,9 @@ def matching(where: Where) -> Matching:
 
 def fields_of(where: Where) -> dict[str, tuple[str, ...]]:
     """What was asked, and what follows from it."""
-    fields = {name: (said,) if isinstance(said, str) else tuple(said) for name, said in where.items()}
+    fields = {
+        name: (said,) if isinstance(said, str) else tuple(said) for name, said in where.items()
+    }
     if any(name in fields for name in OF_THE_DEAD):
         fields["state"] = tuple({*fields.get("state", (State.DEAD.value,))} & {State.DEAD.value})
     if "phase" in fields and "state" not in fields:
@@ -80,7 +98,9 @@ def fields_of(where: Where) -> dict[str, tuple[str, ...]]:
     return fields
 
 
-def _arguments(fields: Mapping[str, tuple[str, ...]]) -> tuple[Shape, dict[str, Any], tuple[tuple[str, str], ...]]:
+def _arguments(
+    fields: Mapping[str, tuple[str, ...]],
+) -> tuple[Shape, dict[str, Any], tuple[tuple[str, str], ...]]:
     shape: list[tuple[str, int | tuple[str, ...]]] = []
     params: dict[str, Any] = {}
     reads: list[tuple[str, str]] = []
@@ -127,7 +147,9 @@ def along(asked: Matching, way: Way) -> Matching:
 
     `from` is left to whoever says where to stop.
     """
-    parts = [part for part in asked.shape if part[0] != "from"]  # of two lower bounds a database may take the wrong one
+    parts = [
+        part for part in asked.shape if part[0] != "from"
+    ]  # of two lower bounds a database may take the wrong one
     led = tuple(_led(part, way, first=_first(asked.shape, part)) for part in parts)
     return asked._replace(shape=led + _owned(way))
 
@@ -236,10 +258,18 @@ class SqlSearchQueries(SearchQueries):
         found = self._look(where, WALK if way == BY_STATE else way, limit, before, AT_FIRST)
         if len(found.rows) >= limit or found.stopped is None:
             return found
-        return self._look(where, way, limit, before, examined, "page" if way.fields else "page_sparse")
+        return self._look(
+            where, way, limit, before, examined, "page" if way.fields else "page_sparse"
+        )
 
     def _look(
-        self, where: Where, way: Way, limit: int, before: str, examined: int | None, verb: str = "page"
+        self,
+        where: Where,
+        way: Way,
+        limit: int,
+        before: str,
+        examined: int | None,
+        verb: str = "page",
     ) -> Skimmed:
         asked = matching(where)
         floor = self._floor(asked, way, before, examined)
@@ -250,7 +280,9 @@ class SqlSearchQueries(SearchQueries):
                 return Skimmed(rows[:limit], None)
         return Skimmed(rows, floor)
 
-    def _pages(self, verb: str, asked: Matching, most: int, before: str, floor: str) -> Iterator[list[tuple[Any, ...]]]:
+    def _pages(
+        self, verb: str, asked: Matching, most: int, before: str, floor: str
+    ) -> Iterator[list[tuple[Any, ...]]]:
         """More than one only where a payload must still be read."""
         while True:
             found = self.asked(verb, asked, before=before, floor=floor, most=most)
@@ -284,7 +316,11 @@ class SqlSearchQueries(SearchQueries):
         left = cap
         for state in states:
             asked = along(matching({**where, "state": state}), Way(("state",)))
-            left -= int(self.asked("count_any", _by_lane(asked) if state == State.QUEUED else asked, cap=left)[0][0])
+            left -= int(
+                self.asked(
+                    "count_any", _by_lane(asked) if state == State.QUEUED else asked, cap=left
+                )[0][0]
+            )
         return cap - left
 
     def _number(self, asked: Matching, floor: str, cap: int) -> int:
@@ -308,7 +344,9 @@ class SqlSearchQueries(SearchQueries):
         """In these states, so that all of them can be gathered."""
         left = EXAMINED
         for state in states:
-            left -= int(self.asked("count_any", Matching((("state", (state,)),), {}), cap=left)[0][0])
+            left -= int(
+                self.asked("count_any", Matching((("state", (state,)),), {}), cap=left)[0][0]
+            )
         return left > 0
 
     def _floor(self, asked: Matching, way: Way, before: str, examined: int | None) -> str | None:
@@ -316,7 +354,9 @@ class SqlSearchQueries(SearchQueries):
         if examined is None or (way.gather and way.fields != ("indexed",)):
             return None
         verb = "arg_floor" if way.gather else "floor"
-        found = self.asked(verb, leading(asked, way), before=before, low=_low(asked), skip=examined - 1)
+        found = self.asked(
+            verb, leading(asked, way), before=before, low=_low(asked), skip=examined - 1
+        )
         return found[0][0] if len(found) > 1 else None
 
     # -- arguments --------------------------------------------------------------------------------
@@ -339,8 +379,12 @@ def _bounded(where: Where) -> Where:
 
 def _by_lane(asked: Matching) -> Matching:
     """Which are our own kinds is told by the lane."""
-    return asked._replace(shape=tuple(("waiting_others", said) if name == "+others" else (name, said)
-                                      for name, said in asked.shape))  # fmt: skip
+    return asked._replace(
+        shape=tuple(
+            ("waiting_others", said) if name == "+others" else (name, said)
+            for name, said in asked.shape
+        )
+    )
 
 
 def _low(asked: Matching) -> str:

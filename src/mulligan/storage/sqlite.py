@@ -50,7 +50,10 @@ class FileWatch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -89,7 +92,9 @@ def _open_inotify(path: Path) -> int:
     if libc.inotify_add_watch(fd, os.fsencode(target), _MODIFY | _CREATE) < 0:
         os.close(fd)
         return -1
-    libc.prctl(_TIMERSLACK, 1, 0, 0, 0)  # of this thread, in nanoseconds: else each short sleep is 0.05 ms longer
+    libc.prctl(
+        _TIMERSLACK, 1, 0, 0, 0
+    )  # of this thread, in nanoseconds: else each short sleep is 0.05 ms longer
     return fd
 
 
@@ -134,7 +139,9 @@ class SqliteStore(Store):
         if not self.file.parent.is_dir():
             message = f"the directory of {self.file} does not exist; make it first: mkdir -p {self.file.parent}"
             raise StoreUnavailable(message)
-        if self.file.exists():  # and is not touched: closing a descriptor of it would drop every lock we hold on it
+        if (
+            self.file.exists()
+        ):  # and is not touched: closing a descriptor of it would drop every lock we hold on it
             return
         place = self.file.resolve()  # a link to where it shall be is no file yet
         try:
@@ -155,7 +162,9 @@ class SqliteStore(Store):
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return StdlibHandle.open(str(self.file)) if self._stdlib else ApswHandle.open(str(self.file))
+        return (
+            StdlibHandle.open(str(self.file)) if self._stdlib else ApswHandle.open(str(self.file))
+        )
 
     def keep(self, handle: Handle) -> None:
         if handle is self._at_hand.own:
@@ -236,9 +245,7 @@ class SqliteStore(Store):
     def join(self, connection: Any) -> SqliteTransaction:
         handle = sqlite_handle_of(connection)
         if handle.library != self._library:
-            message = (
-                f"connection= is a {handle.library} connection, this store uses {self._library}. {onelibrary.ADVICE}"
-            )
+            message = f"connection= is a {handle.library} connection, this store uses {self._library}. {onelibrary.ADVICE}"
             raise TwoLibraries(message)
         if not handle.path() or not Path(handle.path()).samefile(self.file):
             message = (
@@ -274,14 +281,21 @@ class SqliteStore(Store):
         if handle.execute(f"SELECT 1 FROM {PREFIX}schema WHERE number = :n", {"n": step.number}):
             return False
         handle.script(step.text)
-        handle.execute(f"INSERT INTO {PREFIX}schema VALUES (:number, :name, :checksum)", step._asdict())
+        handle.execute(
+            f"INSERT INTO {PREFIX}schema VALUES (:number, :name, :checksum)", step._asdict()
+        )
         return True
 
     def _applied(self) -> list[tuple[int, str, str]]:
         with self._transaction("BEGIN") as handle:
-            if not handle.execute("SELECT 1 FROM sqlite_master WHERE name = :n", {"n": f"{PREFIX}schema"}):
+            if not handle.execute(
+                "SELECT 1 FROM sqlite_master WHERE name = :n", {"n": f"{PREFIX}schema"}
+            ):
                 return []
-            return [(row[0], row[1], row[2]) for row in handle.execute(f"SELECT * FROM {PREFIX}schema ORDER BY 1")]
+            return [
+                (row[0], row[1], row[2])
+                for row in handle.execute(f"SELECT * FROM {PREFIX}schema ORDER BY 1")
+            ]
 
     # -- hints and upkeep ---------------------------------------------------------------------------
     def watch(
@@ -330,7 +344,9 @@ class SqliteStore(Store):
             return
         with self._lent() as handle:
             _, frames, done = handle.execute("PRAGMA wal_checkpoint(PASSIVE)")[0]
-            if done < frames:  # it is still there; to wait for it would keep every writer waiting too
+            if (
+                done < frames
+            ):  # it is still there; to wait for it would keep every writer waiting too
                 return
             handle.wait_at_most(TIDY_MS)
             try:
@@ -392,7 +408,9 @@ class _WatchingConnection(threading.local):
 class _Transaction(AbstractContextManager[T]):
     """A block that is one; what is made of its connection is handed in. Not a generator: every enqueue passes here."""
 
-    def __init__(self, store: SqliteStore, begin: str, make: Callable[[Handle], T], *, alone: bool = False) -> None:
+    def __init__(
+        self, store: SqliteStore, begin: str, make: Callable[[Handle], T], *, alone: bool = False
+    ) -> None:
         """`alone`: a unit of work that knew the clock once it had the lock, and in which nobody can have moved it."""
         self._store = store
         self._begin = begin

@@ -48,7 +48,9 @@ def bind(path: Path, library: str) -> FileKey:
         if holder is None and library != STDLIB and held(key):
             holder = "another SQLite library"
         if holder not in (None, library):
-            message = f"{path} is already open in this process through {holder}, not {library}. {ADVICE}"
+            message = (
+                f"{path} is already open in this process through {holder}, not {library}. {ADVICE}"
+            )
             raise TwoLibraries(message)
         _bound[key] = library
         _opens[key] += 1
@@ -121,7 +123,11 @@ BUSY_MS = 10_000
 PAUSES = ((100, 0.001), (500, 0.005))  # so often a waiting writer looks after so many seconds,
 LAST_PAUSE = 0.025  # and then each time after these
 AT_ONCE = 2.0  # seconds
-PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA journal_size_limit=67108864")
+PRAGMAS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    "PRAGMA journal_size_limit=67108864",
+)
 
 UNAVAILABLE: tuple[type[Exception], ...] = (
     apsw.BusyError,
@@ -152,7 +158,9 @@ class Handle(ABC):
         """A statement that takes and answers nothing."""
 
     @abstractmethod
-    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
+    def execute(
+        self, sql: str, params: Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
     def one(self, sql: str, row: tuple[Any, ...]) -> int:
@@ -290,7 +298,9 @@ class StdlibHandle(Handle):
 
     @classmethod
     def open(cls, path: str) -> StdlibHandle:
-        connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
+        )
         handle = cls(connection)
         for pragma in (*PRAGMAS, "PRAGMA wal_autocheckpoint=0"):
             handle.execute(pragma)

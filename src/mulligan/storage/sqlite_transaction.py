@@ -17,9 +17,26 @@ from mulligan.core.job import SAID, Micros, NewJob, WorkerRow, in_columns
 from mulligan.core.json import quick_dump
 from mulligan.core.statistics import DeathCount, Deaths
 from mulligan.storage.base import Around, Finished, Inserted, Move, RetriedAttempt, Settlement
-from mulligan.storage.event_bundles import Bundle, PendingEvent, Row, parted, parted_alike, parted_rows, parted_texts
+from mulligan.storage.event_bundles import (
+    Bundle,
+    PendingEvent,
+    Row,
+    parted,
+    parted_alike,
+    parted_rows,
+    parted_texts,
+)
 from mulligan.storage.failure_queries import of_the_dead
-from mulligan.storage.rows import arg_rows, beside, due, fit, insert_columns, insert_row, lane_of, taken
+from mulligan.storage.rows import (
+    arg_rows,
+    beside,
+    due,
+    fit,
+    insert_columns,
+    insert_row,
+    lane_of,
+    taken,
+)
 from mulligan.storage.search_queries import ArgRow, Matching, Shape, Where, matching
 from mulligan.storage.sql import load, numbered, numbered_lone, numbered_without
 from mulligan.storage.sqlite_handle import CONSTRAINT, Handle
@@ -69,19 +86,31 @@ class SqliteTransaction(SqlTransaction):
         try:
             return self._handle.execute(statement, params)
         except UnicodeEncodeError:
-            return self._handle.execute(statement, {name: fit(value) for name, value in params.items()})
+            return self._handle.execute(
+                statement, {name: fit(value) for name, value in params.items()}
+            )
 
     def command(self, text: str) -> None:
         self._handle.execute(text)
 
-    def group_deaths(self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int) -> dict[str, Deaths]:
+    def group_deaths(
+        self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int
+    ) -> dict[str, Deaths]:
         ends = self.group_ends(names, where)
         asked = matching(of_the_dead(where))
         bounds = {"moment": now, "hours": hours, "cap": cap}
-        return {name: _deaths(self.asked("group_deaths", asked, name=name, **bounds), *ends[name]) for name in ends}
+        return {
+            name: _deaths(self.asked("group_deaths", asked, name=name, **bounds), *ends[name])
+            for name in ends
+        }
 
-    def group_recovered(self, names: Sequence[str], owner: str | None, most: int) -> dict[str, tuple[int, int]]:
-        found = {name: self.rows("group_recovered", name=name, owner=owner, most=most)[0] for name in names}
+    def group_recovered(
+        self, names: Sequence[str], owner: str | None, most: int
+    ) -> dict[str, tuple[int, int]]:
+        found = {
+            name: self.rows("group_recovered", name=name, owner=owner, most=most)[0]
+            for name in names
+        }
         return {name: (row[0], row[1]) for name, row in found.items()}
 
     def ids(self, ids: Sequence[Any]) -> Any:
@@ -133,7 +162,19 @@ class SqliteTransaction(SqlTransaction):
         if job.args:
             self.write_args([*map(ArgRow._make, arg_rows([job]))])
         if announce:
-            self._row_of(tell, (now, _QUEUED, job.id, job.batch_id, job.owner, None, None, f"{told}{due(job, now)}}}"))
+            self._row_of(
+                tell,
+                (
+                    now,
+                    _QUEUED,
+                    job.id,
+                    job.batch_id,
+                    job.owner,
+                    None,
+                    None,
+                    f"{told}{due(job, now)}}}",
+                ),
+            )
 
     def _row_of(self, statement: str, row: tuple[Any, ...]) -> None:
         try:
@@ -145,7 +186,10 @@ class SqliteTransaction(SqlTransaction):
         found = ((job, self.rows("insert", **_row(job), announce=announce)) for job in jobs)
         fresh = [(job, rows[0][1]) for job, rows in found if rows]
         self._inserted(fresh, announce=announce)
-        return {job.id: Inserted(job.id, fresh=True, run_at=at, created_at=self._now) for job, at in fresh}
+        return {
+            job.id: Inserted(job.id, fresh=True, run_at=at, created_at=self._now)
+            for job, at in fresh
+        }
 
     def _inserted(self, fresh: Sequence[tuple[NewJob, Micros]], *, announce: bool) -> None:
         """What else is written of new jobs; each with the moment it is due."""
@@ -154,14 +198,24 @@ class SqliteTransaction(SqlTransaction):
             self.write_args([*map(ArgRow._make, args)])
         if announce:
             self._announce(
-                (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now) for job, run_at in fresh
+                (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now)
+                for job, run_at in fresh
             )
 
     def _announce(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self._tell(
-            PendingEvent(at, EventType.JOB_QUEUED.value, job_id, batch_id, owner, None, None, _waits(kind, queue, run_at))
+            PendingEvent(
+                at,
+                EventType.JOB_QUEUED.value,
+                job_id,
+                batch_id,
+                owner,
+                None,
+                None,
+                _waits(kind, queue, run_at),
+            )
             for job_id, batch_id, owner, kind, queue, run_at, at in rows
-        )  # fmt: skip
+        )
 
     def _tell(self, told: Iterable[PendingEvent]) -> None:
         self._write_told(*parted([*told]))
@@ -188,13 +242,18 @@ class SqliteTransaction(SqlTransaction):
     ) -> list[tuple[int, Micros, str, str]]:
         found: list[Any] = []
         for lane, priority in lanes:
-            found += self.rows("candidates", lane=lane, priority=priority, most=min(limit, each or limit))
+            found += self.rows(
+                "candidates", lane=lane, priority=priority, most=min(limit, each or limit)
+            )
         return sorted(found)[:limit]
 
     def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
         if not self._may_take(worker):
             return []
-        return self._taken(worker, self.rows("takeable_due", worker=worker, lane=lane, priority=priority, most=limit))
+        return self._taken(
+            worker,
+            self.rows("takeable_due", worker=worker, lane=lane, priority=priority, most=limit),
+        )
 
     def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not self._may_take(worker):
@@ -239,7 +298,8 @@ class SqliteTransaction(SqlTransaction):
             yield partial(self._many, "settle_attempt", SETTLE, rows)
             return
         sets = [
-            rows[0]._asdict() | {"ids": self.ids([row.id for row in rows]), "own": json.dumps(dict(map(_own, rows)))}
+            rows[0]._asdict()
+            | {"ids": self.ids([row.id for row in rows]), "own": json.dumps(dict(map(_own, rows)))}
             for rows in alike.values()
         ]
         yield lambda: sum([self._changed("settle_alike", **one) for one in sets])
@@ -268,26 +328,47 @@ class SqliteTransaction(SqlTransaction):
         sets = [
             dict(zip(_AGAIN, row, strict=False)) | {"worker": worker, "ids": self.ids(ids)}
             for row, ids in alike.items()
-        ]  # fmt: skip
+        ]
         yield lambda: sum([self._changed("finish_alike", **one) for one in sets])
-        yield lambda: at_once + sum([self._changed("finish_attempt_alike", **one) for one in sets if one["token"] != 1])
+        yield (
+            lambda: (
+                at_once
+                + sum(
+                    [
+                        self._changed("finish_attempt_alike", **one)
+                        for one in sets
+                        if one["token"] != 1
+                    ]
+                )
+            )
+        )
 
-    def retry(self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]) -> set[tuple[str, int]]:
-        if not self._all_of(len(retried), *self._retrying(row._asdict() | around._asdict(), retried)):
+    def retry(
+        self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]
+    ) -> set[tuple[str, int]]:
+        if not self._all_of(
+            len(retried), *self._retrying(row._asdict() | around._asdict(), retried)
+        ):
             return set()
-        told = PendingEvent(self._now, row.event, "", row.batch_id, row.owner, row.attempt, row.token, "")
+        told = PendingEvent(
+            self._now, row.event, "", row.batch_id, row.owner, row.attempt, row.token, ""
+        )
         before, between = around.news_before, around.news_between
         texts = [(one.id, f"{before}{one.took}{between}{one.waited}}}") for one in retried]
         self._write_told(*parted_texts(told, texts))
         return {(one.id, row.token) for one in retried}
 
-    def _retrying(self, said: dict[str, Any], retried: Sequence[RetriedAttempt]) -> Iterator[Callable[[], int]]:
+    def _retrying(
+        self, said: dict[str, Any], retried: Sequence[RetriedAttempt]
+    ) -> Iterator[Callable[[], int]]:
         """One statement for all their jobs, and one for the attempts of each moment at which some of them began."""
         begun: dict[Micros, dict[str, str]] = {}
         for one in retried:
             begun.setdefault(one.started_at, {})[one.id] = one.said
         sets = [said | {"started_at": at, "own": json.dumps(own)} for at, own in begun.items()]
-        yield partial(self._changed, "retry_alike", **said, ids=self.ids([one.id for one in retried]))
+        yield partial(
+            self._changed, "retry_alike", **said, ids=self.ids([one.id for one in retried])
+        )
         yield lambda: sum([self._changed("retry_attempt_alike", **one) for one in sets])
 
     def _changed(self, verb: str, /, **params: Any) -> int:
@@ -317,7 +398,9 @@ class SqliteTransaction(SqlTransaction):
 
     def expired(self, worker: WorkerRow) -> bool:
         gone_by = self.mono() - worker.renewed_mono
-        if worker.boot_id == boot_id() and gone_by >= 0:  # a time that lies ahead is of another boot, whatever its name
+        if (
+            worker.boot_id == boot_id() and gone_by >= 0
+        ):  # a time that lies ahead is of another boot, whatever its name
             return gone_by > worker.lease
         return self._now - worker.renewed_at > worker.lease
 
@@ -344,7 +427,9 @@ def _offset(handle: Handle) -> Micros:
 
 _AGAIN = ("token", "result", "generation", "attempt", "started_at")
 _at_once = attrgetter(*_AGAIN[:2])
-_again = attrgetter(*_AGAIN)  # of these attempts there are rows, which are the same but for their ids
+_again = attrgetter(
+    *_AGAIN
+)  # of these attempts there are rows, which are the same but for their ids
 _OWN = ("id", "private")  # as in settle_attempt_alike.sqlite.sql
 _OF_ITS_ROW = ("generation", "attempt", "started_at")
 _TOLD_OF = ("owner", "batch_id", "data")  # by its event alone
@@ -368,13 +453,17 @@ def _waits_until(kind: str, queue: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _lone(kind: str, queue: str, said: tuple[Any, ...], trace: str | None) -> tuple[str, tuple[Any, ...], str, str]:
+def _lone(
+    kind: str, queue: str, said: tuple[Any, ...], trace: str | None
+) -> tuple[str, tuple[Any, ...], str, str]:
     """How one job is inserted of which this is said beside its id and payload, often the same as of the one before: the
     statement, what is bound behind what is its own; the statement for its event, and what that tells up to the moment
     the job is due.
     """
     alike, blank = beside(kind, queue, said, trace)
-    statement, names = numbered_lone("insert_all", PREFIX, blank, ("id", "payload", "now", "announce"))
+    statement, names = numbered_lone(
+        "insert_all", PREFIX, blank, ("id", "payload", "now", "announce")
+    )
     tell, _ = numbered("settle_event", PREFIX, TOLD)
     return statement, tuple(alike[name] for name in names), tell, _waits_until(kind, queue)
 
@@ -385,4 +474,9 @@ _QUEUED = EventType.JOB_QUEUED.value
 def _deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:
     counts = Counter(row[:3] for row in rows)
     hours = Counter(row[3] for row in rows)
-    return Deaths([DeathCount._make((*what, jobs)) for what, jobs in counts.items()], list(hours.items()), first, last)
+    return Deaths(
+        [DeathCount._make((*what, jobs)) for what, jobs in counts.items()],
+        list(hours.items()),
+        first,
+        last,
+    )

@@ -55,7 +55,9 @@ class StatQueries(ABC):
         """Of at most so many lanes; each count stops at the cap."""
 
     @abstractmethod
-    def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
+    def stats(
+        self, names: Sequence[str], since: Micros, until: Micros | None = None
+    ) -> list[StatRow]:
         """What was counted from the minute of `since` to before that of `until`, in order of time."""
 
     @abstractmethod
@@ -101,10 +103,17 @@ class SqlStatQueries(StatQueries):
         return top, [*alone, *(news for row in bundled for news in _news(row, cursor, top))]
 
     def depths(self, moment: Micros, cap: int, most: int) -> list[DepthRow]:
-        return [DepthRow._make(row) for row in self.rows("depths", moment=moment, cap=cap, most=most)]
+        return [
+            DepthRow._make(row) for row in self.rows("depths", moment=moment, cap=cap, most=most)
+        ]
 
-    def stats(self, names: Sequence[str], since: Micros, until: Micros | None = None) -> list[StatRow]:
-        span = {"since": max(since // MINUTE, EVER + 1), "until": FAR if until is None else until // MINUTE}
+    def stats(
+        self, names: Sequence[str], since: Micros, until: Micros | None = None
+    ) -> list[StatRow]:
+        span = {
+            "since": max(since // MINUTE, EVER + 1),
+            "until": FAR if until is None else until // MINUTE,
+        }
         return [StatRow._make(row) for row in self.rows("stats", names=self.ids(names), **span)]
 
     def stats_ever(self) -> list[StatRow]:
@@ -140,11 +149,14 @@ def _ever(rows: Sequence[StatRow]) -> list[StatRow]:
     sums: dict[tuple[str, str], StatRow] = {}
     for row in rows:
         known = sums.get((row.name, row.labels), row._replace(minute=EVER, n=0, total=0.0))
-        sums[row.name, row.labels] = known._replace(n=known.n + row.n, total=known.total + row.total)
+        sums[row.name, row.labels] = known._replace(
+            n=known.n + row.n, total=known.total + row.total
+        )
     return list(sums.values())
 
 
 # Verbs of the alerts: how each rule stands, and what was counted, summed over a time.
+
 
 class AlertRow(NamedTuple):
     rule: str

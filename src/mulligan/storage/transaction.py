@@ -30,7 +30,17 @@ from mulligan.core.job import (
 )
 from mulligan.storage import event_bundles as bundles
 from mulligan.storage.access_queries import SqlAuditQueries, SqlKeyQueries, SqlSessionQueries
-from mulligan.storage.base import Inserted, Look, Move, Pruned, Refusal, Renewal, ScheduleRow, Settlement, Transaction
+from mulligan.storage.base import (
+    Inserted,
+    Look,
+    Move,
+    Pruned,
+    Refusal,
+    Renewal,
+    ScheduleRow,
+    Settlement,
+    Transaction,
+)
 from mulligan.storage.batch_queries import SqlBatchQueries
 from mulligan.storage.failure_queries import SqlFailureQueries
 from mulligan.storage.guard_queries import SqlGuardQueries
@@ -120,7 +130,9 @@ class SqlTransaction(
         for _ in range(UNIQUE_ROUNDS):
             fresh = self.insert_new(waiting, announce=announce)
             answers |= fresh
-            waiting = [job for job in waiting if job.id not in fresh and not self._twin(job, answers)]
+            waiting = [
+                job for job in waiting if job.id not in fresh and not self._twin(job, answers)
+            ]
             if not waiting:
                 return [answers[job.id] for job in jobs]
         raise unique_race(waiting[0].unique_key)
@@ -135,13 +147,18 @@ class SqlTransaction(
             self.rows("unique_free", id=holder, unique_hash=job.unique_hash)
             return False
         if job.unique_exact and payload != job.payload:
-            message = f"unique key {job.unique_key!r} belongs to job {holder}, which has another payload"
+            message = (
+                f"unique key {job.unique_key!r} belongs to job {holder}, which has another payload"
+            )
             raise UniqueMismatch(message)
         answers[job.id] = Inserted(holder, fresh=False)
         return True
 
     def announce_as(self, events: Sequence[NewEvent]) -> None:
-        self.rows("announced", ids=self.ids([event.job_id for event in events if event.job_id is not None]))
+        self.rows(
+            "announced",
+            ids=self.ids([event.job_id for event in events if event.job_id is not None]),
+        )
         self.write_events(events)
 
     # -- claim ------------------------------------------------------------------------------------
@@ -160,10 +177,15 @@ class SqlTransaction(
             elif what == "guard":
                 guards.append(GuardRow(name, key, first, active=True, body=reason))
             elif what == "limit":
-                limits[name, key] = (second, Limit(first, None if reason is None else float(reason)))
+                limits[name, key] = (
+                    second,
+                    Limit(first, None if reason is None else float(reason)),
+                )
             else:
                 now = first
-        lasting = {key: limit for key, (until, limit) in limits.items() if until is None or until > now}
+        lasting = {
+            key: limit for key, (until, limit) in limits.items() if until is None or until > now
+        }
         return Look(now, gates, lasting, lanes, guards)
 
     # -- limits -----------------------------------------------------------------------------------
@@ -184,7 +206,9 @@ class SqlTransaction(
         named = {"scope": key[0], "key": key[1]}
         found = self.rows("meter", **named)
         if not found and not self.rows("has_meter", **named):
-            self.rows("new_meter", **named, tokens=0.0, at=0)  # it has all the time in the world behind it
+            self.rows(
+                "new_meter", **named, tokens=0.0, at=0
+            )  # it has all the time in the world behind it
             found = self.rows("meter", **named)
         return (Meter(found[0][0], found[0][1]), found[0][2]) if found else None
 
@@ -219,7 +243,14 @@ class SqlTransaction(
     # -- while it runs ----------------------------------------------------------------------------
     def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:
         for job_id, token, fraction, message in sorted(news):
-            self.rows("progress", id=job_id, worker=worker, token=token, progress=fraction, message=message)
+            self.rows(
+                "progress",
+                id=job_id,
+                worker=worker,
+                token=token,
+                progress=fraction,
+                message=message,
+            )
 
     def checkpoint(self, lease_id: str, worker: str, token: int, name: str, value: str) -> bool:
         fence = {"id": lease_id, "worker": worker, "token": token}
@@ -233,7 +264,9 @@ class SqlTransaction(
         held = self.settle_held(settlements)
         if len(held) == len(settlements):
             return []
-        return [self._refusal(ending) for ending in settlements if (ending.id, ending.token) not in held]
+        return [
+            self._refusal(ending) for ending in settlements if (ending.id, ending.token) not in held
+        ]
 
     def _refusal(self, ending: Settlement) -> Refusal:
         found = self.rows("refused", id=ending.id, token=ending.token, settled_by=ending.settled_by)
@@ -271,7 +304,13 @@ class SqlTransaction(
     ) -> None:
         """Inserted in a caller's transaction, and moved before anybody has told of it: that comes first in the log."""
         news = {"kind": kind, "queue": queue, "run_at": run_at}
-        self.announce_as([NewEvent(EventType.JOB_QUEUED, job_id=job_id, batch_id=batch_id, owner=owner, data=news)])
+        self.announce_as(
+            [
+                NewEvent(
+                    EventType.JOB_QUEUED, job_id=job_id, batch_id=batch_id, owner=owner, data=news
+                )
+            ]
+        )
 
     def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
         return bool(self.rows("request_cancel", id=job_id, token=token, reason=reason))
@@ -280,13 +319,26 @@ class SqlTransaction(
         return [JobRow._make(row) for row in self.rows("due_deadlines", most=limit)]
 
     def waiting(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
-        return [JobRow._make(row) for row in self.rows("waiting", lane=lane, before=before, most=limit)]
+        return [
+            JobRow._make(row) for row in self.rows("waiting", lane=lane, before=before, most=limit)
+        ]
 
     def prune(
-        self, state: str, before: Micros, limit: int, *, kind: str | None, except_kinds: Sequence[str]
+        self,
+        state: str,
+        before: Micros,
+        limit: int,
+        *,
+        kind: str | None,
+        except_kinds: Sequence[str],
     ) -> list[Pruned]:
         doomed = self.rows(
-            "prunable", state=state, before=before, most=limit, kind=kind, except_kinds=self.ids(except_kinds)
+            "prunable",
+            state=state,
+            before=before,
+            most=limit,
+            kind=kind,
+            except_kinds=self.ids(except_kinds),
         )
         return self.remove(doomed)
 
@@ -302,7 +354,8 @@ class SqlTransaction(
         for record in records:
             self.rows("pruned", at=at, **record._asdict())
         self.write_events(
-            NewEvent(EventType.JOB_PRUNED, owner=record.owner, data=record._asdict()) for record in records
+            NewEvent(EventType.JOB_PRUNED, owner=record.owner, data=record._asdict())
+            for record in records
         )
         return records
 
@@ -374,7 +427,10 @@ class SqlTransaction(
             self.rows("name_schedule", name=name)
 
     def take_slots(self, schedule: str, jobs: Mapping[Micros, str]) -> set[Micros]:
-        fresh = (self.rows("take_slot", schedule=schedule, slot=slot, job_id=jobs[slot]) for slot in sorted(jobs))
+        fresh = (
+            self.rows("take_slot", schedule=schedule, slot=slot, job_id=jobs[slot])
+            for slot in sorted(jobs)
+        )
         return {rows[0][0] for rows in fresh if rows}
 
     def last_slots(self) -> dict[str, tuple[Micros, str]]:
@@ -411,9 +467,15 @@ class SqlTransaction(
     def story(self, job_id: str) -> list[Event]:
         return self.stories([job_id])
 
-    def events_among(self, verb: str, cursor: int, top: int, limit: int, /, **params: Any) -> list[Event]:
+    def events_among(
+        self, verb: str, cursor: int, top: int, limit: int, /, **params: Any
+    ) -> list[Event]:
         span = {"cursor": cursor, "top": top, "beyond": top + bundles.MOST}
-        return [*islice(bundles.events_in(self.rows(verb, **span, most=limit, **params), cursor, top), limit)]
+        return [
+            *islice(
+                bundles.events_in(self.rows(verb, **span, most=limit, **params), cursor, top), limit
+            )
+        ]
 
 
 def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:
@@ -434,4 +496,7 @@ def _summary(doomed: Sequence[tuple[Any, ...]]) -> list[Pruned]:
     groups: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for job_id, kind, state, owner, error in doomed:
         groups[kind, state, owner, json.loads(error)["code"] if error else ""].append(job_id)
-    return [Pruned(*key, jobs=len(ids), first_id=min(ids), last_id=max(ids)) for key, ids in groups.items()]
+    return [
+        Pruned(*key, jobs=len(ids), first_id=min(ids), last_id=max(ids))
+        for key, ids in groups.items()
+    ]

@@ -23,7 +23,17 @@ from mulligan.testing.asserts import (
     assert_will_retry,
     refute_enqueued,
 )
-from mulligan.testing.inline import Drained, Force, Returns, StillBusy, advance, drain, drain_async, force, now
+from mulligan.testing.inline import (
+    Drained,
+    Force,
+    Returns,
+    StillBusy,
+    advance,
+    drain,
+    drain_async,
+    force,
+    now,
+)
 from mulligan.testing.workers import RealWorker, environ, temporary, worker
 
 
@@ -35,7 +45,9 @@ class Helper:
         self._spec = spec
 
     # -- time and work ----------------------------------------------------------------------------
-    def drain(self, *, scheduled: bool = False, most: int = draining.MOST, seed: int | None = None) -> draining.Drained:
+    def drain(
+        self, *, scheduled: bool = False, most: int = draining.MOST, seed: int | None = None
+    ) -> draining.Drained:
         __tracebackhide__ = True
         return draining.drain(self.app, scheduled=scheduled, most=most, seed=seed)
 
@@ -66,7 +78,12 @@ class Helper:
         asserts.refute_enqueued(self.app, kind, **wanted)
 
     def assert_will_retry(
-        self, job: Job | str, *, after: asserts.After | None = None, code: str | None = None, within: Seconds = 1
+        self,
+        job: Job | str,
+        *,
+        after: asserts.After | None = None,
+        code: str | None = None,
+        within: Seconds = 1,
     ) -> datetime:
         __tracebackhide__ = True
         return asserts.assert_will_retry(self.app, job, after=after, code=code, within=within)

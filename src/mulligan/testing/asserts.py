@@ -74,10 +74,18 @@ class JobMatcher:
 
     def __str__(self) -> str:
         state = self.wanted.get("state", State.QUEUED)
-        parts = [f"{name} {value!r}" for name, value in self.wanted.items() if name not in {"state", "within"}]
+        parts = [
+            f"{name} {value!r}"
+            for name, value in self.wanted.items()
+            if name not in {"state", "within"}
+        ]
         whose = f"job of kind {self.kind!r}" if self.kind else "job"
         return " ".join(
-            [*([] if state == ANY else [f"{state}"]), whose, *(["with", ", ".join(parts)] if parts else [])]
+            [
+                *([] if state == ANY else [f"{state}"]),
+                whose,
+                *(["with", ", ".join(parts)] if parts else []),
+            ]
         )
 
     def differences(self, job: Job) -> list[str]:
@@ -103,9 +111,15 @@ class JobMatcher:
     def _late(self, job: Job) -> Iterator[str]:
         slack = length("within", self.wanted.get("within", 1)) / SECOND
         delay = (job.run_at - job.created_at).total_seconds()
-        if "delay" in self.wanted and abs(delay - length("delay", self.wanted["delay"]) / SECOND) > slack:
+        if (
+            "delay" in self.wanted
+            and abs(delay - length("delay", self.wanted["delay"]) / SECOND) > slack
+        ):
             yield f"delay is {round(delay, 1):g} s, not {self.wanted['delay']}"
-        if "run_at" in self.wanted and abs((job.run_at - self.wanted["run_at"]).total_seconds()) > slack:
+        if (
+            "run_at" in self.wanted
+            and abs((job.run_at - self.wanted["run_at"]).total_seconds()) > slack
+        ):
             yield f"run_at is {job.run_at.isoformat()}, not {self.wanted['run_at'].isoformat()}"
 
 
@@ -182,7 +196,11 @@ After = Seconds | tuple[Seconds, Seconds]
 
 
 def assert_enqueued(
-    app: Mulligan, kind: Named | None = None, *, count: int | None = None, **wanted: Unpack[ExpectedJob]
+    app: Mulligan,
+    kind: Named | None = None,
+    *,
+    count: int | None = None,
+    **wanted: Unpack[ExpectedJob],
 ) -> list[Job]:
     """There is such a job, or with `count` exactly so many; returns them, newest first.
 
@@ -203,7 +221,9 @@ def assert_enqueued(
     raise AssertionError(_not_found(app, wish, jobs, found, count))
 
 
-def refute_enqueued(app: Mulligan, kind: Named | None = None, **wanted: Unpack[ExpectedJob]) -> None:
+def refute_enqueued(
+    app: Mulligan, kind: Named | None = None, **wanted: Unpack[ExpectedJob]
+) -> None:
     """There is no such job. A kind that nobody knows is an error: of a misspelt one there is never any."""
     __tracebackhide__ = True
     wish = checked("" if kind is None else name_of(kind), wanted)
@@ -211,11 +231,18 @@ def refute_enqueued(app: Mulligan, kind: Named | None = None, **wanted: Unpack[E
     _refuse_unknown(app, wish.kind, jobs)
     found = [job for job in jobs if not wish.differences(job)]
     if found:
-        raise AssertionError("\n".join([f"expected no {wish}, but found {len(found)}:", *_shown(found)]))
+        raise AssertionError(
+            "\n".join([f"expected no {wish}, but found {len(found)}:", *_shown(found)])
+        )
 
 
 def assert_will_retry(
-    app: Mulligan, job: Job | str, *, after: After | None = None, code: str | None = None, within: Seconds = 1
+    app: Mulligan,
+    job: Job | str,
+    *,
+    after: After | None = None,
+    code: str | None = None,
+    within: Seconds = 1,
 ) -> datetime:
     """The job has failed and waits for its next attempt; returns when that is.
 
@@ -227,7 +254,9 @@ def assert_will_retry(
     wrong = _why_not(fresh, attempts, after, code, length("within", within) / SECOND)
     if wrong:
         raise AssertionError(
-            "\n".join([f"expected {fresh.kind} {fresh.id} to be retried, but {wrong}", *_story(attempts)])
+            "\n".join(
+                [f"expected {fresh.kind} {fresh.id} to be retried, but {wrong}", *_story(attempts)]
+            )
         )
     return to_datetime(attempts[-1].next_run_at or 0)
 
@@ -256,7 +285,12 @@ def _all(app: Mulligan, wish: JobMatcher) -> Iterator[Job]:
 
 
 def _refuse_unknown(app: Mulligan, kind: str, jobs: Sequence[Job]) -> None:
-    if not kind or kind in app.registry.handlers or kind.startswith(OURS) or any(job.kind == kind for job in jobs):
+    if (
+        not kind
+        or kind in app.registry.handlers
+        or kind.startswith(OURS)
+        or any(job.kind == kind for job in jobs)
+    ):
         return
     with app.store.read() as unit:
         known = {*app.registry.handlers, *stored_kinds(unit)}
@@ -267,12 +301,19 @@ def _refuse_unknown(app: Mulligan, kind: str, jobs: Sequence[Job]) -> None:
         raise UnknownKind(message)
 
 
-def _not_found(app: Mulligan, wish: JobMatcher, jobs: Sequence[Job], found: Sequence[Job], count: int | None) -> str:
+def _not_found(
+    app: Mulligan, wish: JobMatcher, jobs: Sequence[Job], found: Sequence[Job], count: int | None
+) -> str:
     expected = f"expected a {wish}" if count is None else f"expected {count} × {wish}"
-    lines = [f"{expected}, but found {len(found) or 'none'}{_hint(app, wish, jobs)}", *_shown(found)]
+    lines = [
+        f"{expected}, but found {len(found) or 'none'}{_hint(app, wish, jobs)}",
+        *_shown(found),
+    ]
     others = sorted((job for job in jobs if job not in found), key=wish.distance)
     if others:
-        lines.append(f"{len(others)} other job{'s are' if len(others) > 1 else ' is'} there, nearest first:")
+        lines.append(
+            f"{len(others)} other job{'s are' if len(others) > 1 else ' is'} there, nearest first:"
+        )
     elif not found:
         lines.append("there are no jobs at all")
     return "\n".join([*lines, *_shown(others, wish)])
@@ -283,7 +324,9 @@ def _hint(app: Mulligan, wish: JobMatcher, jobs: Sequence[Job]) -> str:
     if not wish.kind or wish.kind in known or any(job.kind == wish.kind for job in jobs):
         return ""
     near = difflib.get_close_matches(wish.kind, known, n=1)
-    return f"; this app has no kind {wish.kind!r}" + (f", did you mean {near[0]!r}?" if near else "")
+    return f"; this app has no kind {wish.kind!r}" + (
+        f", did you mean {near[0]!r}?" if near else ""
+    )
 
 
 def _shown(jobs: Sequence[Job], wish: JobMatcher | None = None) -> Iterator[str]:
@@ -296,13 +339,19 @@ def _shown(jobs: Sequence[Job], wish: JobMatcher | None = None) -> Iterator[str]
 
 
 # -- what happened ------------------------------------------------------------------------------------
-def _why_not(job: Job, attempts: Sequence[AttemptRow], after: After | None, code: str | None, slack: float) -> str:
+def _why_not(
+    job: Job, attempts: Sequence[AttemptRow], after: After | None, code: str | None, slack: float
+) -> str:
     """Why this job is not one that will be retried as expected; empty if it is."""
     least, most = _range(after)
     if not attempts:
         return f"it has not run yet: {job.why}"
     last = attempts[-1]
-    if job.state is not State.QUEUED or last.next_run_at is None or last.verb not in (Verb.RETRY, Verb.LOSE):
+    if (
+        job.state is not State.QUEUED
+        or last.next_run_at is None
+        or last.verb not in (Verb.RETRY, Verb.LOSE)
+    ):
         return f"it is {job.state} ({job.phase}): {last.reason}"
     wait = (last.next_run_at - last.ended_at) / SECOND
     if not least - slack <= wait <= most + slack:

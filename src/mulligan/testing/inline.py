@@ -29,6 +29,7 @@ from mulligan.worker.inline import Inline
 
 # The clock that rules, moved: for this process and for every worker on the same database.
 
+
 def now(app: Mulligan) -> datetime:
     """What time it is for the jobs of this app."""
     return to_datetime(_now(app.store))
@@ -110,7 +111,12 @@ class Drained:
 
 
 def drain(
-    app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int | None = None, anywhere: bool = False
+    app: Mulligan,
+    *,
+    scheduled: bool = False,
+    most: int = MOST,
+    seed: int | None = None,
+    anywhere: bool = False,
 ) -> Drained:
     """Run everything that is due, one job at a time in this process, until nothing is; what handlers enqueue too.
 
@@ -149,10 +155,17 @@ def drain(
 
 
 async def drain_async(
-    app: Mulligan, *, scheduled: bool = False, most: int = MOST, seed: int | None = None, anywhere: bool = False
+    app: Mulligan,
+    *,
+    scheduled: bool = False,
+    most: int = MOST,
+    seed: int | None = None,
+    anywhere: bool = False,
 ) -> Drained:
     """The same from async code: on a thread, because handlers get a loop of their own."""
-    return await asyncio.to_thread(drain, app, scheduled=scheduled, most=most, seed=seed, anywhere=anywhere)
+    return await asyncio.to_thread(
+        drain, app, scheduled=scheduled, most=most, seed=seed, anywhere=anywhere
+    )
 
 
 def _run_due(app: Mulligan, step: Callable[[], Lease | None], ran: list[Lease], most: int) -> None:
@@ -202,6 +215,7 @@ def _jobs(app: Mulligan, ran: Iterable[Lease]) -> Iterable[Job]:
 
 
 # Outcomes on demand: how the next attempts of a kind end, without a call of its handler.
+
 
 @dataclass(frozen=True)
 class Returns:
@@ -261,7 +275,11 @@ def force(app: Mulligan, kind: Named, *endings: Any, times: int = 1) -> Force:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         message = f"force(times): a whole number above 0, not {given!r}"
         raise Refused(message)
-    flat = [one for ending in endings for one in (ending if isinstance(ending, list | tuple) else [ending])]
+    flat = [
+        one
+        for ending in endings
+        for one in (ending if isinstance(ending, list | tuple) else [ending])
+    ]
     if not flat:
         message = f"force({name!r}): say how its next attempts shall end"
         raise Refused(message)
@@ -273,7 +291,9 @@ def _script(ending: Any) -> Script:
         return _WITHOUT_CODE[ending]
     if isinstance(ending, Returns):
         return lambda handler, _: _calls(handler, lambda: ending.value)
-    if isinstance(ending, BaseException) or (inspect.isclass(ending) and issubclass(ending, BaseException)):
+    if isinstance(ending, BaseException) or (
+        inspect.isclass(ending) and issubclass(ending, BaseException)
+    ):
         return lambda handler, _: _calls(handler, lambda: _raise(ending))
     raise Refused(_unknown(ending))
 

@@ -51,7 +51,9 @@ def mulligan_app(
             "returns your app",
             pytrace=False,
         )
-    with temporary(load_app(spec), mulligan_url or None, folder=tmp_path_factory.mktemp("mulligan")) as app:
+    with temporary(
+        load_app(spec), mulligan_url or None, folder=tmp_path_factory.mktemp("mulligan")
+    ) as app:
         yield app
 
 
@@ -70,5 +72,7 @@ def mulligan(
     if is_temporary(mulligan_app):
         yield Helper(mulligan_app, spec)
         return
-    with temporary(mulligan_app, mulligan_url or None, folder=tmp_path_factory.mktemp("mulligan")) as app:
+    with temporary(
+        mulligan_app, mulligan_url or None, folder=tmp_path_factory.mktemp("mulligan")
+    ) as app:
         yield Helper(app, spec)

@@ -26,7 +26,9 @@ _in_force: list[Settings] = []
 
 
 @contextmanager
-def temporary(app: Mulligan, url: str | None = None, *, folder: Path | str | None = None) -> Iterator[Mulligan]:
+def temporary(
+    app: Mulligan, url: str | None = None, *, folder: Path | str | None = None
+) -> Iterator[Mulligan]:
     """The same app on an empty database of its own; whoever enqueues through it in this process goes there.
 
     Without a URL it is a SQLite file: below `folder`, where it stays to be looked at, or else in a temporary folder.
@@ -73,14 +75,14 @@ def _place(folder: Path | str | None, stack: ExitStack) -> Path:
     """Always a new one: a database that is there already is not empty."""
     if folder is not None:
         return Path(mkdtemp(prefix="mulligan-", dir=folder))
-    return Path(stack.enter_context(TemporaryDirectory(prefix="mulligan-", ignore_cleanup_errors=True)))
+    return Path(
+        stack.enter_context(TemporaryDirectory(prefix="mulligan-", ignore_cleanup_errors=True))
+    )
 
 
 def _settings(own: Settings, url: str | None, place: Path) -> Settings:
     if url and not url.startswith(POSTGRES):
-        message = (
-            f"temporary(): {shown_url(url)!r} is not postgresql://…; on SQLite leave it out and get a file of your own"
-        )
+        message = f"temporary(): {shown_url(url)!r} is not postgresql://…; on SQLite leave it out and get a file of your own"
         raise ConfigError(message)
     scheme = "sqlite+stdlib" if own.database_url.startswith("sqlite+stdlib:") else "sqlite"
     return own.model_copy(
@@ -134,7 +136,9 @@ class RealWorker:
 
 
 @contextmanager
-def worker(app: Mulligan, spec: str, *, env: Mapping[str, str] | None = None) -> Iterator[RealWorker]:
+def worker(
+    app: Mulligan, spec: str, *, env: Mapping[str, str] | None = None
+) -> Iterator[RealWorker]:
     """A worker of `spec` ("module:attribute") on the database this app is on; ended with the block.
 
     The module must name no URL of its own: `app = Mulligan()`. `env` adds settings: {"MULLIGAN_WORKER__LEASE": "4"}.

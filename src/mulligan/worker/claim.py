@@ -13,12 +13,26 @@ from mulligan.core.job import SECOND, Gate, Guarded, Lane, Limit, Micros, Previo
 from mulligan.failures.codes import dependency_unavailable
 from mulligan.guards.breaker import may_probe
 from mulligan.guards.capacity import SLOTS, SOON, Capacity
-from mulligan.guards.lanes import Candidate, closed_keys, in_turn, is_closed, open_lanes, pick, share
+from mulligan.guards.lanes import (
+    Candidate,
+    closed_keys,
+    in_turn,
+    is_closed,
+    open_lanes,
+    pick,
+    share,
+)
 from mulligan.guards.limits import effective, share_of, tighter
 from mulligan.guards.observer import OF_ENDPOINTS, DependencyObserver
 from mulligan.guards.probes import Prober, let_go
 from mulligan.guards.state import GuardState
-from mulligan.manifest.declared import holding_manifests, limits_of, limits_of_all, terms_of, terms_of_all
+from mulligan.manifest.declared import (
+    holding_manifests,
+    limits_of,
+    limits_of_all,
+    terms_of,
+    terms_of_all,
+)
 from mulligan.manifest.specs import DELIVERY_QUEUE, ENDPOINT, Manifest
 from mulligan.storage.base import ClaimMark, Look, Transaction, UnlimitedLanes
 
@@ -27,7 +41,9 @@ MOST_PLAIN = 50  # lanes that are worth a claim in one trip
 MOST_REFUSED = 100  # of one lane, ended in one claim
 TICK = 0.1  # seconds: a ramp's starts are spread over each
 MANY = 100  # jobs in one claim: after fewer, everything is looked at again
-ON_TRUST = SECOND // 4  # for which nobody looks what else is due, while one lane gives all that is wanted
+ON_TRUST = (
+    SECOND // 4
+)  # for which nobody looks what else is due, while one lane gives all that is wanted
 DECLARED_TRUST = 5 * SECOND  # for which the limits that code declares are believed
 
 Open = tuple[str, int]  # lane key, priority
@@ -41,19 +57,30 @@ class Claimer:
     kinds: frozenset[str]
     queues: frozenset[str] | None = None
     mindful: frozenset[str] = frozenset()  # kinds that are given what earlier attempts left behind
-    own: Mapping[Guarded, Limit] = field(default_factory=dict)  # what this worker's app declares: holds in any case
+    own: Mapping[Guarded, Limit] = field(
+        default_factory=dict
+    )  # what this worker's app declares: holds in any case
     watch: DependencyObserver = field(default_factory=DependencyObserver)
     end: Callable[[Transaction, Sequence[Ending]], None] = lambda *_: None  # the one door
     credit: float = field(default=0.0)
     _served: dict[str, str] = field(default_factory=dict)  # fair queue → the share it gave to last
     _declared: Mapping[Guarded, Limit] = field(default_factory=dict)
     _declared_at: Micros = 0
-    _plain: tuple[str, ...] = ()  # lanes that were due alone, or as a pair, and no code limits, the last one first
-    _plain_by: tuple[object, object] = ((), ())  # the kinds and declarations under which that was so
+    _plain: tuple[
+        str, ...
+    ] = ()  # lanes that were due alone, or as a pair, and no code limits, the last one first
+    _plain_by: tuple[object, object] = (
+        (),
+        (),
+    )  # the kinds and declarations under which that was so
     full: bool = False  # the last claim took all it wanted
-    _marks: tuple[ClaimMark, ...] = ()  # and where in its lane it ended, or in both: fresh work, then retries
+    _marks: tuple[
+        ClaimMark, ...
+    ] = ()  # and where in its lane it ended, or in both: fresh work, then retries
     _seen: Look | None = None  # when nothing else was due
-    _reached: tuple[Micros, ...] = ()  # when the last one taken was due, of fresh work and of retries
+    _reached: tuple[
+        Micros, ...
+    ] = ()  # when the last one taken was due, of fresh work and of retries
 
     def __post_init__(self) -> None:
         self._prober = Prober(self.worker, self.watch, {})
@@ -66,7 +93,9 @@ class Claimer:
         self.watch.own = terms_of(manifest)
         self._prober.timeouts = {name: spec.timeout for name, spec in manifest.kinds.items()}
 
-    def claim(self, unit: Transaction, free: int, *, hinted: bool = False, places: Places | None = None) -> Claimed:
+    def claim(
+        self, unit: Transaction, free: int, *, hinted: bool = False, places: Places | None = None
+    ) -> Claimed:
         self._reached = ()
         look, leases, rest = self._look(unit, free, places, hopeful=hinted or self.full)
         at_once = not leases or rest == 0  # not some by a mark and others after a look
@@ -91,13 +120,26 @@ class Claimer:
         wakes += [] if later is None else [later]
         passing = [key for key in guards if self._passes(unit, view, key, guards)]
         messages = bool(parted(view.due)[0]) or any(key.startswith(ENDPOINT) for key in passing)
-        return Claimed(leases, look.now, min(wakes, default=None), bool(view.due or passing), messages)
+        return Claimed(
+            leases, look.now, min(wakes, default=None), bool(view.due or passing), messages
+        )
 
     def _tell(
-        self, unit: Transaction, view: View, told: Sequence[Open], guards: Mapping[str, GuardState], places: Places, *, idle: bool
+        self,
+        unit: Transaction,
+        view: View,
+        told: Sequence[Open],
+        guards: Mapping[str, GuardState],
+        places: Places,
+        *,
+        idle: bool,
     ) -> list[Lease]:
         """Messages have places of their own. While all others are taken, who may probe an address does so there."""
-        held = {} if idle else {key: guard for key, guard in guards.items() if key.startswith(ENDPOINT)}
+        held = (
+            {}
+            if idle
+            else {key: guard for key, guard in guards.items() if key.startswith(ENDPOINT)}
+        )
         leases = self._pass(unit, view, held)
         rest = places.deliveries - len(leases)
         if not told or rest <= 0:
@@ -107,28 +149,44 @@ class Claimer:
 
     def _shut(self, unit: Transaction, look: Look, free: int) -> list[Gate]:
         """The closed gates. The hold of a dependency whose time is over ends on a ramp, by the first who comes."""
-        over = [gate for gate in look.gates if gate.scope == "dependency" and not is_closed(gate, look.now)]
-        still = [] if free <= 0 else [gate for gate in over if not let_go(unit, self.watch, gate, look.now)]
+        over = [
+            gate
+            for gate in look.gates
+            if gate.scope == "dependency" and not is_closed(gate, look.now)
+        ]
+        still = (
+            []
+            if free <= 0
+            else [gate for gate in over if not let_go(unit, self.watch, gate, look.now)]
+        )
         return [gate for gate in look.gates if is_closed(gate, look.now)] + [
             gate._replace(until=look.now + SOON) for gate in still
         ]
 
     # -- what a breaker lets pass ---------------------------------------------------------------------
-    def _passes(self, unit: Transaction, view: View, key: str, guards: Mapping[str, GuardState]) -> bool:
+    def _passes(
+        self, unit: Transaction, view: View, key: str, guards: Mapping[str, GuardState]
+    ) -> bool:
         """Is there something to do for a dependency that is down?"""
         guard, now = guards[key], view.look.now
         if not guard.is_down(now):
             return False
         if self._fails_fast(key) and view.in_the_way(key):
             return True
-        if not may_probe(guard, now) or not (self._has_function(key) or self._behind(view, key, guards)):
+        if not may_probe(guard, now) or not (
+            self._has_function(key) or self._behind(view, key, guards)
+        ):
             return False
         return self._prober.may(unit, guard, now)
 
     def _behind(self, view: View, key: str, guards: Mapping[str, GuardState]) -> list[Open]:
         """Due lanes that can look for it: this one alone is in the way, or others of which it is time to look too."""
         now = view.look.now
-        others = {other for other, guard in guards.items() if may_probe(guard, now) and not self._asks(other)}
+        others = {
+            other
+            for other, guard in guards.items()
+            if may_probe(guard, now) and not self._asks(other)
+        }
         return view.in_the_way(key, others)
 
     def _asks(self, key: str) -> bool:
@@ -154,28 +212,50 @@ class Claimer:
                 self._refuse(unit, key, guard, view.in_the_way(key))
         return probes
 
-    def _refuse(self, unit: Transaction, key: str, guard: GuardState, lanes: Sequence[Open]) -> None:
+    def _refuse(
+        self, unit: Transaction, key: str, guard: GuardState, lanes: Sequence[Open]
+    ) -> None:
         with unit.together():
-            leases = [lease for lane in lanes for lease in unit.take_due(self.worker, *lane, MOST_REFUSED)]
+            leases = [
+                lease for lane in lanes for lease in unit.take_due(self.worker, *lane, MOST_REFUSED)
+            ]
             failure = dependency_unavailable(key, guard.reason)
-            self.end(unit, [Ending(lease, Outcome(Ended.FAILED, failure=failure, final=True)) for lease in leases])
+            self.end(
+                unit,
+                [
+                    Ending(lease, Outcome(Ended.FAILED, failure=failure, final=True))
+                    for lease in leases
+                ],
+            )
 
-    def _look(self, unit: Transaction, free: int, places: Places | None, *, hopeful: bool) -> tuple[Look, list[Lease], int]:
+    def _look(
+        self, unit: Transaction, free: int, places: Places | None, *, hopeful: bool
+    ) -> tuple[Look, list[Lease], int]:
         """What is there, what was taken at once, and how many more are wanted. Taking is tried with the first look only
         where something is likely to be there: it costs more.
         """
         if not hopeful or free <= 0 or self._plain_by != (self.kinds, self._declared):
             return unit.look(), [], free
-        lanes = [lane for lane in self._plain if places is None or not self._bounds([Lane.parse(lane)], free, places)]
+        lanes = [
+            lane
+            for lane in self._plain
+            if places is None or not self._bounds([Lane.parse(lane)], free, places)
+        ]
         if not lanes:
             return unit.look(), [], free
-        if self._seen is not None and self._marks and all(mark.lane in lanes for mark in self._marks):
+        if (
+            self._seen is not None
+            and self._marks
+            and all(mark.lane in lanes for mark in self._marks)
+        ):
             leases = self._go_on(unit, free)
             if len(leases) == free:
                 return self._seen._replace(now=leases[0].started_at), leases, 0
             if leases:
                 return unit.look(), leases, free - len(leases)
-        plain = UnlimitedLanes(lanes, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST)
+        plain = UnlimitedLanes(
+            lanes, self._declared_at - DECLARED_TRUST, self._declared_at + DECLARED_TRUST
+        )
         if not self.full:  # an idle worker has heard of something: of one job, most likely
             look, leases = unit.look_and_take_one(self.worker, plain)
             return look, leases, free - len(leases)
@@ -186,9 +266,15 @@ class Claimer:
         def take(mark: ClaimMark, most: int) -> list[Lease]:
             return unit.take_on(self.worker, mark, most)
 
-        return take(self._marks[0], free) if len(self._marks) == 1 else self._of_both(self._marks, free, take)
+        return (
+            take(self._marks[0], free)
+            if len(self._marks) == 1
+            else self._of_both(self._marks, free, take)
+        )
 
-    def _of_both(self, pair: Sequence[ClaimMark], free: int, take: Callable[[ClaimMark, int], list[Lease]]) -> list[Lease]:
+    def _of_both(
+        self, pair: Sequence[ClaimMark], free: int, take: Callable[[ClaimMark, int], list[Lease]]
+    ) -> list[Lease]:
         """From two lanes by the share that retries have, without looking at each job; less where one runs dry."""
         fresh, retries = pair
         first = (retries.priority, retries.run_at) < (fresh.priority, fresh.run_at)
@@ -198,23 +284,37 @@ class Claimer:
         if new or again:
             self.credit = credit if len(again) == wanted and len(new) == free - wanted else 0.0
         taken = ((fresh, new), (retries, again))
-        self._reached = tuple(max([mark.run_at, *[lease.run_at for lease in leases]]) for mark, leases in taken)
+        self._reached = tuple(
+            max([mark.run_at, *[lease.run_at for lease in leases]]) for mark, leases in taken
+        )
         return new + again
 
-    def _marked(self, look: Look, due: Sequence[Open], leases: Sequence[Lease]) -> tuple[ClaimMark, ...]:
+    def _marked(
+        self, look: Look, due: Sequence[Open], leases: Sequence[Lease]
+    ) -> tuple[ClaimMark, ...]:
         """Where the next claim may go on. What waits elsewhere is seen again soon, as is what came to wait before the
         mark: a job that was given back, or was enqueued in a transaction that took its time.
         """
         lanes = due if len(due) == 1 else _pair(due)
         reached = self._reached if len(lanes) > 1 else (max([lease.run_at for lease in leases]),)
-        if len(leases) < MANY or not (lanes and reached) or any(lane not in self._plain for lane, _ in lanes):
+        if (
+            len(leases) < MANY
+            or not (lanes and reached)
+            or any(lane not in self._plain for lane, _ in lanes)
+        ):
             return ()
-        if look.guards or look.limits or any(g.scope == "dependency" or is_closed(g, look.now) for g in look.gates):
+        if (
+            look.guards
+            or look.limits
+            or any(g.scope == "dependency" or is_closed(g, look.now) for g in look.gates)
+        ):
             return ()  # `take_on` would take nothing
         same = [(mark.lane, mark.priority) for mark in self._marks] == [*lanes]
         if not same or self._seen is None or look.lanes is not self._seen.lanes:
             self._seen, self._marks = look, self._heads(look, lanes)
-        return tuple(mark._replace(run_at=at) for mark, at in zip(self._marks, reached, strict=True))
+        return tuple(
+            mark._replace(run_at=at) for mark, at in zip(self._marks, reached, strict=True)
+        )
 
     def _heads(self, look: Look, lanes: Sequence[Open]) -> tuple[ClaimMark, ...]:
         until = min(look.now + ON_TRUST, self._declared_at + DECLARED_TRUST)
@@ -224,7 +324,11 @@ class Claimer:
     def _know(self, lane: str) -> None:
         """It was due alone, or as one of a pair. What code limits is no plain lane, whatever an operator has said."""
         limited, parsed = effective(self._declared, {}), Lane.parse(lane)
-        if any(key in limited for key in parsed.guards) or (parsed.retry and parsed.uses) or _endpoints(parsed.guards):
+        if (
+            any(key in limited for key in parsed.guards)
+            or (parsed.retry and parsed.uses)
+            or _endpoints(parsed.guards)
+        ):
             return  # of retries there are only so many
         by = (self.kinds, self._declared)
         others = [other for other in self._plain if other != lane] if self._plain_by == by else []
@@ -254,8 +358,12 @@ class Claimer:
         bounds = self._bounds(lanes, free, places) | self._retries(lanes, free, look.now)
         if limits or bounds:
             with unit.together():
-                leases, later = self._take_within(unit, due, free, Capacity(unit, limits, look.now, bounds))
-            tokens = [self.watch.next_retry(key, look.now) for scope, key in bounds if scope == "budget"]
+                leases, later = self._take_within(
+                    unit, due, free, Capacity(unit, limits, look.now, bounds)
+                )
+            tokens = [
+                self.watch.next_retry(key, look.now) for scope, key in bounds if scope == "budget"
+            ]
             return leases, min((at for at in (later, *tokens) if at is not None), default=None)
         if len(due) == 1:
             self._know(due[0][0])
@@ -273,7 +381,9 @@ class Claimer:
         self.watch.started(leases)
         return leases, None
 
-    def _take_both(self, unit: Transaction, pair: Sequence[Open], free: int, look: Look) -> list[Lease]:
+    def _take_both(
+        self, unit: Transaction, pair: Sequence[Open], free: int, look: Look
+    ) -> list[Lease]:
         """Many jobs, of fresh work and of retries: in the end it does not matter which of them goes first."""
         for lane, _ in pair:
             self._know(lane)
@@ -285,14 +395,18 @@ class Claimer:
         short = free - len(leases)
         return leases + unit.take_due(self.worker, *pair[1], short) if short else leases
 
-    def _bounds(self, lanes: Sequence[Lane], free: int, places: Places | None) -> dict[Guarded, int]:
+    def _bounds(
+        self, lanes: Sequence[Lane], free: int, places: Places | None
+    ) -> dict[Guarded, int]:
         """Jobs that use something are not claimed ahead, or they would start after it went down; and no dependency
         gets all places of a worker, or one that hangs would stop everybody.
         """
         used = {key for lane in lanes if lane.uses for key in lane.uses.split(",")}
         if not used or places is None:
             return {}
-        left = {("here", key): places.each - places.here.get(key, 0) for key in used - places.shared}
+        left = {
+            ("here", key): places.each - places.here.get(key, 0) for key in used - places.shared
+        }
         bounds = {key: bound for key, bound in left.items() if bound < free}
         return bounds | ({SLOTS: places.free} if places.free < free else {})
 
@@ -300,7 +414,11 @@ class Claimer:
         """How many retries each dependency bears, where they are few."""
         used = {key for lane in lanes if lane.retry and lane.uses for key in lane.uses.split(",")}
         left = {key: self.watch.retries_left(key, now) for key in used}
-        return {("budget", key): count for key, count in left.items() if count is not None and count < free}
+        return {
+            ("budget", key): count
+            for key, count in left.items()
+            if count is not None and count < free
+        }
 
     def _take_within(
         self, unit: Transaction, due: Sequence[Open], free: int, rooms: Capacity
@@ -323,27 +441,44 @@ class Claimer:
         groups = self._groups(due, wanted, rooms)
         return self._of(unit, groups, "|0", wanted), self._of(unit, groups, "|1", wanted)
 
-    def _groups(self, due: Sequence[Open], wanted: int, rooms: Capacity | None) -> dict[int | None, list[Open]]:
+    def _groups(
+        self, due: Sequence[Open], wanted: int, rooms: Capacity | None
+    ) -> dict[int | None, list[Open]]:
         """Lanes by how many of each are wanted at most: a crowd in one must not hide the others. None: no matter."""
         shared = sum(1 for lane, _ in due if Lane.parse(lane).share)
         turns = max(2, min(wanted, MOST_CROWD // shared)) if shared else None
         groups: dict[int | None, list[Open]] = {}
         for lane in due:
-            bounds = [turns if Lane.parse(lane[0]).share else None, None if rooms is None else rooms.of(lane[0])]
+            bounds = [
+                turns if Lane.parse(lane[0]).share else None,
+                None if rooms is None else rooms.of(lane[0]),
+            ]
             said = [bound for bound in bounds if bound is not None]
             groups.setdefault(min(*said, wanted) if said else None, []).append(lane)
         return groups
 
-    def _of(self, unit: Transaction, groups: Mapping[int | None, Sequence[Open]], ending: str, wanted: int) -> list[Candidate]:
+    def _of(
+        self,
+        unit: Transaction,
+        groups: Mapping[int | None, Sequence[Open]],
+        ending: str,
+        wanted: int,
+    ) -> list[Candidate]:
         found: list[Candidate] = []
         for each, lanes in groups.items():
             most = wanted if each is None else 2 * MOST_CROWD
-            found += unit.candidates([lane for lane in lanes if lane[0].endswith(ending)], most, each=each)
+            found += unit.candidates(
+                [lane for lane in lanes if lane[0].endswith(ending)], most, each=each
+            )
         if list(groups) == [None]:
             return found
-        return in_turn(sorted(found), self._served, share_of(self.worker))  # not all workers begin with the same
+        return in_turn(
+            sorted(found), self._served, share_of(self.worker)
+        )  # not all workers begin with the same
 
-    def _remember(self, fresh: Sequence[Candidate], retries: Sequence[Candidate], leases: Sequence[Lease]) -> None:
+    def _remember(
+        self, fresh: Sequence[Candidate], retries: Sequence[Candidate], leases: Sequence[Lease]
+    ) -> None:
         """Only what was taken was earned."""
         _, self.credit = pick(fresh, retries, len(leases), self.credit)
         lanes = {candidate[2]: candidate[3] for candidate in (*fresh, *retries)}
@@ -393,10 +528,14 @@ class View:
     kinds: frozenset[str]
 
     def __post_init__(self) -> None:
-        self._known = [(Lane.parse(key), priority, run_at) for key, priority, run_at in self.look.lanes]
+        self._known = [
+            (Lane.parse(key), priority, run_at) for key, priority, run_at in self.look.lanes
+        ]
         self._shut = closed_keys(self.shut, self.look.now)["dependency"]
         self._ahead = self._open(self.shut)
-        self.due = [(key, priority) for key, priority, run_at in self._ahead if run_at <= self.look.now]
+        self.due = [
+            (key, priority) for key, priority, run_at in self._ahead if run_at <= self.look.now
+        ]
 
     def _open(self, shut: Sequence[Gate]) -> list[tuple[str, int, Micros]]:
         lanes = ((lane, priority) for lane, priority, _ in self._known)
@@ -406,14 +545,24 @@ class View:
     def in_the_way(self, key: str, others: AbstractSet[str] | None = None) -> list[Open]:
         """Due lanes for which only dependencies are in the way, this one and at most these others; None: any."""
         found = self._held.get(key, ())
-        return [lane for lane, shut in found if others is None or all(one == key or one in others for one in shut)]
+        return [
+            lane
+            for lane, shut in found
+            if others is None or all(one == key or one in others for one in shut)
+        ]
 
     @cached_property
     def _held(self) -> dict[str, list[tuple[Open, AbstractSet[str]]]]:
         """By dependency that is shut, the due lanes behind it, each with all that is shut on its way."""
         held: dict[str, list[tuple[Open, AbstractSet[str]]]] = {}
-        for lane, priority, run_at in self._open([gate for gate in self.shut if gate.scope != "dependency"]):
-            shut = self._shut.intersection(Lane.parse(lane).uses.split(",")) if run_at <= self.look.now else ()
+        for lane, priority, run_at in self._open(
+            [gate for gate in self.shut if gate.scope != "dependency"]
+        ):
+            shut = (
+                self._shut.intersection(Lane.parse(lane).uses.split(","))
+                if run_at <= self.look.now
+                else ()
+            )
             for key in shut:
                 held.setdefault(key, []).append(((lane, priority), frozenset(shut)))
         return held
@@ -432,7 +581,9 @@ class View:
         now = self.look.now
         wakes = [run_at for _, _, run_at in self._ahead if run_at > now]
         wakes += [gate.until for gate in self.shut if gate.until is not None and gate.until > now]
-        return wakes + [guard.probe_at for guard in guards.values() if guard.open and guard.probe_at > now]
+        return wakes + [
+            guard.probe_at for guard in guards.values() if guard.open and guard.probe_at > now
+        ]
 
 
 def _endpoints(keys: Iterable[Guarded]) -> dict[Guarded, Limit]:
@@ -440,12 +591,19 @@ def _endpoints(keys: Iterable[Guarded]) -> dict[Guarded, Limit]:
     return {key: Limit(OF_ENDPOINTS.most) for key in keys if key[1].startswith(ENDPOINT)}
 
 
-def guarded(limits: Mapping[Guarded, Limit], guards: Mapping[str, GuardState]) -> dict[Guarded, Limit]:
+def guarded(
+    limits: Mapping[Guarded, Limit], guards: Mapping[str, GuardState]
+) -> dict[Guarded, Limit]:
     """With what guards say: the rate of a ramp, and how many at a time after a dependency asked for less."""
     both = dict(limits)
     for key, guard in guards.items():
         rate = None if guard.ramp is None else guard.ramp.rate
-        tight = tighter(both.get(("dependency", key), Limit()), guard.reduced.limit, rate, 1 + (rate or 0.0) * TICK)
+        tight = tighter(
+            both.get(("dependency", key), Limit()),
+            guard.reduced.limit,
+            rate,
+            1 + (rate or 0.0) * TICK,
+        )
         if tight != Limit():
             both["dependency", key] = tight
     return both
@@ -454,12 +612,20 @@ def guarded(limits: Mapping[Guarded, Limit], guards: Mapping[str, GuardState]) -
 class Claimed(NamedTuple):
     leases: list[Lease]
     now: Micros
-    next_due: Micros | None  # when something not due yet becomes due, a gate opens or a rate allows more
+    next_due: (
+        Micros | None
+    )  # when something not due yet becomes due, a gate opens or a rate allows more
     more: bool  # there were due lanes: there may be more than was taken
     messages: bool = False  # some of them of messages
 
 
-def memories(unit: Transaction, leases: Sequence[Lease], mindful: frozenset[str] | None = None) -> dict[str, PreviousAttempts]:
+def memories(
+    unit: Transaction, leases: Sequence[Lease], mindful: frozenset[str] | None = None
+) -> dict[str, PreviousAttempts]:
     """Only jobs that ran before can have any; of other kinds than the mindful ones nobody could look at them."""
     again = [lease for lease in leases if lease.token > 1]
-    return unit.memories([lease.id for lease in again if mindful is None or lease.kind in mindful]) if again else {}
+    return (
+        unit.memories([lease.id for lease in again if mindful is None or lease.kind in mindful])
+        if again
+        else {}
+    )

@@ -94,7 +94,9 @@ class Inline:
             stack.callback(life_file.close)
             self._open(life_file)
             stack.callback(self._leave)
-            stack.enter_context(_Renewals(self._store, self.worker, self._settings.worker.heartbeat, self._cancel))
+            stack.enter_context(
+                _Renewals(self._store, self.worker, self._settings.worker.heartbeat, self._cancel)
+            )
             stack.enter_context(self._interrupts)
             self.state = loop.run(call_hooks(self._registry.on_start, self.state))
             stack.callback(lambda: loop.run(call_hooks(self._registry.on_stop, self.state)))
@@ -103,12 +105,16 @@ class Inline:
     def next_due(self) -> Micros | None:
         """When the next of the jobs that wait here may start, as the last look for one has found."""
         with self._store.read() as unit:
-            waits = any(Lane.parse(key).kind in self._claimer.kinds for key, _, _ in unit.look().lanes)
+            waits = any(
+                Lane.parse(key).kind in self._claimer.kinds for key, _, _ in unit.look().lanes
+            )
         return self._next_due if waits else None
 
     def _open(self, life_file: life.LivenessFile) -> None:
         with self._store.begin() as unit:
-            unit.open_worker(worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1))
+            unit.open_worker(
+                worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1)
+            )
         self.tend()
 
     def tend(self) -> None:
@@ -144,7 +150,9 @@ class Inline:
             context = Context(self, 0, lease, kept.get(lease.id, PreviousAttempts({}, None)))
             began = time.monotonic()
             self._context = context
-            outcome = handler if isinstance(handler, Outcome) else self._execute(loop, handler, context)
+            outcome = (
+                handler if isinstance(handler, Outcome) else self._execute(loop, handler, context)
+            )
             self._context = None
             took = round((time.monotonic() - began) * 1000)
             self._settle(Ending(lease, outcome, took))
@@ -193,7 +201,9 @@ class Inline:
         watch = self._claimer.watch
         with self._store.begin() as unit:
             now = unit.now()
-            verdicts = settle(unit, [ending], self.policies, now, self._rng, watch=watch, causes=self._causes)
+            verdicts = settle(
+                unit, [ending], self.policies, now, self._rng, watch=watch, causes=self._causes
+            )
         watch.commit()
         tell_verdicts(verdicts, self.policies, now)
 
@@ -230,11 +240,17 @@ class Inline:
 class _Renewals:
     """A thread that keeps the lease while a long job runs, and hears who wants it to stop."""
 
-    def __init__(self, store: Store, worker: str, every: float, cancel: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, store: Store, worker: str, every: float, cancel: Callable[[str, int], None]
+    ) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(store, worker, every, cancel), daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(store, worker, every, cancel), daemon=True
+        )
 
-    def _run(self, store: Store, worker: str, every: float, cancel: Callable[[str, int], None]) -> None:
+    def _run(
+        self, store: Store, worker: str, every: float, cancel: Callable[[str, int], None]
+    ) -> None:
         while not self._stop.wait(every):
             try:
                 with store.begin() as unit:

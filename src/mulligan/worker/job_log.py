@@ -59,7 +59,9 @@ class LogSampler(Generic[Key]):
         if second == self._second or not self._said:
             self._second = second
             return []
-        left = [(key, count - self._most) for key, count in self._said.items() if count > self._most]
+        left = [
+            (key, count - self._most) for key, count in self._said.items() if count > self._most
+        ]
         self._second, self._said = second, {}
         return left
 
@@ -77,11 +79,26 @@ class Same(NamedTuple):
     code: str
 
 
-_TEXTS = ("exception", "message", "detail", "stderr", "trace")  # of the private half: for the log and for operators
-_ENDS = {State.DEAD: "ended for good", State.PARKED: "waits for a person", State.CANCELLED: "cancelled"}
+_TEXTS = (
+    "exception",
+    "message",
+    "detail",
+    "stderr",
+    "trace",
+)  # of the private half: for the log and for operators
+_ENDS = {
+    State.DEAD: "ended for good",
+    State.PARKED: "waits for a person",
+    State.CANCELLED: "cancelled",
+}
 
 
-def tell_verdicts(verdicts: Sequence[Verdict], layers: EffectivePolicies, now: Micros, murmur: LogSampler[Same] | None = None) -> None:
+def tell_verdicts(
+    verdicts: Sequence[Verdict],
+    layers: EffectivePolicies,
+    now: Micros,
+    murmur: LogSampler[Same] | None = None,
+) -> None:
     """How attempts ended that did not succeed; with `murmur`, of many that ended alike the first and their number."""
     if murmur is not None:
         _tell_unsaid(murmur, now)
@@ -94,11 +111,19 @@ def tell_verdicts(verdicts: Sequence[Verdict], layers: EffectivePolicies, now: M
         alike = [*group]
         for lease, decision, words in alike if murmur is None else murmur.few(same, alike):
             _tell(lease, decision, words, layers, now)
-    tell_succeeded(lease for lease, decision, _ in verdicts if decision is not None and decision.verb is Verb.SUCCEED)
+    tell_succeeded(
+        lease
+        for lease, decision, _ in verdicts
+        if decision is not None and decision.verb is Verb.SUCCEED
+    )
 
 
 def tell_retried(
-    decision: Decision, endings: Sequence[Ending], layers: EffectivePolicies, now: Micros, murmur: LogSampler[Same]
+    decision: Decision,
+    endings: Sequence[Ending],
+    layers: EffectivePolicies,
+    now: Micros,
+    murmur: LogSampler[Same],
 ) -> None:
     """The same of attempts that failed alike and are tried again."""
     _tell_unsaid(murmur, now)
@@ -106,7 +131,9 @@ def tell_retried(
         _tell(ending.lease, decision, ending.words, layers, now)
 
 
-def _tell(lease: Lease, decision: Decision, words: str | None, layers: EffectivePolicies, now: Micros) -> None:
+def _tell(
+    lease: Lease, decision: Decision, words: str | None, layers: EffectivePolicies, now: Micros
+) -> None:
     if decision.failure is not None and log.isEnabledFor(logging.ERROR):
         _failed(lease, decision.failure, words)
     if decision.verb is Verb.RETRY and log.isEnabledFor(logging.INFO):
@@ -121,15 +148,21 @@ def _tell_unsaid(murmur: LogSampler[Same], now: Micros) -> None:
 
 
 def _same(lease: Lease, decision: Decision) -> Same:
-    return Same(lease.kind, decision.verb, "" if decision.failure is None else decision.failure.code)
+    return Same(
+        lease.kind, decision.verb, "" if decision.failure is None else decision.failure.code
+    )
 
 
 def _many_more(same: Same, count: int) -> None:
     failed = f" of {same.code}" if same.code else ""
     log.warning(
-        "and %d more of %s%s within a second, not told one by one: %s", count, same.kind, failed, same.verb.value,
+        "and %d more of %s%s within a second, not told one by one: %s",
+        count,
+        same.kind,
+        failed,
+        same.verb.value,
         extra={"kind": same.kind, "code": same.code, "verb": same.verb.value, "untold": count},
-    )  # fmt: skip
+    )
 
 
 def tell_succeeded(leases: Iterable[Lease]) -> None:
@@ -144,23 +177,48 @@ def _failed(lease: Lease, failure: Failure, words: str | None) -> None:
         said = said.whole(words)
     private = {f"error_{name}": said[name] for name in _TEXTS if said.get(name)}
     told = said.get("message") or failure.public
-    fields = {"code": failure.code, "error_class": failure.cls.value, "rule": failure.rule, "error": told}
+    fields = {
+        "code": failure.code,
+        "error_class": failure.cls.value,
+        "rule": failure.rule,
+        "error": told,
+    }
     log.error(
-        "attempt %d of %s failed with %s (%s): %s", lease.attempt, lease.kind, failure.code, failure.cls.value, told,
-        extra={**_ids(lease), **fields, "group": failure.fingerprint, "evidence": dict(failure.evidence), **private},
-    )  # fmt: skip
+        "attempt %d of %s failed with %s (%s): %s",
+        lease.attempt,
+        lease.kind,
+        failure.code,
+        failure.cls.value,
+        told,
+        extra={
+            **_ids(lease),
+            **fields,
+            "group": failure.fingerprint,
+            "evidence": dict(failure.evidence),
+            **private,
+        },
+    )
 
 
 def _retry(lease: Lease, decision: Decision, policy: EffectivePolicy, now: Micros) -> None:
     delay = max(0, (decision.run_at or now) - now) / SECOND
     how = waited(policy, decision, now)
     log.info(
-        "attempt %d of %s in %s: %s; %s", lease.attempt + 1, lease.kind, duration(delay), decision.reason, how,
+        "attempt %d of %s in %s: %s; %s",
+        lease.attempt + 1,
+        lease.kind,
+        duration(delay),
+        decision.reason,
+        how,
         extra={
-            **_ids(lease), "code": decision.failure.code if decision.failure else "", "retry": decision.failures,
-            "next_attempt": lease.attempt + 1, "delay": round(delay, 3), "computed": how,
+            **_ids(lease),
+            "code": decision.failure.code if decision.failure else "",
+            "retry": decision.failures,
+            "next_attempt": lease.attempt + 1,
+            "delay": round(delay, 3),
+            "computed": how,
         },
-    )  # fmt: skip
+    )
 
 
 def _ended(lease: Lease, decision: Decision) -> None:
@@ -170,9 +228,12 @@ def _ended(lease: Lease, decision: Decision) -> None:
     code = decision.failure.code if decision.failure else ""
     log.log(
         logging.WARNING if permanent else logging.INFO,
-        "%s %s: %s", lease.kind, _ENDS[decision.state], decision.reason,
+        "%s %s: %s",
+        lease.kind,
+        _ENDS[decision.state],
+        decision.reason,
         extra={**_ids(lease), **fields, "code": code},
-    )  # fmt: skip
+    )
 
 
 def tell_due(leases: Sequence[Lease], worker: str) -> None:
@@ -184,17 +245,31 @@ def tell_due(leases: Sequence[Lease], worker: str) -> None:
         fields = {"due": len(leases), "retries": retries, "worker": worker}
         log.info("%d retries found due", retries, extra=fields)
     elif log.isEnabledFor(logging.DEBUG):
-        log.debug("%d jobs found due", len(leases), extra={"due": len(leases), "retries": 0, "worker": worker})
+        log.debug(
+            "%d jobs found due",
+            len(leases),
+            extra={"due": len(leases), "retries": 0, "worker": worker},
+        )
 
 
 def tell_move(verb: Verb, row: JobRow, actor: str, reason: str) -> None:
     """By hand."""
     if log.isEnabledFor(logging.INFO):
-        fields = {"job": row.id, "kind": row.kind, "queue": row.queue, "actor": actor, "reason": reason}
+        fields = {
+            "job": row.id,
+            "kind": row.kind,
+            "queue": row.queue,
+            "actor": actor,
+            "reason": reason,
+        }
         log.info(
-            "%s of %s asked for by %s%s", _spoken(verb), row.kind, actor or "somebody", f": {reason}" if reason else "",
+            "%s of %s asked for by %s%s",
+            _spoken(verb),
+            row.kind,
+            actor or "somebody",
+            f": {reason}" if reason else "",
             extra={**fields, "generation": row.generation, "action": verb.value},
-        )  # fmt: skip
+        )
 
 
 def _spoken(verb: Verb) -> str:
@@ -210,11 +285,13 @@ def tell_sweep(counts: Mapping[str, int]) -> None:
 
 
 _swept = logging.getLogger("mulligan.upkeep")
-_LOUD = frozenset({"jobs of lost workers settled", "jobs past their deadline ended", "jobs of unknown kinds ended"})
-
-
-
-
+_LOUD = frozenset(
+    {
+        "jobs of lost workers settled",
+        "jobs past their deadline ended",
+        "jobs of unknown kinds ended",
+    }
+)
 
 
 def _ids(lease: Lease) -> dict[str, Any]:

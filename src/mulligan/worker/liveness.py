@@ -192,7 +192,9 @@ def kill_session(leader: int) -> None:
     """SIGKILL a session's processes: the leader's group at once, then whoever else is in the session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    with contextlib.suppress(OSError):  # no descriptor left to look with: by its mark it is found later
+    with contextlib.suppress(
+        OSError
+    ):  # no descriptor left to look with: by its mark it is found later
         for pid in _pids():
             if _session_of(pid) == leader:
                 _kill(pid)
@@ -203,7 +205,11 @@ def marked(mark: str) -> Iterator[int]:
     wanted = f"{MARK}={mark}".encode()
     for pid in _pids():
         entry = _mark_of(pid)
-        if entry is not None and (entry == wanted or entry.startswith(wanted + b"/")) and not _zombie(pid):
+        if (
+            entry is not None
+            and (entry == wanted or entry.startswith(wanted + b"/"))
+            and not _zombie(pid)
+        ):
             yield pid
 
 
@@ -240,7 +246,9 @@ def _told(pid: int, file: str) -> bytes:
 
 def _mark_of(pid: int) -> bytes | None:
     prefix = f"{MARK}=".encode()
-    return next((entry for entry in _told(pid, "environ").split(b"\0") if entry.startswith(prefix)), None)
+    return next(
+        (entry for entry in _told(pid, "environ").split(b"\0") if entry.startswith(prefix)), None
+    )
 
 
 def _stat_fields(pid: int) -> list[bytes]:
@@ -264,6 +272,7 @@ def _resident_pages(pid: int) -> int:
 
 
 # Private work directories of attempts, named by job and token so that anybody can find and remove them.
+
 
 def workdir(folder: Path, lease: Lease) -> Path:
     return folder / f"{lease.id}-{lease.token}"
@@ -299,7 +308,9 @@ def workers_seen(unit: Transaction, *, closed: bool = False) -> list[WorkerStatu
     """Every worker, as far as it can be seen from here."""
     running, now = unit.busy(), unit.now()
     return [
-        WorkerStatus(row, running.get(row.id, 0), max(0, now - row.renewed_at) / SECOND, _life(unit, row))
+        WorkerStatus(
+            row, running.get(row.id, 0), max(0, now - row.renewed_at) / SECOND, _life(unit, row)
+        )
         for row in unit.workers(closed=closed)
     ]
 
@@ -317,14 +328,21 @@ def _life(unit: Transaction, row: WorkerRow) -> str:
 def request_drain(unit: Transaction, workers: Iterable[WorkerRow], actor: str, reason: str) -> None:
     """Ask them to finish what they run, and leave; one that has left, or was asked, stays as it is."""
     for row in sorted(workers, key=lambda row: row.id):
-        if row.drain_reason is None and unit.request_drain(row.id, f"{actor}: {reason}" if reason else actor):
+        if row.drain_reason is None and unit.request_drain(
+            row.id, f"{actor}: {reason}" if reason else actor
+        ):
             seen = {"before": {"draining": row.draining}, "after": {"draining": True}}
             news = {"worker": row.id, "host": row.host, "pid": row.pid, "reason": reason, **seen}
             unit.write_events([NewEvent(EventType.WORKER_DRAIN_REQUESTED, actor=actor, data=news)])
 
 
 def worker_row(
-    worker: str, life: LivenessFile, manifest: Manifest, settings: Settings, queues: frozenset[str], concurrency: int
+    worker: str,
+    life: LivenessFile,
+    manifest: Manifest,
+    settings: Settings,
+    queues: frozenset[str],
+    concurrency: int,
 ) -> WorkerRow:
     return WorkerRow(
         id=worker,

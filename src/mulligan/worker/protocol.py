@@ -55,7 +55,9 @@ class WireClosed(ConnectionError):
 class Wire:
     """One end. Never blocks: what the socket does not take is kept until `flush` is called again."""
 
-    def __init__(self, sock: socket.socket, says: Callable[[list[Any]], bytes], hears: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, sock: socket.socket, says: Callable[[list[Any]], bytes], hears: Callable[[bytes], Any]
+    ) -> None:
         sock.setblocking(False)
         self.sock = sock
         self._says = says
@@ -136,7 +138,9 @@ class Wire:
 
 # What travels between supervisor and runner, as plain lists.
 
-JUST_RETURNED = Outcome(Ended.RETURNED, result="null")  # one for all of which there is nothing else to say
+JUST_RETURNED = Outcome(
+    Ended.RETURNED, result="null"
+)  # one for all of which there is nothing else to say
 MOST_MS = 2**53
 _PLAIN = 5  # values of an attempt that returned and was not skipped
 _RETURNED = Ended.RETURNED.value
@@ -144,7 +148,9 @@ MOST_COMMON = 32_768  # characters of what failures have in common, as it travel
 STOPPED = "stopped"  # the code stopped because it was asked to; the supervisor knows why it asked
 
 
-def work_to_wire(seqs: list[int], columns: Sequence[Sequence[Any]], memories: Mapping[int, PreviousAttempts]) -> list[Any]:
+def work_to_wire(
+    seqs: list[int], columns: Sequence[Sequence[Any]], memories: Mapping[int, PreviousAttempts]
+) -> list[Any]:
     """Leases by their columns: what is the same in all of them, as most is, travels once."""
     alone = len(seqs) == 1
     same = {place: column[0] for place, column in enumerate(columns) if alone or _is_same(column)}
@@ -164,8 +170,13 @@ def _dict(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if values is None else dict(values)
 
 
-def leases_from_wire(many: int, same: Mapping[int, Any], own: Mapping[int, Sequence[Any]]) -> Iterator[Lease]:
-    columns = (own[place] if place in own else repeat(same[place], many) for place in range(len(Lease._fields)))
+def leases_from_wire(
+    many: int, same: Mapping[int, Any], own: Mapping[int, Sequence[Any]]
+) -> Iterator[Lease]:
+    columns = (
+        own[place] if place in own else repeat(same[place], many)
+        for place in range(len(Lease._fields))
+    )
     return map(Lease._make, zip(*columns, strict=True))
 
 
@@ -213,10 +224,17 @@ def is_brief(item: list[Any], head: str, tail: str) -> bool:
 def alike_from_wire(item: list[Any], head: str, tail: str) -> Outcome:
     """What they have in common."""
     failure = failure_from_wire(item)
-    if failure is None or type(head) is not str or type(tail) is not str or not is_brief(item, head, tail):
+    if (
+        failure is None
+        or type(head) is not str
+        or type(tail) is not str
+        or not is_brief(item, head, tail)
+    ):
         message = "not what failures can have in common"
         raise ValueError(message)
-    return Outcome(Ended.FAILED, failure=replace(failure, private=Wording(plain(failure.private), head, tail)))
+    return Outcome(
+        Ended.FAILED, failure=replace(failure, private=Wording(plain(failure.private), head, tail))
+    )
 
 
 class Common:
@@ -237,7 +255,12 @@ class Common:
 def words_from_wire(told: list[Any]) -> tuple[list[int], list[int], list[str]]:
     """The same, and the words of each."""
     seqs, took, words = told[::3], told[1::3], told[2::3]
-    if len(told) % 3 or {*map(type, words)} != {str} or not _are_numbers(seqs) or not _are_numbers(took):
+    if (
+        len(told) % 3
+        or {*map(type, words)} != {str}
+        or not _are_numbers(seqs)
+        or not _are_numbers(took)
+    ):
         message = "not what a runner says of jobs that failed"
         raise ValueError(message)
     return seqs, took, words
@@ -299,13 +322,38 @@ def failure_from_wire(item: list[Any] | None) -> Failure | None:
     """What is stored as text, or put together with texts, must be one."""
     if item is None:
         return None
-    code, cls, public, rule, retryable, retry_after, evidence, private, fingerprint, terms, judged = item
-    texts, values = {type(code), type(public), type(rule), type(fingerprint)}, (evidence, private, terms, judged)
+    (
+        code,
+        cls,
+        public,
+        rule,
+        retryable,
+        retry_after,
+        evidence,
+        private,
+        fingerprint,
+        terms,
+        judged,
+    ) = item
+    texts, values = (
+        {type(code), type(public), type(rule), type(fingerprint)},
+        (evidence, private, terms, judged),
+    )
     if texts != {str} or {*map(type, values)} != {dict}:
         message = "not what a runner says of a failure"
         raise ValueError(message)
     return Failure(
-        code, _CLASSES[cls], public, rule, retryable, retry_after, evidence, private, fingerprint, terms, judged
+        code,
+        _CLASSES[cls],
+        public,
+        rule,
+        retryable,
+        retry_after,
+        evidence,
+        private,
+        fingerprint,
+        terms,
+        judged,
     )
 
 
@@ -370,7 +418,11 @@ class StatusPage:
 
     def running(self) -> list[Running]:
         cells = self._words[_PAGE_HEAD:].tolist()
-        return [Running(seq, since) for seq, since in zip(cells[::_CELL], cells[1::_CELL], strict=True) if seq]
+        return [
+            Running(seq, since)
+            for seq, since in zip(cells[::_CELL], cells[1::_CELL], strict=True)
+            if seq
+        ]
 
     def close(self) -> None:
         self._words.release()

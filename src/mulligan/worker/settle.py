@@ -55,7 +55,9 @@ class Written(NamedTuple):
     """What became of endings that were written in short."""
 
     returned: list[Lease]
-    retried: list[tuple[Decision, list[Ending]]]  # those that failed alike, by what was decided of them
+    retried: list[
+        tuple[Decision, list[Ending]]
+    ]  # those that failed alike, by what was decided of them
     rest: list[Ending]
 
 
@@ -71,19 +73,25 @@ def finish(unit: Transaction, endings: Sequence[Ending], alike: GroupedEndings) 
     returned = [ending.lease for ending in endings if ending.lease.fence in held]
     retried = _retried(unit.retry_alone, endings, alike)
     held |= {ending.lease.fence for _, group in retried for ending in group}
-    return Written(returned, retried, [ending for ending in endings if ending.lease.fence not in held])
+    return Written(
+        returned, retried, [ending for ending in endings if ending.lease.fence not in held]
+    )
 
 
 Retry = Callable[[Settlement, Around, Sequence[RetriedAttempt]], set[tuple[str, int]]]
 
 
-def _retried(retry: Retry, endings: Iterable[Ending], alike: GroupedEndings) -> list[tuple[Decision, list[Ending]]]:
+def _retried(
+    retry: Retry, endings: Iterable[Ending], alike: GroupedEndings
+) -> list[tuple[Decision, list[Ending]]]:
     """Those that were written by it."""
     written = []
     for decision, like, around, group in alike.retried(endings):
         held = retry(like, around, [own for own, _ in group])
         all_held = len(held) == len(group)
-        written.append((decision, [ending for _, ending in group if all_held or ending.lease.fence in held]))
+        written.append(
+            (decision, [ending for _, ending in group if all_held or ending.lease.fence in held])
+        )
     return written
 
 
@@ -103,16 +111,27 @@ def _ended(lease: Lease, decision: Decision | None) -> str | None:
 
 
 def _settled(
-    unit: Transaction, endings: Sequence[Ending], alike: GroupedEndings, watch: DependencyObserver | None = None, causes: KindObserver | None = None
+    unit: Transaction,
+    endings: Sequence[Ending],
+    alike: GroupedEndings,
+    watch: DependencyObserver | None = None,
+    causes: KindObserver | None = None,
 ) -> list[Verdict]:
     if not endings:
         return []
-    endings = [e if e.words is not None or e.outcome.failure is None else _ruled(e, alike.layers) for e in endings]
+    endings = [
+        e if e.words is not None or e.outcome.failure is None else _ruled(e, alike.layers)
+        for e in endings
+    ]
     down = {} if watch is None else watch.observe(unit, endings, alike.now)
     if alike.actor or not unit.retries_together:
         return _decided(unit, endings, alike, down, causes)
     groups = _retried(unit.retry, [ending for ending in endings if not ending.lease.uses], alike)
-    again = [Verdict(ending.lease, decision, ending.words) for decision, group in groups for ending in group]
+    again = [
+        Verdict(ending.lease, decision, ending.words)
+        for decision, group in groups
+        for ending in group
+    ]
     return again + _decided(unit, _without(endings, again), alike, down, causes)
 
 
@@ -124,7 +143,11 @@ def _without(endings: Sequence[Ending], written: Sequence[Verdict]) -> Sequence[
 
 
 def _decided(
-    unit: Transaction, endings: Sequence[Ending], alike: GroupedEndings, down: Mapping[tuple[str, int], str], causes: KindObserver | None
+    unit: Transaction,
+    endings: Sequence[Ending],
+    alike: GroupedEndings,
+    down: Mapping[tuple[str, int], str],
+    causes: KindObserver | None,
 ) -> list[Verdict]:
     if not endings:
         return []
@@ -132,7 +155,11 @@ def _decided(
     decided = [*zip(endings, decisions, strict=True)]
     rest = decided if alike.actor else _unfinished(unit, decided)
     refusals = {(r.id, r.token): r for r in unit.settle([alike.row(e, d) for e, d in rest])}
-    _hold(unit, [d for e, d in rest if d.hold is not None and e.lease.fence not in refusals], alike.now)
+    _hold(
+        unit,
+        [d for e, d in rest if d.hold is not None and e.lease.fence not in refusals],
+        alike.now,
+    )
     if not refusals:
         return [Verdict(ending.lease, decision, ending.words) for ending, decision in decided]
     return _with_refusals(unit, decided, refusals, alike)
@@ -146,7 +173,11 @@ def _with_refusals(
 ) -> list[Verdict]:
     """Who lost its lease changes nothing; whoever was asked to stop since is decided again, knowing it."""
     lost = {fence for fence, refusal in refusals.items() if refusal.why == "stale"}
-    again = {fence: refusal.cancel_reason for fence, refusal in refusals.items() if refusal.why == "cancel"}
+    again = {
+        fence: refusal.cancel_reason
+        for fence, refusal in refusals.items()
+        if refusal.why == "cancel"
+    }
     verdicts = [
         Verdict(e.lease, None if e.lease.fence in lost else decision, e.words)
         for e, decision in decided
@@ -161,7 +192,9 @@ def _with_refusals(
     return verdicts + _settled(unit, asked, alike)
 
 
-def _unfinished(unit: Transaction, decided: Sequence[tuple[Ending, Decision]]) -> Sequence[tuple[Ending, Decision]]:
+def _unfinished(
+    unit: Transaction, decided: Sequence[tuple[Ending, Decision]]
+) -> Sequence[tuple[Ending, Decision]]:
     """Write the plainest endings in their short form; what is left goes the long way, also if its fence is in doubt."""
     worker = decided[0][0].lease.worker
     plain = [
@@ -172,7 +205,11 @@ def _unfinished(unit: Transaction, decided: Sequence[tuple[Ending, Decision]]) -
     if not plain:
         return decided
     held = unit.finish(worker, plain)
-    return [one for one in decided if one[0].lease.fence not in held] if len(held) < len(decided) else ()
+    return (
+        [one for one in decided if one[0].lease.fence not in held]
+        if len(held) < len(decided)
+        else ()
+    )
 
 
 def _is_plain(lease: Lease, decision: Decision, worker: str) -> bool:
@@ -188,13 +225,25 @@ def _is_plain(lease: Lease, decision: Decision, worker: str) -> bool:
 def _finished(ending: Ending, decision: Decision) -> Finished:
     lease = ending.lease
     return Finished(
-        lease.id, lease.token, lease.generation, lease.attempt, lease.started_at, decision.result, lease.owner,
-        lease.batch_id, news.short(ending, decision.reason), lease.lies_at,
-    )  # fmt: skip
+        lease.id,
+        lease.token,
+        lease.generation,
+        lease.attempt,
+        lease.started_at,
+        decision.result,
+        lease.owner,
+        lease.batch_id,
+        news.short(ending, decision.reason),
+        lease.lies_at,
+    )
 
 
 def _decide(
-    unit: Transaction, endings: Sequence[Ending], alike: GroupedEndings, down: Mapping[tuple[str, int], str], causes: KindObserver | None
+    unit: Transaction,
+    endings: Sequence[Ending],
+    alike: GroupedEndings,
+    down: Mapping[tuple[str, int], str],
+    causes: KindObserver | None,
 ) -> list[Decision]:
     decisions = [
         returned(e.lease, e.outcome)  # whatever the policy is
@@ -206,7 +255,14 @@ def _decide(
     if not held:
         return decisions
     return [
-        decide(e.lease, e.outcome, alike.layers.of(e.lease), alike.now, alike.rng, held=held[e.lease.fence])
+        decide(
+            e.lease,
+            e.outcome,
+            alike.layers.of(e.lease),
+            alike.now,
+            alike.rng,
+            held=held[e.lease.fence],
+        )
         if e.lease.fence in held
         else decision
         for e, decision in zip(endings, decisions, strict=True)
@@ -220,12 +276,22 @@ def _ruled(ending: Ending, layers: EffectivePolicies) -> Ending:
         return ending
     uses = [key for key in ending.lease.uses.split(",") if key]
     ruled = renamed(failure, layers.books(ending.lease.kind), uses)
-    return ending if ruled is failure else ending._replace(outcome=ending.outcome._replace(failure=ruled))
+    return (
+        ending
+        if ruled is failure
+        else ending._replace(outcome=ending.outcome._replace(failure=ruled))
+    )
 
 
 def _hold(unit: Transaction, decisions: Iterable[Decision], now: Micros) -> None:
     """Close what handlers found down; in one order for all, so that nobody waits in a circle."""
-    asked = sorted({(*d.hold, "handler" if d.failure is None else "hint") for d in decisions if d.hold is not None})
+    asked = sorted(
+        {
+            (*d.hold, "handler" if d.failure is None else "hint")
+            for d in decisions
+            if d.hold is not None
+        }
+    )
     last = {key: (until, reason, actor) for key, until, reason, actor in asked}
     for key, (until, reason, actor) in last.items():
         unit.close_gate(Gate("dependency", key, now, until, reason, actor))

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 # Until Python 3.12 `value` is a function's work, and a row asks for six of them.
-TEXT: dict[str, str] = {one: one.value for names in (State, Verb, Ended, Cls, EventType) for one in names}
+TEXT: dict[str, str] = {
+    one: one.value for names in (State, Verb, Ended, Cls, EventType) for one in names
+}
 
 
 def _news(ending: Ending, decision: Decision, layers: EffectivePolicies) -> dict[str, Any]:
@@ -44,7 +46,9 @@ def _news(ending: Ending, decision: Decision, layers: EffectivePolicies) -> dict
         news |= {"failures": decision.failures, "max_retries": layers.of(ending.lease).max_retries}
     if ending.outcome.ended is Ended.LOST and decision.verb is not Verb.STOP:
         news |= {"losses": decision.losses, "max_losses": layers.of(ending.lease).max_losses}
-    if decision.state is State.DEAD or (decision.state is State.PARKED and decision.failure is not None):
+    if decision.state is State.DEAD or (
+        decision.state is State.PARKED and decision.failure is not None
+    ):
         news["group"] = group_of(decision.failure)
     if decision.skipped:
         news["skipped"] = True
@@ -80,7 +84,13 @@ def short(ending: Ending, reason: str) -> str:
     lease = ending.lease
     if lease.uses or lease.failures:
         return f"{beginning(ending, reason)}{end(lease)}"
-    return _shortest(lease.kind, lease.queue, reason, ending.duration_ms, (lease.started_at - lease.run_at) // 1000)
+    return _shortest(
+        lease.kind,
+        lease.queue,
+        reason,
+        ending.duration_ms,
+        (lease.started_at - lease.run_at) // 1000,
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -114,7 +124,10 @@ def waited(lease: Lease) -> int:
 
 def parts(lease: Lease, reason: str, told: str) -> tuple[str, str]:
     """What stands in `around` before the duration, and between it and the wait: the same of all that fail alike."""
-    return f'{_head(lease.kind, lease.queue, reason)},"duration_ms":', f"{told}{_before_wait(lease)}"
+    return (
+        f'{_head(lease.kind, lease.queue, reason)},"duration_ms":',
+        f"{told}{_before_wait(lease)}",
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -145,7 +158,9 @@ def _measured(news: dict[str, Any], lease: Lease, decision: Decision) -> None:
         news["uses"] = lease.uses
     if decision.cost:
         news["cost"] = decision.cost
-    news["wait_ms"] = max(0, lease.started_at - lease.run_at) // 1000  # last: there it is found without a parser
+    news["wait_ms"] = (
+        max(0, lease.started_at - lease.run_at) // 1000
+    )  # last: there it is found without a parser
 
 
 def error_of(failure: Failure | None) -> dict[str, Any]:
@@ -167,7 +182,10 @@ def as_json(value: Mapping[str, Any]) -> str:
 
 # What is written of an ending: its attempt, and the new columns of its job.
 
-def row_of(ending: Ending, decision: Decision, layers: EffectivePolicies, now: Micros, actor: str) -> Settlement:
+
+def row_of(
+    ending: Ending, decision: Decision, layers: EffectivePolicies, now: Micros, actor: str
+) -> Settlement:
     lease, failure, state = ending.lease, decision.failure, decision.state
     told = _NOTHING if failure is None else _columns(failure, ending.words)
     queue = decision.then.get("queue") if decision.then else None
@@ -215,14 +233,23 @@ _NOTHING: _Columns = (None, None, None, None, None, None, None)
 def _columns(failure: Failure, words: str | None) -> _Columns:
     """From `code` to `fingerprint`."""
     return (
-        failure.code, TEXT[failure.cls], failure.rule, failure.public, as_json(failure.evidence),
-        private_of(failure, words), failure.fingerprint,
-    )  # fmt: skip
+        failure.code,
+        TEXT[failure.cls],
+        failure.rule,
+        failure.public,
+        as_json(failure.evidence),
+        private_of(failure, words),
+        failure.fingerprint,
+    )
 
 
 def private_of(failure: Failure, words: str | None) -> str:
     private = failure.private
-    return private.text(words) if words is not None and isinstance(private, Wording) else as_json(private)
+    return (
+        private.text(words)
+        if words is not None and isinstance(private, Wording)
+        else as_json(private)
+    )
 
 
 def _would(ending: Ending, layers: EffectivePolicies, now: Micros) -> dict[str, Any] | None:
@@ -238,7 +265,11 @@ def _would(ending: Ending, layers: EffectivePolicies, now: Micros) -> dict[str, 
 def _judged(decision: Decision, would: Mapping[str, Any] | None) -> str | None:
     """How the verdict came about, and how the next attempt differs; of most attempts there is nothing to say."""
     failure = decision.failure
-    if failure is not None and would is None and not (failure.terms or decision.then or decision.skipped):
+    if (
+        failure is not None
+        and would is None
+        and not (failure.terms or decision.then or decision.skipped)
+    ):
         return _without_extras(failure.judged, decision)
     said: dict[str, Any] = {} if failure is None else dict(failure.judged)
     said |= _grounds(decision.verb, decision.ground, decision.retry_count)
@@ -276,7 +307,9 @@ def _grounds(verb: Verb, ground: Ground, retry_count: str) -> dict[str, str]:
 
 def _lane(lease: Lease, decision: Decision, queue: str, layers: EffectivePolicies) -> str:
     """In another queue: owners may take turns there, or not any more."""
-    return Lane(queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)).key
+    return Lane(
+        queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)
+    ).key
 
 
 def frees_key(cover: str | None, state: State) -> bool:

@@ -18,6 +18,7 @@ from mulligan.core.errors import ConfigError
 
 # `module:attribute` → the app, the way a shell user means it: the current folder can be imported from.
 
+
 def load_app(spec: str) -> Any:
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:

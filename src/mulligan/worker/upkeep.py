@@ -36,9 +36,13 @@ ORPHANS = 500
 PROBES_KEPT = 3600 * SECOND
 DAY = 86_400 * SECOND
 GUARDS_KEPT = 7 * 86_400 * SECOND  # of dependencies that nobody has called since
-METERS_KEPT = 2 * 86_400 * SECOND  # of owners who retried by hand: a rate is at most per day, so they are full again
+METERS_KEPT = (
+    2 * 86_400 * SECOND
+)  # of owners who retried by hand: a rate is at most per day, so they are full again
 ANSWERS_KEPT = 86_400 * SECOND  # to those who ask twice over HTTP
-SCHEDULES_KEPT = 30 * 86_400 * SECOND  # a schedule that nobody names is remembered so long: its workers may come back
+SCHEDULES_KEPT = (
+    30 * 86_400 * SECOND
+)  # a schedule that nobody names is remembered so long: its workers may come back
 
 
 class Judge(NamedTuple):
@@ -70,7 +74,9 @@ def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
     with store.begin() as unit:
         closed = unit.close_worker(worker.id, reason, seen=worker.renewed_at)
         if closed:
-            kill_marked(worker.id)  # what is left of its processes on this host, before anybody may run its jobs again
+            kill_marked(
+                worker.id
+            )  # what is left of its processes on this host, before anybody may run its jobs again
             news = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
             unit.write_events([NewEvent(EventType.WORKER_LOST, data=news)])
             log.warning("worker %s on %s is gone: %s", worker.id, worker.host, reason)
@@ -88,7 +94,10 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
             return []
         now = unit.now()
         policies = EffectivePolicies(retry, stored_kinds(unit), stored_queues(unit, now))
-    endings = [Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now)) for lease in leases]
+    endings = [
+        Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now))
+        for lease in leases
+    ]
     try:
         with store.begin() as unit:
             verdicts = settle(unit, endings, policies, now, rng, actor="upkeep")
@@ -98,10 +107,16 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
         raise
     except Exception:
         log.exception("orphans cannot be settled together; trying each")
-        return [verdict for ending in endings for verdict in _settle_orphan(store, ending, policies, rng)]
+        return [
+            verdict
+            for ending in endings
+            for verdict in _settle_orphan(store, ending, policies, rng)
+        ]
 
 
-def _settle_orphan(store: Store, ending: Ending, policies: EffectivePolicies, rng: Random) -> list[Verdict]:
+def _settle_orphan(
+    store: Store, ending: Ending, policies: EffectivePolicies, rng: Random
+) -> list[Verdict]:
     try:
         with store.begin() as unit:
             return settle(unit, [ending], policies, unit.now(), rng, actor="upkeep")
@@ -130,7 +145,9 @@ def bury_unknown(store: Store, after: float) -> int:
         return expired(unit, [(row, unknown_kind(row.kind)) for row in rows])
 
 
-def expired(unit: Transaction, rows: Sequence[tuple[JobRow, Failure]], actor: str = "upkeep") -> int:
+def expired(
+    unit: Transaction, rows: Sequence[tuple[JobRow, Failure]], actor: str = "upkeep"
+) -> int:
     """All of them before any of their batches: jobs are locked first, everywhere."""
     done = [row for row, failure in rows if expire(unit, row, failure, actor)]
     batching.complete(unit, {row.batch_id for row in done if row.batch_id is not None})
@@ -139,7 +156,9 @@ def expired(unit: Transaction, rows: Sequence[tuple[JobRow, Failure]], actor: st
 
 def live_kinds(unit: Transaction) -> frozenset[str]:
     """Kinds that a living worker can run."""
-    return frozenset(kind for worker in unit.workers(closed=False) for kind in json.loads(worker.kinds))
+    return frozenset(
+        kind for worker in unit.workers(closed=False) for kind in json.loads(worker.kinds)
+    )
 
 
 def known_kinds(unit: Transaction, now: int) -> frozenset[str]:
@@ -201,7 +220,11 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
     }
     keep = settings.retention
     removed = 0
-    for state, seconds in (("succeeded", keep.succeeded), ("dead", keep.dead), ("cancelled", keep.cancelled)):
+    for state, seconds in (
+        ("succeeded", keep.succeeded),
+        ("dead", keep.dead),
+        ("cancelled", keep.cancelled),
+    ):
         removed += _prune(store, state, round(seconds * SECOND), None, own)
         for kind, span in own.items():
             removed += _prune(store, state, span, kind, ())
@@ -226,9 +249,13 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
     return removed
 
 
-def _prune(store: Store, state: str, span: int, kind: str | None, except_kinds: Iterable[str]) -> int:
+def _prune(
+    store: Store, state: str, span: int, kind: str | None, except_kinds: Iterable[str]
+) -> int:
     with store.begin() as unit:
-        records = unit.prune(state, unit.now() - span, STEP, kind=kind, except_kinds=list(except_kinds))
+        records = unit.prune(
+            state, unit.now() - span, STEP, kind=kind, except_kinds=list(except_kinds)
+        )
     return sum(record.jobs for record in records)
 
 

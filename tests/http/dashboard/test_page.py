@@ -25,7 +25,9 @@ def client(app):
     app.store.prepare()
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         link = Sessions(lambda: app.store).link()
-        assert client.post("/sign-in", data={"link": link}, follow_redirects=False).status_code == 303
+        assert (
+            client.post("/sign-in", data={"link": link}, follow_redirects=False).status_code == 303
+        )
         yield client
 
 
@@ -68,7 +70,14 @@ def test_the_overview_shows_what_needs_a_look_what_moves_and_what_is_done(app, v
     app.run_inline()
     app.enqueue("add", {"a": 1, "b": 2}, delay=60)
     page = visit("/").text
-    for words in ("BAD_FILE", "a person must choose", "No worker is live: 1 job waits", "succeeded", "parked", "dead"):
+    for words in (
+        "BAD_FILE",
+        "a person must choose",
+        "No worker is live: 1 job waits",
+        "succeeded",
+        "parked",
+        "dead",
+    ):
         assert words in page
     assert '<span class="icon" aria-hidden="true">✕</span> dead' in page
     assert "scheduled" in visit("/jobs").text
@@ -109,12 +118,25 @@ def test_hostile_text_is_only_text(app, visit):
     app.jobs.cancel(app.enqueue("add", {"a": 1, "b": 2}).id, reason=EVIL)
     asked = "/jobs?filter=kind:" + EVIL.replace('"', "").replace("'", "")
     group = f"/failures/{app.failures.groups()[0].fingerprint}"
-    for path in ("/", f"/jobs/{job.id}", f"/jobs/{waiting.id}", asked, "/failures", group, "/events", "/audit"):
+    for path in (
+        "/",
+        f"/jobs/{job.id}",
+        f"/jobs/{waiting.id}",
+        asked,
+        "/failures",
+        group,
+        "/events",
+        "/audit",
+    ):
         page = visit(path).text
         assert "<script>alert" not in page
         assert "<img" not in page
-        assert [src for src in re.findall(r"<script([^>]*)>", page) if 'src="/static/' not in src] == []
-    assert escape(EVIL) in visit(f"/jobs/{job.id}").text.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
+        assert [
+            src for src in re.findall(r"<script([^>]*)>", page) if 'src="/static/' not in src
+        ] == []
+    assert escape(EVIL) in visit(f"/jobs/{job.id}").text.replace("&#34;", "&quot;").replace(
+        "&#39;", "&#x27;"
+    )
 
 
 def test_secrets_stay_out_and_the_private_half_is_for_operators(app, client, visit):
@@ -157,7 +179,14 @@ def test_unknown_jobs_and_pages_are_404(app, visit):
 def test_only_this_machine_may_ask(app):
     app.store.prepare()
     client = TestClient(create_app(app.settings))
-    for host in ("evil.example", "evil.example:8321", "127.0.0.1.evil.example", "", "[::1", "10.0.0.1"):
+    for host in (
+        "evil.example",
+        "evil.example:8321",
+        "127.0.0.1.evil.example",
+        "",
+        "[::1",
+        "10.0.0.1",
+    ):
         assert client.get("/", headers={"host": host}).status_code == 421
     for host in ("localhost:8321", "127.0.0.1", "[::1]:8321"):
         assert client.get("/livez", headers={"host": host}).status_code == 200
@@ -170,7 +199,11 @@ def test_looking_changes_nothing(app, client, visit):
     before = [app.jobs.get(job.id) for job in app.jobs.list()], len(app.events.list())
     seen = {"/"}
     for path in sorted(seen):
-        seen |= {link for link in re.findall(r'href="(/[^"]*)"', visit(path).text) if not link.startswith("/static")}
+        seen |= {
+            link
+            for link in re.findall(r'href="(/[^"]*)"', visit(path).text)
+            if not link.startswith("/static")
+        }
     assert len(seen) > 12
     for path in sorted(seen):
         assert visit(unescape(path)).status_code == 200
@@ -181,7 +214,9 @@ def test_looking_changes_nothing(app, client, visit):
 def test_a_database_that_is_not_there_is_a_calm_503_and_it_recovers(folder, sqlite_url):
     from mulligan import Mulligan
 
-    client = TestClient(create_app(read_settings({"database_url": sqlite_url})), base_url="http://localhost")
+    client = TestClient(
+        create_app(read_settings({"database_url": sqlite_url})), base_url="http://localhost"
+    )
     page = client.get("/", headers=COOKIE)
     assert page.status_code == 503
     assert "The database does not answer" in page.text
@@ -189,7 +224,10 @@ def test_a_database_that_is_not_there_is_a_calm_503_and_it_recovers(folder, sqli
 
     app = Mulligan(sqlite_url)
     app.enqueue("add")
-    assert (client.get("/", headers=COOKIE).status_code, client.get("/readyz").status_code) == (200, 200)
+    assert (client.get("/", headers=COOKIE).status_code, client.get("/readyz").status_code) == (
+        200,
+        200,
+    )
     app.close()
 
 
@@ -211,7 +249,9 @@ def test_a_file_that_is_no_database_is_a_calm_503(folder):
 
 
 def test_a_database_without_a_schema_is_a_calm_503(folder, postgres_url):
-    client = TestClient(create_app(read_settings({"database_url": postgres_url})), base_url="http://localhost")
+    client = TestClient(
+        create_app(read_settings({"database_url": postgres_url})), base_url="http://localhost"
+    )
     page = client.get("/", headers=COOKIE)
     assert page.status_code == 503
     assert "mulligan migrate" in page.text

@@ -22,7 +22,9 @@ NAME = "<script>alert(1)</script>'\"><img/src=x/onerror=alert(2)>{{7*7}}"  # nam
 @pytest.fixture
 def infested(app):
     """Hostile strings in every field that somebody outside can fill."""
-    app.rules.add(Rule("odd", message=r"\bneedle in a stack\b", code="ODD", cls="permanent", public=PUBLIC))
+    app.rules.add(
+        Rule("odd", message=r"\bneedle in a stack\b", code="ODD", cls="permanent", public=PUBLIC)
+    )
 
     @app.job(name=NAME, queue=NAME, uses=NAME, editable="text")
     def odd(ctx: Context, text: str):
@@ -77,9 +79,23 @@ ASKED = (
 @pytest.mark.security("S25")
 def test_no_page_runs_what_somebody_wrote_into_a_field(infested):
     screens = {
-        "/", "/jobs", "/failures", "/batches", "/queues", "/dependencies", "/operations", "/schedules", "/alerts",
-        "/notifications", "/insight", "/policies", "/events", "/audit", "/doctor", "/operations/new?filter=state:dead",
-    }  # fmt: skip
+        "/",
+        "/jobs",
+        "/failures",
+        "/batches",
+        "/queues",
+        "/dependencies",
+        "/operations",
+        "/schedules",
+        "/alerts",
+        "/notifications",
+        "/insight",
+        "/policies",
+        "/events",
+        "/audit",
+        "/doctor",
+        "/operations/new?filter=state:dead",
+    }
     with visiting(infested, role="admin") as guest:
         for path in sorted(screens):
             found = re.findall(r'href="(/[^"#]*)"', guest.client.get(path).text)
@@ -104,13 +120,23 @@ def test_no_answer_to_a_form_runs_it_either(infested):
     job = infested.jobs.list("state:dead")[0]
     with visiting(infested, role="admin") as guest:
         forms = {
-            f"/jobs/{job.id}/edit": {"payload.text": EVIL, "at": EVIL, "reason": EVIL, "queue": NAME},
-            "/policies/what-if": {"text": NEEDLE + EVIL, "exception_type": EVIL, "kind": NAME, "program": EVIL},
+            f"/jobs/{job.id}/edit": {
+                "payload.text": EVIL,
+                "at": EVIL,
+                "reason": EVIL,
+                "queue": NAME,
+            },
+            "/policies/what-if": {
+                "text": NEEDLE + EVIL,
+                "exception_type": EVIL,
+                "kind": NAME,
+                "program": EVIL,
+            },
             "/queues/x/set": {"concurrency": EVIL, "reason": EVIL},
             "/queues/x/pause": {"until": EVIL},
             "/operations": {"action": EVIL, "filter": EVIL},
             f"/jobs/{job.id}/release": {"choice": EVIL},
-        }  # fmt: skip
+        }
         mark = re.search(r'name="csrf" value="([0-9a-f]+)"', guest.client.get("/jobs").text)[1]
         for path, form in forms.items():
             _is_clean(path, guest.client.post(path, data={"csrf": mark, **form}))
@@ -122,6 +148,10 @@ def _is_clean(path, answer):
     assert "<script>alert" not in page, path
     assert "<img" not in page, path
     assert "49" not in re.findall(r"\{\{ ?7\*7 ?\}\}|>49<", page), path
-    assert [one for one in re.findall(r"<script([^>]*)>", page) if 'src="/static/' not in one] == [], path
-    for tag in re.findall(r"<[a-z][^>]*>", page):  # quotes that end an attribute would make one of these
+    assert [
+        one for one in re.findall(r"<script([^>]*)>", page) if 'src="/static/' not in one
+    ] == [], path
+    for tag in re.findall(
+        r"<[a-z][^>]*>", page
+    ):  # quotes that end an attribute would make one of these
         assert not re.search(r"\son\w+\s*=", re.sub(r'"[^"]*"', '""', tag)), (path, tag)

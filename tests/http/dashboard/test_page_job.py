@@ -18,11 +18,19 @@ pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 def shop(app):
     @app.job(name="convert", editable=("page", "api_key"), uses="gateway")
     def convert(page: int, api_key: str = ""):
-        return Fail("BAD_PAGE", f"no page {page}", public="This page does not exist.", final=True) if page < 1 else page
+        return (
+            Fail("BAD_PAGE", f"no page {page}", public="This page does not exist.", final=True)
+            if page < 1
+            else page
+        )
 
     @app.job(name="wander", uses="gateway")
     def wander(ctx: Context):
-        steps = (Snooze(5), Hold("gateway", until=10), Park("which way?", choices=("left", "right")))
+        steps = (
+            Snooze(5),
+            Hold("gateway", until=10),
+            Park("which way?", choices=("left", "right")),
+        )
         return steps[ctx.job.token - 1] if ctx.job.token <= len(steps) else ctx.choice
 
     @app.job(name="parent")
@@ -54,7 +62,11 @@ def test_a_life_is_drawn_with_every_kind_of_wait_and_told_as_a_list(shop, guest)
         shop.store.shift_clock(seconds * SECOND)
         shop.run_inline()
     page = guest.page(f"/jobs/{job.id}")
-    for words in ("put off by its own code", "held: what it uses is down", "parked: a person must decide"):
+    for words in (
+        "put off by its own code",
+        "held: what it uses is down",
+        "parked: a person must decide",
+    ):
         assert words in page
     assert "<option>left</option>" in page
     for pattern in ("h-put-off", "h-held", "h-parked"):
@@ -80,10 +92,16 @@ def test_changes_are_shown_before_they_are_made(shop, guest, dead):
     for words in ("payload.page", "<del>0</del>", "<ins>7</ins>", "<ins>slow</ins>", "in 2 h"):
         assert words in looked
     assert shop.jobs.get(dead.id).generation == 1
-    done = guest.do(path, do="1", reason="another page", **{"payload.page": "7", "queue": "slow", "at": "2h"})
+    done = guest.do(
+        path, do="1", reason="another page", **{"payload.page": "7", "queue": "slow", "at": "2h"}
+    )
     assert "Retried: generation 2 begins." in done
     job = shop.jobs.get(dead.id)
-    assert (job.payload["page"], job.queue, job.payload["api_key"]) == (7, "slow", "sk_live_0123456789abcdef")
+    assert (job.payload["page"], job.queue, job.payload["api_key"]) == (
+        7,
+        "slow",
+        "sk_live_0123456789abcdef",
+    )
     assert (job.run_at - job.created_at).total_seconds() > 7000
 
 

@@ -28,7 +28,9 @@ def test_a_number_leads_to_a_list_that_says_it_again(app, guest):
     for state, many in (("dead", 3), ("parked", 1), ("queued", 60)):
         link = re.search(rf'href="([^"]*state%3A{state})"><span class="many">{many}<', page)[1]
         assert f"{many} job" in guest.page(link)
-    assert "60 jobs" in guest.page("/jobs", filter="kind:add", before=app.jobs.list("kind:add")[9].id)
+    assert "60 jobs" in guest.page(
+        "/jobs", filter="kind:add", before=app.jobs.list("kind:add")[9].id
+    )
 
 
 def test_an_owner_counts_what_is_theirs(app, guest):
@@ -96,17 +98,25 @@ def test_an_operation_has_its_own_pace_and_tells_how_far_it_is(app, guest):
     app.run_inline()
     page = guest.page("/operations/new", action="retry", filter="state:dead")
     assert "4 jobs" in page
-    said = guest.do("/operations", action="retry", filter="state:dead", careful="1", rate="2/s", stop_if="50 %")
+    said = guest.do(
+        "/operations", action="retry", filter="state:dead", careful="1", rate="2/s", stop_if="50 %"
+    )
     assert "at most 2 a second" in said
     assert "more than 50% fail" in said
     assert 'role="progressbar"' in said
     for wrong in ({"stop_if": "all"}, {"rate": "often"}, {"filter": ""}):
-        assert "Not done" in guest.do("/operations", **{"action": "discard", "filter": "state:dead", **wrong})
+        assert "Not done" in guest.do(
+            "/operations", **{"action": "discard", "filter": "state:dead", **wrong}
+        )
 
 
 def test_jobs_are_moved_to_a_queue_that_is_named_first(app, guest):
     app.enqueue("add", {"a": 1, "b": 1}, delay=60)
-    assert "Say to which queue" in guest.page("/operations/new", action="move", filter="state:queued")
-    assert "1 jobs" in guest.page("/operations/new", action="move", filter="state:queued", queue="slow")
+    assert "Say to which queue" in guest.page(
+        "/operations/new", action="move", filter="state:queued"
+    )
+    assert "1 jobs" in guest.page(
+        "/operations/new", action="move", filter="state:queued", queue="slow"
+    )
     guest.do("/operations", action="move", filter="state:queued", queue="slow")
     assert app.operations.list()[0].params["queue"] == "slow"

@@ -26,7 +26,11 @@ def shop(app):
         shadow=Policy(max_retries=0),
     )
     def fetch(how: str):
-        raise {"gone": RuntimeError("it is gone"), "net": ConnectionResetError("reset"), "key": KeyError("x")}[how]
+        raise {
+            "gone": RuntimeError("it is gone"),
+            "net": ConnectionResetError("reset"),
+            "key": KeyError("x"),
+        }[how]
 
     app.store.prepare()
     with app.store.begin() as unit:
@@ -44,7 +48,10 @@ def test_rules_are_counted_by_what_they_judged(shop, guest):
     for how in ("gone", "gone", "net", "key"):
         shop.enqueue("fetch", {"how": how})
     shop.run_inline()
-    counts = {(row.rule, row.verb, row.would_rule, row.would_verb): row.n for row in rule_hits(shop.store).rows}
+    counts = {
+        (row.rule, row.verb, row.would_rule, row.would_verb): row.n
+        for row in rule_hits(shop.store).rows
+    }
     assert counts == {
         ("gone", "die", None, "die"): 2,
         ("py.connection", "retry", None, "die"): 1,
@@ -65,8 +72,14 @@ def test_rules_are_counted_by_what_they_judged(shop, guest):
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ({"text": "it is gone", "kind": "fetch"}, ("GONE", "not retried", "class permanent by rule gone")),
-        ({"exception_type": "ConnectionResetError", "kind": "fetch"}, ("10 s", "20 s", "2 of 2 retries used")),
+        (
+            {"text": "it is gone", "kind": "fetch"},
+            ("GONE", "not retried", "class permanent by rule gone"),
+        ),
+        (
+            {"exception_type": "ConnectionResetError", "kind": "fetch"},
+            ("10 s", "20 s", "2 of 2 retries used"),
+        ),
         ({"text": "it is gone"}, ("UNKNOWN_ERROR",)),  # a rule of an app is its own
         ({"http_status": "429", "text": "retry after 90 seconds"}, ("RATE_LIMITED", "90 s")),
         ({"exit_code": "137"}, ("signal",)),

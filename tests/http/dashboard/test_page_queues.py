@@ -21,14 +21,18 @@ def guest(app):
 
 
 def test_limits_are_set_and_cleared_with_a_reason(app, guest):
-    page = guest.do("/queues/out/set", concurrency="4", rate="40/m", until="2h", reason="they asked")
+    page = guest.do(
+        "/queues/out/set", concurrency="4", rate="40/m", until="2h", reason="they asked"
+    )
     assert "Queue out: 4 at once, 40 a minute" in page
     assert (app.queues.get("out").concurrency, app.queues.get("out").reason) == (4, "they asked")
     assert "Clear the limit" in guest.page("/queues")
     assert "no limit" in guest.do("/queues/out/clear")
     assert app.queues.get("out").concurrency is None
     assert "2 at once" in guest.do("/dependencies/gateway/set", concurrency="2")
-    assert "gateway is back to what its code says: no limit" in guest.do("/dependencies/gateway/clear")
+    assert "gateway is back to what its code says: no limit" in guest.do(
+        "/dependencies/gateway/clear"
+    )
 
 
 @pytest.mark.parametrize(

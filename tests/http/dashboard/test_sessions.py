@@ -14,16 +14,29 @@ from mulligan.http.app import create_app
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 SCREENS = (
-    "/", "/jobs", "/failures", "/batches", "/queues", "/dependencies", "/schedules", "/operations", "/insight",
-    "/policies", "/events", "/audit", "/operations/new?filter=state:dead",
-)  # fmt: skip
+    "/",
+    "/jobs",
+    "/failures",
+    "/batches",
+    "/queues",
+    "/dependencies",
+    "/schedules",
+    "/operations",
+    "/insight",
+    "/policies",
+    "/events",
+    "/audit",
+    "/operations/new?filter=state:dead",
+)
 SHARED = ("/queues", "/dependencies", "/schedules", "/insight", "/policies", "/events")
 
 
 @pytest.fixture
 def stranger(app):
     app.store.prepare()
-    with TestClient(create_app(app.settings), base_url="http://localhost", follow_redirects=False) as client:
+    with TestClient(
+        create_app(app.settings), base_url="http://localhost", follow_redirects=False
+    ) as client:
         yield client
 
 
@@ -101,12 +114,16 @@ def test_the_cookie_is_for_the_browser_alone_and_nothing_that_lets_in_is_kept(ap
 
 @pytest.mark.security("S07")
 def test_who_guesses_must_wait(stranger):
-    answers = [stranger.post("/sign-in", data={"key": f"mk_{guess}"}).status_code for guess in range(12)]
+    answers = [
+        stranger.post("/sign-in", data={"key": f"mk_{guess}"}).status_code for guess in range(12)
+    ]
     assert answers == [401] * 10 + [429] * 2
 
 
 @pytest.mark.security("A16")
-@pytest.mark.parametrize("next_", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
+@pytest.mark.parametrize(
+    "next_", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"]
+)
 def test_the_door_leads_to_our_own_pages_only(app, stranger, next_):
     key = app.keys.create("*", "viewer").text
     assert stranger.post("/sign-in", data={"key": key, "next": next_}).headers["location"] == "/"
@@ -124,7 +141,12 @@ def test_a_form_of_another_site_or_without_our_mark_does_nothing(app, stranger, 
         ({"csrf": mark}, {"sec-fetch-site": "cross-site"}),
     ):
         assert stranger.post(path, data=data, headers=headers).status_code == 403
-    assert stranger.post(path, content=f"csrf={mark}", headers={"content-type": "text/plain"}).status_code == 403
+    assert (
+        stranger.post(
+            path, content=f"csrf={mark}", headers={"content-type": "text/plain"}
+        ).status_code
+        == 403
+    )
     assert stranger.get(path).status_code == 405
     assert app.jobs.get(dead.id).generation == 1
     assert stranger.post(path, data={"csrf": mark}).status_code == 303
@@ -157,13 +179,19 @@ def test_a_viewer_looks_and_an_owner_sees_and_moves_their_own_alone(app, strange
 
 def test_what_is_done_by_a_form_is_told_and_entered_with_who_and_why(app, stranger, enter, dead):
     key = enter()
-    answer = stranger.post(f"/jobs/{dead.id}/retry", data={"csrf": mark_of(stranger), "reason": "disk is back"})
+    answer = stranger.post(
+        f"/jobs/{dead.id}/retry", data={"csrf": mark_of(stranger), "reason": "disk is back"}
+    )
     assert answer.headers["location"] == f"/jobs/{dead.id}"
     page = stranger.get(answer.headers["location"]).text
     assert "generation 2 begins" in page
     assert "generation 2 begins" not in stranger.get(f"/jobs/{dead.id}").text
     deed = app.events.list()[0]
-    assert (deed.type, deed.actor, deed.data["reason"]) == ("job.retried", f"key:{key.id}", "disk is back")
+    assert (deed.type, deed.actor, deed.data["reason"]) == (
+        "job.retried",
+        f"key:{key.id}",
+        "disk is back",
+    )
     again = stranger.post(f"/jobs/{dead.id}/retry", data={"csrf": mark_of(stranger)})
     assert "Not done" in stranger.get(again.headers["location"]).text
 
@@ -215,7 +243,9 @@ def test_those_that_are_ticked_are_moved_one_by_one(app, stranger, enter):
     waiting = app.enqueue("add", {"a": 1, "b": 2}, delay=60)
     enter()
     chosen = [jobs[0].id, jobs[1].id, waiting.id]
-    answer = stranger.post("/jobs", data={"csrf": mark_of(stranger), "verb": "retry", "id": chosen, "back": "/jobs"})
+    answer = stranger.post(
+        "/jobs", data={"csrf": mark_of(stranger), "verb": "retry", "id": chosen, "back": "/jobs"}
+    )
     page = stranger.get(answer.headers["location"]).text
     assert "2 of 3 done; not done: " in page
     assert [app.jobs.get(job.id).generation for job in (*jobs, waiting)] == [2, 2, 1, 1]
@@ -226,9 +256,16 @@ def test_words_in_quotes_find_what_is_private_for_operators_alone(app, stranger,
     app.enqueue("crash", {"text": "nowhere-else"}, owner="acme")
     app.run_inline()
     seen = {}
-    for scope, role in (("*", "operator"), ("*", "viewer"), ("acme", "viewer"), ("other", "operator")):
+    for scope, role in (
+        ("*", "operator"),
+        ("*", "viewer"),
+        ("acme", "viewer"),
+        ("other", "operator"),
+    ):
         enter(scope, role)
         for path in ("/jobs", "/failures"):
-            seen[scope, role, path] = "crash" in stranger.get(path, params={"filter": '"nowhere-else"'}).text
+            seen[scope, role, path] = (
+                "crash" in stranger.get(path, params={"filter": '"nowhere-else"'}).text
+            )
     operator = [("*", "operator", "/jobs"), ("*", "operator", "/failures")]
     assert [asked for asked, found in seen.items() if found] == operator

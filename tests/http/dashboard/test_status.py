@@ -23,7 +23,12 @@ def shop(app):
     @app.job(name="convert", editable="page")
     def convert(page: int):
         if page < 1:
-            return Fail("BAD_PAGE", f"no page at /srv/{SECRET}", public="This page does not exist.", final=True)
+            return Fail(
+                "BAD_PAGE",
+                f"no page at /srv/{SECRET}",
+                public="This page does not exist.",
+                final=True,
+            )
         return page
 
     app.store.prepare()
@@ -32,7 +37,9 @@ def shop(app):
 
 @pytest.fixture
 def owner(shop):
-    with TestClient(create_app(shop.settings), base_url="http://localhost", follow_redirects=False) as client:
+    with TestClient(
+        create_app(shop.settings), base_url="http://localhost", follow_redirects=False
+    ) as client:
         yield client
 
 
@@ -44,7 +51,14 @@ def test_it_says_one_honest_sentence_and_nothing_of_ours(shop, owner):
     page = owner.get(link).text
     assert "This page does not exist." in page
     assert "Try again" in page
-    for private in (SECRET, "BAD_PAGE", "Traceback", "/failures", job.id + "/retry", shop.settings.database_url):
+    for private in (
+        SECRET,
+        "BAD_PAGE",
+        "Traceback",
+        "/failures",
+        job.id + "/retry",
+        shop.settings.database_url,
+    ):
         assert private not in page
 
 
@@ -58,7 +72,10 @@ def test_its_owner_mends_what_the_kind_allows_and_tries_again_once(shop, owner):
     page = owner.get(link).text
     assert "It is done." in page
     assert "Try again" not in page
-    assert "cannot be tried again" in owner.get(owner.post(link, data={"again": "1"}).headers["location"]).text
+    assert (
+        "cannot be tried again"
+        in owner.get(owner.post(link, data={"again": "1"}).headers["location"]).text
+    )
 
 
 @pytest.mark.security("A27")
@@ -66,12 +83,22 @@ def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
     job, other = shop.enqueue("convert", {"page": 0}), shop.enqueue("convert", {"page": 0})
     shop.run_inline()
     link = shop.status.link(job)
-    for wrong in (link.replace(job.id, other.id), link[:-1], link + "x", "/status/", "/status/j--r-.x", "/status/%00"):
+    for wrong in (
+        link.replace(job.id, other.id),
+        link[:-1],
+        link + "x",
+        "/status/",
+        "/status/j--r-.x",
+        "/status/%00",
+    ):
         assert owner.get(wrong).status_code == 404
     look = shop.status.link(job, retry=False)
     assert "Try again" not in owner.get(look).text
     owner.post(look, data={"again": "1"})
-    assert owner.post(link, data={"again": "1"}, headers={"origin": "http://evil.example"}).status_code == 403
+    assert (
+        owner.post(link, data={"again": "1"}, headers={"origin": "http://evil.example"}).status_code
+        == 403
+    )
     assert shop.jobs.get(job.id).generation == 1
     short = shop.status.link(job, expires=60)
     assert owner.get(short).status_code == 200
@@ -84,9 +111,13 @@ def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
 def test_who_has_links_to_many_jobs_has_the_limit_of_their_owner(shop):
     limits = shop.settings.limits.model_copy(update={"retries_by_hand": "1/h"})
     settings = shop.settings.model_copy(update={"limits": limits})
-    jobs = [shop.enqueue("convert", {"page": 0}, owner=owner) for owner in ("acme", "acme", "globex")]
+    jobs = [
+        shop.enqueue("convert", {"page": 0}, owner=owner) for owner in ("acme", "acme", "globex")
+    ]
     shop.run_inline()
-    with TestClient(create_app(settings), base_url="http://localhost", follow_redirects=False) as client:
+    with TestClient(
+        create_app(settings), base_url="http://localhost", follow_redirects=False
+    ) as client:
         for job in jobs:
             client.post(shop.status.link(job), data={"page": "7"})
     assert [shop.jobs.get(job.id).generation for job in jobs] == [2, 1, 2]

@@ -29,7 +29,9 @@ class Bar(NamedTuple):
     unit: str
     value: Callable[[Run], float | None]
     aim: float | None = None  # what would be better still
-    alone: Callable[[Run], float | None] | None = None  # the same against the job's row alone, without its event
+    alone: Callable[[Run], float | None] | None = (
+        None  # the same against the job's row alone, without its event
+    )
     spoiled: Callable[[Run], str | None] | None = None  # why it is not met whatever the value
 
     def judge(self, run: Run) -> Verdict:
@@ -38,16 +40,22 @@ class Bar(NamedTuple):
         aim = "" if self.aim is None else f", aim {self.aim:g}"
         said = self._said(run, value) + (f", {spoiled}" if spoiled else "")
         met = None if value is None else self._reached(value) and not spoiled
-        return Verdict(self.what, TITLES[self.store], f"{sign} {bound:g}{self.unit}{aim}", said, met)
+        return Verdict(
+            self.what, TITLES[self.store], f"{sign} {bound:g}{self.unit}{aim}", said, met
+        )
 
     def _reached(self, value: float) -> bool:
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
 
     def _said(self, run: Run, value: float | None) -> str:
         if value is None:
             return "–"
         alone = self.alone(run) if self.alone else None
-        return f"{value:.2f}{self.unit}" + ("" if alone is None else f" (the row alone: {alone:.2f})")
+        return f"{value:.2f}{self.unit}" + (
+            "" if alone is None else f" (the row alone: {alone:.2f})"
+        )
 
 
 def peers(store: str) -> list[str]:
@@ -63,7 +71,9 @@ def _share(top: float | None, bottom: float | None) -> float | None:
     return None if top is None or not bottom else top / bottom
 
 
-def _best(run: Run, case: str, names: list[str], name: str, best: Callable[..., float] = max) -> float | None:
+def _best(
+    run: Run, case: str, names: list[str], name: str, best: Callable[..., float] = max
+) -> float | None:
     found = [value for one in names if (value := run.figure(case, one, name)) is not None]
     return best(found) if found else None
 
@@ -75,53 +85,148 @@ def _drains() -> Iterator[Bar]:
     def limit(run: Run, store: str) -> float | None:
         return _share(ours(run, store), run.figure("drain", LIMITS[store], "batches of 100"))
 
-    yield Bar("drain against the fastest other system of the run", "postgres", 1.5, None, " ×",
-              lambda run: _share(ours(run, "postgres"), _best(run, "drain", everybody(), "jobs/s")), aim=2)  # fmt: skip
-    yield Bar("drain against plain batches of 100", "postgres", 0.6, None, "", lambda run: limit(run, "postgres"))
-    yield Bar("drain against Huey with fsync", "sqlite", 8, None, " ×",
-              lambda run: _share(ours(run, "sqlite"), run.figure("drain", "huey", "jobs/s")), aim=12)  # fmt: skip
-    yield Bar("drain against plain batches of 100", "sqlite", 0.4, None, "", lambda run: limit(run, "sqlite"))
+    yield Bar(
+        "drain against the fastest other system of the run",
+        "postgres",
+        1.5,
+        None,
+        " ×",
+        lambda run: _share(ours(run, "postgres"), _best(run, "drain", everybody(), "jobs/s")),
+        aim=2,
+    )
+    yield Bar(
+        "drain against plain batches of 100",
+        "postgres",
+        0.6,
+        None,
+        "",
+        lambda run: limit(run, "postgres"),
+    )
+    yield Bar(
+        "drain against Huey with fsync",
+        "sqlite",
+        8,
+        None,
+        " ×",
+        lambda run: _share(ours(run, "sqlite"), run.figure("drain", "huey", "jobs/s")),
+        aim=12,
+    )
+    yield Bar(
+        "drain against plain batches of 100",
+        "sqlite",
+        0.4,
+        None,
+        "",
+        lambda run: limit(run, "sqlite"),
+    )
     for store in STORES:
-        yield Bar("two workers against one", store, 1.0, None, " ×",
-                  lambda run, store=store: _share(ours(run, store, "drain, 2 workers"), ours(run, store)))  # fmt: skip
-    yield Bar("two workers against one, 2 ms away", "postgres", 1.6, None, " ×",
-              lambda run: _share(ours(run, "postgres", "drain, 2 workers, 2 ms away"),
-                                 ours(run, "postgres", "drain, 2 ms away")))  # fmt: skip
+        yield Bar(
+            "two workers against one",
+            store,
+            1.0,
+            None,
+            " ×",
+            lambda run, store=store: _share(ours(run, store, "drain, 2 workers"), ours(run, store)),
+        )
+    yield Bar(
+        "two workers against one, 2 ms away",
+        "postgres",
+        1.6,
+        None,
+        " ×",
+        lambda run: _share(
+            ours(run, "postgres", "drain, 2 workers, 2 ms away"),
+            ours(run, "postgres", "drain, 2 ms away"),
+        ),
+    )
 
 
 def _retries() -> Iterator[Bar]:
     for store, own in (("postgres", 0.35), ("sqlite", 0.3)):
-        yield Bar("retry path against the best other system on this store", store, 5, None, " ×",
-                  lambda run, store=store: _share(run.figure("retry", OURS[store], "jobs/s"),
-                                                  _best(run, "retry", peers(store), "jobs/s")))  # fmt: skip
-        yield Bar("retry path against our own drain", store, own, None, "",
-                  lambda run, store=store: _share(run.figure("retry", OURS[store], "jobs/s"),
-                                                  run.figure("drain", OURS[store], "jobs/s")))  # fmt: skip
+        yield Bar(
+            "retry path against the best other system on this store",
+            store,
+            5,
+            None,
+            " ×",
+            lambda run, store=store: _share(
+                run.figure("retry", OURS[store], "jobs/s"),
+                _best(run, "retry", peers(store), "jobs/s"),
+            ),
+        )
+        yield Bar(
+            "retry path against our own drain",
+            store,
+            own,
+            None,
+            "",
+            lambda run, store=store: _share(
+                run.figure("retry", OURS[store], "jobs/s"),
+                run.figure("drain", OURS[store], "jobs/s"),
+            ),
+        )
 
 
 def _enqueues() -> Iterator[Bar]:
     def share(run: Run, store: str, how: str, rows: str) -> float | None:
-        return _share(run.figure("enqueue", OURS[store], how), run.figure("enqueue", LIMITS[store], f"{how}, {rows}"))
+        return _share(
+            run.figure("enqueue", OURS[store], how),
+            run.figure("enqueue", LIMITS[store], f"{how}, {rows}"),
+        )
 
     for store in STORES:
-        yield Bar("one at a time against the same rows by plain SQL", store, 0.8, None, "",
-                  lambda run, store=store: share(run, store, "one", "same rows"),
-                  alone=lambda run, store=store: share(run, store, "one", "plain"))  # fmt: skip
-    yield Bar("bulk against the best other system", "postgres", 2, None, " ×",
-              lambda run: _share(run.figure("enqueue", OURS["postgres"], "bulk"),
-                                 _best(run, "enqueue", everybody(), "bulk")))  # fmt: skip
-    yield Bar("bulk against the same rows by plain SQL", "sqlite", 0.4, None, "",
-              lambda run: share(run, "sqlite", "bulk", "same rows"),
-              alone=lambda run: share(run, "sqlite", "bulk", "plain"))  # fmt: skip
+        yield Bar(
+            "one at a time against the same rows by plain SQL",
+            store,
+            0.8,
+            None,
+            "",
+            lambda run, store=store: share(run, store, "one", "same rows"),
+            alone=lambda run, store=store: share(run, store, "one", "plain"),
+        )
+    yield Bar(
+        "bulk against the best other system",
+        "postgres",
+        2,
+        None,
+        " ×",
+        lambda run: _share(
+            run.figure("enqueue", OURS["postgres"], "bulk"),
+            _best(run, "enqueue", everybody(), "bulk"),
+        ),
+    )
+    yield Bar(
+        "bulk against the same rows by plain SQL",
+        "sqlite",
+        0.4,
+        None,
+        "",
+        lambda run: share(run, "sqlite", "bulk", "same rows"),
+        alone=lambda run: share(run, "sqlite", "bulk", "plain"),
+    )
 
 
 def _latencies() -> Iterator[Bar]:
     for name in ("p50, ms", "p99, ms"):
-        yield Bar(f"enqueue to start, {name[:3]} against the best other on this store", "postgres", None, 1, " ×",
-                  lambda run, name=name: _share(run.figure("latency", OURS["postgres"], name),
-                                                _best(run, "latency", peers("postgres"), name, min)))  # fmt: skip
-    yield Bar("enqueue to start, p50", "sqlite", None, 3, " ms",
-              lambda run: run.figure("latency", OURS["sqlite"], "p50, ms"))  # fmt: skip
+        yield Bar(
+            f"enqueue to start, {name[:3]} against the best other on this store",
+            "postgres",
+            None,
+            1,
+            " ×",
+            lambda run, name=name: _share(
+                run.figure("latency", OURS["postgres"], name),
+                _best(run, "latency", peers("postgres"), name, min),
+            ),
+        )
+    yield Bar(
+        "enqueue to start, p50",
+        "sqlite",
+        None,
+        3,
+        " ms",
+        lambda run: run.figure("latency", OURS["sqlite"], "p50, ms"),
+    )
 
 
 def _troubles(store: str) -> Iterator[Bar]:
@@ -132,28 +237,73 @@ def _troubles(store: str) -> Iterator[Bar]:
         return run.worst(f"poison {what}, default", OURS[store], "starts")
 
     def left_behind(run: Run, what: str) -> str | None:
-        done = min(run.numbers(f"poison {what}, default", OURS[store], "innocent done"), default=NEIGHBOURS)
+        done = min(
+            run.numbers(f"poison {what}, default", OURS[store], "innocent done"), default=NEIGHBOURS
+        )
         return None if done >= NEIGHBOURS else f"{done:.0f} of {NEIGHBOURS} neighbours done"
 
-    yield Bar("kill -9 of the runner, until all are done", store, None, 7, " s", lambda run: seconds(run, "handler"))
-    yield Bar("kill -9 of everything, until all are done", store, None, 8, " s", lambda run: seconds(run, "all"))
+    yield Bar(
+        "kill -9 of the runner, until all are done",
+        store,
+        None,
+        7,
+        " s",
+        lambda run: seconds(run, "handler"),
+    )
+    yield Bar(
+        "kill -9 of everything, until all are done",
+        store,
+        None,
+        8,
+        " s",
+        lambda run: seconds(run, "all"),
+    )
     for what in ("handler", "worker"):
-        yield Bar(f"starts of a job that kills its {what}, all neighbours done", store, None, MAX_LOSSES + 1, "",
-                  lambda run, what=what: poisoned(run, what),
-                  spoiled=lambda run, what=what: left_behind(run, what))  # fmt: skip
+        yield Bar(
+            f"starts of a job that kills its {what}, all neighbours done",
+            store,
+            None,
+            MAX_LOSSES + 1,
+            "",
+            lambda run, what=what: poisoned(run, what),
+            spoiled=lambda run, what=what: left_behind(run, what),
+        )
 
 
 def _costs(store: str) -> Iterator[Bar]:
-    yield Bar("drain beside 1,000,000 scheduled and 100,000 held jobs against an empty table", store, 0.9, None, "",
-              lambda run: run.figure("backlog", OURS[store], "full / empty"))  # fmt: skip
-    yield Bar("idle worker, CPU", store, None, 0.99, " %", lambda run: run.figure("idle", OURS[store], "CPU, %"))
-    yield Bar("idle worker, memory", store, None, 90, " MB", lambda run: run.figure("idle", OURS[store], "PSS, MB"))
+    yield Bar(
+        "drain beside 1,000,000 scheduled and 100,000 held jobs against an empty table",
+        store,
+        0.9,
+        None,
+        "",
+        lambda run: run.figure("backlog", OURS[store], "full / empty"),
+    )
+    yield Bar(
+        "idle worker, CPU",
+        store,
+        None,
+        0.99,
+        " %",
+        lambda run: run.figure("idle", OURS[store], "CPU, %"),
+    )
+    yield Bar(
+        "idle worker, memory",
+        store,
+        None,
+        90,
+        " MB",
+        lambda run: run.figure("idle", OURS[store], "PSS, MB"),
+    )
 
 
 BARS = (
-    *_drains(), *_retries(), *_enqueues(), *_latencies(),
+    *_drains(),
+    *_retries(),
+    *_enqueues(),
+    *_latencies(),
     *(bar for store in STORES for bar in (*_troubles(store), *_costs(store))),
-)  # fmt: skip
+)
 
 
 def judged(run: Run) -> list[Verdict]:

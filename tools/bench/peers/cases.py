@@ -25,7 +25,9 @@ class Case(NamedTuple):
     stores: tuple[str, ...] = ("postgres", "sqlite", "redis")
     limits: bool = False  # the stores alone take part
     rounds: int = 99  # at most: some go round by themselves
-    once: bool = False  # others than ours are measured once, side by side: it takes long, and mostly waits
+    once: bool = (
+        False  # others than ours are measured once, side by side: it takes long, and mostly waits
+    )
 
 
 def enqueue(contender: Contender, scale: float) -> Figures:
@@ -73,8 +75,15 @@ def _drained(place: Place, task: str, n: int, workers: int) -> Figures:
         time.sleep(0.01)
     seconds = time.monotonic() - began
     if done - before < n / 3:
-        raise Failed(f"{done} of {n} done within {seconds:.0f} s, {before} of them before all workers had begun")
-    return {"jobs/s": (done - before) / seconds, "n": n, "seconds": seconds, "run twice": max(0, done - n)}
+        raise Failed(
+            f"{done} of {n} done within {seconds:.0f} s, {before} of them before all workers had begun"
+        )
+    return {
+        "jobs/s": (done - before) / seconds,
+        "n": n,
+        "seconds": seconds,
+        "run twice": max(0, done - n),
+    }
 
 
 def latency(contender: Contender, scale: float) -> Figures:
@@ -96,7 +105,12 @@ def backlog(contender: Contender, scale: float) -> Figures:
             rates["empty"].append(_beside(empty, n))
             rates["full"].append(_beside(full, n))
     empty_rate, full_rate = (sorted(found)[1] for found in rates.values())
-    return {"empty, jobs/s": empty_rate, "full, jobs/s": full_rate, "full / empty": full_rate / empty_rate, "n": n}
+    return {
+        "empty, jobs/s": empty_rate,
+        "full, jobs/s": full_rate,
+        "full / empty": full_rate / empty_rate,
+        "n": n,
+    }
 
 
 def _beside(place: Place, n: int) -> float:
@@ -124,7 +138,11 @@ CASES = {
         Case("drain", drain, limits=True),
         Case("drain, 2 workers", partial(drain, workers=2)),
         Case(f"drain, {FAR:g} ms away", partial(drain, latency=FAR), stores=("postgres",)),
-        Case(f"drain, 2 workers, {FAR:g} ms away", partial(drain, workers=2, latency=FAR), stores=("postgres",)),
+        Case(
+            f"drain, 2 workers, {FAR:g} ms away",
+            partial(drain, workers=2, latency=FAR),
+            stores=("postgres",),
+        ),
         Case("retry", retry),
         Case("latency", latency),
         Case("idle", idle),
@@ -140,7 +158,11 @@ CASES = {
             for how in ("default", "fast")
         ),
         *(
-            Case(f"poison {what}, {how}", partial(trouble.poison, task=task, fast=how == "fast"), once=True)
+            Case(
+                f"poison {what}, {how}",
+                partial(trouble.poison, task=task, fast=how == "fast"),
+                once=True,
+            )
             for what, task in (("handler", "poison"), ("worker", "venom"))
             for how in ("default", "fast")
         ),

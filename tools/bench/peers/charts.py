@@ -67,12 +67,21 @@ def _panel(panel: Panel, top: float) -> Iterator[str]:
     yield f'<line class="axis" x1="{LEFT}" x2="{LEFT}" y1="{top + HEAD - 2:.1f}" y2="{base:.1f}"/>'
     for number, bar in enumerate(panel.bars):
         y = top + HEAD + number * (HIGH + GAP)
-        yield _text(LEFT - 8, y + 13, bar.name, "ink", anchor="end", weight="bold" if bar.who == "ours" else "normal")
+        yield _text(
+            LEFT - 8,
+            y + 13,
+            bar.name,
+            "ink",
+            anchor="end",
+            weight="bold" if bar.who == "ours" else "normal",
+        )
         length = WIDE * bar.value / longest
         yield f'<rect class="{bar.who}" x="{LEFT}" y="{y:.1f}" width="{length:.1f}" height="{HIGH}"/>'
         yield _text(LEFT + length + 6, y + 13, bar.said, "ink")
 
 
-def _text(x: float, y: float, words: str, kind: str, *, anchor: str = "start", weight: str = "normal") -> str:
+def _text(
+    x: float, y: float, words: str, kind: str, *, anchor: str = "start", weight: str = "normal"
+) -> str:
     where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
     return f'<text class="{kind}" {where}>{escape(words)}</text>'

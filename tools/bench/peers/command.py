@@ -42,30 +42,53 @@ def newest() -> Path:
 
 
 def _arguments(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m bench peers", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("cases", nargs="*", metavar="case", help="how its name begins; default: all")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="a system, a store, limits")
+    parser = argparse.ArgumentParser(
+        "python -m bench peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "cases", nargs="*", metavar="case", help="how its name begins; default: all"
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="a system, a store, limits"
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="how many jobs; 0.05 tries the harness")
-    parser.add_argument("--report", nargs="*", type=Path, metavar="FILE",
-                        help="measure nothing; default: the newest run; of several the last with a case")  # fmt: skip
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="how many jobs; 0.05 tries the harness"
+    )
+    parser.add_argument(
+        "--report",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing; default: the newest run; of several the last with a case",
+    )
     return parser.parse_args(words)
 
 
 def _planned(args: argparse.Namespace) -> run.Plan:
     cases = run.every(args.cases)
     with console.status("making environments and trying everybody") as status:
-        able, unable = run.available(chosen(args.only), lambda name: status.update(f"trying {name}"))
+        able, unable = run.available(
+            chosen(args.only), lambda name: status.update(f"trying {name}")
+        )
     for name, why in unable.items():
         console.print(f"[yellow]left out: {name}[/]: {why}", highlight=False)
     if (load := os.getloadavg()[0]) > (cores := os.cpu_count() or 1) / 2:
-        console.print(f"[yellow]the machine is busy[/] (load {load:.1f} on {cores} cores): believe no figure")
+        console.print(
+            f"[yellow]the machine is busy[/] (load {load:.1f} on {cores} cores): believe no figure"
+        )
     return run.Plan(cases, able, args.rounds, args.scale, unable)
 
 
 def _carry_out(plan: run.Plan, kept: run.Book) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=plan.measurements())
 

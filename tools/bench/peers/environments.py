@@ -36,10 +36,22 @@ def python(name: str | None) -> Path:
 def _make(folder: Path, pins: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
-    command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [
+        folder / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
     try:
         subprocess.run(
-            [*command, "--requirement", pins], check=True, capture_output=True, text=True, timeout=WITHIN, env=clean()
+            [*command, "--requirement", pins],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN,
+            env=clean(),
         )
     except (subprocess.SubprocessError, OSError) as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -49,10 +61,16 @@ def _make(folder: Path, pins: Path) -> None:
 
 def versions(name: str | None) -> list[str]:
     """What is installed there."""
-    found = distributions(path=[str(path) for path in python(name).parent.parent.glob("lib/python*/site-packages")])
+    found = distributions(
+        path=[str(path) for path in python(name).parent.parent.glob("lib/python*/site-packages")]
+    )
     return sorted(f"{one.name}=={one.version}" for one in found)
 
 
 def clean() -> dict[str, str]:
     """Our environment without what would change how Python or Mulligan behave."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MULLIGAN_", "BENCH_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "MULLIGAN_", "BENCH_"))
+    }

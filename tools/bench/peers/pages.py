@@ -16,7 +16,8 @@ from bench.world import ROOT
 PAGE = ROOT / "docs" / "performance.md"
 PICTURES = ROOT / "docs" / "pictures"
 BETWEEN = re.compile(
-    r"(?<=<!-- measured: written by python -m bench peers --report -->\n).*(?=<!-- measured: end -->)", re.DOTALL
+    r"(?<=<!-- measured: written by python -m bench peers --report -->\n).*(?=<!-- measured: end -->)",
+    re.DOTALL,
 )
 
 RATES = {
@@ -44,7 +45,11 @@ DRAWN = {
     "enqueue, one": "Enqueued one at a time",
 }
 KILLED = "kill -9 of everything, restarted at once"
-PANELS = {"postgres": "On PostgreSQL", "sqlite": "On SQLite, synced", "redis": "On Redis, against ours on PostgreSQL"}
+PANELS = {
+    "postgres": "On PostgreSQL",
+    "sqlite": "On SQLite, synced",
+    "redis": "On Redis, against ours on PostgreSQL",
+}
 
 
 def write(run: Run, page: Path = PAGE, pictures: Path = PICTURES) -> None:
@@ -57,7 +62,15 @@ def write(run: Run, page: Path = PAGE, pictures: Path = PICTURES) -> None:
 
 
 def told(run: Run) -> str:
-    parts = (_conditions(run), _bars(run), _rates(run), _waits(run), _crashes(run), _poison(run), _missing(run))
+    parts = (
+        _conditions(run),
+        _bars(run),
+        _rates(run),
+        _waits(run),
+        _crashes(run),
+        _poison(run),
+        _missing(run),
+    )
     return "\n" + "\n\n".join(part for part in parts if part) + "\n\n"
 
 
@@ -104,7 +117,11 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _named(run: Run, cases: Iterable[str], *, limits: bool = False) -> list[str]:
     taken = {name for case in cases for name in run.contenders(case)}
-    return [name for name in run.about["contenders"] if name in taken and (limits or not BY_NAME[name].limit)]
+    return [
+        name
+        for name in run.about["contenders"]
+        if name in taken and (limits or not BY_NAME[name].limit)
+    ]
 
 
 def _conditions(run: Run) -> str:
@@ -141,8 +158,12 @@ def _rates(run: Run) -> str:
         for name in _named(run, (RATES[column][0] for column in columns), limits=True)
     )
     note = "Jobs a second as a share of ours on the same store; those on Redis against ours on PostgreSQL."
-    pictures = "\n\n".join(_shown(column, title) for column, title in DRAWN.items() if column in columns)
-    return f"### Throughput\n\n{note}\n\n" + _table(("", "store", *columns), rows) + f"\n\n{pictures}"
+    pictures = "\n\n".join(
+        _shown(column, title) for column, title in DRAWN.items() if column in columns
+    )
+    return (
+        f"### Throughput\n\n{note}\n\n" + _table(("", "store", *columns), rows) + f"\n\n{pictures}"
+    )
 
 
 def _waits(run: Run) -> str:
@@ -151,7 +172,11 @@ def _waits(run: Run) -> str:
         return ""
 
     def cell(name: str, case: str, figure: str) -> str:
-        return _ratio(run.figure(case, name, figure)) if case == "backlog" else _number(run, case, name, figure)
+        return (
+            _ratio(run.figure(case, name, figure))
+            if case == "backlog"
+            else _number(run, case, name, figure)
+        )
 
     rows = (
         (name, *(cell(name, *where) for where in there.values()))
@@ -181,13 +206,19 @@ def _poison(run: Run) -> str:
 
     rows = ((name, *(cell(name, case) for case in cases)) for name in _named(run, cases))
     note = "Starts of the job that kills / innocent jobs done of ten, within a minute."
-    return f"### Poison\n\n{note}\n\n" + _table(("", *(case.removeprefix("poison ") for case in cases)), rows)
+    return f"### Poison\n\n{note}\n\n" + _table(
+        ("", *(case.removeprefix("poison ") for case in cases)), rows
+    )
 
 
 def _missing(run: Run) -> str:
     """What was tried and gave no figure."""
-    lines = {f"- {one.case}, {one.contender}: {_line(one.error)}" for one in run.measured if one.error}
-    lines |= {f"- {name}: left out, {_line(why)}" for name, why in run.about.get("left out", {}).items()}
+    lines = {
+        f"- {one.case}, {one.contender}: {_line(one.error)}" for one in run.measured if one.error
+    }
+    lines |= {
+        f"- {name}: left out, {_line(why)}" for name, why in run.about.get("left out", {}).items()
+    }
     return "### Without a figure\n\n" + "\n".join(sorted(lines)) if lines else ""
 
 
@@ -226,10 +257,20 @@ def _who(name: str) -> str:
 def _panels(run: Run, column: str) -> Iterator[Panel]:
     for store, title in PANELS.items():
         there = _named(run, [RATES[column][0]], limits=True)
-        names = [name for name in there if BY_NAME[name].store == store or (store, name) == ("redis", OURS["postgres"])]
-        known = [(name, value) for name in names if (value := _against_ours(run, column, name)) is not None]
+        names = [
+            name
+            for name in there
+            if BY_NAME[name].store == store or (store, name) == ("redis", OURS["postgres"])
+        ]
+        known = [
+            (name, value)
+            for name in names
+            if (value := _against_ours(run, column, name)) is not None
+        ]
         if any(not BY_NAME[name].ours for name, _ in known):
-            yield Panel(title, [Bar(name, value, _ratio(value), _who(name)) for name, value in known])
+            yield Panel(
+                title, [Bar(name, value, _ratio(value), _who(name)) for name, value in known]
+            )
 
 
 def _killed(run: Run) -> Iterator[Panel]:

@@ -40,7 +40,13 @@ class Seen(NamedTuple):
 
 class Place:
     def __init__(
-        self, contender: Contender, case: str, *, fast: bool = False, concurrency: int = 0, latency: float = 0
+        self,
+        contender: Contender,
+        case: str,
+        *,
+        fast: bool = False,
+        concurrency: int = 0,
+        latency: float = 0,
     ) -> None:
         self.contender = contender
         self._python = environments.python(contender.environment)
@@ -60,7 +66,9 @@ class Place:
             **self._where(),
         }
         self._for_workers = self._env | (self._far(latency) if latency else {})
-        self._agent = self._start(self._env, [self._python, AGENTS / f"on_{contender.agent}.py"], "agent", piped=True)
+        self._agent = self._start(
+            self._env, [self._python, AGENTS / f"on_{contender.agent}.py"], "agent", piped=True
+        )
 
     def __enter__(self) -> Self:
         try:
@@ -89,13 +97,20 @@ class Place:
         self._proxy = Proxy(self._database, latency)
         return {"BENCH_POSTGRES": self._proxy.url, "MULLIGAN_DATABASE_URL": self._proxy.url}
 
-    def _start(self, env: dict[str, str], command: list[Any], name: str, *, piped: bool = False) -> Any:
+    def _start(
+        self, env: dict[str, str], command: list[Any], name: str, *, piped: bool = False
+    ) -> Any:
         pipe = subprocess.PIPE if piped else subprocess.DEVNULL
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                command, cwd=self.folder, env=env, stdin=pipe, stdout=pipe if piped else log, stderr=log,
+                command,
+                cwd=self.folder,
+                env=env,
+                stdin=pipe,
+                stdout=pipe if piped else log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     # -- the agent -------------------------------------------------------------------------------------
     def ask(self, do: str, *, within: float = ANSWER, **given: Any) -> Any:
@@ -106,7 +121,9 @@ class Place:
     def _answer(self, do: str, within: float) -> Any:
         until, line = time.monotonic() + within, b""
         while not line.endswith(b"\n"):
-            ready, _, _ = select.select([self._agent.stdout], [], [], max(0.0, until - time.monotonic()))
+            ready, _, _ = select.select(
+                [self._agent.stdout], [], [], max(0.0, until - time.monotonic())
+            )
             if not ready:
                 raise Failed(f"{do}: no answer within {within:.0f} s")
             part = os.read(self._agent.stdout.fileno(), 65536)
@@ -122,7 +139,9 @@ class Place:
     def work(self) -> subprocess.Popen[bytes]:
         number = len(self._workers)
         command = self.ask("worker")
-        worker = self._start({**self._for_workers, "BENCH_WORKER": str(number)}, command, f"worker-{number}")
+        worker = self._start(
+            {**self._for_workers, "BENCH_WORKER": str(number)}, command, f"worker-{number}"
+        )
         (self.folder / f"worker-{number}.pid").write_text(str(worker.pid))
         self._workers.append(worker)
         return worker  # type: ignore[no-any-return]
@@ -158,7 +177,10 @@ class Place:
 
     def begun(self) -> bool:
         """Has each worker done or tried something?"""
-        return all(self._has("done", number) or self._has("tried", number) for number in range(len(self._workers)))
+        return all(
+            self._has("done", number) or self._has("tried", number)
+            for number in range(len(self._workers))
+        )
 
     def _has(self, what: str, number: int) -> bool:
         path = self.folder / f"{what}-{number}"

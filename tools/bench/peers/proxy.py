@@ -23,9 +23,19 @@ class Proxy:
     def __init__(self, url: str, milliseconds: float) -> None:
         target = urlsplit(url)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.peers.proxy", str(target.hostname), str(target.port), str(milliseconds)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "bench.peers.proxy",
+                str(target.hostname),
+                str(target.port),
+                str(milliseconds),
+            ],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         assert self._process.stdout is not None
         port = int(self._process.stdout.readline())
         here = f"{target.username}:{target.password}@127.0.0.1:{port}"
@@ -54,7 +64,9 @@ def _pump(source: socket.socket, target: socket.socket, seconds: float) -> None:
     threading.Thread(target=_write, args=(target, waiting), daemon=True).start()
 
 
-def _read(source: socket.socket, waiting: queue.SimpleQueue[tuple[float, bytes]], seconds: float) -> None:
+def _read(
+    source: socket.socket, waiting: queue.SimpleQueue[tuple[float, bytes]], seconds: float
+) -> None:
     data = b" "
     while data:
         try:
@@ -76,5 +88,7 @@ def _write(target: socket.socket, waiting: queue.SimpleQueue[tuple[float, bytes]
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_serve, args=(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])), daemon=True).start()
+    threading.Thread(
+        target=_serve, args=(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])), daemon=True
+    ).start()
     sys.stdin.read()  # ends with whoever started it

@@ -34,7 +34,11 @@ class Run(NamedTuple):
 
     def said(self, case: str, contender: str, name: str) -> str | None:
         """What was told in words, the last time."""
-        found = [one.figures[name] for one in self.of(case, contender) if one.figures and name in one.figures]
+        found = [
+            one.figures[name]
+            for one in self.of(case, contender)
+            if one.figures and name in one.figures
+        ]
         return str(found[-1]) if found else None
 
     def of(self, case: str, contender: str) -> list[Measured]:
@@ -57,7 +61,9 @@ def read(*paths: Path) -> Run:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         said = lines[0]["run"]
         contenders = {**about["contenders"], **said["contenders"]}
-        about = about | said | {"contenders": contenders, "rounds": [*about["rounds"], said["rounds"]]}
+        about = (
+            about | said | {"contenders": contenders, "rounds": [*about["rounds"], said["rounds"]]}
+        )
         new = [Measured(*(line[name] for name in Measured._fields)) for line in lines[1:]]
         replaced = {one.case for one in new}
         measured = [one for one in measured if one.case not in replaced] + new

@@ -83,7 +83,9 @@ def book(plan: Plan) -> Book:
     return Book(RESULTS / name, plan)
 
 
-def available(contenders: Sequence[Contender], tell: Callable[[str], None]) -> tuple[list[Contender], dict[str, str]]:
+def available(
+    contenders: Sequence[Contender], tell: Callable[[str], None]
+) -> tuple[list[Contender], dict[str, str]]:
     """Who can be measured here, and why the others cannot."""
     able, unable = [], {}
     for contender in contenders:
@@ -106,7 +108,9 @@ def carried_out(plan: Plan, done: Callable[[Measured], None], begun: Callable[[s
             continue
         begun(f"{case.name}: the others, side by side")
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            for measured in pool.map(lambda one, case=case: _measured(case, one, 0, plan.scale), contenders):
+            for measured in pool.map(
+                lambda one, case=case: _measured(case, one, 0, plan.scale), contenders
+            ):
                 done(measured)
 
 
@@ -114,7 +118,9 @@ def _measured(case: Case, contender: Contender, number: int, scale: float) -> Me
     try:
         return Measured(case.name, contender.name, number, case.measure(contender, scale), None)
     except Exception as error:  # noqa: BLE001 - one measurement that fails does not end the run
-        return Measured(case.name, contender.name, number, None, f"{type(error).__name__}: {error}"[:1000])
+        return Measured(
+            case.name, contender.name, number, None, f"{type(error).__name__}: {error}"[:1000]
+        )
 
 
 # -- what was measured how ------------------------------------------------------------------------------
@@ -128,11 +134,15 @@ def described(plan: Plan) -> dict[str, Any]:
         "servers": servers.described({one.store for one in plan.contenders}),
         "rows": _rows(plan.contenders),
         "contenders": {
-            one.name: {"store": one.store, "settings": one.settings, "jobs": one.jobs,
-                       "versions": environments.versions(one.environment)}
+            one.name: {
+                "store": one.store,
+                "settings": one.settings,
+                "jobs": one.jobs,
+                "versions": environments.versions(one.environment),
+            }
             for one in plan.contenders
         },
-    }  # fmt: skip
+    }
 
 
 def machine() -> dict[str, Any]:
@@ -170,4 +180,8 @@ def _rows(contenders: Sequence[Contender]) -> dict[str, dict[str, float]]:
 
 def every(names: Sequence[str]) -> list[Case]:
     """All of them, or those whose name begins with one of the words."""
-    return [case for name, case in CASES.items() if not names or any(name.startswith(word) for word in names)]
+    return [
+        case
+        for name, case in CASES.items()
+        if not names or any(name.startswith(word) for word in names)
+    ]

@@ -22,7 +22,14 @@ from support.postgres import free_port
 # Ends with whoever started it, however that ends: its pipe is closed then.
 WITH_ITS_STARTER = '"$@" </dev/null & cat >/dev/null; kill -9 $!'
 REDIS = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "databases": "64"}
-SHOWN = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
+SHOWN = (
+    "server_version",
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "shared_buffers",
+    "max_wal_size",
+)
 
 
 class NoServer(RuntimeError):
@@ -40,14 +47,32 @@ class Redis:
         settings = [word for name, value in REDIS.items() for word in (f"--{name}", value)]
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", WITH_ITS_STARTER, "sh", program, "--port", str(self.port), "--bind", "127.0.0.1",
-                 "--dir", self.folder, *settings],
-                stdout=log, stderr=log, stdin=subprocess.PIPE, env=self._environment, start_new_session=True,
-            )  # fmt: skip
+                [
+                    "/bin/sh",
+                    "-c",
+                    WITH_ITS_STARTER,
+                    "sh",
+                    program,
+                    "--port",
+                    str(self.port),
+                    "--bind",
+                    "127.0.0.1",
+                    "--dir",
+                    self.folder,
+                    *settings,
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
         atexit.register(self.close)
         self._await()
         said = self.ask("INFO", "server")
-        self.version = next(line.partition(":")[2] for line in said.splitlines() if line.startswith("redis_version"))
+        self.version = next(
+            line.partition(":")[2] for line in said.splitlines() if line.startswith("redis_version")
+        )
 
     def _await(self) -> None:
         until = time.monotonic() + 20
@@ -105,7 +130,9 @@ def described(stores: set[str]) -> dict[str, dict[str, str]]:
     said: dict[str, dict[str, str]] = {}
     if "postgres" in stores:
         with psycopg.connect(world.server().url("postgres")) as connection:
-            said["postgres"] = {name: str(connection.execute(f"SHOW {name}").fetchone()[0]) for name in SHOWN}
+            said["postgres"] = {
+                name: str(connection.execute(f"SHOW {name}").fetchone()[0]) for name in SHOWN
+            }
     if "redis" in stores:
         with suppress(NoServer):
             said["redis"] = {"version": redis().version, **REDIS}

@@ -15,7 +15,9 @@ def line(measured: Measured) -> str:
     what = f"{measured.case:<28} {measured.contender:<24}"
     if measured.error:
         return f"{what} [red]{measured.error[:160]}[/]"
-    return what + "  ".join(f"{name} {number(value)}" for name, value in (measured.figures or {}).items())
+    return what + "  ".join(
+        f"{name} {number(value)}" for name, value in (measured.figures or {}).items()
+    )
 
 
 def number(value: Any) -> str:
@@ -41,8 +43,14 @@ def _table(run: Run, case: str) -> Table:
 
 
 def _names(run: Run, case: str) -> list[str]:
-    found = [name for one in run.measured if one.case == case and one.figures for name in one.figures]
-    return [name for name in dict.fromkeys(found) if name not in ("n", "seconds") or case.startswith("crash")]
+    found = [
+        name for one in run.measured if one.case == case and one.figures for name in one.figures
+    ]
+    return [
+        name
+        for name in dict.fromkeys(found)
+        if name not in ("n", "seconds") or case.startswith("crash")
+    ]
 
 
 def _cells(run: Run, case: str, contender: str, names: list[str]) -> Iterator[str]:

@@ -64,7 +64,12 @@ def _told(place: Place, began: float) -> Figures:
     took = max(end.at for end in ends) - began
     with suppress(Failed):  # some books are closed late; what counts is what ran
         until(lambda: not _pending(place), 10, "the books are closed", every=0.1)
-    return {"seconds": took, "done": _ended(place), "starts": len(place.seen("start")), "books": place.ask("books")}
+    return {
+        "seconds": took,
+        "done": _ended(place),
+        "starts": len(place.seen("start")),
+        "books": place.ask("books"),
+    }
 
 
 def _pending(place: Place) -> int:
@@ -83,7 +88,11 @@ def poison(contender: Contender, scale: float, *, task: str, fast: bool) -> Figu
         place.ask("fill", task=task, n=1)
         place.ask("fill", task="innocent", n=JOBS)
         worker, restarts = place.work(), 0
-        until(lambda: place.seen("start") or place.seen("poison"), 60, f"something at work ({place.log()})")
+        until(
+            lambda: place.seen("start") or place.seen("poison"),
+            60,
+            f"something at work ({place.log()})",
+        )
         began = quiet = time.monotonic()
         while time.monotonic() < began + WINDOW and time.monotonic() < quiet + STILL:
             time.sleep(0.2)

@@ -40,7 +40,9 @@ class World:
     gates: Sequence[Gate] = ()
     closures: Mapping[tuple[str, str], Sequence[ClosedPeriod]] = field(default_factory=dict)
     live_kinds: frozenset[str] = frozenset()
-    limited: frozenset[tuple[str, str]] = frozenset()  # queues and dependencies that let only so many through
+    limited: frozenset[tuple[str, str]] = (
+        frozenset()
+    )  # queues and dependencies that let only so many through
     timeouts: Mapping[str, Micros | None] = field(default_factory=dict)
     slack: Micros = 0  # how long after the faults something may still be on its way
 
@@ -91,53 +93,116 @@ class Invariant(NamedTuple):
 
 
 SAFETY = (
-    Invariant("S1", "what a client was told is accepted exists, and nothing exists that nobody asked for",
-              (STORE, CLIENTS)),
-    Invariant("S2", "a generation ends once, and a new one begins only by a retry that names who did it"),
-    Invariant("S3", "what has ended stays ended: only a retry by hand, a discard or retention follow"),
-    Invariant("S4", "every move is one of the documented ones, from the state the move before it led to"),
-    Invariant("S5", "attempts count 1, 2, 3 … within a generation, tokens grow over the whole life"),
-    Invariant("S6", "one attempt at a time: a job is not given out again before its attempt has ended or was lost"),
-    Invariant("S7", "who ends an attempt, or keeps a checkpoint of it, holds its lease: its worker and its token"),
-    Invariant("S8", "handlers of one job run side by side only if the earlier one's lease was lost or given back",
-              (STORE, WITNESS)),
-    Invariant("S9", "succeeded means its handler came to its end, and the result is the one it returned",
-              (STORE, WITNESS)),
-    Invariant("S10", "only what runs has a lease, of a worker that is not closed, renewed by the clock that judges it"),
+    Invariant(
+        "S1",
+        "what a client was told is accepted exists, and nothing exists that nobody asked for",
+        (STORE, CLIENTS),
+    ),
+    Invariant(
+        "S2", "a generation ends once, and a new one begins only by a retry that names who did it"
+    ),
+    Invariant(
+        "S3", "what has ended stays ended: only a retry by hand, a discard or retention follow"
+    ),
+    Invariant(
+        "S4", "every move is one of the documented ones, from the state the move before it led to"
+    ),
+    Invariant(
+        "S5", "attempts count 1, 2, 3 … within a generation, tokens grow over the whole life"
+    ),
+    Invariant(
+        "S6",
+        "one attempt at a time: a job is not given out again before its attempt has ended or was lost",
+    ),
+    Invariant(
+        "S7",
+        "who ends an attempt, or keeps a checkpoint of it, holds its lease: its worker and its token",
+    ),
+    Invariant(
+        "S8",
+        "handlers of one job run side by side only if the earlier one's lease was lost or given back",
+        (STORE, WITNESS),
+    ),
+    Invariant(
+        "S9",
+        "succeeded means its handler came to its end, and the result is the one it returned",
+        (STORE, WITNESS),
+    ),
+    Invariant(
+        "S10",
+        "only what runs has a lease, of a worker that is not closed, renewed by the clock that judges it",
+    ),
     Invariant("S11", "result, error, times and keys are set in exactly the states that have them"),
-    Invariant("S12", "failures and losses are counted, each once, and no job goes on beyond its limits"),
-    Invariant("S13", "nothing starts before its time, after its deadline, or while its queue or kind is closed"),
-    Invariant("S14", "the wait before a retry is never negative, and the attempt after it does not come sooner"),
+    Invariant(
+        "S12", "failures and losses are counted, each once, and no job goes on beyond its limits"
+    ),
+    Invariant(
+        "S13",
+        "nothing starts before its time, after its deadline, or while its queue or kind is closed",
+    ),
+    Invariant(
+        "S14",
+        "the wait before a retry is never negative, and the attempt after it does not come sooner",
+    ),
     Invariant("S15", "no more jobs run at once than the limit of their queue or dependency allows"),
-    Invariant("S16", "what was cancelled does not start again, and what was asked to stop ends or had ended"),
-    Invariant("S17", "what was enqueued in a transaction that was rolled back never appears", (STORE, CLIENTS)),
+    Invariant(
+        "S16",
+        "what was cancelled does not start again, and what was asked to stop ends or had ended",
+    ),
+    Invariant(
+        "S17",
+        "what was enqueued in a transaction that was rolled back never appears",
+        (STORE, CLIENTS),
+    ),
     Invariant("S18", "the story of a job, told by its events alone, comes to what its row says"),
-)  # fmt: skip
+)
 
 TOGETHER = (
     Invariant("U1", "one unique key, one job at a time in the states its key covers"),
-    Invariant("U2", "of those who enqueue one key at once, all are told of a job that exists", (STORE, CLIENTS)),
-    Invariant("U3", "who names a key gets the job that has it, with the payload that was asked for", (STORE, CLIENTS)),
+    Invariant(
+        "U2",
+        "of those who enqueue one key at once, all are told of a job that exists",
+        (STORE, CLIENTS),
+    ),
+    Invariant(
+        "U3",
+        "who names a key gets the job that has it, with the payload that was asked for",
+        (STORE, CLIENTS),
+    ),
     Invariant("C1", "a slot of a schedule has one job, or was skipped and that was told"),
     Invariant("B1", "the numbers a batch tells are those of its members"),
-    Invariant("B2", "a batch comes to an outcome once per generation, when it is sealed and no member is unfinished"),
+    Invariant(
+        "B2",
+        "a batch comes to an outcome once per generation, when it is sealed and no member is unfinished",
+    ),
     Invariant("B3", "the outcome of a batch is the one its members make"),
-)  # fmt: skip
+)
 
 OUTBOX = (
     Invariant("N1", "every event that somebody hears has one message on its way to them"),
-    Invariant("N2", "every message ends delivered or dead, or its subscription is off", settled=True),
-    Invariant("N3", "what was delivered was received, each copy with the same id and body", (STORE, CLIENTS)),
+    Invariant(
+        "N2", "every message ends delivered or dead, or its subscription is off", settled=True
+    ),
+    Invariant(
+        "N3",
+        "what was delivered was received, each copy with the same id and body",
+        (STORE, CLIENTS),
+    ),
     Invariant("N4", "nothing is received that no event asked for", (STORE, CLIENTS)),
-    Invariant("N5", "who follows the log sees ids that only grow, and leaves none out", (STORE, CLIENTS)),
+    Invariant(
+        "N5", "who follows the log sees ids that only grow, and leaves none out", (STORE, CLIENTS)
+    ),
 )
 
 LIVENESS = (
-    Invariant("L1", "every job has ended, waits for a time to come, or is held by something that has a name",
-              settled=True),
+    Invariant(
+        "L1",
+        "every job has ended, waits for a time to come, or is held by something that has a name",
+        settled=True,
+    ),
     Invariant("L2", "what runs is run by a worker that lives", settled=True),
     Invariant("L4", "a breaker that is open looks again when its time has come", settled=True),
-)  # fmt: skip
+)
 
 STORAGE = (Invariant("D1", "the database finds no damage in its file"),)
 

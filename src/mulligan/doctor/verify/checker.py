@@ -30,7 +30,13 @@ from mulligan.doctor.verify.case import (
     World,
     case_of,
 )
-from mulligan.doctor.verify.clients import check_calls, check_ghosts, check_missing, check_runs, ghost_of
+from mulligan.doctor.verify.clients import (
+    check_calls,
+    check_ghosts,
+    check_missing,
+    check_runs,
+    ghost_of,
+)
 from mulligan.doctor.verify.completion import (
     check_alive,
     check_breakers,
@@ -43,7 +49,13 @@ from mulligan.doctor.verify.completion import (
 )
 from mulligan.doctor.verify.job_history import JobReplay, check_row, check_worker
 from mulligan.doctor.verify.records import Side
-from mulligan.doctor.verify.shared import check_batches, check_keys, check_schedules, events_of, gather
+from mulligan.doctor.verify.shared import (
+    check_batches,
+    check_keys,
+    check_schedules,
+    events_of,
+    gather,
+)
 from mulligan.guards.describe import CLOSED, OPENED
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import declared_limits, stored_kinds
@@ -54,7 +66,9 @@ from mulligan.worker.liveness import workers_seen
 
 PAGE = 500
 STORIES = 10  # violations that are told with the whole story of their job
-FEW_SECONDS = 15.0  # beyond lease and sweep: how long after the faults something may still be on its way
+FEW_SECONDS = (
+    15.0  # beyond lease and sweep: how long after the faults something may still be on its way
+)
 
 Progress = Callable[[int], None]
 
@@ -77,7 +91,9 @@ class VerifyReport:
         return not self.counts
 
     def to_plain(self) -> dict[str, Any]:
-        looked = {name: getattr(self, name) for name in ("jobs", "events", "calls", "lines", "unreadable")}
+        looked = {
+            name: getattr(self, name) for name in ("jobs", "events", "calls", "lines", "unreadable")
+        }
         return {
             "ok": self.ok,
             "looked_at": looked,
@@ -126,7 +142,9 @@ def _world(store: Store, slack: Micros) -> World:
         kinds, gone = stored_kinds(unit), unit.events_gone()
         seen = workers_seen(unit)
         now = unit.now()
-        limited = {(limit.scope, limit.key) for limit in unit.limits()} | declared_limits(unit, now).keys()
+        limited = {(limit.scope, limit.key) for limit in unit.limits()} | declared_limits(
+            unit, now
+        ).keys()
         world = World(
             now=now,
             gone=gone,
@@ -134,7 +152,9 @@ def _world(store: Store, slack: Micros) -> World:
             restored=False,
             workers={row.id: row for row in unit.workers(closed=True)},
             gates=unit.gates(),
-            live_kinds=frozenset(kind for one in seen if one.living for kind in json.loads(one.row.kinds)),
+            live_kinds=frozenset(
+                kind for one in seen if one.living for kind in json.loads(one.row.kinds)
+            ),
             limited=frozenset(limited | {(row.scope, row.key) for row in unit.look().guards}),
             timeouts={name: spec.timeout for name, spec in kinds.items()},
             slack=slack,
@@ -148,7 +168,9 @@ def _history(store: Store, world: World) -> None:
     lost: dict[str, Event] = {}
     shut: dict[tuple[str, str], list[ClosedPeriod]] = {}
     types = [EventType.WORKER_LOST, EventType.DATABASE_RESTORED, *CLOSED, *OPENED]
-    for event in events_of(store, [str(one.value if isinstance(one, EventType) else one) for one in types], world.gone):
+    for event in events_of(
+        store, [str(one.value if isinstance(one, EventType) else one) for one in types], world.gone
+    ):
         if event.type == EventType.WORKER_LOST:
             lost[str(event.data.get("worker"))] = event
         elif event.type == EventType.DATABASE_RESTORED:
@@ -160,18 +182,24 @@ def _history(store: Store, world: World) -> None:
 
 def _gate(event: Event, shut: dict[tuple[str, str], list[ClosedPeriod]]) -> None:
     scope = CLOSED.get(event.type) or OPENED[event.type]
-    if scope == "dependency":  # probes pass it, and a ramp follows: when it is closed to whom is its breaker's to say
+    if (
+        scope == "dependency"
+    ):  # probes pass it, and a ramp follows: when it is closed to whom is its breaker's to say
         return
     found = shut.setdefault((scope, str(event.data.get(scope, ""))), [])
     if found and found[-1].last == FOR_EVER:
         found[-1] = found[-1]._replace(last=event.id)
     if event.type in CLOSED:
         until = event.data.get("until")
-        found.append(ClosedPeriod(event.id, event.at, FOR_EVER, FOR_EVER if until is None else int(until)))
+        found.append(
+            ClosedPeriod(event.id, event.at, FOR_EVER, FOR_EVER if until is None else int(until))
+        )
 
 
 class _Checker:
-    def __init__(self, store: Store, side: Side, world: World, settings: Settings, *, settled: bool) -> None:
+    def __init__(
+        self, store: Store, side: Side, world: World, settings: Settings, *, settled: bool
+    ) -> None:
         self._store, self._side, self._world, self._settings = store, side, world, settings
         self._settled = settled
         self._findings = Findings()
@@ -183,7 +211,9 @@ class _Checker:
         self._side.gathered()
         self._whole()
         found = tuple(self._with_story(place, one) for place, one in enumerate(self._findings.kept))
-        calls, lines = (next(self._side.ask(f"SELECT count(*) FROM {name}"))[0] for name in ("call", "witness"))
+        calls, lines = (
+            next(self._side.ask(f"SELECT count(*) FROM {name}"))[0] for name in ("call", "witness")
+        )
         return VerifyReport(
             jobs=self._jobs,
             events=self._events,
@@ -198,7 +228,9 @@ class _Checker:
     def _could_judge(self) -> Iterable[str]:
         given = {CLIENTS: self._side.has_clients, WITNESS: self._side.has_witness}
         for one in ALL.values():
-            if all(given.get(need, True) for need in one.needs) and (self._settled or not one.settled):
+            if all(given.get(need, True) for need in one.needs) and (
+                self._settled or not one.settled
+            ):
                 yield one.id
 
     # -- each job -----------------------------------------------------------------------------------
@@ -225,17 +257,24 @@ class _Checker:
         gone = self._world.gone
         return [
             case_of(
-                whole, events.get(job, ()), attempts.get(job, ()), kept.get(job, ()),
-                calls.get(job, ()), lines.get(job, ()), gone,
+                whole,
+                events.get(job, ()),
+                attempts.get(job, ()),
+                kept.get(job, ()),
+                calls.get(job, ()),
+                lines.get(job, ()),
+                gone,
             )
             for whole, job in zip(page, ids, strict=True)
-        ]  # fmt: skip
+        ]
 
     def _check(self, case: JobCase) -> None:
         life = JobReplay(case, self._world, self._findings).told()
         check_row(case, self._findings)
         if self._side.has_witness:
-            check_runs(case, self._world, self._findings, watched=case.row.kind in self._side.kinds_seen)
+            check_runs(
+                case, self._world, self._findings, watched=case.row.kind in self._side.kinds_seen
+            )
         if self._side.has_clients:
             self._clients(case)
         if self._settled:
@@ -248,7 +287,9 @@ class _Checker:
         if case.calls:
             self._side.put("seen", [(case.id,)])
         ghost = ghost_of(case, self._side)
-        if ghost is not None and case.row.created_at < self._world.now:  # a later one's call may be in no file yet
+        if (
+            ghost is not None and case.row.created_at < self._world.now
+        ):  # a later one's call may be in no file yet
             self._side.put("ghost", [ghost])
 
     # -- all of them together -----------------------------------------------------------------------

@@ -9,13 +9,33 @@ from typing import Any, NamedTuple
 
 from mulligan.core.event import EventType
 from mulligan.core.job import State
-from mulligan.doctor.verify.case import Findings, JobCase, World, attempt_line, call_line, event_line, witness_line
-from mulligan.doctor.verify.records import END, FAIL, OK, ROLLED_BACK, START, SUBMITS, UNKNOWN, Side, digest
+from mulligan.doctor.verify.case import (
+    Findings,
+    JobCase,
+    World,
+    attempt_line,
+    call_line,
+    event_line,
+    witness_line,
+)
+from mulligan.doctor.verify.records import (
+    END,
+    FAIL,
+    OK,
+    ROLLED_BACK,
+    START,
+    SUBMITS,
+    UNKNOWN,
+    Side,
+    digest,
+)
 from mulligan.storage.base import Store
 
 # What handlers saw against what the store says: S6, S8, S9.
 
-APART = frozenset({"lost", "released"})  # the store went on without knowing what became of the handler
+APART = frozenset(
+    {"lost", "released"}
+)  # the store went on without knowing what became of the handler
 
 
 class Run(NamedTuple):
@@ -37,7 +57,11 @@ def check_runs(case: JobCase, world: World, findings: Findings, *, watched: bool
 
 def _runs(case: JobCase) -> list[Run]:
     ends = {line["token"]: line for line in case.lines if line["what"] in (END, FAIL)}
-    return [Run(line["token"], line, ends.get(line["token"])) for line in case.lines if line["what"] == START]
+    return [
+        Run(line["token"], line, ends.get(line["token"]))
+        for line in case.lines
+        if line["what"] == START
+    ]
 
 
 def _given_out(case: JobCase, runs: list[Run], findings: Findings) -> None:
@@ -59,25 +83,38 @@ def _side_by_side(case: JobCase, runs: list[Run], findings: Findings) -> None:
     rows = {row.token: row for row in case.attempts}
     for earlier in runs:
         for later in runs:
-            if later.token <= earlier.token or earlier.end is None or later.start["ns"] >= earlier.end["ns"]:
+            if (
+                later.token <= earlier.token
+                or earlier.end is None
+                or later.start["ns"] >= earlier.end["ns"]
+            ):
                 continue
             row = rows.get(earlier.token)
             if row is None or row.ended not in APART:
                 lines = [witness_line(line) for line in (earlier.start, later.start, earlier.end)]
                 what = f"token {later.token} began before token {earlier.token} had come to its end"
-                findings.add("S8", what, case.id, witness=lines, store=[attempt_line(row)] if row else [])
+                findings.add(
+                    "S8", what, case.id, witness=lines, store=[attempt_line(row)] if row else []
+                )
 
 
 def _came_to_its_end(case: JobCase, world: World, findings: Findings) -> None:
     row = next((row for row in case.attempts if row.token == case.row.token), None)
     skipped = row is not None and "skipped" in json.loads(row.judged or "{}")
-    if skipped or not (row and row.verb == "succeed") or row.ended_at >= world.now:  # the files were read before
+    if (
+        skipped or not (row and row.verb == "succeed") or row.ended_at >= world.now
+    ):  # the files were read before
         return
     mine = [line for line in case.lines if line["token"] == row.token]
     end = next((line for line in mine if line["what"] == END), None)
     told = {"store": [attempt_line(row)], "witness": [witness_line(line) for line in case.lines]}
     if end is None:
-        findings.add("S9", f"it succeeded with token {row.token}, whose handler never came to its end", case.id, **told)
+        findings.add(
+            "S9",
+            f"it succeeded with token {row.token}, whose handler never came to its end",
+            case.id,
+            **told,
+        )
     elif "result" in end and digest(json.loads(case.row.result or "null")) != end["result"]:
         what = f"the result that is stored is not the one that token {row.token} returned"
         findings.add("S9", what, case.id, **told)
@@ -102,10 +139,22 @@ def check_calls(case: JobCase, findings: Findings) -> None:
         wanted = min(told[what], 1) if what in ONCE_IS_ENOUGH else told[what]
         found = sum(there[leaf] for leaf in leaves)
         if case.complete and found < wanted:
-            _say(findings, case, "S1", f"{wanted} × {what} was told ok, and its story has it {found} times", what)
+            _say(
+                findings,
+                case,
+                "S1",
+                f"{wanted} × {what} was told ok, and its story has it {found} times",
+                what,
+            )
     for call in case.calls:
         if call["told"] == ROLLED_BACK:
-            _say(findings, case, "S17", "its transaction was rolled back, and it is there", call["what"])
+            _say(
+                findings,
+                case,
+                "S17",
+                "its transaction was rolled back, and it is there",
+                call["what"],
+            )
         if call["told"] == OK and call["what"] in SUBMITS and "key" in call["asked"]:
             _check_key(case, call, findings)
 
@@ -115,7 +164,9 @@ def _check_key(case: JobCase, call: dict[str, Any] | Any, findings: Findings) ->
     if case.row.unique_key != asked["key"]:
         what = f"key {asked['key']!r} was answered with a job that has key {case.row.unique_key!r}"
         _say(findings, case, "U3", what, call["what"])
-    elif "payloads" in asked and case.row.generation == 1 and _payload(case) not in asked["payloads"]:
+    elif (
+        "payloads" in asked and case.row.generation == 1 and _payload(case) not in asked["payloads"]
+    ):
         what = f"key {asked['key']!r} was answered with a job that has another payload"
         _say(findings, case, "U3", what, call["what"])
 
@@ -126,7 +177,13 @@ def _payload(case: JobCase) -> str:
 
 def _say(findings: Findings, case: JobCase, invariant: str, what: str, call: str) -> None:
     calls = [call_line(one) for one in case.calls if one["what"] == call]
-    findings.add(invariant, what, case.id, clients=calls, store=[event_line(event) for event in case.events[-6:]])
+    findings.add(
+        invariant,
+        what,
+        case.id,
+        clients=calls,
+        store=[event_line(event) for event in case.events[-6:]],
+    )
 
 
 def ghost_of(case: JobCase, side: Side) -> tuple[str, str, str] | None:
@@ -154,7 +211,9 @@ def check_missing(store: Store, side: Side, findings: Findings, page: int = 500)
                 if unit.get(call["job"]) is None and not unit.pruned_over(call["job"]):
                     keyed = "key" in json.loads(call["asked"])
                     what = f"{call['client']} was told that it was accepted, and it does not exist"
-                    findings.add("U2" if keyed else "S1", what, call["job"], clients=[call_line(call)])
+                    findings.add(
+                        "U2" if keyed else "S1", what, call["job"], clients=[call_line(call)]
+                    )
 
 
 def _paged(rows: Iterator[tuple[Any, ...]], size: int) -> Iterator[Sequence[tuple[Any, ...]]]:
@@ -180,7 +239,11 @@ def check_ghosts(side: Side, findings: Findings) -> None:
     spare: Callable[[str, str], bool] = lambda kind, payload: _take(may, kind, payload)  # noqa: E731
     for kind, payload, job in side.ask("SELECT kind, payload, job FROM ghost ORDER BY job"):
         if not spare(kind, payload) and not any(side.ask("SELECT 1 FROM child WHERE job = ?", job)):
-            findings.add("S1", f"nobody asked for this {kind}: no client was told of it, or left in doubt", job)
+            findings.add(
+                "S1",
+                f"nobody asked for this {kind}: no client was told of it, or left in doubt",
+                job,
+            )
 
 
 def _take(may: Counter[tuple[str, str]], kind: str, payload: str) -> bool:

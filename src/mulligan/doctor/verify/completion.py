@@ -20,6 +20,7 @@ from mulligan.storage.base import Store, Transaction
 
 # Once the faults have stopped: does everything come to its end? L1, L2, L4, N2. And what runs beside limits: S15.
 
+
 def check_alive(case: JobCase, world: World, findings: Findings) -> None:
     row = case.row
     if row.state == State.QUEUED:
@@ -40,8 +41,14 @@ def _waits(case: JobCase, world: World, findings: Findings) -> None:
 
 def _held(case: JobCase, world: World) -> bool:
     row = case.row
-    names = {("queue", row.queue), ("kind", row.kind), *(("dependency", key) for key in row.uses.split(",") if key)}
-    shut = any((gate.scope, gate.key) in names and is_closed(gate, world.now) for gate in world.gates)
+    names = {
+        ("queue", row.queue),
+        ("kind", row.kind),
+        *(("dependency", key) for key in row.uses.split(",") if key),
+    }
+    shut = any(
+        (gate.scope, gate.key) in names and is_closed(gate, world.now) for gate in world.gates
+    )
     return shut or bool(names & world.limited)
 
 
@@ -51,9 +58,17 @@ def _runs(case: JobCase, world: World, findings: Findings) -> None:
     if (worker is None or worker.closed_at is not None) and _older(case, world):
         _say(findings, "L2", f"it runs on {row.worker}, which is gone", case)
         return
-    ended = next((line for line in case.lines if line["token"] == row.token and line["what"] in (END, FAIL)), None)
+    ended = next(
+        (line for line in case.lines if line["token"] == row.token and line["what"] in (END, FAIL)),
+        None,
+    )
     if ended is not None and ended["at"] < world.now - world.slack:
-        _say(findings, "L1", f"its handler came to its end with token {row.token}, and it is still running", case)
+        _say(
+            findings,
+            "L1",
+            f"its handler came to its end with token {row.token}, and it is still running",
+            case,
+        )
         return
     limit = row.timeout or world.timeouts.get(row.kind)
     if limit and row.started_at and row.started_at + limit + world.slack < world.now:
@@ -67,7 +82,13 @@ def _older(case: JobCase, world: World) -> bool:
 
 def _say(findings: Findings, invariant: str, what: str, case: JobCase) -> None:
     told = [event_line(event) for event in case.events[-6:]]
-    findings.add(invariant, what, case.id, store=told, witness=[witness_line(line) for line in case.lines[-4:]])
+    findings.add(
+        invariant,
+        what,
+        case.id,
+        store=told,
+        witness=[witness_line(line) for line in case.lines[-4:]],
+    )
 
 
 def check_breakers(world: World, findings: Findings) -> None:
@@ -76,7 +97,9 @@ def check_breakers(world: World, findings: Findings) -> None:
             late = world.now - world.slack - gate.probe_at
             if late > 0 and is_closed(gate, world.now) and world.live_kinds:
                 what = f"dependency {gate.key} was to be tried again {late / SECOND:.1f} s ago"
-                findings.add("L4", what, gate.key, store=[f"open since {gate.since}: {gate.reason}"])
+                findings.add(
+                    "L4", what, gate.key, store=[f"open since {gate.since}: {gate.reason}"]
+                )
 
 
 def check_told(store: Store, world: World, findings: Findings) -> None:
@@ -90,7 +113,11 @@ def check_told(store: Store, world: World, findings: Findings) -> None:
         waiting = unit.events_of(types, after, unit.newest_event(), 1) if types else []
     for event in waiting:
         if event.at < world.now - world.slack and any(True for _ in book.may_hear(event)):
-            findings.add("N2", "somebody hears of this event, and it was not looked at yet", store=[event_line(event)])
+            findings.add(
+                "N2",
+                "somebody hears of this event, and it was not looked at yet",
+                store=[event_line(event)],
+            )
 
 
 def check_limits(unit: Transaction, world: World, findings: Findings) -> None:
@@ -100,7 +127,9 @@ def check_limits(unit: Transaction, world: World, findings: Findings) -> None:
             continue
         found = unit.running_since(limit.since)
         of = sum(
-            n for queue, uses, n in found if limit.key in ((queue,) if limit.scope == "queue" else uses.split(","))
+            n
+            for queue, uses, n in found
+            if limit.key in ((queue,) if limit.scope == "queue" else uses.split(","))
         )
         if of > limit.concurrency:
             what = f"{of} jobs run in {limit.scope} {limit.key}, whose limit is {limit.concurrency}"
@@ -119,13 +148,28 @@ def gather_message(case: JobCase, side: Side) -> None:
     payload = json.loads(row.payload)
     message = payload.get("message", {})
     body = digest(message)
-    side.put("delivery", [(str(message.get("id", "")), str(payload.get("subscription", "")), row.id, row.state, body)])
+    side.put(
+        "delivery",
+        [
+            (
+                str(message.get("id", "")),
+                str(payload.get("subscription", "")),
+                row.id,
+                row.state,
+                body,
+            )
+        ],
+    )
 
 
 def check_outbox(store: Store, world: World, side: Side, findings: Findings) -> None:
     sql = "SELECT message, subscription, min(job), max(job), count(*) AS n FROM delivery GROUP BY 1 HAVING n > 1"
     for message, subscription, first, last, n in side.ask(sql):
-        findings.add("N1", f"message {message} to {subscription} was enqueued {n} times: {first}, {last}", last)
+        findings.add(
+            "N1",
+            f"message {message} to {subscription} was enqueued {n} times: {first}, {last}",
+            last,
+        )
     with store.snapshot() as unit:
         reader, book, since = unit.reader_at(READER), _steady(unit, world), _pruned_at(unit)
     if reader is None or not len(book):
@@ -137,7 +181,9 @@ def check_outbox(store: Store, world: World, side: Side, findings: Findings) -> 
         for one in book.may_hear(event):
             if not one.hears(event, event.data) or one.folds(event):
                 continue
-            if any(side.ask("SELECT 1 FROM delivery WHERE message = ?", message_id(one.id, event.id))):
+            if any(
+                side.ask("SELECT 1 FROM delivery WHERE message = ?", message_id(one.id, event.id))
+            ):
                 continue
             forgiven -= 1
             if forgiven < 0:
@@ -182,7 +228,9 @@ def check_received(store: Store, side: Side, findings: Findings) -> None:
         "AND NOT EXISTS (SELECT 1 FROM saw WHERE what = 'message' AND id = message)"
     )
     for message, job in side.ask(sql):
-        findings.add("N3", f"message {message} is marked as delivered, and its receiver never got it", job)
+        findings.add(
+            "N3", f"message {message} is marked as delivered, and its receiver never got it", job
+        )
     with store.snapshot() as unit:
         removed = _pruned_at(unit)
     sql = (
@@ -196,7 +244,10 @@ def check_received(store: Store, side: Side, findings: Findings) -> None:
 def check_streams(store: Store, world: World, side: Side, findings: Findings) -> None:
     """N5: each follower of the log, over all its connections."""
     for (client,) in list(side.ask("SELECT DISTINCT client FROM saw WHERE what = 'event'")):
-        lines = side.ask("SELECT id, line FROM saw WHERE what = 'event' AND client = ? ORDER BY ns, rowid", client)
+        lines = side.ask(
+            "SELECT id, line FROM saw WHERE what = 'event' AND client = ? ORDER BY ns, rowid",
+            client,
+        )
         first = last = 0
         owner: str | None = None
         for number, line in lines:
@@ -208,7 +259,13 @@ def check_streams(store: Store, world: World, side: Side, findings: Findings) ->
 
 
 def _left_out(
-    store: Store, world: World, side: Side, findings: Findings, client: str, span: tuple[int, int], owner: str | None
+    store: Store,
+    world: World,
+    side: Side,
+    findings: Findings,
+    client: str,
+    span: tuple[int, int],
+    owner: str | None,
 ) -> None:
     after, upto = max(span[0], world.gone), span[1]
     while after < upto:
@@ -217,13 +274,24 @@ def _left_out(
         if not page:
             return
         for event in page:
-            wanted = event.type.startswith("job.") and owner in (None, event.owner) and not is_ours(event.data)
+            wanted = (
+                event.type.startswith("job.")
+                and owner in (None, event.owner)
+                and not is_ours(event.data)
+            )
             got = wanted and any(
-                side.ask("SELECT 1 FROM saw WHERE what = 'event' AND id = ? AND client = ?", str(event.id), client)
+                side.ask(
+                    "SELECT 1 FROM saw WHERE what = 'event' AND id = ? AND client = ?",
+                    str(event.id),
+                    client,
+                )
             )
             if wanted and not got and not _of_ours(store, event):
                 findings.add(
-                    "N5", f"{client} never got event {event.id}", event.job_id or client, store=[event_line(event)]
+                    "N5",
+                    f"{client} never got event {event.id}",
+                    event.job_id or client,
+                    store=[event_line(event)],
                 )
         after = page[-1].id
 

@@ -53,20 +53,31 @@ def check_worker(worker: WorkerRow, world: World, findings: Findings) -> None:
     """A lease is judged by one clock, so it must have been written by it: the server's."""
     if not world.one_clock:
         return
-    evidence = [f"started {worker.started_at}, renewed {worker.renewed_at}, closed {worker.closed_at}, now {world.now}"]
+    evidence = [
+        f"started {worker.started_at}, renewed {worker.renewed_at}, closed {worker.closed_at}, now {world.now}"
+    ]
     if worker.renewed_at < worker.started_at:
         ago = (worker.started_at - worker.renewed_at) / SECOND
-        findings.add("S10", f"its lease was renewed {ago:.3f} s before it began", worker.id, store=evidence)
+        findings.add(
+            "S10", f"its lease was renewed {ago:.3f} s before it began", worker.id, store=evidence
+        )
     if worker.renewed_at > world.now + AHEAD:
         ahead = (worker.renewed_at - world.now) / SECOND
-        findings.add("S10", f"its lease was renewed {ahead:.3f} s ahead of the clock", worker.id, store=evidence)
+        findings.add(
+            "S10",
+            f"its lease was renewed {ahead:.3f} s ahead of the clock",
+            worker.id,
+            store=evidence,
+        )
 
 
 # A job's life as its events tell it, step by step: S2 to S7, S12 to S14, S16, S18.
 
 Type = EventType
 ENDS: Mapping[str, str] = {
-    event_for(verb).value: end.value for (verb, start), end in MOVES.items() if start is State.RUNNING
+    event_for(verb).value: end.value
+    for (verb, start), end in MOVES.items()
+    if start is State.RUNNING
 }
 BY_HAND: dict[str, dict[str, str]] = {}
 for (_verb, _start), _end in MOVES.items():
@@ -131,7 +142,9 @@ class JobReplay:
 
     def _broken(self, invariant: str, what: str, *events: Event) -> None:
         near = events or tuple(self.case.events[-6:])
-        self.findings.add(invariant, what, self.case.id, store=[event_line(event) for event in near])
+        self.findings.add(
+            invariant, what, self.case.id, store=[event_line(event) for event in near]
+        )
 
     def _to(self, event: Event, state: str) -> None:
         self.state = state
@@ -155,7 +168,12 @@ class JobReplay:
     def _started(self, event: Event) -> None:
         before = [self.started] if self.started else []
         if self.state == RUNNING:
-            self._broken("S6", f"given out again while its attempt with token {self.token} was running", *before, event)
+            self._broken(
+                "S6",
+                f"given out again while its attempt with token {self.token} was running",
+                *before,
+                event,
+            )
         elif self.state in ENDED:
             broken = "S16" if self.state == State.CANCELLED else "S3"
             self._broken(broken, f"started although it was {self.state}")
@@ -166,7 +184,12 @@ class JobReplay:
             early = (self.due - event.at) / SECOND
             self._broken("S13", f"started {early:.3f} s before its time", *before, event)
         self._claimant(event)
-        self.attempt, self.token, self.asked, self.started = event.attempt, event.token or 0, False, event
+        self.attempt, self.token, self.asked, self.started = (
+            event.attempt,
+            event.token or 0,
+            False,
+            event,
+        )
         self.worker = str(event.data.get("worker", ""))
         self._to(event, RUNNING)
 
@@ -175,7 +198,10 @@ class JobReplay:
         if token <= self.token:
             self._broken("S5", f"token {token} after token {self.token}")
         if self.attempt is not None and event.attempt != self.attempt + 1:
-            self._broken("S5", f"attempt {event.attempt} after attempt {self.attempt} of generation {self.generation}")
+            self._broken(
+                "S5",
+                f"attempt {event.attempt} after attempt {self.attempt} of generation {self.generation}",
+            )
 
     def _claimant(self, event: Event) -> None:
         """A worker that was declared lost is never used again; one that looked just before is not yet one of those."""
@@ -208,20 +234,36 @@ class JobReplay:
     def _next(self, event: Event) -> None:
         at = event.data.get("next_retry_at")
         self.due = int(at) if at is not None else 0
-        if at is not None and event.type == Type.JOB_RETRY_SCHEDULED and self.world.one_clock and at < event.at - SKEW:
-            self._broken("S14", f"the next try is due {(event.at - at) / SECOND:.3f} s before this one ended", event)
+        if (
+            at is not None
+            and event.type == Type.JOB_RETRY_SCHEDULED
+            and self.world.one_clock
+            and at < event.at - SKEW
+        ):
+            self._broken(
+                "S14",
+                f"the next try is due {(event.at - at) / SECOND:.3f} s before this one ended",
+                event,
+            )
 
     def _gates(self, event: Event) -> None:
         """The end of an attempt says in which queue it was."""
         start = self.started
         if start is None or start.token != event.token:
             return
-        names = (("queue", str(event.data.get("queue", ""))), ("kind", str(event.data.get("kind", ""))))
+        names = (
+            ("queue", str(event.data.get("queue", ""))),
+            ("kind", str(event.data.get("kind", ""))),
+        )
         for name in names:
             for shut in self.world.closures.get(name, ()):
                 inside = shut.first < start.id < shut.last and start.at < shut.until
                 if inside and (not self.world.one_clock or start.at > shut.since + STARTS_RACE):
-                    self._broken("S13", f"started while {name[0]} {name[1]} was closed by event #{shut.first}", start)
+                    self._broken(
+                        "S13",
+                        f"started while {name[0]} {name[1]} was closed by event #{shut.first}",
+                        start,
+                    )
 
     # -- counters -----------------------------------------------------------------------------------
     def _charged(self, event: Event) -> None:
@@ -292,25 +334,42 @@ class JobReplay:
         told = int(event.data.get("generation", self.generation + 1))
         if self.case.complete and told != self.generation + 1:
             self._broken("S2", f"generation {told} after generation {self.generation}")
-        self.generation, self.attempt, self.failures, self.losses, self.alone = told, 0, 0, (0, 0), None
+        self.generation, self.attempt, self.failures, self.losses, self.alone = (
+            told,
+            0,
+            0,
+            (0, 0),
+            None,
+        )
         self.due = int(event.data.get("run_at") or 0)
 
     # -- what it comes to ---------------------------------------------------------------------------
     def _against_row(self) -> None:
         row = self.case.row
-        said = {"state": self.state, "generation": self.generation, "attempt": self.attempt, "token": self.token}
+        said = {
+            "state": self.state,
+            "generation": self.generation,
+            "attempt": self.attempt,
+            "token": self.token,
+        }
         if not self.case.complete:
             said = {"state": self.state} if self.state is not None else {}
         if self.world.restored:
             said.pop("token", None)
         for name, value in said.items():
             if getattr(row, name) != value:
-                self._broken("S18", f"its row says {name} {getattr(row, name)}, its events say {value}")
+                self._broken(
+                    "S18", f"its row says {name} {getattr(row, name)}, its events say {value}"
+                )
         if row.state == RUNNING and self.worker and row.worker != self.worker:
-            self._broken("S18", f"its row says it runs on {row.worker}, its events say {self.worker}")
+            self._broken(
+                "S18", f"its row says it runs on {row.worker}, its events say {self.worker}"
+            )
         start, deadline = self.started, row.deadline_at
         if start is not None and self.attempt and deadline is not None and start.at >= deadline:
-            self._broken("S13", f"started {(start.at - deadline) / SECOND:.3f} s after its deadline", start)
+            self._broken(
+                "S13", f"started {(start.at - deadline) / SECOND:.3f} s after its deadline", start
+            )
         self._counters()
         if self.case.whole.announced and self.case.complete and not self.announced:
             self._broken("S18", "it is marked as announced, and no event tells of it")
@@ -318,11 +377,15 @@ class JobReplay:
     def _counters(self) -> None:
         row = self.case.row
         if self.failures is not None and row.failures != self.failures:
-            self._broken("S12", f"its row says {row.failures} failures, its events say {self.failures}")
+            self._broken(
+                "S12", f"its row says {row.failures} failures, its events say {self.failures}"
+            )
         if self.losses is None or self.case.checkpoints:
             return
         if not self.losses[0] <= row.losses <= self.losses[1]:
-            self._broken("S12", f"its row says {row.losses} losses, its events say {self.losses[1]}")
+            self._broken(
+                "S12", f"its row says {row.losses} losses, its events say {self.losses[1]}"
+            )
 
     def _against_attempts(self) -> None:
         rows = {row.token: row for row in self.case.attempts}
@@ -330,15 +393,21 @@ class JobReplay:
             for token in sorted(rows.keys() ^ self.ended.keys()):
                 there = "row" if token in rows else "event"
                 self._broken("S18", f"the end of token {token} has only an {there}")
-        starts = {event.token: event for event in self.case.events if event.type == Type.JOB_STARTED}
+        starts = {
+            event.token: event for event in self.case.events if event.type == Type.JOB_STARTED
+        }
         for token, row in rows.items():
             start = starts.get(token)
-            claimed = start is None or "worker" not in start.data or start.data["worker"] == row.worker
+            claimed = (
+                start is None or "worker" not in start.data or start.data["worker"] == row.worker
+            )
             if not claimed or row.settled_by not in {row.worker, *OURSELVES}:
                 self.findings.add(
-                    "S7", f"token {token} was ended by {row.settled_by} for {row.worker}, who did not hold it",
-                    self.case.id, store=[*([event_line(start)] if start else ()), attempt_line(row)],
-                )  # fmt: skip
+                    "S7",
+                    f"token {token} was ended by {row.settled_by} for {row.worker}, who did not hold it",
+                    self.case.id,
+                    store=[*([event_line(start)] if start else ()), attempt_line(row)],
+                )
         self._kept()
 
     def _kept(self) -> None:
@@ -348,14 +417,18 @@ class JobReplay:
         ends = {row.token: row for row in self.case.attempts}
         for kept in self.case.checkpoints:
             end = ends.get(kept.token)
-            if end is None or end.ended_at < end.started_at:  # the clock was set back meanwhile: times prove nothing
+            if (
+                end is None or end.ended_at < end.started_at
+            ):  # the clock was set back meanwhile: times prove nothing
                 continue
             if kept.at > end.ended_at:
                 late = (kept.at - end.ended_at) / SECOND
                 self.findings.add(
-                    "S7", f"checkpoint {kept.name!r} of token {kept.token} was kept {late:.3f} s after it had ended",
-                    self.case.id, store=[attempt_line(end)],
-                )  # fmt: skip
+                    "S7",
+                    f"checkpoint {kept.name!r} of token {kept.token} was kept {late:.3f} s after it had ended",
+                    self.case.id,
+                    store=[attempt_line(end)],
+                )
 
     # -- for those who judge several jobs -----------------------------------------------------------
     def spans(self, states: frozenset[str]) -> Iterator[tuple[int, int]]:

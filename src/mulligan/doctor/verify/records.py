@@ -128,7 +128,12 @@ class Call:
         self._clients, self._what, self._asked = clients, what, asked
 
     def __enter__(self) -> Self:
-        line = {"line": "begin", "call": self.id, "what": self._what, "client": self._clients.client}
+        line = {
+            "line": "begin",
+            "call": self.id,
+            "what": self._what,
+            "client": self._clients.client,
+        }
         append(self._clients.path, {**line, "asked": self._asked})
         return self
 
@@ -150,10 +155,18 @@ class Call:
         self.told, self.error = told, error
         self.jobs = [str(getattr(job, "id", job)) for job in jobs] or self.jobs
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         if error is not None:
             self._end(told_by(error), (), f"{type(error).__name__}: {error}")
-        line = {"line": "end", "call": self.id, "told": self.told, "jobs": self.jobs, "error": self.error[:500]}
+        line = {
+            "line": "end",
+            "call": self.id,
+            "told": self.told,
+            "jobs": self.jobs,
+            "error": self.error[:500],
+        }
         append(self._clients.path, line)
 
 
@@ -189,9 +202,18 @@ class AttemptLike(Protocol):
     def token(self) -> int: ...
 
 
-def witness(path: str | Path, ctx: AttemptLike, what: str, *, result: Any = UNSAID, **more: Any) -> None:
+def witness(
+    path: str | Path, ctx: AttemptLike, what: str, *, result: Any = UNSAID, **more: Any
+) -> None:
     """One line of a handler about itself: `witness(path, ctx, "start")`, `witness(path, ctx, "end", result=value)`."""
-    line = {"job": ctx.job.id, "kind": ctx.job.kind, "attempt": ctx.attempt, "token": ctx.token, "what": what, **more}
+    line = {
+        "job": ctx.job.id,
+        "kind": ctx.job.kind,
+        "attempt": ctx.attempt,
+        "token": ctx.token,
+        "what": what,
+        **more,
+    }
     append(path, line if result is UNSAID else {**line, "result": digest(result)})
 
 
@@ -257,10 +279,14 @@ Row = tuple[Any, ...]
 class Side:
     """A database of our own in a temporary directory, gone when it is closed."""
 
-    def __init__(self, clients: Iterable[str | Path] = (), witness: Iterable[str | Path] = ()) -> None:
+    def __init__(
+        self, clients: Iterable[str | Path] = (), witness: Iterable[str | Path] = ()
+    ) -> None:
         self._folder = TemporaryDirectory(prefix="mulligan-verify-")
         self._db = apsw.Connection(str(Path(self._folder.name) / "side.db"))
-        self._db.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -32000")
+        self._db.execute(
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -32000"
+        )
         self._db.execute(SCHEMA)
         self.unreadable = 0
         clients, witness = list(clients), list(witness)
@@ -271,13 +297,19 @@ class Side:
             for path in witness:
                 self._read_witness(path)
             self._db.execute(INDEXES)
-        self.kinds_asked = {row[0] for row in self.ask("SELECT DISTINCT json_extract(asked, '$.kind') FROM call")}
-        self.kinds_seen = {row[0] for row in self.ask("SELECT DISTINCT json_extract(line, '$.kind') FROM witness")}
+        self.kinds_asked = {
+            row[0] for row in self.ask("SELECT DISTINCT json_extract(asked, '$.kind') FROM call")
+        }
+        self.kinds_seen = {
+            row[0] for row in self.ask("SELECT DISTINCT json_extract(line, '$.kind') FROM witness")
+        }
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         self._db.close()
         self._folder.cleanup()
 
@@ -308,14 +340,35 @@ class Side:
     def _client_line(self, line: Mapping[str, Any]) -> None:
         what = line["line"]
         if what == "begin":
-            row = (line["call"], line["what"], line["client"], json.dumps(line.get("asked", {})), line["ns"], None)
-            self._db.execute("INSERT INTO call (id, what, client, asked, begin_ns, end_ns) VALUES (?,?,?,?,?,?)", row)
+            row = (
+                line["call"],
+                line["what"],
+                line["client"],
+                json.dumps(line.get("asked", {})),
+                line["ns"],
+                None,
+            )
+            self._db.execute(
+                "INSERT INTO call (id, what, client, asked, begin_ns, end_ns) VALUES (?,?,?,?,?,?)",
+                row,
+            )
         elif what == "end":
             end = (line["ns"], line.get("told", UNKNOWN), line.get("error", ""), line["call"])
             self._db.execute("UPDATE call SET end_ns = ?, told = ?, error = ? WHERE id = ?", end)
             self.put("named", [(job, line["call"]) for job in line.get("jobs", ())])
         elif what == "saw":
-            self.put("saw", [(line["what"], line["client"], str(line[line["what"]]), line["ns"], json.dumps(line))])
+            self.put(
+                "saw",
+                [
+                    (
+                        line["what"],
+                        line["client"],
+                        str(line[line["what"]]),
+                        line["ns"],
+                        json.dumps(line),
+                    )
+                ],
+            )
 
     def calls_of(self, jobs: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         """By job: the calls that name it, in the order in which they were begun."""

@@ -31,17 +31,28 @@ def gather(case: JobCase, life: JobReplay, side: Side) -> None:
     """Put down what is judged once all jobs were seen."""
     row = case.row
     covered = frozenset((row.unique_cover or "").split(","))
-    if row.unique_key is not None and case.whole.unique_until is None and case.complete and row.generation == 1:
+    if (
+        row.unique_key is not None
+        and case.whole.unique_until is None
+        and case.complete
+        and row.generation == 1
+    ):
         name = f"{row.owner}\n{row.kind}\n{row.unique_key}"
         side.put("keyed", [(name, row.id, *span) for span in life.spans(covered)])
     if row.batch_id is not None and case.complete:
-        side.put("member", [(row.batch_id, row.id, *span) for span in list(life.spans(WAITING))[:1]])
+        side.put(
+            "member", [(row.batch_id, row.id, *span) for span in list(life.spans(WAITING))[:1]]
+        )
     side.put("slotted", list(_slots_told(case)))
 
 
 def _slots_told(case: JobCase) -> Iterator[tuple[str, Micros, str]]:
     for event in case.events:
-        if event.type == EventType.JOB_QUEUED and "schedule" in event.data and "slot_at" in event.data:
+        if (
+            event.type == EventType.JOB_QUEUED
+            and "schedule" in event.data
+            and "slot_at" in event.data
+        ):
             yield str(event.data["schedule"]), int(event.data["slot_at"]), case.id
 
 
@@ -57,14 +68,21 @@ def check_keys(side: Side, findings: Findings) -> None:
             f"{first}: from event #{since} to {'now' if until == FOR_EVER else f'#{until}'}",
             f"{second}: from #{other}",
         ]
-        findings.add("U1", f"key {key!r} of {kind}{whose} is held by {first} and {second} at once", second, store=lines)
+        findings.add(
+            "U1",
+            f"key {key!r} of {kind}{whose} is held by {first} and {second} at once",
+            second,
+            store=lines,
+        )
 
 
 # -- schedules ----------------------------------------------------------------------------------------
 def check_schedules(store: Store, world: World, side: Side, findings: Findings) -> None:
     sql = "SELECT schedule, slot, min(job), max(job), count(DISTINCT job) AS n FROM slotted GROUP BY 1, 2 HAVING n > 1"
     for schedule, slot, first, last, n in side.ask(sql):
-        findings.add("C1", f"slot {slot} of schedule {schedule} has {n} jobs: {first}, {last}", last)
+        findings.add(
+            "C1", f"slot {slot} of schedule {schedule} has {n} jobs: {first}, {last}", last
+        )
     with store.snapshot() as unit:
         rows = {row.name: row for row in unit.schedules()}
         steady = _steady([Manifest.from_json(body) for _, _, _, body, _ in unit.manifests()], rows)
@@ -100,11 +118,20 @@ def _steady(manifests: Iterable[Manifest], rows: Mapping[str, ScheduleRow]) -> s
     for manifest in manifests:
         for name, spec in manifest.schedules.items():
             said.setdefault(name, set()).add((checked_cron(spec.cron), spec.timezone))
-    return {name for name, row in rows.items() if said.get(name) == {(checked_cron(row.cron), row.timezone)}}
+    return {
+        name
+        for name, row in rows.items()
+        if said.get(name) == {(checked_cron(row.cron), row.timezone)}
+    }
 
 
 def _between(
-    store: Store, world: World, row: ScheduleRow | None, before: Micros | None, slot: Micros, findings: Findings
+    store: Store,
+    world: World,
+    row: ScheduleRow | None,
+    before: Micros | None,
+    slot: Micros,
+    findings: Findings,
 ) -> None:
     """Slots between two that have a job: each was skipped, and that was told."""
     if row is None or before is None:
@@ -120,7 +147,9 @@ def _between(
     for at in missing:
         if not any(first <= at <= last for first, last in told):
             findings.add(
-                "C1", f"slot {at} of schedule {row.name} has no job, and nothing says that it was skipped", row.name
+                "C1",
+                f"slot {at} of schedule {row.name} has no job, and nothing says that it was skipped",
+                row.name,
             )
 
 
@@ -152,7 +181,9 @@ def _log_begins(store: Store, gone: int) -> Micros:
         return first[0].at if first else unit.now()
 
 
-def events_of(store: Store, types: Sequence[str], after: int, upto: int | None = None) -> Iterator[Event]:
+def events_of(
+    store: Store, types: Sequence[str], after: int, upto: int | None = None
+) -> Iterator[Event]:
     """Those of some types, page by page, up to what is there now."""
     with store.snapshot() as unit:
         top = unit.newest_event() if upto is None else upto
@@ -166,7 +197,9 @@ def events_of(store: Store, types: Sequence[str], after: int, upto: int | None =
 
 
 # -- batches ------------------------------------------------------------------------------------------
-def check_batches(store: Store, world: World, side: Side, findings: Findings, *, settled: bool) -> None:
+def check_batches(
+    store: Store, world: World, side: Side, findings: Findings, *, settled: bool
+) -> None:
     after = ""
     while True:
         with store.snapshot() as unit:
@@ -179,7 +212,9 @@ def check_batches(store: Store, world: World, side: Side, findings: Findings, *,
         after = page[-1].id
 
 
-def _check_batch(unit: Transaction, row: BatchRow, world: World, side: Side, findings: Findings, *, settled: bool) -> None:
+def _check_batch(
+    unit: Transaction, row: BatchRow, world: World, side: Side, findings: Findings, *, settled: bool
+) -> None:
     story = [event for event in unit.batch_story(row.id) if event.id > world.gone]
     counts = counted((state, must, n) for _, state, must, n in unit.batch_counts([row.id]))
     ends = [event for event in story if event.type in OUTCOMES]
@@ -192,19 +227,34 @@ def _check_batch(unit: Transaction, row: BatchRow, world: World, side: Side, fin
         _when(end, row, unit, side, broken)
         _figures(end, row, broken)
     if row.outcome is None:
-        if settled and row.sealed_at is not None and not counts.unfinished and row.sealed_at < world.now - world.slack:
+        if (
+            settled
+            and row.sealed_at is not None
+            and not counts.unfinished
+            and row.sealed_at < world.now - world.slack
+        ):
             broken("B2", "it is sealed and no member is unfinished, and it has no outcome")
         return
     if counts.unfinished:
         broken("B2", f"it is {row.outcome}, and {counts.unfinished} of its members are unfinished")
-    last = next((end for end in reversed(ends) if end.data.get("generation") == row.generation), None)
+    last = next(
+        (end for end in reversed(ends) if end.data.get("generation") == row.generation), None
+    )
     if last is not None and last.data.get("succeeded") is not None:
-        said, there = (last.data["succeeded"], last.data.get("total")), (counts.succeeded, counts.total)
+        said, there = (
+            (last.data["succeeded"], last.data.get("total")),
+            (counts.succeeded, counts.total),
+        )
         if said != there:
-            broken("B1", f"it told of {said[0]} succeeded of {said[1]}, and there are {there[0]} of {there[1]}")
+            broken(
+                "B1",
+                f"it told of {said[0]} succeeded of {said[1]}, and there are {there[0]} of {there[1]}",
+            )
 
 
-def _once(row: BatchRow, story: Sequence[Event], ends: Sequence[Event], broken: Callable[..., None]) -> None:
+def _once(
+    row: BatchRow, story: Sequence[Event], ends: Sequence[Event], broken: Callable[..., None]
+) -> None:
     generations = [end.data.get("generation") for end in ends]
     for generation in {one for one in generations if generations.count(one) > 1}:
         broken("B2", f"generation {generation} came to an outcome more than once", ends)
@@ -215,11 +265,22 @@ def _once(row: BatchRow, story: Sequence[Event], ends: Sequence[Event], broken: 
         broken("B2", "it came to an outcome before it was sealed", story)
 
 
-def _when(end: Event, row: BatchRow, unit: Transaction, side: Side, broken: Callable[..., None]) -> None:
-    late = list(side.ask("SELECT job FROM member WHERE batch = ? AND since < ? AND until > ?", row.id, end.id, end.id))
+def _when(
+    end: Event, row: BatchRow, unit: Transaction, side: Side, broken: Callable[..., None]
+) -> None:
+    late = list(
+        side.ask(
+            "SELECT job FROM member WHERE batch = ? AND since < ? AND until > ?",
+            row.id,
+            end.id,
+            end.id,
+        )
+    )
     if late:
         broken(
-            "B2", f"it came to an outcome while {len(late)} of its members had not ended, such as {late[0][0]}", [end]
+            "B2",
+            f"it came to an outcome while {len(late)} of its members had not ended, such as {late[0][0]}",
+            [end],
         )
     follows = end.data.get("on_complete")
     if follows and unit.get(str(follows)) is None and not unit.pruned_over(str(follows)):
@@ -233,4 +294,8 @@ def _figures(end: Event, row: BatchRow, broken: Callable[..., None]) -> None:
     counts = BatchCounts(**{name: int(end.data[name]) for name in names})
     outcome = reckoned(counts, row.tolerance).value
     if outcome != OUTCOMES[EventType(end.type)]:
-        broken("B3", f"it told of {OUTCOMES[EventType(end.type)]}, and its members make it {outcome}", [end])
+        broken(
+            "B3",
+            f"it told of {OUTCOMES[EventType(end.type)]}, and its members make it {outcome}",
+            [end],
+        )

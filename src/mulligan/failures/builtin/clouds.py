@@ -22,7 +22,9 @@ _AWS = (
     row(
         "aws.daily",
         "QUOTA",
-        provider_code=words("ThrottlingException Throttling LimitExceededException TooManyRequestsException"),
+        provider_code=words(
+            "ThrottlingException Throttling LimitExceededException TooManyRequestsException"
+        ),
         message=DAILY,
     ),
     row(
@@ -182,7 +184,9 @@ _GOOGLE = (
     row(
         "google.quota-long",
         "QUOTA",
-        provider_code=words("RATE_LIMIT_EXCEEDED rateLimitExceeded userRateLimitExceeded quotaExceeded"),
+        provider_code=words(
+            "RATE_LIMIT_EXCEEDED rateLimitExceeded userRateLimitExceeded quotaExceeded"
+        ),
         message=DAILY,
     ),
     row(
@@ -248,7 +252,9 @@ _GOOGLE = (
         ),
     ),
     row(
-        "google.content", "REFUSED_CONTENT", provider_code=words("SAFETY RECITATION PROHIBITED_CONTENT BLOCKLIST SPII")
+        "google.content",
+        "REFUSED_CONTENT",
+        provider_code=words("SAFETY RECITATION PROHIBITED_CONTENT BLOCKLIST SPII"),
     ),
     row(
         "google.invalid",
@@ -275,7 +281,9 @@ _AI = (
     row(
         "ai.quota-money",
         "QUOTA",
-        provider_code=words("invalid_request_error rate_limit_exceeded rate_limit_error tokens requests"),
+        provider_code=words(
+            "invalid_request_error rate_limit_exceeded rate_limit_error tokens requests"
+        ),
         message=MONEY,
     ),
     row(
@@ -284,7 +292,12 @@ _AI = (
         provider_code=words("rate_limit_exceeded tokens rate_limit_error"),
         message=ONE_TOO_LARGE,
     ),
-    row("ai.quota-long", "QUOTA", provider_code=("rate_limit_exceeded",), message=r"\b(?:per month|monthly)\b"),
+    row(
+        "ai.quota-long",
+        "QUOTA",
+        provider_code=("rate_limit_exceeded",),
+        message=r"\b(?:per month|monthly)\b",
+    ),
     row(
         "ai.rate",
         "RATE_LIMITED",
@@ -304,7 +317,11 @@ _AI = (
             """
         ),
     ),
-    row("ai.timeout", "TIMEOUT", provider_code=words("timeout_error request_timeout model_timeout gateway_timeout")),
+    row(
+        "ai.timeout",
+        "TIMEOUT",
+        provider_code=words("timeout_error request_timeout model_timeout gateway_timeout"),
+    ),
     row(
         "ai.auth",
         "AUTH",
@@ -405,9 +422,15 @@ _AZURE = (
     row(
         "azure.no-room",
         "SERVICE_FULL",
-        provider_code=words("AllocationFailed ZonalAllocationFailed OverconstrainedAllocationRequest"),
+        provider_code=words(
+            "AllocationFailed ZonalAllocationFailed OverconstrainedAllocationRequest"
+        ),
     ),
-    row("azure.quota", "QUOTA", provider_code=words("QuotaExceeded ReadOnlyDisabledSubscription AccountQuotaExceeded")),
+    row(
+        "azure.quota",
+        "QUOTA",
+        provider_code=words("QuotaExceeded ReadOnlyDisabledSubscription AccountQuotaExceeded"),
+    ),
     row(
         "azure.auth",
         "AUTH",
@@ -430,13 +453,25 @@ _AZURE = (
 )
 
 _MORE = (
-    row("azure.auth-for-now", "HTTP_5XX", provider_code=words("AADSTS90033 AADSTS90012 AADSTS90013 AADSTS900432")),
-    row("azure.active", "BUSY", provider_code=words("DeploymentActive OperationInProgress AnotherOperationInProgress")),
+    row(
+        "azure.auth-for-now",
+        "HTTP_5XX",
+        provider_code=words("AADSTS90033 AADSTS90012 AADSTS90013 AADSTS900432"),
+    ),
+    row(
+        "azure.active",
+        "BUSY",
+        provider_code=words("DeploymentActive OperationInProgress AnotherOperationInProgress"),
+    ),
     row(
         "aws.conflict-inside",
         "DATABASE_CONFLICT",
         provider_code="TransactionCanceledException",
-        message=(r"\bTransactionConflict\b", r"\bThrottlingError\b", r"\bProvisionedThroughputExceeded\b"),
+        message=(
+            r"\bTransactionConflict\b",
+            r"\bThrottlingError\b",
+            r"\bProvisionedThroughputExceeded\b",
+        ),
     ),
     row("aws.cancelled", "ALREADY_EXISTS", provider_code="TransactionCanceledException"),
     row(

@@ -8,8 +8,17 @@ _POSTGRES = (
     row("sql.cancelled-by-user", "STOPPED", sqlstate="57014", message=r"\buser request\b"),
     row("sql.timeout", "TIMEOUT", sqlstate=words("57014 25P03 25P04 HYT00 HYT01")),
     row("sql.conflict", "DATABASE_CONFLICT", sqlstate=words("40* 55P03 55006 HY008")),
-    row("sql.shutting-down", "DATABASE_UNAVAILABLE", sqlstate=words("08* 57P01 57P02 57P03 57P05 58030 25006 72000")),
-    row("sql.cached-plan", "DATABASE_CONFLICT", sqlstate="0A000", message=r"\bcached plan must not change\b"),
+    row(
+        "sql.shutting-down",
+        "DATABASE_UNAVAILABLE",
+        sqlstate=words("08* 57P01 57P02 57P03 57P05 58030 25006 72000"),
+    ),
+    row(
+        "sql.cached-plan",
+        "DATABASE_CONFLICT",
+        sqlstate="0A000",
+        message=r"\bcached plan must not change\b",
+    ),
     row("sql.disk-full", "DISK_FULL", sqlstate="53100"),
     row("sql.memory", "MEMORY", sqlstate="53200"),
     row("sql.too-many", "TOO_MANY_FILES", sqlstate=words("53300 53400 53000")),
@@ -17,7 +26,11 @@ _POSTGRES = (
     row("sql.denied", "ACCESS_DENIED", sqlstate="42501"),
     row("sql.data", "DATA_REFUSED", sqlstate=words("21* 22* 23* 44* 54*")),
     row("sql.broken", "DATABASE_BROKEN", sqlstate=("XX001", "XX002")),
-    row("sql.schema", "DATABASE_SCHEMA", sqlstate=words("0A* 3D* 3F* 42* 2B* 26* 34* 25* P0* 55000 57P04 58P01 58P02")),
+    row(
+        "sql.schema",
+        "DATABASE_SCHEMA",
+        sqlstate=words("0A* 3D* 3F* 42* 2B* 26* 34* 25* P0* 55000 57P04 58P01 58P02"),
+    ),
 )
 
 _DRIVERS = (
@@ -33,8 +46,17 @@ _DRIVERS = (
             """
         ),
     ),
-    row("pg.cancelled-by-user", "STOPPED", type=("QueryCanceled", "QueryCanceledError"), message=r"\buser request\b"),
-    row("pg.timeout", "TIMEOUT", type=words("QueryCanceled QueryCanceledError IdleInTransactionSessionTimeout")),
+    row(
+        "pg.cancelled-by-user",
+        "STOPPED",
+        type=("QueryCanceled", "QueryCanceledError"),
+        message=r"\buser request\b",
+    ),
+    row(
+        "pg.timeout",
+        "TIMEOUT",
+        type=words("QueryCanceled QueryCanceledError IdleInTransactionSessionTimeout"),
+    ),
     row(
         "pg.unavailable",
         "DATABASE_UNAVAILABLE",
@@ -134,7 +156,11 @@ _MYSQL = (
             """
         ),
     ),
-    row("mysql.denied", "ACCESS_DENIED", provider_code=words("mysql:1142 mysql:1143 mysql:1227 mysql:1130 mysql:1370")),
+    row(
+        "mysql.denied",
+        "ACCESS_DENIED",
+        provider_code=words("mysql:1142 mysql:1143 mysql:1227 mysql:1130 mysql:1370"),
+    ),
     row(
         "mysql.data",
         "DATA_REFUSED",
@@ -171,24 +197,38 @@ _ORACLE = (
             """
         ),
     ),
-    row("oracle.timeout", "TIMEOUT", provider_code=words("ora:12170 ora:01013 ora:12535 ora:02049 ora:12606")),
+    row(
+        "oracle.timeout",
+        "TIMEOUT",
+        provider_code=words("ora:12170 ora:01013 ora:12535 ora:02049 ora:12606"),
+    ),
     row(
         "oracle.conflict",
         "DATABASE_CONFLICT",
-        provider_code=words("ora:00054 ora:00060 ora:03170 ora:08177 ora:01555 ora:04021 ora:30006"),
+        provider_code=words(
+            "ora:00054 ora:00060 ora:03170 ora:08177 ora:01555 ora:04021 ora:30006"
+        ),
     ),
     row(
         "oracle.too-many",
         "TOO_MANY_FILES",
-        provider_code=words("ora:00018 ora:00020 ora:12516 ora:12518 ora:12519 ora:12520 ora:02391"),
+        provider_code=words(
+            "ora:00018 ora:00020 ora:12516 ora:12518 ora:12519 ora:12520 ora:02391"
+        ),
     ),
     row(
         "oracle.full",
         "DISK_FULL",
-        provider_code=words("ora:01652 ora:01653 ora:01654 ora:01691 ora:00257 ora:01536 ora:19809"),
+        provider_code=words(
+            "ora:01652 ora:01653 ora:01654 ora:01691 ora:00257 ora:01536 ora:19809"
+        ),
     ),
     row("oracle.memory", "MEMORY", provider_code=words("ora:04031 ora:27102 ora:04030")),
-    row("oracle.auth", "AUTH", provider_code=words("ora:01017 ora:28000 ora:28001 ora:01045 ora:01005 ora:28009")),
+    row(
+        "oracle.auth",
+        "AUTH",
+        provider_code=words("ora:01017 ora:28000 ora:28001 ora:01045 ora:01005 ora:28009"),
+    ),
     row("oracle.denied", "ACCESS_DENIED", provider_code=words("ora:01031 ora:01950 ora:00990")),
     row(
         "oracle.data",
@@ -209,7 +249,11 @@ _SQLITE = (
     row("sqlite.full", "DISK_FULL", provider_code=("sqlite:SQLITE_FULL",)),
     row("sqlite.io", "IO_ERROR", provider_code=("sqlite:SQLITE_IOERR*", "sqlite:SQLITE_INTERRUPT")),
     row("sqlite.memory", "MEMORY", provider_code=("sqlite:SQLITE_NOMEM",)),
-    row("sqlite.broken", "DATABASE_BROKEN", provider_code=("sqlite:SQLITE_CORRUPT*", "sqlite:SQLITE_NOTADB")),
+    row(
+        "sqlite.broken",
+        "DATABASE_BROKEN",
+        provider_code=("sqlite:SQLITE_CORRUPT*", "sqlite:SQLITE_NOTADB"),
+    ),
     row(
         "sqlite.denied",
         "PERMISSION",
@@ -308,7 +352,11 @@ _BROKERS = (
         ),
     ),
     row("redis.type-full", "SERVICE_FULL", type=("redis.exceptions.OutOfMemoryError",)),
-    row("redis.pool", "TOO_MANY_FILES", type=("redis.exceptions.MaxConnectionsError", "MaxConnectionsError")),
+    row(
+        "redis.pool",
+        "TOO_MANY_FILES",
+        type=("redis.exceptions.MaxConnectionsError", "MaxConnectionsError"),
+    ),
     row(
         "redis.type-auth",
         "AUTH",
@@ -354,7 +402,9 @@ _BROKERS = (
         ),
     ),
     row(
-        "kafka.too-large", "TOO_LARGE", type=words("MessageSizeTooLargeError RecordListTooLargeError DocumentTooLarge")
+        "kafka.too-large",
+        "TOO_LARGE",
+        type=words("MessageSizeTooLargeError RecordListTooLargeError DocumentTooLarge"),
     ),
     row(
         "kafka.denied",
@@ -383,7 +433,9 @@ _BROKERS = (
         message=(r"\bNOT_FOUND\b", r"\bPRECONDITION_FAILED\b", r"\bACCESS_REFUSED\b"),
     ),
     row(
-        "amqp.refused", "MISCONFIGURED", type=words("ChannelPreconditionFailed ChannelNotFoundEntity ChannelNotAllowed")
+        "amqp.refused",
+        "MISCONFIGURED",
+        type=words("ChannelPreconditionFailed ChannelNotFoundEntity ChannelNotAllowed"),
     ),
     row(
         "mongo.refused-selection",
@@ -430,7 +482,9 @@ _BROKERS = (
     row(
         "mongo.data",
         "DATA_REFUSED",
-        type=words("DuplicateKeyError InvalidDocument InvalidBSON pymongo.errors.WriteError InvalidId"),
+        type=words(
+            "DuplicateKeyError InvalidDocument InvalidBSON pymongo.errors.WriteError InvalidId"
+        ),
     ),
 )
 

@@ -24,7 +24,11 @@ _HTTP_CLIENTS = (
             """
         ),
     ),
-    row("client.certificate", "CERTIFICATE", type=("ClientConnectorCertificateError", "SSLCertVerificationError")),
+    row(
+        "client.certificate",
+        "CERTIFICATE",
+        type=("ClientConnectorCertificateError", "SSLCertVerificationError"),
+    ),
     row(
         "client.invalid-url",
         "INVALID_INPUT",
@@ -37,7 +41,11 @@ _HTTP_CLIENTS = (
             """
         ),
     ),
-    row("client.pool", "TOO_MANY_FILES", type=words("httpx.PoolTimeout httpx2.PoolTimeout EmptyPoolError PoolTimeout")),
+    row(
+        "client.pool",
+        "TOO_MANY_FILES",
+        type=words("httpx.PoolTimeout httpx2.PoolTimeout EmptyPoolError PoolTimeout"),
+    ),
     row(
         "client.timeout",
         "TIMEOUT",
@@ -51,7 +59,12 @@ _HTTP_CLIENTS = (
             """
         ),
     ),
-    row("client.one-too-large", "TOO_LARGE", type=("RateLimitError", "TooManyRequests"), message=ONE_TOO_LARGE),
+    row(
+        "client.one-too-large",
+        "TOO_LARGE",
+        type=("RateLimitError", "TooManyRequests"),
+        message=ONE_TOO_LARGE,
+    ),
     row(
         "client.rate",
         "RATE_LIMITED",
@@ -98,7 +111,11 @@ _HTTP_CLIENTS = (
     row(
         "client.held",
         "BUSY",
-        type=("stripe.error.InvalidRequestError", "stripe.InvalidRequestError", "InvalidRequestError"),
+        type=(
+            "stripe.error.InvalidRequestError",
+            "stripe.InvalidRequestError",
+            "InvalidRequestError",
+        ),
         message=(r"\banother (?:API )?request\b", r"\block_timeout\b", r"\bretry the request\b"),
     ),
     row(
@@ -121,7 +138,9 @@ _HTTP_CLIENTS = (
     row(
         "client.money",
         "QUOTA",
-        type=words("RateLimitError TooManyRequests ResourceExhausted APIStatusError BadRequestError"),
+        type=words(
+            "RateLimitError TooManyRequests ResourceExhausted APIStatusError BadRequestError"
+        ),
         message=(
             r"\bexceeded your current quota\b",
             r"\bcredit balance is too low\b",
@@ -186,7 +205,11 @@ _HTTP_CLIENTS = (
 )
 
 _FILE_LIBRARIES = (
-    row("wkhtmltopdf.missing", "MISSING", type=("ContentNotFoundError", "ProtocolUnknownError", "ContentAccessDenied")),
+    row(
+        "wkhtmltopdf.missing",
+        "MISSING",
+        type=("ContentNotFoundError", "ProtocolUnknownError", "ContentAccessDenied"),
+    ),
     row(
         "file.validation",
         "INVALID_INPUT",
@@ -237,7 +260,11 @@ _FILE_LIBRARIES = (
             """
         ),
     ),
-    row("file.no-row", "MISSING", type=words("ObjectDoesNotExist DoesNotExist NoResultFound MultipleResultsFound")),
+    row(
+        "file.no-row",
+        "MISSING",
+        type=words("ObjectDoesNotExist DoesNotExist NoResultFound MultipleResultsFound"),
+    ),
     row("selenium.gone", "CONNECTION", type=("TargetClosedError")),
 )
 
@@ -297,14 +324,29 @@ _AWAY = words(
 
 RULES = (
     row("lib.misused", "PROGRAMMING_ERROR", type=_MISUSED),
-    row("lib.offline", "MISCONFIGURED", type="LocalEntryNotFoundError", message=r"\btraffic has been disabled\b"),
+    row(
+        "lib.offline",
+        "MISCONFIGURED",
+        type="LocalEntryNotFoundError",
+        message=r"\btraffic has been disabled\b",
+    ),
     row("lib.away", "CONNECTION", type=_AWAY),
     row("lib.damaged", "BAD_TRANSFER", type=words("ChecksumError FlexibleChecksumError")),
     row("lib.not-live", "NOT_READY", type="UserNotLive"),
     row("lib.retried", "HTTP_5XX", type=("requests.exceptions.RetryError", "RetriesExceededError")),
     row("lib.waited", "TIMEOUT", type="WaiterError"),
-    row("lib.waited-for-nothing", "REFUSED", type="WaiterError", message=r"\bterminal failure state\b"),
-    row("lib.bad-header", "INVALID_INPUT", type="HTTPClientError", message=r"\binvalid header value\b"),
+    row(
+        "lib.waited-for-nothing",
+        "REFUSED",
+        type="WaiterError",
+        message=r"\bterminal failure state\b",
+    ),
+    row(
+        "lib.bad-header",
+        "INVALID_INPUT",
+        type="HTTPClientError",
+        message=r"\binvalid header value\b",
+    ),
     row(
         "pg.more-data",
         "DATA_REFUSED",

@@ -107,7 +107,12 @@ HTTP_RULES = (
         http_status=(500, 502, 503, 525, 526),
         message=(r"\bCERTIFICATE_VERIFY_FAILED\b", r"\bcertificate verify failed\b"),
     ),
-    row("http.unknown-domain", "MISCONFIGURED", http_status=(500, 502, 503), message=r"\bunknown domain\b"),
+    row(
+        "http.unknown-domain",
+        "MISCONFIGURED",
+        http_status=(500, 502, 503),
+        message=r"\bunknown domain\b",
+    ),
     row("http.blocked", "ACCESS_DENIED", http_status=(400, 403, 451), message=BLOCKED),
     row("http.rate-limited", "RATE_LIMITED", http_status=(420, 429, 509)),
     row("http.timeout", "TIMEOUT", http_status=(408, 504, 522, 524, 598, 599)),
@@ -124,11 +129,19 @@ HTTP_RULES = (
     row("http.too-large", "TOO_LARGE", http_status=(413, 414, 431)),
     row("http.refused", "HTTP_4XX", http_status=(400, 405, 406, 415, 416, 422)),
     row("http.exists", "ALREADY_EXISTS", http_status=409),
-    row("http.impossible", "HTTP_IMPOSSIBLE", http_status=(411, 412, 417, 426, 428, 451, 501, 505, 525, 526)),
+    row(
+        "http.impossible",
+        "HTTP_IMPOSSIBLE",
+        http_status=(411, 412, 417, 426, 428, 451, 501, 505, 525, 526),
+    ),
     row("http.moved", "HTTP_IMPOSSIBLE", http_status=(300, 301, 302, 303, 305, 307, 308)),
     row("http.stopped", "STOPPED", http_status=499),
     row("http.full", "SERVICE_FULL", http_status=507),
-    row("http.unavailable", "HTTP_5XX", http_status=(421, 423, 425, 500, 502, 503, 520, 521, 523, 527, 529, 530)),
+    row(
+        "http.unavailable",
+        "HTTP_5XX",
+        http_status=(421, 423, 425, 500, 502, 503, 520, 521, 523, 527, 529, 530),
+    ),
 )
 
 
@@ -151,7 +164,11 @@ SMTP_RULES = (
         "smtp.for-now",
         "MAIL_DEFERRED",
         provider_code="smtp:5*",
-        message=(r"\bgrey-?list", r"\b(?:try|come back|resend) (?:again )?later\b", r"\btemporar(?:y|ily) \w+"),
+        message=(
+            r"\bgrey-?list",
+            r"\b(?:try|come back|resend) (?:again )?later\b",
+            r"\btemporar(?:y|ily) \w+",
+        ),
     ),
     row(
         "smtp.many-logins",
@@ -187,10 +204,20 @@ SMTP_RULES = (
     row(
         "smtp.later",
         "MAIL_DEFERRED",
-        provider_code=words("smtp:4.* smtp:421 smtp:450 smtp:451 smtp:452 smtp:454 smtp:432 smtp:447 smtp:471"),
+        provider_code=words(
+            "smtp:4.* smtp:421 smtp:450 smtp:451 smtp:452 smtp:454 smtp:432 smtp:447 smtp:471"
+        ),
     ),
-    row("smtp.type-unsupported", "MISCONFIGURED", type=("smtplib.SMTPNotSupportedError", "SMTPNotSupported")),
-    row("smtp.type-gone", "CONNECTION", type=("smtplib.SMTPServerDisconnected", "smtplib.SMTPConnectError")),
+    row(
+        "smtp.type-unsupported",
+        "MISCONFIGURED",
+        type=("smtplib.SMTPNotSupportedError", "SMTPNotSupported"),
+    ),
+    row(
+        "smtp.type-gone",
+        "CONNECTION",
+        type=("smtplib.SMTPServerDisconnected", "smtplib.SMTPConnectError"),
+    ),
 )
 
 
@@ -201,7 +228,12 @@ _TRANSPORT = (
 )
 
 GRPC_RULES = (
-    row("grpc.per-minute", "RATE_LIMITED", grpc_status="RESOURCE_EXHAUSTED", message=r"PerMinute|PerSecond"),
+    row(
+        "grpc.per-minute",
+        "RATE_LIMITED",
+        grpc_status="RESOURCE_EXHAUSTED",
+        message=r"PerMinute|PerSecond",
+    ),
     row("grpc.quota-money", "QUOTA", grpc_status="RESOURCE_EXHAUSTED", message=MONEY),
     row("grpc.quota-long", "QUOTA", grpc_status="RESOURCE_EXHAUSTED", message=DAILY),
     row(
@@ -225,7 +257,12 @@ GRPC_RULES = (
         ),
     ),
     row("grpc.session", "CONNECTION", grpc_status="NOT_FOUND", message=r"\bsession not found\b"),
-    row("grpc.transport", "CONNECTION", grpc_status=("INTERNAL", "UNKNOWN", "CANCELLED"), message=_TRANSPORT),
+    row(
+        "grpc.transport",
+        "CONNECTION",
+        grpc_status=("INTERNAL", "UNKNOWN", "CANCELLED"),
+        message=_TRANSPORT,
+    ),
     row("grpc.unavailable", "HTTP_5XX", grpc_status="UNAVAILABLE"),
     row("grpc.aborted", "BUSY", grpc_status="ABORTED"),
     row("grpc.deadline", "TIMEOUT", grpc_status="DEADLINE_EXCEEDED"),

@@ -25,7 +25,17 @@ _FFMPEG_EXITS = (
     row("ffmpeg.decode-errors", "BAD_FILE", program=_FFMPEG, exit_code=69),
 )
 
-_SYSEXITS = ("sendmail", "postfix", "procmail", "maildrop", "mutt", "msmtp", "uuencode", "fetchmail", "spamc")
+_SYSEXITS = (
+    "sendmail",
+    "postfix",
+    "procmail",
+    "maildrop",
+    "mutt",
+    "msmtp",
+    "uuencode",
+    "fetchmail",
+    "spamc",
+)
 _OTHERS = (
     row("sysexits.data", "INVALID_INPUT", program=_SYSEXITS, exit_code=(65, 66, 67, 68)),
     row("sysexits.again", "NOT_READY", program=_SYSEXITS, exit_code=(69, 71, 74, 75)),
@@ -47,13 +57,30 @@ _OTHERS = (
         ),
     ),
     row("curl.timeout", "TIMEOUT", provider_code="curl:28"),
-    row("curl.certificate", "CERTIFICATE", provider_code=words("curl:51 curl:58 curl:60 curl:77 curl:83")),
+    row(
+        "curl.certificate",
+        "CERTIFICATE",
+        provider_code=words("curl:51 curl:58 curl:60 curl:77 curl:83"),
+    ),
     row("curl.auth", "AUTH", provider_code=("curl:67", "curl:94")),
-    row("curl.invalid", "INVALID_INPUT", provider_code=words("curl:1 curl:3 curl:47 curl:61 curl:63 curl:2 curl:4")),
+    row(
+        "curl.invalid",
+        "INVALID_INPUT",
+        provider_code=words("curl:1 curl:3 curl:47 curl:61 curl:63 curl:2 curl:4"),
+    ),
     row("curl.missing", "MISSING", provider_code=words("curl:19 curl:37 curl:78")),
-    row("curl.set-up", "MISCONFIGURED", provider_code=words("curl:26 curl:43 curl:48 curl:53 curl:54 curl:59 curl:66")),
+    row(
+        "curl.set-up",
+        "MISCONFIGURED",
+        provider_code=words("curl:26 curl:43 curl:48 curl:53 curl:54 curl:59 curl:66"),
+    ),
     row("curl.memory", "MEMORY", provider_code="curl:27"),
-    row("curl.exit-connection", "CONNECTION", program="curl", exit_code=(5, 6, 7, 16, 18, 35, 52, 55, 56, 92)),
+    row(
+        "curl.exit-connection",
+        "CONNECTION",
+        program="curl",
+        exit_code=(5, 6, 7, 16, 18, 35, 52, 55, 56, 92),
+    ),
     row("curl.exit-timeout", "TIMEOUT", program="curl", exit_code=28),
     row("curl.exit-certificate", "CERTIFICATE", program="curl", exit_code=(51, 60, 77)),
     row("curl.exit-disk", "DISK_FULL", program="curl", exit_code=23, message=r"\bno space left\b"),
@@ -100,6 +127,7 @@ PROCESS_RULES = (*_FFMPEG_EXITS, *_OTHERS, *_SIGNALS)
 
 # Exception types of Python itself, and errno.
 
+
 def _builtins(*names: str) -> tuple[str, ...]:
     return tuple(f"builtins.{name}" for name in names)
 
@@ -117,7 +145,9 @@ _OWN = (
     row(
         "mulligan.refused",
         "REFUSED",
-        type=words("mulligan.core.errors.Refused mulligan.core.errors.NotFound mulligan.core.errors.ConfigError"),
+        type=words(
+            "mulligan.core.errors.Refused mulligan.core.errors.NotFound mulligan.core.errors.ConfigError"
+        ),
     ),
 )
 
@@ -163,7 +193,11 @@ _BUILTIN = (
             ),
         ),
     ),
-    row("py.unicode", "INVALID_INPUT", type=_builtins("UnicodeError", "UnicodeDecodeError", "UnicodeEncodeError")),
+    row(
+        "py.unicode",
+        "INVALID_INPUT",
+        type=_builtins("UnicodeError", "UnicodeDecodeError", "UnicodeEncodeError"),
+    ),
     row(
         "py.timeout",
         "TIMEOUT",
@@ -177,7 +211,11 @@ _BUILTIN = (
             ),
         ),
     ),
-    row("py.certificate", "CERTIFICATE", type=("ssl.SSLCertVerificationError", "ssl.CertificateError")),
+    row(
+        "py.certificate",
+        "CERTIFICATE",
+        type=("ssl.SSLCertVerificationError", "ssl.CertificateError"),
+    ),
     row(
         "py.ssl",
         "CERTIFICATE",
@@ -218,7 +256,11 @@ _BUILTIN = (
     ),
     row("py.sharing", "BUSY", type=_builtins("PermissionError"), message=r"\bWinError 3[23]\b"),
     row("py.permission", "PERMISSION", type=_builtins("PermissionError")),
-    row("py.not-found", "NOT_FOUND", type=_builtins("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")),
+    row(
+        "py.not-found",
+        "NOT_FOUND",
+        type=_builtins("FileNotFoundError", "NotADirectoryError", "IsADirectoryError"),
+    ),
     row("py.exists", "ALREADY_EXISTS", type=_builtins("FileExistsError")),
     row(
         "py.connection",
@@ -250,14 +292,22 @@ _BUILTIN = (
             """
         ),
     ),
-    row("py.soft-limit", "TIMEOUT", type=words("SoftTimeLimitExceeded TimeLimitExceeded JobTimeoutException")),
+    row(
+        "py.soft-limit",
+        "TIMEOUT",
+        type=words("SoftTimeLimitExceeded TimeLimitExceeded JobTimeoutException"),
+    ),
 )
 
 _NAMES = (
     row("dns.again", "CONNECTION", provider_code=words("gai:-3 gai:-4 gai:2 gai:11002 EAI_AGAIN")),
     row("dns.unknown", "CONNECTION", provider_code=words("gai:-2 gai:-5 gai:8 gai:11001")),
     row("dns.impossible", "MISCONFIGURED", provider_code=("gai:-9", "gai:-6", "gai:-7", "gai:-8")),
-    row("dns.failed", "CONNECTION", type=words("socket.gaierror socket.herror NameResolutionError gaierror")),
+    row(
+        "dns.failed",
+        "CONNECTION",
+        type=words("socket.gaierror socket.herror NameResolutionError gaierror"),
+    ),
     row(
         "tls.certificate",
         "CERTIFICATE",
@@ -312,7 +362,14 @@ _ERRNO = (
     row(
         "os.too-many-files",
         "TOO_MANY_FILES",
-        errno=(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EUSERS, errno.ENOLCK),
+        errno=(
+            errno.EMFILE,
+            errno.ENFILE,
+            errno.ENOBUFS,
+            errno.EADDRNOTAVAIL,
+            errno.EUSERS,
+            errno.ENOLCK,
+        ),
     ),
     row(
         "os.busy",
@@ -328,9 +385,15 @@ _ERRNO = (
             errno.EALREADY,
         ),
     ),
-    row("os.io", "IO_ERROR", errno=(errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.ECOMM)),
+    row(
+        "os.io", "IO_ERROR", errno=(errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.ECOMM)
+    ),
     row("os.permission", "PERMISSION", errno=(errno.EACCES, errno.EPERM, errno.EROFS)),
-    row("os.not-found", "NOT_FOUND", errno=(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENOTBLK)),
+    row(
+        "os.not-found",
+        "NOT_FOUND",
+        errno=(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENOTBLK),
+    ),
     row("os.exists", "ALREADY_EXISTS", errno=(errno.EEXIST, errno.ENOTEMPTY)),
     row(
         "os.invalid",
@@ -395,7 +458,11 @@ PYTHON_LAST = (
     row(
         "smtp.type-address",
         "BAD_ADDRESS",
-        type=("smtplib.SMTPRecipientsRefused", "smtplib.SMTPSenderRefused", "SMTPRecipientsRefused"),
+        type=(
+            "smtplib.SMTPRecipientsRefused",
+            "smtplib.SMTPSenderRefused",
+            "SMTPRecipientsRefused",
+        ),
     ),
     row("smtp.type-auth", "AUTH", type="smtplib.SMTPAuthenticationError"),
     row(
@@ -404,7 +471,11 @@ PYTHON_LAST = (
         type=("Forbidden", "PermissionDenied", "PermissionDeniedError", "AuthorizationException"),
     ),
     row("py.tls", "CONNECTION", type=("ssl.SSLError", "SSLError")),
-    row("ssh.failed", "CONNECTION", type=words("SSHException TransportError NetworkError InterfaceError")),
+    row(
+        "ssh.failed",
+        "CONNECTION",
+        type=words("SSHException TransportError NetworkError InterfaceError"),
+    ),
     row("db.programming", "DATABASE_SCHEMA", type=("ProgrammingError", "NotSupportedError")),
     row("db.operational", "DATABASE_UNAVAILABLE", type=("OperationalError",)),
     row("py.handler-exit", "HANDLER_EXIT", type=_builtins("SystemExit", "GeneratorExit")),
@@ -421,7 +492,9 @@ PYTHON_LAST = (
     row(
         "py.undecodable-answer",
         "BAD_TRANSFER",
-        type=words("json.decoder.JSONDecodeError JSONDecodeError requests.exceptions.JSONDecodeError"),
+        type=words(
+            "json.decoder.JSONDecodeError JSONDecodeError requests.exceptions.JSONDecodeError"
+        ),
         message=(
             r"^Expecting value: line 1 column 1\b",
             r"\bExpecting value: line 1 column 1 \(char 0\)",

@@ -94,10 +94,20 @@ SPECIFIC = (
     ),
     row("text.per-minute", "RATE_LIMITED", message=r"\bquotaId\b.{0,80}(?:PerMinute|PerSecond)"),
     row("text.redis-full", "SERVICE_FULL", message=r"\bOOM command not allowed\b"),
-    row("text.impossible-size", "INVALID_INPUT", message=(r"\ballocate \d{13,} bytes\b", r"\ballocate <> bytes\b")),
-    row("text.cut-file", "BAD_FILE", message=(r"\bcompressed file ended\b", r"\bembedded null (?:byte|character)\b")),
+    row(
+        "text.impossible-size",
+        "INVALID_INPUT",
+        message=(r"\ballocate \d{13,} bytes\b", r"\ballocate <> bytes\b"),
+    ),
+    row(
+        "text.cut-file",
+        "BAD_FILE",
+        message=(r"\bcompressed file ended\b", r"\bembedded null (?:byte|character)\b"),
+    ),
     row("text.syntax", "MISCONFIGURED", message=r"\bsyntax error\b"),
-    row("text.bad-image", "BAD_FILE", message=r"\blib(?:png|jpeg|tiff|webp) error: (?!write|out of)"),
+    row(
+        "text.bad-image", "BAD_FILE", message=r"\blib(?:png|jpeg|tiff|webp) error: (?!write|out of)"
+    ),
     row(
         "text.drm",
         "UNAVAILABLE_CONTENT",
@@ -397,8 +407,18 @@ OVERRIDE_RULES = (
     row("turned.token-service", "CONNECTION", type=_TOKENS, message=FAILED_THEM),
     row("turned.untrusted", "CERTIFICATE", type=_LINKS, message=UNTRUSTED),
     row("turned.not-let-in", "AUTH", type=_LINKS, message=NOT_LET_IN),
-    row("turned.rpc-untrusted", "CERTIFICATE", grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"), message=UNTRUSTED),
-    row("turned.rpc-not-let-in", "AUTH", grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"), message=NOT_LET_IN),
+    row(
+        "turned.rpc-untrusted",
+        "CERTIFICATE",
+        grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"),
+        message=UNTRUSTED,
+    ),
+    row(
+        "turned.rpc-not-let-in",
+        "AUTH",
+        grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"),
+        message=NOT_LET_IN,
+    ),
     row("turned.code-untrusted", "CERTIFICATE", provider_code="UNAVAILABLE", message=UNTRUSTED),
     row("turned.code-not-let-in", "AUTH", provider_code="UNAVAILABLE", message=NOT_LET_IN),
     row(
@@ -432,13 +452,27 @@ OVERRIDE_RULES = (
             r"\bonly use HTTP and not HTTPS\b",
         ),
     ),
-    row("turned.closed-by-them", "CONNECTION", type="LocalProtocolError", message=r"\bConnectionState\.CLOSED\b"),
-    row("turned.lease-lost", "CONNECTION", type=words("kazoo.exceptions.SessionExpiredError ConnectionLoss")),
+    row(
+        "turned.closed-by-them",
+        "CONNECTION",
+        type="LocalProtocolError",
+        message=r"\bConnectionState\.CLOSED\b",
+    ),
+    row(
+        "turned.lease-lost",
+        "CONNECTION",
+        type=words("kazoo.exceptions.SessionExpiredError ConnectionLoss"),
+    ),
     row(
         "turned.fetch",
         "CONNECTION",
         type="TypeError",  # what a browser and Node call a network that is away
-        message=(r"\bfailed to fetch\b", r"\bfetch failed\b", r"\bNetworkError when\b", r"^TypeError: terminated$"),
+        message=(
+            r"\bfailed to fetch\b",
+            r"\bfetch failed\b",
+            r"\bNetworkError when\b",
+            r"^TypeError: terminated$",
+        ),
     ),
     row(
         "turned.state",
@@ -460,7 +494,9 @@ OVERRIDE_RULES = (
     row(
         "turned.denied-for-now",
         "RATE_LIMITED",
-        provider_code=words("Unauthorized Forbidden AccessDenied AccessDeniedException AuthorizationFailed"),
+        provider_code=words(
+            "Unauthorized Forbidden AccessDenied AccessDeniedException AuthorizationFailed"
+        ),
         message=(*SLOW_DOWN, r"\blimit of \d+\b.{0,40}\bconcurrently\b"),
     ),
     row(

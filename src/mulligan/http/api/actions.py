@@ -41,8 +41,12 @@ class NewJobRequest(RequestBody):
     batch_id: Text | None = None
     max_retries: int | None = None
     timeout: float | None = Field(None, description="seconds of one attempt")
-    deadline: float | Text | None = Field(None, description="seconds from now, or a moment with its zone")
-    policy: dict[str, Any] | None = Field(None, description="as in mulligan.toml: max_retries, backoff, classes …")
+    deadline: float | Text | None = Field(
+        None, description="seconds from now, or a moment with its zone"
+    )
+    policy: dict[str, Any] | None = Field(
+        None, description="as in mulligan.toml: max_retries, backoff, classes …"
+    )
     must_have: bool | None = Field(None, description="its batch fails without it")
     owner: Text | None = Field(None, description="from keys of scope * only")
 
@@ -51,16 +55,22 @@ class NewJobsRequest(RequestBody):
     jobs: Annotated[list[NewJobRequest], Field(min_length=1, max_length=MOST)]
 
 
-def enqueued(caller: Caller, said: NewJobRequest, named: Named, batch_id: str | None = None) -> Answer:
+def enqueued(
+    caller: Caller, said: NewJobRequest, named: Named, batch_id: str | None = None
+) -> Answer:
     """201 with the job; 200 with the one that was there."""
 
     def answered(jobs: Sequence[Job]) -> Answer:
-        return Answer(200 if jobs[0].deduplicated else 201, job_shape(jobs[0], private=caller.private))
+        return Answer(
+            200 if jobs[0].deduplicated else 201, job_shape(jobs[0], private=caller.private)
+        )
 
     return _inserted(caller, [_new(caller, said, batch_id)], named, answered)
 
 
-def enqueued_together(caller: Caller, said: Sequence[NewJobRequest], named: Named, batch_id: str | None = None) -> Answer:
+def enqueued_together(
+    caller: Caller, said: Sequence[NewJobRequest], named: Named, batch_id: str | None = None
+) -> Answer:
     def answered(jobs: Sequence[Job]) -> Answer:
         return Answer(201, {"jobs": [job_shape(job, private=caller.private) for job in jobs]})
 
@@ -68,12 +78,18 @@ def enqueued_together(caller: Caller, said: Sequence[NewJobRequest], named: Name
 
 
 def _new(caller: Caller, said: NewJobRequest, batch_id: str | None) -> NewJob:
-    return caller.room.app.prepared(known_kind(caller, said.kind), said.payload, **_options(caller, said, batch_id))
+    return caller.room.app.prepared(
+        known_kind(caller, said.kind), said.payload, **_options(caller, said, batch_id)
+    )
 
 
-def _inserted(caller: Caller, new: list[NewJob], named: Named, answered: Callable[[Sequence[Job]], Answer]) -> Answer:
+def _inserted(
+    caller: Caller, new: list[NewJob], named: Named, answered: Callable[[Sequence[Job]], Answer]
+) -> Answer:
     with caller.room.store().begin() as unit:
-        answer = answered(caller.desk.jobs.inserted(unit, *joining.insert(unit, new, announce=True)))
+        answer = answered(
+            caller.desk.jobs.inserted(unit, *joining.insert(unit, new, announce=True))
+        )
         named.end(unit, answer)
     return answer
 
@@ -103,11 +119,16 @@ def _options(caller: Caller, said: NewJobRequest, batch_id: str | None) -> dict[
         "batch": None if batch is None else owned_batch(caller, batch),
         "max_retries": said.max_retries,
         "timeout": said.timeout,
-        "deadline": moment("deadline", said.deadline) if isinstance(said.deadline, str) else said.deadline,
+        "deadline": moment("deadline", said.deadline)
+        if isinstance(said.deadline, str)
+        else said.deadline,
         "policy": None if said.policy is None else policy_of(said.policy),
         "must_have": said.must_have,
     }
-    return {"owner": owner_of(caller, said.owner), **{name: one for name, one in options.items() if one is not None}}
+    return {
+        "owner": owner_of(caller, said.owner),
+        **{name: one for name, one in options.items() if one is not None},
+    }
 
 
 def policy_of(said: dict[str, Any]) -> Policy:
@@ -123,7 +144,9 @@ def owner_of(caller: Caller, said: str | None) -> str:
     if caller.owner is None:
         return said or ""
     if said is not None:
-        raise forbidden("only a key of scope * says whose a thing is; yours makes things of its own owner")
+        raise forbidden(
+            "only a key of scope * says whose a thing is; yours makes things of its own owner"
+        )
     return caller.owner
 
 
@@ -145,13 +168,22 @@ def moment(name: str, text: str) -> datetime:
 # What most routes that change something have in common.
 
 Filter = Annotated[
-    str, Query(max_length=2000, description='state:dead kind:render code:GW_5XX owner:acme since:2h "moov atom"')
+    str,
+    Query(
+        max_length=2000,
+        description='state:dead kind:render code:GW_5XX owner:acme since:2h "moov atom"',
+    ),
 ]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Few = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
-Back = Annotated[str | None, Query(max_length=100, description="2h, 7d: back from now; or a moment with its zone")]
-When = Annotated[float | Text | None, Field(description="seconds from now, or a moment with its zone")]
+Back = Annotated[
+    str | None,
+    Query(max_length=100, description="2h, 7d: back from now; or a moment with its zone"),
+]
+When = Annotated[
+    float | Text | None, Field(description="seconds from now, or a moment with its zone")
+]
 
 
 class ReasonRequest(RequestBody):
@@ -163,8 +195,12 @@ class UntilRequest(ReasonRequest):
 
 
 class LimitRequest(UntilRequest):
-    concurrency: int | None = Field(None, description="running at once, in the whole fleet; null: no limit")
-    rate: float | Text | None = Field(None, description="starts, per second or 100/m; null: no limit")
+    concurrency: int | None = Field(
+        None, description="running at once, in the whole fleet; null: no limit"
+    )
+    rate: float | Text | None = Field(
+        None, description="starts, per second or 100/m; null: no limit"
+    )
     clear: bool = Field(default=False, description="back to what the code declares")
 
 
@@ -187,7 +223,9 @@ def back(name: str, said: str | None) -> Moment | None:
 def limits_of(said: LimitRequest) -> dict[str, Any]:
     """Only what was said: what was not stays as it is set."""
     given = {name: getattr(said, name) for name in said.model_fields_set & {"concurrency", "rate"}}
-    return given | ({"until": when("until", said.until)} if "until" in said.model_fields_set else {})
+    return given | (
+        {"until": when("until", said.until)} if "until" in said.model_fields_set else {}
+    )
 
 
 async def acted(request: Request, caller: Caller, act: Callable[[], Any]) -> Response:
@@ -196,6 +234,7 @@ async def acted(request: Request, caller: Caller, act: Callable[[], Any]) -> Res
 
 
 # A link to the page of one job or batch, for whoever it belongs to.
+
 
 class LinkRequest(RequestBody):
     retry: bool = Field(default=True, description="with a button once it has failed")
@@ -206,4 +245,6 @@ LinkBody = Annotated[LinkRequest, body_of(LinkRequest)]
 
 
 def linked(caller: Caller, of: Job | Batch, said: LinkRequest) -> Plain:
-    return {"link": caller.desk.status.link(of, retry=said.retry, expires=when("expires", said.expires))}
+    return {
+        "link": caller.desk.status.link(of, retry=said.retry, expires=when("expires", said.expires))
+    }

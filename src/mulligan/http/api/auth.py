@@ -84,22 +84,37 @@ async def _caller(request: Request, apart: str) -> Caller:
 
 
 def _text(request: Request) -> str:
-    if any(name.lower() in NAMES or value.startswith(PREFIX) for name, value in request.query_params.multi_items()):
-        raise _stranger("a key belongs in the Authorization header; in a URL it ends up in logs. Revoke this one")
+    if any(
+        name.lower() in NAMES or value.startswith(PREFIX)
+        for name, value in request.query_params.multi_items()
+    ):
+        raise _stranger(
+            "a key belongs in the Authorization header; in a URL it ends up in logs. Revoke this one"
+        )
     given = request.headers.getlist("authorization")
     found = BEARER.fullmatch(given[0]) if len(given) == 1 else None
     if found is None:
-        raise _stranger("send one header, Authorization, with Bearer and a key; mulligan keys create makes one")
+        raise _stranger(
+            "send one header, Authorization, with Bearer and a key; mulligan keys create makes one"
+        )
     if not is_key(found[1]):
         raise _stranger(WRONG)  # no guess: it need not be looked for
     return found[1]
 
 
 def _stranger(detail: str) -> Problem:
-    return Problem(401, "UNAUTHENTICATED", detail, headers={"www-authenticate": 'Bearer realm="mulligan"'})
+    return Problem(
+        401, "UNAUTHENTICATED", detail, headers={"www-authenticate": 'Bearer realm="mulligan"'}
+    )
 
 
-KEYED = [Security(HTTPBearer(auto_error=False, scheme_name="key", description="mulligan keys create makes one"))]
+KEYED = [
+    Security(
+        HTTPBearer(
+            auto_error=False, scheme_name="key", description="mulligan keys create makes one"
+        )
+    )
+]
 Viewer = Annotated[Caller, Depends(Needs(Role.VIEWER))]
 Listening = Annotated[Caller, Depends(Needs(Role.VIEWER, apart="streams"))]
 Operator = Annotated[Caller, Depends(Needs(Role.OPERATOR))]

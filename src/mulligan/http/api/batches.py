@@ -54,8 +54,12 @@ router = APIRouter(prefix="/batches", tags=["batches"])
 class NewBatchRequest(RequestBody):
     name: Text
     owner: Text | None = Field(None, description="from keys of scope * only")
-    on_complete: Text | None = Field(None, description="a kind that is enqueued with each outcome, with {batch: id}")
-    tolerance: float | Text = Field(0, description='how many members may die, or which share ("10%")')
+    on_complete: Text | None = Field(
+        None, description="a kind that is enqueued with each outcome, with {batch: id}"
+    )
+    tolerance: float | Text = Field(
+        0, description='how many members may die, or which share ("10%")'
+    )
     expires_in: When = None
     unique: Text | None = Field(None, description="a second call with it returns the first batch")
 
@@ -66,12 +70,16 @@ State = Annotated[Text | None, Query(description="processing, ready, partial, fa
 
 
 @router.get("", **answers(BATCHES))
-async def list_batches(caller: Viewer, state: State = None, limit: Few = 50, cursor: Cursor = None) -> Plain:
+async def list_batches(
+    caller: Viewer, state: State = None, limit: Few = 50, cursor: Cursor = None
+) -> Plain:
     """Newest first."""
     about = f"batches {state}"
     before = opened(caller, about, cursor)
     found = await caller.room.ask(
-        lambda: caller.desk.batches.list(state=state, owner=caller.owner, limit=limit, before=before)
+        lambda: caller.desk.batches.list(
+            state=state, owner=caller.owner, limit=limit, before=before
+        )
     )
     following = sealed(caller, about, found[-1].id) if len(found) == limit else None
     return {"batches": [_shown(batch) for batch in found], "next": following}
@@ -96,7 +104,9 @@ async def list_members(
 
     def look() -> Any:
         words = f"{filter} batch:{owned_batch(caller, batch_id).id}".strip()
-        return caller.desk.jobs.list(words, limit=limit, before=before, owner=caller.owner, private=caller.private)
+        return caller.desk.jobs.list(
+            words, limit=limit, before=before, owner=caller.owner, private=caller.private
+        )
 
     found = await caller.room.ask(look)
     following = None if found.cursor is None else sealed(caller, about, found.cursor)
@@ -107,14 +117,18 @@ async def list_members(
 @router.get("/{batch_id}/failures", **answers(BATCH_FAILURES))
 async def list_member_failures(caller: Viewer, batch_id: str) -> Plain:
     """Dead members by code."""
-    found = await caller.room.ask(lambda: caller.desk.batches.failures(owned_batch(caller, batch_id).id))
+    found = await caller.room.ask(
+        lambda: caller.desk.batches.failures(owned_batch(caller, batch_id).id)
+    )
     return {"failures": plain(found)}
 
 
 @router.get("/{batch_id}/events", **answers(EVENTS))
 async def list_batch_events(caller: Viewer, batch_id: str) -> Plain:
     """What happened to the batch itself, in order."""
-    found = await caller.room.ask(lambda: caller.desk.batches.history(owned_batch(caller, batch_id).id))
+    found = await caller.room.ask(
+        lambda: caller.desk.batches.history(owned_batch(caller, batch_id).id)
+    )
     return {"events": [event_shape(one, private=caller.backstage) for one in found]}
 
 
@@ -125,7 +139,9 @@ async def begin_batch(request: Request, caller: Operator, said: NewBatchBody) ->
     def work(_: Named) -> Answer:
         options: Plain = {
             "owner": owner_of(caller, said.owner),
-            "on_complete": None if said.on_complete is None else known_kind(caller, said.on_complete),
+            "on_complete": None
+            if said.on_complete is None
+            else known_kind(caller, said.on_complete),
             "tolerance": int(said.tolerance) if _whole(said.tolerance) else said.tolerance,
             "expires_in": when("expires_in", said.expires_in),
             "unique": said.unique,
@@ -140,21 +156,33 @@ async def begin_batch(request: Request, caller: Operator, said: NewBatchBody) ->
     **answers(JOB | MADE, 201, or_200=JOB),
     openapi_extra=takes(NewJobRequest, NewJobsRequest, required=True),
 )
-async def add_member(request: Request, caller: Operator, batch_id: str, said: MemberBody) -> Response:
+async def add_member(
+    request: Request, caller: Operator, batch_id: str, said: MemberBody
+) -> Response:
     """One, as for `POST /jobs`, or several (`{jobs}`), as for `POST /jobs/bulk`."""
     if isinstance(said, NewJobsRequest):
-        return await once(request, caller, lambda named: enqueued_together(caller, said.jobs, named, batch_id))
+        return await once(
+            request, caller, lambda named: enqueued_together(caller, said.jobs, named, batch_id)
+        )
     return await once(request, caller, lambda named: enqueued(caller, said, named, batch_id))
 
 
 @router.post("/{batch_id}/seal", **answers(BATCH), openapi_extra=takes(ReasonRequest))
-async def seal_batch(request: Request, caller: Operator, batch_id: str, said: ReasonBody) -> Response:
+async def seal_batch(
+    request: Request, caller: Operator, batch_id: str, said: ReasonBody
+) -> Response:
     """It takes no more members."""
-    return await _moved(request, caller, batch_id, lambda api: _shown(api.seal(batch_id, reason=said.reason)))
+    return await _moved(
+        request, caller, batch_id, lambda api: _shown(api.seal(batch_id, reason=said.reason))
+    )
 
 
-@router.post("/{batch_id}/retry-failed", **answers(BATCH_RETRIED), openapi_extra=takes(ReasonRequest))
-async def retry_batch(request: Request, caller: Operator, batch_id: str, said: ReasonBody) -> Response:
+@router.post(
+    "/{batch_id}/retry-failed", **answers(BATCH_RETRIED), openapi_extra=takes(ReasonRequest)
+)
+async def retry_batch(
+    request: Request, caller: Operator, batch_id: str, said: ReasonBody
+) -> Response:
     """Every dead member once more."""
 
     def act(api: Batches) -> Plain:
@@ -166,9 +194,13 @@ async def retry_batch(request: Request, caller: Operator, batch_id: str, said: R
 
 
 @router.post("/{batch_id}/cancel", **answers(BATCH), openapi_extra=takes(ReasonRequest))
-async def cancel_batch(request: Request, caller: Operator, batch_id: str, said: ReasonBody) -> Response:
+async def cancel_batch(
+    request: Request, caller: Operator, batch_id: str, said: ReasonBody
+) -> Response:
     """No more members; those that wait are cancelled, those that run are asked to stop."""
-    return await _moved(request, caller, batch_id, lambda api: _shown(api.cancel(batch_id, reason=said.reason)))
+    return await _moved(
+        request, caller, batch_id, lambda api: _shown(api.cancel(batch_id, reason=said.reason))
+    )
 
 
 @router.post("/{batch_id}/status-link", **answers(LINK), openapi_extra=takes(LinkRequest))
@@ -177,7 +209,9 @@ async def link_batch(request: Request, caller: Operator, batch_id: str, said: Li
     return await acted(request, caller, lambda: linked(caller, owned_batch(caller, batch_id), said))
 
 
-async def _moved(request: Request, caller: Caller, batch_id: str, act: Callable[[Batches], Plain]) -> Response:
+async def _moved(
+    request: Request, caller: Caller, batch_id: str, act: Callable[[Batches], Plain]
+) -> Response:
     def work() -> Plain:
         owned_batch(caller, batch_id)
         return act(caller.desk.batches)

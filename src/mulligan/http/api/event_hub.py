@@ -36,7 +36,10 @@ def frame(event: str, data: Mapping[str, Any], number: int | None = None) -> byt
     """One frame, whatever is in the data: a line break in it begins another line of data, never another field."""
     lines = [] if number is None else [f"id: {number}"]
     lines.append(f"event: {_one_line(event)}")
-    lines += [f"data: {line}" for line in _LINES.split(json.dumps(data, separators=(",", ":"), default=str))]
+    lines += [
+        f"data: {line}"
+        for line in _LINES.split(json.dumps(data, separators=(",", ":"), default=str))
+    ]
     return ("\n".join(lines) + "\n\n").encode()
 
 
@@ -55,7 +58,9 @@ class SharedEvent:
 
     def frame(self, *, private: bool) -> bytes:
         if private not in self._frames:
-            self._frames[private] = frame(self.event.type, event_shape(self.event, private=private), self.event.id)
+            self._frames[private] = frame(
+                self.event.type, event_shape(self.event, private=private), self.event.id
+            )
         return self._frames[private]
 
 
@@ -73,7 +78,9 @@ HandOn = Callable[[Sequence[Event], int], None]
 class Following:
     """From what is newest now. `hand_on` and `lost` are called on the loop that made it."""
 
-    def __init__(self, store: Callable[[], Store], hand_on: HandOn, lost: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Callable[[], Store], hand_on: HandOn, lost: Callable[[], None]
+    ) -> None:
         self.ready = asyncio.Event()
         self._store, self._hand_on, self._lost = store, hand_on, lost
         self._loop = asyncio.get_running_loop()
@@ -204,10 +211,14 @@ class Hub:
     def enter(self, listener: Listener) -> None:
         """Counted from the first moment on; whoever enters leaves."""
         if self._closed or self._streams.total() >= self._limits.streams:
-            raise Problem(503, "TOO_MANY_STREAMS", "this server has all the streams it takes", retryable=True)
+            raise Problem(
+                503, "TOO_MANY_STREAMS", "this server has all the streams it takes", retryable=True
+            )
         self._check(self._streams[listener.holder], "streams_per_key", "this key has")
         if listener.owner is not None:
-            self._check(self._owners[listener.owner], "streams_per_owner", "the keys of this owner have")
+            self._check(
+                self._owners[listener.owner], "streams_per_owner", "the keys of this owner have"
+            )
         self._streams[listener.holder] += 1
         self._owners[listener.owner] += 1
         self._open.add(listener)
@@ -299,7 +310,9 @@ class Hub:
         last: Progress = {}
         while self._open:
             await asyncio.sleep(PROGRESS_EVERY)
-            followed = sorted({job for listener in self._listeners for job in listener.jobs})[:FOLLOWED]
+            followed = sorted({job for listener in self._listeners for job in listener.jobs})[
+                :FOLLOWED
+            ]
             last = await self._tell_progress(followed, last) if followed else {}
 
     async def _tell_progress(self, followed: Sequence[str], last: Progress) -> Progress:
@@ -348,7 +361,11 @@ class Hub:
 def _valid(unit: Transaction, keys: set[str]) -> set[str]:
     now = unit.now()
     rows = [row for row in map(unit.api_key, sorted(keys)) if row is not None]
-    return {row.id for row in rows if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)}
+    return {
+        row.id
+        for row in rows
+        if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
+    }
 
 
 def _signed_in(unit: Transaction, sessions: set[str]) -> set[str]:

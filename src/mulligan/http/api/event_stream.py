@@ -161,12 +161,21 @@ async def _gone(receive: Any) -> None:
 router = APIRouter(tags=["events"])
 
 FOLLOWED = 20  # jobs whose progress one stream may follow
-STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
 Words = Annotated[
-    str, Query(max_length=2000, description="type:job.died,batch.* job:… batch:… kind:… queue:… code:… class:… owner:…")
+    str,
+    Query(
+        max_length=2000,
+        description="type:job.died,batch.* job:… batch:… kind:… queue:… code:… class:… owner:…",
+    ),
 ]
 Last = Annotated[str | None, Header(alias="last-event-id", description="go on after this event")]
-After = Annotated[str | None, Query(description="the same, for those who cannot set a header; 0: from the beginning")]
+After = Annotated[
+    str | None,
+    Query(description="the same, for those who cannot set a header; 0: from the beginning"),
+]
 
 
 @router.get("/events", response_class=Response, responses=STREAM)
@@ -196,5 +205,7 @@ def _number(text: str | None) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise Problem(422, "INVALID", "Last-Event-ID (or after) is the id of an event: a whole number")
+        raise Problem(
+            422, "INVALID", "Last-Event-ID (or after) is the id of an event: a whole number"
+        )
     return int(text)

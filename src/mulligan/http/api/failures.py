@@ -43,12 +43,19 @@ async def list_failures(
     before = opened(caller, about, cursor)
 
     def look() -> GroupList:
-        wanted: Plain = {"owner": caller.owner, "limit": limit, "before": before, "private": caller.private}
+        wanted: Plain = {
+            "owner": caller.owner,
+            "limit": limit,
+            "before": before,
+            "private": caller.private,
+        }
         return caller.desk.failures.groups(filter, **wanted)
 
     found = await caller.room.ask(look)
     following = None if found.cursor is None else sealed(caller, about, found.cursor)
-    return JSONResponse({"failures": [_shown(group) for group in found], "next": following, "more": found.more})
+    return JSONResponse(
+        {"failures": [_shown(group) for group in found], "next": following, "more": found.more}
+    )
 
 
 @router.get("/{fingerprint}", **answers(FAILURE))
@@ -56,46 +63,69 @@ async def get_failure(caller: Viewer, fingerprint: str) -> Plain:
     """With a sample; its private half is for operators."""
 
     def look() -> FailureGroup:
-        return caller.desk.failures.get(_known(fingerprint), owner=caller.owner, private=caller.private)
+        return caller.desk.failures.get(
+            _known(fingerprint), owner=caller.owner, private=caller.private
+        )
 
     return _shown(await caller.room.ask(look))
 
 
 @router.post("/{fingerprint}/mute", **answers(FAILURE), openapi_extra=takes(UntilRequest))
-async def mute_failure(request: Request, caller: Operator, fingerprint: str, said: UntilBody) -> Response:
+async def mute_failure(
+    request: Request, caller: Operator, fingerprint: str, said: UntilBody
+) -> Response:
     until = when("until", said.until)
     return await _said(
-        request, caller, fingerprint,
+        request,
+        caller,
+        fingerprint,
         lambda api, name: api.mute(name, until=until, reason=said.reason, owner=caller.owner),
-    )  # fmt: skip
+    )
 
 
 @router.post("/{fingerprint}/unmute", **answers(FAILURE), openapi_extra=takes(ReasonRequest))
-async def unmute_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
+async def unmute_failure(
+    request: Request, caller: Operator, fingerprint: str, said: ReasonBody
+) -> Response:
     return await _said(
-        request, caller, fingerprint, lambda api, name: api.unmute(name, reason=said.reason, owner=caller.owner)
+        request,
+        caller,
+        fingerprint,
+        lambda api, name: api.unmute(name, reason=said.reason, owner=caller.owner),
     )
 
 
 @router.post("/{fingerprint}/resolve", **answers(FAILURE), openapi_extra=takes(ReasonRequest))
-async def resolve_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
+async def resolve_failure(
+    request: Request, caller: Operator, fingerprint: str, said: ReasonBody
+) -> Response:
     """The cause is gone; a death after it is a regression."""
     return await _said(
-        request, caller, fingerprint, lambda api, name: api.resolve(name, note=said.reason, owner=caller.owner)
+        request,
+        caller,
+        fingerprint,
+        lambda api, name: api.resolve(name, note=said.reason, owner=caller.owner),
     )
 
 
 @router.post("/{fingerprint}/reopen", **answers(FAILURE), openapi_extra=takes(ReasonRequest))
-async def reopen_failure(request: Request, caller: Operator, fingerprint: str, said: ReasonBody) -> Response:
+async def reopen_failure(
+    request: Request, caller: Operator, fingerprint: str, said: ReasonBody
+) -> Response:
     return await _said(
-        request, caller, fingerprint, lambda api, name: api.reopen(name, reason=said.reason, owner=caller.owner)
+        request,
+        caller,
+        fingerprint,
+        lambda api, name: api.reopen(name, reason=said.reason, owner=caller.owner),
     )
 
 
 async def _said(
     request: Request, caller: Caller, fingerprint: str, say: Callable[[Failures, str], FailureGroup]
 ) -> Response:
-    return await acted(request, caller, lambda: _shown(say(caller.desk.failures, _known(fingerprint))))
+    return await acted(
+        request, caller, lambda: _shown(say(caller.desk.failures, _known(fingerprint)))
+    )
 
 
 def _shown(group: FailureGroup) -> Plain:

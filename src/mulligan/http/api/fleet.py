@@ -58,24 +58,34 @@ async def get_queue(caller: ViewerOfAll, name: str) -> Plain:
 
 
 @queue_router.post("/queues/{name}/pause", **answers(QUEUE), openapi_extra=takes(UntilRequest))
-async def pause_queue(request: Request, caller: OperatorOfAll, name: str, said: UntilBody) -> Response:
+async def pause_queue(
+    request: Request, caller: OperatorOfAll, name: str, said: UntilBody
+) -> Response:
     """Nothing of it starts any more; what runs goes on."""
     until = when("until", said.until)
-    return await acted(request, caller, lambda: caller.desk.queues.pause(name, until=until, reason=said.reason))
+    return await acted(
+        request, caller, lambda: caller.desk.queues.pause(name, until=until, reason=said.reason)
+    )
 
 
 @queue_router.post("/queues/{name}/resume", **answers(QUEUE), openapi_extra=takes(ReasonRequest))
-async def resume_queue(request: Request, caller: OperatorOfAll, name: str, said: ReasonBody) -> Response:
+async def resume_queue(
+    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
+) -> Response:
     return await acted(request, caller, lambda: caller.desk.queues.resume(name, reason=said.reason))
 
 
 @queue_router.patch("/queues/{name}", **answers(QUEUE), openapi_extra=takes(LimitRequest))
-async def limit_queue(request: Request, caller: OperatorOfAll, name: str, said: LimitBody) -> Response:
+async def limit_queue(
+    request: Request, caller: OperatorOfAll, name: str, said: LimitBody
+) -> Response:
     """Limits that win over what the code declares, until they end or are cleared."""
     queues = caller.desk.queues
     if said.clear:
         return await acted(request, caller, lambda: queues.clear(name, reason=said.reason))
-    return await acted(request, caller, lambda: queues.set(name, **limits_of(said), reason=said.reason))
+    return await acted(
+        request, caller, lambda: queues.set(name, **limits_of(said), reason=said.reason)
+    )
 
 
 @queue_router.get("/workers", **answers(WORKERS))
@@ -89,8 +99,12 @@ async def list_workers(caller: ViewerOfAll, *, all: All = False) -> Plain:  # no
     return {"workers": [_worker(caller, seen) for seen in await caller.room.ask(look)]}
 
 
-@queue_router.post("/workers/{worker_id}/drain", **answers(WORKER), openapi_extra=takes(ReasonRequest))
-async def drain_worker(request: Request, caller: OperatorOfAll, worker_id: str, said: ReasonBody) -> Response:
+@queue_router.post(
+    "/workers/{worker_id}/drain", **answers(WORKER), openapi_extra=takes(ReasonRequest)
+)
+async def drain_worker(
+    request: Request, caller: OperatorOfAll, worker_id: str, said: ReasonBody
+) -> Response:
     """It claims nothing more, finishes what it runs, and leaves."""
 
     def act() -> Plain:
@@ -144,14 +158,20 @@ async def get_kind(caller: ViewerOfAll, name: str) -> Plain:
 
 
 @kind_router.post("/{name}/hold", **answers(KIND), openapi_extra=takes(UntilRequest))
-async def hold_kind(request: Request, caller: OperatorOfAll, name: str, said: UntilBody) -> Response:
+async def hold_kind(
+    request: Request, caller: OperatorOfAll, name: str, said: UntilBody
+) -> Response:
     """Start nothing of it until then, or until somebody releases it; what runs goes on."""
     until = when("until", said.until)
-    return await acted(request, caller, lambda: caller.desk.kinds.hold(name, until=until, reason=said.reason))
+    return await acted(
+        request, caller, lambda: caller.desk.kinds.hold(name, until=until, reason=said.reason)
+    )
 
 
 @kind_router.post("/{name}/release", **answers(KIND), openapi_extra=takes(ReasonRequest))
-async def release_kind(request: Request, caller: OperatorOfAll, name: str, said: ReasonBody) -> Response:
+async def release_kind(
+    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
+) -> Response:
     """Let its jobs go; what they died of before is forgotten."""
     return await acted(request, caller, lambda: caller.desk.kinds.release(name, reason=said.reason))
 
@@ -166,24 +186,44 @@ async def list_dependencies(caller: ViewerOfAll) -> Plain:
     return {"dependencies": plain(await caller.room.ask(caller.desk.dependencies.list))}
 
 
-@dependency_router.post("/{key:path}/open", **answers(DEPENDENCY), openapi_extra=takes(UntilRequest))
-async def open_dependency(request: Request, caller: OperatorOfAll, key: str, said: UntilBody) -> Response:
+@dependency_router.post(
+    "/{key:path}/open", **answers(DEPENDENCY), openapi_extra=takes(UntilRequest)
+)
+async def open_dependency(
+    request: Request, caller: OperatorOfAll, key: str, said: UntilBody
+) -> Response:
     """Its jobs wait."""
     until = when("until", said.until)
-    return await acted(request, caller, lambda: caller.desk.dependencies.open(key, until=until, reason=said.reason))
+    return await acted(
+        request, caller, lambda: caller.desk.dependencies.open(key, until=until, reason=said.reason)
+    )
 
 
-@dependency_router.post("/{key:path}/close", **answers(DEPENDENCY), openapi_extra=takes(UntilRequest))
-async def close_dependency(request: Request, caller: OperatorOfAll, key: str, said: UntilBody) -> Response:
+@dependency_router.post(
+    "/{key:path}/close", **answers(DEPENDENCY), openapi_extra=takes(UntilRequest)
+)
+async def close_dependency(
+    request: Request, caller: OperatorOfAll, key: str, said: UntilBody
+) -> Response:
     """Its jobs go on; `until`: however it fares."""
     until = when("until", said.until)
-    return await acted(request, caller, lambda: caller.desk.dependencies.close(key, until=until, reason=said.reason))
+    return await acted(
+        request,
+        caller,
+        lambda: caller.desk.dependencies.close(key, until=until, reason=said.reason),
+    )
 
 
-@dependency_router.post("/{key:path}/probe", **answers(DEPENDENCY), openapi_extra=takes(ReasonRequest))
-async def probe_dependency(request: Request, caller: OperatorOfAll, key: str, said: ReasonBody) -> Response:
+@dependency_router.post(
+    "/{key:path}/probe", **answers(DEPENDENCY), openapi_extra=takes(ReasonRequest)
+)
+async def probe_dependency(
+    request: Request, caller: OperatorOfAll, key: str, said: ReasonBody
+) -> Response:
     """Look now whether it answers again."""
-    return await acted(request, caller, lambda: caller.desk.dependencies.probe(key, reason=said.reason))
+    return await acted(
+        request, caller, lambda: caller.desk.dependencies.probe(key, reason=said.reason)
+    )
 
 
 @dependency_router.get("/{key:path}", **answers(DEPENDENCY))
@@ -192,11 +232,15 @@ async def get_dependency(caller: ViewerOfAll, key: str) -> Plain:
 
 
 @dependency_router.patch("/{key:path}", **answers(DEPENDENCY), openapi_extra=takes(LimitRequest))
-async def limit_dependency(request: Request, caller: OperatorOfAll, key: str, said: LimitBody) -> Response:
+async def limit_dependency(
+    request: Request, caller: OperatorOfAll, key: str, said: LimitBody
+) -> Response:
     dependencies = caller.desk.dependencies
     if said.clear:
         return await acted(request, caller, lambda: dependencies.clear(key, reason=said.reason))
-    return await acted(request, caller, lambda: dependencies.set(key, **limits_of(said), reason=said.reason))
+    return await acted(
+        request, caller, lambda: dependencies.set(key, **limits_of(said), reason=said.reason)
+    )
 
 
 # `/schedules`: when jobs come by the clock. Shared by all owners.
@@ -219,27 +263,43 @@ async def get_schedule(caller: ViewerOfAll, name: str) -> Plain:
 @schedule_router.get("/{name}/next", **answers(SLOTS))
 async def next_slots(caller: ViewerOfAll, name: str, n: Many = 5) -> Plain:
     """In its own zone."""
-    return {"schedule": name, "next": plain(await caller.room.ask(lambda: caller.desk.schedules.next(name, n)))}
+    return {
+        "schedule": name,
+        "next": plain(await caller.room.ask(lambda: caller.desk.schedules.next(name, n))),
+    }
 
 
 @schedule_router.post("/{name}/pause", **answers(SCHEDULE), openapi_extra=takes(UntilRequest))
-async def pause_schedule(request: Request, caller: OperatorOfAll, name: str, said: UntilBody) -> Response:
+async def pause_schedule(
+    request: Request, caller: OperatorOfAll, name: str, said: UntilBody
+) -> Response:
     """Its slots get no job until then, or until it is resumed."""
     until = when("until", said.until)
-    return await acted(request, caller, lambda: caller.desk.schedules.pause(name, until=until, reason=said.reason))
+    return await acted(
+        request, caller, lambda: caller.desk.schedules.pause(name, until=until, reason=said.reason)
+    )
 
 
 @schedule_router.post("/{name}/resume", **answers(SCHEDULE), openapi_extra=takes(ReasonRequest))
-async def resume_schedule(request: Request, caller: OperatorOfAll, name: str, said: ReasonBody) -> Response:
+async def resume_schedule(
+    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
+) -> Response:
     """It goes on from now; slots that came meanwhile get no job."""
-    return await acted(request, caller, lambda: caller.desk.schedules.resume(name, reason=said.reason))
+    return await acted(
+        request, caller, lambda: caller.desk.schedules.resume(name, reason=said.reason)
+    )
 
 
 @schedule_router.post("/{name}/run", **answers(JOB, 201), openapi_extra=takes(ReasonRequest))
-async def run_schedule(request: Request, caller: OperatorOfAll, name: str, said: ReasonBody) -> Response:
+async def run_schedule(
+    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
+) -> Response:
     """One job of it now, besides its slots."""
 
     def work(_: object) -> Answer:
-        return Answer(201, job_shape(caller.desk.schedules.run(name, reason=said.reason), private=caller.private))
+        return Answer(
+            201,
+            job_shape(caller.desk.schedules.run(name, reason=said.reason), private=caller.private),
+        )
 
     return await once(request, caller, work)

@@ -48,7 +48,9 @@ async def once(request: Request, caller: Caller, work: Work, *, long: bool = Fal
     named = await _named(request, caller)
     ask = caller.room.ask_long if long else caller.room.ask
     answer, again = await ask(lambda: _done(caller, named, work))
-    return JSONResponse(answer.body, answer.status, {"idempotent-replayed": "true"} if again else {})
+    return JSONResponse(
+        answer.body, answer.status, {"idempotent-replayed": "true"} if again else {}
+    )
 
 
 async def _named(request: Request, caller: Caller) -> Named:
@@ -56,8 +58,14 @@ async def _named(request: Request, caller: Caller) -> Named:
     if not given:
         return Named(caller.key.id, "", "")
     if len(given) > 1 or _NAME.fullmatch(given[0]) is None:
-        raise Problem(422, "INVALID", "Idempotency-Key is one text of 1 to 255 printable ASCII characters, no spaces")
-    said = f"{request.method}\n{request.url.path}\n{request.url.query}\n".encode() + await raw(request)
+        raise Problem(
+            422,
+            "INVALID",
+            "Idempotency-Key is one text of 1 to 255 printable ASCII characters, no spaces",
+        )
+    said = f"{request.method}\n{request.url.path}\n{request.url.query}\n".encode() + await raw(
+        request
+    )
     return Named(caller.key.id, given[0], hashlib.sha256(said).hexdigest())
 
 
@@ -85,7 +93,9 @@ def _given(caller: Caller, named: Named) -> Answer:
     with caller.room.store().read() as unit:
         row = unit.answer(named.key, named.name)
     if row is not None and row.request != named.hash:
-        raise Problem(422, "IDEMPOTENCY_MISMATCH", "this Idempotency-Key was used for another request")
+        raise Problem(
+            422, "IDEMPOTENCY_MISMATCH", "this Idempotency-Key was used for another request"
+        )
     if row is None or row.status is None:
         words = "a request with this Idempotency-Key is being worked on"
         raise Problem(409, "IDEMPOTENCY_IN_FLIGHT", words, retryable=True)

@@ -51,10 +51,13 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 class RetryRequest(ReasonRequest):
     overrides: dict[str, Any] | None = Field(
-        None, description="max_retries, queue, priority, timeout, policy, payload: fields that its kind calls editable"
+        None,
+        description="max_retries, queue, priority, timeout, policy, payload: fields that its kind calls editable",
     )
     at: When = None
-    dry_run: bool = Field(default=False, description="only say what would change, and what is in the way")
+    dry_run: bool = Field(
+        default=False, description="only say what would change, and what is in the way"
+    )
 
 
 class ReleaseRequest(ReasonRequest):
@@ -79,17 +82,23 @@ async def list_jobs(
     about = f"jobs {filter}"
     before = opened(caller, about, cursor)
     found = await caller.room.ask(
-        lambda: caller.desk.jobs.list(filter, limit=limit, before=before, owner=caller.owner, private=caller.private)
+        lambda: caller.desk.jobs.list(
+            filter, limit=limit, before=before, owner=caller.owner, private=caller.private
+        )
     )
     following = None if found.cursor is None else sealed(caller, about, found.cursor)
-    shown = [_shown(caller, job) for job in found]  # plain already: FastAPI need not look at each value once more
+    shown = [
+        _shown(caller, job) for job in found
+    ]  # plain already: FastAPI need not look at each value once more
     return JSONResponse({"jobs": shown, "next": following, "partial": found.partial})
 
 
 @router.get("/count", **answers(COUNT))
 async def count_jobs(caller: Viewer, filter: Filter = "") -> Plain:  # noqa: A002 - as in the URL
     """`capped`: counting stopped at 10,000. `partial`: looking stopped after 50,000 jobs."""
-    found = await caller.room.ask(lambda: caller.desk.jobs.count(filter, owner=caller.owner, private=caller.private))
+    found = await caller.room.ask(
+        lambda: caller.desk.jobs.count(filter, owner=caller.owner, private=caller.private)
+    )
     return {"count": int(found), "capped": found.capped, "partial": found.partial}
 
 
@@ -161,25 +170,37 @@ async def retry_job(request: Request, caller: Operator, job_id: str, said: Retry
 async def cancel_job(request: Request, caller: Operator, job_id: str, said: ReasonBody) -> Response:
     """What waits is cancelled, what runs is asked to stop."""
     return await _moved(
-        request, caller, job_id, lambda: caller.desk.jobs.cancel(job_id, reason=said.reason, owner=caller.owner)
+        request,
+        caller,
+        job_id,
+        lambda: caller.desk.jobs.cancel(job_id, reason=said.reason, owner=caller.owner),
     )
 
 
 @router.post("/{job_id}/release", **answers(JOB), openapi_extra=takes(ReleaseRequest))
-async def release_job(request: Request, caller: Operator, job_id: str, said: ReleaseBody) -> Response:
+async def release_job(
+    request: Request, caller: Operator, job_id: str, said: ReleaseBody
+) -> Response:
     """A parked job goes on, with the choice that was made."""
 
     def act() -> Job:
-        return caller.desk.jobs.release(job_id, choice=said.choice, reason=said.reason, owner=caller.owner)
+        return caller.desk.jobs.release(
+            job_id, choice=said.choice, reason=said.reason, owner=caller.owner
+        )
 
     return await _moved(request, caller, job_id, act)
 
 
 @router.post("/{job_id}/discard", **answers(JOB), openapi_extra=takes(ReasonRequest))
-async def discard_job(request: Request, caller: Operator, job_id: str, said: ReasonBody) -> Response:
+async def discard_job(
+    request: Request, caller: Operator, job_id: str, said: ReasonBody
+) -> Response:
     """A dead or parked job is given up; say why."""
     return await _moved(
-        request, caller, job_id, lambda: caller.desk.jobs.discard(job_id, reason=said.reason, owner=caller.owner)
+        request,
+        caller,
+        job_id,
+        lambda: caller.desk.jobs.discard(job_id, reason=said.reason, owner=caller.owner),
     )
 
 

@@ -53,7 +53,9 @@ async def create_key(caller: Admin, said: NewKeyBody) -> Response:
         if caller.owner is not None:
             _check_number(caller, caller.owner)
         expires = when("expires", said.expires)
-        return caller.desk.keys.create(said.scope, said.role, name=said.name, expires=expires, reason=said.reason)
+        return caller.desk.keys.create(
+            said.scope, said.role, name=said.name, expires=expires, reason=said.reason
+        )
 
     made = await caller.room.ask(make)
     return JSONResponse({**plain(made.key), "key": made.text}, 201)

@@ -9,7 +9,17 @@ from fastapi.responses import PlainTextResponse, Response
 from pydantic import Field
 
 from mulligan.core.event import Event
-from mulligan.http.api.actions import Back, Cursor, Limit, ReasonBody, ReasonRequest, Text, acted, back, when
+from mulligan.http.api.actions import (
+    Back,
+    Cursor,
+    Limit,
+    ReasonBody,
+    ReasonRequest,
+    Text,
+    acted,
+    back,
+    when,
+)
 from mulligan.http.api.auth import KEYED, OperatorOfAll, Viewer, ViewerOfAll
 from mulligan.http.api.context import ApiContext
 from mulligan.http.api.openapi import ALERT_RULE, ALERT_RULES, ALERTS, AUDIT, answers
@@ -41,24 +51,36 @@ async def list_alert_rules(caller: ViewerOfAll) -> Plain:
     return {"rules": plain(await caller.room.ask(caller.desk.alerts.rules))}
 
 
-@alert_router.post("/{name}/silence", **answers(ALERT_RULE), openapi_extra=takes(SilenceRequest, required=True))
-async def silence_alert(request: Request, caller: OperatorOfAll, name: str, said: SilenceBody) -> Response:
+@alert_router.post(
+    "/{name}/silence", **answers(ALERT_RULE), openapi_extra=takes(SilenceRequest, required=True)
+)
+async def silence_alert(
+    request: Request, caller: OperatorOfAll, name: str, said: SilenceBody
+) -> Response:
     """It neither tells nor acts until then; if it still holds afterwards, it fires."""
     until = when("until", said.until)
     assert until is not None  # noqa: S101 - it is required
-    return await acted(request, caller, lambda: caller.desk.alerts.silence(name, until, reason=said.reason))
+    return await acted(
+        request, caller, lambda: caller.desk.alerts.silence(name, until, reason=said.reason)
+    )
 
 
 @alert_router.post("/{name}/unsilence", **answers(ALERT_RULE), openapi_extra=takes(ReasonRequest))
-async def unsilence_alert(request: Request, caller: OperatorOfAll, name: str, said: ReasonBody) -> Response:
-    return await acted(request, caller, lambda: caller.desk.alerts.unsilence(name, reason=said.reason))
+async def unsilence_alert(
+    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
+) -> Response:
+    return await acted(
+        request, caller, lambda: caller.desk.alerts.unsilence(name, reason=said.reason)
+    )
 
 
 # `/audit`: what people did. For an owner what was done to their things.
 
 audit_router = APIRouter(tags=["audit"])
 
-Actor = Annotated[str | None, Query(max_length=200, description="cli:ann, key:mk_…; for operators of scope *")]
+Actor = Annotated[
+    str | None, Query(max_length=200, description="cli:ann, key:mk_…; for operators of scope *")
+]
 Types = Annotated[str, Query(max_length=1000, description="job.retried,queue.*")]
 Of = Annotated[str | None, Query(max_length=100)]
 
@@ -82,13 +104,22 @@ async def list_deeds(
 
     def look() -> list[Event]:
         return caller.desk.events.list(
-            actor=actor, type=[one for one in type.split(",") if one], job=job, owner=caller.owner, limit=limit,
-            since=back("since", since), until=back("until", until), before=None if before is None else int(before),
-        )  # fmt: skip
+            actor=actor,
+            type=[one for one in type.split(",") if one],
+            job=job,
+            owner=caller.owner,
+            limit=limit,
+            since=back("since", since),
+            until=back("until", until),
+            before=None if before is None else int(before),
+        )
 
     found = await caller.room.ask(look)
     following = sealed(caller, about, str(found[-1].id)) if len(found) == limit else None
-    return {"events": [event_shape(one, private=caller.backstage) for one in found], "next": following}
+    return {
+        "events": [event_shape(one, private=caller.backstage) for one in found],
+        "next": following,
+    }
 
 
 # Is it alive, is it ready, and its numbers.
@@ -110,7 +141,9 @@ async def readyz(request: Request) -> Response:
     try:
         await room.ask(lambda: _look(room))
     except Away as error:
-        raise Problem(503, "NOT_READY", away_words(error, candid=room.candid), retryable=True) from error
+        raise Problem(
+            503, "NOT_READY", away_words(error, candid=room.candid), retryable=True
+        ) from error
     return PlainTextResponse("ok\n")
 
 

@@ -65,13 +65,23 @@ def varied(
 ) -> Any:
     """The same with other fields; `maybe`: not in every answer."""
     left, rare = set(without), set(maybe)
-    said = {field: hint for field, hint in {**made.__annotations__, **(more or {})}.items() if field not in left}
-    return _made(name, {field: NotRequired[hint] if field in rare else hint for field, hint in said.items()})
+    said = {
+        field: hint
+        for field, hint in {**made.__annotations__, **(more or {})}.items()
+        if field not in left
+    }
+    return _made(
+        name, {field: NotRequired[hint] if field in rare else hint for field, hint in said.items()}
+    )
 
 
 def _hint(kind: type, name: str) -> Any:
     found = getattr(kind, name, None)
-    return get_type_hints(found.fget)["return"] if isinstance(found, property) else get_type_hints(kind)[name]
+    return (
+        get_type_hints(found.fget)["return"]
+        if isinstance(found, property)
+        else get_type_hints(kind)[name]
+    )
 
 
 def written(hint: Any) -> Any:
@@ -273,7 +283,10 @@ PROBLEM = {
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "one sentence for people"},
         "code": {"type": "string", "description": "stable, for programs"},
-        "retryable": {"type": "boolean", "description": "is it worth to send the same again, later?"},
+        "retryable": {
+            "type": "boolean",
+            "description": "is it worth to send the same again, later?",
+        },
         "errors": {
             "type": "array",
             "items": {
@@ -301,7 +314,12 @@ def describe(api: FastAPI) -> None:
     def document() -> dict[str, Any]:
         if api.openapi_schema is None:
             _complete(
-                plain(), {(route.path_format, verb): route for route in api.state.calls for verb in route.methods}
+                plain(),
+                {
+                    (route.path_format, verb): route
+                    for route in api.state.calls
+                    for verb in route.methods
+                },
             )
         return api.openapi_schema or {}
 
@@ -315,12 +333,16 @@ def _complete(found: dict[str, Any], calls: Mapping[tuple[str, str], Any]) -> No
         schemas.pop(name, None)
     schemas["Problem"] = PROBLEM
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    components["responses"] = {"Problem": {"description": "it was refused, or could not be done", "content": content}}
+    components["responses"] = {
+        "Problem": {"description": "it was refused, or could not be done", "content": content}
+    }
     for path, verbs in found["paths"].items():
         for verb, operation in verbs.items():
             operation["responses"].pop("422", None)
             operation.update(_said_of(needs_of(calls[path, verb.upper()].endpoint)))
-            operation["responses"] |= {str(status): PROBLEMS for status in refusals(path, verb, operation)}
+            operation["responses"] |= {
+                str(status): PROBLEMS for status in refusals(path, verb, operation)
+            }
             if _once(path, verb):
                 operation.setdefault("parameters", []).append(ONCE)
 
@@ -335,7 +357,11 @@ def needs_of(endpoint: Any) -> Needs | None:
 
 
 def _said_of(needs: Needs | None) -> dict[str, Any]:
-    return {} if needs is None else {"x-key": {"role": needs.role.value, "scope": "*" if needs.everything else "any"}}
+    return (
+        {}
+        if needs is None
+        else {"x-key": {"role": needs.role.value, "scope": "*" if needs.everything else "any"}}
+    )
 
 
 def refusals(path: str, verb: str, operation: Mapping[str, Any]) -> list[int]:

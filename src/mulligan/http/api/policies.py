@@ -24,12 +24,25 @@ from mulligan.retries.service import Backtest, PolicyExplanation
 router = APIRouter(tags=["policies"])
 
 WEEK = 7 * 86_400
-COUNTS = ("jobs", "failures", "changed", "unreadable", "attempts", "saved", "saved_cost", "rescued", "lost", "tried")
+COUNTS = (
+    "jobs",
+    "failures",
+    "changed",
+    "unreadable",
+    "attempts",
+    "saved",
+    "saved_cost",
+    "rescued",
+    "lost",
+    "tried",
+)
 Number = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 
 class ErrorRequest(RequestBody):
-    text: Annotated[str, Field(max_length=100_000)] = Field("", description="the error as it was printed")
+    text: Annotated[str, Field(max_length=100_000)] = Field(
+        "", description="the error as it was printed"
+    )
     exception_type: Text | None = Field(None, description="openai.RateLimitError")
     http_status: Number | None = None
     exit_code: Number | None = Field(None, description="of a program; -9 and 137 are signal 9")
@@ -44,7 +57,9 @@ class BacktestRequest(RequestBody):
     rules: Annotated[list[dict[str, Any]], Field(max_length=100)] = Field(
         default_factory=list, description="as in mulligan.toml; none: what today's tables would do"
     )
-    since: float | Text = Field(WEEK, description="seconds back from now, or a moment with its zone")
+    since: float | Text = Field(
+        WEEK, description="seconds back from now, or a moment with its zone"
+    )
     kind: Text | None = None
 
 
@@ -66,7 +81,9 @@ async def list_policies(caller: ViewerOfAll) -> Plain:
 
 
 @router.get("/policies/{kind}", **answers(POLICY))
-async def get_policy(caller: ViewerOfAll, kind: str, queue: Name = None, max_retries: Retries = None) -> Plain:
+async def get_policy(
+    caller: ViewerOfAll, kind: str, queue: Name = None, max_retries: Retries = None
+) -> Plain:
     """Every part of it with who says it, and when attempts would come; as for a job with this queue and limit."""
 
     def look() -> PolicyExplanation:
@@ -88,13 +105,17 @@ async def backtest_rules(request: Request, caller: OperatorOfAll, said: Backtest
     def work(_: object) -> Answer:
         rules = [Rule.from_plain(one, "the body") for one in said.rules]
         since = when("since", said.since)
-        return Answer(200, _tried(caller.desk.policies.backtest(rules, since=since or 0, kind=said.kind)))
+        return Answer(
+            200, _tried(caller.desk.policies.backtest(rules, since=since or 0, kind=said.kind))
+        )
 
     return await once(request, caller, work, long=True)
 
 
 @router.get("/insight", **answers(INSIGHT))
-async def get_insight(caller: ViewerOfAll, since: Back = "7d", kind: Name = None, queue: Name = None) -> Plain:
+async def get_insight(
+    caller: ViewerOfAll, since: Back = "7d", kind: Name = None, queue: Name = None
+) -> Plain:
     """What the jobs since then came to: what retries are worth, what failures cost, what that advises."""
     span = back("since", since)
     found = await caller.room.ask_long(

@@ -70,7 +70,9 @@ class Problem(Exception):
         }
         if self.errors:
             body["errors"] = self.errors
-        again = {"retry-after": AGAIN[self.status]} if self.retryable and self.status in AGAIN else {}
+        again = (
+            {"retry-after": AGAIN[self.status]} if self.retryable and self.status in AGAIN else {}
+        )
         media = "application/problem+json"
         return JSONResponse(body, self.status, {**again, **self.headers}, media_type=media)
 
@@ -125,7 +127,11 @@ def invalid(found: Any) -> Problem:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - as registered
     code = CODES.get(error.status_code, HTTPStatus(error.status_code).name)
-    headers = {"allow": _allowed(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    headers = (
+        {"allow": _allowed(request)}
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
+        else error.headers
+    )
     return Problem(error.status_code, code, str(error.detail), headers=headers).response()
 
 

@@ -51,7 +51,9 @@ async def raw(request: Request) -> bytes:
 
 
 def _large(most: int) -> Problem:
-    return Problem(413, "TOO_LARGE", f"a body may have {most:,} bytes", headers={"connection": "close"})
+    return Problem(
+        413, "TOO_LARGE", f"a body may have {most:,} bytes", headers={"connection": "close"}
+    )
 
 
 async def _document(request: Request) -> Any:
@@ -74,16 +76,22 @@ def body_of(model: type[M], many: type[M] | None = None) -> Any:
         try:
             return asked.model_validate(document)
         except ValidationError as error:
-            raise invalid(error.errors(include_url=False, include_context=False, include_input=False)) from None
+            raise invalid(
+                error.errors(include_url=False, include_context=False, include_input=False)
+            ) from None
 
     dependency: Callable[[Request], Awaitable[M]] = read
     return Depends(dependency)
 
 
-def takes(model: type[BaseModel], many: type[BaseModel] | None = None, *, required: bool = False) -> dict[str, Any]:
+def takes(
+    model: type[BaseModel], many: type[BaseModel] | None = None, *, required: bool = False
+) -> dict[str, Any]:
     """For the OpenAPI document, which cannot see into `body_of`."""
     schema = _schema(model) if many is None else {"anyOf": [_schema(model), _schema(many)]}
-    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+    return {
+        "requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}
+    }
 
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -96,7 +104,11 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 def _inlined(value: Any, parts: dict[str, Any]) -> Any:
     if isinstance(value, dict):
         name = str(value.get("$ref", "")).rpartition("/")[2]
-        return _inlined(parts[name], parts) if name else {key: _inlined(one, parts) for key, one in value.items()}
+        return (
+            _inlined(parts[name], parts)
+            if name
+            else {key: _inlined(one, parts) for key, one in value.items()}
+        )
     return [_inlined(one, parts) for one in value] if isinstance(value, list) else value
 
 
@@ -179,4 +191,6 @@ def _seal(caller: Caller, about: str, position: bytes) -> bytes:
 
 
 def _strange() -> Problem:
-    return Problem(422, "CURSOR", "this cursor is not one of this list and this key; begin without one")
+    return Problem(
+        422, "CURSOR", "this cursor is not one of this list and this key; begin without one"
+    )

@@ -40,7 +40,11 @@ def job_shape(job: Job, *, private: bool) -> Plain:
 
 
 def attempt_shape(attempt: AttemptRow, *, private: bool) -> Plain:
-    shape = {name: value for name, value in attempt._asdict().items() if private or name not in NOT_OF_ATTEMPTS}
+    shape = {
+        name: value
+        for name, value in attempt._asdict().items()
+        if private or name not in NOT_OF_ATTEMPTS
+    }
     for name in ("started_at", "ended_at", "next_run_at"):
         shape[name] = at(shape[name])
     for name in {"evidence", "private", "judged"} & set(shape):
@@ -80,7 +84,9 @@ ATOMS = frozenset({str, int, float, bool, type(None)})
 
 def plain(value: Any) -> Any:
     """A value of ours as JSON has it; what begins with an underscore is nobody's business."""
-    if type(value) in ATOMS:  # most are, and to ask what else it may be takes longer than all the rest
+    if (
+        type(value) in ATOMS
+    ):  # most are, and to ask what else it may be takes longer than all the rest
         return value
     if isinstance(value, datetime):
         return value.isoformat()

@@ -33,15 +33,22 @@ class NewWebhookRequest(ReasonRequest):
     name: Text = ""
     owner: Text | None = Field(None, description="from keys of scope * only; not given: whoever's")
     batch_id: Text | None = None
-    each: bool = Field(default=True, description="a message for every event; false: one for an incident, which grows")
+    each: bool = Field(
+        default=True,
+        description="a message for every event; false: one for an incident, which grows",
+    )
     form: Literal["standard", "cloudevents"] = "standard"
     headers: dict[str, str] = Field(default_factory=dict)
-    secret: Text | None = Field(None, description="whsec_…; not given: one is made, and shown this once")
+    secret: Text | None = Field(
+        None, description="whsec_…; not given: one is made, and shown this once"
+    )
 
 
 NewWebhookBody = Annotated[NewWebhookRequest, body_of(NewWebhookRequest)]
 Subscribed = Annotated[str | None, Query(max_length=200, description="of this one only")]
-State = Annotated[str | None, Query(max_length=20, description="queued, running, succeeded, dead …")]
+State = Annotated[
+    str | None, Query(max_length=20, description="queued, running, succeeded, dead …")
+]
 
 
 @router.get("/webhooks", **answers(WEBHOOKS))
@@ -55,12 +62,16 @@ async def get_webhook(caller: Viewer, webhook_id: str) -> Plain:
     return _shown(await caller.room.ask(lambda: _owned(caller, webhook_id)))
 
 
-@router.post("/webhooks", **answers(NEW_WEBHOOK, 201), openapi_extra=takes(NewWebhookRequest, required=True))
+@router.post(
+    "/webhooks", **answers(NEW_WEBHOOK, 201), openapi_extra=takes(NewWebhookRequest, required=True)
+)
 async def add_webhook(request: Request, caller: Operator, said: NewWebhookBody) -> Response:
     """Signed as standardwebhooks.com describes it. The secret is in this answer and in no later one."""
 
     def work(_: Named) -> Answer:
-        channel = Webhook(said.url, secret=said.secret, headers=said.headers or None, form=said.form)
+        channel = Webhook(
+            said.url, secret=said.secret, headers=said.headers or None, form=said.form
+        )
         options: Plain = {
             "owner": owner_of(caller, said.owner) or None,
             "batch": said.batch_id,
@@ -89,28 +100,46 @@ async def remove_webhook(caller: Operator, webhook_id: str) -> Response:
 @router.post("/webhooks/{webhook_id}/test", **answers(DELIVERY))
 async def try_webhook(request: Request, caller: Operator, webhook_id: str) -> Response:
     """A message that says that it is a test; answered with its delivery, which takes the way of all others."""
-    return await _said(request, caller, webhook_id, lambda api, name: plain(api.test(name, owner=caller.owner)))
+    return await _said(
+        request, caller, webhook_id, lambda api, name: plain(api.test(name, owner=caller.owner))
+    )
 
 
-@router.post("/webhooks/{webhook_id}/enable", **answers(WEBHOOK), openapi_extra=takes(ReasonRequest))
-async def enable_webhook(request: Request, caller: Operator, webhook_id: str, said: ReasonBody) -> Response:
+@router.post(
+    "/webhooks/{webhook_id}/enable", **answers(WEBHOOK), openapi_extra=takes(ReasonRequest)
+)
+async def enable_webhook(
+    request: Request, caller: Operator, webhook_id: str, said: ReasonBody
+) -> Response:
     """It hears of what happens from now on."""
     return await _said(
-        request, caller, webhook_id,
+        request,
+        caller,
+        webhook_id,
         lambda api, name: _shown(api.enable(name, owner=caller.owner, reason=said.reason)),
-    )  # fmt: skip
+    )
 
 
-@router.post("/webhooks/{webhook_id}/disable", **answers(WEBHOOK), openapi_extra=takes(ReasonRequest))
-async def disable_webhook(request: Request, caller: Operator, webhook_id: str, said: ReasonBody) -> Response:
+@router.post(
+    "/webhooks/{webhook_id}/disable", **answers(WEBHOOK), openapi_extra=takes(ReasonRequest)
+)
+async def disable_webhook(
+    request: Request, caller: Operator, webhook_id: str, said: ReasonBody
+) -> Response:
     return await _said(
-        request, caller, webhook_id,
+        request,
+        caller,
+        webhook_id,
         lambda api, name: _shown(api.disable(name, owner=caller.owner, reason=said.reason)),
-    )  # fmt: skip
+    )
 
 
-@router.post("/webhooks/{webhook_id}/rotate", **answers(NEW_WEBHOOK), openapi_extra=takes(ReasonRequest))
-async def rotate_webhook(request: Request, caller: Operator, webhook_id: str, said: ReasonBody) -> Response:
+@router.post(
+    "/webhooks/{webhook_id}/rotate", **answers(NEW_WEBHOOK), openapi_extra=takes(ReasonRequest)
+)
+async def rotate_webhook(
+    request: Request, caller: Operator, webhook_id: str, said: ReasonBody
+) -> Response:
     """A new secret, in this answer alone; messages are signed with both until the next one."""
 
     def act(api: Subscriptions, name: str) -> Plain:
@@ -123,7 +152,11 @@ async def rotate_webhook(request: Request, caller: Operator, webhook_id: str, sa
 # -- deliveries -------------------------------------------------------------------------------------
 @router.get("/deliveries", **answers(DELIVERIES))
 async def list_deliveries(
-    caller: Viewer, subscription: Subscribed = None, state: State = None, limit: Few = 50, cursor: Cursor = None
+    caller: Viewer,
+    subscription: Subscribed = None,
+    state: State = None,
+    limit: Few = 50,
+    cursor: Cursor = None,
 ) -> Plain:
     """Newest first."""
     about = f"deliveries {subscription} {state}"
@@ -146,8 +179,12 @@ async def get_delivery(caller: Viewer, delivery_id: str) -> Plain:
     return dict(plain(await caller.room.ask(look)))
 
 
-@router.post("/deliveries/{delivery_id}/retry", **answers(DELIVERY), openapi_extra=takes(ReasonRequest))
-async def retry_delivery(request: Request, caller: Operator, delivery_id: str, said: ReasonBody) -> Response:
+@router.post(
+    "/deliveries/{delivery_id}/retry", **answers(DELIVERY), openapi_extra=takes(ReasonRequest)
+)
+async def retry_delivery(
+    request: Request, caller: Operator, delivery_id: str, said: ReasonBody
+) -> Response:
     """Once more; with the same id for its receiver."""
 
     def act() -> Any:
@@ -160,7 +197,9 @@ async def retry_delivery(request: Request, caller: Operator, delivery_id: str, s
 async def _said(
     request: Request, caller: Caller, webhook_id: str, say: Callable[[Subscriptions, str], Plain]
 ) -> Response:
-    return await acted(request, caller, lambda: say(caller.desk.subscriptions, _owned(caller, webhook_id).id))
+    return await acted(
+        request, caller, lambda: say(caller.desk.subscriptions, _owned(caller, webhook_id).id)
+    )
 
 
 def _owned(caller: Caller, webhook_id: str) -> Subscription:

@@ -56,11 +56,17 @@ def _retry(desk: CallerServices, job: str, said: Said) -> str:
 
 def _cancel(desk: CallerServices, job: str, said: Said) -> str:
     found = desk.jobs.cancel(job, reason=_reason(said), owner=desk.owner)
-    return "Cancelled." if found.state == "cancelled" else "Asked to stop; it is cancelled once its code has stopped."
+    return (
+        "Cancelled."
+        if found.state == "cancelled"
+        else "Asked to stop; it is cancelled once its code has stopped."
+    )
 
 
 def _release(desk: CallerServices, job: str, said: Said) -> str:
-    desk.jobs.release(job, choice=said.get("choice") or None, reason=_reason(said), owner=desk.owner)
+    desk.jobs.release(
+        job, choice=said.get("choice") or None, reason=_reason(said), owner=desk.owner
+    )
     return "Released: it goes on where it was."
 
 
@@ -109,7 +115,11 @@ def _operation(verb: str, words: str) -> Callable[[CallerServices, str, Said], s
 # -- links for owners -------------------------------------------------------------------------------
 def _share_link(noun: str) -> Callable[[CallerServices, str, Said], str]:
     def act(desk: CallerServices, name: str, said: Said) -> str:
-        found = desk.jobs.get(name, owner=desk.owner) if noun == "jobs" else desk.batches.get(name, owner=desk.owner)
+        found = (
+            desk.jobs.get(name, owner=desk.owner)
+            if noun == "jobs"
+            else desk.batches.get(name, owner=desk.owner)
+        )
         expires = _until(said) or WEEK
         link = desk.status.link(found, retry=said.get("again") == "1", expires=expires)
         return f"For its owner, who needs no key, for {duration(expires)}: {link}"
@@ -121,11 +131,19 @@ def _share_link(noun: str) -> Callable[[CallerServices, str, Said], str]:
 def _limits(said: Said) -> dict[str, Any]:
     """What is left empty stays as it was set; "none" is no limit."""
     concurrency, rate = said.get("concurrency", ""), said.get("rate", "")
-    if concurrency and concurrency != "none" and not (concurrency.isascii() and concurrency.isdecimal()):
+    if (
+        concurrency
+        and concurrency != "none"
+        and not (concurrency.isascii() and concurrency.isdecimal())
+    ):
         message = f"at once: {concurrency!r:.40} is no whole number; to have no limit, write none"
         raise Refused(message)
     return {
-        "concurrency": KEEP if not concurrency else None if concurrency == "none" else int(concurrency[:9]),
+        "concurrency": KEEP
+        if not concurrency
+        else None
+        if concurrency == "none"
+        else int(concurrency[:9]),
         "rate": KEEP if not rate else None if rate == "none" else rate,
         "until": _until(said),
         "reason": _reason(said),
@@ -134,7 +152,9 @@ def _limits(said: Said) -> dict[str, Any]:
 
 def _set_queue(desk: CallerServices, queue: str, said: Said) -> str:
     found = desk.queues.set(queue, **_limits(said))
-    return f"Queue {queue}: {limits_in_words(found.concurrency, found.rate)}, whatever its code says."
+    return (
+        f"Queue {queue}: {limits_in_words(found.concurrency, found.rate)}, whatever its code says."
+    )
 
 
 def _clear_queue(desk: CallerServices, queue: str, said: Said) -> str:
@@ -153,7 +173,10 @@ def _clear_dependency(desk: CallerServices, key: str, said: Said) -> str:
 
 
 def limits_in_words(concurrency: int | None, rate: float | None) -> str:
-    said = [f"{concurrency:,} at once" if concurrency is not None else "", per(rate) if rate is not None else ""]
+    said = [
+        f"{concurrency:,} at once" if concurrency is not None else "",
+        per(rate) if rate is not None else "",
+    ]
     return ", ".join(limit for limit in said if limit) or "no limit"
 
 
@@ -216,7 +239,9 @@ def _unsilence(desk: CallerServices, rule: str, said: Said) -> str:
 # -- notifications ----------------------------------------------------------------------------------
 def _test(desk: CallerServices, subscription: str, said: Said) -> str:
     del said
-    return f"A test is on its way: {desk.subscriptions.test(subscription, owner=desk.owner).message}."
+    return (
+        f"A test is on its way: {desk.subscriptions.test(subscription, owner=desk.owner).message}."
+    )
 
 
 def _switch(verb: str, words: str) -> Callable[[CallerServices, str, Said], str]:
@@ -257,7 +282,9 @@ ACTIONS: Mapping[tuple[str, str], PageAction] = {
     ("failures", "reopen"): PageAction(_reopen, "/failures/{id}"),
     ("batches", "retry"): PageAction(_retry_batch, "/batches/{id}"),
     ("batches", "cancel"): PageAction(_cancel_batch, "/batches/{id}"),
-    ("operations", "pause"): PageAction(_operation("pause", "Paused: nothing more is sent for now."), "/operations/{id}"),
+    ("operations", "pause"): PageAction(
+        _operation("pause", "Paused: nothing more is sent for now."), "/operations/{id}"
+    ),
     ("operations", "resume"): PageAction(_operation("resume", "It goes on."), "/operations/{id}"),
     ("operations", "abort"): PageAction(
         _operation("abort", "Ended. What was not sent stays untouched."), "/operations/{id}"
@@ -330,7 +357,9 @@ class ActionScreens:
             chosen = [job for job in said.get("id", "").split(",") if job][:MOST_CHOSEN]
             refused = [words for job in chosen if (words := _refusal(asked, desk, job, said))]
             done = f"{len(chosen) - len(refused):,} of {len(chosen):,} done"
-            return f"{done}; not done: {'; '.join(dict.fromkeys(refused))}" if refused else f"{done}."
+            return (
+                f"{done}; not done: {'; '.join(dict.fromkeys(refused))}" if refused else f"{done}."
+            )
 
         try:
             words = await self._house.act(request, work, Role.OPERATOR)
@@ -356,7 +385,13 @@ class ActionScreens:
             return _foreseen(found, root_of(request))
 
         found = await self._house.ask(request, look)
-        values = {"action": action, "words": filter, "actions": [one.value for one in Bulk], **said, **found}
+        values = {
+            "action": action,
+            "words": filter,
+            "actions": [one.value for one in Bulk],
+            **said,
+            **found,
+        }
         return self._house.page(request, "preview.html", "operations", **values)
 
     async def start(self, request: Request) -> Response:
@@ -374,9 +409,21 @@ class ActionScreens:
 
 
 NOTHING: dict[str, Any] = {
-    "count": "0", "number": 0, "must_count": False, "steps": "", "codes": (), "kinds": (), "owners": (), "cost": "",
-    "estimated": "", "chance": "", "tried": "", "held": (), "refused": (), "jobs": "",
-}  # fmt: skip
+    "count": "0",
+    "number": 0,
+    "must_count": False,
+    "steps": "",
+    "codes": (),
+    "kinds": (),
+    "owners": (),
+    "cost": "",
+    "estimated": "",
+    "chance": "",
+    "tried": "",
+    "held": (),
+    "refused": (),
+    "jobs": "",
+}
 
 
 def _wishes(desk: CallerServices, said: Mapping[str, str]) -> Wishes:
@@ -414,11 +461,17 @@ def _counted(found: OperationPreview, said: Mapping[str, str]) -> None:
         raise MulliganError(message)
 
 
-def _narrowed(found: OperationPreview, root: str, field: str, names: Iterable[str]) -> dict[str, str]:
+def _narrowed(
+    found: OperationPreview, root: str, field: str, names: Iterable[str]
+) -> dict[str, str]:
     """Where those of one name are listed, if the filter does not say the field already."""
     if any(part.startswith(f"{field}:") for part in parts_of(found.filter)):
         return {}
-    return {name: listed(f"{root}/jobs", [found.filter, f"{field}:{name}"]) for name in names if _plain(name)}
+    return {
+        name: listed(f"{root}/jobs", [found.filter, f"{field}:{name}"])
+        for name in names
+        if _plain(name)
+    }
 
 
 def _plain(name: str) -> bool:

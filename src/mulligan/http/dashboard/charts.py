@@ -36,7 +36,9 @@ def spark(values: Sequence[int], of: str) -> Spark:
     line = " ".join(f"{x:g},{y:g}" for x, y in points)
     area = f"0,{HEIGHT:g} {line} {WIDTH:g},{HEIGHT:g}" if points else ""
     peak = f"at most {most:,} {of}" if most else f"none in {len(values)} × {of}"
-    return Spark(line, area, f"{sum(values):,} in all, {peak}, last {values[-1] if values else 0:,}")
+    return Spark(
+        line, area, f"{sum(values):,} in all, {peak}, last {values[-1] if values else 0:,}"
+    )
 
 
 def _points(values: Sequence[int], most: int) -> list[tuple[float, float]]:
@@ -71,24 +73,33 @@ class ColumnChart(NamedTuple):
     tones: tuple[str, ...]
 
 
-def columns(steps: Sequence[tuple[str, Mapping[str, int]]], tones: Sequence[str], height: float = 80.0) -> ColumnChart:
+def columns(
+    steps: Sequence[tuple[str, Mapping[str, int]]], tones: Sequence[str], height: float = 80.0
+) -> ColumnChart:
     """`steps`: (when, how many of each tone), oldest first; `tones`: the lowest first."""
     totals = [sum(counts.get(tone, 0) for tone in tones) for _, counts in steps]
     most = max(totals, default=0)
     width = WIDTH / max(14, len(steps))  # a single step is no wall
     drawn = [
         Column(
-            round(place * width, 3), round(width * 0.82, 3), _stacked(counts, tones, most, height), _said(step, tones)
+            round(place * width, 3),
+            round(width * 0.82, 3),
+            _stacked(counts, tones, most, height),
+            _said(step, tones),
         )
         for place, step in enumerate(steps)
         for counts in [step[1]]
     ]
     rows = tuple((when, tuple(counts.get(tone, 0) for tone in tones)) for when, counts in steps)
-    each = ", ".join(f"{sum(counts.get(tone, 0) for _, counts in steps):,} {tone}" for tone in tones)
+    each = ", ".join(
+        f"{sum(counts.get(tone, 0) for _, counts in steps):,} {tone}" for tone in tones
+    )
     return ColumnChart(tuple(drawn), most, each, rows, tuple(tones))
 
 
-def _stacked(counts: Mapping[str, int], tones: Sequence[str], most: int, height: float) -> tuple[Block, ...]:
+def _stacked(
+    counts: Mapping[str, int], tones: Sequence[str], most: int, height: float
+) -> tuple[Block, ...]:
     blocks, below = [], 0.0
     for tone in tones:
         if share := counts.get(tone, 0) / most * height if most else 0.0:
@@ -111,7 +122,9 @@ class Bar(NamedTuple):
     link: str
 
 
-def bars(counts: Mapping[str, int], link: Mapping[str, str] | None = None, most: int = 8) -> tuple[Bar, ...]:
+def bars(
+    counts: Mapping[str, int], link: Mapping[str, str] | None = None, most: int = 8
+) -> tuple[Bar, ...]:
     """The largest first; what is beyond `most` is one bar of its own."""
     ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     shown, rest = ranked[:most], sum(count for _, count in ranked[most:])
@@ -119,7 +132,10 @@ def bars(counts: Mapping[str, int], link: Mapping[str, str] | None = None, most:
         shown.append((f"{len(ranked) - most} others", rest))
     top = max((count for _, count in shown), default=1) or 1
     links = link or {}
-    return tuple(Bar(label, count, round(100 * count / top, 1), links.get(label, "")) for label, count in shown)
+    return tuple(
+        Bar(label, count, round(100 * count / top, 1), links.get(label, ""))
+        for label, count in shown
+    )
 
 
 class Delay(NamedTuple):
@@ -139,7 +155,15 @@ class Curve(NamedTuple):
     ticks: tuple[tuple[float, str], ...]
 
 
-TICKS = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (21_600, "6 h"), (86_400, "1 d"))
+TICKS = (
+    (1, "1 s"),
+    (10, "10 s"),
+    (60, "1 min"),
+    (600, "10 min"),
+    (3600, "1 h"),
+    (21_600, "6 h"),
+    (86_400, "1 d"),
+)
 
 
 def curve(delays: Sequence[Delay], words: Sequence[str], height: float = 80.0) -> Curve:
@@ -249,10 +273,18 @@ AFTER = {
 }
 TURN = ("waiting", "waits for its turn")
 LEGEND = (
-    ("good", "returned"), ("bad", "failed"), ("lost", "process died"), ("calm", "put off or stopped"),
-    ("busy", "running"), ("waiting", "waits for its turn"), ("backoff", "waits before a retry"),
-    ("put-off", "put off"), ("held", "held"), ("parked", "parked"), ("death", "given up here"),
-)  # fmt: skip
+    ("good", "returned"),
+    ("bad", "failed"),
+    ("lost", "process died"),
+    ("calm", "put off or stopped"),
+    ("busy", "running"),
+    ("waiting", "waits for its turn"),
+    ("backoff", "waits before a retry"),
+    ("put-off", "put off"),
+    ("held", "held"),
+    ("parked", "parked"),
+    ("death", "given up here"),
+)
 RUNS = frozenset({"good", "bad", "lost", "calm", "busy"})
 
 
@@ -287,7 +319,9 @@ def timeline(found: Story) -> Timeline:
     deaths = [TimelineMark(_x(one.end, begins, scale), one.words) for one in stretches if one.died]
     there = {one.tone for one in stretches} | ({"death"} if deaths else set())
     legend = [(tone, word) for tone, word in LEGEND if tone in there]
-    return Timeline(segments, deaths, _ticks(found, begins, ends), duration((ends - begins) / SECOND), legend)
+    return Timeline(
+        segments, deaths, _ticks(found, begins, ends), duration((ends - begins) / SECOND), legend
+    )
 
 
 def _ticks(found: Story, begins: Micros, ends: Micros) -> list[str]:
@@ -317,7 +351,9 @@ def _stretches(found: Story, begins: Micros, ends: Micros) -> Iterator[_Timeline
         yield from _waited(found, at, row.started_at, after, due)
         yield _TimelineSpan(row.started_at, found.now, "busy", f"attempt {row.attempt} is running")
     else:
-        yield from _waited(found, at, ends, after if row.state != State.QUEUED else _now(found, after), due)
+        yield from _waited(
+            found, at, ends, after if row.state != State.QUEUED else _now(found, after), due
+        )
 
 
 def _now(found: Story, after: tuple[str, str]) -> tuple[str, str]:
@@ -327,7 +363,9 @@ def _now(found: Story, after: tuple[str, str]) -> tuple[str, str]:
     return after if after[0] not in {"over", "parked"} else TURN
 
 
-def _waited(found: Story, start: Micros, end: Micros, after: tuple[str, str], due: Micros) -> Iterator[_TimelineSpan]:
+def _waited(
+    found: Story, start: Micros, end: Micros, after: tuple[str, str], due: Micros
+) -> Iterator[_TimelineSpan]:
     """What it waited for first, and from when it was due, or somebody let it go, for its turn."""
     tone, words = after
     until = _let_go(found, start, end) if tone in {"parked", "over"} else min(end, max(start, due))
@@ -345,7 +383,9 @@ def _wait(start: Micros, end: Micros, tone: str, words: str) -> _TimelineSpan:
 def _let_go(found: Story, start: Micros, end: Micros) -> Micros:
     """When a person retried or released it."""
     by_hand = (EventType.JOB_RETRIED, EventType.JOB_RELEASED)
-    times = [event.at for event in found.events if event.type in by_hand and start <= event.at <= end]
+    times = [
+        event.at for event in found.events if event.type in by_hand and start <= event.at <= end
+    ]
     return min(times, default=end)
 
 
@@ -353,7 +393,9 @@ def _ran(attempt: AttemptRow) -> _TimelineSpan:
     ran = duration(max(0, attempt.ended_at - attempt.started_at) / SECOND)
     words = f"attempt {attempt.attempt} ran {ran}: {attempt.ended} {attempt.code or ''}".strip()
     end = max(attempt.ended_at, attempt.started_at + 1)
-    return _TimelineSpan(attempt.started_at, end, _tone(attempt.ended), words, attempt.verb == Verb.DIE)
+    return _TimelineSpan(
+        attempt.started_at, end, _tone(attempt.ended), words, attempt.verb == Verb.DIE
+    )
 
 
 def _tone(ended: str) -> str:

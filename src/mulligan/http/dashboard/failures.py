@@ -53,7 +53,9 @@ class FailureScreens:
         words = filter.strip()
 
         def look(desk: CallerServices) -> tuple[Micros, list[FailureGroup], bool]:
-            groups = desk.failures.groups(words, owner=desk.owner, private=desk.private, limit=SHOWN)
+            groups = desk.failures.groups(
+                words, owner=desk.owner, private=desk.private, limit=SHOWN
+            )
             with desk.store.read() as unit:
                 return unit.now(), list(groups), groups.more
 
@@ -74,13 +76,19 @@ class FailureScreens:
     async def group(self, request: Request, fingerprint: str) -> Response:
         def look(desk: CallerServices) -> dict[str, Any]:
             group = desk.failures.get(fingerprint, owner=desk.owner, private=desk.visitor.private)
-            jobs = desk.jobs.list(f"state:dead group:{fingerprint}", limit=MEMBERS, owner=desk.owner)
+            jobs = desk.jobs.list(
+                f"state:dead group:{fingerprint}", limit=MEMBERS, owner=desk.owner
+            )
             with desk.store.read() as unit:
                 now = unit.now()
             root = root_of(request)
-            return _page(group, now, root) | {"jobs": [row_of(Shown(job, ""), now, root_of(request)) for job in jobs]}
+            return _page(group, now, root) | {
+                "jobs": [row_of(Shown(job, ""), now, root_of(request)) for job in jobs]
+            }
 
-        return self._house.page(request, "group.html", "failures", **await self._house.ask(request, look))
+        return self._house.page(
+            request, "group.html", "failures", **await self._house.ask(request, look)
+        )
 
 
 def row(group: FailureGroup, now: Micros, root: str) -> GroupRow:
@@ -108,7 +116,10 @@ def _page(group: FailureGroup, now: Micros, root: str) -> dict[str, Any]:
         "row": row(group, now, root),
         "hours": columns(hours, ("dead",)),
         "days": columns(days, ("dead",)),
-        "kinds": bars(group.kinds, {kind: _jobs(root, group.fingerprint, f"kind:{kind}") for kind in group.kinds}),
+        "kinds": bars(
+            group.kinds,
+            {kind: _jobs(root, group.fingerprint, f"kind:{kind}") for kind in group.kinds},
+        ),
         "codes": bars(group.codes),
         "said": _said(group, now),
         "sample": None if group.sample is None else _sample(group.sample, now, root),
@@ -119,7 +130,10 @@ def _page(group: FailureGroup, now: Micros, root: str) -> dict[str, Any]:
 
 def _steps(counts: Sequence[int], ago: str, last: str) -> list[tuple[str, Mapping[str, int]]]:
     back = len(counts) - 1
-    return [(f"{back - place} {ago}" if place < back else last, {"dead": count}) for place, count in enumerate(counts)]
+    return [
+        (f"{back - place} {ago}" if place < back else last, {"dead": count})
+        for place, count in enumerate(counts)
+    ]
 
 
 def _sample(sample: FailureSample, now: Micros, root: str) -> dict[str, Any]:
@@ -137,7 +151,9 @@ def _said(group: FailureGroup, now: Micros) -> str:
     """What people have said about it, in one sentence."""
     if group.marked_at is None:
         return ""
-    until = f", until {at_moment(to_micros(group.until), now).ago}" if group.until is not None else ""
+    until = (
+        f", until {at_moment(to_micros(group.until), now).ago}" if group.until is not None else ""
+    )
     note = f": {group.note}" if group.note else ""
     return f"{group.state.value} {at_moment(to_micros(group.marked_at), now).ago} by {who(group.actor)}{until}{note}"
 
@@ -149,7 +165,9 @@ def _kinds(kinds: Mapping[str, int]) -> str:
 
 def _recovered(group: FailureGroup) -> str:
     share = group.recovered_share
-    return "" if share is None else f"{group.recovered} of {group.retried} retried by hand recovered"
+    return (
+        "" if share is None else f"{group.recovered} of {group.retried} retried by hand recovered"
+    )
 
 
 def _jobs(root: str, fingerprint: str, more: str = "") -> str:

@@ -14,7 +14,14 @@ from mulligan.core.job import SECOND, Micros, to_micros
 from mulligan.events.service import concerns, wants
 from mulligan.http.dashboard.charts import parts
 from mulligan.http.dashboard.renderer import Renderer, checked_words, root_of
-from mulligan.http.dashboard.view_models import Badge, alternatives, at_moment, changes_of, event_line, removable
+from mulligan.http.dashboard.view_models import (
+    Badge,
+    alternatives,
+    at_moment,
+    changes_of,
+    event_line,
+    removable,
+)
 from mulligan.http.services import CallerServices
 from mulligan.manifest.specs import OURS
 from mulligan.operations.rules import ItemCounts
@@ -45,9 +52,15 @@ STATES = {
     "finished": Badge("✓", "finished", "good"),
 }
 FATES = {
-    "recovered": "good", "done": "good", "same": "bad", "other": "warn", "refused": "calm", "skipped": "calm",
-    "sent": "busy", "waiting": "waiting",
-}  # fmt: skip
+    "recovered": "good",
+    "done": "good",
+    "same": "bad",
+    "other": "warn",
+    "refused": "calm",
+    "skipped": "calm",
+    "sent": "busy",
+    "waiting": "waiting",
+}
 
 
 class HistoryScreens:
@@ -62,7 +75,9 @@ class HistoryScreens:
             older = urlencode({"before": found[PAGE - 1].id}) if len(found) > PAGE else ""
             return {"rows": [operation_row(one, now) for one in found[:PAGE]], "older": older}
 
-        return self._house.page(request, "operations.html", "operations", **await self._house.ask(request, look))
+        return self._house.page(
+            request, "operations.html", "operations", **await self._house.ask(request, look)
+        )
 
     async def operation(self, request: Request, operation: str) -> Response:
         def look(desk: CallerServices) -> dict[str, Any]:
@@ -78,7 +93,9 @@ class HistoryScreens:
                 "items": [_item(one) for one in items],
             }
 
-        return self._house.page(request, "operation.html", "operations", **await self._house.ask(request, look))
+        return self._house.page(
+            request, "operation.html", "operations", **await self._house.ask(request, look)
+        )
 
     async def events(self, request: Request, before: EventId = 0, filter: str = "") -> Response:  # noqa: A002 - as in the URL
         words, here = checked_words(filter), f"{root_of(request)}/events"
@@ -86,27 +103,46 @@ class HistoryScreens:
         asks_of_ours = OURS in words
 
         def look(desk: CallerServices) -> dict[str, Any]:
-            found, last = _back(desk, before, lambda event: wanted(event) and (asks_of_ours or mine(event)))
+            found, last = _back(
+                desk, before, lambda event: wanted(event) and (asks_of_ours or mine(event))
+            )
             older = urlencode({"before": last, "filter": words}) if last > 1 else ""
             return {"rows": [event_line(event) for event in found], "older": older}
 
         values = await self._house.ask(request, look, shared=True)
-        chips = {"types": alternatives(here, words, "type", FAMILIES), "chosen": removable(here, words)}
-        return self._house.page(request, "events.html", "events", words=words, before=before, **{**values, **chips})
+        chips = {
+            "types": alternatives(here, words, "type", FAMILIES),
+            "chosen": removable(here, words),
+        }
+        return self._house.page(
+            request, "events.html", "events", words=words, before=before, **{**values, **chips}
+        )
 
-    async def audit(self, request: Request, before: EventId = 0, actor: str = "", job: str = "") -> Response:
+    async def audit(
+        self, request: Request, before: EventId = 0, actor: str = "", job: str = ""
+    ) -> Response:
         def look(desk: CallerServices) -> dict[str, Any]:
             found = desk.events.list(
-                actor=actor or None, job=job or None, owner=desk.owner, limit=PAGE + 1, before=before or None
+                actor=actor or None,
+                job=job or None,
+                owner=desk.owner,
+                limit=PAGE + 1,
+                before=before or None,
             )
-            more = urlencode({"before": found[PAGE - 1].id, "actor": actor, "job": job}) if len(found) > PAGE else ""
+            more = (
+                urlencode({"before": found[PAGE - 1].id, "actor": actor, "job": job})
+                if len(found) > PAGE
+                else ""
+            )
             return {"rows": [_deed(event) for event in found[:PAGE]], "older": more}
 
         values = await self._house.ask(request, look)
         return self._house.page(request, "audit.html", "audit", actor=actor, job=job, **values)
 
 
-def _back(desk: CallerServices, before: int, wanted: Callable[[Event], bool]) -> tuple[list[Event], int]:
+def _back(
+    desk: CallerServices, before: int, wanted: Callable[[Event], bool]
+) -> tuple[list[Event], int]:
     """A page of what is wanted, newest first, and down to which event was looked."""
     found: list[Event] = []
     with desk.store.read() as unit:
@@ -147,7 +183,9 @@ def _pace(one: Operation, now: Micros) -> str:
         return ""
     took = max(1.0, (now - to_micros(began)) / SECOND)
     left = (one.total - ended) * took / ended
-    return f"{per(ended / took)} so far" + (f", about {duration(round(left))} to go" if left >= 1 else "")
+    return f"{per(ended / took)} so far" + (
+        f", about {duration(round(left))} to go" if left >= 1 else ""
+    )
 
 
 def _bar(tally: ItemCounts) -> Any:

@@ -43,14 +43,22 @@ class InsightScreens:
         chosen = since if since in SPANS else "7d"
 
         def look(desk: CallerServices) -> dict[str, Any]:
-            found = insight(desk.store, desk.settings, timedelta(days=SPANS[chosen]), kind or None, None)
+            found = insight(
+                desk.store, desk.settings, timedelta(days=SPANS[chosen]), kind or None, None
+            )
             window = WINDOWS["24h" if chosen == "1d" else "7d"]
             with desk.store.read() as unit:
                 ended = outcomes(unit, unit.now(), window, kind)
-            return _insight(found) | {"kinds": desk.policies.kinds(), "ended": ended, "each": window.words}
+            return _insight(found) | {
+                "kinds": desk.policies.kinds(),
+                "ended": ended,
+                "each": window.words,
+            }
 
         found = await self._house.ask(request, look, shared=True)
-        return self._house.page(request, "insight.html", "insight", since=chosen, spans=list(SPANS), kind=kind, **found)
+        return self._house.page(
+            request, "insight.html", "insight", since=chosen, spans=list(SPANS), kind=kind, **found
+        )
 
 
 def _insight(found: Insight) -> dict[str, Any]:
@@ -68,19 +76,35 @@ def _insight(found: Insight) -> dict[str, Any]:
         "cells": _cells(numbers),
         "by_attempt": _by_attempt(numbers),
         "chances": [
-            {"cls": one.cls, "attempt": ordinal(one.attempt), "percent": percent(one.chance.mean),
-             "share": round(one.chance.mean * 100, 1), "trials": one.chance.trials, "means": MEANS.get(one.cls, "")}
-            for one in numbers.chances if not one.code
+            {
+                "cls": one.cls,
+                "attempt": ordinal(one.attempt),
+                "percent": percent(one.chance.mean),
+                "share": round(one.chance.mean * 100, 1),
+                "trials": one.chance.trials,
+                "means": MEANS.get(one.cls, ""),
+            }
+            for one in numbers.chances
+            if not one.code
         ],
-        "wasted": [(one.cls, f"{one.failures:,}", duration(round(one.seconds, 3)), f"{one.cost:g}" if one.cost else "–")
-                   for one in numbers.wasted],
-        "retry_cost": None if numbers.retry_cost_per_job is None else f"{numbers.retry_cost_per_job:.4g}",
+        "wasted": [
+            (
+                one.cls,
+                f"{one.failures:,}",
+                duration(round(one.seconds, 3)),
+                f"{one.cost:g}" if one.cost else "–",
+            )
+            for one in numbers.wasted
+        ],
+        "retry_cost": None
+        if numbers.retry_cost_per_job is None
+        else f"{numbers.retry_cost_per_job:.4g}",
         "half": _time(numbers.time_to_success.p50),
         "most": _time(numbers.time_to_success.p95),
         "amplification": None if numbers.amplification is None else f"{numbers.amplification:.2f}",
         "advice": [one.text for one in found.advice],
         "notes": found.notes,
-    }  # fmt: skip
+    }
 
 
 def _by_attempt(numbers: Numbers) -> ColumnChart:
@@ -99,10 +123,15 @@ def _by_attempt(numbers: Numbers) -> ColumnChart:
 def _cells(numbers: Numbers) -> list[dict[str, Any]]:
     commonest = sorted(numbers.cells, key=lambda one: -one.success.whole)[:CELLS]
     return [
-        {"code": one.code, "cls": one.cls, "dependency": one.dependency, "attempt": ordinal(one.attempt),
-         **_share(one.success)}
+        {
+            "code": one.code,
+            "cls": one.cls,
+            "dependency": one.dependency,
+            "attempt": ordinal(one.attempt),
+            **_share(one.success),
+        }
         for one in sorted(commonest, key=lambda one: one[:4])
-    ]  # fmt: skip
+    ]
 
 
 def _share(share: Share) -> dict[str, Any]:
@@ -120,7 +149,11 @@ def _time(seconds: float | None) -> str:
 
 # Every setting with its origin, what the database says of itself, and what can go wrong.
 
-BADGES = {OK: Badge("✓", "ok", "good"), WARN: Badge("!", "look", "warn"), FAIL: Badge("✕", "fails", "bad")}
+BADGES = {
+    OK: Badge("✓", "ok", "good"),
+    WARN: Badge("!", "look", "warn"),
+    FAIL: Badge("✕", "fails", "bad"),
+}
 ORDER = (FAIL, WARN, OK)
 
 
@@ -134,7 +167,11 @@ class DoctorScreen:
                 message = f"the configuration is for keys of role {Role.ADMIN}"
                 raise NotAllowed(message)
             facts, checks = examine(desk.settings)
-            here = {"mulligan": __version__, "python": platform.python_version(), "system": platform.platform()}
+            here = {
+                "mulligan": __version__,
+                "python": platform.python_version(),
+                "system": platform.platform(),
+            }
             ranked = sorted(checks, key=lambda check: ORDER.index(check.status))
             return {
                 "facts": here | facts,
@@ -142,7 +179,9 @@ class DoctorScreen:
                 "settings": in_force(desk.settings),
             }
 
-        return self._house.page(request, "doctor.html", "doctor", **await self._house.ask(request, look, shared=True))
+        return self._house.page(
+            request, "doctor.html", "doctor", **await self._house.ask(request, look, shared=True)
+        )
 
 
 def _check(check: Check) -> dict[str, Any]:

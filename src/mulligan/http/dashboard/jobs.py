@@ -14,7 +14,15 @@ from mulligan.http.dashboard import view_models as present
 from mulligan.http.dashboard.charts import bars, parts
 from mulligan.http.dashboard.renderer import PAGE, Renderer, Shown, checked_words, root_of, story_of
 from mulligan.http.dashboard.retry import foreseen
-from mulligan.http.dashboard.view_models import Badge, alternatives, at_moment, event_line, relations, removable, row_of
+from mulligan.http.dashboard.view_models import (
+    Badge,
+    alternatives,
+    at_moment,
+    event_line,
+    relations,
+    removable,
+    row_of,
+)
 from mulligan.http.services import CallerServices
 from mulligan.jobs.search import CappedCount
 
@@ -36,9 +44,15 @@ class JobScreens:
         words, here = checked_words(filter, before), f"{root_of(request)}/jobs"
 
         def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.jobs.list(words, limit=PAGE, before=before or None, owner=desk.owner, private=desk.private)
+            found = desk.jobs.list(
+                words, limit=PAGE, before=before or None, owner=desk.owner, private=desk.private
+            )
             whole = not before and found.cursor is None  # then it is counted already
-            many = CappedCount(len(found)) if whole else desk.jobs.count(words, owner=desk.owner, private=desk.private)
+            many = (
+                CappedCount(len(found))
+                if whole
+                else desk.jobs.count(words, owner=desk.owner, private=desk.private)
+            )
             with desk.store.read() as unit:
                 now = unit.now()
             older = urlencode({"filter": words, "before": found.cursor}) if found.cursor else ""
@@ -51,8 +65,13 @@ class JobScreens:
             }
 
         found = await self._house.ask(request, look)
-        chips: dict[str, Any] = {"states": alternatives(here, words, "state", State), "chosen": removable(here, words)}
-        return self._house.page(request, "list.html", "jobs", filter=words, before=before, **chips, **found)
+        chips: dict[str, Any] = {
+            "states": alternatives(here, words, "state", State),
+            "chosen": removable(here, words),
+        }
+        return self._house.page(
+            request, "list.html", "jobs", filter=words, before=before, **chips, **found
+        )
 
     async def one(self, request: Request, job_id: str) -> Response:
         def look(desk: CallerServices) -> dict[str, Any]:
@@ -98,8 +117,13 @@ BADGES = {
     BatchState.EXPIRED: Badge("⌛", "expired", "calm"),
 }
 TONES = {
-    "succeeded": "good", "dead": "bad", "cancelled": "calm", "running": "busy", "parked": "warn", "queued": "waiting",
-}  # fmt: skip
+    "succeeded": "good",
+    "dead": "bad",
+    "cancelled": "calm",
+    "running": "busy",
+    "parked": "warn",
+    "queued": "waiting",
+}
 
 
 class BatchScreens:
@@ -108,14 +132,22 @@ class BatchScreens:
 
     async def list(self, request: Request, state: str = "", before: str = "") -> Response:
         def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.batches.list(state=state or None, owner=desk.owner, limit=BATCH_PAGE + 1, before=before or None)
+            found = desk.batches.list(
+                state=state or None, owner=desk.owner, limit=BATCH_PAGE + 1, before=before or None
+            )
             with desk.store.read() as unit:
                 now = unit.now()
-            older = urlencode({"state": state, "before": found[BATCH_PAGE - 1].id}) if len(found) > BATCH_PAGE else ""
+            older = (
+                urlencode({"state": state, "before": found[BATCH_PAGE - 1].id})
+                if len(found) > BATCH_PAGE
+                else ""
+            )
             return {"rows": [_row(batch, now) for batch in found[:BATCH_PAGE]], "older": older}
 
         found = await self._house.ask(request, look)
-        return self._house.page(request, "batches.html", "batches", state=state, states=list(BatchState), **found)
+        return self._house.page(
+            request, "batches.html", "batches", state=state, states=list(BatchState), **found
+        )
 
     async def one(self, request: Request, batch_id: str) -> Response:
         def look(desk: CallerServices) -> dict[str, Any]:
@@ -125,18 +157,25 @@ class BatchScreens:
             events = desk.batches.history(batch_id)
             with desk.store.read() as unit:
                 now = unit.now()
-            filters = {one.code: f"{root_of(request)}/jobs?{urlencode({'filter': f'batch:{batch_id} code:{one.code}'})}"
-                       for one in failures}  # fmt: skip
+            filters = {
+                one.code: f"{root_of(request)}/jobs?{urlencode({'filter': f'batch:{batch_id} code:{one.code}'})}"
+                for one in failures
+            }
             return {
                 "batch": batch,
                 "row": _row(batch, now),
                 "codes": bars({one.code: one.count for one in failures}, filters),
                 "members": [row_of(Shown(job, ""), now, root_of(request)) for job in members],
-                "counts": [(state, getattr(batch.counts, state), _jobs(request, batch_id, state)) for state in TONES],
+                "counts": [
+                    (state, getattr(batch.counts, state), _jobs(request, batch_id, state))
+                    for state in TONES
+                ],
                 "events": [event_line(event) for event in events],
             }
 
-        return self._house.page(request, "batch.html", "batches", **await self._house.ask(request, look))
+        return self._house.page(
+            request, "batch.html", "batches", **await self._house.ask(request, look)
+        )
 
 
 def _row(batch: Batch, now: Micros) -> dict[str, Any]:
@@ -154,8 +193,12 @@ def _row(batch: Batch, now: Micros) -> dict[str, Any]:
         "sealed": batch.sealed,
         "cancelled": batch.cancelled,
         "created": at_moment(to_micros(batch.created_at), now),
-        "finished": None if batch.finished_at is None else at_moment(to_micros(batch.finished_at), now),
-        "expires": None if batch.expires_at is None else at_moment(to_micros(batch.expires_at), now),
+        "finished": None
+        if batch.finished_at is None
+        else at_moment(to_micros(batch.finished_at), now),
+        "expires": None
+        if batch.expires_at is None
+        else at_moment(to_micros(batch.expires_at), now),
     }
 
 

@@ -43,21 +43,31 @@ class NotificationScreens:
             with desk.store.read() as unit:
                 now = unit.now()
             measures = {rule.name: rule.measure for rule in rules}
-            rows = [_alert(one, now) | {"link": _where(one, measures.get(one.rule, ""))} for one in alerts]
+            rows = [
+                _alert(one, now) | {"link": _where(one, measures.get(one.rule, ""))}
+                for one in alerts
+            ]
             return {"rows": rows, "rules": [_rule(one, now) for one in rules]}
 
-        return self._house.page(request, "alerts.html", "alerts", **await self._house.ask(request, look, shared=True))
+        return self._house.page(
+            request, "alerts.html", "alerts", **await self._house.ask(request, look, shared=True)
+        )
 
     async def deliveries(self, request: Request, state: str = "", before: str = "") -> Response:
         def look(desk: CallerServices) -> dict[str, Any]:
             subscriptions = desk.subscriptions.list(owner=desk.owner)
-            found = desk.deliveries.list(owner=desk.owner, state=state or None, limit=PAGE, before=before or None)
+            found = desk.deliveries.list(
+                owner=desk.owner, state=state or None, limit=PAGE, before=before or None
+            )
             with desk.store.read() as unit:
                 now = unit.now()
             names = {one.id: one.name or one.to for one in subscriptions}
             older = urlencode({"state": state, "before": found.cursor}) if found.cursor else ""
             return {
-                "rows": [_delivery(one, now) | {"to": names.get(one.subscription, one.subscription)} for one in found],
+                "rows": [
+                    _delivery(one, now) | {"to": names.get(one.subscription, one.subscription)}
+                    for one in found
+                ],
                 "older": older,
                 "subscriptions": [_subscription(one, now) for one in subscriptions],
             }

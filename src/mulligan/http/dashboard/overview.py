@@ -66,7 +66,9 @@ class OverviewScreen:
         if filter.strip():
             return RedirectResponse(f"{root}/jobs?{urlencode({'filter': filter})}", 303)
         if (await self._house.visitor(request)).owner is not None:
-            return RedirectResponse(f"{root}/failures", 303)  # what is on this screen is of all owners
+            return RedirectResponse(
+                f"{root}/failures", 303
+            )  # what is on this screen is of all owners
         found = await self._house.ask(request, lambda desk: _look(desk, chosen), shared=True)
         values: dict[str, Any] = {
             "counts": [_count(state, found.counts[state], root) for state in State],
@@ -77,7 +79,9 @@ class OverviewScreen:
             "workers": [machinery.worker_row(one, found.now) for one in found.workers],
             "parked": [row_of(one, found.now, root_of(request)) for one in found.parked],
             "running": [row_of(one, found.now, root_of(request)) for one in found.running],
-            "many": {state.value: _many(found.counts[state]) for state in (State.PARKED, State.RUNNING)},
+            "many": {
+                state.value: _many(found.counts[state]) for state in (State.PARKED, State.RUNNING)
+            },
             "outcomes": found.outcomes,
             "window": chosen,
             "windows": [(name, f"{root}/?window={name}", name == chosen) for name in WINDOWS],
@@ -89,7 +93,9 @@ class OverviewScreen:
 
 def _look(desk: CallerServices, window: str) -> Picture:
     groups = [
-        group for group in desk.failures.groups(owner=desk.owner, limit=GROUPS * 4) if group.state in NEEDS_SOMEBODY
+        group
+        for group in desk.failures.groups(owner=desk.owner, limit=GROUPS * 4)
+        if group.state in NEEDS_SOMEBODY
     ]
     kinds = [kind for kind in desk.kinds.list() if kind.held]
     queues = [queue for queue in desk.queues.list() if queue.paused]
@@ -98,27 +104,49 @@ def _look(desk: CallerServices, window: str) -> Picture:
         now, counts, down = unit.now(), dict(unit.counts(COUNT_CAP)), not_closed(unit)
         workers = workers_seen(unit)
         ended = outcomes(unit, now, WINDOWS[window])
-    alerts = [one for one in desk.alerts.list() if one.state == "firing" and one.silenced_until is None]
+    alerts = [
+        one for one in desk.alerts.list() if one.state == "firing" and one.silenced_until is None
+    ]
     parked = _some(desk, "state:parked")
     running = _some(desk, "state:running")
     return Picture(
-        now, counts, groups[:GROUPS], down, kinds, queues, workers, operations, alerts, ended, parked, running
+        now,
+        counts,
+        groups[:GROUPS],
+        down,
+        kinds,
+        queues,
+        workers,
+        operations,
+        alerts,
+        ended,
+        parked,
+        running,
     )
 
 
 def _some(desk: CallerServices, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
-    return [Shown(job, "") for job in desk.jobs.list(filter, limit=ROWS, owner=desk.owner, private=desk.private)]
+    return [
+        Shown(job, "")
+        for job in desk.jobs.list(filter, limit=ROWS, owner=desk.owner, private=desk.private)
+    ]
 
 
 def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
     waits = found.counts[State.QUEUED]
     if not any(seen.living for seen in found.workers):
-        yield Trouble("◌", f"No worker is live{f': {_wait(waits)}' if waits else ''}", f"{root}/queues")
+        yield Trouble(
+            "◌", f"No worker is live{f': {_wait(waits)}' if waits else ''}", f"{root}/queues"
+        )
     for one in found.down:
         if one.state == "open":
-            yield Trouble("⊗", f"{one.key} is down: {_wait(one.held)} for it", f"{root}/dependencies")
+            yield Trouble(
+                "⊗", f"{one.key} is down: {_wait(one.held)} for it", f"{root}/dependencies"
+            )
     for kind in found.kinds:
-        yield Trouble("‖", f"Kind {kind.name} is held: {kind.reason or kind.message}", f"{root}/queues")
+        yield Trouble(
+            "‖", f"Kind {kind.name} is held: {kind.reason or kind.message}", f"{root}/queues"
+        )
     for queue in found.queues:
         yield Trouble(
             "‖",
@@ -130,12 +158,16 @@ def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
         yield Trouble("▲", alert.summary, f"{root}/alerts")
     if len(urgent) > ALERTS:
         yield Trouble(
-            "▲", f"{len(urgent) - ALERTS} more alert{'s' if len(urgent) > ALERTS + 1 else ''}", f"{root}/alerts"
+            "▲",
+            f"{len(urgent) - ALERTS} more alert{'s' if len(urgent) > ALERTS + 1 else ''}",
+            f"{root}/alerts",
         )
     for group in found.groups:
         if group.state is GroupState.REGRESSED:
             link = f"{root}/failures/{quote(group.fingerprint)}"
-            yield Trouble("↺", f"It was resolved, and it is back: {group.message or group.code}", link)
+            yield Trouble(
+                "↺", f"It was resolved, and it is back: {group.message or group.code}", link
+            )
 
 
 def _wait(count: int) -> str:

@@ -26,12 +26,24 @@ from mulligan.jobs.sentences import MEANS
 from mulligan.manifest.declared import stored_kinds
 from mulligan.manifest.specs import OURS
 from mulligan.retries.preview import ClassOutlook, Try
-from mulligan.retries.service import MOST_TEXT, Hits, PolicyExplanation, WhatIf, judged_by, rule_hits, what_if
+from mulligan.retries.service import (
+    MOST_TEXT,
+    Hits,
+    PolicyExplanation,
+    WhatIf,
+    judged_by,
+    rule_hits,
+    what_if,
+)
 from mulligan.storage.history_queries import HitRow, JudgedRow
 
 # Rules as the screens list them: what each asks for, what it says, and how many failures it has judged.
 
-AGAIN, NEVER, SHADOW = Badge("↻", "retried", "good"), Badge("✕", "not retried", "bad"), Badge("◌", "in shadow", "calm")
+AGAIN, NEVER, SHADOW = (
+    Badge("↻", "retried", "good"),
+    Badge("✕", "not retried", "bad"),
+    Badge("◌", "in shadow", "calm"),
+)
 MADE_BY_US = {
     "handler.declared": "a handler returned or raised Fail(…) with a code of its own",
     "unknown": "nothing that any rule knows",
@@ -55,7 +67,9 @@ def rule_rows(desk: CallerServices, kind: str, hits: Hits) -> list[dict[str, Any
     own = _own(desk, kind)
     rows = [_row(place, rule, "yours", counts, hits, kind) for place, rule in enumerate(own, 1)]
     known = {rule.id for rule in own}
-    others = sorted((name for name in counts if name not in known), key=lambda name: -counts[name].hits)
+    others = sorted(
+        (name for name in counts if name not in known), key=lambda name: -counts[name].hits
+    )
     return [*rows, *(_other(name, counts, hits, kind) for name in others)]
 
 
@@ -66,9 +80,21 @@ def rule_page(desk: CallerServices, name: str, hits: Hits) -> dict[str, Any]:
     if rule is None and name not in counts and name not in MADE_BY_US:
         message = f"no rule {name!r:.80} has judged anything lately, and no table has it"
         raise NotFound(message)
-    row = _other(name, counts, hits, "") if rule is None else _row(0, rule, _whose(name, own), counts, hits, "")
-    plain = [] if rule is None else [(key, str(value)) for key, value in rule.to_plain().items() if key != "id"]
-    return {"row": row, "plain": plain, "shadows": [one for one in shadow_rows(hits) if one["rule"] == name]}
+    row = (
+        _other(name, counts, hits, "")
+        if rule is None
+        else _row(0, rule, _whose(name, own), counts, hits, "")
+    )
+    plain = (
+        []
+        if rule is None
+        else [(key, str(value)) for key, value in rule.to_plain().items() if key != "id"]
+    )
+    return {
+        "row": row,
+        "plain": plain,
+        "shadows": [one for one in shadow_rows(hits) if one["rule"] == name],
+    }
 
 
 def _whose(name: str, own: Mapping[str, Rule]) -> str:
@@ -79,7 +105,11 @@ def _own(desk: CallerServices, kind: str) -> list[Rule]:
     """Of a kind and its app; of all kinds, each once."""
     with desk.store.read() as unit:
         kinds = stored_kinds(unit)
-    chosen = [kinds[kind]] if kind in kinds else [spec for name, spec in kinds.items() if not name.startswith(OURS)]
+    chosen = (
+        [kinds[kind]]
+        if kind in kinds
+        else [spec for name, spec in kinds.items() if not name.startswith(OURS)]
+    )
     found: dict[str, Rule] = {}
     for spec in chosen:
         for rule in book_of(spec.rules).rules:
@@ -100,15 +130,31 @@ def _counts(rows: Iterable[HitRow]) -> dict[str, RuleCount]:
         for name in filter(None, (row.rule, row.would_rule)):
             was = counts[name]
             again, died = row.n * (row.verb in TRIED), row.n * (row.verb in DIED)
-            counts[name] = RuleCount(was.hits + row.n, was.again + again, was.died + died, max(was.last, row.last))
+            counts[name] = RuleCount(
+                was.hits + row.n, was.again + again, was.died + died, max(was.last, row.last)
+            )
     return dict(counts)
 
 
-def _row(place: int, rule: Rule, whose: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str) -> dict[str, Any]:
+def _row(
+    place: int, rule: Rule, whose: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str
+) -> dict[str, Any]:
     badge = SHADOW if rule.shadow else AGAIN if rule.retryable else NEVER
-    said = {"place": place, "id": rule.id, "asks": _asks(rule), "code": rule.code, "cls": str(rule.cls)}
+    said = {
+        "place": place,
+        "id": rule.id,
+        "asks": _asks(rule),
+        "code": rule.code,
+        "cls": str(rule.cls),
+    }
     terms = ", ".join(f"{name} {value}" for name, value in rule.terms().items())
-    return {**said, "badge": badge, "whose": whose, "terms": terms, **_rule_counts(rule.id, counts, hits, kind)}
+    return {
+        **said,
+        "badge": badge,
+        "whose": whose,
+        "terms": terms,
+        **_rule_counts(rule.id, counts, hits, kind),
+    }
 
 
 def _other(name: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str) -> dict[str, Any]:
@@ -119,21 +165,45 @@ def _other(name: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str) ->
     classes = sorted({row.cls for row in hits.rows if row.rule == name and row.cls})
     asks = MADE_BY_US.get(name, "an end that Mulligan saw itself")
     badge = AGAIN if {Cls(cls) for cls in classes} & RETRYABLE else NEVER
-    said = {"place": 0, "id": name, "asks": asks, "code": ", ".join(codes[:3]), "cls": ", ".join(classes)}
-    return {**said, "badge": badge, "whose": "built in", "terms": "", **_rule_counts(name, counts, hits, kind)}
+    said = {
+        "place": 0,
+        "id": name,
+        "asks": asks,
+        "code": ", ".join(codes[:3]),
+        "cls": ", ".join(classes),
+    }
+    return {
+        **said,
+        "badge": badge,
+        "whose": "built in",
+        "terms": "",
+        **_rule_counts(name, counts, hits, kind),
+    }
 
 
-def _rule_counts(name: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str) -> dict[str, Any]:
+def _rule_counts(
+    name: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str
+) -> dict[str, Any]:
     count = counts.get(name, RuleCount(0, 0, 0, 0))
     link = f"/policies/rules/{quote(name, safe='')}" + (f"?kind={quote(kind)}" if kind else "")
     last = at_moment(count.last, hits.now) if count.last else None
-    return {"hits": count.hits, "again": count.again, "died": count.died, "last": last, "link": link}
+    return {
+        "hits": count.hits,
+        "again": count.again,
+        "died": count.died,
+        "last": last,
+        "link": link,
+    }
 
 
 def _asks(rule: Rule) -> str:
     """Its conditions in short."""
     said = rule.to_plain()
-    parts = [f"{name.replace('_', ' ')} {_listed(said[name])}" for name in (*NAMES, *NUMBERS) if name in said]
+    parts = [
+        f"{name.replace('_', ' ')} {_listed(said[name])}"
+        for name in (*NAMES, *NUMBERS)
+        if name in said
+    ]
     if "message" in said:
         parts.append(f"says {_listed(said['message'])}")
     return "; ".join(parts)
@@ -158,7 +228,14 @@ def _shadow_rules(rows: Iterable[HitRow]) -> Iterable[dict[str, Any]]:
             was, would = f"{row.code} ({row.cls})", f"{row.would_code} ({row.would_cls})"
             found[row.would_rule, was, would] += row.n
     for (rule, was, would), n in sorted(found.items(), key=lambda one: -one[1]):
-        yield {"rule": rule, "what": f"rule {rule}", "was": was, "would": would, "n": n, "same": was == would}
+        yield {
+            "rule": rule,
+            "what": f"rule {rule}",
+            "was": was,
+            "would": would,
+            "n": n,
+            "same": was == would,
+        }
 
 
 def _shadow_policies(rows: Iterable[HitRow]) -> Iterable[dict[str, Any]]:
@@ -167,7 +244,14 @@ def _shadow_policies(rows: Iterable[HitRow]) -> Iterable[dict[str, Any]]:
         if row.would_verb:
             found[row.verb, row.would_verb] += row.n
     for (was, would), n in sorted(found.items(), key=lambda one: -one[1]):
-        yield {"rule": "", "what": "the policy in shadow", "was": was, "would": would, "n": n, "same": was == would}
+        yield {
+            "rule": "",
+            "what": "the policy in shadow",
+            "was": was,
+            "would": would,
+            "n": n,
+            "same": was == would,
+        }
 
 
 # Policies: what follows a failure, which rules judge it and how often they did, and what would follow another one.
@@ -176,7 +260,12 @@ NUMBER_FIELDS = ("http_status", "exit_code", "signal", "errno")
 TEXTS = ("exception_type", "provider_code", "program")
 EMPTY: Mapping[str, Any] = {"text": "", **dict.fromkeys((*TEXTS, *NUMBER_FIELDS), "")}
 LONGEST_NUMBER = 6
-VERBS = {"retry": "tried again", "die": "given up", "hold": "not charged, held", "lose": "lost, tried again"}
+VERBS = {
+    "retry": "tried again",
+    "die": "given up",
+    "hold": "not charged, held",
+    "lose": "lost, tried again",
+}
 
 
 class PolicyScreens:
@@ -185,7 +274,9 @@ class PolicyScreens:
 
     async def show(self, request: Request, kind: str = "") -> Response:
         found = await self._house.ask(request, lambda desk: _picture(desk, kind), shared=True)
-        return self._house.page(request, "policies.html", "policies", asked=EMPTY, verdict=None, wrong="", **found)
+        return self._house.page(
+            request, "policies.html", "policies", asked=EMPTY, verdict=None, wrong="", **found
+        )
 
     async def what_if(self, request: Request) -> Response:
         """A form that changes nothing; what was pasted is nobody else's business, so it is not in the address."""
@@ -194,7 +285,9 @@ class PolicyScreens:
             asked = {name: said.get(name, "") for name in EMPTY}
             picture = _picture(desk, said.get("kind", ""))
             try:
-                found = what_if(desk.store, desk.settings, picture["kind"], asked["text"], _given(asked))
+                found = what_if(
+                    desk.store, desk.settings, picture["kind"], asked["text"], _given(asked)
+                )
             except MulliganError as refused:
                 return {**picture, "asked": asked, "verdict": None, "wrong": str(refused)}
             return {**picture, "asked": asked, "verdict": _verdict(found), "wrong": ""}
@@ -211,7 +304,9 @@ class PolicyScreens:
             rows = judged_by(desk.store, rule, kind=kind or None)
             return {**page, "kind": kind, "rows": [_judged(row, hits.now) for row in rows]}
 
-        return self._house.page(request, "rule.html", "policies", **await self._house.ask(request, look, shared=True))
+        return self._house.page(
+            request, "rule.html", "policies", **await self._house.ask(request, look, shared=True)
+        )
 
 
 def _picture(desk: CallerServices, kind: str) -> dict[str, Any]:
@@ -236,7 +331,8 @@ def _policy(found: PolicyExplanation) -> dict[str, Any]:
     return {
         "queue": found.queue,
         "fields": [
-            (field.name, "–" if field.value is None else str(field.value), field.origin) for field in found.fields
+            (field.name, "–" if field.value is None else str(field.value), field.origin)
+            for field in found.fields
         ],
         "classes": [_class(one) for one in found.classes],
     }
@@ -262,7 +358,9 @@ def _curve(tries: Sequence[Try]) -> Any:
         f"retry {place}: after {duration(one.wait)}, drawn from {duration(one.earliest)} to {duration(one.latest)}"
         for place, one in enumerate(tries, 1)
     ]
-    return curve([Delay(one.earliest, one.wait, one.latest) for one in tries], said) if tries else None
+    return (
+        curve([Delay(one.earliest, one.wait, one.latest) for one in tries], said) if tries else None
+    )
 
 
 def _waits(tries: Sequence[Try]) -> str:
@@ -277,7 +375,9 @@ def _given(asked: Mapping[str, str]) -> dict[str, Any]:
         message = "say something of the error: its text, its type, a status or an exit code"
         raise Refused(message)
     if len(asked["text"]) > MOST_TEXT:
-        message = f"the text has {len(asked['text']):,} characters; {MOST_TEXT:,} are enough for any rule"
+        message = (
+            f"the text has {len(asked['text']):,} characters; {MOST_TEXT:,} are enough for any rule"
+        )
         raise Refused(message)
     return given
 
@@ -311,8 +411,15 @@ def _verdict(found: WhatIf) -> dict[str, Any]:
 
 
 def _try(one: Try) -> dict[str, Any]:
-    between = "" if one.earliest == one.latest else f"{duration(one.earliest)} to {duration(one.latest)}"
-    return {"attempt": one.attempt, "wait": duration(one.wait), "between": between, "at": duration(one.at_latest)}
+    between = (
+        "" if one.earliest == one.latest else f"{duration(one.earliest)} to {duration(one.latest)}"
+    )
+    return {
+        "attempt": one.attempt,
+        "wait": duration(one.wait),
+        "between": between,
+        "at": duration(one.at_latest),
+    }
 
 
 def _judged(row: JudgedRow, now: Micros) -> dict[str, Any]:

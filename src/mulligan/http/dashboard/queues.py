@@ -52,7 +52,9 @@ class QueueScreens:
                 "workers": [worker_row(one, now) for one in seen],
             }
 
-        return self._house.page(request, "queues.html", "queues", **await self._house.ask(request, look, shared=True))
+        return self._house.page(
+            request, "queues.html", "queues", **await self._house.ask(request, look, shared=True)
+        )
 
     async def dependencies(self, request: Request) -> Response:
         def look(desk: CallerServices) -> dict[str, Any]:
@@ -61,10 +63,17 @@ class QueueScreens:
                 now = unit.now()
                 users = _users(unit)
             ranked = sorted(found, key=lambda one: (one.state == "closed", one.key))
-            return {"rows": [dependency_row(one, now) | {"kinds": users.get(one.key, "")} for one in ranked]}
+            return {
+                "rows": [
+                    dependency_row(one, now) | {"kinds": users.get(one.key, "")} for one in ranked
+                ]
+            }
 
         return self._house.page(
-            request, "dependencies.html", "dependencies", **await self._house.ask(request, look, shared=True)
+            request,
+            "dependencies.html",
+            "dependencies",
+            **await self._house.ask(request, look, shared=True),
         )
 
     async def schedules(self, request: Request) -> Response:
@@ -75,7 +84,10 @@ class QueueScreens:
             return {"rows": [_schedule(one, _next(desk, one), now) for one in found]}
 
         return self._house.page(
-            request, "schedules.html", "schedules", **await self._house.ask(request, look, shared=True)
+            request,
+            "schedules.html",
+            "schedules",
+            **await self._house.ask(request, look, shared=True),
         )
 
 
@@ -187,9 +199,12 @@ def _would(one: Dependency) -> dict[str, str]:
 
 
 def _limits(one: Dependency) -> str:
-    said = [f"{one.concurrency} at once" if one.concurrency is not None else "",
-            per(one.rate) if one.rate is not None else "", "lowered: it asked for fewer" if one.reduced else "",
-            "set by hand" if one.set_by_hand else ""]  # fmt: skip
+    said = [
+        f"{one.concurrency} at once" if one.concurrency is not None else "",
+        per(one.rate) if one.rate is not None else "",
+        "lowered: it asked for fewer" if one.reduced else "",
+        "set by hand" if one.set_by_hand else "",
+    ]
     return ", ".join(limit for limit in said if limit)
 
 

@@ -26,6 +26,7 @@ from mulligan.storage.url import shown_url
 
 # The screens there are, in the order in which one looks for them.
 
+
 class Screen(NamedTuple):
     name: str
     path: str
@@ -73,7 +74,11 @@ T = TypeVar("T")
 
 EVENTS = " ".join(EventType)  # what a page may hear
 THEMES = ("light", "dark")
-LOOKED_AT = {"overview.html", "events.html", "message.html"}  # read again without JavaScript: nobody types there
+LOOKED_AT = {
+    "overview.html",
+    "events.html",
+    "message.html",
+}  # read again without JavaScript: nobody types there
 
 
 class Renderer:
@@ -91,21 +96,30 @@ class Renderer:
     # -- who --------------------------------------------------------------------------------------
     async def visitor(self, request: Request) -> Visitor:
         text = visits.session_of(request)
-        found = await self.reader.with_sessions(lambda sessions: sessions.known(text)) if text else None
+        found = (
+            await self.reader.with_sessions(lambda sessions: sessions.known(text)) if text else None
+        )
         if found is None:
             raise NotSignedIn
         request.state.visitor = found
         return found
 
     # -- look and do ------------------------------------------------------------------------------
-    async def ask(self, request: Request, work: Callable[[CallerServices], T], *, shared: bool = False) -> T:
+    async def ask(
+        self, request: Request, work: Callable[[CallerServices], T], *, shared: bool = False
+    ) -> T:
         """`shared`: of all owners, so one owner's key is not enough."""
         visitor = await self.visitor(request)
         _check(visitor, Role.VIEWER, shared=shared)
         return await self.reader.at_desk(work, visitor)
 
     async def act(
-        self, request: Request, work: Callable[[CallerServices, dict[str, str]], T], role: Role, *, shared: bool = False
+        self,
+        request: Request,
+        work: Callable[[CallerServices, dict[str, str]], T],
+        role: Role,
+        *,
+        shared: bool = False,
     ) -> T:
         """What a form asks for, by somebody who may, from one of our own pages."""
         visits.check_origin(request)
@@ -116,7 +130,9 @@ class Renderer:
         return await self.reader.at_desk(lambda desk: work(desk, said), visitor)
 
     # -- print ------------------------------------------------------------------------------------
-    def page(self, request: Request, template: str, here: str = "", status: int = 200, **values: Any) -> HTMLResponse:
+    def page(
+        self, request: Request, template: str, here: str = "", status: int = 200, **values: Any
+    ) -> HTMLResponse:
         visitor: Visitor | None = getattr(request.state, "visitor", None)
         flash = visits.flash_of(request, visitor)
         around = {
@@ -132,9 +148,13 @@ class Renderer:
             "visitor": visitor,
             "events": EVENTS,
             "may_act": visitor is not None and visitor.role.may(Role.OPERATOR),
-            "may_share": visitor is not None and visitor.role.may(Role.OPERATOR) and visitor.owner is None,
+            "may_share": visitor is not None
+            and visitor.role.may(Role.OPERATOR)
+            and visitor.owner is None,
         }
-        response = HTMLResponse(self._templates.get_template(template).render({**around, **values}), status)
+        response = HTMLResponse(
+            self._templates.get_template(template).render({**around, **values}), status
+        )
         if flash is not None and "x-mulligan-live" not in request.headers:
             visits.drop_flash(request, response)
         return response
@@ -194,7 +214,9 @@ class Reader:
         self._threads = Threads("mulligan-web")
 
     async def at_desk(self, work: Callable[[CallerServices], T], visitor: Visitor) -> T:
-        return await self._threads.ask(lambda: work(CallerServices(self._opening(), self._settings, visitor)))
+        return await self._threads.ask(
+            lambda: work(CallerServices(self._opening(), self._settings, visitor))
+        )
 
     async def with_sessions(self, work: Callable[[Sessions], T]) -> T:
         return await self._threads.ask(lambda: work(Sessions(self._opening)))
@@ -228,6 +250,7 @@ def _no_such(job_id: str) -> str:
 
 # What a page listens to: the events that concern its visitor. The page then reads itself again.
 
+
 class LiveStream:
     def __init__(self, house: Renderer, hub: Hub) -> None:
         self._house = house
@@ -236,7 +259,10 @@ class LiveStream:
     async def listen(self, request: Request) -> Response:
         visitor = await self._house.visitor(request)
         listener = Listener(
-            visitor.key_id, visitor.owner, concerns(visitor.owner), session=hash_of(session_of(request))
+            visitor.key_id,
+            visitor.owner,
+            concerns(visitor.owner),
+            session=hash_of(session_of(request)),
         )
         stream = Stream(self._hub, listener, None, private=False)
         self._hub.enter(listener)

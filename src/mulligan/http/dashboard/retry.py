@@ -28,6 +28,7 @@ from mulligan.worker.upkeep import live_kinds
 
 # Arguments of a job that people may change, as a form shows them and as what was typed is meant.
 
+
 class Field(NamedTuple):
     name: str
     text: str  # empty where it is not to be seen
@@ -74,7 +75,11 @@ AGAIN = (State.DEAD, State.PARKED, State.CANCELLED)
 
 
 def foreseen(
-    desk: CallerServices, job: Job, row: JobRow, said: dict[str, Any] | None = None, at: float | datetime | None = None
+    desk: CallerServices,
+    job: Job,
+    row: JobRow,
+    said: dict[str, Any] | None = None,
+    at: float | datetime | None = None,
 ) -> list[str]:
     """Empty: it is not one that could be retried. `said`: overrides."""
     if job.state not in AGAIN:
@@ -106,7 +111,9 @@ def _sentences(
 def _when(at: float | datetime | None) -> str:
     if at is None:
         return "as soon as a worker is free"
-    return f"not before {moment(to_micros(at))}" if isinstance(at, datetime) else f"in {duration(at)}"
+    return (
+        f"not before {moment(to_micros(at))}" if isinstance(at, datetime) else f"in {duration(at)}"
+    )
 
 
 def _of(desk: CallerServices, row: JobRow, said: dict[str, Any]) -> str:
@@ -114,15 +121,15 @@ def _of(desk: CallerServices, row: JobRow, said: dict[str, Any]) -> str:
     most = said.get("max_retries", row.max_retries)
     policy = Policy.from_json(row.policy) if row.policy else None
     try:
-        found = desk.policies.explain(row.kind, queue=said.get("queue") or row.queue, policy=policy, max_retries=most)
+        found = desk.policies.explain(
+            row.kind, queue=said.get("queue") or row.queue, policy=policy, max_retries=most
+        )
     except NotFound:
         return ""
     limit, backoff = found.field("max_retries"), found.field("backoff")
     if not limit.value:
         return " and no other"
-    return (
-        f" of at most {limit.value + 1} ({limit.origin}), retries after {described(backoff.value)} ({backoff.origin})"
-    )
+    return f" of at most {limit.value + 1} ({limit.origin}), retries after {described(backoff.value)} ({backoff.origin})"
 
 
 def _held(desk: CallerServices, row: JobRow) -> str:
@@ -160,7 +167,10 @@ class EditScreens:
             found = story_of(desk, job_id)
             if said.get("do"):
                 done = desk.jobs.retry(
-                    job_id, reason=said.get("reason", ""), owner=desk.owner, **_wish(desk, found, said)
+                    job_id,
+                    reason=said.get("reason", ""),
+                    owner=desk.owner,
+                    **_wish(desk, found, said),
                 )
                 return f"Retried: generation {done.generation} begins. {done.why}"
             return _looked(desk, found, said)
@@ -176,13 +186,23 @@ class EditScreens:
 
 def _page(desk: CallerServices, found: Story, said: Mapping[str, str]) -> dict[str, Any]:
     job = found.job
-    now = {"max_retries": job.max_retries, "queue": job.queue, "priority": job.priority, "timeout": _timeout(found)}
+    now = {
+        "max_retries": job.max_retries,
+        "queue": job.queue,
+        "priority": job.priority,
+        "timeout": _timeout(found),
+    }
     return {
         "job": job,
         "badge": badge_of(job),
         "may_retry": job.state in AGAIN,
-        "plain": [(name, said.get(name, ""), "" if now[name] is None else now[name]) for name in PLAIN],
-        "payload": [(one.name, said.get(FIELD + one.name, one.text), one.known) for one in _fields(desk, job)],
+        "plain": [
+            (name, said.get(name, ""), "" if now[name] is None else now[name]) for name in PLAIN
+        ],
+        "payload": [
+            (one.name, said.get(FIELD + one.name, one.text), one.known)
+            for one in _fields(desk, job)
+        ],
         "at": said.get("at", ""),
         "reason": said.get("reason", ""),
         "changes": [],
@@ -208,12 +228,21 @@ def _looked(desk: CallerServices, found: Story, said: Mapping[str, str]) -> dict
 
 
 def _text(value: Any) -> str:
-    return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return (
+        "–"
+        if value is None
+        else value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False)
+    )
 
 
 # -- what was said ------------------------------------------------------------------------------------
 def _wish(desk: CallerServices, found: Story, said: Mapping[str, str]) -> dict[str, Any]:
-    return {"overrides": _overrides(desk, found.job, said) or None, "at": moment_of(said.get("at", ""))}
+    return {
+        "overrides": _overrides(desk, found.job, said) or None,
+        "at": moment_of(said.get("at", "")),
+    }
 
 
 def _overrides(desk: CallerServices, job: Job, said: Mapping[str, str]) -> dict[str, Any]:

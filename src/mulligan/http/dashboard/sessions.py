@@ -59,13 +59,19 @@ def end_session(request: Request, response: Response) -> None:
 
 def set_flash(request: Request, response: Response, visitor: Visitor, flash: Flash) -> None:
     body = base64.urlsafe_b64encode(json.dumps(flash).encode()).decode()
-    response.set_cookie(f"{_name(request)}_said", f"{body}.{_seal(visitor, body)}", max_age=60, **_kept(request))
+    response.set_cookie(
+        f"{_name(request)}_said", f"{body}.{_seal(visitor, body)}", max_age=60, **_kept(request)
+    )
 
 
 def flash_of(request: Request, visitor: Visitor | None) -> Flash | None:
     """Only what we said ourselves to this very visitor."""
     body, _, seal = request.cookies.get(f"{_name(request)}_said", "").partition(".")
-    if visitor is None or not body or not hmac.compare_digest(seal.encode(), _seal(visitor, body).encode()):
+    if (
+        visitor is None
+        or not body
+        or not hmac.compare_digest(seal.encode(), _seal(visitor, body).encode())
+    ):
         return None
     try:
         return Flash(*json.loads(base64.urlsafe_b64decode(body)))
@@ -99,7 +105,10 @@ def _kept(request: Request) -> CookieSettings:
 # -- forms ------------------------------------------------------------------------------------------
 async def form_of(request: Request) -> dict[str, str]:
     """What a form said; the last of several values, those of `id` with commas between them."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+    if (
+        request.headers.get("content-type", "").partition(";")[0].strip()
+        != "application/x-www-form-urlencoded"
+    ):
         message = "a form is expected"
         raise NotAllowed(message)
     body = await _body_of(request)

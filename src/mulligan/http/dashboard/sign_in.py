@@ -29,7 +29,9 @@ class SignInScreens:
         visits.check_origin(request)
         said = await visits.form_of(request)
         if not self._tries.look(place_of(request)).allowed:
-            return self._again(request, said, "Too many wrong keys. Wait a minute, then try again.", 429)
+            return self._again(
+                request, said, "Too many wrong keys. Wait a minute, then try again.", 429
+            )
         key, link = said.get("key", ""), said.get("link", "")
         try:
             text = await self._house.reader.with_sessions(
@@ -54,13 +56,22 @@ class SignInScreens:
         return response
 
     def _again(self, request: Request, said: dict[str, str], words: str, status: int) -> Response:
-        values = {"next": local(said.get("next", "/")), "link": said.get("link", ""), "wrong": words}
+        values = {
+            "next": local(said.get("next", "/")),
+            "link": said.get("link", ""),
+            "wrong": words,
+        }
         return self._house.page(request, "sign_in.html", "", status, **values)
 
 
 def local(path: str) -> str:
     """A path of ours; anything that a browser could take for another site is the first page."""
-    plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
+    plain = (
+        path.startswith("/")
+        and not path.startswith(("//", "/\\"))
+        and path.isprintable()
+        and "\\" not in path
+    )
     return path if plain else "/"
 
 

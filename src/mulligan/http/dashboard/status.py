@@ -84,9 +84,13 @@ def _job(desk: CallerServices, opened: Pass) -> dict[str, Any]:
         "title": job.kind,
         "badge": BADGES[job.state] if job.phase in INNER else badge_of(job),
         "words": _sentence(job, now),
-        "progress": None if job.progress is None or job.state is not State.RUNNING else round(job.progress * 100),
+        "progress": None
+        if job.progress is None or job.state is not State.RUNNING
+        else round(job.progress * 100),
         "bar": (),
-        "fields": [one[:2] for one in _fields(desk, job)] if opened.retry and job.state in AGAIN else [],
+        "fields": [one[:2] for one in _fields(desk, job)]
+        if opened.retry and job.state in AGAIN
+        else [],
         "may_retry": opened.retry and job.state in AGAIN,
         "at": at_moment(to_micros(job.finished_at or job.started_at or job.created_at), now),
         "ended": job.state in {State.SUCCEEDED, State.DEAD, State.CANCELLED},
@@ -151,4 +155,6 @@ def _again(desk: CallerServices, opened: Pass, form: Mapping[str, str]) -> None:
     job = desk.jobs.get(opened.id)
     payload = changed(_fields(desk, job), form)
     overrides = {"payload": payload} if payload else None
-    desk.jobs.retry(opened.id, reason="by the owner", overrides=overrides, owner=job.owner)  # and has the owner's limit
+    desk.jobs.retry(
+        opened.id, reason="by the owner", overrides=overrides, owner=job.owner
+    )  # and has the owner's limit

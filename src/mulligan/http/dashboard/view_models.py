@@ -72,7 +72,13 @@ class Row(NamedTuple):
 
 def at_moment(at: Micros, now: Micros) -> Moment:
     apart = (now - at) / SECOND
-    ago = f"in {duration(-apart)}" if apart < -1 else "just now" if apart < 1 else f"{duration(int(apart))} ago"
+    ago = (
+        f"in {duration(-apart)}"
+        if apart < -1
+        else "just now"
+        if apart < 1
+        else f"{duration(int(apart))} ago"
+    )
     full = moment(at)
     return Moment(full.replace(" UTC", "Z").replace(" ", "T"), full, ago)
 
@@ -98,7 +104,9 @@ def row_of(shown: Shown, now: Micros, root: str = "") -> Row:
         attempt=job.attempt,
         code="" if job.error is None else str(job.error.get("code", "")),
         why=shown.note if job.phase == "running" and shown.note else _why(job),
-        progress=None if job.progress is None or job.state is not State.RUNNING else round(job.progress * 100),
+        progress=None
+        if job.progress is None or job.state is not State.RUNNING
+        else round(job.progress * 100),
         at=at_moment(to_micros(changed_at(job)), now),
     )
 
@@ -135,11 +143,23 @@ def story(found: Story, *, private: bool) -> dict[str, Any]:
 def _facts(found: Story) -> Iterable[tuple[str, Any]]:
     job, row = found.job, found.row
     yield from (("queue", job.queue), ("owner", job.owner), ("priority", str(job.priority)))
-    yield from (("attempt", f"{job.attempt} of generation {job.generation}"), ("failures", str(job.failures)))
-    yield from (("losses", str(job.losses)), ("uses", ", ".join(job.uses)), ("unique key", job.unique_key))
+    yield from (
+        ("attempt", f"{job.attempt} of generation {job.generation}"),
+        ("failures", str(job.failures)),
+    )
+    yield from (
+        ("losses", str(job.losses)),
+        ("uses", ", ".join(job.uses)),
+        ("unique key", job.unique_key),
+    )
     if row.progress is not None:
         yield "progress", f"{row.progress:.0%} {row.progress_message}".strip()
-    times = (("created", row.created_at), ("due", row.run_at), ("started", row.started_at), ("ended", row.finished_at))
+    times = (
+        ("created", row.created_at),
+        ("due", row.run_at),
+        ("started", row.started_at),
+        ("ended", row.finished_at),
+    )
     for name, at in (*times, ("deadline", row.deadline_at)):
         yield name, None if at is None else at_moment(at, found.now)
 
@@ -157,7 +177,9 @@ def _attempt(row: AttemptRow, *, private: bool) -> dict[str, Any]:
         "rule": row.rule or "",
         "public": row.public or "",
         "reason": row.reason,
-        "evidence": [(name, str(value)) for name, value in json.loads(row.evidence or "{}").items()],
+        "evidence": [
+            (name, str(value)) for name, value in json.loads(row.evidence or "{}").items()
+        ],
         "worker": row.worker,
         "beside": _beside(json.loads(row.judged or "{}")),
         "token": row.token,
@@ -169,9 +191,19 @@ def _beside(judged: Mapping[str, Any]) -> list[str]:
     """What else was said of the failure, and how the next attempt differs."""
     shadow, policy = judged.get("shadow"), judged.get("shadow_policy")
     said = [f"said otherwise: {', '.join(judged['also'])}"] if judged.get("also") else []
-    said += [f"in shadow, rule {shadow['rule']} would say {shadow['code']} ({shadow['class']})"] if shadow else []
-    said += [f"the policy in shadow would say: {policy.get('reason') or policy.get('verb')}"] if policy else []
-    said += [f"the next attempt has {name} {value}" for name, value in (judged.get("then") or {}).items()]
+    said += (
+        [f"in shadow, rule {shadow['rule']} would say {shadow['code']} ({shadow['class']})"]
+        if shadow
+        else []
+    )
+    said += (
+        [f"the policy in shadow would say: {policy.get('reason') or policy.get('verb')}"]
+        if policy
+        else []
+    )
+    said += [
+        f"the next attempt has {name} {value}" for name, value in (judged.get("then") or {}).items()
+    ]
     return said
 
 
@@ -190,9 +222,18 @@ TONES: dict[str, str] = {
 def event_line(event: Event) -> dict[str, Any]:
     data = event.data
     whom = next((str(data[name]) for name in WHOM if data.get(name)), "")
-    return {"id": event.id, "at": moment(event.at), "type": event.type, "attempt": event.attempt, "actor": event.actor,
-            "job": event.job_id, "batch": None if event.job_id else event.batch_id, "whom": whom,
-            "owner": event.owner, "news": _news(data)}  # fmt: skip
+    return {
+        "id": event.id,
+        "at": moment(event.at),
+        "type": event.type,
+        "attempt": event.attempt,
+        "actor": event.actor,
+        "job": event.job_id,
+        "batch": None if event.job_id else event.batch_id,
+        "whom": whom,
+        "owner": event.owner,
+        "news": _news(data),
+    }
 
 
 WHOM = (
@@ -261,6 +302,7 @@ def _pretty(value: Any) -> str:
 
 # A filter as chips: each part with the address of the list without it, and the states as alternatives.
 
+
 class Chip(NamedTuple):
     words: str
     link: str  # for a part: the list without it; for an alternative: the list with it
@@ -277,7 +319,10 @@ def parts_of(words: str) -> list[str]:
 
 def removable(path: str, words: str) -> list[Chip]:
     parts = parts_of(words)
-    return [Chip(part, listed(path, [*parts[:place], *parts[place + 1 :]]), True) for place, part in enumerate(parts)]
+    return [
+        Chip(part, listed(path, [*parts[:place], *parts[place + 1 :]]), True)
+        for place, part in enumerate(parts)
+    ]
 
 
 def alternatives(path: str, words: str, field: str, values: Iterable[str]) -> list[Chip]:
@@ -287,7 +332,10 @@ def alternatives(path: str, words: str, field: str, values: Iterable[str]) -> li
     now = next((part for part in parts if part.startswith(f"{field}:")), "")
     made = ["", *(f"{field}:{value}" for value in values)]
     return [
-        Chip(one.partition(":")[2] or "all", listed(path, [one, *rest] if one else rest), one == now) for one in made
+        Chip(
+            one.partition(":")[2] or "all", listed(path, [one, *rest] if one else rest), one == now
+        )
+        for one in made
     ]
 
 
@@ -321,7 +369,9 @@ def _before(desk: CallerServices, found: Story) -> Iterator[Relation]:
             yield Relation("made by", f"{parent.kind} {parent.id}", f"/jobs/{parent.id}")
         if batch is not None and desk.owner in (None, batch.owner):
             yield Relation("follows batch", batch.name or batch.id, f"/batches/{batch.id}")
-    schedules = [str(event.data["schedule"]) for event in found.events if event.data.get("schedule")]
+    schedules = [
+        str(event.data["schedule"]) for event in found.events if event.data.get("schedule")
+    ]
     for name in dict.fromkeys(schedules):
         yield Relation("schedule", name, "/schedules")
 
@@ -333,7 +383,9 @@ def _around(desk: CallerServices, found: Story) -> Iterator[Relation]:
             batch = unit.batch(row.batch_id)
         name = row.batch_id if batch is None or not batch.name else batch.name
         yield Relation(
-            "batch", name, f"/batches/{row.batch_id}" if batch is not None else _jobs(f"batch:{row.batch_id}")
+            "batch",
+            name,
+            f"/batches/{row.batch_id}" if batch is not None else _jobs(f"batch:{row.batch_id}"),
         )
     group = next((one.fingerprint for one in reversed(found.attempts) if one.fingerprint), None)
     if group is not None and row.state == State.DEAD:
@@ -342,7 +394,9 @@ def _around(desk: CallerServices, found: Story) -> Iterator[Relation]:
 
 
 def _after(desk: CallerServices, found: Story) -> Iterator[Relation]:
-    operations = [str(event.data["operation"]) for event in found.events if event.data.get("operation")]
+    operations = [
+        str(event.data["operation"]) for event in found.events if event.data.get("operation")
+    ]
     for operation in dict.fromkeys(operations):
         yield Relation("operation", operation, f"/operations/{operation}")
     with desk.store.read() as unit:

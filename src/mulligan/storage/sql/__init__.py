@@ -20,10 +20,24 @@ from typing import Any, get_type_hints
 
 from mulligan.core.attempt import Lease
 from mulligan.core.errors import StoreUnavailable
-from mulligan.core.job import AttemptRow, Gate, GuardRow, JobRow, LimitRow, MarkRow, State, WorkerRow
+from mulligan.core.job import (
+    AttemptRow,
+    Gate,
+    GuardRow,
+    JobRow,
+    LimitRow,
+    MarkRow,
+    State,
+    WorkerRow,
+)
 from mulligan.storage.access_queries import KeyRow, SessionRow
 from mulligan.storage.base import BatchRow, ScheduleRow, Settlement
-from mulligan.storage.notification_queries import IncidentRow, NotifiedRow, ReaderRow, SubscriptionRow
+from mulligan.storage.notification_queries import (
+    IncidentRow,
+    NotifiedRow,
+    ReaderRow,
+    SubscriptionRow,
+)
 from mulligan.storage.operation_queries import ItemRow, OperationRow
 from mulligan.storage.rows import Again, ClaimCandidate, Done, InsertRow, Lying, Own
 from mulligan.storage.search_queries import Shape
@@ -93,7 +107,9 @@ def load(  # noqa: PLR0913 - each says one thing about the statement
     text = text.replace("{matching}", "\n  AND ".join(conditions) or "1 = 1")
     while _PART.search(text):  # a part may have parts
         text = _PART.sub(lambda part: _terse(_part(part[1], lone=lone)), text)
-    text = text.replace("{as_lease}", f"{', '.join(Lease._fields[:-1])}, {_LIES_AT[dialect]} AS lies_at")
+    text = text.replace(
+        "{as_lease}", f"{', '.join(Lease._fields[:-1])}, {_LIES_AT[dialect]} AS lies_at"
+    )
     for name, value in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(value._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
@@ -112,9 +128,7 @@ _LIES_AT = {"postgres": "CAST(ctid AS text)", "sqlite": "NULL"}
 # What a row with a unique key is asked, which costs every row a look.
 _UNLESS_TAKEN = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
 # Nobody can have marked before, and nobody will ask: the lock is enough, a tenth of the work of the function.
-_MARK_ALONE = (
-    "pg_advisory_xact_lock_shared({p}event_lock_base() + COALESCE(pg_sequence_last_value('{p}event_id_seq'), 0))"
-)
+_MARK_ALONE = "pg_advisory_xact_lock_shared({p}event_lock_base() + COALESCE(pg_sequence_last_value('{p}event_id_seq'), 0))"
 
 
 @cache
@@ -140,7 +154,9 @@ def numbered_without(verb: str, prefix: str, blank: frozenset[str]) -> tuple[str
 
 
 @cache
-def numbered_lone(verb: str, prefix: str, blank: frozenset[str], own: tuple[str, ...]) -> tuple[str, list[str]]:
+def numbered_lone(
+    verb: str, prefix: str, blank: frozenset[str], own: tuple[str, ...]
+) -> tuple[str, list[str]]:
     """The same for one row: what is `own` of it has the first places; the names of the other places."""
     text = _without(verb, prefix, blank)
     rest = [name for name in dict.fromkeys(_PARAMETER.findall(text)) if name not in own]
@@ -150,7 +166,9 @@ def numbered_lone(verb: str, prefix: str, blank: frozenset[str], own: tuple[str,
 def _without(verb: str, prefix: str, blank: frozenset[str]) -> str:
     hints = get_type_hints(InsertRow)
     text = load(verb, "sqlite", prefix)
-    return _PARAMETER.sub(lambda found: _literal(hints[found[1]]) if found[1] in blank else found[0], text)
+    return _PARAMETER.sub(
+        lambda found: _literal(hints[found[1]]) if found[1] in blank else found[0], text
+    )
 
 
 def _placed(text: str, names: Sequence[str]) -> str:
@@ -217,7 +235,11 @@ def _terse(file: Path) -> str:
 
 def _set(value: type, lone: bool, same: frozenset[str], blank: frozenset[str]) -> str:  # noqa: FBT001 - as in load
     hints = get_type_hints(value)
-    return _lone(hints, _values(hints, frozenset(), blank)) if lone else _unnest(hints, _values(hints, same, blank))
+    return (
+        _lone(hints, _values(hints, frozenset(), blank))
+        if lone
+        else _unnest(hints, _values(hints, same, blank))
+    )
 
 
 def _alike(value: type, same: frozenset[str], blank: frozenset[str]) -> str:
@@ -227,7 +249,9 @@ def _alike(value: type, same: frozenset[str], blank: frozenset[str]) -> str:
 def _values(hints: dict[str, Any], same: frozenset[str], blank: frozenset[str]) -> dict[str, str]:
     """The columns that need no array, each as a value."""
     texts = {name: f":{name}" for name in same} | {name: _literal(hints[name]) for name in blank}
-    return {name: f"CAST({text} AS {_type_of(hints[name])}) AS {name}" for name, text in texts.items()}
+    return {
+        name: f"CAST({text} AS {_type_of(hints[name])}) AS {name}" for name, text in texts.items()
+    }
 
 
 def _unnest(hints: dict[str, Any], values: dict[str, str]) -> str:
@@ -243,7 +267,9 @@ def _unnest(hints: dict[str, Any], values: dict[str, str]) -> str:
 
 def _lone(hints: dict[str, Any], blank: dict[str, str]) -> str:
     """Of an array the server never knows the length, so it would plan anew each time; of one row it keeps its plan."""
-    columns = [blank.get(name) or f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in hints]
+    columns = [
+        blank.get(name) or f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in hints
+    ]
     return f"(SELECT {', '.join(columns)}, 1 AS place) AS i"
 
 

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 from mulligan.core.attempt import Ended, Failure, Outcome
 from mulligan.core.job import SECOND, Micros
 from mulligan.failures.adapters import args_of, kind_of
-from mulligan.failures.capture import TRACE, Walk, cause_of, context_of, suppressed, text_of, traceback_of, walk
+from mulligan.failures.capture import (
+    TRACE,
+    Walk,
+    cause_of,
+    context_of,
+    suppressed,
+    text_of,
+    traceback_of,
+    walk,
+)
 from mulligan.failures.facts import FACTS, TOLD, Facts, Wording
 from mulligan.failures.fingerprint import explain_fingerprint
 from mulligan.failures.hints import from_words, may_say_when
@@ -50,7 +59,9 @@ class Worded(Outcome):
         return replace(self.like.failure, private=self.like.wording.whole(self.words))
 
     def _replace(self, **changed: Any) -> Outcome:  # type: ignore[override]
-        return Outcome._make((*self[:_FAILURE], self.failure, *self[_FAILURE + 1 :]))._replace(**changed)
+        return Outcome._make((*self[:_FAILURE], self.failure, *self[_FAILURE + 1 :]))._replace(
+            **changed
+        )
 
 
 _FAILURE, _WHEN = map(Outcome._fields.index, ("failure", "ended_at"))
@@ -70,7 +81,9 @@ _numbers = count(1)
 _known: dict[tuple[type, int], tuple[Walk, _Alike | None]] = {}
 
 
-def judged_alike(exc: BaseException, now: Micros, judge: Callable[[], tuple[Facts, Failure]]) -> Outcome:
+def judged_alike(
+    exc: BaseException, now: Micros, judge: Callable[[], tuple[Facts, Failure]]
+) -> Outcome:
     """`judge` goes the whole way; it is asked wherever nobody knows better."""
     try:
         way = walk(traceback_of(exc)) if _is_bare(exc) else None

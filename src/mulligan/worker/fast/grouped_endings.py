@@ -43,7 +43,9 @@ class _Drawn:
 class GroupedEndings:
     """What is shared, and by whom. Nothing is where chance has a say, or how long a job has waited."""
 
-    def __init__(self, layers: EffectivePolicies, now: Micros, rng: Random, actor: str = "") -> None:
+    def __init__(
+        self, layers: EffectivePolicies, now: Micros, rng: Random, actor: str = ""
+    ) -> None:
         self.layers = layers
         self.now = now
         self.rng = rng
@@ -78,7 +80,11 @@ class GroupedEndings:
         """Many that are tried again alike, and of which nothing else is to be said."""
         groups: dict[tuple[int, tuple[Any, ...]], list[Ending]] = {}
         for ending in endings:
-            if ending.words is not None and len(ending.words) <= TOLD and ending.duration_ms is not None:
+            if (
+                ending.words is not None
+                and len(ending.words) <= TOLD
+                and ending.duration_ms is not None
+            ):
                 groups.setdefault((id(ending.outcome), _alike(ending.lease)), []).append(ending)
         for group in groups.values():
             if len(group) >= MANY and (found := self._together(group)) is not None:
@@ -101,7 +107,14 @@ class GroupedEndings:
 
 def _retried(ending: Ending) -> RetriedAttempt:
     lease, _, took, words = ending
-    return RetriedAttempt(lease.id, lease.lies_at, lease.started_at, inside(words or ""), took or 0, news.waited(lease))
+    return RetriedAttempt(
+        lease.id,
+        lease.lies_at,
+        lease.started_at,
+        inside(words or ""),
+        took or 0,
+        news.waited(lease),
+    )
 
 
 _OF_ONE = {
@@ -123,10 +136,17 @@ _STARTED, _PRIVATE, _DATA = map(Settlement._fields.index, ("started_at", "privat
 class _Parts:
     """A row in parts: between them stands what each of those alike has of its own."""
 
-    def __init__(self, row: Settlement, lease: Lease, decision: Decision, layers: EffectivePolicies) -> None:
+    def __init__(
+        self, row: Settlement, lease: Lease, decision: Decision, layers: EffectivePolicies
+    ) -> None:
         self._decision = decision
         self._layers = layers
-        self._parts = row[1:_STARTED], row[_STARTED + 1 : _PRIVATE], row[_PRIVATE + 1 : _DATA], row[_DATA + 1 :]
+        self._parts = (
+            row[1:_STARTED],
+            row[_STARTED + 1 : _PRIVATE],
+            row[_PRIVATE + 1 : _DATA],
+            row[_DATA + 1 :],
+        )
         self._told = news.middle(lease, decision, layers)
 
     def of(self, ending: Ending) -> Settlement:
@@ -137,4 +157,6 @@ class _Parts:
         else:
             data = news.around(ending, self._decision.reason, self._told)
         first, second, third, last = self._parts
-        return Settlement._make((lease.id, *first, lease.started_at, *second, private, *third, data, *last))
+        return Settlement._make(
+            (lease.id, *first, lease.started_at, *second, private, *third, data, *last)
+        )

@@ -59,7 +59,11 @@ class Prefetch:
     def _with_those_before(self, durations_ms: Sequence[int]) -> Sequence[int]:
         """Few say little: one moment in which the runner stood still may be all that ended since the last turn."""
         enough = FEW * self._concurrency
-        lately = durations_ms if len(durations_ms) >= enough else [*self._lately, *durations_ms][-enough:]
+        lately = (
+            durations_ms
+            if len(durations_ms) >= enough
+            else [*self._lately, *durations_ms][-enough:]
+        )
         self._lately = [*lately[-enough:]]
         return lately
 
@@ -70,6 +74,7 @@ class Prefetch:
 
 
 # What one claim brought: what is asked of all its leases is asked of a column at once.
+
 
 class LeaseBatch(list[Lease]):
     """Not changed any more, once somebody has looked at its columns."""

@@ -24,7 +24,10 @@ PATIENCE = 1.0  # seconds: somebody may hold the lock of one of them
 
 class SideWriter:
     def __init__(
-        self, thread: ThreadPoolExecutor, write: Callable[[list[Ending]], object], back: Callable[[list[Ending]], None]
+        self,
+        thread: ThreadPoolExecutor,
+        write: Callable[[list[Ending]], object],
+        back: Callable[[list[Ending]], None],
     ) -> None:
         """`back`: is given those that could not be written; of the others, none."""
         self.waiting: list[Ending] = []
@@ -49,7 +52,11 @@ class SideWriter:
         """Returns those that are none for it."""
         plain = [ending for ending in endings if is_plain(ending)]
         self.waiting += plain
-        return [] if len(plain) == len(endings) else [ending for ending in endings if not is_plain(ending)]
+        return (
+            []
+            if len(plain) == len(endings)
+            else [ending for ending in endings if not is_plain(ending)]
+        )
 
     def withdraw(self, spoken: Collection[tuple[str, int]] | None = None) -> list[Ending]:
         """What waits, or only those with words that are written with their ending: a turn writes them."""
@@ -92,7 +99,9 @@ def is_plain(ending: Ending) -> bool:
     return (
         took is not None
         and took <= SHORT_MS
-        and (outcome.ended is Ended.RETURNED or outcome.ended is Ended.FAILED)  # to look it up would take twice as long
+        and (
+            outcome.ended is Ended.RETURNED or outcome.ended is Ended.FAILED
+        )  # to look it up would take twice as long
         and not (lease.uses or lease.batch_id or lease.alone)
         and lease.queue != DELIVERY_QUEUE
     )

@@ -57,7 +57,9 @@ class Link(Protocol):
 
 
 class _JobLog(logging.LoggerAdapter[logging.Logger]):
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
         return msg, kwargs
 
@@ -82,12 +84,16 @@ class Context:
     _started = 0
     _workdir: Path | None = None
 
-    def __init__(self, link: Link, seq: int, lease: Lease, memory: PreviousAttempts | None = None) -> None:
+    def __init__(
+        self, link: Link, seq: int, lease: Lease, memory: PreviousAttempts | None = None
+    ) -> None:
         self._link = link
         self.seq = seq
         self.lease = lease
         if memory is not None:
-            self._checkpoints = {name: json.loads(value) for name, value in memory.checkpoints.items()}
+            self._checkpoints = {
+                name: json.loads(value) for name, value in memory.checkpoints.items()
+            }
             self.previous = memory.previous
 
     # -- facts ------------------------------------------------------------------------------------

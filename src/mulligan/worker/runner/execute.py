@@ -37,7 +37,9 @@ Returned = Callable[[Any], Outcome | None]
 Asking = Generator[Question, Any, Outcome | None]
 
 
-def first_sync(handler: Handler, context: Context, arguments: Mapping[str, Any], returned: Returned) -> Any:
+def first_sync(
+    handler: Handler, context: Context, arguments: Mapping[str, Any], returned: Returned
+) -> Any:
     """An outcome, None (it was asked to stop), or GO_ON."""
     asking, answer = _asking(handler, context, returned), None
     while True:
@@ -48,7 +50,9 @@ def first_sync(handler: Handler, context: Context, arguments: Mapping[str, Any],
         answer = question.answer(question.given(_plain(handler, arguments), context))
 
 
-async def first_async(handler: Handler, context: Context, arguments: Mapping[str, Any], returned: Returned) -> Any:
+async def first_async(
+    handler: Handler, context: Context, arguments: Mapping[str, Any], returned: Returned
+) -> Any:
     asking, answer = _asking(handler, context, returned), None
     while True:
         try:
@@ -60,7 +64,9 @@ async def first_async(handler: Handler, context: Context, arguments: Mapping[str
 
 def _plain(handler: Handler, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Without the handler's own context."""
-    return {name: value for name, value in arguments.items() if name != handler.arguments.context_name}
+    return {
+        name: value for name, value in arguments.items() if name != handler.arguments.context_name
+    }
 
 
 async def _answer(question: Question, given: Mapping[str, Any]) -> Any:
@@ -75,7 +81,9 @@ def _asking(handler: Handler, context: Context, returned: Returned) -> Asking:
         context.asking = handler.can_retry.name
         why = refusal((yield handler.can_retry))
         if why:
-            return Outcome(Ended.REFUSED, failure=retry_refused(shown(why, SENTENCE)), cost=context.spent)
+            return Outcome(
+                Ended.REFUSED, failure=retry_refused(shown(why, SENTENCE)), cost=context.spent
+            )
     if handler.done is not None and not context.stop_asked:
         context.asking = handler.done.name
         value = yield handler.done
@@ -97,6 +105,7 @@ def _begun_by_hand(context: Context) -> bool:
 
 
 # `@app.on_start` and `@app.on_stop`: once per process.
+
 
 async def call_hooks(hooks: Sequence[Callable[..., Any]], state: Any) -> Any:
     """Call each with the state if it takes one. What a hook returns becomes (a mapping: joins) the state."""
@@ -132,7 +141,9 @@ def execute_async(handler: Handler, context: Context, result_limit: int) -> Runn
 
 
 async def _traced(
-    traced: AbstractContextManager[Callable[[Outcome | None], None]], running: Running, context: Context
+    traced: AbstractContextManager[Callable[[Outcome | None], None]],
+    running: Running,
+    context: Context,
 ) -> Outcome | None:
     before = begin_attempt(context.lease)
     try:
@@ -161,7 +172,9 @@ async def _execute_async(handler: Handler, context: Context, result_limit: int) 
         kwargs = _arguments(handler, context)
         outcome: Outcome | None = GO_ON
         if handler.done is not None or handler.can_retry is not None:
-            outcome = await first_async(handler, context, kwargs, partial(_returned, handler, context, result_limit))
+            outcome = await first_async(
+                handler, context, kwargs, partial(_returned, handler, context, result_limit)
+            )
         if outcome is GO_ON:
             if handler.cost:
                 context.spent += handler.cost
@@ -180,7 +193,9 @@ def _execute_sync(handler: Handler, context: Context, result_limit: int) -> Outc
         kwargs = _arguments(handler, context)
         outcome: Outcome | None = GO_ON
         if handler.asks:
-            outcome = first_sync(handler, context, kwargs, partial(_returned, handler, context, result_limit))
+            outcome = first_sync(
+                handler, context, kwargs, partial(_returned, handler, context, result_limit)
+            )
         if outcome is GO_ON:
             if handler.cost:
                 context.spent += handler.cost
@@ -199,7 +214,11 @@ class _BadPayload(Exception):
 
 def _arguments(handler: Handler, context: Context) -> dict[str, Any]:
     if context.lease.payload == "{}" and not handler.arguments.names:
-        return {} if handler.arguments.context_name is None else {handler.arguments.context_name: context}
+        return (
+            {}
+            if handler.arguments.context_name is None
+            else {handler.arguments.context_name: context}
+        )
     try:
         kwargs = handler.arguments.decode(context.lease.payload)
     except PayloadRefused as refused:
@@ -225,7 +244,11 @@ def _returned(handler: Handler, context: Context, limit: int, value: Any) -> Out
     if value is None:
         if context.stop_seen:
             return STOPPED
-        return Outcome(Ended.RETURNED, result="null", cost=context.spent) if context.spent else JUST_RETURNED
+        return (
+            Outcome(Ended.RETURNED, result="null", cost=context.spent)
+            if context.spent
+            else JUST_RETURNED
+        )
     if isinstance(value, BaseException):
         return STOPPED if isinstance(value, Stopped) else _asked(handler, context, value)
     try:
@@ -248,7 +271,9 @@ def _raised(context: Context, error: BaseException, handler: Handler) -> Outcome
         return Outcome(Ended.FAILED, failure=payload_refused(scrub(str(error))), cost=context.spent)
     if issubclass(kind, Stopped) or (context.stop_asked and not issubclass(kind, OutcomeRequest)):
         return STOPPED
-    return _with_cost(_told_where(raised(error, _now(), _judge(handler, context)), context.asking), context)
+    return _with_cost(
+        _told_where(raised(error, _now(), _judge(handler, context)), context.asking), context
+    )
 
 
 def _told_where(outcome: Outcome, asking: str) -> Outcome:

@@ -44,6 +44,7 @@ from mulligan.worker.startup import clear_after, settle_down
 
 # Threads for handlers that block. One per slot in use, made when first needed, never more than slots.
 
+
 class ThreadPool:
     def __init__(self, most: int) -> None:
         self._most = most
@@ -55,7 +56,9 @@ class ThreadPool:
         """Called on the loop only; `done` too, so the count needs no lock."""
         self._busy += 1
         if self._busy > len(self._threads) and len(self._threads) < self._most:
-            thread = threading.Thread(target=self._work, name=f"mulligan-job-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(
+                target=self._work, name=f"mulligan-job-{len(self._threads)}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
         self._tasks.put(task)
@@ -65,7 +68,9 @@ class ThreadPool:
 
     def _work(self) -> None:
         while True:
-            copy_context().run(self._tasks.get())  # what one job sets in its context is not the next one's
+            copy_context().run(
+                self._tasks.get()
+            )  # what one job sets in its context is not the next one's
 
 
 # A runner: a child process that holds the user's app, runs what it is given and reports how it ended.
@@ -108,7 +113,9 @@ class Runner:
         tellers: int = 0,
     ) -> None:
         """`tellers`: the last of the board's slots, which are for messages alone."""
-        self.policies = EffectivePolicies(settings.retry, registry.manifest("", "").kinds, registry.queues)
+        self.policies = EffectivePolicies(
+            settings.retry, registry.manifest("", "").kinds, registry.queues
+        )
         self.result_limit = settings.limits.result
         self.tracer = registry.tracer
         self.state: Any = SimpleNamespace()
@@ -124,8 +131,12 @@ class Runner:
         self._waiting: deque[Work] = deque()
         self._works: dict[int, Work] = {}
         self._ended: list[list[Any]] = []
-        self._returned: list[int] = []  # those of which there is nothing else to say: seq, ms, seq, ms, …
-        self._failed: dict[int, tuple[Likeness, list[Any]]] = {}  # nothing but their words: seq, ms, words, …
+        self._returned: list[
+            int
+        ] = []  # those of which there is nothing else to say: seq, ms, seq, ms, …
+        self._failed: dict[
+            int, tuple[Likeness, list[Any]]
+        ] = {}  # nothing but their words: seq, ms, words, …
         self._untold = 0  # how many all of these are
         self._from_threads: list[tuple[Work, Outcome | None]] = []
         self._news: dict[int, list[Any]] = {}
@@ -160,7 +171,9 @@ class Runner:
         while True:
             self._board.beat()
             await asyncio.sleep(BEAT)
-            if _identity(self._wire.fileno()) != wire:  # a handler closed it under us: nobody hears us any more
+            if (
+                _identity(self._wire.fileno()) != wire
+            ):  # a handler closed it under us: nobody hears us any more
                 self._close()
 
     def _readable(self) -> None:
@@ -195,7 +208,9 @@ class Runner:
             self._close()
 
     # -- run --------------------------------------------------------------------------------------
-    def _accept_all(self, seqs: list[int], same: dict[int, Any], own: dict[int, Any], memories: dict[int, Any]) -> None:
+    def _accept_all(
+        self, seqs: list[int], same: dict[int, Any], own: dict[int, Any], memories: dict[int, Any]
+    ) -> None:
         try:
             leases = [*leases_from_wire(len(seqs), same, own)]
         except (KeyError, TypeError, ValueError):
@@ -249,7 +264,9 @@ class Runner:
         return self._loop.create_task(running)
 
     async def _run_async(self, work: Work) -> None:
-        work.task = work.made or asyncio.current_task()  # from here on a cancellation arrives inside `execute`
+        work.task = (
+            work.made or asyncio.current_task()
+        )  # from here on a cancellation arrives inside `execute`
         if work.context.stop_asked:
             self._finish(work, STOPPED)
             return
@@ -296,7 +313,9 @@ class Runner:
 
     def _tell_end(self, seq: int, outcome: Outcome, took: int) -> None:
         if isinstance(outcome, Worded):
-            self._failed.setdefault(outcome.like.number, (outcome.like, []))[1].extend((seq, took, outcome.words))
+            self._failed.setdefault(outcome.like.number, (outcome.like, []))[1].extend(
+                (seq, took, outcome.words)
+            )
         else:
             self._ended.append(outcome_to_wire(seq, outcome, took))
 
@@ -338,7 +357,9 @@ class Runner:
             self._flush_at = None
         # Who was asked to stop just after its end is told to have stopped, too: the first word counts.
         ends = [["returned", self._returned]] if self._returned else []
-        ends += [alike_to_wire(like.failure, like.wording, told) for like, told in self._failed.values()]
+        ends += [
+            alike_to_wire(like.failure, like.wording, told) for like, told in self._failed.values()
+        ]
         ends += [["ended", self._ended]] if self._ended else []
         if ends:
             self._tell_news()  # what a job said last comes before its end

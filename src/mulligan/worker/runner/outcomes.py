@@ -38,7 +38,12 @@ def raised(exc: BaseException, now: Micros, judge: Judge = classify_facts) -> Ou
 
 def rehearse() -> None:
     """Failures of nobody: what tells them apart is compiled when it is first tried, which takes 20 ms."""
-    for error in (ConnectionError("reset"), TimeoutError("late"), ValueError("no number"), RuntimeError("no")):
+    for error in (
+        ConnectionError("reset"),
+        TimeoutError("late"),
+        ValueError("no number"),
+        RuntimeError("no"),
+    ):
         try:
             raise error
         except Exception as caught:  # noqa: BLE001 - each of them
@@ -50,7 +55,9 @@ def outcome_of(request: BaseException, now: Micros, judge: Judge = classify_fact
     try:
         convert = next((rule for kind, rule in _REQUESTS if isinstance(request, kind)), None)
         if convert is None:
-            raise TypeError(f"the handler returned {type_name(type(request))}; raise exceptions, return outcomes")
+            raise TypeError(
+                f"the handler returned {type_name(type(request))}; raise exceptions, return outcomes"
+            )
         return convert(request, now, judge)._replace(ended_at=now)
     except BaseException as error:  # noqa: BLE001 - a request may hold anything, and must not stop the runner
         why = scrub(text_of(error), _TOLD)
@@ -80,7 +87,9 @@ def _park(request: Any, _now: Micros, _judge: Judge) -> Outcome:
 def _hold(request: Any, _now: Micros, _judge: Judge) -> Outcome:
     after, until = (None, None) if request.until is None else _moment("until", request.until)
     dependency = _words("dependency", request.dependency, _NAME)
-    return Outcome(Ended.HELD, after=after, until=until, dependency=dependency, reason=_reason(request))
+    return Outcome(
+        Ended.HELD, after=after, until=until, dependency=dependency, reason=_reason(request)
+    )
 
 
 def _fail(request: Any, now: Micros, judge: Judge) -> Outcome:
@@ -111,7 +120,9 @@ def _wait(value: Any, now: Micros) -> float:
     return max(0, (until or 0) - now if after is None else after) / SECOND
 
 
-def _words(name: str, value: Any, limit: int = _TOLD, hide: Callable[[str, int], str] = scrub) -> str:
+def _words(
+    name: str, value: Any, limit: int = _TOLD, hide: Callable[[str, int], str] = scrub
+) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type_name(type(value))}")
     return hide(str.__str__(value), limit)
@@ -122,7 +133,9 @@ def _moment(name: str, value: Any) -> tuple[Micros | None, Micros | None]:
     if isinstance(value, datetime):
         return None, to_micros(value)
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
-        raise TypeError(f"{name} must be seconds, a timedelta or a datetime, not {type_name(type(value))}")
+        raise TypeError(
+            f"{name} must be seconds, a timedelta or a datetime, not {type_name(type(value))}"
+        )
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not 0 <= seconds <= LONGEST:  # NaN too
         raise ValueError(f"{name} must be between 0 s and 100 years, not {value}")

@@ -33,7 +33,11 @@ class Program:
     """Its mark is its own: what is left of one program is killed without touching the attempt's others."""
 
     def __init__(
-        self, command: list[str], folder: Path, mark: str, environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        command: list[str],
+        folder: Path,
+        mark: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._command = command
         self._folder = folder
@@ -46,7 +50,9 @@ class Program:
         """Ask it to end; `run` sees to it that it does."""
         self._stop.set()
 
-    def run(self, given: bytes | None, timeout: float | None, on_line: Callable[[str], None] | None) -> str:
+    def run(
+        self, given: bytes | None, timeout: float | None, on_line: Callable[[str], None] | None
+    ) -> str:
         process = subprocess.Popen(
             self._command,
             cwd=self._folder,
@@ -57,7 +63,10 @@ class Program:
             process_group=0,
         )
         try:
-            out, err = _Reader(process.stdout, OUTPUT_LIMIT, on_line), _Reader(process.stderr, TAIL, None)
+            out, err = (
+                _Reader(process.stdout, OUTPUT_LIMIT, on_line),
+                _Reader(process.stderr, TAIL, None),
+            )
             _feed(process.stdin, given)
             timed_out = self._wait(process, timeout)
         except BaseException:
@@ -178,7 +187,9 @@ def _feed(pipe: IO[bytes] | None, given: bytes | None) -> None:
 class _Reader(threading.Thread):
     """Reads a pipe to its end, keeps the last part, hands lines on as they come."""
 
-    def __init__(self, pipe: IO[bytes] | None, limit: int, on_line: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, pipe: IO[bytes] | None, limit: int, on_line: Callable[[str], None] | None
+    ) -> None:
         super().__init__(daemon=True)
         self._pipe = pipe
         self._limit = limit

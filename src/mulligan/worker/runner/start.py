@@ -95,7 +95,10 @@ def die_with(supervisor: int) -> None:
 
 # What `ps` and /proc show of this process, written anew.
 
-_ARGUMENTS, _ENVIRONMENT = 45, 47  # fields of /proc/self/stat after the name: where it begins, then where it ends
+_ARGUMENTS, _ENVIRONMENT = (
+    45,
+    47,
+)  # fields of /proc/self/stat after the name: where it begins, then where it ends
 
 
 class Title(NamedTuple):
@@ -115,16 +118,28 @@ class Title(NamedTuple):
 
 def title() -> Title:
     """Raises LookupError where the kernel does not tell the places."""
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    command, environment = (range(int(fields[at]), int(fields[at + 1])) for at in (_ARGUMENTS, _ENVIRONMENT))
+    fields = (
+        Path("/proc/self/stat")
+        .read_text(encoding="utf-8", errors="replace")
+        .rpartition(")")[2]
+        .split()
+    )
+    command, environment = (
+        range(int(fields[at]), int(fields[at + 1])) for at in (_ARGUMENTS, _ENVIRONMENT)
+    )
     name = f"{MARK}=".encode()
-    entries = b"\0" + ctypes.string_at(environment.start, len(environment)) if environment.start else b""
+    entries = (
+        b"\0" + ctypes.string_at(environment.start, len(environment)) if environment.start else b""
+    )
     found = entries.find(b"\0" + name)
     if found < 0 or not command.start:
         message = "the kernel does not tell where arguments and environment lie"
         raise LookupError(message)
     begin = found + len(name)
-    return Title(command, range(environment.start + begin, environment.start + entries.index(b"\0", begin + 1) - 1))
+    return Title(
+        command,
+        range(environment.start + begin, environment.start + entries.index(b"\0", begin + 1) - 1),
+    )
 
 
 def _write(place: range, told: bytes) -> None:
@@ -179,7 +194,9 @@ def _load(runner: str, supervisor: int) -> None:
     die_with(supervisor)
     runpy.run_module(runner)["prepared"]()
     importlib.import_module("mulligan.app.mulligan")  # by name: it lives above us
-    read_settings({}, environ={}, file=Path(os.devnull))  # the first time takes much longer than the next
+    read_settings(
+        {}, environ={}, file=Path(os.devnull)
+    )  # the first time takes much longer than the next
     rehearse()
     gc.collect()
     gc.freeze()  # or looking for garbage would write on every page that runners share with us

@@ -46,15 +46,21 @@ class Chores:
         self._boot = boot_id()
         self._renewed = time.monotonic()
         self._unbroken_since = self._renewed
-        self._heard: dict[str, tuple[Micros, float]] = {}  # others: last renewal, and since when we know it
+        self._heard: dict[
+            str, tuple[Micros, float]
+        ] = {}  # others: last renewal, and since when we know it
         self._pruned = NEVER
         self._timekeeper = Timekeeper(store, settings.worker)
         self._hurried = False
-        self._manifest: Manifest | None = None  # who begins again sweeps before it has said who it is
+        self._manifest: Manifest | None = (
+            None  # who begins again sweeps before it has said who it is
+        )
 
     def tell_death(self, worker: str, facts: Mapping[str, Any]) -> None:
         with self._store.begin() as unit:
-            unit.write_events([NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **facts})])
+            unit.write_events(
+                [NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **facts})]
+            )
 
     def look_around(self, worker: str) -> int:
         """First of all, while the runners still load the app: did a sibling leave jobs behind?"""
@@ -80,8 +86,16 @@ class Chores:
             return
         for _ in range(2):
             with self._store.read() as unit:
-                strangers = {w.id: w.renewed_at for w in unit.workers(closed=False) if w.boot_id != self._boot}
-                living = [w for w in unit.workers(closed=False) if w.id in strangers and not unit.expired(w)]
+                strangers = {
+                    w.id: w.renewed_at
+                    for w in unit.workers(closed=False)
+                    if w.boot_id != self._boot
+                }
+                living = [
+                    w
+                    for w in unit.workers(closed=False)
+                    if w.id in strangers and not unit.expired(w)
+                ]
             if not living:
                 return
             time.sleep(max(w.lease for w in living) / 1e6 / 3)  # long enough for one more heartbeat
@@ -100,7 +114,9 @@ class Chores:
             renewal = unit.renew(worker, draining=draining)
         now = time.monotonic()
         if now - self._renewed > self.settings.worker.lease / 2:
-            self._unbroken_since = now  # others may have had the same trouble: judge nobody for a full lease
+            self._unbroken_since = (
+                now  # others may have had the same trouble: judge nobody for a full lease
+            )
         self._renewed = now
         return renewal
 
@@ -115,7 +131,10 @@ class Chores:
 
     def _may_judge(self) -> bool:
         """Not the first who comes after an outage, before its own next renewal: nobody could renew meanwhile."""
-        return not self.must_not_claim() and self._renewed - self._unbroken_since >= self.settings.worker.lease
+        return (
+            not self.must_not_claim()
+            and self._renewed - self._unbroken_since >= self.settings.worker.lease
+        )
 
     def _silent_for_a_lease(self, other: WorkerRow) -> bool:
         """Its row has not changed for a full lease of our own monotonic clock, while we could renew all the time.
@@ -132,7 +151,11 @@ class Chores:
     # -- sweep ------------------------------------------------------------------------------------
     def sweep(self, worker: str) -> int:
         """Returns how many jobs came to the queue."""
-        manifest = self._manifest if self._hurried or time.monotonic() - self._pruned > KEEP_HOUSE else None
+        manifest = (
+            self._manifest
+            if self._hurried or time.monotonic() - self._pruned > KEEP_HOUSE
+            else None
+        )
         self._hurried = False
         if manifest is not None:
             self._say_we_are_here(manifest)
@@ -143,10 +166,14 @@ class Chores:
         unknown = upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
         self._while_full(lambda: batching.sweep(self._store))
         removed = self._prune(manifest) if manifest is not None else 0
-        tell_sweep({
-            "jobs past their deadline ended": late, "jobs of unknown kinds ended": unknown,
-            "jobs of schedules enqueued": fired, "rows removed by retention": removed,
-        })  # fmt: skip
+        tell_sweep(
+            {
+                "jobs past their deadline ended": late,
+                "jobs of unknown kinds ended": unknown,
+                "jobs of schedules enqueued": fired,
+                "rows removed by retention": removed,
+            }
+        )
         return requeued + fired
 
     def hurry(self) -> None:
@@ -164,7 +191,9 @@ class Chores:
     def _prune(self, manifest: Manifest) -> int:
         removed = self._while_full(lambda: upkeep.prune(self._store, self.settings, manifest.kinds))
         self._store.tidy()
-        self._pruned = NEVER if removed else time.monotonic()  # more to do: go on with the next sweep
+        self._pruned = (
+            NEVER if removed else time.monotonic()
+        )  # more to do: go on with the next sweep
         return removed
 
     def _while_full(self, step: Callable[[], int]) -> int:

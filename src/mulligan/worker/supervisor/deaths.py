@@ -65,7 +65,9 @@ def when_stopped(flight: Flight, why: StopReason, now: Micros, *, cost: float = 
 def when_refused(flight: Flight, now: Micros) -> Ending:
     """Its runner could not even begin. Nobody is charged, but it must not come straight back for ever either."""
     reason = "the runner could not accept the job; queued again after a short pause"
-    return Ending(flight.lease, Outcome(Ended.RELEASED, reason=reason, after=REFUSED_PAUSE, ended_at=now))
+    return Ending(
+        flight.lease, Outcome(Ended.RELEASED, reason=reason, after=REFUSED_PAUSE, ended_at=now)
+    )
 
 
 def _stopped(flight: Flight, why: StopReason) -> Outcome:
@@ -75,7 +77,9 @@ def _stopped(flight: Flight, why: StopReason) -> Outcome:
         case StopReason.DEADLINE:
             return Outcome(Ended.FAILED, failure=deadline_passed(), final=True)
         case StopReason.MEMORY:
-            return Outcome(Ended.FAILED, failure=memory_limit(flight.memory_limit or 0, flight.peak))
+            return Outcome(
+                Ended.FAILED, failure=memory_limit(flight.memory_limit or 0, flight.peak)
+            )
         case StopReason.CANCEL:
             return Outcome(Ended.CANCELLED, reason=flight.lease.cancel_reason or "cancelled")
         case StopReason.RELEASE:
@@ -83,7 +87,11 @@ def _stopped(flight: Flight, why: StopReason) -> Outcome:
 
 
 def after_death(
-    flights: Sequence[Flight], started: frozenset[int], death: RunnerDeath, child: RunnerProcess, now: Micros
+    flights: Sequence[Flight],
+    started: frozenset[int],
+    death: RunnerDeath,
+    child: RunnerProcess,
+    now: Micros,
 ) -> list[Ending]:
     """Every job of a dead runner, settled with what its death tells."""
     shared = len([flight for flight in flights if flight.seq in started]) > 1
@@ -91,12 +99,16 @@ def after_death(
     return [_of_one(flight, started, failure, child, now) for flight in flights]
 
 
-def _of_one(flight: Flight, started: frozenset[int], failure: Failure, child: RunnerProcess, now: Micros) -> Ending:
+def _of_one(
+    flight: Flight, started: frozenset[int], failure: Failure, child: RunnerProcess, now: Micros
+) -> Ending:
     if flight.seq not in started:
         return when_stopped(flight, StopReason.RELEASE, now)
     if child.killed == "unresponsive":
         # Nobody can tell which of them held the loop: nobody is charged, and each goes on alone.
-        outcome = Outcome(Ended.RELEASED, reason="the runner stopped responding", alone=True, ended_at=now)
+        outcome = Outcome(
+            Ended.RELEASED, reason="the runner stopped responding", alone=True, ended_at=now
+        )
         return Ending(flight.lease, outcome)
     if child.killed:
         return when_stopped(flight, flight.asked or StopReason.RELEASE, now)
@@ -106,7 +118,11 @@ def _of_one(flight: Flight, started: frozenset[int], failure: Failure, child: Ru
 def _death(death: RunnerDeath, *, shared: bool) -> Failure:
     oom = death.signal == 9 and oom_killed()
     failure = process_died(
-        signal=death.signal, exit_code=death.exit_code, peak_rss=death.peak_rss or None, oom=oom, shared=shared
+        signal=death.signal,
+        exit_code=death.exit_code,
+        peak_rss=death.peak_rss or None,
+        oom=oom,
+        shared=shared,
     )
     if not death.stderr.strip():
         return failure

@@ -54,7 +54,11 @@ class ForkReply(NamedTuple):
 
 class ForkServer:
     def __init__(
-        self, runner: str, worker: str, on_change: Callable[[], None], runners: Callable[[], set[int]]
+        self,
+        runner: str,
+        worker: str,
+        on_change: Callable[[], None],
+        runners: Callable[[], set[int]],
     ) -> None:
         """`runner`: the module runners begin with; `on_change`: it is ready, or gone; `runners`: their pids."""
         self.ready = False
@@ -96,9 +100,16 @@ class ForkServer:
 
     def _start(self, control: int) -> subprocess.Popen[bytes]:
         command = [
-            sys.executable, "-m", MODULE, "--control", str(control), "--supervisor", str(os.getpid()),
-            "--runner", self._runner,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            MODULE,
+            "--control",
+            str(control),
+            "--supervisor",
+            str(os.getpid()),
+            "--runner",
+            self._runner,
+        ]
         room = len("\0".join(self._example)) - len("\0".join(command)) + ROOM
         return subprocess.Popen(
             [*command, " " * max(1, room)],
@@ -146,12 +157,16 @@ class ForkServer:
             self._process.kill()
             try:
                 self._process.wait(END)
-            except subprocess.TimeoutExpired:  # the kernel holds it: whenever it ends, it is buried like a stranger
+            except (
+                subprocess.TimeoutExpired
+            ):  # the kernel holds it: whenever it ends, it is buried like a stranger
                 self._strangers.add(self._process.pid)
             self._process = None
 
     # -- runners ----------------------------------------------------------------------------------
-    def runner(self, mark: str, command: Sequence[str], environ: Mapping[str, str], board: int) -> ForkReply | None:
+    def runner(
+        self, mark: str, command: Sequence[str], environ: Mapping[str, str], board: int
+    ) -> ForkReply | None:
         """A new one, begun like this; None: start it without us."""
         self.bury_strangers()
         if self._control is None or not self.ready or environ != self._environ:
@@ -169,7 +184,9 @@ class ForkServer:
             try:
                 with self._adopting():
                     request = json.dumps([mark, list(command)]).encode()
-                    socket.send_fds(self._control, [request], [its_stderr.fileno(), theirs.fileno(), board])
+                    socket.send_fds(
+                        self._control, [request], [its_stderr.fileno(), theirs.fileno(), board]
+                    )
                     theirs.close()  # so that nobody but a runner holds it, and its end is heard
                     pid = _hello(ours)
             except OSError as error:
@@ -196,7 +213,9 @@ class ForkServer:
 
     def bury_strangers(self) -> None:
         """An orphan that has ended waits for whoever it came to."""
-        self._strangers -= self._runners()  # never one of those: how it ended is somebody's evidence
+        self._strangers -= (
+            self._runners()
+        )  # never one of those: how it ended is somebody's evidence
         for pid in list(self._strangers):
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
@@ -225,7 +244,9 @@ def _hello(wire: socket.socket) -> int:
 def _children() -> set[int] | None:
     """Of the main thread, to which orphans come; None where the kernel does not tell."""
     try:
-        return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+        return {
+            int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        }
     except OSError:
         return None
 

@@ -63,7 +63,9 @@ class WorkLoop:
         self._pace = Prefetch(settings.concurrency)
         self._outage = 0.0
         self._looked = 0.0  # when a turn last looked what is due
-        self._listened = NEVER  # when it was last told that all is quiet: by who would hear if it were not
+        self._listened = (
+            NEVER  # when it was last told that all is quiet: by who would hear if it were not
+        )
         self._tried = NEVER  # when who heard nothing last looked, or would have
         self._woken = False  # something was written by somebody: new work?
         self._timer: asyncio.TimerHandle | None = None
@@ -72,12 +74,16 @@ class WorkLoop:
         self._offered = False
         self._at_it = False
         self._answered = asyncio.Event()
-        self.turning = False  # the loop's turn is under way: it looks for itself what there is to do
+        self.turning = (
+            False  # the loop's turn is under way: it looks for itself what there is to do
+        )
         self._lately: list[Ending] = []  # what ended since the last turn, whoever writes it
         self._came_back = False  # what was to be written beside a turn, or run: the next one does everything again
         self._beside = beside
         self._aside: SideWriter | None = None
-        self._coming: Sequence[Lease] = ()  # claimed, and handed over as soon as the next turn is under way
+        self._coming: Sequence[
+            Lease
+        ] = ()  # claimed, and handed over as soon as the next turn is under way
 
     def serve(self, fleet: Runners, turns: LoopTransactions) -> None:
         self._fleet = fleet
@@ -93,7 +99,11 @@ class WorkLoop:
     @property
     def unwritten(self) -> list[Ending]:
         """Nobody else has these."""
-        return self.endings + self._aside.waiting + self._aside.endings if self._aside is not None else self.endings
+        return (
+            self.endings + self._aside.waiting + self._aside.endings
+            if self._aside is not None
+            else self.endings
+        )
 
     def ended(self, endings: list[Ending]) -> None:
         self._lately += endings
@@ -142,7 +152,9 @@ class WorkLoop:
         if watched and pause >= poll and now - self._listened < BACKUP * poll:
             self._timer = self._loop.call_at(now + BACKUP * poll, self._look_if_nobody_has)
         else:
-            self._timer = self._loop.call_later(pause, self.wake.set)  # `wait_for` would cost each job a task
+            self._timer = self._loop.call_later(
+                pause, self.wake.set
+            )  # `wait_for` would cost each job a task
 
     def _look_if_nobody_has(self) -> None:
         due = self._looked + BACKUP * self._settings.poll
@@ -167,7 +179,16 @@ class WorkLoop:
             return self._settings.poll
         known = self._known(endings) if self.doubt else None
         news, hinted, self._woken = self._last_news(endings), self._woken, False
-        take = partial(self._turns.take, endings, free, self._clock(), known, news, hinted=hinted, places=places)
+        take = partial(
+            self._turns.take,
+            endings,
+            free,
+            self._clock(),
+            known,
+            news,
+            hinted=hinted,
+            places=places,
+        )
         try:
             turn: TransactionResult = await self._loop.run_in_executor(self._thread, take)
         except StoreUnavailable as away:
@@ -187,7 +208,10 @@ class WorkLoop:
 
     @property
     def _has_to_write(self) -> bool:
-        return bool(self.endings or (self._aside is not None and self._aside.waiting and not self._aside.brisk))
+        return bool(
+            self.endings
+            or (self._aside is not None and self._aside.waiting and not self._aside.brisk)
+        )
 
     def _turned(self, turn: TransactionResult, free: int) -> float:
         self._outage, self.doubt = 0.0, False
@@ -196,7 +220,9 @@ class WorkLoop:
         if turn.leases:
             self._hand_over(turn)
         self._learn_pace(free, turn)
-        if self._has_to_write or (turn.more and self._free() > 0 and turn.leases.others >= free > 0):
+        if self._has_to_write or (
+            turn.more and self._free() > 0 and turn.leases.others >= free > 0
+        ):
             self.wake.set()
         return self._pause(turn)
 
@@ -234,7 +260,9 @@ class WorkLoop:
         """Something in this turn is refused by the store; it must not take the others with it."""
         self.doubt = True
         try:
-            await self._loop.run_in_executor(self._thread, self._turns.settle_each, endings, self._clock())
+            await self._loop.run_in_executor(
+                self._thread, self._turns.settle_each, endings, self._clock()
+            )
         except StoreUnavailable as away:
             self.endings = endings + self.endings
             return self._away(away)
@@ -251,7 +279,11 @@ class WorkLoop:
 
     def _free(self) -> int:
         """Room for new jobs. A slot is free once its job's ending is durable: with this turn, or before."""
-        return 0 if self.leaving or not self._takes() else self._pace.room(self._in_hand(self._fleet.telling))
+        return (
+            0
+            if self.leaving or not self._takes()
+            else self._pace.room(self._in_hand(self._fleet.telling))
+        )
 
     def _room(self) -> tuple[int, Places]:
         """The same, with the places for jobs that use something: some are kept free of any one dependency, for whatever
@@ -271,7 +303,9 @@ class WorkLoop:
     def _in_hand(self, telling: int) -> int:
         """Messages do not count: they have places of their own."""
         coming = len(self._coming)  # first: they become the fleet's
-        beside = len(self._aside.waiting) + len(self._aside.endings) if self._aside is not None else 0
+        beside = (
+            len(self._aside.waiting) + len(self._aside.endings) if self._aside is not None else 0
+        )
         others = sum([ending.lease.queue != DELIVERY_QUEUE for ending in self.endings])
         return self._fleet.count - telling + coming + beside + others
 
@@ -307,7 +341,9 @@ class WorkLoop:
         """Something was written by somebody. On the thread that heard it, always the same one."""
         self._listened = NEVER  # whoever cannot listen any more says so like this, too
         self._woken = True
-        self._tell(self._claim_now(hinted=True) if self._offered and not self._at_it else self.wake.set)
+        self._tell(
+            self._claim_now(hinted=True) if self._offered and not self._at_it else self.wake.set
+        )
 
     def quiet(self) -> float:
         """Nothing was. On the same thread; returns how long it may listen now."""
@@ -330,7 +366,9 @@ class WorkLoop:
         """Returns what the loop has to do with it."""
         self._at_it = True
         try:
-            if not self._offered:  # before anything else is looked at: from here on the loop waits for us
+            if (
+                not self._offered
+            ):  # before anything else is looked at: from here on the loop waits for us
                 return self._not_now
             free, places = self._room()
             if free <= 0:

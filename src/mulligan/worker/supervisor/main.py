@@ -75,7 +75,9 @@ class Supervisor:
         self._options = options
         self._hinted = False  # something was written by somebody: cancels?
         self._entered = False  # our row may be there
-        self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000  # until the store tells its clock
+        self._offset = (
+            time.time_ns() // 1000 - time.monotonic_ns() // 1000
+        )  # until the store tells its clock
         self._operating = False  # operations are under way
         self._tended = time.monotonic()  # when guards were last looked after
         self._stop_watch = threading.Event()
@@ -86,7 +88,9 @@ class Supervisor:
 
     def _heard_clock(self, now: Micros) -> None:
         before, self._offset = self._offset, now - time.monotonic_ns() // 1000
-        if abs(self._offset - before) > LEAP:  # set, or moved by a test: deadlines and retention may be due
+        if (
+            abs(self._offset - before) > LEAP
+        ):  # set, or moved by a test: deadlines and retention may be due
             self._chores.hurry()
             self._sweep_now.set()
 
@@ -104,12 +108,20 @@ class Supervisor:
         oom_killed()
         self._turn_thread = ThreadPoolExecutor(1, "mulligan-turns")
         self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
-        self._renew_thread = ThreadPoolExecutor(1, "mulligan-renewals")  # nothing a sweep does may delay a renewal
-        self._beside_thread = ThreadPoolExecutor(1, "mulligan-beside") if self._store.side_by_side else None
+        self._renew_thread = ThreadPoolExecutor(
+            1, "mulligan-renewals"
+        )  # nothing a sweep does may delay a renewal
+        self._beside_thread = (
+            ThreadPoolExecutor(1, "mulligan-beside") if self._store.side_by_side else None
+        )
         self._desk = WorkLoop(
-            self._settings.worker, self._turn_thread, self.clock, self._heard_clock, self._may_claim,
+            self._settings.worker,
+            self._turn_thread,
+            self.clock,
+            self._heard_clock,
+            self._may_claim,
             self._beside_thread,
-        )  # fmt: skip
+        )
         try:
             if not await self._opened():
                 return 0
@@ -149,19 +161,27 @@ class Supervisor:
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
         await self._fleet.close("shutdown")
-        if self._entered:  # its thread cannot be stopped: after it, the row is closed if it was written
+        if (
+            self._entered
+        ):  # its thread cannot be stopped: after it, the row is closed if it was written
             with contextlib.suppress(StoreUnavailable):
-                await self._loop.run_in_executor(self._chore_thread, self._chores.close, self.worker)
+                await self._loop.run_in_executor(
+                    self._chore_thread, self._chores.close, self.worker
+                )
         self._life.close()
         self._close_threads()
         return False
 
     async def _open(self) -> None:
         self.worker = f"w_{new_id()}"
-        folder = life.state_folder(self._settings.worker.state_dir, self._store.place, self._store.identity)
+        folder = life.state_folder(
+            self._settings.worker.state_dir, self._store.place, self._store.identity
+        )
         self._life = life.LivenessFile(folder, self.worker)
         work = life.work_folder(folder, self.worker)
-        recipe = RunnerCommand(self._options.app, self.worker, work, self._settings.log, self._options.runner)
+        recipe = RunnerCommand(
+            self._options.app, self.worker, work, self._settings.log, self._options.runner
+        )
         self._chores = Chores(self._store, self._settings, folder)
         self._fleet = Runners(recipe, self._settings.worker, self._desk.ended, self.clock)
         self._fleet.on_progress = self._progress
@@ -177,7 +197,9 @@ class Supervisor:
         self._fleet.on_learn = self._learned
         self._fleet.is_suspect = lambda lease: lease.losses >= self._policies.of(lease).max_losses
         self._fleet.all_written = lambda: self._desk.all_written
-        self._turns = LoopTransactions(self._store.apart(), self._policies, self._claimer, causes_of(self._settings.guards))
+        self._turns = LoopTransactions(
+            self._store.apart(), self._policies, self._claimer, causes_of(self._settings.guards)
+        )
         self._desk.serve(self._fleet, self._turns)
         self._entered = True
         await self._chore_until_done(partial(self._chores.open, self._row(manifest), manifest))
@@ -193,7 +215,9 @@ class Supervisor:
         """While the app is being loaded. A thread each: they will want a connection each."""
         store = self._store.apart()
         for thread in (self._turn_thread, self._beside_thread):
-            with contextlib.suppress(RuntimeError):  # no thread can be started: not now, perhaps later
+            with contextlib.suppress(
+                RuntimeError
+            ):  # no thread can be started: not now, perhaps later
                 if thread is not None:
                     thread.submit(store.rehearse)  # whatever goes wrong, the first turn tells it
 
@@ -201,7 +225,9 @@ class Supervisor:
         """What the app sets in its code holds for its jobs here too. Two databases would not."""
         app = read_settings(values, environ={}, file=NO_FILE)
         if not same_database(app.database_url, self._settings.database_url):
-            here, elsewhere = (without_secrets(shown_url(one.database_url)) for one in (self._settings, app))
+            here, elsewhere = (
+                without_secrets(shown_url(one.database_url)) for one in (self._settings, app)
+            )
             message = (
                 f"two databases: {self._options.app} names {elsewhere} in its code, "
                 f"{self._settings.origin_of('database_url')} names {here}; "
@@ -234,7 +260,10 @@ class Supervisor:
         self._signals += 1
         self._patient = False
         if self._signals == 1:
-            log.info("stopping: no new jobs, %g s for those that run", self._settings.worker.shutdown_grace)
+            log.info(
+                "stopping: no new jobs, %g s for those that run",
+                self._settings.worker.shutdown_grace,
+            )
             self._stopping.set()
         else:
             self._now.set()
@@ -257,7 +286,9 @@ class Supervisor:
 
         while not self._stop_watch.is_set():
             try:
-                self._store.watch(hint, self._stop_watch, lambda: self._desk.turning, self._desk.quiet)
+                self._store.watch(
+                    hint, self._stop_watch, lambda: self._desk.turning, self._desk.quiet
+                )
             except Exception:
                 log.exception("no wake-ups for now; polling goes on")
                 self._desk.hint()
@@ -305,14 +336,18 @@ class Supervisor:
                 renewed = now
                 await self._chore(self._renew())
             elif self._hinted and self._fleet.count:
-                self._hinted = False  # a hint may be somebody's wish to cancel, or a clock that was moved
+                self._hinted = (
+                    False  # a hint may be somebody's wish to cancel, or a clock that was moved
+                )
                 await self._chore(self._look_for_cancels())
             if self._desk.news:
                 await self._chore(self._tell_news())
             await self._chore(self._watch_dependencies())
             pause = min(0.5, beat / 4)
             await asyncio.sleep(pause)
-            if not (self._fleet.count or self._desk.news):  # nothing to watch or to cancel: longer, until there is
+            if not (
+                self._fleet.count or self._desk.news
+            ):  # nothing to watch or to cancel: longer, until there is
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._fleet.stirred.wait(), 3 * pause)
 
@@ -361,7 +396,9 @@ class Supervisor:
 
     async def _renew(self) -> None:
         draining = self._stopping.is_set()
-        renewal = await self._loop.run_in_executor(self._renew_thread, self._chores.renew, self.worker, draining)
+        renewal = await self._loop.run_in_executor(
+            self._renew_thread, self._chores.renew, self.worker, draining
+        )
         self._heard_clock(renewal.now)
         if not renewal.alive:
             await self._begin_again()
@@ -371,7 +408,9 @@ class Supervisor:
             self._drain_asked(renewal.drain)
 
     async def _look_for_cancels(self) -> None:
-        now, wishes = await self._loop.run_in_executor(self._renew_thread, self._chores.cancels, self.worker)
+        now, wishes = await self._loop.run_in_executor(
+            self._renew_thread, self._chores.cancels, self.worker
+        )
         self._heard_clock(now)
         self._cancel(wishes)
 
@@ -394,8 +433,12 @@ class Supervisor:
 
     async def _tell_news(self) -> None:
         news, self._desk.news = self._desk.news, {}
-        rows = [(job_id, token, fraction, text) for (job_id, token), (fraction, text) in news.items()]
-        await self._loop.run_in_executor(self._renew_thread, self._chores.progress, self.worker, rows)
+        rows = [
+            (job_id, token, fraction, text) for (job_id, token), (fraction, text) in news.items()
+        ]
+        await self._loop.run_in_executor(
+            self._renew_thread, self._chores.progress, self.worker, rows
+        )
 
     async def _watch_dependencies(self) -> None:
         now = time.monotonic()
@@ -403,14 +446,18 @@ class Supervisor:
         running = self._fleet.running_for()
         if running or idle:
             self._tended = now if idle else self._tended
-            await self._loop.run_in_executor(self._turn_thread, partial(self._turns.watch, running, idle=idle))
+            await self._loop.run_in_executor(
+                self._turn_thread, partial(self._turns.watch, running, idle=idle)
+            )
 
     async def _sweep(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker):
             self._desk.wake.set()
 
     async def _operate(self) -> None:
-        moved, self._operating = await self._loop.run_in_executor(self._chore_thread, self._chores.operate)
+        moved, self._operating = await self._loop.run_in_executor(
+            self._chore_thread, self._chores.operate
+        )
         if moved:
             self._desk.wake.set()
 
@@ -419,7 +466,9 @@ class Supervisor:
         stopping = self._loop.create_task(self._stopping.wait())
         done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
         broken = [task for task in done if task is not stopping]
-        for task in broken:  # a loop never ends but by a defect: let it be seen, and leave in order all the same
+        for task in (
+            broken
+        ):  # a loop never ends but by a defect: let it be seen, and leave in order all the same
             log.critical("a part of the supervisor has failed; leaving", exc_info=task.exception())
             self._stopping.set()
             self._now.set()
@@ -453,7 +502,9 @@ class Supervisor:
     async def _empty_until(self, deadline: float) -> None:
         # A count, looked at for a few seconds at the end of a life.
         while (  # noqa: ASYNC110
-            (self._fleet.count or self._desk.unwritten) and time.monotonic() < deadline and not self._now.is_set()
+            (self._fleet.count or self._desk.unwritten)
+            and time.monotonic() < deadline
+            and not self._now.is_set()
         ):
             await asyncio.sleep(0.02)
 
@@ -463,8 +514,12 @@ class Supervisor:
         for _ in range(3):
             try:
                 endings = self._desk.unwritten
-                await self._loop.run_in_executor(self._turn_thread, self._turns.leave, endings, self.clock())
-                await self._loop.run_in_executor(self._renew_thread, self._chores.close, self.worker)
+                await self._loop.run_in_executor(
+                    self._turn_thread, self._turns.leave, endings, self.clock()
+                )
+                await self._loop.run_in_executor(
+                    self._renew_thread, self._chores.close, self.worker
+                )
                 break
             except StoreUnavailable as away:
                 log.warning("%s; trying once more before leaving", away)

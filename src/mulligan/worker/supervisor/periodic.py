@@ -17,6 +17,7 @@ from mulligan.storage.base import Store
 
 # What tells the world of what happened works beside the engine, and the engine knows nothing of it but this.
 
+
 class PeriodicTask(Protocol):
     name: str
     every: float  # seconds between turns while there is nothing to do
@@ -33,7 +34,9 @@ class PeriodicTask(Protocol):
 
 log = logging.getLogger("mulligan.worker")
 
-RESPITE = 2  # times as long as a turn at an outlet took: a crowd of events must not crowd out the jobs
+RESPITE = (
+    2  # times as long as a turn at an outlet took: a crowd of events must not crowd out the jobs
+)
 TOGETHER = 0.05  # seconds that one may come early
 BEGIN_AGAIN = 1.0  # seconds
 
@@ -41,7 +44,9 @@ BEGIN_AGAIN = 1.0  # seconds
 class Waker:
     """An outlet that only looks: what it finds is done elsewhere."""
 
-    def __init__(self, name: str, every: float, look: Callable[[Store], bool], ring: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, every: float, look: Callable[[Store], bool], ring: Callable[[], None]
+    ) -> None:
         self.name = name
         self.every = every
         self._look = look

@@ -98,11 +98,25 @@ class RunnerCommand:
     def command(self, name: str, slots: int, tellers: int) -> list[str]:
         """All but the numbers of its descriptors."""
         return [
-            sys.executable, "-m", self.runner, self.app,
-            "--slots", str(slots), "--tellers", str(tellers),
-            "--supervisor", str(os.getpid()), "--mark", self.mark(name),
-            "--folder", str(self.folder), "--log-level", self.log.level, "--log-format", self.log.format,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            self.runner,
+            self.app,
+            "--slots",
+            str(slots),
+            "--tellers",
+            str(tellers),
+            "--supervisor",
+            str(os.getpid()),
+            "--mark",
+            self.mark(name),
+            "--folder",
+            str(self.folder),
+            "--log-level",
+            self.log.level,
+            "--log-format",
+            self.log.format,
+        ]
 
     def mark(self, name: str) -> str:
         return f"{self.worker}/{name}"
@@ -110,7 +124,14 @@ class RunnerCommand:
 
 class RunnerProcess:
     def __init__(
-        self, recipe: RunnerCommand, name: str, slots: int, tellers: int = 0, *, solo: bool, nursery: ForkServer | None = None
+        self,
+        recipe: RunnerCommand,
+        name: str,
+        slots: int,
+        tellers: int = 0,
+        *,
+        solo: bool,
+        nursery: ForkServer | None = None,
     ) -> None:
         self.name = name
         self.slots = slots + tellers
@@ -118,7 +139,9 @@ class RunnerProcess:
         self.solo = solo  # made for one attempt alone
         self.mark = recipe.mark(name)
         self.flights: dict[int, Flight] = {}
-        self.users: dict[int, Flight] = {}  # those of them whose jobs use something: few, and asked for all the time
+        self.users: dict[
+            int, Flight
+        ] = {}  # those of them whose jobs use something: few, and asked for all the time
         self.ready = False
         self.doomed_ns = 0  # since when it takes no more jobs and waits for its end
         self.killed = ""  # why we killed it ourselves
@@ -127,7 +150,9 @@ class RunnerProcess:
         self._stderr = bytearray()
         self._line = bytearray()  # begun and not ended yet
         self.born_ns = time.monotonic_ns()
-        with contextlib.ExitStack() as undo:  # what cannot be started must not keep descriptors: they may be the reason
+        with (
+            contextlib.ExitStack() as undo
+        ):  # what cannot be started must not keep descriptors: they may be the reason
             self.board = StatusPage.create(self.slots)
             undo.callback(self.board.close)
             born = self._forked(recipe, nursery) if nursery is not None else None
@@ -199,7 +224,9 @@ class RunnerProcess:
                 self._on_message(self, message)
         except WireClosed:
             self._give_up()
-        except GARBLED as error:  # a handler has written on our line: nothing that comes after it can be trusted
+        except (
+            GARBLED
+        ) as error:  # a handler has written on our line: nothing that comes after it can be trusted
             what = type(error).__name__  # its words may be the handler's
             log.error("runner %s sent what cannot be read (%s) and is killed", self.mark, what)  # noqa: TRY400 - see above
             self._give_up()
@@ -208,7 +235,9 @@ class RunnerProcess:
         self._deaf = True
         self._loop.remove_reader(self.wire.fileno())
         if self.process.returncode is None:
-            kill_session(self.pid)  # gone already, or a handler has closed our line: nobody will ever hear of it
+            kill_session(
+                self.pid
+            )  # gone already, or a handler has closed our line: nobody will ever hear of it
 
     def _read_stderr(self) -> None:
         """Hand it on as it comes; keep the tail as evidence."""
@@ -280,14 +309,20 @@ class RunnerProcess:
         if done:
             self._loop.remove_writer(self.wire.fileno())
 
-    def run(self, flights: Sequence[Flight], lot: LeaseBatch, memories: Mapping[str, PreviousAttempts]) -> None:
+    def run(
+        self, flights: Sequence[Flight], lot: LeaseBatch, memories: Mapping[str, PreviousAttempts]
+    ) -> None:
         """`lot`: their leases, in the same order."""
         seqs = [flight.seq for flight in flights]
         self.flights.update(zip(seqs, flights, strict=True))
         if any(lot.columns.uses):
             self.users |= {flight.seq: flight for flight in flights if flight.lease.uses}
         ran = [flight for flight in flights if flight.lease.id in memories] if memories else []
-        self.send(work_to_wire(seqs, lot.columns, {flight.seq: memories[flight.lease.id] for flight in ran}))
+        self.send(
+            work_to_wire(
+                seqs, lot.columns, {flight.seq: memories[flight.lease.id] for flight in ran}
+            )
+        )
 
     def run_some(self, work: Sequence[tuple[Flight, PreviousAttempts | None]]) -> None:
         flights = [flight for flight, _ in work]
@@ -331,13 +366,17 @@ class RunnerProcess:
     def begun(self) -> frozenset[int]:
         """After its death: all that were started and never reported, also those whose last words were lost."""
         top = self.board.top()
-        return frozenset(seq for seq, flight in self.flights.items() if seq <= top and not flight.recalled) | frozenset(
-            self.started()
-        )
+        return frozenset(
+            seq for seq, flight in self.flights.items() if seq <= top and not flight.recalled
+        ) | frozenset(self.started())
 
     def started(self) -> dict[int, int]:
         """seq → start, for what really runs; the rest only waits in line."""
-        return {running.seq: running.since_ns for running in self.board.running() if running.seq in self.flights}
+        return {
+            running.seq: running.since_ns
+            for running in self.board.running()
+            if running.seq in self.flights
+        }
 
 
 # What is said of a runner that is gone, and what is left to clean up after it.

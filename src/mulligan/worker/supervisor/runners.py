@@ -74,7 +74,9 @@ class Runners:
         self.recipe = recipe
         self.manifest: Manifest | None = None
         self.lonely: frozenset[str] = frozenset()  # kinds that want a runner for each job
-        self.used_by_all: frozenset[str] = frozenset()  # by every kind: there is nothing else to keep a place for
+        self.used_by_all: frozenset[str] = (
+            frozenset()
+        )  # by every kind: there is nothing else to keep a place for
         self.app_settings: dict[str, Any] = {}  # as the app itself has them, in its own process
         self._settings = settings
         self._on_end = on_end
@@ -85,19 +87,27 @@ class Runners:
         self._seqs = count(1)
         self._loop = asyncio.get_running_loop()
         self._common = Common()
-        self._queue: list[tuple[Flight, PreviousAttempts | None]] = []  # waiting for a runner of their own
+        self._queue: list[
+            tuple[Flight, PreviousAttempts | None]
+        ] = []  # waiting for a runner of their own
         self._changed = asyncio.Event()
         self.stirred = asyncio.Event()  # there is something to do
         self._memory_ns = 0
         self._respawn = 0.0
         self._early = 0  # runners killed before the app was loaded
-        self._next_round: asyncio.TimerHandle | None = None  # when those that could not be started are tried again
+        self._next_round: asyncio.TimerHandle | None = (
+            None  # when those that could not be started are tried again
+        )
         self._cleaning: set[asyncio.Task[None]] = set()
         self._burying: list[Flight] = []  # of dead runners, until their endings are known
         self.line_stuck = False  # jobs had to be called back from a runner's line
         self._closing = False
-        self.is_suspect: Callable[[Lease], bool] = lambda _: False  # is this its last chance after losses?
-        self.all_written: Callable[[], bool] = lambda: True  # is every ending durable, and no turn under way?
+        self.is_suspect: Callable[[Lease], bool] = lambda _: (
+            False
+        )  # is this its last chance after losses?
+        self.all_written: Callable[[], bool] = lambda: (
+            True
+        )  # is every ending durable, and no turn under way?
         self.on_learn: Callable[[Manifest], None] = lambda _: None
         self.on_progress: Callable[[Flight, float | None, str], None] = lambda *_: None
         self.on_keep: Callable[[Flight, str, str], Any] = lambda *_: None
@@ -106,7 +116,9 @@ class Runners:
     # -- life -------------------------------------------------------------------------------------
     def start(self) -> None:
         """Start the shared runners, once there is what they come from."""
-        if self._nursery.open(self.recipe.environ(), self.recipe.command("r1", self._settings.concurrency, 1)):
+        if self._nursery.open(
+            self.recipe.environ(), self.recipe.command("r1", self._settings.concurrency, 1)
+        ):
             self._next_round = self._loop.call_later(NURSERY_PATIENCE, self._refill_again)
         else:
             self._refill()
@@ -123,7 +135,9 @@ class Runners:
         """As many shared runners as were asked for, however the others went."""
         if self._closing:
             return
-        sound = [child for child in self._children if not (child.solo or child.doomed_ns or child.killed)]
+        sound = [
+            child for child in self._children if not (child.solo or child.doomed_ns or child.killed)
+        ]
         for _ in range(self._settings.runners - len(sound)):
             self._spawn(solo=False)
         if self.manifest is not None:
@@ -175,9 +189,13 @@ class Runners:
         slots = 1 if solo else max(1, -(-settings.concurrency // settings.runners))
         told = 0 if solo else -(-tellers(settings.concurrency) // settings.runners)
         try:
-            child = RunnerProcess(self.recipe, f"r{next(self._names)}", slots, told, solo=solo, nursery=self._nursery)
+            child = RunnerProcess(
+                self.recipe, f"r{next(self._names)}", slots, told, solo=solo, nursery=self._nursery
+            )
             child.attach(self._loop, self._heard, self._exited)
-        except OSError as error:  # no memory, no descriptors, no interpreter: perhaps a little later
+        except (
+            OSError
+        ) as error:  # no memory, no descriptors, no interpreter: perhaps a little later
             log.error("cannot start a runner: %s; trying again", error)  # noqa: TRY400 - one line says it
             self._refill_later()
             return
@@ -196,23 +214,39 @@ class Runners:
     # -- room -------------------------------------------------------------------------------------
     def flights(self) -> list[Flight]:
         waiting = [flight for flight, _ in self._queue]
-        return waiting + self._burying + [flight for child in self._children for flight in child.flights.values()]
+        return (
+            waiting
+            + self._burying
+            + [flight for child in self._children for flight in child.flights.values()]
+        )
 
     @property
     def count(self) -> int:
-        return len(self._queue) + len(self._burying) + sum(len(child.flights) for child in self._children)
+        return (
+            len(self._queue)
+            + len(self._burying)
+            + sum(len(child.flights) for child in self._children)
+        )
 
     def in_use(self) -> dict[str, int]:
         """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
-        under_way = [flight for child in list(self._children) for flight in list(child.users.values())]
+        under_way = [
+            flight for child in list(self._children) for flight in list(child.users.values())
+        ]
         waiting = [flight for flight, _ in list(self._queue)]
         leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
-        return Counter([key for lease in leases if lease.uses for key in lease.uses.split(",")]) if leases else {}
+        return (
+            Counter([key for lease in leases if lease.uses for key in lease.uses.split(",")])
+            if leases
+            else {}
+        )
 
     @property
     def telling(self) -> int:
         """How many messages are under way; they use something, all of them."""
-        under_way = [flight for child in list(self._children) for flight in list(child.users.values())]
+        under_way = [
+            flight for child in list(self._children) for flight in list(child.users.values())
+        ]
         return sum(1 for flight in under_way if flight.lease.queue == DELIVERY_QUEUE)
 
     def running_for(self) -> list[tuple[Lease, float]]:
@@ -229,8 +263,15 @@ class Runners:
 
     def _has_suspect(self) -> bool:
         """Nothing new while one is here: what kills a whole worker takes with it whatever the worker holds."""
-        alone = [flight for child in list(self._children) if child.solo for flight in list(child.flights.values())]
-        return any(flight.suspect for flight in (*alone, *(flight for flight, _ in list(self._queue))))
+        alone = [
+            flight
+            for child in list(self._children)
+            if child.solo
+            for flight in list(child.flights.values())
+        ]
+        return any(
+            flight.suspect for flight in (*alone, *(flight for flight, _ in list(self._queue)))
+        )
 
     # -- dispatch ---------------------------------------------------------------------------------
     def dispatch(self, lot: LeaseBatch, memories: Mapping[str, PreviousAttempts]) -> None:
@@ -239,7 +280,10 @@ class Runners:
         runners = self._runners()
         if len(runners) == 1 and lot.is_plain(self.lonely, self.recipe.worker, kinds):
             now = time.monotonic_ns()
-            flights = [Flight(seq, lease, kinds[lease.kind], now) for lease, seq in zip(lot, self._seqs, strict=False)]
+            flights = [
+                Flight(seq, lease, kinds[lease.kind], now)
+                for lease, seq in zip(lot, self._seqs, strict=False)
+            ]
             runners[0].run(flights, lot, memories)
         else:
             self._sort_out(lot, memories)
@@ -261,14 +305,18 @@ class Runners:
             if changed or (flight.suspect and self._has_suspect()):  # one at a time
                 self._give_back([flight])
             else:
-                (self._queue if is_alone(lease, self.lonely) else shared).append((flight, memories.get(lease.id)))
+                (self._queue if is_alone(lease, self.lonely) else shared).append(
+                    (flight, memories.get(lease.id))
+                )
         self._share_out(shared)
 
     def _share_out(self, work: list[tuple[Flight, PreviousAttempts | None]]) -> None:
         runners = self._runners()
         if len(runners) < 2:
             if work:
-                runners[0].run_some(work) if runners else self._give_back([flight for flight, _ in work])
+                runners[0].run_some(work) if runners else self._give_back(
+                    [flight for flight, _ in work]
+                )
             return
         parcels: dict[str, list[tuple[Flight, PreviousAttempts | None]]] = {}
         load = {child.name: len(child.flights) for child in runners}
@@ -292,7 +340,9 @@ class Runners:
             self._queue.remove(item)
             idle.pop(0).run_some([item])
         spare = 1 if self._wants_spare() else 0
-        room = self._settings.concurrency + 1 - len([child for child in self._children if child.solo])
+        room = (
+            self._settings.concurrency + 1 - len([child for child in self._children if child.solo])
+        )
         for _ in range(min(len(self._queue) + spare - len(idle), room)):
             self._spawn(solo=True)
 
@@ -309,7 +359,9 @@ class Runners:
         return bool(self.lonely)
 
     def _give_back(self, flights: Sequence[Flight]) -> None:
-        self._on_end([when_stopped(flight, StopReason.RELEASE, self._clock()) for flight in flights])
+        self._on_end(
+            [when_stopped(flight, StopReason.RELEASE, self._clock()) for flight in flights]
+        )
 
     def release_waiting(self) -> None:
         """Give back everything that has not started."""
@@ -382,7 +434,9 @@ class Runners:
         """A runner started after a deploy may hold another app: run only what all of them know."""
         if self.manifest is not None and manifest.id != self.manifest.id:
             log.warning("the app has changed on disk; restart this worker to run it as it is now")
-            kinds = {name: spec for name, spec in self.manifest.kinds.items() if name in manifest.kinds}
+            kinds = {
+                name: spec for name, spec in self.manifest.kinds.items() if name in manifest.kinds
+            }
             manifest = replace(self.manifest, kinds=kinds)
         first = self.manifest is None
         self.manifest = manifest
@@ -408,14 +462,26 @@ class Runners:
         """The same for the many of which nothing else is said."""
         seqs, times = returned_from_wire(told)
         landed = zip(child.land(seqs), times, strict=True)
-        self._on_end([Ending(flight.lease, JUST_RETURNED, took) for flight, took in landed if flight is not None])
+        self._on_end(
+            [
+                Ending(flight.lease, JUST_RETURNED, took)
+                for flight, took in landed
+                if flight is not None
+            ]
+        )
         self._drain_if_over(child)
 
     def _failed(self, child: RunnerProcess, outcome: Outcome, told: list[Any]) -> None:
         """The same for those that failed alike, each with words of its own."""
         seqs, times, words = words_from_wire(told)
         landed = zip(child.land(seqs), times, words, strict=True)
-        self._on_end([Ending(flight.lease, outcome, took, own) for flight, took, own in landed if flight is not None])
+        self._on_end(
+            [
+                Ending(flight.lease, outcome, took, own)
+                for flight, took, own in landed
+                if flight is not None
+            ]
+        )
         self._drain_if_over(child)
 
     def _drain_if_over(self, child: RunnerProcess) -> None:
@@ -429,7 +495,9 @@ class Runners:
             return Ending(flight.lease, outcome_from_wire(item), took)
         if flight.asked is None and not flight.recalled:
             return when_refused(flight, self._clock())
-        ending = when_stopped(flight, flight.asked or StopReason.RELEASE, self._clock(), cost=item[3])
+        ending = when_stopped(
+            flight, flight.asked or StopReason.RELEASE, self._clock(), cost=item[3]
+        )
         never_started = flight.asked is None
         return ending if never_started else ending._replace(duration_ms=took)
 
@@ -439,7 +507,9 @@ class Runners:
             child.send(["kept", request, False])
             return
         task = self._loop.create_task(self.on_keep(flight, name, value))
-        task.add_done_callback(lambda done: child.send(["kept", request, not done.cancelled() and bool(done.result())]))
+        task.add_done_callback(
+            lambda done: child.send(["kept", request, not done.cancelled() and bool(done.result())])
+        )
 
     # -- limits -----------------------------------------------------------------------------------
     def tick(self) -> None:
@@ -472,7 +542,9 @@ class Runners:
             self._queue = [item for item in self._queue if item not in late]
             self._give_back([flight for flight, _ in late])
 
-    def _check_limit(self, child: RunnerProcess, flight: Flight, since_ns: int, now_ns: int) -> None:
+    def _check_limit(
+        self, child: RunnerProcess, flight: Flight, since_ns: int, now_ns: int
+    ) -> None:
         if flight.asked is not None:
             return
         ran_us = (now_ns - max(since_ns, flight.sent_ns)) // 1000
@@ -500,7 +572,11 @@ class Runners:
     def _check_grace(self, child: RunnerProcess, now_ns: int) -> None:
         """Who was asked and did not stop costs the runner its life; its neighbours get time to finish first."""
         grace_ns = int(self._settings.kill_grace * 1e9)
-        over = [f for f in child.flights.values() if f.asked is not None and now_ns - f.asked_ns > grace_ns]
+        over = [
+            f
+            for f in child.flights.values()
+            if f.asked is not None and now_ns - f.asked_ns > grace_ns
+        ]
         started = child.started()
         if not any(flight.seq in started for flight in over):
             return
@@ -524,7 +600,9 @@ class Runners:
             return
         try:
             death = child.reap()
-        except OSError:  # no descriptor, no memory: its jobs must not wait for ever for somebody to bury it
+        except (
+            OSError
+        ):  # no descriptor, no memory: its jobs must not wait for ever for somebody to bury it
             self._loop.call_later(REAP_AGAIN, self._exited, child)
             return
         self._children.remove(child)
@@ -553,13 +631,20 @@ class Runners:
         if not (child.killed or child.doomed_ns or self._closing):
             self.on_death({"runner": child.name, "jobs": len(lost), **facts(death)})
         if lost:
-            log.warning("runner %s ended (%s) with %d jobs", child.name, child.killed or how(death), len(lost))
+            log.warning(
+                "runner %s ended (%s) with %d jobs",
+                child.name,
+                child.killed or how(death),
+                len(lost),
+            )
         elif not child.doomed_ns and not child.killed and not self._closing:
             log.warning("runner %s ended (%s)", child.name, how(death))
 
     def _replace(self, child: RunnerProcess, death: RunnerDeath) -> None:
         """Somebody takes its place: at once if it had ever been ready, else after a growing pause."""
-        if self._closing or (self.manifest is None and (death.signal is None or self._early >= EARLY_DEATHS)):
+        if self._closing or (
+            self.manifest is None and (death.signal is None or self._early >= EARLY_DEATHS)
+        ):
             return
         self._early += self.manifest is None
         if child.ready:
@@ -569,5 +654,9 @@ class Runners:
 
 
 def _used_by_all(manifest: Manifest) -> frozenset[str]:
-    used = [frozenset(spec.uses.split(",")) for name, spec in manifest.kinds.items() if not name.startswith(OURS)]
+    used = [
+        frozenset(spec.uses.split(","))
+        for name, spec in manifest.kinds.items()
+        if not name.startswith(OURS)
+    ]
     return used[0].intersection(*used[1:]) - {""} if used else frozenset()

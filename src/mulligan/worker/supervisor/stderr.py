@@ -34,7 +34,9 @@ class StderrForwarder:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="mulligan-relay", daemon=True)
+                    self._thread = threading.Thread(
+                        target=self._run, name="mulligan-relay", daemon=True
+                    )
                     self._thread.start()
 
     def _run(self) -> None:

@@ -22,7 +22,14 @@ from mulligan.storage.base import Store, Transaction
 from mulligan.worker.claim import Claimer, Places, memories
 from mulligan.worker.fast.grouped_endings import GroupedEndings
 from mulligan.worker.fast.lease_batch import LeaseBatch
-from mulligan.worker.job_log import LogSampler, Same, tell_due, tell_retried, tell_succeeded, tell_verdicts
+from mulligan.worker.job_log import (
+    LogSampler,
+    Same,
+    tell_due,
+    tell_retried,
+    tell_succeeded,
+    tell_verdicts,
+)
 from mulligan.worker.settle import finish, settle
 
 log = logging.getLogger("mulligan.worker")
@@ -41,11 +48,19 @@ class TransactionResult(NamedTuple):
 
 
 class LoopTransactions:
-    def __init__(self, store: Store, policies: EffectivePolicies, claimer: Claimer, causes: KindObserver | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policies: EffectivePolicies,
+        claimer: Claimer,
+        causes: KindObserver | None = None,
+    ) -> None:
         self._store = store
         self._policies = policies
         self._claimer = claimer
-        self.given_up: set[tuple[str, int]] = set()  # leases whose endings the store will not take in any form
+        self.given_up: set[tuple[str, int]] = (
+            set()
+        )  # leases whose endings the store will not take in any form
         self._rng, self._rng_beside = (Random(SystemRandom().getrandbits(64)) for _ in range(2))
         self._watch = claimer.watch
         self._causes = causes or KindObserver()
@@ -57,7 +72,9 @@ class LoopTransactions:
         settle(unit, endings, self._policies, unit.now(), self._rng, wait=False)
 
     def _settle(self, unit: Transaction, endings: Sequence[Ending], now: Micros) -> list[Verdict]:
-        return settle(unit, endings, self._policies, now, self._rng, watch=self._watch, causes=self._causes)
+        return settle(
+            unit, endings, self._policies, now, self._rng, watch=self._watch, causes=self._causes
+        )
 
     def take(
         self,
@@ -75,7 +92,9 @@ class LoopTransactions:
         if not (endings or hopeful or known is not None or self._anything_due(free)):
             return self._nothing()
         self._watch.begin()
-        only_claims = not (endings or news or known is not None)  # one writing statement: it needs no more around it
+        only_claims = not (
+            endings or news or known is not None
+        )  # one writing statement: it needs no more around it
         with self._store.once() if only_claims else self._store.begin() as unit:
             if news:
                 unit.progress(self._claimer.worker, news)
@@ -90,7 +109,9 @@ class LoopTransactions:
         self._watch.commit()
         tell_verdicts(verdicts, self._policies, now, self._murmur)
         tell_due(leases, self._claimer.worker)
-        return TransactionResult(verdicts, LeaseBatch(leases), kept, claimed.now, claimed.next_due, claimed.more)
+        return TransactionResult(
+            verdicts, LeaseBatch(leases), kept, claimed.now, claimed.next_due, claimed.more
+        )
 
     def finish(self, endings: Sequence[Ending], now: Micros) -> None:
         """Beside a turn: what returned or failed and uses nothing that a turn watches."""
@@ -102,7 +123,9 @@ class LoopTransactions:
         verdicts: list[Verdict] = []
         if written.rest:
             with self._store.begin() as unit:
-                verdicts = settle(unit, written.rest, self._policies, now, self._rng_beside, causes=self._causes)
+                verdicts = settle(
+                    unit, written.rest, self._policies, now, self._rng_beside, causes=self._causes
+                )
         tell_verdicts(verdicts, self._policies, now, self._murmur_beside)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
@@ -123,14 +146,21 @@ class LoopTransactions:
         except StoreUnavailable:
             raise
         except Exception:
-            log.exception("job %s: not even that can be recorded; it stays as it is until this worker leaves", lease.id)
+            log.exception(
+                "job %s: not even that can be recorded; it stays as it is until this worker leaves",
+                lease.id,
+            )
             self.given_up.add(lease.fence)
 
     def leave(self, endings: Sequence[Ending], now: Micros) -> None:
         """The last turn: write what ended, and give back whatever else still stands under our name."""
         self.settle_each(endings, now)
         with self._store.read() as unit:
-            held = [lease for lease in unit.claimed(self._claimer.worker) if lease.fence not in self.given_up]
+            held = [
+                lease
+                for lease in unit.claimed(self._claimer.worker)
+                if lease.fence not in self.given_up
+            ]
         back = Outcome(Ended.RELEASED, reason="its worker shut down")
         self.settle_each([Ending(lease, back) for lease in held], now)
 
@@ -153,4 +183,6 @@ class LoopTransactions:
         return self._seen.more if free > 0 else self._seen.messages
 
     def _nothing(self) -> TransactionResult:
-        return TransactionResult([], LeaseBatch(), {}, self._seen.now, self._seen.next_due, more=False)
+        return TransactionResult(
+            [], LeaseBatch(), {}, self._seen.now, self._seen.next_due, more=False
+        )

@@ -115,4 +115,8 @@ def _below(pid: int) -> list[int]:
 TASKS: dict[str, Callable[[int], object]] = {
     task.__name__: task for task in (noop, flaky, stamp, sleeper, innocent, poison, venom)
 }
-ON_A_LOOP = {**TASKS, "sleeper": sleeper_async, "innocent": innocent_async}  # some are to be awaited
+ON_A_LOOP = {
+    **TASKS,
+    "sleeper": sleeper_async,
+    "innocent": innocent_async,
+}  # some are to be awaited

@@ -93,7 +93,9 @@ class ApswAgent(Agent):
         if len(rows) == 1:
             self.connection.execute(OUR_EVENT, rows[0])
             return
-        lines = "\n".join([rows[0]["data"], *(f'["{row["id"]}",null,"",null,null]' for row in rows)])
+        lines = "\n".join(
+            [rows[0]["data"], *(f'["{row["id"]}",null,"",null,null]' for row in rows)]
+        )
         self.connection.execute(OUR_BUNDLE, (rows[0]["now"], len(rows), lines))
 
     def enqueue_many(self, task: str, ids: Sequence[int]) -> None:
@@ -108,7 +110,9 @@ class ApswAgent(Agent):
 
     def _both(self, n: int, size: int) -> dict[str, float]:
         tables = {"plain": PLAIN, "same rows": OURS}
-        return by_turns({name: partial(self._each, statements, size) for name, statements in tables.items()}, n)
+        return by_turns(
+            {name: partial(self._each, statements, size) for name, statements in tables.items()}, n
+        )
 
     def _each(self, statements: tuple[str, ...], size: int, n: int) -> None:
         for start in range(0, n, size):
@@ -132,7 +136,11 @@ class ApswAgent(Agent):
         return n / (time.perf_counter() - began)
 
     def _claimed(self, size: int) -> list[Any]:
-        given = {"worker": "w_06gyb3pj7c00c3ahgzcmdmvx0963", "now": time.time_ns() // 1000, "most": size}
+        given = {
+            "worker": "w_06gyb3pj7c00c3ahgzcmdmvx0963",
+            "now": time.time_ns() // 1000,
+            "most": size,
+        }
         return self.connection.execute(CLAIM, given).fetchall()
 
     def about(self) -> dict[str, float]:
@@ -142,7 +150,9 @@ class ApswAgent(Agent):
         self._inserted(OURS, range(1000))
         tables = {"plain": "plain", "ours": "mulligan_job"}
         sizes = {name: self.connection.execute(BYTES, (table,)) for name, table in tables.items()}
-        return {f"bytes of a row, {name}": float(found.fetchone()[0]) for name, found in sizes.items()}
+        return {
+            f"bytes of a row, {name}": float(found.fetchone()[0]) for name, found in sizes.items()
+        }
 
 
 if __name__ == "__main__":

@@ -24,8 +24,15 @@ if FAST:
             "unacked_restore_throttle": 1,
         },
     )
-AGAIN = {"autoretry_for": (ConnectionError,), "retry_kwargs": {"max_retries": 5}, "default_retry_delay": 0}
-TASKS = {name: app.task(name=name, **(AGAIN if name == "flaky" else {}))(body) for name, body in bodies.TASKS.items()}
+AGAIN = {
+    "autoretry_for": (ConnectionError,),
+    "retry_kwargs": {"max_retries": 5},
+    "default_retry_delay": 0,
+}
+TASKS = {
+    name: app.task(name=name, **(AGAIN if name == "flaky" else {}))(body)
+    for name, body in bodies.TASKS.items()
+}
 
 
 class CeleryAgent(Agent):
@@ -46,8 +53,17 @@ class CeleryAgent(Agent):
 
     def worker(self) -> list[str]:
         pool = ["--pool", "prefork", "--concurrency", str(CONCURRENCY or self.concurrency)]
-        return [script("celery"), "-A", "on_celery", "worker", *pool, "-l", "WARNING", "--without-gossip",
-                "--without-mingle"]  # fmt: skip
+        return [
+            script("celery"),
+            "-A",
+            "on_celery",
+            "worker",
+            *pool,
+            "-l",
+            "WARNING",
+            "--without-gossip",
+            "--without-mingle",
+        ]
 
 
 if __name__ == "__main__":

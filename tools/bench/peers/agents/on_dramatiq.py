@@ -30,14 +30,23 @@ class DramatiqAgent(Agent):
         TASKS[task].send(i)
 
     def pending(self) -> int:
-        return int(self.redis.hlen("dramatiq:default.msgs") + self.redis.hlen("dramatiq:default.DQ.msgs"))
+        return int(
+            self.redis.hlen("dramatiq:default.msgs") + self.redis.hlen("dramatiq:default.DQ.msgs")
+        )
 
     def books(self) -> str:
         return f"messages {self.pending()}, dead {self.redis.zcard('dramatiq:default.XQ')}"
 
     def worker(self) -> list[str]:
-        return [script("dramatiq"), "on_dramatiq", "-p", "1", "-t", str(CONCURRENCY or self.concurrency),
-                "--skip-logging"]  # fmt: skip
+        return [
+            script("dramatiq"),
+            "on_dramatiq",
+            "-p",
+            "1",
+            "-t",
+            str(CONCURRENCY or self.concurrency),
+            "--skip-logging",
+        ]
 
 
 if __name__ == "__main__":

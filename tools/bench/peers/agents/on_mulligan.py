@@ -56,9 +56,21 @@ def venom(i: int) -> None:
     bodies.venom(i)
 
 
-KINDS = {"noop": noop, "held": held, "flaky": flaky, "stamp": stamp, "sleeper": sleeper, "innocent": innocent,
-         "poison": poison, "venom": venom}  # fmt: skip
-QUICK = {"MULLIGAN_WORKER__LEASE": "4", "MULLIGAN_WORKER__HEARTBEAT": "1", "MULLIGAN_WORKER__SWEEP": "1"}
+KINDS = {
+    "noop": noop,
+    "held": held,
+    "flaky": flaky,
+    "stamp": stamp,
+    "sleeper": sleeper,
+    "innocent": innocent,
+    "poison": poison,
+    "venom": venom,
+}
+QUICK = {
+    "MULLIGAN_WORKER__LEASE": "4",
+    "MULLIGAN_WORKER__HEARTBEAT": "1",
+    "MULLIGAN_WORKER__SWEEP": "1",
+}
 
 
 class MulliganAgent(Agent):
@@ -98,16 +110,30 @@ class MulliganAgent(Agent):
             held.enqueue_many([{"i": i} for i in range(start, min(n, start + 5000))])
         with app.store.begin() as unit:
             now = unit.now()
-            unit.close_gate(Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench"))
+            unit.close_gate(
+                Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench")
+            )
 
     def worker(self) -> list[str]:
         concurrency = str(CONCURRENCY or self.concurrency)
         quick = [f"{name}={value}" for name, value in QUICK.items()] if FAST else []
-        command = [sys.executable, "-m", "mulligan", "worker", "on_mulligan:app", "--concurrency", concurrency]
+        command = [
+            sys.executable,
+            "-m",
+            "mulligan",
+            "worker",
+            "on_mulligan:app",
+            "--concurrency",
+            concurrency,
+        ]
         return ["/usr/bin/env", *quick, *command, "--runners", "1"]
 
     def about(self) -> dict[str, object]:
-        return {"concurrency": CONCURRENCY or self.concurrency, "case": CASE, "store": os.environ["BENCH_STORE"]}
+        return {
+            "concurrency": CONCURRENCY or self.concurrency,
+            "case": CASE,
+            "store": os.environ["BENCH_STORE"],
+        }
 
 
 if __name__ == "__main__":

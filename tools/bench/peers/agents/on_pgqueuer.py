@@ -37,14 +37,20 @@ class PgQueuerAgent(AsyncAgent):
         await self.queries.enqueue(task, str(i).encode())
 
     def enqueue_many(self, task: str, ids: Sequence[int]) -> None:
-        self.run(self.queries.enqueue([task] * len(ids), [str(i).encode() for i in ids], [0] * len(ids)))
+        self.run(
+            self.queries.enqueue([task] * len(ids), [str(i).encode() for i in ids], [0] * len(ids))
+        )
 
     def pending(self) -> int:
         return int(self.run(self.connection.fetchval("SELECT count(*) FROM pgqueuer")))
 
     def books(self) -> str:
-        live = self.run(self.connection.fetch("SELECT status::text, count(*) FROM pgqueuer GROUP BY 1"))
-        log = self.run(self.connection.fetch("SELECT status::text, count(*) FROM pgqueuer_log GROUP BY 1"))
+        live = self.run(
+            self.connection.fetch("SELECT status::text, count(*) FROM pgqueuer GROUP BY 1")
+        )
+        log = self.run(
+            self.connection.fetch("SELECT status::text, count(*) FROM pgqueuer_log GROUP BY 1")
+        )
         return f"table {dict(map(tuple, live))}, log {dict(map(tuple, log))}"
 
     def backlog(self, n: int) -> None:
@@ -78,7 +84,11 @@ async def work() -> None:
     queue = PgQueuer.from_asyncpg_pool(await asyncpg.create_pool(POSTGRES, min_size=2, max_size=10))
     for name, body in bodies.ON_A_LOOP.items():
         queue.entrypoint(name)(_handler(body))
-    quick = {"dequeue_timeout": timedelta(seconds=1), "heartbeat_timeout": timedelta(seconds=2)} if FAST else {}
+    quick = (
+        {"dequeue_timeout": timedelta(seconds=1), "heartbeat_timeout": timedelta(seconds=2)}
+        if FAST
+        else {}
+    )
     await queue.run(batch_size=CONCURRENCY or PgQueuerAgent.concurrency, **quick)
 
 

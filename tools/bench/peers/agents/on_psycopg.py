@@ -88,17 +88,30 @@ class PsycopgAgent(Agent):
 
     def one(self, n: int) -> dict[str, float]:
         return by_turns(
-            {"plain": lambda few: self._each(ROW, few), "same rows": lambda few: self._each(OUR_ROW, few)}, n
+            {
+                "plain": lambda few: self._each(ROW, few),
+                "same rows": lambda few: self._each(OUR_ROW, few),
+            },
+            n,
         )
 
     def _each(self, statement: str, n: int) -> None:
         for i in range(n):
-            row = {"id": new_id(), "now": time.time_ns() // 1000, "rest": WIDE, "payload": self._payload(i)}
+            row = {
+                "id": new_id(),
+                "now": time.time_ns() // 1000,
+                "rest": WIDE,
+                "payload": self._payload(i),
+            }
             self.connection.execute(statement, row)
 
     def many(self, n: int) -> dict[str, float]:
         return by_turns(
-            {"plain": lambda few: self._bulk(ROWS, few), "same rows": lambda few: self._bulk(OUR_ROWS, few)}, n
+            {
+                "plain": lambda few: self._bulk(ROWS, few),
+                "same rows": lambda few: self._bulk(OUR_ROWS, few),
+            },
+            n,
         )
 
     def _bulk(self, statement: str, n: int) -> None:
@@ -111,7 +124,9 @@ class PsycopgAgent(Agent):
     def _drained(self, n: int, size: int) -> float:
         self.connection.execute("TRUNCATE plain")
         self.fill("noop", n)
-        self.connection.execute("VACUUM ANALYZE plain", prepare=False)  # or it may plan badly: the limit has it best
+        self.connection.execute(
+            "VACUUM ANALYZE plain", prepare=False
+        )  # or it may plan badly: the limit has it best
         began, ended = time.perf_counter(), 0
         while rows := self._claimed(size):
             ids = [row[0] for row in rows]
@@ -122,7 +137,11 @@ class PsycopgAgent(Agent):
         return n / (time.perf_counter() - began)
 
     def _claimed(self, size: int) -> list[tuple[str, str, str, int]]:
-        given = {"worker": "w_06gyb3pj7c00c3ahgzcmdmvx0963", "now": time.time_ns() // 1000, "most": size}
+        given = {
+            "worker": "w_06gyb3pj7c00c3ahgzcmdmvx0963",
+            "now": time.time_ns() // 1000,
+            "most": size,
+        }
         return self.connection.execute(CLAIM, given).fetchall()
 
     def about(self) -> dict[str, float]:
@@ -131,8 +150,13 @@ class PsycopgAgent(Agent):
         self._inserted(ROWS, range(1000))
         self._inserted(OUR_ROWS, range(1000))
         tables = {"plain": "plain", "ours": "mulligan.core.job"}
-        sizes = {name: self.connection.execute(BYTES.format(table=table)) for name, table in tables.items()}
-        return {f"bytes of a row, {name}": float(found.fetchone()[0]) for name, found in sizes.items()}
+        sizes = {
+            name: self.connection.execute(BYTES.format(table=table))
+            for name, table in tables.items()
+        }
+        return {
+            f"bytes of a row, {name}": float(found.fetchone()[0]) for name, found in sizes.items()
+        }
 
 
 if __name__ == "__main__":

@@ -11,11 +11,20 @@ from typing import Any
 import bodies
 import redis
 from rq import Queue, Retry
-from rq.registry import FailedJobRegistry, FinishedJobRegistry, ScheduledJobRegistry, StartedJobRegistry
+from rq.registry import (
+    FailedJobRegistry,
+    FinishedJobRegistry,
+    ScheduledJobRegistry,
+    StartedJobRegistry,
+)
 from talk import CONCURRENCY, FAST, REDIS, Agent, script, serve
 
-REGISTRIES = {"started": StartedJobRegistry, "scheduled": ScheduledJobRegistry, "failed": FailedJobRegistry,
-              "finished": FinishedJobRegistry}  # fmt: skip
+REGISTRIES = {
+    "started": StartedJobRegistry,
+    "scheduled": ScheduledJobRegistry,
+    "failed": FailedJobRegistry,
+    "finished": FinishedJobRegistry,
+}
 QUICK = ["--maintenance-interval", "5", "--job-monitoring-interval", "2", "--worker-ttl", "20"]
 
 
@@ -34,13 +43,17 @@ class RqAgent(Agent):
         self.queue.enqueue(bodies.TASKS[task], i, **_options(task))
 
     def enqueue_many(self, task: str, ids: Sequence[int]) -> None:
-        self.queue.enqueue_many([Queue.prepare_data(bodies.TASKS[task], (i,), **_options(task)) for i in ids])
+        self.queue.enqueue_many(
+            [Queue.prepare_data(bodies.TASKS[task], (i,), **_options(task)) for i in ids]
+        )
 
     def _count(self, name: str) -> int:
         return int(self.redis.zcard(REGISTRIES[name](queue=self.queue).key))
 
     def pending(self) -> int:
-        return int(self.redis.llen(self.queue.key)) + self._count("started") + self._count("scheduled")
+        return (
+            int(self.redis.llen(self.queue.key)) + self._count("started") + self._count("scheduled")
+        )
 
     def books(self) -> str:
         return f"queued {self.redis.llen(self.queue.key)}, " + ", ".join(
@@ -53,7 +66,15 @@ class RqAgent(Agent):
         return self.single()
 
     def single(self) -> list[str]:
-        return [script("rq"), "worker", "-u", REDIS, "--logging_level", "ERROR", *(QUICK if FAST else [])]
+        return [
+            script("rq"),
+            "worker",
+            "-u",
+            REDIS,
+            "--logging_level",
+            "ERROR",
+            *(QUICK if FAST else []),
+        ]
 
 
 def pool() -> None:

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "."))
-FAST = os.environ.get("BENCH_FAST") == "1"  # the quickest settings that are safe for a job of five seconds
+FAST = (
+    os.environ.get("BENCH_FAST") == "1"
+)  # the quickest settings that are safe for a job of five seconds
 CASE = os.environ.get("BENCH_CASE", "")
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "0"))
 POSTGRES = os.environ.get("BENCH_POSTGRES", "")
@@ -105,7 +107,11 @@ class Agent:
             waits.append((_started(i) - before) / 1e6)
             time.sleep(0.02 + rng.random() * 0.04)
         waits = sorted(waits[WARM:])
-        return {"p50": statistics.median(waits), "p99": waits[int(len(waits) * 0.99)], "samples": len(waits)}
+        return {
+            "p50": statistics.median(waits),
+            "p99": waits[int(len(waits) * 0.99)],
+            "samples": len(waits),
+        }
 
 
 def _started(i: int, within: float = 60) -> int:
@@ -113,7 +119,9 @@ def _started(i: int, within: float = 60) -> int:
     path, until = FOLDER / "events", time.monotonic() + within
     while True:
         lines = path.read_bytes().split(b"\n") if path.exists() else []
-        if len(lines) > i + 1:  # the last one may be half written: a line across two pages grows in two steps
+        if (
+            len(lines) > i + 1
+        ):  # the last one may be half written: a line across two pages grows in two steps
             return int(lines[i].split()[3])
         if time.monotonic() > until:
             raise TimeoutError(f"job {i} did not start within {within} s")
@@ -160,7 +168,19 @@ class AsyncAgent(Agent):
         self.run(each())
 
 
-ASKED = ("fill", "one", "many", "pending", "books", "backlog", "worker", "latency", "drain", "about", "hold")
+ASKED = (
+    "fill",
+    "one",
+    "many",
+    "pending",
+    "books",
+    "backlog",
+    "worker",
+    "latency",
+    "drain",
+    "about",
+    "hold",
+)
 
 
 def serve(agent: Agent) -> None:
